@@ -1,0 +1,99 @@
+# One word per action; continuous integration runs the same words. `make` lists them.
+#
+#   PYTHON=python3.12   the interpreter that makes the virtual environment (3.11 or newer)
+#   VENV=.venv          where the virtual environment lies
+#   TORCH=auto          which torch `make demo` installs: auto, cpu or cuda
+#   UPGRADE=1           let `make lock` move to newer releases
+
+PYTHON ?= python3
+VENV ?= .venv
+TORCH ?= auto
+UPGRADE ?=
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+py := $(VENV)/bin/python
+say := @printf 'set-up: %s\n'
+
+# uv from PATH where there is one that runs, else one of our own inside the virtual environment.
+ifeq ($(shell uv --version >/dev/null 2>&1 && echo yes),yes)
+uv := uv
+own_uv :=
+else
+uv := $(VENV)/bin/uv
+own_uv := $(VENV)/bin/uv
+endif
+install := $(uv) pip install --quiet --python $(py)
+
+.PHONY: help
+help: ## list these words
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' Makefile
+
+.PHONY: demo
+demo: $(VENV)/.tests $(VENV)/.predictor-$(TORCH) ## a real model, with and without the sidecar: what batching buys
+	@$(py) -m tests.bench.demo
+
+.PHONY: test
+test: $(VENV)/.tests ## run the tests (ARGS="tests/core -k cancel" runs some of them)
+	@$(py) -m pytest $(ARGS)
+
+.PHONY: lint
+lint: $(VENV)/.tests ## check style and formatting
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+
+.PHONY: type
+type: $(VENV)/.tests ## check types
+	@$(VENV)/bin/mypy
+
+.PHONY: bench
+bench: $(VENV)/.tests ## measure throughput, latency, CPU and memory of the sidecar
+	@$(py) -m tests.bench $(ARGS)
+
+# Each file is held to the versions of the ones before it, so that all three can share one environment.
+compile = $(uv) pip compile --quiet --python $(py) --universal --python-version 3.11 --generate-hashes \
+  --no-annotate --custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade)
+
+.PHONY: lock
+lock: $(py) $(own_uv) ## pin all requirements again (UPGRADE=1: to newer releases)
+	@$(compile) .ci/uv.in -o .ci/uv.txt
+	@$(compile) pyproject.toml --extra grpc -o sidecar/requirements.txt
+	@$(compile) pyproject.toml tests/requirements.in --extra grpc -c sidecar/requirements.txt -o tests/requirements.txt
+	@$(compile) pyproject.toml --extra minilm -c tests/requirements.txt -o predictor/requirements.txt
+
+.PHONY: clean
+clean: ## remove the virtual environment, caches and results
+	@rm -rf $(VENV) out dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
+
+# Set-up. A stamp per step: a second call does nothing, a changed requirements file repeats its step only.
+
+$(py):
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "error: there is no $(PYTHON) here; Carpool needs Python 3.11 or newer (make PYTHON=/path/to/python)" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; v = sys.version.split()[0]; sys.exit(0 if sys.version_info >= (3, 11) else \
+	  f"error: $(PYTHON) is Python {v}; Carpool needs 3.11 or newer (make PYTHON=/path/to/python)")'
+	@printf 'set-up: making %s with %s\n' '$(VENV)' "$$($(PYTHON) --version)"
+	@$(PYTHON) -m venv --without-pip $(VENV)
+
+$(VENV)/bin/uv: .ci/uv.txt | $(py)
+	$(say) 'fetching the installer (uv), since there is none on PATH'
+	@$(py) -m pip --version >/dev/null 2>&1 || $(py) -m ensurepip >/dev/null || { \
+	  echo "error: this Python has no pip and no ensurepip; install your system's python3-venv package, or uv" >&2; exit 1; }
+	@$(py) -m pip install --quiet --disable-pip-version-check --require-hashes -r .ci/uv.txt
+	@touch $@
+
+$(VENV)/.tests: tests/requirements.txt pyproject.toml | $(py) $(own_uv)
+	@printf 'set-up: installing %s pinned packages for the sidecar and its tests\n' "$$(grep -c '^[a-z].*==' tests/requirements.txt)"
+	@$(install) --require-hashes -r tests/requirements.txt
+	$(say) 'installing Carpool itself, editable'
+	@$(install) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.predictor-%: predictor/requirements.txt .ci/predictor_packages.py | $(VENV)/.tests
+	@$(py) .ci/predictor_packages.py --torch '$*' --uv $(uv)
+	@rm -f $(VENV)/.predictor-*
+	@touch $@

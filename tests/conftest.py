@@ -1,0 +1,73 @@
+"""What every test gets without asking: no task may outlive it, and hypothesis runs the same way everywhere.
+
+Also offered: `@pytest.mark.uvloop` runs a test on uvloop's loop, `@pytest.mark.looptime` (from looptime) on
+asyncio's with virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+
+import hypothesis
+import pytest
+import uvloop
+
+# A loaded machine is no reason to fail: no deadline per example, no complaint about slow generation.
+_UNHURRIED = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile("dev", _UNHURRIED, max_examples=50)
+hypothesis.settings.register_profile("ci", _UNHURRIED, max_examples=300, derandomize=True, print_blob=True)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+# Turns of the loop a cancelled task gets to finish its clean-up before it counts as leaked.
+_TURNS_TO_FINISH = 20
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Else the first test that needs no loop gets one made by looptime's question for the current one, never closed.
+    asyncio.set_event_loop(None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("uvloop"):
+            # The default method raises from a signal handler, which uvloop does not let through.
+            item.add_marker(pytest.mark.timeout(method="thread"))
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    if item.get_closest_marker("uvloop"):
+        return {"uvloop": uvloop.new_event_loop}
+    return {"asyncio": asyncio.new_event_loop}
+
+
+@pytest.fixture(autouse=True)
+def _guard_against_leaks(request: pytest.FixtureRequest) -> None:
+    """Asks for the guard where a loop runs, and only there: the core's tests must pass without one."""
+    if inspect.iscoroutinefunction(inspect.unwrap(getattr(request.node, "function", None) or object)):
+        request.getfixturevalue("no_task_outlives_the_test")
+
+
+@pytest.fixture
+async def no_task_outlives_the_test() -> AsyncIterator[None]:
+    """Fails a test that leaves an asyncio task pending, with the task's name and coroutine.
+
+    Set up before and torn down after the test's other fixtures, so servers and clients are closed by then.
+    Real time is back too: a task that slept in virtual time is overdue and ends, one that waits does not.
+    """
+    before = asyncio.all_tasks()
+    yield
+    leaked = asyncio.all_tasks() - before - {asyncio.current_task()}
+    for _ in range(_TURNS_TO_FINISH):
+        if all(task.done() for task in leaked):
+            return
+        await asyncio.sleep(0)
+    names = sorted(f"{task.get_name()} ({task.get_coro()!r})" for task in leaked if not task.done())
+    for task in leaked:
+        task.cancel()
+    await asyncio.gather(*leaked, return_exceptions=True)
+    pytest.fail("tasks still pending after the test: " + "; ".join(names), pytrace=False)
