@@ -1,0 +1,66 @@
+"""Who gets in: bounds in instances and in bytes, and an honest guess of when to come back."""
+
+from __future__ import annotations
+
+import math
+
+from sidecar import errors
+from sidecar.core.backlog import Backlog
+from sidecar.core.limits import Limits
+from sidecar.core.model import Batch, Request
+
+# Weight of the newest batch in the running means: the last ten or so decide.
+_EWMA = 0.2
+_LONGEST_RETRY_AFTER = 60
+
+
+class Admission:
+    """Counts what is held and refuses what does not fit.
+
+    `held` is the bytes of all open requests, waiting or at the predictor. The pace of the predictor is learned from
+    batches that came back, for `Retry-After` only.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.held = 0
+        self._batch_seconds = 0.0
+        self._batch_rows = 0.0
+
+    def refusal(self, request: Request, backlog: Backlog, draining: bool) -> errors.CarpoolError | None:
+        """Why this request cannot be taken now, or None."""
+        limits = self._limits
+        if draining:
+            return errors.Draining()
+        if request.rows > limits.max_queue_instances or request.size > limits.max_queue_bytes:
+            return errors.PayloadTooLarge(
+                f"{request.rows} instances in {request.size} bytes; a request may have at most "
+                f"{limits.max_queue_instances} instances and {limits.max_queue_bytes} bytes"
+            )
+        if backlog.rows + request.rows > limits.max_queue_instances:
+            return errors.Overloaded(f"{backlog.rows} instances are waiting already", self.drain_seconds(backlog))
+        if self.held + request.size > limits.max_queue_bytes:
+            return errors.Overloaded(f"{self.held} bytes are held already", self.drain_seconds(backlog))
+        return None
+
+    def admit(self, request: Request) -> None:
+        """The request is in the house now."""
+        self.held += request.size
+
+    def release(self, request: Request) -> None:
+        """The request left."""
+        self.held -= request.size
+
+    def observe(self, batch: Batch, now: float) -> None:
+        """Learn the predictor's pace from a batch that came back."""
+        weight = _EWMA if self._batch_rows else 1.0
+        self._batch_seconds += weight * (now - batch.dispatched - self._batch_seconds)
+        self._batch_rows += weight * (batch.rows - self._batch_rows)
+
+    def drain_seconds(self, backlog: Backlog) -> int:
+        """Predicted time until what waits now has left, in whole seconds from 1 to 60."""
+        if not self._batch_rows:
+            return 1
+        batches = backlog.rows / self._batch_rows
+        seconds = batches * self._batch_seconds / self._limits.max_in_flight
+        return min(_LONGEST_RETRY_AFTER, max(1, math.ceil(seconds)))

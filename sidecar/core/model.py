@@ -1,0 +1,115 @@
+"""What the core passes around: requests, batches, and the effects its callers must carry out."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
+
+from sidecar import errors
+
+
+class Request:
+    """One caller's instances, from submission to answer.
+
+    `key` says with whom it may share a batch; `rows` is its number of instances, `size` its bytes and `deadline` the
+    time (on the core's clock) after which nobody waits for it. `payload` and `tag` belong to the caller of the core,
+    who gets them back in effects; the payload is let go as soon as the request is answered.
+    """
+
+    # Set by the caller, constant:     key rows size timeout tag
+    # Owned by the scheduler, mutable: everything else
+    __slots__ = (
+        "arrived", "deadline", "key", "open", "payload", "pieces", "rows", "rows_answered",
+        "rows_taken", "sequence", "size", "tag", "timeout",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        key: Hashable,
+        rows: int,
+        size: int = 0,
+        payload: Any = None,
+        tag: Any = None,
+        timeout: float | None = None,
+    ) -> None:
+        self.key = key
+        self.rows = rows
+        self.size = size
+        self.payload = payload
+        self.tag = tag
+        self.timeout = timeout
+        self.arrived = 0.0
+        self.deadline = float("inf")
+        self.sequence = 0
+        self.open = False
+        self.rows_taken = 0  # rows that already travel in some batch
+        self.rows_answered = 0
+        self.pieces: list[Piece] = []
+
+    @property
+    def rows_queued(self) -> int:
+        """Rows that wait for a batch."""
+        return self.rows - self.rows_taken
+
+
+class Part(NamedTuple):
+    """Rows `start` to `stop` (exclusive) of a request, travelling in one batch."""
+
+    request: Request
+    start: int
+    stop: int
+
+
+class Piece(NamedTuple):
+    """The predictions for one part, with the id of the batch they came from."""
+
+    start: int
+    batch_id: str
+    predictions: Sequence[Any]
+
+
+class Batch:
+    """Rows of requests with one key that go to the predictor in one call.
+
+    `reason` says why it left: `full`, `due`, `idle` or `drain` for regular batches, `isolate` for part of a batch that
+    the predictor rejected, `closed` for one whose connection broke. `rows` is the number of instances it carries.
+    """
+
+    __slots__ = ("dispatched", "error", "id", "key", "parts", "reason", "rows")
+
+    def __init__(self, batch_id: str, key: Hashable, parts: Sequence[Part], reason: str) -> None:
+        self.id = batch_id
+        self.key = key
+        self.parts = parts
+        self.reason = reason
+        self.rows = sum([part.stop - part.start for part in parts])
+        self.dispatched = 0.0
+        self.error: errors.CarpoolError | None = None  # why it failed, once it has
+
+    @property
+    def deadline(self) -> float:
+        """The time at which the last of its members stops waiting."""
+        return max(part.request.deadline for part in self.parts)
+
+
+class Dispatch(NamedTuple):
+    """Send this batch to the predictor, then call `done` or `failed` with it, exactly once."""
+
+    batch: Batch
+
+
+class Answer(NamedTuple):
+    """Give the caller its predictions: `pieces` are in the order of its own instances."""
+
+    request: Request
+    pieces: Sequence[Piece]
+
+
+class Refuse(NamedTuple):
+    """Give the caller this error."""
+
+    request: Request
+    error: errors.CarpoolError
+
+
+Effect = Dispatch | Answer | Refuse

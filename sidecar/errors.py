@@ -1,0 +1,152 @@
+"""Every way a request can fail, with the status the caller sees and the label the metrics count it under.
+
+One file, so that the failure rules can be read at a glance. Each class is a decision somebody makes: the caller
+(fix the request), the operator (fix the predictor), or nobody (try again later). Errors of client libraries are
+translated into these in `sidecar.upstream` and never travel further.
+"""
+
+from __future__ import annotations
+
+
+class CarpoolError(Exception):
+    """Base of all failures that become an answer.
+
+    `status` is the HTTP status, `reason` a short label from a closed set (metrics), `retry_after` whole seconds
+    for a `Retry-After` header or None, and `str(error)` the text that goes into `{"error": …}`.
+    """
+
+    status = 500
+    reason = "internal"
+    message = "the sidecar failed to handle this request"
+    retry_after: int | None = None
+    close = False  # the connection must not be used again
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or self.message)
+
+
+# --- the caller's side -----------------------------------------------------------------------------------------
+
+
+class BadRequest(CarpoolError):
+    """The request can never succeed as it is; it was not forwarded."""
+
+    status = 400
+    reason = "bad_request"
+    message = "the request is malformed"
+
+
+class NoInstances(BadRequest):
+    """A JSON object without anything to predict. KServe words this case apart, so it is a class apart."""
+
+    message = 'the body has no instances: send {"instances": [...]} with at least one element'
+
+
+class BodyTooLate(CarpoolError):
+    """The caller stopped sending its body."""
+
+    status = 408
+    reason = "body_timeout"
+    message = "the request body did not arrive in time"
+    close = True
+
+
+class PayloadTooLarge(CarpoolError):
+    """The body, as sent or once decoded, or its number of instances is over a limit."""
+
+    status = 413
+    reason = "too_large"
+    message = "the request is larger than the limit"
+    close = True
+
+
+class UnsupportedEncoding(CarpoolError):
+    """A Content-Encoding this sidecar cannot undo (RFC 9110, 15.5.16)."""
+
+    status = 415
+    reason = "unsupported_encoding"
+    message = "unsupported Content-Encoding; allowed: gzip, deflate, zstd, identity"
+
+
+# --- load and life cycle ----------------------------------------------------------------------------------------
+
+
+class Overloaded(CarpoolError):
+    """The queue is full. `retry_after` is the predicted time to drain it, in whole seconds."""
+
+    status = 429
+    reason = "queue_full"
+    message = "the queue is full; try again later"
+
+    def __init__(self, message: str | None = None, retry_after: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class Draining(CarpoolError):
+    """The sidecar is shutting down and takes no new work."""
+
+    status = 503
+    reason = "draining"
+    message = "the sidecar is shutting down; send the request to another replica"
+    retry_after = 1
+    close = True
+
+
+class DeadlineExceeded(CarpoolError):
+    """The request's own deadline, or the sidecar's timeout, passed before an answer came."""
+
+    status = 504
+    reason = "deadline"
+    message = "no answer within the request's deadline"
+
+
+# --- the predictor's side ---------------------------------------------------------------------------------------
+
+
+class UpstreamError(CarpoolError):
+    """Base of everything that went wrong with the predictor."""
+
+
+class UpstreamUnreachable(UpstreamError):
+    """No connection to the predictor could be made."""
+
+    status = 502
+    reason = "unreachable"
+    message = "the predictor cannot be reached"
+
+
+class UpstreamClosed(UpstreamError):
+    """The predictor closed the connection before it answered; worth one more try."""
+
+    status = 502
+    reason = "closed"
+    message = "the predictor closed the connection before answering"
+
+
+class UpstreamBroken(UpstreamError):
+    """The predictor answered, but not with a usable predict response."""
+
+    status = 502
+    reason = "broken_answer"
+    message = "the predictor's answer is not a valid predict response"
+
+
+class UpstreamTimeout(UpstreamError):
+    """The predictor was still busy when the last deadline in the batch passed."""
+
+    status = 504
+    reason = "predictor_timeout"
+    message = "the predictor did not answer in time"
+
+
+class UpstreamStatus(UpstreamError):
+    """The predictor refused: its own status, body and the headers that explain them reach the caller unchanged."""
+
+    reason = "predictor_status"
+
+    def __init__(self, status: int, body: bytes, headers: tuple[tuple[str, str], ...] = ()) -> None:
+        super().__init__(f"the predictor answered {status}")
+        self.status = status
+        self.body = body
+        self.headers = headers

@@ -1,0 +1,186 @@
+"""What must hold for any history: arrivals, departures, failures, splits and changed limits in any order."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+from hypothesis import given, settings
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from sidecar import errors
+from tests.core.desk import Desk
+
+ERRORS = st.sampled_from(
+    [
+        errors.UpstreamStatus(400, b"bad"),
+        errors.UpstreamStatus(404, b"gone"),
+        errors.UpstreamStatus(500, b"bug"),
+        errors.UpstreamClosed(),
+        errors.UpstreamUnreachable(),
+        errors.UpstreamTimeout(),
+    ]
+)
+
+
+class AnyHistory(RuleBasedStateMachine):
+    """Every request gets exactly one outcome, and a predicted one gets its own rows, all of them, in order."""
+
+    names = Bundle("names")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.desk = Desk(max_batch_size=4, max_latency=0.5, max_in_flight=2, max_queue_instances=40, timeout=5.0)
+        self.cap = 4
+        self.cancelled: set[str] = set()
+        self.count = 0
+
+    @rule(
+        target=names,
+        rows=st.integers(1, 11),
+        key=st.sampled_from("xyz"),
+        timeout=st.none() | st.floats(0.01, 10),
+    )
+    def submit(self, rows: int, key: str, timeout: float | None) -> str:
+        self.count += 1
+        name = f"r{self.count}"
+        self.desk.submit(name, rows, key, timeout)
+        return name
+
+    @rule(name=consumes(names))
+    def cancel(self, name: str) -> None:
+        if self.desk.requests[name].open:
+            self.cancelled.add(name)
+        self.desk.cancel(name)
+
+    @rule(seconds=st.floats(0, 3))
+    def pass_time(self, seconds: float) -> None:
+        self.desk.pass_time(seconds)
+
+    @rule(data=st.data())
+    def answer(self, data: st.DataObject) -> None:
+        if self.desk.out:
+            self.desk.answer(data.draw(st.sampled_from(self.desk.out)))
+
+    @rule(data=st.data(), error=ERRORS)
+    def fail(self, data: st.DataObject, error: errors.CarpoolError) -> None:
+        if self.desk.out:
+            self.desk.fail(error, data.draw(st.sampled_from(self.desk.out)))
+
+    @rule(data=st.data(), surplus=st.integers(-3, 3).filter(bool))
+    def answer_with_wrong_count(self, data: st.DataObject, surplus: int) -> None:
+        if self.desk.out:
+            batch = data.draw(st.sampled_from(self.desk.out))
+            self.desk.out.remove(batch)
+            self.desk.do(self.desk.core.done(batch, ["wrong"] * max(0, batch.rows + surplus)))
+
+    @rule(size=st.integers(1, 8), latency=st.sampled_from([0.0, 0.1, 0.5]), in_flight=st.integers(1, 3))
+    def change_limits(self, size: int, latency: float, in_flight: int) -> None:
+        limits = self.desk.limits
+        limits.max_batch_size, limits.max_latency, limits.max_in_flight = size, latency, in_flight
+        self.cap = max(self.cap, size)
+        self.desk.do(self.desk.core.limits_changed())
+
+    @invariant()
+    def no_batch_exceeds_the_cap_or_mixes_keys(self) -> None:
+        for batch in self.desk.sent:
+            assert 0 < batch.rows <= self.cap
+            assert {part.request.key for part in batch.parts} == {batch.key}
+
+    @invariant()
+    def the_books_balance(self) -> None:
+        core = self.desk.core
+        requests = self.desk.requests.values()
+        assert core.backlog.rows == sum(request.rows_queued for request in requests if request.open)
+        assert core.admission.held == sum(request.size for request in requests if request.open)
+        assert len(core.in_flight) == len(self.desk.out)
+
+    @invariant()
+    def outcomes_are_exclusive_and_answers_are_right(self) -> None:
+        answered, refused = set(self.desk.answers), set(self.desk.refusals)
+        assert not answered & refused
+        assert not (answered | refused) & self.cancelled
+        for name, rows in self.desk.answers.items():
+            assert rows == [f"{name}/{i}" for i in range(self.desk.requests[name].rows)]
+
+    @invariant()
+    def nobody_waits_beyond_the_deadline(self) -> None:
+        for request in self.desk.requests.values():
+            assert not request.open or request.deadline > self.desk.now
+
+    def teardown(self) -> None:
+        self.desk.do(self.desk.core.drain())
+        self.desk.answer_all()
+        assert self.desk.core.idle
+        assert self.desk.core.admission.held == 0
+        outcomes = set(self.desk.answers) | set(self.desk.refusals) | self.cancelled
+        assert outcomes == set(self.desk.requests)
+
+
+TestAnyHistory = AnyHistory.TestCase
+TestAnyHistory.settings = settings(stateful_step_count=40)
+
+
+class PlainWindow:
+    """The window policy as one would explain it: a list, scanned from the front, every time."""
+
+    def __init__(self, size: int, latency: float) -> None:
+        self.size, self.latency = size, latency
+        self.waiting: list[tuple[float, str, str, int]] = []  # arrived, name, key, rows
+
+    def next_batch(self, now: float) -> list[str] | None:
+        if not self.waiting:
+            return None
+        oldest = self.waiting[0]
+        if now >= oldest[0] + self.latency:
+            return self.cut(oldest[2])
+        filled: list[str] = []
+        totals: dict[str, int] = {}
+        for _, _, key, rows in self.waiting:
+            totals[key] = totals.get(key, 0) + rows
+            if totals[key] >= self.size and key not in filled:
+                filled.append(key)
+        return self.cut(filled[0]) if filled else None
+
+    def cut(self, key: str) -> list[str]:
+        taken: list[tuple[float, str, str, int]] = []
+        for entry in [entry for entry in self.waiting if entry[2] == key]:
+            if sum(rows for *_, rows in taken) + entry[3] > self.size:
+                break
+            taken.append(entry)
+        self.waiting = [entry for entry in self.waiting if entry not in taken]
+        return [name for _, name, _, _ in taken]
+
+
+ARRIVALS = st.lists(
+    st.tuples(st.sampled_from([0.0, 0.01, 0.2, 0.5, 0.7]), st.sampled_from("xy"), st.integers(1, 4)), max_size=30
+)
+
+
+@given(arrivals=ARRIVALS, latency=st.sampled_from([0.0, 0.3, 0.5]))
+def test_the_window_policy_sends_what_a_plain_list_scan_sends(arrivals, latency):
+    """With one predictor that answers instantly, and requests that all fit a batch."""
+    desk = Desk(max_batch_size=4, max_latency=latency)
+    plain = PlainWindow(4, latency)
+    expected: list[list[str]] = []
+
+    def settle(now: float) -> None:
+        while (batch := plain.next_batch(now)) is not None:
+            expected.append(batch)
+
+    for number, (gap, key, rows) in enumerate(arrivals):
+        end = desk.now + gap
+        while plain.waiting and plain.waiting[0][0] + latency <= end:
+            settle(plain.waiting[0][0] + latency)
+        answer_while_time_passes(desk, gap)
+        plain.waiting.append((end, str(number), key, rows))
+        desk.submit(str(number), rows, key)
+        settle(end)
+        desk.answer_all()
+    assert [desk.members(batch) for batch in desk.sent] == expected
+
+
+def answer_while_time_passes(desk: Desk, seconds: float) -> None:
+    end = desk.now + seconds
+    while (deadline := desk.core.next_deadline()) is not None and deadline <= end:
+        desk.pass_time(max(0.0, deadline - desk.now))
+        desk.answer_all()
+    desk.now = end

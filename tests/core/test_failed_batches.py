@@ -1,0 +1,159 @@
+"""What a failure at the predictor means for each member of the batch."""
+
+import pytest
+
+from sidecar import errors
+from sidecar.core import retries
+
+
+def status(code):
+    return errors.UpstreamStatus(code, b'{"error":"bad instance"}')
+
+
+def run_with_poison(desk, poison, error):
+    """Answer every batch, except that those with a poisonous row fail."""
+    calls = 0
+    while desk.out:
+        calls += 1
+        batch = desk.out[0]
+        if any(row.partition("/")[0] in poison for row in desk.rows_of(batch)):
+            desk.fail(error, batch)
+        else:
+            desk.answer(batch)
+    return calls
+
+
+def test_one_poisonous_request_gets_its_own_error_and_its_mates_their_answers(desk_of):
+    desk = desk_of(max_batch_size=32)
+    names = [f"r{i}" for i in range(32)]
+    for name in names:
+        desk.submit(name)
+    calls = run_with_poison(desk, {"r13"}, status(400))
+    assert set(desk.refusals) == {"r13"}
+    assert desk.refusals["r13"].body == b'{"error":"bad instance"}'
+    assert desk.answers == {name: [f"{name}/0"] for name in names if name != "r13"}
+    assert calls == 1 + 2 * 5  # halves of 32, 16, 8, 4, 2
+
+
+@pytest.mark.parametrize("culprits", [0, 1, 2, 5, 16])
+def test_every_culprit_is_found_while_the_budget_lasts(desk_of, culprits):
+    desk = desk_of(max_batch_size=16)
+    for i in range(16):
+        desk.submit(f"r{i}")
+    run_with_poison(desk, {f"r{i}" for i in range(culprits)}, status(422))
+    assert set(desk.refusals) == {f"r{i}" for i in range(culprits)}
+    assert len(desk.answers) == 16 - culprits
+
+
+def test_retries_stop_when_the_budget_is_spent_and_everybody_still_gets_an_answer(desk_of):
+    desk = desk_of(max_batch_size=8, retry_budget=0.0)
+    calls = 0
+    for batch in range(40):
+        for i in range(8):
+            desk.submit(f"{batch}-{i}")
+        calls += run_with_poison(desk, {f"{batch}-{i}" for i in range(8)}, status(400))
+    assert len(desk.refusals) == 320
+    assert calls == 40 + 100
+
+
+def test_server_errors_are_not_retried_unless_the_setting_says_so(desk, desk_of):
+    for name in "abcd":
+        desk.submit(name)
+    desk.fail(status(500))
+    assert set(desk.refusals) == set("abcd")
+    other = desk_of(max_batch_size=4, retry_statuses=retries.Statuses.parse("5xx"))
+    for name in "abcd":
+        other.submit(name)
+    run_with_poison(other, {"c"}, status(500))
+    assert set(other.refusals) == {"c"}
+
+
+@pytest.mark.parametrize("code", [401, 403, 404, 408, 429])
+def test_refusals_that_concern_all_members_alike_are_not_isolated(desk, code):
+    for name in "abcd":
+        desk.submit(name)
+    desk.fail(status(code))
+    assert desk.sizes == [4]
+    assert {error.status for error in desk.refusals.values()} == {code}
+
+
+def test_a_connection_closed_before_the_answer_is_retried_once_with_the_same_members(desk):
+    for name in "abcd":
+        desk.submit(name)
+    desk.fail(errors.UpstreamClosed())
+    assert desk.reasons == ["full", "closed"]
+    desk.answer()
+    assert set(desk.answers) == set("abcd")
+
+
+def test_a_connection_closed_twice_fails_the_batch_with_502(desk):
+    desk.submit("a")
+    desk.pass_time(0.5)
+    desk.fail(errors.UpstreamClosed())
+    desk.fail(errors.UpstreamClosed())
+    assert desk.refusals["a"].status == 502
+    assert desk.core.idle
+
+
+def test_upstream_with_wrong_row_count_fails_that_batch_only(desk_of):
+    desk = desk_of(max_batch_size=2, max_in_flight=2)
+    for name in "abcd":
+        desk.submit(name)
+    first, second = desk.out
+    desk.out.remove(first)
+    desk.do(desk.core.done(first, ["only one"]))
+    desk.answer(second)
+    assert {name: type(error) for name, error in desk.refusals.items()} == dict.fromkeys("ab", errors.UpstreamBroken)
+    assert "1 predictions for 2 instances" in str(desk.refusals["a"])
+    assert set(desk.answers) == set("cd")
+
+
+def test_members_who_left_are_not_sent_again(desk):
+    for name in "abcd":
+        desk.submit(name)
+    desk.cancel("a")
+    desk.fail(status(400))
+    assert [desk.members(batch) for batch in desk.sent[1:]] == [["b", "c"]]
+    desk.cancel("d")
+    desk.answer()
+    assert desk.core.idle
+    assert set(desk.answers) == {"b", "c"}
+
+
+def test_retried_halves_go_before_requests_that_came_later(desk):
+    for name in "abcdefgh":
+        desk.submit(name)
+    desk.fail(status(400))
+    assert desk.members(desk.out[0]) == ["a", "b"]
+    desk.answer()
+    assert desk.members(desk.out[0]) == ["c", "d"]
+
+
+def test_a_failure_frees_its_slot(desk):
+    desk.submit("a")
+    desk.pass_time(0.5)
+    desk.submit("b")
+    desk.pass_time(0.5)
+    desk.fail(errors.UpstreamTimeout())
+    assert desk.members(desk.out[0]) == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "inside", "outside"),
+    [
+        ("4xx", {400, 413, 422, 499}, {401, 404, 429, 500}),
+        ("5xx,400", {400, 500, 503}, {422}),
+        ("404", {404}, {400}),
+        ("", set(), {400, 500}),
+    ],
+)
+def test_statuses_are_read_as_written(text, inside, outside):
+    statuses = retries.Statuses.parse(text)
+    assert all(code in statuses for code in inside)
+    assert not any(code in statuses for code in outside)
+
+
+@pytest.mark.parametrize("text", ["3xx", "abc", "600", "399", "4xx;5xx", "-1"])
+def test_statuses_that_make_no_sense_are_refused_with_what_is_allowed(text):
+    with pytest.raises(ValueError, match="is not 4xx, 5xx or a status from 400 to 599"):
+        retries.Statuses.parse(text)
