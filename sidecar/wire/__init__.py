@@ -1,0 +1,1 @@
+"""Bytes to core values and back, without sockets: one module for each protocol."""

@@ -1,0 +1,260 @@
+"""The v1 predict protocol, spliced rather than decoded.
+
+A body is scanned once to find where each instance begins and ends. Batches and answers are made by joining those
+byte ranges, so numbers and strings arrive exactly as they were written: nothing is parsed, rounded or re-escaped.
+Format: https://kserve.github.io/website/docs/concepts/architecture/data-plane/v1-protocol and TensorFlow Serving's
+REST API (`signature_name` and friends, `inputs` / `outputs`).
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from sidecar import errors
+
+Rows = Sequence[msgspec.Raw]
+
+_ROWS = msgspec.json.Decoder(list[msgspec.Raw])
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+# Members beside the list are compared byte for byte in the batch key and read one by one: keep them few.
+_MAX_OTHERS = 64 * 1024
+
+# The shape nearly every body has: one member, known from its first bytes. `_ROWS` then proves that all the rest
+# is exactly one JSON list, so that nothing else (a duplicate key, a second member) can hide behind it.
+_ONLY_MEMBER = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*"(instances|inputs|predictions|outputs)"[ \t\r\n]*:')
+_NEXT_MEMBER = re.compile(rb'[ \t\r\n]*[{,][ \t\r\n]*("(?:[^"\\]|\\.)*")[ \t\r\n]*:[ \t\r\n]*', re.DOTALL)
+_SPACE = b" \t\r\n"
+_AFTER_VALUE = frozenset(b"%c" % byte for byte in b" \t\r\n,}")
+
+_REQUEST_MEMBERS = ("instances", "inputs")
+_ANSWER_MEMBERS = ("predictions", "outputs")
+
+
+class _Lists(msgspec.Struct):
+    """The large members of a body; decoding into it skips all others without allocating."""
+
+    instances: msgspec.Raw = msgspec.Raw()
+    inputs: msgspec.Raw = msgspec.Raw()
+    predictions: msgspec.Raw = msgspec.Raw()
+    outputs: msgspec.Raw = msgspec.Raw()
+
+
+_LISTS = msgspec.json.Decoder(_Lists)
+
+
+class Columnar(Exception):  # an answer to "can this be batched?", not a failure
+    """`inputs` is an object of columns: valid, but there is no row to cut it by. Forward it unbatched."""
+
+
+@dataclass(slots=True)
+class Payload:
+    """One parsed request body.
+
+    `rows` are the instances as byte ranges, `text` is their list as it was written, brackets included, `member` is
+    the list's name (`instances` or `inputs`) and `others` the remaining members as written, joined by commas.
+    """
+
+    member: bytes
+    text: bytes
+    rows: Rows
+    others: bytes
+
+
+@dataclass(slots=True)
+class Answer:
+    """The predictor's answer to a batch: one byte range for each instance, and the name of their list."""
+
+    member: bytes
+    rows: Rows
+
+
+def parse_request(body: bytes, max_rows: int = sys.maxsize) -> Payload:
+    """Find the instances of a predict request.
+
+    Raises `errors.BadRequest` (with the place and the reason) for anything that is not one JSON object with a
+    non-empty list `instances` or `inputs` and no duplicate member, `errors.PayloadTooLarge` for more than `max_rows`
+    instances (found before memory is spent on them), and `Columnar` for an `inputs` object.
+    """
+    _check_utf8(body)
+    decode = _decoder(body, max_rows)
+    try:
+        single = _single_member(body, _REQUEST_MEMBERS, decode)
+        payload = _payload_of_members(_members(body), decode) if single is None else Payload(*single, others=b"")
+    except RecursionError:
+        raise errors.BadRequest("the body is nested too deeply") from None
+    if not payload.rows:
+        raise errors.NoInstances
+    return payload
+
+
+def merge(parts: Iterable[tuple[Payload, int, int]]) -> bytes:
+    """Build the body of one upstream call from `(payload, start, stop)` row ranges.
+
+    All payloads must share `member` and `others`; the batch key guarantees that.
+    """
+    pieces: list[bytes | memoryview] = []
+    first: Payload | None = None
+    for payload, start, stop in parts:
+        first = first or payload
+        whole = stop - start == len(payload.rows)
+        pieces.append(memoryview(payload.text)[1:-1] if whole else b",".join(payload.rows[start:stop]))
+    if first is None:
+        raise ValueError("a batch needs at least one part")
+    head = b"{" + first.others + b"," if first.others else b"{"
+    return b"".join((head, b'"', first.member, b'":[', b",".join(pieces), b"]}"))
+
+
+def parse_answer(body: bytes) -> Answer:
+    """Find the predictions in a predict response.
+
+    Raises `errors.UpstreamBroken` for anything but a JSON object with a list `predictions` (or TensorFlow
+    Serving's `outputs`). Other members, such as `model_version`, are skipped.
+    """
+    try:
+        _check_utf8(body)
+        single = _single_member(body, _ANSWER_MEMBERS, _ROWS.decode)
+        if single is None:
+            single = _pick(_members(body), _ANSWER_MEMBERS, _ROWS.decode)
+        member, _, rows = single
+        return Answer(member, rows)
+    except RecursionError:
+        raise errors.UpstreamBroken("the predictor's answer is nested too deeply") from None
+    except errors.BadRequest as error:
+        raise errors.UpstreamBroken(f"the predictor's answer is not a valid predict response: {error}") from None
+
+
+def render(batch_id: str, member: bytes, pieces: Sequence[Rows]) -> bytes:
+    """Build one caller's answer from its predictions, given as one or more runs of rows."""
+    rows = pieces[0] if len(pieces) == 1 else [row for piece in pieces for row in piece]
+    head = b'{"message":"","batchId":"%b","%b":[' % (batch_id.encode(), member)
+    return b"".join((head, b",".join(rows), b"]}"))
+
+
+def render_error(message: str) -> bytes:
+    """The v1 protocol's error body."""
+    return msgspec.json.encode({"error": message})
+
+
+# --- scanning ---------------------------------------------------------------------------------------------------
+
+
+def _check_utf8(body: bytes) -> None:
+    # msgspec checks JSON syntax but not the UTF-8 inside strings it is told to skip.
+    if not body.isascii():
+        try:
+            body.decode()
+        except UnicodeDecodeError as error:
+            raise errors.BadRequest(f"the body is not valid UTF-8 (byte {error.start})") from None
+
+
+def _decoder(body: bytes, max_rows: int) -> Callable[[bytes], Rows]:
+    """The decoder of lists for this body: the plain one unless it might find more than `max_rows` rows."""
+    # A row takes at least two bytes and one comma, so most bodies are cleared by a glance.
+    if len(body) <= 2 * max_rows or body.count(b",") < max_rows:
+        return _ROWS.decode
+    return _bounded_decoder(max_rows)
+
+
+@functools.lru_cache(maxsize=4)
+def _bounded_decoder(max_rows: int) -> Callable[[bytes], Rows]:
+    """A decoder that stops at row `max_rows + 1`, before a body of `1,1,1,…` becomes gigabytes of row objects.
+
+    msgspec checks `max_length` only once the list is complete, but an array-like struct stops at its last field.
+    """
+    row: Any = msgspec.Raw | msgspec.UnsetType
+    fields = [(f"row{i}", row, msgspec.UNSET) for i in range(max_rows)]
+    struct = msgspec.defstruct("Rows", fields, array_like=True, forbid_unknown_fields=True)
+    decoder = msgspec.json.Decoder(struct)
+
+    def decode(text: bytes) -> Rows:
+        try:
+            found = msgspec.structs.astuple(decoder.decode(text))
+        except msgspec.ValidationError as error:
+            if "at most length" in str(error):
+                raise errors.PayloadTooLarge(f"more than {max_rows} instances in one request") from None
+            raise
+        rows: Rows = found if found[-1] is not msgspec.UNSET else found[: found.index(msgspec.UNSET)]
+        return rows
+
+    return decode
+
+
+def _single_member(
+    body: bytes, names: Sequence[str], decode: Callable[[bytes], Rows]
+) -> tuple[bytes, bytes, Rows] | None:
+    """`(name, list as written, its rows)` if the body is exactly one object with that one list; else None."""
+    match = _ONLY_MEMBER.match(body)
+    if match is None or match[1].decode() not in names:
+        return None
+    end = len(body.rstrip(_SPACE)) - 1
+    text = body[match.end() : end].strip(_SPACE)
+    if body[end : end + 1] != b"}":
+        return None
+    try:
+        return match[1], text, decode(text)
+    except msgspec.DecodeError:
+        return None  # more members follow, or it is malformed: the general path tells which, and where
+
+
+def _members(body: bytes) -> dict[str, tuple[bytes, bytes]]:
+    """All members of a JSON object as `{name: (key as written, value as written)}`, in order.
+
+    Raises `errors.BadRequest` for malformed JSON and for duplicate members.
+    """
+    try:
+        lists = _LISTS.decode(body)
+        others = len(body) - sum(memoryview(raw).nbytes for raw in msgspec.structs.astuple(lists))
+        if others > _MAX_OTHERS:
+            raise errors.BadRequest(f"members beside the list take {others} bytes; at most {_MAX_OTHERS} are allowed")
+        values = _OBJECT.decode(body)
+    except msgspec.ValidationError:
+        raise errors.BadRequest("the body must be a JSON object") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise errors.BadRequest(str(error)) from None
+    found: dict[str, tuple[bytes, bytes]] = {}
+    at = 0
+    while match := _NEXT_MEMBER.match(body, at):
+        name = msgspec.json.decode(match[1], type=str)
+        value = bytes(values[name])
+        at = match.end() + len(value)
+        # The decoder keeps the last of equal names, so an earlier twin shows as a value that does not fit here.
+        if name in found or body[match.end() : at] != value or body[at : at + 1] not in _AFTER_VALUE:
+            raise errors.BadRequest(f"duplicate member {name!r}")
+        found[name] = (match[1], value)
+    return found
+
+
+def _pick(
+    members: dict[str, tuple[bytes, bytes]], names: Sequence[str], decode: Callable[[bytes], Rows]
+) -> tuple[bytes, bytes, Rows]:
+    for name in names:
+        if name in members:
+            text = members[name][1]
+            try:
+                return name.encode(), text, decode(text)
+            except msgspec.ValidationError:
+                raise errors.BadRequest(f"{name!r} must be a list") from None
+    raise errors.BadRequest(f"no member {' or '.join(map(repr, names))}")
+
+
+def _payload_of_members(members: dict[str, tuple[bytes, bytes]], decode: Callable[[bytes], Rows]) -> Payload:
+    present = [name for name in _REQUEST_MEMBERS if name in members]
+    if not present:
+        near = next((name for name in members if name.lower() in _REQUEST_MEMBERS), None)
+        raise errors.NoInstances(f"no member 'instances'; {near!r} is spelt differently" if near else None)
+    if len(present) > 1:
+        raise errors.BadRequest("both 'instances' and 'inputs' are present; send one of them")
+    if members[present[0]][1] == b"null":
+        raise errors.NoInstances
+    if present == ["inputs"] and members["inputs"][1].startswith(b"{"):
+        raise Columnar
+    others = b",".join(key + b":" + text for name, (key, text) in members.items() if name != present[0])
+    return Payload(*_pick(members, present, decode), others=others)
