@@ -1,0 +1,169 @@
+"""The asyncio shell around the core: carries out its effects and tells it what happened.
+
+It owns one task for each batch at the predictor and one timer. It decides nothing: when a batch leaves, who is in it
+and who gets which answer is the core's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from sidecar import calls, errors, logs, metrics
+from sidecar.core import model, scheduler
+from sidecar.wire import v1
+
+log = logging.getLogger("carpool.driver")
+
+
+class Predictor(Protocol):
+    """Where batches go."""
+
+    async def predict(self, target: str, headers: calls.Headers, body: bytes, timeout: float) -> bytes:
+        """Post a body and return the answer's, within `timeout` seconds; raises `errors.UpstreamError` only."""
+        ...
+
+
+class Driver:
+    """Takes calls, answers each exactly once."""
+
+    # Mutable state: the scheduler's; _tasks, one for each batch out; _timer and when it fires (on `clock`).
+    def __init__(
+        self,
+        core: scheduler.Scheduler,
+        predictor: Predictor,
+        counters: metrics.Metrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.core = core
+        self._predictor = predictor
+        self._metrics = counters
+        self._clock = clock
+        self._complaints = logs.Seldom(log, clock)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def submit(self, call: calls.Call) -> model.Request:
+        """Put a call in; its `reply` is called once, perhaps before this returns. The request is for `cancel`."""
+        request = model.Request(
+            call.key, len(call.payload.rows), call.size, call.payload, tag=call, timeout=call.timeout
+        )
+        self._carry_out(self.core.submit(request))
+        return request
+
+    def cancel(self, request: model.Request) -> None:
+        """The caller left; its `reply` will not be called."""
+        if request.open:
+            self._metrics.abandoned.inc()
+        self._carry_out(self.core.cancel(request))
+
+    def limits_changed(self) -> None:
+        """The core's limits were edited."""
+        self._carry_out(self.core.limits_changed())
+
+    async def drain(self) -> None:
+        """Take nothing new; return once everything accepted has been answered."""
+        self._carry_out(self.core.drain())
+        await self._idle.wait()
+
+    async def close(self) -> None:
+        """Cancel what is out and answer its callers 503. For the end of a grace period."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.core.limits.max_in_flight = 0  # nothing may leave any more
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._carry_out(self.core.abort(errors.Draining()))
+
+    # --- effects -----------------------------------------------------------------------------------------------
+
+    def _carry_out(self, effects: Iterable[model.Effect], member: bytes = b"predictions") -> None:
+        for effect in effects:
+            if type(effect) is model.Dispatch:
+                self._dispatch(effect.batch)
+            elif type(effect) is model.Answer:
+                effect.request.tag.reply(calls.Answered(member, effect.pieces))
+            elif type(effect) is model.Refuse:
+                effect.request.tag.reply(effect.error)
+        self._arm()
+        if self.core.idle:
+            self._idle.set()
+        else:
+            self._idle.clear()
+
+    def _dispatch(self, batch: model.Batch) -> None:
+        self._metrics.dispatched(batch)
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("batch leaves", extra=_facts(batch, batch.dispatched))
+        # The body is built now: a member that leaves while the task waits to start takes its payload with it.
+        body = v1.merge((part.request.payload, part.start, part.stop) for part in batch.parts)
+        members: Sequence[calls.Call] = [part.request.tag for part in batch.parts]
+        task = asyncio.create_task(
+            self._send(batch, members[0].target, calls.merged_headers(members), body), name=f"batch {batch.id}"
+        )
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _send(self, batch: model.Batch, target: str, headers: calls.Headers, body: bytes) -> None:
+        try:
+            timeout = max(0.001, batch.deadline - self._clock())
+            answer = v1.parse_answer(await self._predictor.predict(target, headers, body, timeout))
+        except errors.CarpoolError as error:
+            self._settle(batch, self.core.failed(batch, error))
+        except asyncio.CancelledError:
+            self._settle(batch, self.core.failed(batch, errors.Draining()))
+            raise
+        except Exception:
+            log.exception("a batch failed for a reason that is a bug", extra=logs.facts(batch=batch.id))
+            self._settle(batch, self.core.failed(batch, errors.CarpoolError()))
+        else:
+            self._settle(batch, self.core.done(batch, answer.rows), answer.member)
+
+    def _settle(self, batch: model.Batch, effects: Iterable[model.Effect], member: bytes = b"predictions") -> None:
+        error = batch.error
+        if error is None:
+            self._metrics.predictor_seconds.observe(self._clock() - batch.dispatched)
+        else:
+            self._metrics.predictor_errors.labels(error.reason).inc()
+            told = {"batch": batch.id, "instances": batch.rows, "reason": error.reason, "error": str(error)}
+            self._complaints.warning(error.reason, "batch failed", **told)
+        self._carry_out(effects, member)
+
+    # --- time --------------------------------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        """Make sure the timer fires by the core's next deadline; an early one only polls in vain."""
+        deadline = self.core.next_deadline()
+        if deadline is None or deadline >= self._timer_at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        # libuv counts whole milliseconds and rounds down; rounding up here avoids a spin of early wake-ups.
+        delay = math.ceil(max(0.0, deadline - self._clock()) * 1000) / 1000
+        self._timer_at = deadline
+        self._timer = asyncio.get_running_loop().call_later(delay, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._timer_at = math.inf
+        self._carry_out(self.core.poll())
+
+
+def _facts(batch: model.Batch, now: float) -> dict[str, dict[str, object]]:
+    oldest = min(part.request.arrived for part in batch.parts)
+    return logs.facts(
+        batch=batch.id,
+        reason=batch.reason,
+        instances=batch.rows,
+        requests=len(batch.parts),
+        waited_ms=round((now - oldest) * 1000, 1),
+    )

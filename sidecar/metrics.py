@@ -1,0 +1,95 @@
+"""Everything the sidecar counts, in one place and in base units (seconds, bytes, instances).
+
+The README's table of metrics is held against this module by a test. Labels come from closed sets, so the number of
+time series does not depend on what callers send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import prometheus_client as prometheus
+from prometheus_client import Counter, Gauge, Histogram
+
+import sidecar
+from sidecar.core import model
+
+_SECONDS = (
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+)  # fmt: skip
+_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
+
+LANES = ("batched", "passthrough")
+
+
+class Metrics:
+    """One registry with all metrics; methods are named after what happened."""
+
+    def __init__(self) -> None:
+        self.registry = prometheus.CollectorRegistry()
+        prometheus.ProcessCollector(registry=self.registry)
+        counter, gauge, histogram = self._counter, self._gauge, self._histogram
+        self.requests = counter("requests", "Requests answered, by lane and status code.", "lane", "code")
+        self.request_seconds = histogram(
+            "request_seconds", "Time from a predict request's arrival to its answer.", _SECONDS
+        )
+        self.refused = counter("refused", "Predict requests answered with an error, by reason.", "reason")
+        self.abandoned = counter("abandoned", "Predict requests whose caller left before the answer.")
+        self.batches = counter("batches", "Batches sent, by the reason they left.", "reason")
+        self.batch_size = histogram("batch_size", "Instances in a batch.", _SIZES)
+        self.queue_seconds = histogram(
+            "queue_wait_seconds", "Time from a request's arrival to its first batch leaving.", _SECONDS
+        )
+        self.predictor_seconds = histogram("predictor_seconds", "Time of a call to the predictor.", _SECONDS)
+        self.predictor_errors = counter("predictor_errors", "Failed calls to the predictor, by reason.", "reason")
+        self.retries = counter("retries", "Batches sent again: closed connection or isolation.", "reason")
+        self.in_flight = gauge("batches_in_flight", "Batches at the predictor now.")
+        self.queued_instances = gauge("queued_instances", "Instances waiting for a batch now.")
+        self.queued_bytes = gauge("queued_bytes", "Bytes of request bodies waiting for a batch now.")
+        self.held_bytes = gauge("held_bytes", "Bytes of request bodies waiting or at the predictor now.")
+        self.queues = gauge("queues", "Batch keys with waiting requests now.")
+        self.tunnels = gauge("tunnels", "Upgraded connections (WebSocket) open now.")
+        self.ready = gauge("ready", "1 while ready for traffic, else 0, as last asked.")
+        self.draining = gauge("draining", "1 from the moment shutdown began.")
+        info = self._gauge("build_info", "Always 1; the version is in the label.", "version")
+        info.labels(sidecar.__version__).set(1)
+        self._answered: dict[tuple[str, int], Counter] = {}
+
+    # --- events ------------------------------------------------------------------------------------------------
+
+    def dispatched(self, batch: model.Batch) -> None:
+        """A batch leaves for the predictor."""
+        self.batches.labels(batch.reason).inc()
+        self.batch_size.observe(batch.rows)
+        if batch.reason in ("closed", "isolate"):
+            self.retries.labels(batch.reason).inc()
+            return
+        for part in batch.parts:
+            if part.start == 0:
+                self.queue_seconds.observe(batch.dispatched - part.request.arrived)
+
+    def answered(self, lane: str, code: int) -> None:
+        """An answer was given to a caller."""
+        counter = self._answered.get((lane, code))
+        if counter is None:
+            counter = self._answered[lane, code] = self.requests.labels(lane, code)
+        counter.inc()
+
+    def render(self) -> bytes:
+        """All metrics in the Prometheus text format."""
+        return prometheus.generate_latest(self.registry)
+
+    def watch(self, gauge: Gauge, value: Callable[[], float]) -> None:
+        """Read a gauge when scraped."""
+        gauge.set_function(value)
+
+    # --- making ------------------------------------------------------------------------------------------------
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"carpool_{name}", text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"carpool_{name}", text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(f"carpool_{name}", text, buckets=buckets, registry=self.registry)

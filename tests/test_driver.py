@@ -1,0 +1,162 @@
+"""The asyncio shell: timers, tasks, and what happens when things overlap."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sidecar import calls, driver, errors, metrics
+from sidecar.core import limits as core_limits
+from sidecar.core import policies, scheduler
+from sidecar.wire import v1
+
+pytestmark = pytest.mark.looptime
+
+
+class Predictor:
+    """Answers `{"predictions": …}` with the instances it got, when allowed to."""
+
+    def __init__(self) -> None:
+        self.posted: list[tuple[str, calls.Headers, bytes, float]] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.error: BaseException | None = None
+
+    async def predict(self, target, headers, body, timeout):
+        self.posted.append((target, headers, body, timeout))
+        await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        return body.replace(b"instances", b"predictions", 1)
+
+
+class Bench:
+    def __init__(self, **limits) -> None:
+        loop = asyncio.get_running_loop()
+        self.predictor = Predictor()
+        numbers = iter(range(1, 1000))
+        chosen = core_limits.Limits(**limits)
+        core = scheduler.Scheduler(chosen, policies.Window(chosen), loop.time, lambda: f"batch-{next(numbers)}")
+        self.metrics = metrics.Metrics()
+        self.driver = driver.Driver(core, self.predictor, self.metrics, loop.time)
+        self.outcomes: dict[str, calls.Outcome] = {}
+
+    def submit(self, name: str, rows: int = 1, **options):
+        body = b'{"instances":[' + b",".join([f'"{name}"'.encode()] * rows) + b"]}"
+        call = calls.Call(
+            target="/v1/models/m:predict", headers=(), payload=v1.parse_request(body), size=len(body),
+            reply=lambda outcome: self.outcomes.__setitem__(name, outcome), **options,
+        )  # fmt: skip
+        return self.driver.submit(call)
+
+    def rows(self, name: str) -> list[bytes]:
+        outcome = self.outcomes[name]
+        assert isinstance(outcome, calls.Answered)
+        return [bytes(row) for piece in outcome.pieces for row in piece.predictions]
+
+
+async def turns(count: int = 10) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_one_timer_serves_the_window_and_leaves_nothing_behind(looptime):
+    bench = Bench(max_latency=0.3)
+    bench.submit("a")
+    await asyncio.sleep(0.2)
+    bench.submit("b")
+    assert bench.predictor.posted == []
+    await asyncio.sleep(0.11)
+    await turns()
+    assert [body for _, _, body, _ in bench.predictor.posted] == [b'{"instances":["a","b"]}']
+    assert bench.rows("b") == [b'"b"']
+    await bench.driver.close()
+
+
+async def test_the_call_to_the_predictor_may_take_as_long_as_the_most_patient_member_waits():
+    bench = Bench(max_latency=1.0, timeout=10.0)
+    bench.submit("patient")
+    await asyncio.sleep(0.5)
+    bench.submit("hasty", timeout=2.0)
+    await asyncio.sleep(0.51)
+    await turns()
+    assert bench.predictor.posted[0][3] == pytest.approx(9.0, abs=0.01)
+    await bench.driver.close()
+
+
+async def test_a_bug_in_the_predictor_client_answers_500_and_the_driver_lives_on(caplog):
+    bench = Bench(max_latency=0.0)
+    bench.predictor.error = ZeroDivisionError("bug")
+    bench.submit("a")
+    await turns()
+    assert type(bench.outcomes["a"]) is errors.CarpoolError
+    assert "ZeroDivisionError" in caplog.text
+    bench.predictor.error = None
+    bench.submit("b")
+    await turns()
+    assert bench.rows("b") == [b'"b"']
+    await bench.driver.close()
+
+
+async def test_a_storm_of_failures_is_one_warning_and_a_count(caplog):
+    bench = Bench(max_latency=0.0)
+    bench.predictor.error = errors.UpstreamUnreachable()
+    for i in range(50):
+        bench.submit(str(i))
+        await turns()
+    await asyncio.sleep(6)
+    bench.submit("later")
+    await turns()
+    warnings = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == 2
+    assert warnings[1].facts["suppressed"] == 49
+    await bench.driver.close()
+
+
+async def test_each_batch_says_at_debug_why_it_left(caplog):
+    caplog.set_level("DEBUG", logger="carpool.driver")
+    bench = Bench(max_latency=0.0)
+    bench.submit("a")
+    await turns()
+    facts = next(record.facts for record in caplog.records if record.message == "batch leaves")
+    assert facts == {"batch": "batch-1", "reason": "idle", "instances": 1, "requests": 1, "waited_ms": 0.0}
+    await bench.driver.close()
+
+
+async def test_draining_waits_until_everything_is_answered():
+    bench = Bench(max_latency=100.0, timeout=600.0)
+    bench.predictor.gate.clear()
+    bench.submit("a")
+    draining = asyncio.ensure_future(bench.driver.drain())
+    await asyncio.sleep(5)
+    assert not draining.done()
+    bench.predictor.gate.set()
+    await draining
+    assert bench.rows("a") == [b'"a"']
+    await bench.driver.close()
+
+
+async def test_closing_answers_everybody_503_and_leaves_no_task():
+    bench = Bench(max_latency=0.0, max_batch_size=1)
+    bench.predictor.gate.clear()
+    for name in "abc":
+        bench.submit(name)
+    await turns()
+    await bench.driver.close()
+    assert {type(outcome) for outcome in bench.outcomes.values()} == {errors.Draining}
+    assert len(bench.outcomes) == 3
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def test_request_ids_are_joined_and_bounded():
+    bench = Bench(max_latency=1.0, max_batch_size=1000)
+    for i in range(100):
+        bench.submit(str(i), request_id=f"id-{i}-" + "x" * 500)
+    await asyncio.sleep(1.1)
+    await turns()
+    headers = dict(bench.predictor.posted[0][1])
+    assert headers["X-Request-ID"].startswith("id-0-xxx")
+    assert len(headers["X-Request-ID"]) <= 4096
+    assert not headers["X-Request-ID"].endswith(",")
+    await bench.driver.close()
