@@ -1,0 +1,1 @@
+"""Talks to the predictor: batches, and the question whether it is ready."""
