@@ -1,0 +1,79 @@
+"""Outcomes as HTTP answers: status, headers and bytes, whoever writes them.
+
+Two dialects: honest status codes with the v1 protocol's `{"error": …}`, and what KServe's batcher does, for clients
+that depend on it (`--kserve-errors`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from sidecar import calls, errors
+from sidecar.wire import v1
+
+_JSON = "application/json"
+# KServe's batcher sets no Content-Type, and Go's server sniffs this one.
+_SNIFFED = "text/plain; charset=utf-8"
+_BATCH_IDS = "carpool-batch-ids"
+
+
+class Answer(NamedTuple):
+    """An HTTP answer with a complete body. `close`: the connection must not be used again."""
+
+    status: int
+    headers: calls.Headers
+    body: bytes
+    close: bool = False
+
+
+class Dialect:
+    """How outcomes are told."""
+
+    def predictions(self, outcome: calls.Answered) -> Answer:
+        """The caller's predictions, with the id of the batch they came from; several ids go into a header."""
+        batch_ids = outcome.batch_ids
+        body = v1.render(batch_ids[0], outcome.member, [piece.predictions for piece in outcome.pieces])
+        headers: calls.Headers = (("Content-Type", self._content_type),)
+        if len(batch_ids) > 1:
+            headers += ((_BATCH_IDS, ", ".join(batch_ids)),)
+        return Answer(200, headers, body)
+
+    def error(self, error: errors.CarpoolError) -> Answer:
+        """A request that failed before or outside a batch."""
+        if isinstance(error, errors.UpstreamStatus):
+            return Answer(error.status, error.headers, error.body)
+        headers: calls.Headers = (("Content-Type", _JSON),)
+        if error.retry_after is not None:
+            headers += (("Retry-After", str(error.retry_after)),)
+        if isinstance(error, errors.UnsupportedEncoding):
+            headers += (("Accept-Encoding", "gzip, deflate, zstd"),)  # RFC 9110, 12.5.3: in answers, what is accepted
+        return Answer(error.status, headers, v1.render_error(str(error)), error.close)
+
+    def failure(self, error: errors.CarpoolError) -> Answer:
+        """A request that was accepted and got no predictions."""
+        return self.error(error)
+
+    _content_type = _JSON
+
+
+class KServeDialect(Dialect):
+    """Byte for byte what clients of KServe's batcher see (pkg/batcher/handler.go of kserve/kserve)."""
+
+    _content_type = _SNIFFED
+
+    def error(self, error: errors.CarpoolError) -> Answer:
+        if isinstance(error, errors.BadRequest):
+            missing = isinstance(error, errors.NoInstances)
+            text = b"no instances in the request\n" if missing else b"can't Unmarshal body\n"
+            return Answer(400, (("Content-Type", _SNIFFED),), text)
+        return super().error(error)
+
+    def failure(self, error: errors.CarpoolError) -> Answer:
+        text = error.body.decode(errors="replace") if isinstance(error, errors.UpstreamStatus) else str(error)
+        # Overload has no counterpart there: a client must be told to come back.
+        if isinstance(error, (errors.Overloaded, errors.Draining, errors.PayloadTooLarge)):
+            return super().error(error)
+        body = msgspec.json.encode({"message": text, "batchId": "", "predictions": None})
+        return Answer(200, (("Content-Type", _SNIFFED),), body)

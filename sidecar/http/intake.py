@@ -1,0 +1,110 @@
+"""Reading request bodies without letting callers fill the memory.
+
+A body is in memory from its first byte, long before the queue knows of it, so the bytes on their way in are counted
+here and together with the queued ones kept under one limit. Nearly all bodies are small and have arrived with their
+head; for them the count is a comparison, without timer, task or reservation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import aiohttp
+from aiohttp import hdrs, web
+
+from sidecar import errors
+from sidecar.http import decoding, headers, passthrough
+
+
+class Intake:
+    """Reads bodies, within limits that may be changed at any time by assigning to the attributes.
+
+    `max_body_bytes` caps one body, as sent and as decoded. `max_buffered_bytes` caps all bytes being received and
+    decoded plus `held()`, the bytes that the queue already has. `read_timeout` is in seconds, for a whole body.
+    """
+
+    def __init__(
+        self, max_body_bytes: int, max_buffered_bytes: int, read_timeout: float, held: Callable[[], int]
+    ) -> None:
+        self.max_body_bytes = max_body_bytes
+        self.max_buffered_bytes = max_buffered_bytes
+        self.read_timeout = read_timeout
+        self._held = held
+        self.buffered_bytes = 0
+        """Reserved by calls of `read` that have not returned; the only mutable state beside the limits."""
+
+    async def read(self, request: web.BaseRequest) -> bytes:
+        """The whole body of `request`, its Content-Encoding undone (the server must not undo it itself).
+
+        Raises `errors.PayloadTooLarge` and `errors.Overloaded` before reading when Content-Length says so, else
+        as soon as the body grows over a limit; `errors.BodyTooLate`; `errors.BadRequest` for broken chunking or
+        coded data; `errors.UnsupportedEncoding`. When the client leaves, aiohttp's exception for that passes
+        through. However it ends, nothing stays reserved: whoever called counts the body from then on.
+        """
+        content = request.content
+        is_coded = hdrs.CONTENT_ENCODING in request.headers
+        if content.is_eof() and not is_coded:
+            self._check_size(content.total_bytes)
+            self._check_room(content.total_bytes)
+            return content.read_nowait()
+        reservation = _Reservation(self)
+        try:
+            body = await self._receive(request, reservation)
+            return await self._decode(request, body, reservation) if is_coded else body
+        finally:
+            self.buffered_bytes -= reservation.size
+
+    async def _receive(self, request: web.BaseRequest, reservation: _Reservation) -> bytes:
+        if request.content_length is not None:
+            self._check_size(request.content_length)
+            reservation.grow(request.content_length)
+        try:
+            async with asyncio.timeout(self.read_timeout) as timeout:
+                if headers.expects_continue(request):
+                    await passthrough.send_continue(request)
+                return await self._collect(request.content, reservation)
+        except TimeoutError:
+            if timeout.expired():
+                raise errors.BodyTooLate from None
+            raise  # the operating system's: the connection is dead
+        except web.RequestPayloadError as error:
+            raise errors.BadRequest(f"the body is not valid HTTP: {error}") from None
+
+    async def _collect(self, content: aiohttp.StreamReader, reservation: _Reservation) -> bytes:
+        parts, received = [], 0
+        while part := await content.readany():
+            received += len(part)
+            self._check_size(received)
+            if received > reservation.size:
+                reservation.grow(received - reservation.size)
+            parts.append(part)
+        return b"".join(parts)  # no copy if there is only one
+
+    async def _decode(self, request: web.BaseRequest, body: bytes, reservation: _Reservation) -> bytes:
+        # A list header may come in several lines (RFC 9110, 5.3).
+        codings = ",".join(request.headers.getall(hdrs.CONTENT_ENCODING))
+        return await decoding.decode(body, codings, self.max_body_bytes, reservation.grow)
+
+    def _check_size(self, size: int) -> None:
+        if size > self.max_body_bytes:
+            raise decoding.too_large(self.max_body_bytes)
+
+    def _check_room(self, size: int) -> None:
+        if self.buffered_bytes + self._held() + size > self.max_buffered_bytes:
+            raise errors.Overloaded("the memory for request bodies is full; try again later")
+
+
+class _Reservation:
+    """What one call of `Intake.read` adds to `buffered_bytes`."""
+
+    __slots__ = ("_intake", "size")
+
+    def __init__(self, intake: Intake) -> None:
+        self._intake = intake
+        self.size = 0
+
+    def grow(self, count: int) -> None:
+        self._intake._check_room(count)
+        self._intake.buffered_bytes += count
+        self.size += count

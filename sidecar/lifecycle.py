@@ -1,0 +1,88 @@
+"""From SIGTERM to exit: announce, stay open for a while, refuse, finish what was accepted, leave.
+
+Kubernetes sends SIGTERM and removes the pod from its endpoints at the same time; requests keep coming until every
+proxy has heard of it. So readiness turns first, and for a quiet period everything is still served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from contextlib import suppress
+
+from sidecar import driver, errors
+
+log = logging.getLogger("carpool.lifecycle")
+
+
+class Phase(enum.Enum):
+    """Where the process is in its life; only ever moves forward."""
+
+    SERVING = "serving"
+    QUIET = "quiet"  # shutting down is announced, requests are still served
+    REFUSING = "refusing"  # nothing new is taken, what was accepted is being answered
+    DRAINED = "drained"
+
+
+class Lifecycle:
+    """Knows the phase and the number of requests in the house, and leads the way out."""
+
+    def __init__(self) -> None:
+        self.phase = Phase.SERVING
+        self._active = 0
+        self._nobody_active = asyncio.Event()
+        self._nobody_active.set()
+        self._hurry = asyncio.Event()
+        self._draining: asyncio.Task[None] | None = None
+
+    @property
+    def draining(self) -> bool:
+        """Whether shutdown began: readiness is off."""
+        return self.phase is not Phase.SERVING
+
+    @property
+    def active(self) -> int:
+        """Requests being handled now."""
+        return self._active
+
+    def check_open(self) -> None:
+        """Raises `errors.Draining` once new work is refused."""
+        if self.phase in (Phase.REFUSING, Phase.DRAINED):
+            raise errors.Draining
+
+    def enter(self) -> None:
+        """A request is being handled; call `leave` when it is not any more."""
+        self._active += 1
+        self._nobody_active.clear()
+
+    def leave(self) -> None:
+        """The counterpart of `enter`."""
+        self._active -= 1
+        if not self._active:
+            self._nobody_active.set()
+
+    def hurry(self) -> None:
+        """Skip what is left of the quiet period."""
+        self._hurry.set()
+
+    async def drain(self, calls_driver: driver.Driver, quiet_period: float) -> None:
+        """Go through the quiet period (seconds), then refuse; return when all accepted requests are answered.
+
+        A second call joins the first.
+        """
+        if self._draining is None:
+            self._draining = asyncio.create_task(self._drain(calls_driver, quiet_period), name="drain")
+        await asyncio.shield(self._draining)
+
+    async def _drain(self, calls_driver: driver.Driver, quiet_period: float) -> None:
+        self.phase = Phase.QUIET
+        log.info("draining: not ready any more, still serving for %g s", quiet_period)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._hurry.wait(), quiet_period)
+        self.phase = Phase.REFUSING
+        log.info("draining: refusing new requests, %d still to answer", self._active)
+        await calls_driver.drain()
+        await self._nobody_active.wait()
+        self.phase = Phase.DRAINED
+        log.info("drained: everything accepted has been answered")
