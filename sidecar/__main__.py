@@ -1,0 +1,5 @@
+"""`python -m sidecar`."""
+
+from sidecar import cli
+
+cli.main()

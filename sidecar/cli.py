@@ -1,0 +1,92 @@
+"""`carpool-sidecar`: reads settings, runs the sidecar, and turns signals into a clean way out."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+import uvloop
+
+from sidecar import assembly, config, logs, settings
+from sidecar.upstream import probes
+
+log = logging.getLogger("carpool")
+
+_PROBE_VARIABLE = "SERVING_READINESS_PROBE"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run until SIGTERM or SIGINT.
+
+    The process exits with 0 when everything accepted was answered, 1 when the grace period ended before that or a
+    port could not be had, and 2 for bad settings.
+    """
+    chosen = config.load(sys.argv[1:] if argv is None else argv)
+    wanted = _readiness_probes(chosen)
+    logs.set_up(chosen.log_format, chosen.log_level)
+    raise SystemExit(uvloop.run(_run(assembly.Sidecar(chosen, wanted))))
+
+
+async def _run(sidecar: assembly.Sidecar) -> int:
+    stop = _on_signals(sidecar)
+    try:
+        await sidecar.start()
+        _settle_memory()
+        await stop.wait()
+        return 0 if await _drain(sidecar) else 1
+    except OSError as error:
+        log.error("cannot listen: %s", error)
+        return 1
+    finally:
+        await sidecar.stop()
+
+
+async def _drain(sidecar: assembly.Sidecar) -> bool:
+    grace_period = sidecar.settings.grace_period
+    try:
+        async with asyncio.timeout(grace_period):
+            await sidecar.drain()
+    except TimeoutError:
+        log.warning("the grace period of %g s is over with %d requests unanswered", grace_period, sidecar.life.active)
+        return False
+    return True
+
+
+def _on_signals(sidecar: assembly.Sidecar) -> asyncio.Event:
+    """SIGTERM starts the way out; SIGINT, or a second signal, skips the quiet period."""
+    stop = asyncio.Event()
+
+    def received(number: signal.Signals) -> None:
+        log.info("received %s", number.name)
+        if number is signal.SIGINT or stop.is_set():
+            sidecar.life.hurry()
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, received, number)
+    return stop
+
+
+def _readiness_probes(chosen: config.Settings) -> Sequence[probes.Probe]:
+    try:
+        if chosen.predictor_health_path:
+            return (probes.http_path_probe(chosen.predictor_health_path, chosen.component_port),)
+        return probes.parse(os.environ.get(_PROBE_VARIABLE, ""), chosen.component_port)
+    except ValueError as error:
+        source = "--predictor-health-path" if chosen.predictor_health_path else _PROBE_VARIABLE
+        settings.fail(config.PROG, f"{source}: {error}")
+
+
+def _settle_memory() -> None:
+    """Tell the garbage collector that what start-up made is here to stay, and that it may come round less often.
+
+    Requests make no reference cycles, so reference counting frees them; each full collection only costs time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 100)

@@ -1,0 +1,137 @@
+"""The admin port: health, metrics, settings."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytestmark = pytest.mark.looptime
+
+
+async def patch(bench, changes):
+    async with bench.client.patch(bench.admin + "/config", data=json.dumps(changes)) as response:
+        return response.status, await response.json()
+
+
+async def test_config_shows_every_setting_and_which_can_be_changed(bench):
+    _, text, _ = await bench.get(bench.admin + "/config")
+    shown = json.loads(text)
+    assert shown["max_batch_size"] == 4
+    assert set(type(bench.sidecar.settings).model_fields) <= set(shown)
+    assert "max_latency" in shown["live"]
+
+
+async def test_limits_can_be_changed_live_and_apply_to_what_waits(bench):
+    import asyncio
+
+    waiting = asyncio.ensure_future(bench.post('{"instances":[1]}'))
+    await bench.queued(1)
+    status, shown = await patch(bench, {"max_latency": 0, "max_batch_size": 2, "max_body_bytes": 4096})
+    assert status == 200
+    assert shown["max_latency"] == 0
+    await waiting
+    assert asyncio.get_running_loop().time() < 0.5
+    assert bench.sidecar.bodies.max_body_bytes == 4096
+    status, _, _ = await bench.post(json.dumps({"instances": ["x" * 5000]}))
+    assert status == 413
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"max_batch_size": 0}, "--max-batch-size"),
+        ({"max_batch_size": "many"}, "got 'many'"),
+        ({"port": 1}, "port cannot be changed at run time; these can: max_batch_size"),
+        ({"bogus": 1}, "bogus cannot be changed"),
+        ({"retry_statuses": "9xx"}, "is not 4xx, 5xx"),
+        ({"max_body_bytes": 10**12}, "must not exceed --max-queue-bytes"),
+        ([1], "Expected `object`"),
+    ],
+)
+async def test_bad_changes_are_400_with_one_clear_line_and_change_nothing(bench, changes, words):
+    before = bench.sidecar.settings
+    status, answer = await patch(bench, changes)
+    assert status == 400
+    assert words in answer["error"]
+    assert bench.sidecar.settings == before
+
+
+async def test_changes_from_outside_the_pod_are_forbidden_unless_allowed(bench, monkeypatch):
+    from sidecar.http import admin
+
+    monkeypatch.setattr(admin, "_is_loopback", lambda address: False)
+    async with bench.client.patch(bench.admin + "/config", data="{}") as response:
+        assert response.status == 403
+        assert "--admin-write any" in await response.text()
+    async with bench.client.post(bench.admin + "/drain") as response:
+        assert response.status == 403
+    assert (await bench.get(bench.admin + "/config"))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("address", "inside"),
+    [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("10.0.0.1", False), ("fe80::1%eth0", False),
+     ("", False), (None, False)],
+)  # fmt: skip
+def test_loopback_is_recognised(address, inside):
+    from sidecar.http import admin
+
+    assert admin._is_loopback(address) is inside
+
+
+async def test_readiness_follows_the_predictor_and_says_what_is_missing(bench, unused_tcp_port):
+    assert (await bench.get(bench.admin + "/readyz"))[:2] == (200, "ok\n")
+    assert await bench.metric("carpool_ready") == 1
+    bench.sidecar.ready._probes = (type(bench.sidecar.ready._probes[0])("127.0.0.1", unused_tcp_port),)
+    import asyncio
+
+    await asyncio.sleep(2)
+    status, text, _ = await bench.get(bench.admin + "/readyz")
+    assert status == 503
+    assert text.startswith("predictor not ready: ")
+
+
+async def test_metrics_tell_what_happened(sidecar_of):
+    bench = await sidecar_of(max_batch_size=2, max_latency=100)
+    await bench.post_all('{"instances":[1]}', '{"instances":[2]}')
+    await bench.post('{"instances":[3]}')
+    await bench.post("nonsense")
+    await bench.get(bench.url + "/v1/models")
+    expected = {
+        'carpool_requests_total{code="200",lane="batched"}': 3,
+        'carpool_requests_total{code="400",lane="batched"}': 1,
+        'carpool_requests_total{code="200",lane="passthrough"}': 1,
+        'carpool_refused_total{reason="bad_request"}': 1,
+        'carpool_batches_total{reason="full"}': 1,
+        'carpool_batches_total{reason="due"}': 1,
+        "carpool_batch_size_sum": 3,
+        "carpool_batch_size_count": 2,
+        "carpool_queue_wait_seconds_count": 3,
+        "carpool_predictor_seconds_count": 2,
+        "carpool_queued_instances": 0,
+        "carpool_queued_bytes": 0,
+        "carpool_held_bytes": 0,
+        "carpool_batches_in_flight": 0,
+        "carpool_draining": 0,
+    }
+    assert {name: await bench.metric(name) for name in expected} == expected
+
+
+async def test_probes_on_the_data_port_are_answered_as_kserves_agent_does(bench):
+    async def probe(**headers):
+        names = {name.replace("_", "-"): value for name, value in headers.items()}
+        return (await bench.get(bench.url + "/any/path", headers=names))[:2]
+
+    kubelet = "kube-probe/1.30"
+    assert await probe(User_Agent=kubelet, K_Network_Probe="queue") == (200, "queue")
+    assert (await probe(User_Agent=kubelet, K_Network_Probe="other"))[0] == 400
+    assert (await probe(K_Network_Probe="probe"))[0] == 400
+    async with bench.client.get(bench.url, headers={"K-Network-Probe": "probe", "K-Network-Hash": "h"}) as response:
+        assert (response.status, response.headers["K-Network-Hash"]) == (200, "h")
+    assert bench.predictor.seen == []
+    assert (await probe(User_Agent=kubelet))[0] == 200
+    assert len(bench.predictor.seen) == 1
+    await bench.sidecar.drain()
+    for headers in ({"User_Agent": kubelet}, {"User_Agent": "Knative-Activator-Probe", "K_Network_Probe": "queue"}):
+        assert await probe(**headers) == (503, "shutting down\n")

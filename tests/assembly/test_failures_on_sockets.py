@@ -1,0 +1,218 @@
+"""Every way it can go wrong, with the status and the words each caller sees."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import zlib
+
+import pytest
+import zstandard
+from aiohttp import web
+
+from tests.assembly.fake_predictor import hang_up, refuse, refuse_poison
+
+pytestmark = pytest.mark.looptime
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"instances":[1],"instances":[2]}', b'{"instances":[NaN]}', b'{"instances":[1]}trailing',
+        b'{"instances":["\xff"]}', b'{"instances":' + b"[" * 100_000, b"", b"{}", b'{"instances":[]}',
+        b'{"instances":1}',
+    ],
+)  # fmt: skip
+async def test_malformed_bodies_get_400_with_a_reason_and_are_never_forwarded(bench, body):
+    mate = asyncio.ensure_future(bench.post('{"instances":["mate"]}'))
+    status, answer, headers = await bench.post(body)
+    assert status == 400
+    assert headers["Content-Type"] == "application/json"
+    assert json.loads(answer)["error"]
+    assert (await mate)[0] == 200
+    assert bench.predictor.batches == [[b'"mate"']]
+
+
+async def test_the_predictors_own_status_body_and_headers_reach_the_caller(bench):
+    bench.predictor.behave = refuse(418, b"short and stout", Content_Type="text/teapot", Retry_After="7", X_Other="no")
+    status, body, headers = await bench.post('{"instances":[1]}')
+    assert (status, body) == (418, b"short and stout")
+    assert headers["Content-Type"] == "text/teapot"
+    assert headers["Retry-After"] == "7"
+    assert "X-Other" not in headers
+
+
+async def test_one_poisonous_request_gets_its_own_error_and_its_mates_their_answers(bench):
+    bench.predictor.behave = refuse_poison(400, b'"bad"')
+    answers = await bench.post_all(*(f'{{"instances":[{row}]}}' for row in ("1", '"bad"', "3", "4")))
+    assert [status for status, _, _ in answers] == [200, 400, 200, 200]
+    assert answers[1][1] == b'{"error":"poison"}'
+    assert [json.loads(answers[i][1])["predictions"] for i in (0, 2, 3)] == [[1], [3], [4]]
+    assert await bench.metric('carpool_retries_total{reason="isolate"}') == 4
+
+
+async def test_server_errors_are_isolated_only_if_asked_for(sidecar_of):
+    bench = await sidecar_of(max_batch_size=2, retry_statuses="5xx")
+    bench.predictor.behave = refuse_poison(500, b'"bad"')
+    answers = await bench.post_all('{"instances":["bad"]}', '{"instances":[2]}')
+    assert [status for status, _, _ in answers] == [500, 200]
+
+
+async def test_a_connection_closed_before_the_answer_is_retried_once(bench):
+    bench.predictor.behave = hang_up(times=1)
+    status, _body, _ = await bench.post('{"instances":[1]}')
+    assert status == 200
+    assert len(bench.predictor.seen) == 2
+    assert await bench.metric('carpool_retries_total{reason="closed"}') == 1
+
+
+async def test_a_connection_closed_twice_is_502(bench):
+    bench.predictor.behave = hang_up(times=2)
+    status, body, _ = await bench.post('{"instances":[1]}')
+    assert status == 502
+    assert "closed the connection" in json.loads(body)["error"]
+
+
+async def test_an_unreachable_predictor_is_502(bench, unused_tcp_port):
+    bench.sidecar.predictor._base = f"http://127.0.0.1:{unused_tcp_port}"
+    status, body, _ = await bench.post('{"instances":[1]}')
+    assert status == 502
+    assert "cannot be reached" in json.loads(body)["error"]
+
+
+@pytest.mark.parametrize(
+    "answer", [b"<html>", b"{}", b'{"predictions":[1,2]}', b'{"predictions":[]}', b'{"predictions":{"0":1}}', b""]
+)
+async def test_an_unusable_answer_is_502_and_leaves_the_next_batch_alone(bench, answer):
+    bench.predictor.behave = lambda seen, request: web.Response(body=answer)
+    status, body, _ = await bench.post('{"instances":[1]}')
+    assert status == 502
+    assert json.loads(body)["error"].startswith("the predictor")
+    bench.predictor.behave = lambda seen, request: None
+    assert (await bench.post('{"instances":[1]}'))[0] == 200
+
+
+async def test_a_predictor_that_hangs_is_504_after_the_timeout_and_its_slot_is_free_again(sidecar_of):
+    bench = await sidecar_of(max_latency=0, timeout=3)
+    bench.predictor.gate.clear()
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    status, body, _ = await bench.post('{"instances":[1]}')
+    assert status == 504
+    assert json.loads(body)["error"]
+    assert 3 <= loop.time() - started < 3.1
+    bench.predictor.gate.set()
+    assert (await bench.post('{"instances":[1]}'))[0] == 200
+
+
+async def test_a_request_may_carry_its_own_deadline(bench):
+    bench.predictor.gate.clear()
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    status, _, _ = await bench.post('{"instances":[1]}', headers={"carpool-timeout-ms": "200"})
+    assert status == 504
+    assert 0.2 <= loop.time() - started < 0.21
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "1.5", "soon", "٣", "9" * 30])
+async def test_a_deadline_that_is_no_number_of_milliseconds_is_400(bench, text):
+    status, body, _ = await bench.post('{"instances":[1]}', headers={"carpool-timeout-ms": text})
+    assert status == 400
+    assert "carpool-timeout-ms must be a whole number from 1 to" in json.loads(body)["error"]
+
+
+async def test_full_queue_answers_429_with_retry_after_and_serves_who_was_accepted(sidecar_of):
+    bench = await sidecar_of(max_batch_size=1, max_latency=0, max_queue_instances=2)
+    bench.predictor.gate.clear()
+    tasks = [asyncio.ensure_future(bench.post(f'{{"instances":[{i}]}}')) for i in range(3)]
+    await bench.queued(3)
+    status, body, headers = await bench.post('{"instances":[1]}')
+    assert status == 429
+    assert int(headers["Retry-After"]) >= 1
+    assert "waiting already" in json.loads(body)["error"]
+    bench.predictor.gate.set()
+    assert [status for status, _, _ in await asyncio.gather(*tasks)] == [200, 200, 200]
+    assert await bench.metric('carpool_refused_total{reason="queue_full"}') == 1
+
+
+async def test_bodies_over_the_limit_are_413(sidecar_of):
+    bench = await sidecar_of(max_body_bytes=2048)
+    big = json.dumps({"instances": ["x" * 3000]})
+    for body in (big, _chunks(big.encode())):
+        status, answer, headers = await bench.post(body)
+        assert status == 413
+        assert headers["Connection"] == "close"
+        assert "2048" in json.loads(answer)["error"]
+    assert bench.predictor.seen == []
+
+
+async def test_more_instances_than_the_queue_can_hold_are_413(sidecar_of):
+    bench = await sidecar_of(max_queue_instances=10)
+    status, body, _ = await bench.post(json.dumps({"instances": list(range(11))}))
+    assert status == 413
+    assert "10" in json.loads(body)["error"]
+
+
+async def _chunks(body):
+    for start in range(0, len(body), 100):
+        yield body[start : start + 100]
+
+
+@pytest.mark.parametrize(
+    ("coding", "encode"),
+    [("gzip", gzip.compress), ("deflate", zlib.compress), ("zstd", zstandard.ZstdCompressor().compress)],
+)
+async def test_compressed_requests_are_batched_with_plain_ones(bench, coding, encode):
+    plain = asyncio.ensure_future(bench.post('{"instances":[1]}', headers={"Content-Type": "application/json"}))
+    headers = {"Content-Encoding": coding, "Content-Type": "application/json"}
+    coded = asyncio.ensure_future(bench.post(encode(b'{"instances":[2]}'), headers=headers))
+    answers = await asyncio.gather(plain, coded)
+    assert [json.loads(body)["predictions"] for _, body, _ in answers] == [[1], [2]]
+    assert len(bench.predictor.seen) == 1
+    assert "Content-Encoding" not in bench.predictor.seen[0].headers
+
+
+async def test_a_zip_bomb_is_413_and_unknown_codings_are_415(sidecar_of):
+    bench = await sidecar_of(max_body_bytes=100_000)
+    bomb = gzip.compress(b'{"instances":["' + b"x" * 10_000_000 + b'"]}')
+    coded = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    assert (await bench.post(bomb, headers=coded))[0] == 413
+    assert (await bench.post(b"not gzip", headers=coded))[0] == 400
+    status, _body, headers = await bench.post(b"?", headers={**coded, "Content-Encoding": "br"})
+    assert status == 415
+    assert headers["Accept-Encoding"] == "gzip, deflate, zstd"
+
+
+async def test_a_caller_that_waits_for_100_continue_gets_it(bench):
+    status, _, _ = await bench.post('{"instances":[1]}', expect100=True)
+    assert status == 200
+
+
+class TestKServeErrors:
+    """`--kserve-errors`: what clients of KServe's batcher depend on (kserve/kserve pkg/batcher/handler.go)."""
+
+    @pytest.fixture
+    async def bench(self, sidecar_of):
+        return await sidecar_of(max_batch_size=2, max_latency=10, kserve_errors=True)
+
+    async def test_success_differs_only_in_its_content_type(self, bench):
+        status, body, headers = await bench.post('{"instances":[1]}')
+        assert (status, headers["Content-Type"]) == (200, "text/plain; charset=utf-8")
+        assert json.loads(body)["predictions"] == [1]
+
+    async def test_a_failed_batch_is_200_with_the_text_in_message(self, bench):
+        bench.predictor.behave = refuse(500, b"model exploded")
+        status, body, headers = await bench.post('{"instances":[1]}')
+        assert status == 200
+        assert body == b'{"message":"model exploded","batchId":"","predictions":null}'
+        assert headers["Content-Type"] == "text/plain; charset=utf-8"
+
+    @pytest.mark.parametrize(
+        ("body", "text"),
+        [(b"nonsense", b"can't Unmarshal body\n"), (b'{"instances":[]}', b"no instances in the request\n")],
+    )
+    async def test_malformed_bodies_are_400_in_kserves_words(self, bench, body, text):
+        status, answer, headers = await bench.post(body)
+        assert (status, answer) == (400, text)
+        assert headers["Content-Type"] == "text/plain; charset=utf-8"

@@ -1,0 +1,80 @@
+"""SIGTERM's way out: announce, serve on quietly, refuse, answer everything accepted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+pytestmark = pytest.mark.looptime
+
+
+async def test_readiness_turns_at_once_and_requests_are_still_served_in_the_quiet_period(sidecar_of):
+    bench = await sidecar_of(max_latency=0, quiet_period=5)
+    draining = asyncio.ensure_future(bench.sidecar.drain())
+    await asyncio.sleep(1)
+    assert (await bench.get(bench.admin + "/readyz"))[0] == 503
+    assert (await bench.get(bench.admin + "/livez"))[0] == 200
+    status, _, headers = await bench.post('{"instances":[1]}')
+    assert status == 200
+    assert headers["Connection"] == "close"
+    assert (await bench.get(bench.url + "/v1/models"))[0] == 200
+    await draining
+    assert asyncio.get_running_loop().time() >= 5
+
+
+async def test_after_the_quiet_period_new_requests_are_refused_with_503_and_close(sidecar_of):
+    bench = await sidecar_of(max_latency=0)
+    await bench.sidecar.drain()
+    for path in ("/v1/models/m:predict", "/v1/models"):
+        status, body, headers = await bench.post('{"instances":[1]}', path=path)
+        assert status == 503
+        assert headers["Connection"] == "close"
+        assert "shutting down" in json.loads(body)["error"]
+    assert bench.predictor.seen == []
+
+
+async def test_everything_accepted_is_answered_without_waiting_out_the_window(sidecar_of):
+    bench = await sidecar_of(max_latency=60_000, max_batch_size=4, timeout=600)
+    loop = asyncio.get_running_loop()
+    accepted = [asyncio.ensure_future(bench.post(f'{{"instances":[{i}]}}')) for i in range(6)]
+    await bench.queued(6)
+    started = loop.time()
+    await bench.sidecar.drain()
+    answers = await asyncio.gather(*accepted)
+    assert [json.loads(body)["predictions"] for _, body, _ in answers] == [[i] for i in range(6)]
+    assert loop.time() - started < 1
+    assert await bench.metric('carpool_batches_total{reason="drain"}') == 1
+
+
+async def test_drain_waits_for_the_predictor(sidecar_of):
+    bench = await sidecar_of(max_latency=0)
+    bench.predictor.gate.clear()
+    accepted = asyncio.ensure_future(bench.post('{"instances":[1]}'))
+    await bench.predictor.received(1)
+    draining = asyncio.ensure_future(bench.sidecar.drain())
+    await asyncio.sleep(3)
+    assert not draining.done()
+    bench.predictor.gate.set()
+    await draining
+    assert (await accepted)[0] == 200
+
+
+async def test_stopping_with_callers_waiting_answers_them_503(sidecar_of):
+    bench = await sidecar_of(max_latency=0, max_batch_size=1)
+    bench.predictor.gate.clear()
+    waiting = [asyncio.ensure_future(bench.post('{"instances":[1]}')) for _ in range(3)]
+    await bench.queued(3)
+    await bench.sidecar.stop()
+    assert [status for status, _, _ in await asyncio.gather(*waiting)] == [503, 503, 503]
+
+
+async def test_drain_can_be_asked_for_on_the_admin_port_and_answers_when_done(sidecar_of):
+    bench = await sidecar_of(max_latency=60_000, timeout=600)
+    accepted = asyncio.ensure_future(bench.post('{"instances":[1]}'))
+    await bench.queued(1)
+    assert json.loads((await bench.get(bench.admin + "/drain"))[1]) == {"phase": "serving", "active": 1}
+    async with bench.client.post(bench.admin + "/drain") as response:
+        assert (await response.json())["phase"] == "drained"
+    assert (await accepted)[0] == 200
