@@ -1,0 +1,152 @@
+"""Who may import whom, as data: a lower layer never imports a higher one, and some modules have few importers."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("sidecar", "predictor")
+STDLIB = set(sys.stdlib_module_names)
+IO = {"asyncio", "http", "logging", "multiprocessing", "selectors", "signal", "socket", "ssl", "subprocess"}
+# All that a core of values in, values out needs. Time, randomness and I/O are handed in, not imported.
+PURE = {"__future__", "abc", "bisect", "collections", "contextlib", "dataclasses", "enum", "functools", "heapq"}
+PURE |= {"itertools", "math", "operator", "types", "typing"}
+
+
+class Layer(NamedTuple):
+    """What a module may import: parts of this project, and top-level packages from outside (None: any)."""
+
+    project: set[str]
+    outside: set[str] | None = None
+
+
+# The longest name that covers a module decides.
+LAYERS = {
+    "sidecar.errors": Layer(set(), STDLIB),
+    "sidecar.settings": Layer(set()),
+    "sidecar.logs": Layer(set()),
+    "sidecar.core": Layer({"sidecar.core", "sidecar.errors"}, PURE),
+    "sidecar.wire": Layer({"sidecar.wire", "sidecar.core", "sidecar.errors"}, STDLIB - IO | {"msgspec"}),
+    "sidecar.metrics": Layer({"sidecar.core", "sidecar.wire", "sidecar.errors", "sidecar.logs"}),
+    "sidecar.calls": Layer({"sidecar.core", "sidecar.wire", "sidecar.errors"}),
+    "sidecar.driver": Layer({f"sidecar.{below}" for below in ("core", "wire", "calls", "errors", "logs", "metrics")}),
+    "sidecar.lifecycle": Layer({"sidecar.driver", "sidecar.errors", "sidecar.logs"}),
+    "sidecar": Layer({"sidecar"}),
+    "predictor": Layer(
+        {"predictor", "sidecar.core", "sidecar.wire", "sidecar.errors", "sidecar.settings", "sidecar.logs"}
+    ),
+}
+
+# Who alone may import these.
+ONLY_IMPORTERS: dict[str, set[str]] = {
+    "prometheus_client": {"sidecar.metrics", "sidecar.http.admin"},
+    "torch": {"predictor.models"},
+    "transformers": {"predictor.models"},
+    "sidecar.upstream": {"sidecar.upstream", "sidecar.http", "sidecar.assembly", "sidecar.cli"},
+    "sidecar.http": {"sidecar.http", "sidecar.assembly"},
+    "sidecar.lifecycle": {"sidecar.http", "sidecar.assembly"},
+    "sidecar.assembly": {"sidecar.cli"},
+    "sidecar.cli": {"sidecar.__main__"},
+    "tests": set(),
+}
+
+
+def covers(name: str, module: str) -> bool:
+    return module == name or module.startswith(name + ".")
+
+
+def covered(names: set[str], module: str) -> bool:
+    return any(covers(name, module) for name in names)
+
+
+def module_name(file: Path) -> str:
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(file): file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py"))}
+
+
+def imports(source: str) -> Iterator[str]:
+    """Dotted names of what is imported anywhere in the source, inside functions and TYPE_CHECKING too."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{'.' * node.level}{node.module or ''}.{alias.name}" for alias in node.names)
+
+
+def complaint(module: str, imported: str) -> str | None:
+    """Why this module may not import that, or None if it may."""
+    if imported.startswith("."):
+        return f"{module} imports {imported}: relative imports hide the layer, write the full name"
+    layer = LAYERS[max((name for name in LAYERS if covers(name, module)), key=len)]
+    top = imported.partition(".")[0]
+    if top in PACKAGES:
+        allowed = covered(layer.project, imported) or imported in {"sidecar", "sidecar.__version__"}
+    else:
+        allowed = layer.outside is None or top in layer.outside
+    if not allowed:
+        return f"{module} imports {imported}, which is outside its layer"
+    for name, importers in ONLY_IMPORTERS.items():
+        if covers(name, imported) and not covered(importers, module):
+            return f"{module} imports {imported}; only {sorted(importers) or 'nobody'} may"
+    return None
+
+
+def complaints(module: str, source: str) -> list[str]:
+    return [text for imported in imports(source) if (text := complaint(module, imported))]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_module_imports_only_what_its_layer_allows(module: str) -> None:
+    assert complaints(module, MODULES[module].read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("sidecar.core.backlog", "import asyncio"),
+        ("sidecar.core.backlog", "def later():\n    import time"),
+        ("sidecar.core.backlog", "from sidecar.wire import v1"),
+        ("sidecar.core.backlog", "from sidecar import wire"),
+        ("sidecar.core.backlog", "from ..wire import v1"),
+        ("sidecar.wire.v1", "import socket"),
+        ("sidecar.wire.v1", "from aiohttp import web"),
+        ("sidecar.errors", "import aiohttp"),
+        ("sidecar.settings", "from sidecar import errors"),
+        ("sidecar.driver", "from sidecar.upstream import client"),
+        ("sidecar.upstream.client", "from sidecar.http import app"),
+        ("sidecar.upstream.client", "import prometheus_client"),
+        ("sidecar.http.app", "from sidecar import cli"),
+        ("sidecar.http.app", "from sidecar import assembly"),
+        ("sidecar.upstream.client", "import sidecar.lifecycle"),
+        ("sidecar.lifecycle", "from sidecar.http import app"),
+        ("predictor.server", "import torch.nn"),
+        ("predictor.server", "from sidecar import driver"),
+        ("predictor.models.minilm", "from sidecar.upstream import client"),
+        ("sidecar.cli", "from tests import conftest"),
+    ],
+)
+def test_forbidden_import_is_found(module: str, source: str) -> None:
+    assert len(complaints(module, source)) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("sidecar.core.backlog", "from collections import deque\nfrom sidecar.core import model"),
+        ("sidecar.wire.v1", "import re\nimport msgspec\nfrom sidecar import errors"),
+        ("sidecar.http.admin", "import prometheus_client\nfrom sidecar import __version__, driver"),
+        ("predictor.models.minilm", "import torch\nfrom sidecar.wire import v1"),
+        ("sidecar.assembly", "from sidecar import driver, lifecycle\nfrom sidecar.http import app"),
+    ],
+)
+def test_permitted_import_is_let_through(module: str, source: str) -> None:
+    assert complaints(module, source) == []

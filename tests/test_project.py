@@ -1,0 +1,69 @@
+"""Facts about the tree that its documents and its installers rely on."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import sidecar
+
+ROOT = Path(__file__).parent.parent
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+REQUIREMENTS = [".ci/uv.txt", *(f"{part}/requirements.txt" for part in ("sidecar", "predictor", "tests"))]
+HEAVY = re.compile(r"(torch|transformers|triton|nvidia-.*|cuda-.*|numpy)$")
+
+
+def pinned(file: str) -> dict[str, str]:
+    """Package name to its pin with hashes, as written in a requirements file."""
+    text = re.sub(r"(?m)^\s*#.*\n", "", (ROOT / file).read_text())
+    blocks = re.split(r"(?m)^(?=[A-Za-z0-9])", text)
+    return {re.split(r"[^\w.-]", block)[0]: block for block in blocks if block.strip()}
+
+
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", ".ci/run", ".github/workflows/ci.yml"])
+def test_every_make_word_that_is_written_down_exists(document: str) -> None:
+    words = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text()))
+    # In prose a command stands in backticks; in a listing or a script it opens the line, after a prompt or "run:".
+    commands = re.findall(r"(?m)(?:`|^[ \t]*(?:- )?(?:\$ |run: )?)make((?: [a-z-]+)+)\b", (ROOT / document).read_text())
+    assert {word for command in commands for word in command.split()} <= words
+
+
+@pytest.mark.parametrize("file", REQUIREMENTS)
+def test_every_requirement_is_pinned_and_hashed(file: str) -> None:
+    pins = pinned(file)
+    assert pins
+    assert [name for name, pin in pins.items() if "==" not in pin or "--hash=sha256:" not in pin] == []
+
+
+@pytest.mark.parametrize("file", REQUIREMENTS)
+def test_requirements_name_no_address(file: str) -> None:
+    assert re.search(r"://|--(extra-)?index|--find-links| @ ", (ROOT / file).read_text()) is None
+
+
+def test_a_plain_install_of_the_sidecar_pulls_no_torch() -> None:
+    plain = [re.split(r"[^\w.-]", need)[0] for need in PYPROJECT["project"]["dependencies"]]
+    assert [name for name in [*plain, *pinned("sidecar/requirements.txt")] if HEAVY.match(name)] == []
+
+
+def test_every_direct_dependency_is_pinned_for_the_sidecar() -> None:
+    plain = {re.split(r"[^\w.-]", need)[0] for need in PYPROJECT["project"]["dependencies"]}
+    assert plain <= set(pinned("sidecar/requirements.txt"))
+
+
+def test_one_environment_can_hold_all_requirements() -> None:
+    versions: dict[str, set[str]] = {}
+    for file in REQUIREMENTS:
+        for name, pin in pinned(file).items():
+            versions.setdefault(name, set()).add(" ".join(sorted(set(re.findall(r"==([^\s;]+)", pin)))))
+    assert {name: found for name, found in versions.items() if len(found) > 1} == {}
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    assert PYPROJECT["project"]["version"] == sidecar.__version__
+
+
+def test_the_changelog_has_a_section_for_what_comes_next() -> None:
+    assert "\n## Unreleased\n" in (ROOT / "CHANGELOG.md").read_text()
