@@ -6,10 +6,9 @@ import asyncio
 import logging
 
 from aiohttp import web
-from multidict import CIMultiDict
 
 from sidecar import calls, errors, lifecycle, metrics
-from sidecar.http import answers, health, passthrough, predict
+from sidecar.http import answers, health, passthrough, predict, responses
 from sidecar.upstream import readiness
 from sidecar.wire import v1
 
@@ -38,9 +37,11 @@ class Front:
         self._life.enter()
         try:
             if health.is_probe(request.headers):
-                return _response(await health.answer(request.headers, self._life.draining, self._ready.check))
+                return responses.respond(
+                    request, await health.answer(request.headers, self._life.draining, self._ready.check)
+                )
             if self._life.draining and health.comes_from_prober(request.headers):
-                return _response(health.shutting_down())
+                return responses.respond(request, health.shutting_down())
             if self._lane and predict.is_batchable(request.method, request.raw_path, request.headers):
                 return await self._batch(request, self._lane)
             return await self._pass_on(request)
@@ -68,20 +69,13 @@ class Front:
             self._metrics.refused.labels(outcome.reason).inc()
         self._metrics.answered("batched", answer.status)
         self._metrics.request_seconds.observe(asyncio.get_running_loop().time() - started)
-        return _response(answer, close=self._life.draining)
+        return responses.respond(request, answer, close=self._life.draining)
 
     async def _pass_on(self, request: web.BaseRequest, body: bytes | None = None) -> web.StreamResponse:
         try:
             self._life.check_open()
             response = await self._relay.handle(request, body)
         except errors.CarpoolError as error:
-            response = _response(answers.Dialect().error(error))
+            response = responses.respond(request, answers.Dialect().error(error))
         self._metrics.answered("passthrough", response.status)
         return response
-
-
-def _response(answer: answers.Answer, close: bool = False) -> web.Response:
-    response = web.Response(status=answer.status, headers=CIMultiDict(answer.headers), body=answer.body)
-    if close or answer.close:
-        response.force_close()
-    return response
