@@ -1,0 +1,147 @@
+"""`python -m tests.bench`: throughput, latency, CPU and memory of the sidecar in front of an echo predictor."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from tests.bench import cells, machine, processes, report, stand, wrk
+
+FULL_SECONDS, QUICK_SECONDS = 8.0, 2.0
+IDLE_SECONDS = 10.0
+INTERRUPTED = 130
+
+Announce = Callable[[str], None]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the cells that were asked for. 0 when all of them ran without an error, else 1."""
+    options = _parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, _interrupt)
+    terminal = sys.stdout.isatty()
+    width = 200 if options.markdown else None if terminal else 132  # a Markdown row must stay on one line
+    console = Console(width=width, highlight=False)
+    try:
+        return _run(options, console)
+    except (processes.ChildFailed, wrk.WrkFailed, OSError) as error:
+        console.print(f"[bold red]bench failed:[/] {escape(str(error))}")
+        if log := getattr(error, "log", ""):
+            console.print(f"the end of its log:\n{escape(log)}")
+        return 1
+    except KeyboardInterrupt:
+        console.print("stopped")
+        return INTERRUPTED
+
+
+def _run(options: argparse.Namespace, console: Console) -> int:
+    seconds = options.seconds or (QUICK_SECONDS if options.quick else FULL_SECONDS)
+    bodies, with_idle, serial = cells.select(options.only)
+    console.print(f"{_set_up_line(options.load)}, {seconds:g} s a cell\n")
+    results: list[stand.Result] = []
+    idle = None
+    with _progress(console) as progress, stand.Stand(options.load, shlex.split(options.sidecar_args)) as tested:
+        task = progress.add_task("", total=len(bodies) + with_idle + len(serial))
+
+        def measure(chosen: list[cells.Cell]) -> None:
+            for cell in chosen:
+                progress.update(task, description=cell.title)
+                results.append(tested.measure(cell, seconds))
+                progress.advance(task)
+
+        measure(bodies)
+        if with_idle:
+            progress.update(task, description="at rest")
+            idle = tested.idle(cells.BODY_CELLS[0], IDLE_SECONDS)
+            progress.advance(task)
+        measure(serial)
+        progress.update(task, description="done")
+    _show(console, results, idle, options.markdown)
+    facts = {"command": _command(), **machine.provenance(), "machine": machine.describe(), "load": options.load}
+    facts |= {"seconds_per_cell": seconds, "sidecar_args": options.sidecar_args}
+    report.write(options.json, report.as_json(results, idle, facts))
+    console.print(f"written to {escape(str(options.json))}")
+    return 1 if any(result.has_failed for result in results) else 0
+
+
+def _show(console: Console, results: list[stand.Result], idle: stand.Idle | None, markdown: bool) -> None:
+    if results:
+        console.print(report.load_table(results, markdown))
+    if disturbed := report.disturbances(results):
+        console.print(f"[yellow]disturbed[/] by other programs on the sidecar's core: {', '.join(disturbed)}")
+    if idle is not None:
+        console.print(report.idle_table(idle, markdown))
+
+
+def _progress(console: Console) -> Progress:
+    columns = (SpinnerColumn(), TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn())
+    return Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal)
+
+
+def _set_up_line(generator: str) -> str:
+    cores = machine.split_cores()
+    where = (
+        f"sidecar alone on core {min(cores[1])}, load and predictor on core {min(cores[0])}"
+        if cores
+        else "one core for everything: the figures say little about the sidecar"
+    )
+    return f"{where}; {cells.CONNECTIONS} connections from {'wrk' if generator == 'wrk' else 'our own client'}"
+
+
+def _command() -> str:
+    return shlex.join(["python", "-m", "tests.bench", *sys.argv[1:]])
+
+
+def _names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    try:
+        cells.select(names)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return names
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench",
+        description="Measures throughput, latency, CPU and memory of the sidecar in front of an echo predictor.",
+    )
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_SECONDS:g} s a cell, not {FULL_SECONDS:g}")
+    parser.add_argument("--seconds", type=float, metavar="X", help="another length of a cell")
+    parser.add_argument(
+        "--only", type=_names, default=[], metavar="A,B", help=f"only these cells: {', '.join(cells.NAMES)}"
+    )
+    parser.add_argument(
+        "--sidecar-args", default="", metavar="FLAGS", help="more sidecar flags: --sidecar-args='--a 1'"
+    )
+    parser.add_argument(
+        "--load",
+        choices=("wrk", "own"),
+        default="wrk" if wrk.is_available() else "own",
+        help="load generator: wrk where it is installed, else our own client (this machine: %(default)s)",
+    )
+    parser.add_argument(
+        "--json",
+        type=pathlib.Path,
+        default=pathlib.Path("out/bench.json"),
+        metavar="FILE",
+        help="where the figures go (default: %(default)s)",
+    )
+    parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

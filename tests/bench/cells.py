@@ -1,0 +1,97 @@
+"""The cells of the benchmark: which body, which predictor, which sidecar settings, which target.
+
+Sidecar settings are the same for all body sizes: batches of 32, 10 ms patience, two batches in flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+CONNECTIONS = 64
+BATCH = 32
+SERIAL_FIXED_MS, SERIAL_PER_INSTANCE_MS = 10.0, 0.1
+SERIAL_LIMIT = BATCH / (SERIAL_FIXED_MS + BATCH * SERIAL_PER_INSTANCE_MS) * 1000
+"""Requests/s of a predictor that does one full batch after another without a pause: 2,424."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row of the table.
+
+    `size` is the body's size in bytes, `answer` what the echo predictor gives back for an instance (`instance`
+    itself or its `length`), `sidecar` its flags or None to load the predictor directly. `target` is in requests/s
+    (None: for orientation), `limit` the highest rate that is possible (None: unknown). `load_beside` names whose
+    core the load generator shares.
+    """
+
+    name: str
+    title: str
+    size: int
+    answer: str
+    predictor: tuple[str, ...]
+    sidecar: tuple[str, ...] | None
+    target: float | None = None
+    limit: float | None = None
+    load_beside: str = "predictor"
+
+    @property
+    def predictor_arguments(self) -> list[str]:
+        return ["--models", "echo", "--echo-answer", self.answer, *self.predictor]
+
+
+def _settings(in_flight: int) -> tuple[str, ...]:
+    return (
+        *("--max-batch-size", str(BATCH)),
+        *("--max-latency", "10"),
+        *("--max-in-flight", str(in_flight)),
+    )
+
+
+def _pair(name: str, title: str, size: int, answer: str, target: float | None) -> list[Cell]:
+    """A body size through the sidecar, and straight to the predictor."""
+    free = ("--echo-fixed-ms", "0", "--echo-per-instance-ms", "0")
+    return [
+        Cell(name, title, size, answer, free, _settings(2), target),
+        Cell(f"{name}-direct", f"{title}, direct", size, answer, free, None),
+    ]
+
+
+def _serial(in_flight: int, target: float | None) -> Cell:
+    service = (
+        *("--echo-fixed-ms", str(SERIAL_FIXED_MS)),
+        *("--echo-per-instance-ms", str(SERIAL_PER_INSTANCE_MS)),
+    )
+    title = f"serial 10 + 0.1 ms, {in_flight} in flight"
+    settings = _settings(in_flight)
+    # This predictor stands for a GPU, which no load generator delays; the sidecar has time to spare here.
+    return Cell(
+        f"serial-{in_flight}", title, 37, "instance", service, settings, target, SERIAL_LIMIT, load_beside="sidecar"
+    )
+
+
+IDLE = "idle"
+"""The name, for `--only`, of the pause in which idle CPU and memory are measured."""
+
+BODY_CELLS: tuple[Cell, ...] = (
+    *_pair("37B", "37 B", 37, "instance", 15_000),
+    *_pair("8kB", "8 kB", 8_000, "length", 8_000),
+    *_pair("100kB", "100 kB", 100_000, "length", None),
+    *_pair("1.5MB", "1.5 MB", 1_500_000, "length", 150),
+)
+SERIAL_CELLS: tuple[Cell, ...] = (_serial(1, None), _serial(2, 0.98 * SERIAL_LIMIT))
+
+NAMES = (*(cell.name for cell in BODY_CELLS), IDLE, *(cell.name for cell in SERIAL_CELLS))
+
+
+def select(only: Sequence[str]) -> tuple[list[Cell], bool, list[Cell]]:
+    """The body cells, whether to measure idling, and the serial cells; everything when `only` is empty.
+
+    Raises `ValueError` for a name that does not exist.
+    """
+    unknown = [name for name in only if name not in NAMES]
+    if unknown:
+        raise ValueError(f"unknown cell {unknown[0]!r}; there are {', '.join(NAMES)}")
+    wanted = set(only or NAMES)
+    bodies = [cell for cell in BODY_CELLS if cell.name in wanted]
+    return bodies, IDLE in wanted, [cell for cell in SERIAL_CELLS if cell.name in wanted]

@@ -1,0 +1,30 @@
+"""What the sidecar says about itself: its Prometheus metrics, read from the admin port."""
+
+from __future__ import annotations
+
+from prometheus_client import parser
+
+from tests.bench import client
+
+BATCH_SIZE = "carpool_batch_size"
+
+
+def totals(text: str) -> dict[str, float]:
+    """Each sample name of a Prometheus text page with the sum of its values over all labels."""
+    found: dict[str, float] = {}
+    for family in parser.text_string_to_metric_families(text):
+        for sample in family.samples:
+            found[sample.name] = found.get(sample.name, 0.0) + sample.value
+    return found
+
+
+def read(port: int, timeout: float = 10.0) -> dict[str, float]:
+    """The totals of `/metrics` on a loopback port. Raises `OSError` when it does not answer."""
+    return totals(client.get(f"http://127.0.0.1:{port}/metrics", timeout).decode())
+
+
+def mean_batch_size(before: dict[str, float], after: dict[str, float]) -> float | None:
+    """Instances per batch between two readings; None when no batch left in between."""
+    batches = after.get(f"{BATCH_SIZE}_count", 0.0) - before.get(f"{BATCH_SIZE}_count", 0.0)
+    instances = after.get(f"{BATCH_SIZE}_sum", 0.0) - before.get(f"{BATCH_SIZE}_sum", 0.0)
+    return instances / batches if batches > 0 else None

@@ -1,0 +1,79 @@
+"""wrk as load generator: one thread of C that a Python server cannot outrun.
+
+The request body travels through a file that a generated Lua script reads, and the script's `done` prints the
+figures as one JSON line, so nothing depends on wrk's rounded table. https://github.com/wg/wrk, SCRIPTING.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import shutil
+import subprocess
+import tempfile
+
+from tests.bench import load, machine
+
+_MARK = "carpool-result "
+
+_SCRIPT = """\
+local file = assert(io.open({body!r}, "rb"))
+wrk.method = "POST"
+wrk.body = file:read("*a")
+wrk.headers["Content-Type"] = "application/json"
+file:close()
+
+done = function(summary, latency, requests)
+  local e = summary.errors
+  io.write(string.format(
+    '{mark}{{"requests":%d,"microseconds":%d,"p50":%d,"p99":%d,' ..
+    '"connect":%d,"read":%d,"write":%d,"status":%d,"timeout":%d}}\\n',
+    summary.requests, summary.duration, latency:percentile(50), latency:percentile(99),
+    e.connect, e.read, e.write, e.status, e.timeout))
+end
+"""
+
+
+class WrkFailed(Exception):
+    """wrk did not report figures; `str()` is what it printed instead."""
+
+
+def is_available() -> bool:
+    return shutil.which("wrk") is not None
+
+
+def measure(url: str, body: bytes, connections: int, seconds: float, cores: set[int] | None) -> load.Measurement:
+    """Post `body` to `url` over so many connections for so many (whole) seconds. Raises `WrkFailed`."""
+    with tempfile.TemporaryDirectory(prefix="carpool-wrk-") as folder:
+        body_file, script_file = pathlib.Path(folder, "body.json"), pathlib.Path(folder, "post.lua")
+        body_file.write_bytes(body)
+        script_file.write_text(script(str(body_file)))
+        command = ["wrk", "--threads=1", f"--connections={connections}", f"--duration={max(1, round(seconds))}s"]
+        command += ["--timeout=30s", f"--script={script_file}", url]
+        with machine.pinned(cores):
+            result = subprocess.run(
+                command, capture_output=True, text=True, timeout=seconds + load.PATIENCE, check=False
+            )
+    return parse(result.stdout + result.stderr)
+
+
+def script(body_file: str) -> str:
+    """The Lua script that posts the content of a file."""
+    return _SCRIPT.format(body=body_file, mark=_MARK)
+
+
+def parse(output: str) -> load.Measurement:
+    """The figures in what wrk printed. Raises `WrkFailed` when there are none."""
+    line = next((line for line in output.splitlines() if line.startswith(_MARK)), None)
+    if line is None:
+        raise WrkFailed(output.strip() or "wrk printed nothing")
+    figures = json.loads(line.removeprefix(_MARK))
+    kinds = ("connect", "read", "write", "status", "timeout")
+    # wrk counts a non-2xx answer among the requests; here `requests` are the successful ones.
+    return load.Measurement(
+        requests=figures["requests"] - figures["status"],
+        seconds=figures["microseconds"] / 1e6,
+        p50=figures["p50"] / 1e6,
+        p99=figures["p99"] / 1e6,
+        errors={kind: figures[kind] for kind in kinds if figures[kind]},
+    )
