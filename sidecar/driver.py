@@ -86,19 +86,31 @@ class Driver:
 
     # --- effects -----------------------------------------------------------------------------------------------
 
-    def _carry_out(self, effects: Iterable[model.Effect], member: bytes = b"predictions") -> None:
+    def _carry_out(self, effects: Sequence[model.Effect], member: bytes = b"predictions") -> None:
+        replies = []
         for effect in effects:
             if type(effect) is model.Dispatch:
                 self._dispatch(effect.batch)
-            elif type(effect) is model.Answer:
-                effect.request.tag.reply(calls.Answered(member, effect.pieces))
-            elif type(effect) is model.Refuse:
-                effect.request.tag.reply(effect.error)
+            else:
+                replies.append(effect)
+        if len(replies) < len(effects):
+            # The new batch's task has not run yet. Answering first would keep the predictor idle meanwhile.
+            asyncio.get_running_loop().call_soon(self._reply, replies, member)
+        else:
+            self._reply(replies, member)
         self._arm()
         if self.core.idle:
             self._idle.set()
         else:
             self._idle.clear()
+
+    @staticmethod
+    def _reply(effects: Iterable[model.Effect], member: bytes) -> None:
+        for effect in effects:
+            if type(effect) is model.Answer:
+                effect.request.tag.reply(calls.Answered(member, effect.pieces))
+            elif type(effect) is model.Refuse:
+                effect.request.tag.reply(effect.error)
 
     def _dispatch(self, batch: model.Batch) -> None:
         self._metrics.dispatched(batch)
@@ -128,7 +140,7 @@ class Driver:
         else:
             self._settle(batch, self.core.done(batch, answer.rows), answer.member)
 
-    def _settle(self, batch: model.Batch, effects: Iterable[model.Effect], member: bytes = b"predictions") -> None:
+    def _settle(self, batch: model.Batch, effects: Sequence[model.Effect], member: bytes = b"predictions") -> None:
         error = batch.error
         if error is None:
             self._metrics.predictor_seconds.observe(self._clock() - batch.dispatched)
