@@ -22,7 +22,7 @@ log = logging.getLogger("carpool")
 _PROBE_VARIABLE = "SERVING_READINESS_PROBE"
 
 _M_MMAP_THRESHOLD = -3  # malloc.h
-_LARGE_BLOCK = 256 * 1024
+_LARGE_BLOCK = 64 * 1024
 
 
 def main(argv: Sequence[str] | None = None) -> None:
