@@ -44,7 +44,7 @@ class Driver:
         self._metrics = counters
         self._clock = clock
         self._complaints = logs.Seldom(log, clock)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[model.Batch, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
         self._idle = asyncio.Event()
@@ -74,15 +74,14 @@ class Driver:
         await self._idle.wait()
 
     async def close(self) -> None:
-        """Cancel what is out and answer its callers 503. For the end of a grace period."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self.core.limits.max_in_flight = 0  # nothing may leave any more
-        tasks = list(self._tasks)
+        """Answer everybody who still waits 503, and cancel what is out. For the end of a grace period."""
+        self._carry_out(self.core.abort(errors.Draining()))
+        tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._carry_out(self.core.abort(errors.Draining()))
+        if self._timer is not None:
+            self._timer.cancel()
 
     # --- effects -----------------------------------------------------------------------------------------------
 
@@ -90,10 +89,12 @@ class Driver:
         replies = []
         for effect in effects:
             if type(effect) is model.Dispatch:
-                self._dispatch(effect.batch)
+                self._try_dispatch(effect.batch)
+            elif type(effect) is model.Abandon:
+                self._tasks[effect.batch].cancel()
             else:
                 replies.append(effect)
-        if len(replies) < len(effects):
+        if replies and len(replies) < len(effects):
             # The new batch's task has not run yet. Answering first would keep the predictor idle meanwhile.
             asyncio.get_running_loop().call_soon(self._reply, replies, member)
         else:
@@ -107,10 +108,21 @@ class Driver:
     @staticmethod
     def _reply(effects: Iterable[model.Effect], member: bytes) -> None:
         for effect in effects:
-            if type(effect) is model.Answer:
-                effect.request.tag.reply(calls.Answered(member, effect.pieces))
-            elif type(effect) is model.Refuse:
-                effect.request.tag.reply(effect.error)
+            try:
+                if type(effect) is model.Answer:
+                    effect.request.tag.reply(calls.Answered(member, effect.pieces))
+                elif type(effect) is model.Refuse:
+                    effect.request.tag.reply(effect.error)
+            except Exception:  # one caller's trouble is not the others'
+                log.exception("an answer could not be handed over")
+
+    def _try_dispatch(self, batch: model.Batch) -> None:
+        try:
+            self._dispatch(batch)
+        except Exception:
+            log.exception("a batch could not be sent", extra=logs.facts(batch=batch.id))
+            effects = self.core.failed(batch, errors.CarpoolError())
+            asyncio.get_running_loop().call_soon(self._settle, batch, effects)
 
     def _dispatch(self, batch: model.Batch) -> None:
         self._metrics.dispatched(batch)
@@ -122,17 +134,17 @@ class Driver:
         task = asyncio.create_task(
             self._send(batch, members[0].target, calls.merged_headers(members), body), name=f"batch {batch.id}"
         )
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[batch] = task
+        task.add_done_callback(lambda _: self._tasks.pop(batch, None))
 
     async def _send(self, batch: model.Batch, target: str, headers: calls.Headers, body: bytes) -> None:
         try:
             timeout = max(0.001, batch.deadline - self._clock())
             answer = v1.parse_answer(await self._predictor.predict(target, headers, body, timeout))
         except errors.CarpoolError as error:
-            self._settle(batch, self.core.failed(batch, error))
+            self._settle(batch, self.core.failed(batch, errors.bare(error)))
         except asyncio.CancelledError:
-            self._settle(batch, self.core.failed(batch, errors.Draining()))
+            self._settle(batch, self.core.failed(batch, errors.Abandoned()))
             raise
         except Exception:
             log.exception("a batch failed for a reason that is a bug", extra=logs.facts(batch=batch.id))

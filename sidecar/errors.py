@@ -25,6 +25,16 @@ class CarpoolError(Exception):
         super().__init__(message or self.message)
 
 
+def bare(error: CarpoolError) -> CarpoolError:
+    """The error without its traceback and causes, to be kept.
+
+    A kept traceback keeps the frames it went through, with request bodies in them; and a frame that keeps the error
+    as well makes a cycle that lives until the garbage collector comes round.
+    """
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
+
+
 # --- the caller's side -----------------------------------------------------------------------------------------
 
 
@@ -93,6 +103,18 @@ class Draining(CarpoolError):
     close = True
 
 
+class NotIsolated(CarpoolError):
+    """The predictor rejected a whole batch, and the budget for finding out whose fault it was is spent.
+
+    Its words may speak of another caller's data, so they are not passed on.
+    """
+
+    status = 503
+    reason = "not_isolated"
+    message = "the predictor rejected a batch with this request and others in it; send it again"
+    retry_after = 1
+
+
 class DeadlineExceeded(CarpoolError):
     """The request's own deadline, or the sidecar's timeout, passed before an answer came."""
 
@@ -114,6 +136,15 @@ class UpstreamUnreachable(UpstreamError):
     status = 502
     reason = "unreachable"
     message = "the predictor cannot be reached"
+
+
+class OutOfSockets(UpstreamError):
+    """The sidecar's own limit of open files is reached."""
+
+    status = 503
+    reason = "out_of_sockets"
+    message = "the sidecar has no more sockets; raise its limit of open files"
+    retry_after = 1
 
 
 class UpstreamClosed(UpstreamError):
@@ -138,6 +169,14 @@ class UpstreamTimeout(UpstreamError):
     status = 504
     reason = "predictor_timeout"
     message = "the predictor did not answer in time"
+
+
+class Abandoned(UpstreamError):
+    """The call was broken off because all who waited for it had left."""
+
+    status = 503
+    reason = "abandoned"
+    message = "the call to the predictor was broken off"
 
 
 class UpstreamStatus(UpstreamError):

@@ -67,13 +67,20 @@ class Lifecycle:
         self._hurry.set()
 
     async def drain(self, calls_driver: driver.Driver, quiet_period: float) -> None:
-        """Go through the quiet period (seconds), then refuse; return when all accepted requests are answered.
+        """Go through the quiet period (seconds), then refuse; return when all requests have been dealt with.
 
-        A second call joins the first.
+        That includes streams and upgraded connections, which end when their callers please. A second call joins the
+        first.
         """
         if self._draining is None:
             self._draining = asyncio.create_task(self._drain(calls_driver, quiet_period), name="drain")
-        await asyncio.shield(self._draining)
+        await asyncio.wait([self._draining])
+
+    async def abandon(self) -> None:
+        """Stop waiting: the time is up."""
+        if self._draining is not None:
+            self._draining.cancel()
+            await asyncio.wait([self._draining])
 
     async def _drain(self, calls_driver: driver.Driver, quiet_period: float) -> None:
         self.phase = Phase.QUIET

@@ -160,3 +160,91 @@ async def test_request_ids_are_joined_and_bounded():
     assert len(headers["X-Request-ID"]) <= 4096
     assert not headers["X-Request-ID"].endswith(",")
     await bench.driver.close()
+
+
+async def test_a_caller_whose_reply_raises_disturbs_nobody_else(caplog):
+    bench = Bench(max_latency=0.0, max_batch_size=2)
+    bench.predictor.gate.clear()
+    bench.submit("first")
+    bench.submit("broken", rows=1)
+    bench.submit("fine")
+    bench.driver.core.backlog.oldest().head.tag.reply = _raise
+    bench.predictor.gate.set()
+    await turns(20)
+    assert bench.rows("first") == [b'"first"']
+    assert bench.rows("fine") == [b'"fine"']
+    assert "an answer could not be handed over" in caplog.text
+    bench.submit("later")
+    await turns()
+    assert bench.rows("later") == [b'"later"']
+    await bench.driver.close()
+
+
+def _raise(outcome):
+    raise RuntimeError("the connection object is broken")
+
+
+async def test_a_batch_that_cannot_be_sent_is_answered_500_and_frees_its_slot(caplog):
+    bench = Bench(max_latency=0.0)
+    call = bench.submit("a")
+    await turns()
+    broken = bench.submit("b")
+    await turns()
+    assert call.open is False
+    assert broken.open is False
+    bench.predictor.gate.clear()
+    bench.submit("running")
+    doomed = bench.submit("doomed")
+    doomed.payload = None
+    bench.predictor.gate.set()
+    await turns(20)
+    assert type(bench.outcomes["doomed"]) is errors.CarpoolError
+    assert "a batch could not be sent" in caplog.text
+    bench.submit("later")
+    await turns()
+    assert bench.rows("later") == [b'"later"']
+    await bench.driver.close()
+
+
+async def test_only_callers_who_still_wait_count_as_abandoned():
+    bench = Bench(max_latency=0.0)
+    answered = bench.submit("a")
+    await turns()
+    bench.driver.cancel(answered)
+    assert bench.metrics.registry.get_sample_value("carpool_abandoned_total") == 0
+    bench.predictor.gate.clear()
+    bench.driver.cancel(bench.submit("b"))
+    assert bench.metrics.registry.get_sample_value("carpool_abandoned_total") == 1
+    await bench.driver.close()
+
+
+async def test_closing_leaves_no_timer():
+    bench = Bench(max_latency=50.0)
+    bench.submit("a")
+    await bench.driver.close()
+    assert bench.driver._timer is None or bench.driver._timer.cancelled()
+
+
+async def test_the_next_batch_is_with_the_predictor_before_the_last_ones_callers_are_answered():
+    bench = Bench(max_latency=0.0, max_batch_size=1)
+    bench.predictor.gate.clear()
+    bench.submit("a")
+    bench.submit("b")
+    await turns()
+    order = []
+    bench.outcomes = _Recorder(order, bench.predictor)
+    bench.predictor.gate.set()
+    await turns(20)
+    assert {posted for _, posted in order} == {2}
+    await bench.driver.close()
+
+
+class _Recorder(dict):
+    """Notes, for each outcome, how many batches the predictor had by then."""
+
+    def __init__(self, order, predictor):
+        super().__init__()
+        self._order, self._predictor = order, predictor
+
+    def __setitem__(self, name, outcome):
+        self._order.append((name, len(self._predictor.posted)))

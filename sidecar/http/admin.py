@@ -7,7 +7,7 @@ for callers inside the pod unless the settings say otherwise.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -19,12 +19,14 @@ from sidecar import config, lifecycle, metrics
 from sidecar.upstream import readiness
 
 _MAX_CONFIG_BYTES = 64 * 1024
+_INSIDE = frozenset(map(ipaddress.ip_address, ("127.0.0.1", "::1", "::ffff:127.0.0.1")))
 
 
 class Admin:
     """Makes the admin application.
 
-    `settings` gives the settings now in force, `apply` puts changed ones in force, and `drain` starts the way out and
+    `settings` gives the settings now in force and `learned` what the policy found out, `apply` puts changed settings in
+    force, and `drain` starts the way out and
     returns once everything accepted has been answered.
     """
 
@@ -32,10 +34,11 @@ class Admin:
         self,
         settings: Callable[[], config.Settings],
         apply: Callable[[config.Settings], None],
-        drain: Callable[[], Awaitable[None]],
+        drain: Callable[[], Awaitable[object]],
         life: lifecycle.Lifecycle,
         ready: readiness.Readiness,
         counters: metrics.Metrics,
+        learned: Callable[[], Mapping[str, float]],
     ) -> None:
         self._settings = settings
         self._apply = apply
@@ -43,6 +46,7 @@ class Admin:
         self._life = life
         self._ready = ready
         self._metrics = counters
+        self._learned = learned
 
     def application(self) -> web.Application:
         """The aiohttp application with all routes."""
@@ -77,7 +81,14 @@ class Admin:
         return web.Response(body=self._metrics.render(), headers=headers)
 
     async def _show_config(self, request: web.Request) -> web.Response:
-        return _json({"version": sidecar.__version__, "live": config.Settings.live, **self._settings().model_dump()})
+        settings = self._settings()
+        about = {
+            "version": sidecar.__version__,
+            "live": settings.live,
+            "running_policy": "adaptive" if settings.is_adaptive else "window",
+            "learned": self._learned(),
+        }
+        return _json({**about, **settings.model_dump()})
 
     async def _change_config(self, request: web.Request) -> web.Response:
         self._check_may_write(request)
@@ -104,8 +115,12 @@ class Admin:
 
 
 def _is_loopback(address: str | None) -> bool:
+    """Whether a caller is in this pod.
+
+    The rest of 127.0.0.0/8 is not: Istio's sidecar delivers what comes from outside from 127.0.0.6.
+    """
     try:
-        return ipaddress.ip_address((address or "").partition("%")[0]).is_loopback
+        return ipaddress.ip_address(address or "") in _INSIDE
     except ValueError:
         return False
 

@@ -17,6 +17,8 @@ _JSON = "application/json"
 # KServe's batcher sets no Content-Type, and Go's server sniffs this one.
 _SNIFFED = "text/plain; charset=utf-8"
 _BATCH_IDS = "carpool-batch-ids"
+_BATCH_COUNT = "carpool-batch-count"
+_MAX_BATCH_IDS = 64  # 2.4 kB: many clients and proxies read no header larger than 8 kB, all headers together
 
 
 class Answer(NamedTuple):
@@ -32,12 +34,18 @@ class Dialect:
     """How outcomes are told."""
 
     def predictions(self, outcome: calls.Answered) -> Answer:
-        """The caller's predictions, with the id of the batch they came from; several ids go into a header."""
+        """The caller's predictions, with the id of the batch they came from.
+
+        If a request was split over several batches, that is the first one's; the header `carpool-batch-count` says
+        how many there were, and `carpool-batch-ids` lists the ids of the first 64 of them, in the order of their
+        instances.
+        """
         batch_ids = outcome.batch_ids
         body = v1.render(batch_ids[0], outcome.member, [piece.predictions for piece in outcome.pieces])
         headers: calls.Headers = (("Content-Type", self._content_type),)
         if len(batch_ids) > 1:
-            headers += ((_BATCH_IDS, ", ".join(batch_ids)),)
+            listed = ", ".join(batch_ids[:_MAX_BATCH_IDS])
+            headers += ((_BATCH_COUNT, str(len(batch_ids))), (_BATCH_IDS, listed))
         return Answer(200, headers, body)
 
     def error(self, error: errors.CarpoolError) -> Answer:
@@ -59,7 +67,12 @@ class Dialect:
 
 
 class KServeDialect(Dialect):
-    """Byte for byte what clients of KServe's batcher see (pkg/batcher/handler.go of kserve/kserve)."""
+    """What clients of KServe's batcher depend on (pkg/batcher/handler.go of kserve/kserve).
+
+    As there: the Content-Type of predictions, the status and words for malformed bodies, and 200 with the error in
+    `message` when a batch fails. Otherwise honest, as `Dialect`: overload, shutdown, bodies too large, too late or in
+    an unknown coding.
+    """
 
     _content_type = _SNIFFED
 

@@ -18,10 +18,12 @@ import zstandard
 from sidecar import errors
 
 MAX_CODINGS = 2
+MAX_PARTS = 2000  # gzip members or zstd frames: block-wise writers make one for each 64 KiB, 1028 in 64 MiB
 _OUTPUT_STEP = 256 * 1024
 _INPUT_STEP = 64 * 1024
-_TURN = 2 * 1024 * 1024  # bytes of work between two turns of the event loop: 2 to 20 ms
-_STEP_COST = 4096  # bytes of work that a step counts at least, so that a body of tiny parts takes turns as well
+_FIRST_INPUT_STEP = 512  # a part's; the next are twice as large, so that what follows a small one is hardly copied
+_TURN = 1024 * 1024  # bytes of work between two turns of the event loop: 1 to 10 ms
+_STEP_COST = _INPUT_STEP  # bytes of work that a step counts at least: it may take in so much and give nothing
 
 _GZIP, _ZLIB, _RAW = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
 _ZSTD_WINDOW = 8 * 1024 * 1024  # RFC 9659: the most a receiver of HTTP has to grant
@@ -43,9 +45,9 @@ async def decode(
 
     gzip (also `x-gzip`; several members), deflate (with the zlib wrapper or, as some clients send it, without), zstd
     (several frames). Raises `errors.UnsupportedEncoding` for other codings, `errors.BadRequest` for data that is
-    corrupt, cut off or followed by something else, and `errors.PayloadTooLarge` as soon as any coding's result has
-    more than `limit` bytes. `reserve` is told the number of bytes before they are kept, and may raise to refuse.
-    Lets the event loop run after every few megabytes.
+    corrupt, cut off, followed by something else or in more than `MAX_PARTS` members or frames, and
+    `errors.PayloadTooLarge` as soon as any coding's result has more than `limit` bytes. `reserve` is told the number
+    of bytes before they are kept, and may raise to refuse. Lets the event loop run after every megabyte.
     """
     if len(body) > limit:
         raise too_large(limit)
@@ -94,9 +96,7 @@ async def _collect(steps: Iterator[bytes], limit: int, reserve: Callable[[int], 
 
 def _gzip(body: bytes) -> Iterator[bytes]:
     """RFC 1952: one or more members."""
-    rest = yield from _inflate(body, 0, _GZIP)
-    while rest < len(body):
-        rest = yield from _inflate(body, rest, _GZIP)
+    yield from _each_part(body, lambda start: _inflate(body, start, _GZIP))
 
 
 def _deflate(body: bytes) -> Iterator[bytes]:
@@ -114,12 +114,13 @@ def _deflate(body: bytes) -> Iterator[bytes]:
 def _inflate(body: bytes, start: int, window_bits: int) -> Generator[bytes, None, int]:
     """Decode one stream from `start`; returns where it ended."""
     stream = zlib.decompressobj(window_bits)
-    view, at = memoryview(body), start
+    view, at, step = memoryview(body), start, _FIRST_INPUT_STEP
     while not stream.eof:
         given: bytes | memoryview = stream.unconsumed_tail
         if not given:
-            given = view[at : at + _INPUT_STEP]
+            given = view[at : at + step]
             at += len(given)
+            step = min(2 * step, _INPUT_STEP)
         part = stream.decompress(given, _OUTPUT_STEP)
         if not part and not given and not stream.eof:
             raise _Corrupt(_TRUNCATED)
@@ -130,9 +131,7 @@ def _inflate(body: bytes, start: int, window_bits: int) -> Generator[bytes, None
 def _zstd(body: bytes) -> Iterator[bytes]:
     """RFC 8878: one or more frames."""
     context = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
-    rest = yield from _zstd_frame(context, body, 0)
-    while rest < len(body):
-        rest = yield from _zstd_frame(context, body, rest)
+    yield from _each_part(body, lambda start: _zstd_frame(context, body, start))
 
 
 def _zstd_frame(context: zstandard.ZstdDecompressor, body: bytes, start: int) -> Generator[bytes, None, int]:
@@ -162,6 +161,20 @@ def _zstd_frame(context: zstandard.ZstdDecompressor, body: bytes, start: int) ->
         yield stream.decompress(view[at:end])
         at = end
     return at
+
+
+def _each_part(body: bytes, decode_from: Callable[[int], Generator[bytes, None, int]]) -> Iterator[bytes]:
+    """All parts of a body, one behind the other; a body has at least one.
+
+    An empty part costs as much as kilobytes of data, and a few kilobytes can hold millions of them in a coding.
+    """
+    rest = yield from decode_from(0)
+    for _ in range(MAX_PARTS - 1):
+        if rest >= len(body):
+            return
+        rest = yield from decode_from(rest)
+    if rest < len(body):
+        raise _Corrupt(f"it has more than {MAX_PARTS} parts")
 
 
 def _within(body: bytes, end: int) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
+import time
 
 from aiohttp import web
 
@@ -33,23 +33,34 @@ class Front:
         self._metrics = counters
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request; errors become answers here and nowhere else."""
+        """Answer one request; errors become answers here and nowhere else.
+
+        What is nobody's decision but a bug is logged and answered 500, in every lane, as long as no byte of an answer
+        was sent; after that the connection is closed.
+        """
         self._life.enter()
         try:
-            if health.is_probe(request.headers):
-                return responses.respond(
-                    request, await health.answer(request.headers, self._life.draining, self._ready.check)
-                )
-            if self._life.draining and health.comes_from_prober(request.headers):
-                return responses.respond(request, health.shutting_down())
-            if self._lane and predict.is_batchable(request.method, request.raw_path, request.headers):
-                return await self._batch(request, self._lane)
-            return await self._pass_on(request)
+            return await self._answer(request)
+        except Exception:
+            if request.writer.output_size:
+                raise  # the server logs it and closes the connection
+            log.exception("a request failed for a reason that is a bug")
+            return responses.respond(request, answers.Dialect().error(errors.CarpoolError()))
         finally:
             self._life.leave()
 
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        if health.is_probe(request.headers):
+            told = await health.answer(request.headers, self._life.draining, self._ready.check)
+            return responses.respond(request, told)
+        if self._life.draining and health.comes_from_prober(request.headers):
+            return responses.respond(request, health.shutting_down())
+        if self._lane and predict.is_batchable(request.method, request.raw_path, request.headers):
+            return await self._batch(request, self._lane)
+        return await self._pass_on(request)
+
     async def _batch(self, request: web.BaseRequest, lane: predict.PredictLane) -> web.StreamResponse:
-        started = asyncio.get_running_loop().time()
+        started = time.perf_counter()  # the loop's own clock may count whole milliseconds
         outcome: calls.Outcome
         try:
             self._life.check_open()
@@ -57,10 +68,11 @@ class Front:
             outcome = await lane.outcome(request, body)
             answer = lane.tell(outcome)
         except v1.Columnar:
-            return await self._pass_on(request, body)
+            with lane.hold(body):
+                return await self._pass_on(request, body)
         except errors.CarpoolError as error:
-            outcome = error
-            answer = lane.tell_early(error)
+            outcome = errors.bare(error)  # else this frame and the error keep each other, and the body, alive
+            answer = lane.tell_early(outcome)
         except Exception:
             log.exception("a request failed for a reason that is a bug")
             outcome = errors.CarpoolError()
@@ -68,8 +80,14 @@ class Front:
         if isinstance(outcome, errors.CarpoolError):
             self._metrics.refused.labels(outcome.reason).inc()
         self._metrics.answered("batched", answer.status)
-        self._metrics.request_seconds.observe(asyncio.get_running_loop().time() - started)
-        return responses.respond(request, answer, close=self._life.draining)
+        self._metrics.request_seconds.observe(time.perf_counter() - started)
+        response = responses.respond(request, answer, close=self._life.draining)
+        if len(answer.body) <= responses.LARGE:
+            await responses.deliver(request, response)
+        else:
+            with lane.hold(answer.body):
+                await responses.deliver(request, response, lane.time_to_read(answer.body))
+        return response
 
     async def _pass_on(self, request: web.BaseRequest, body: bytes | None = None) -> web.StreamResponse:
         try:
@@ -77,5 +95,8 @@ class Front:
             response = await self._relay.handle(request, body)
         except errors.CarpoolError as error:
             response = responses.respond(request, answers.Dialect().error(error))
+        except Exception:
+            self._metrics.answered("passthrough", errors.CarpoolError.status)
+            raise
         self._metrics.answered("passthrough", response.status)
         return response

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from multidict import MultiMapping
 
 from sidecar.http import answers
+from sidecar.http import headers as headers_
 
 _PROBER_AGENTS = ("kube-probe/", "Knative-Activator-Probe")
 _KIND = "K-Network-Probe"
@@ -38,6 +39,8 @@ async def answer(headers: MultiMapping[str], draining: bool, is_ready: Callable[
     kind = headers.get(_KIND)
     if kind == "probe":
         token = headers.get(_HASH)
+        if token and not headers_.is_utf8(token):
+            return _text(400, f'the "{_HASH}" header is not valid UTF-8')
         if not token:
             return _text(400, f'a probe request must contain a non-empty "{_HASH}" header')
         return answers.Answer(200, ((_HASH, token),), b"")
@@ -52,4 +55,6 @@ def shutting_down() -> answers.Answer:
 
 
 def _text(status: int, text: str, end: str = "\n") -> answers.Answer:
-    return answers.Answer(status, (("Content-Type", "text/plain; charset=utf-8"),), (text + end).encode())
+    return answers.Answer(
+        status, (("Content-Type", "text/plain; charset=utf-8"),), (text + end).encode(errors="replace")
+    )

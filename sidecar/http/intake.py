@@ -8,20 +8,23 @@ head; for them the count is a comparison, without timer, task or reservation.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import aiohttp
 from aiohttp import hdrs, web
 
 from sidecar import errors
-from sidecar.http import decoding, headers, passthrough
+from sidecar.http import decoding, headers
 
 
 class Intake:
     """Reads bodies, within limits that may be changed at any time by assigning to the attributes.
 
     `max_body_bytes` caps one body, as sent and as decoded. `max_buffered_bytes` caps all bytes being received and
-    decoded plus `held()`, the bytes that the queue already has. `read_timeout` is in seconds, for a whole body.
+    decoded plus `held()`, the bytes that the queue already has. `read_timeout` is in seconds, for a whole body to
+    arrive and be decoded. What a request declares but has not sent is not counted: it would cost its sender nothing
+    to keep everybody else out.
     """
 
     def __init__(
@@ -32,7 +35,7 @@ class Intake:
         self.read_timeout = read_timeout
         self._held = held
         self.buffered_bytes = 0
-        """Reserved by calls of `read` that have not returned; the only mutable state beside the limits."""
+        """In calls of `read` that have not returned, and in `hold`; the only mutable state beside the limits."""
 
     async def read(self, request: web.BaseRequest) -> bytes:
         """The whole body of `request`, its Content-Encoding undone (the server must not undo it itself).
@@ -40,7 +43,8 @@ class Intake:
         Raises `errors.PayloadTooLarge` and `errors.Overloaded` before reading when Content-Length says so, else
         as soon as the body grows over a limit; `errors.BodyTooLate`; `errors.BadRequest` for broken chunking or
         coded data; `errors.UnsupportedEncoding`. When the client leaves, aiohttp's exception for that passes
-        through. However it ends, nothing stays reserved: whoever called counts the body from then on.
+        through. However it ends, nothing stays reserved: whoever called counts the body from then on, with `hold` or
+        in the queue.
         """
         content = request.content
         is_coded = hdrs.CONTENT_ENCODING in request.headers
@@ -48,26 +52,38 @@ class Intake:
             self._check_size(content.total_bytes)
             self._check_room(content.total_bytes)
             return content.read_nowait()
-        reservation = _Reservation(self)
-        try:
-            body = await self._receive(request, reservation)
-            return await self._decode(request, body, reservation) if is_coded else body
-        finally:
-            self.buffered_bytes -= reservation.size
-
-    async def _receive(self, request: web.BaseRequest, reservation: _Reservation) -> bytes:
         if request.content_length is not None:
             self._check_size(request.content_length)
-            reservation.grow(request.content_length)
+            self._check_room(request.content_length)
+        reservation = _Reservation(self)
         try:
             async with asyncio.timeout(self.read_timeout) as timeout:
-                if headers.expects_continue(request):
-                    await passthrough.send_continue(request)
-                return await self._collect(request.content, reservation)
+                body = await self._receive(request, reservation)
+                return await self._decode(request, body, reservation) if is_coded else body
         except TimeoutError:
             if timeout.expired():
                 raise errors.BodyTooLate from None
             raise  # the operating system's: the connection is dead
+        finally:
+            self.buffered_bytes -= reservation.size
+
+    @contextmanager
+    def hold(self, size: int) -> Iterator[None]:
+        """Count `size` bytes of a body that `read` has returned and the queue does not know of.
+
+        Never refuses: they were let in already.
+        """
+        self.buffered_bytes += size
+        try:
+            yield
+        finally:
+            self.buffered_bytes -= size
+
+    async def _receive(self, request: web.BaseRequest, reservation: _Reservation) -> bytes:
+        if headers.expects_continue(request):
+            headers.send_continue(request)
+        try:
+            return await self._collect(request.content, reservation)
         except web.RequestPayloadError as error:
             raise errors.BadRequest(f"the body is not valid HTTP: {error}") from None
 
@@ -76,8 +92,7 @@ class Intake:
         while part := await content.readany():
             received += len(part)
             self._check_size(received)
-            if received > reservation.size:
-                reservation.grow(received - reservation.size)
+            reservation.grow(len(part))
             parts.append(part)
         return b"".join(parts)  # no copy if there is only one
 

@@ -20,13 +20,11 @@ from aiohttp import web
 
 from sidecar import errors
 from sidecar.http import headers, tunnel
-from sidecar.upstream import body, translation
+from sidecar.http import target as target_
+from sidecar.upstream import body, session, translation
 
 log = logging.getLogger(__name__)
 
-# uvicorn, and so most model servers, closes idle connections after 5 s. Letting go of them first avoids sending a
-# request, which may not be repeatable, into a connection that is just being closed.
-_IDLE_SECONDS = 4.0
 _LARGEST_HEAD_FIELD = 64 * 1024
 _INVENTED_BY_CLIENT = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 _INVENTED_BY_SERVER = ("Content-Type", "Server")
@@ -43,10 +41,8 @@ class PassThrough:
     def __init__(self, base: yarl.URL, *, connect_timeout: float) -> None:
         self._base = base
         self._tunnels = tunnel.Tunnels()
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_SECONDS),
+        self._session = session.open_session(
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout),
-            cookie_jar=aiohttp.DummyCookieJar(),
             skip_auto_headers=_INVENTED_BY_CLIENT,
             auto_decompress=False,
             max_line_size=_LARGEST_HEAD_FIELD,
@@ -59,11 +55,14 @@ class PassThrough:
         The answer has reached the caller when this returns. Raises `errors.BadRequest` or an `errors.UpstreamError`
         while no byte of an answer was sent. If the predictor's answer breaks off later, the caller's connection is
         reset, so that a part is never taken for the whole. Cancelling this closes the predictor's connection.
+        Headers that are not UTF-8 cannot be passed on as they are: `errors.BadRequest` if they are the caller's,
+        `errors.UpstreamBroken` if they are the predictor's.
         """
         upload = _Upload(request, known_body)
         upgrade = headers.requested_upgrade(request)
         upstream = await self._ask(request, upload, upgrade)
         try:
+            _check_headers(upstream)
             if upstream.status != 101:
                 return await _relay(upstream, request)
             if upgrade is None:
@@ -94,7 +93,7 @@ class PassThrough:
             with translation.translated():
                 return await self._session.request(
                     request.method,
-                    self._target(request),
+                    session.address(self._base, _target(request)),
                     headers=outgoing,
                     data=upload.data(),
                     allow_redirects=False,
@@ -104,22 +103,11 @@ class PassThrough:
                 raise errors.BadRequest(f"the request body is malformed: {upload.error}") from upload.error
             raise
 
-    def _target(self, request: web.BaseRequest) -> yarl.URL:
-        """The predictor's address with the raw request target in it.
 
-        The whole target goes in as a ready-encoded path, query included: taken apart and joined again, an empty
-        query would lose its question mark.
-        """
-        target = request.raw_path
-        if request.method == "CONNECT":
-            raise errors.BadRequest("CONNECT is not supported: this is not a forward proxy")
-        if target[0] != "/" and target != "*":
-            # absolute form (RFC 9112, section 3.2.2), which a server has to accept
-            _, _, rest = target.partition("://")
-            target = rest[len(rest.partition("/")[0].partition("?")[0]) :]
-            target = target if target.startswith("/") else f"/{target}"
-        base = self._base
-        return yarl.URL.build(scheme=base.scheme, host=base.host or "", port=base.port, path=target, encoded=True)
+def _target(request: web.BaseRequest) -> str:
+    if request.method == "CONNECT":
+        raise errors.BadRequest("CONNECT is not supported: this is not a forward proxy")
+    return target_.origin_form(request.raw_path)
 
 
 class _Upload:
@@ -137,7 +125,7 @@ class _Upload:
 
     async def _stream(self) -> AsyncIterator[bytes]:
         if headers.expects_continue(self._request):
-            await send_continue(self._request)
+            headers.send_continue(self._request)
         try:
             # Maybe empty: aiohttp holds the head back until the first piece, and a predictor may answer to that alone.
             yield self._request.content.read_nowait()
@@ -162,11 +150,10 @@ class _Relayed(web.StreamResponse):
             self.headers.popall(name, None)
 
 
-async def send_continue(request: web.BaseRequest) -> None:
-    """Answer `Expect: 100-continue`: the caller may send its body now."""
-    transport = request.transport
-    if transport is not None:
-        transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+def _check_headers(upstream: aiohttp.ClientResponse) -> None:
+    for name, value in upstream.headers.items():
+        if not headers.is_utf8(value):
+            raise errors.UpstreamBroken(f"the value of the predictor's header {name} is not valid UTF-8")
 
 
 async def _relay(upstream: aiohttp.ClientResponse, request: web.BaseRequest) -> web.StreamResponse:
@@ -184,6 +171,11 @@ async def _relay(upstream: aiohttp.ClientResponse, request: web.BaseRequest) -> 
         _reset(request)
     except ConnectionError:
         log.debug("the caller left before its answer was complete")
+    except Exception:
+        if not answer.prepared:
+            raise
+        log.exception("relaying an answer failed for a reason that is a bug, the caller's connection is reset")
+        _reset(request)
     return answer
 
 

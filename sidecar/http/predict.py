@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 from aiohttp import web
 from multidict import MultiMapping
 
 from sidecar import calls, config, driver, errors
 from sidecar.http import answers, intake
+from sidecar.http import headers as headers_
+from sidecar.http import target as target_
 from sidecar.wire import v1
 
 # What people send JSON as: curl -d says it is a form, simple clients say nothing or text.
 _JSON_TYPES = frozenset({"", "application/json", "application/x-www-form-urlencoded", "text/plain", "text/json"})
+# Bytes a second below which a caller does not read but hold our memory.
+_SLOWEST_READER = 64 * 1024
 _MAX_TIMEOUT_MS = 86_400_000
 
 
 def is_batchable(method: str, target: str, headers: MultiMapping[str]) -> bool:
-    """Whether this is a v1 predict request in JSON.
+    """Whether this is a v1 predict request in JSON; `target` as received.
 
     KServe's rule, the decoded path ends in `:predict`, for POST only. Other media types (tensors in binary, forms
     with files) and CloudEvents, whose envelope a batch would lose, are not ours.
     """
-    path = target.partition("?")[0]
+    path = target_.origin_form(target).partition("?")[0]
     if method != "POST" or not path.endswith((":predict", "%3Apredict", "%3apredict")):
         return False
     media_type = headers.get("Content-Type", "").partition(";")[0].strip().lower()
@@ -51,6 +56,10 @@ class PredictLane:
         """The decoded body, within all limits; raises `errors.CarpoolError`."""
         return await self._bodies.read(request)
 
+    def hold(self, body: bytes) -> AbstractContextManager[None]:
+        """Keep counting a body that `read` returned and no call took over."""
+        return self._bodies.hold(len(body))
+
     async def outcome(self, request: web.BaseRequest, body: bytes) -> calls.Outcome:
         """Predictions, or why there are none, for one request.
 
@@ -67,21 +76,28 @@ class PredictLane:
             self._driver.cancel(accepted)
             raise
 
+    def time_to_read(self, body: bytes) -> float:
+        """Seconds a caller gets to take an answer of this size off our hands."""
+        return self._settings().timeout + len(body) / _SLOWEST_READER
+
     def parse(
         self, target: str, headers: MultiMapping[str], body: bytes, reply: Callable[[calls.Outcome], None]
     ) -> calls.Call:
-        """Make a call; raises `errors.BadRequest`, `errors.PayloadTooLarge` or `v1.Columnar`."""
+        """Make a call from a request's target and headers as received and its decoded body.
+
+        Raises `errors.BadRequest`, `errors.PayloadTooLarge` or `v1.Columnar`.
+        """
         timeout = headers.get("carpool-timeout-ms")
         return calls.Call(
-            target=target,
+            target=target_.origin_form(target),
             headers=_select(headers, self._key_headers),
             payload=v1.parse_request(body, self._settings().max_queue_instances),
             size=len(body),
             reply=reply,
             timeout=None if timeout is None else _seconds(timeout),
-            request_id=headers.get("X-Request-ID"),
-            traceparent=headers.get("traceparent"),
-            tracestate=headers.get("tracestate"),
+            request_id=_value(headers, "X-Request-ID"),
+            traceparent=_value(headers, "traceparent"),
+            tracestate=_value(headers, "tracestate"),
         )
 
     def tell(self, outcome: calls.Outcome) -> answers.Answer:
@@ -105,8 +121,16 @@ def _resolver(waiter: asyncio.Future[calls.Outcome]) -> Callable[[calls.Outcome]
 
 
 def _select(headers: MultiMapping[str], names: Sequence[tuple[str, str]]) -> calls.Headers:
-    """The key headers that are present; several lines of one name are one value (RFC 9110, 5.3)."""
-    return tuple((title, ", ".join(headers.getall(name))) for name, title in names if name in headers)
+    return tuple((title, value) for name, title in names if (value := _value(headers, name)) is not None)
+
+
+def _value(headers: MultiMapping[str], name: str) -> str | None:
+    """A header that is to be forwarded; several lines of one name are one value (RFC 9110, 5.3)."""
+    if name not in headers:
+        return None
+    value = ", ".join(headers.getall(name))
+    headers_.check_utf8(name, value)
+    return value
 
 
 def _seconds(text: str) -> float:

@@ -6,6 +6,8 @@ directly; aiohttp's general way of building and checking a response costs as muc
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import email.utils
 import functools
 import time
@@ -16,8 +18,8 @@ from multidict import CIMultiDict
 
 from sidecar.http import answers
 
-# Up to this size one more copy is cheaper than one more system call.
-_ONE_WRITE = 64 * 1024
+# Up to this size one more copy is cheaper than one more system call, and the socket's buffer takes all of it.
+LARGE = 64 * 1024
 
 
 def respond(request: web.BaseRequest, answer: answers.Answer, close: bool = False) -> web.StreamResponse:
@@ -31,22 +33,41 @@ def respond(request: web.BaseRequest, answer: answers.Answer, close: bool = Fals
     return response
 
 
+async def deliver(request: web.BaseRequest, response: web.StreamResponse, timeout: float | None = None) -> None:
+    """Write a complete response; returns when all but the last of it is on its way.
+
+    Left to aiohttp this happens after the handler, where nothing counts it: shutdown would cut it off, and a caller
+    that does not read would keep its memory for good. After `timeout` seconds such a connection is aborted.
+    """
+    try:
+        async with contextlib.nullcontext() if timeout is None else asyncio.timeout(timeout):
+            await response.prepare(request)
+            await response.write_eof()
+    except TimeoutError:
+        if request.transport is not None:
+            request.transport.abort()
+
+
 class _Predictions(web.StreamResponse):
     """A 200 with a body in memory, on an HTTP/1.1 connection that stays open.
 
-    Only for headers of our own making: nothing here checks their values for line breaks.
+    Only for headers of our own making, and values that came in a header and are UTF-8: nothing is checked here.
     """
 
     def __init__(self, answer: answers.Answer) -> None:
         super().__init__()
         self._answer = answer
+        self._is_written = False
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         writer = request.writer
+        if self._is_written:
+            return writer
+        self._is_written = True
         self._keep_alive = True
         body = self._answer.body
         head = _head(self._answer.headers, int(time.time())) + b"Content-Length: %d\r\n\r\n" % len(body)
-        if len(body) <= _ONE_WRITE:
+        if len(body) <= LARGE:
             await writer.write(head + body)
         else:
             await writer.write(head)
@@ -61,6 +82,5 @@ class _Predictions(web.StreamResponse):
 def _head(headers: tuple[tuple[str, str], ...], second: int) -> bytes:
     """Status line and headers but the last. `second` is the Unix time for Date (RFC 9110, 6.6.1)."""
     lines = [f"{name}: {value}\r\n" for name, value in headers]
-    return f"HTTP/1.1 200 OK\r\n{''.join(lines)}Date: {email.utils.formatdate(second, usegmt=True)}\r\n".encode(
-        "latin-1"
-    )
+    head = f"HTTP/1.1 200 OK\r\n{''.join(lines)}Date: {email.utils.formatdate(second, usegmt=True)}\r\n"
+    return head.encode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -24,8 +25,11 @@ def translated() -> Iterator[None]:
     except (aiohttp.ServerTimeoutError, TimeoutError) as error:
         raise errors.UpstreamTimeout from error
     except aiohttp.ClientConnectorError as error:
+        if error.os_error.errno in (errno.EMFILE, errno.ENFILE):
+            raise errors.OutOfSockets from error
         raise errors.UpstreamUnreachable(f"the predictor cannot be reached: {error.os_error.strerror}") from error
     except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionError) as error:
         raise errors.UpstreamClosed from error
     except aiohttp.ClientError as error:
-        raise errors.UpstreamBroken(f"the predictor's answer is not usable: {error}") from error
+        # Not its text: that quotes the predictor's address and raw bytes.
+        raise errors.UpstreamBroken(f"the predictor's answer is not usable ({type(error).__name__})") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import aiohttp
@@ -34,6 +34,21 @@ class Bench:
             options["headers"] = {"Content-Type": "application/json"}
         async with self.client.post(self.url + path, data=body, **options) as response:
             return response.status, await response.read(), response.headers
+
+    async def raw(self, method: str, target: str, headers: Mapping[str, str] | str = "", body: bytes = b"") -> bytes:
+        """The bytes answered to a request with these very headers (a mapping or lines), closed after the answer.
+
+        A lone surrogate stands for a byte that is not UTF-8 (PEP 383).
+        """
+        lines = headers if isinstance(headers, str) else "".join(f"{k}: {v}\r\n" for k, v in headers.items())
+        length = f"Content-Length: {len(body)}\r\n" if body else ""
+        head = f"{method} {target} HTTP/1.1\r\nHost: h\r\n{lines}{length}Connection: close\r\n\r\n"
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.sidecar.settings.port)
+        writer.write(head.encode(errors="surrogateescape") + body)
+        answer = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        return answer
 
     async def post_all(self, *bodies: str, **options: Any) -> list[tuple[int, bytes, Any]]:
         """Post all at once; they arrive in this order."""
@@ -80,7 +95,7 @@ async def sidecar_of(predictor: FakePredictor) -> AsyncIterator[Callable[..., Aw
         settings = config.Settings(
             **{
                 "host": "127.0.0.1", "admin_host": "127.0.0.1", "port": unused_port(), "admin_port": unused_port(),
-                "component_port": component_port, "quiet_period": 0.0, **chosen,
+                "component_port": component_port, "quiet_period": 0.0, "policy": "window", **chosen,
             }
         )  # fmt: skip
         loop = asyncio.get_running_loop()

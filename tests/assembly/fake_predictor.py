@@ -30,7 +30,10 @@ Behaviour = Callable[[Seen, web.BaseRequest], web.StreamResponse | None]
 
 
 class FakePredictor:
-    """`seen` is every request; `behave` may answer instead of the echo; while `gate` is clear, answers wait."""
+    """`seen` is every request; `behave` may answer instead of the echo; while `gate` is clear, answers wait.
+
+    `service` gives the seconds that so many instances take, one batch at a time.
+    """
 
     def __init__(self) -> None:
         self.seen: list[Seen] = []
@@ -38,12 +41,17 @@ class FakePredictor:
         self.gate.set()
         self.arrived = asyncio.Event()
         self.behave: Behaviour = lambda seen, request: None
+        self.service: Callable[[int], float] | None = None
+        self._device = asyncio.Lock()
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         seen = Seen(request.method, request.raw_path, request.headers, await request.content.read())
         self.seen.append(seen)
         self.arrived.set()
         await self.gate.wait()
+        if self.service is not None and request.method == "POST":
+            async with self._device:
+                await asyncio.sleep(self.service(len(seen.rows)))
         special = self.behave(seen, request)
         if special is not None:
             return special

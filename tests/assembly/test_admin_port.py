@@ -71,10 +71,10 @@ async def test_changes_from_outside_the_pod_are_forbidden_unless_allowed(bench, 
 
 @pytest.mark.parametrize(
     ("address", "inside"),
-    [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("10.0.0.1", False), ("fe80::1%eth0", False),
-     ("", False), (None, False)],
+    [("127.0.0.1", True), ("::1", True), ("::ffff:127.0.0.1", True), ("127.0.0.6", False), ("::ffff:127.0.0.6", False),
+     ("10.0.0.1", False), ("fe80::1%eth0", False), ("::1%lo", False), ("", False), (None, False), ("localhost", False)],
 )  # fmt: skip
-def test_loopback_is_recognised(address, inside):
+def test_loopback_is_exactly_the_addresses_of_callers_in_the_pod(address, inside):
     from sidecar.http import admin
 
     assert admin._is_loopback(address) is inside
@@ -92,6 +92,15 @@ async def test_readiness_follows_the_predictor_and_says_what_is_missing(bench, u
     assert text.startswith("predictor not ready: ")
 
 
+async def test_changes_from_outside_the_pod_get_through_where_any_are_allowed(sidecar_of, monkeypatch):
+    from sidecar.http import admin
+
+    bench = await sidecar_of(admin_write="any")
+    monkeypatch.setattr(admin, "_is_loopback", lambda address: False)
+    assert (await patch(bench, {"max_latency": 7}))[0] == 200
+    assert bench.sidecar.settings.max_latency == 7
+
+
 async def test_metrics_tell_what_happened(sidecar_of):
     bench = await sidecar_of(max_batch_size=2, max_latency=100)
     await bench.post_all('{"instances":[1]}', '{"instances":[2]}')
@@ -103,6 +112,7 @@ async def test_metrics_tell_what_happened(sidecar_of):
         'carpool_requests_total{code="400",lane="batched"}': 1,
         'carpool_requests_total{code="200",lane="passthrough"}': 1,
         'carpool_refused_total{reason="bad_request"}': 1,
+        "carpool_request_seconds_count": 4,
         'carpool_batches_total{reason="full"}': 1,
         'carpool_batches_total{reason="due"}': 1,
         "carpool_batch_size_sum": 3,
@@ -129,6 +139,13 @@ async def test_probes_on_the_data_port_are_answered_as_kserves_agent_does(bench)
     assert (await probe(K_Network_Probe="probe"))[0] == 400
     async with bench.client.get(bench.url, headers={"K-Network-Probe": "probe", "K-Network-Hash": "h"}) as response:
         assert (response.status, response.headers["K-Network-Hash"]) == (200, "h")
+    answer = await bench.raw("GET", "/", {"K-Network-Probe": "\udcff"})
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.endswith(b'unexpected probe header value: "?"\n')
+    headers = {"K-Network-Probe": "probe", "K-Network-Hash": "hö€"}
+    assert "K-Network-Hash: hö€\r\n".encode() in await bench.raw("GET", "/", headers)
+    async with bench.client.get(bench.url, headers=headers) as response:
+        assert response.headers["K-Network-Hash"] == "hö€"
     assert bench.predictor.seen == []
     assert (await probe(User_Agent=kubelet))[0] == 200
     assert len(bench.predictor.seen) == 1

@@ -21,6 +21,7 @@ async def test_requests_that_arrive_together_share_one_call_and_one_batch_id(ben
         assert status == 200
         assert headers["Content-Type"] == "application/json"
         assert "carpool-batch-ids" not in headers
+        assert "carpool-batch-count" not in headers
         answer = json.loads(body)
         assert list(answer) == ["message", "batchId", "predictions"]
         assert answer["message"] == ""
@@ -85,6 +86,35 @@ async def test_requests_that_differ_in_what_the_predictor_sees_never_share_a_bat
     assert all(status == 200 for status, _, _ in answers)
 
 
+async def test_all_lines_of_a_key_header_are_part_of_the_key(bench):
+    first = "Authorization: a\r\n"
+    answers = await asyncio.gather(
+        *(bench.raw("POST", PREDICT, lines, b'{"instances":[1]}') for lines in (first, first + "Authorization: b\r\n"))
+    )
+    assert all(answer.startswith(b"HTTP/1.1 200 ") for answer in answers)
+    assert sorted(seen.headers["Authorization"] for seen in bench.predictor.seen) == ["a", "a, b"]
+
+
+@pytest.mark.parametrize("path", ["/v1/models/m%3Apredict", "/v1/models/m%3apredict?a=:b", "/v1/models/m%41:predict"])
+async def test_an_escaped_path_is_batched_and_arrives_as_it_is(bench, path):
+    answer = await bench.raw("POST", path, body=b'{"instances":[1]}')
+    assert b"batchId" in answer
+    assert bench.predictor.seen[0].target == path
+
+
+async def test_a_target_in_absolute_form_is_the_path_in_it(bench):
+    targets = (PREDICT, "http://any.example:1" + PREDICT)
+    answers = await asyncio.gather(*(bench.raw("POST", target, body=b'{"instances":[1]}') for target in targets))
+    assert all(answer.startswith(b"HTTP/1.1 200 ") for answer in answers)
+    assert [seen.target for seen in bench.predictor.seen] == [PREDICT]
+
+
+async def test_a_number_sign_in_the_target_is_kept(bench):
+    await bench.raw("POST", "/a#b:predict", body=b'{"instances":[1]}')
+    assert bench.predictor.seen[0].target == "/a#b:predict"
+    assert bench.predictor.batches == [[b"1"]]
+
+
 async def test_the_predictor_sees_the_shared_path_members_and_headers(bench):
     await bench.post(
         '{"signature_name" : "s","instances":[1]}',
@@ -114,13 +144,14 @@ async def test_request_ids_of_all_members_and_the_first_trace_reach_the_predicto
     traces = [f"00-{i:032x}-{i:016x}-01" for i in (1, 2)]
     tasks = []
     for number, trace in enumerate(traces):
-        headers = {"X-Request-ID": f"id-{number}", "traceparent": trace}
+        headers = {"X-Request-ID": f"id-{number}", "traceparent": trace, "tracestate": f"n={number}"}
         tasks.append(asyncio.ensure_future(bench.post('{"instances":[1]}', headers=headers)))
         await bench.queued(number + 1)
     await asyncio.gather(*tasks)
     seen = bench.predictor.seen[0]
     assert seen.headers["X-Request-ID"] == "id-0, id-1"
     assert seen.headers["traceparent"] == traces[0]
+    assert seen.headers["tracestate"] == "n=0"
 
 
 async def test_a_request_larger_than_a_batch_is_rejoined_and_names_all_its_batches(bench):
@@ -130,7 +161,17 @@ async def test_a_request_larger_than_a_batch_is_rejoined_and_names_all_its_batch
     assert answer["predictions"] == list(range(10))
     assert answer["batchId"] == ids[0]
     assert len(set(ids)) == 3
+    assert headers["carpool-batch-count"] == "3"
     assert [len(rows) for rows in bench.predictor.batches] == [4, 4, 2]
+
+
+async def test_of_very_many_batches_the_first_are_named_and_all_are_counted(sidecar_of):
+    bench = await sidecar_of(max_batch_size=1, max_latency=0)
+    _, body, headers = await bench.post(json.dumps({"instances": [0] * 300}))
+    ids = headers["carpool-batch-ids"].split(", ")
+    assert headers["carpool-batch-count"] == "300"
+    assert len(set(ids)) == 64
+    assert ids[0] == json.loads(body)["batchId"]
 
 
 async def test_outputs_of_tensorflow_serving_keep_their_name(sidecar_of):

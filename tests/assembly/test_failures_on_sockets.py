@@ -8,9 +8,11 @@ import json
 import zlib
 
 import pytest
+import yarl
 import zstandard
 from aiohttp import web
 
+from tests.assembly.conftest import PREDICT
 from tests.assembly.fake_predictor import hang_up, refuse, refuse_poison
 
 pytestmark = pytest.mark.looptime
@@ -20,6 +22,7 @@ pytestmark = pytest.mark.looptime
     "body",
     [
         b'{"instances":[1],"instances":[2]}', b'{"instances":[NaN]}', b'{"instances":[1]}trailing',
+        b'{"instances":[1]]', b'{"instances":[1]}}',
         b'{"instances":["\xff"]}', b'{"instances":' + b"[" * 100_000, b"", b"{}", b'{"instances":[]}',
         b'{"instances":1}',
     ],
@@ -75,7 +78,7 @@ async def test_a_connection_closed_twice_is_502(bench):
 
 
 async def test_an_unreachable_predictor_is_502(bench, unused_tcp_port):
-    bench.sidecar.predictor._base = f"http://127.0.0.1:{unused_tcp_port}"
+    bench.sidecar.predictor._base = yarl.URL(f"http://127.0.0.1:{unused_tcp_port}")
     status, body, _ = await bench.post('{"instances":[1]}')
     assert status == 502
     assert "cannot be reached" in json.loads(body)["error"]
@@ -144,14 +147,14 @@ async def test_bodies_over_the_limit_are_413(sidecar_of):
         assert status == 413
         assert headers["Connection"] == "close"
         assert "2048" in json.loads(answer)["error"]
-    assert bench.predictor.seen == []
+    assert not any(seen.body for seen in bench.predictor.seen)
 
 
 async def test_more_instances_than_the_queue_can_hold_are_413(sidecar_of):
     bench = await sidecar_of(max_queue_instances=10)
     status, body, _ = await bench.post(json.dumps({"instances": list(range(11))}))
     assert status == 413
-    assert "10" in json.loads(body)["error"]
+    assert json.loads(body)["error"] == "more than 10 instances in one request"
 
 
 async def _chunks(body):
@@ -184,6 +187,62 @@ async def test_a_zip_bomb_is_413_and_unknown_codings_are_415(sidecar_of):
     assert headers["Accept-Encoding"] == "gzip, deflate, zstd"
 
 
+async def test_a_header_that_could_not_be_forwarded_as_it_is_is_400(bench):
+    for name in ("Authorization", "Content-Type", "X-Request-ID", "traceparent", "tracestate"):
+        value = "application/json; x=\udcff" if name == "Content-Type" else "a\udcffb"
+        answer = await bench.raw("POST", PREDICT, {name: value}, b'{"instances":[1]}')
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert f"the value of the header {name} is not valid UTF-8".encode().lower() in answer.lower()
+    assert bench.predictor.seen == []
+    answer = await bench.raw("POST", PREDICT, {"Authorization": "größe", "X-Other": "\udcff"}, b'{"instances":[1]}')
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert bench.predictor.seen[0].headers["Authorization"] == "größe"
+
+
+@pytest.mark.parametrize("path", [PREDICT, "/v1/models"])
+async def test_a_bug_is_a_500_in_json_on_a_connection_that_lives(bench, monkeypatch, caplog, path):
+    async def break_down(*_):
+        raise ZeroDivisionError("secret")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.sidecar.bodies, "read", break_down)
+        patch.setattr(bench.sidecar._relay, "handle", break_down)
+        status, body, headers = await bench.post('{"instances":[1]}', path=path)
+    assert (status, headers["Content-Type"]) == (500, "application/json")
+    assert json.loads(body) == {"error": "the sidecar failed to handle this request"}
+    assert "Connection" not in headers
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError]
+    lane = "batched" if path == PREDICT else "passthrough"
+    assert await bench.metric(f'carpool_requests_total{{code="500",lane="{lane}"}}') == 1
+    assert (await bench.post('{"instances":[1]}', path=path))[0] == 200
+
+
+async def test_a_bug_in_a_probe_is_a_500_in_json(bench, monkeypatch, caplog):
+    async def break_down():
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.sidecar.ready, "check", break_down)
+        status, text, _ = await bench.get(bench.url, headers={"K-Network-Probe": "queue"})
+    assert status == 500
+    assert "error" in json.loads(text)
+    assert (await bench.get(bench.url, headers={"K-Network-Probe": "queue"}))[0] == 200
+
+
+async def test_a_bug_amid_an_answer_resets_the_connection_and_is_logged(bench, monkeypatch, caplog):
+    from sidecar.http import passthrough
+
+    async def break_down(source, answer):
+        await answer.write(await source.readany())
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(passthrough, "_copy", break_down)
+    bench.predictor.behave = lambda seen, request: web.Response(body=b"whole")
+    with pytest.raises(ConnectionError):
+        await bench.raw("GET", "/x")
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError]
+
+
 async def test_a_caller_that_waits_for_100_continue_gets_it(bench):
     status, _, _ = await bench.post('{"instances":[1]}', expect100=True)
     assert status == 200
@@ -207,6 +266,24 @@ class TestKServeErrors:
         assert status == 200
         assert body == b'{"message":"model exploded","batchId":"","predictions":null}'
         assert headers["Content-Type"] == "text/plain; charset=utf-8"
+
+    async def test_overload_is_told_honestly(self, sidecar_of):
+        bench = await sidecar_of(max_batch_size=1, max_latency=0, max_queue_instances=1, kserve_errors=True)
+        bench.predictor.gate.clear()
+        tasks = [asyncio.ensure_future(bench.post('{"instances":[1]}')) for _ in range(2)]
+        await bench.queued(2)
+        status, body, headers = await bench.post('{"instances":[1]}')
+        assert (status, headers["Content-Type"]) == (429, "application/json")
+        assert "Retry-After" in headers
+        assert json.loads(body)["error"]
+        bench.predictor.gate.set()
+        await asyncio.gather(*tasks)
+
+    async def test_shutting_down_is_told_honestly(self, bench):
+        await bench.sidecar.drain()
+        status, body, headers = await bench.post('{"instances":[1]}')
+        assert (status, headers["Connection"]) == (503, "close")
+        assert "shutting down" in json.loads(body)["error"]
 
     @pytest.mark.parametrize(
         ("body", "text"),

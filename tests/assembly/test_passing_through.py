@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 
 import pytest
@@ -62,6 +63,33 @@ async def test_json_is_batched_whatever_simple_clients_call_it(bench, media_type
     assert status == 200
     assert b"batchId" in body
     assert bench.predictor.seen[0].headers["Content-Type"] == (media_type or "application/json")
+
+
+async def test_a_columnar_body_is_counted_until_the_predictor_has_answered(sidecar_of):
+    body = b'{"inputs":{"a":[1,2],"b":[3,4]}}' + b" " * 3000
+    bench = await sidecar_of(max_queue_bytes=4096, max_body_bytes=4096)
+    bench.predictor.behave = _answer_ok
+    bench.predictor.gate.clear()
+    passing = asyncio.ensure_future(bench.post(body))
+    await bench.predictor.received(1)
+    assert await bench.metric("carpool_held_bytes") == len(body)
+    assert (await bench.post(body))[0] == 429
+    bench.predictor.gate.set()
+    assert (await passing)[0] == 200
+    assert (await bench.post(body))[0] == 200
+    assert await bench.metric("carpool_held_bytes") == 0
+
+
+async def test_a_header_that_could_not_be_forwarded_as_it_is_is_400(bench):
+    for name in ("X-Any", "Authorization", "X-Forwarded-For"):
+        answer = await bench.raw("GET", "/v1/models", {name: "a\udcff"})
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert f"the value of the header {name} is not valid UTF-8".encode() in answer
+    answer = await bench.raw("GET", "/", "Connection: upgrade\r\nUpgrade: a\udcff\r\n")
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert bench.predictor.seen == []
+    assert (await bench.raw("GET", "/v1/models", {"X-Any": "größe"})).startswith(b"HTTP/1.1 200 ")
+    assert bench.predictor.seen[0].headers["X-Any"] == "größe"
 
 
 @pytest.mark.parametrize("coding", [None, "gzip"])

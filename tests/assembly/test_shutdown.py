@@ -35,6 +35,17 @@ async def test_after_the_quiet_period_new_requests_are_refused_with_503_and_clos
     assert bench.predictor.seen == []
 
 
+async def test_a_body_that_never_comes_is_not_waited_for(sidecar_of):
+    bench = await sidecar_of(max_latency=0, timeout=60)
+    await bench.sidecar.drain()
+    reader, writer = await asyncio.open_connection("127.0.0.1", bench.sidecar.settings.port)
+    writer.write(b"POST /v1/models/m:predict HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n")
+    assert (await reader.readline()).startswith(b"HTTP/1.1 503 ")
+    assert asyncio.get_running_loop().time() < 1
+    writer.close()
+    await writer.wait_closed()
+
+
 async def test_everything_accepted_is_answered_without_waiting_out_the_window(sidecar_of):
     bench = await sidecar_of(max_latency=60_000, max_batch_size=4, timeout=600)
     loop = asyncio.get_running_loop()
@@ -78,3 +89,59 @@ async def test_drain_can_be_asked_for_on_the_admin_port_and_answers_when_done(si
     async with bench.client.post(bench.admin + "/drain") as response:
         assert (await response.json())["phase"] == "drained"
     assert (await accepted)[0] == 200
+
+
+async def test_drain_waits_for_requests_that_are_passed_on(sidecar_of):
+    bench = await sidecar_of()
+    bench.predictor.gate.clear()
+    passed = asyncio.ensure_future(bench.get(bench.url + "/v1/models"))
+    await bench.predictor.received(1)
+    draining = asyncio.ensure_future(bench.sidecar.drain())
+    await asyncio.sleep(3)
+    assert not draining.done()
+    bench.predictor.gate.set()
+    assert await draining is True
+    assert (await passed)[0] == 200
+
+
+async def test_a_second_drain_joins_the_first(sidecar_of):
+    bench = await sidecar_of(quiet_period=5)
+    first = asyncio.ensure_future(bench.sidecar.drain())
+    await asyncio.sleep(1)
+    second = asyncio.ensure_future(bench.sidecar.drain())
+    await asyncio.sleep(1)
+    first.cancel()
+    assert await second is True
+    assert 5 <= asyncio.get_running_loop().time() < 5.1
+
+
+async def test_a_hurry_skips_what_is_left_of_the_quiet_period(sidecar_of):
+    bench = await sidecar_of(quiet_period=5)
+    draining = asyncio.ensure_future(bench.sidecar.drain())
+    await asyncio.sleep(1)
+    bench.sidecar.life.hurry()
+    assert await draining is True
+    assert asyncio.get_running_loop().time() < 1.1
+
+
+async def test_a_stream_that_never_ends_is_cut_within_the_grace_period_and_that_is_a_clean_end(sidecar_of):
+    bench = await sidecar_of(grace_period=10)
+    bench.predictor.gate.clear()
+    stream = asyncio.ensure_future(bench.get(bench.url + "/events"))
+    await bench.predictor.received(1)
+    assert await bench.sidecar.drain() is True
+    assert 6 <= asyncio.get_running_loop().time() < 10
+    await bench.sidecar.stop()
+    assert asyncio.get_running_loop().time() < 10
+    await asyncio.gather(stream, return_exceptions=True)
+
+
+async def test_a_predict_request_that_cannot_be_answered_in_the_grace_period_is_not_a_clean_end(sidecar_of):
+    bench = await sidecar_of(grace_period=10, max_latency=0)
+    bench.predictor.gate.clear()
+    waiting = asyncio.ensure_future(bench.post('{"instances":[1]}'))
+    await bench.predictor.received(1)
+    assert await bench.sidecar.drain() is False
+    await bench.sidecar.stop()
+    assert (await waiting)[0] == 503
+    assert asyncio.get_running_loop().time() < 10

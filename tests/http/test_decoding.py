@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
+import random
 import re
+import time
 import tracemalloc
 import zlib
 from collections.abc import Callable
@@ -190,13 +192,64 @@ async def test_the_event_loop_runs_between_the_megabytes(name: str) -> None:
     ],
 )
 async def test_the_event_loop_runs_between_many_tiny_members(name: str, member: bytes) -> None:
-    decoded = asyncio.create_task(decoding.decode(member * 5000, name, LIMIT))
+    decoded = asyncio.create_task(decoding.decode(member * 2000, name, LIMIT))
     turns = 0
     while not decoded.done():
         await asyncio.sleep(0)
         turns += 1
     assert turns >= 5
     assert await decoded == b""
+
+
+TINY = [
+    ("gzip", gzip.compress(b"")),
+    ("zstd", zstandard.compress(b"")),
+    ("zstd", b"\x50\x2a\x4d\x18\0\0\0\0"),
+]
+
+
+@pytest.mark.parametrize(("name", "member"), TINY)
+def test_more_parts_than_any_writer_makes_are_a_bad_request(name: str, member: bytes) -> None:
+    assert decode(member * decoding.MAX_PARTS, name) == b""
+    with pytest.raises(errors.BadRequest, match=f"not valid {name} data: it has more than {decoding.MAX_PARTS} parts"):
+        decode(member * (decoding.MAX_PARTS + 1), name)
+
+
+@pytest.mark.parametrize("coding", ["zstd", "gzip"])
+@pytest.mark.parametrize(("name", "member"), TINY)
+async def test_millions_of_parts_in_a_few_kilobytes_cost_next_to_nothing(coding: str, name: str, member: bytes) -> None:
+    coder = dict(CODED)[coding]
+    body = coder(member * (10_000_000 // len(member)))
+    started = time.process_time()
+    with pytest.raises(errors.BadRequest, match="parts"):
+        await decoding.decode(body, f"{name}, {coding}", 20_000_000)
+    assert time.process_time() - started < 0.5  # 1 s a few thousand members, uncapped
+
+
+def test_what_follows_a_member_is_not_copied_for_each_of_them() -> None:
+    """What zlib has not used it gives back as a copy."""
+    small = gzip.compress(b"x")
+    body = small * 1000 + gzip.compress(random.Random(1).randbytes(500_000))
+    tracemalloc.start()
+    try:
+        steps = decoding._gzip(body)
+        for _ in range(1000):
+            next(steps)
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
+
+
+async def test_input_that_gives_nothing_counts_as_work() -> None:
+    empty_blocks = zlib.compressobj(wbits=31)
+    body = empty_blocks.flush(zlib.Z_FULL_FLUSH) + b"\0\0\0\xff\xff" * 1_600_000 + empty_blocks.flush()
+    decoded = asyncio.create_task(decoding.decode(body, "gzip", 20_000_000))
+    turns = 0
+    while not decoded.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert await decoded == b""
+    assert turns >= 7
 
 
 async def test_every_kept_byte_is_announced_first_and_may_be_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
+from sidecar import errors
 from sidecar.http import forwarded, headers
 
 _TOKENS = st.text("abcXYZ019-_!#~", min_size=1, max_size=12)
@@ -80,6 +82,13 @@ def test_an_upgrade_is_one_that_connection_names_and_that_is_not_h2c(
     fields: dict[str, str], upgrade: str | None
 ) -> None:
     assert headers.requested_upgrade(make_mocked_request("GET", "/", headers=fields)) == upgrade
+
+
+@pytest.mark.parametrize(("value", "is_utf8"), [("", True), ("a", True), ("größe €", True), ("a\udcffb", False)])
+def test_what_is_not_utf8_cannot_be_forwarded(value: str, is_utf8: bool) -> None:
+    assert headers.is_utf8(value) is is_utf8
+    with contextlib.nullcontext() if is_utf8 else pytest.raises(errors.BadRequest, match="header X is not valid UTF-8"):
+        headers.check_utf8("X", value)
 
 
 @pytest.mark.parametrize(

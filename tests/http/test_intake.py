@@ -204,17 +204,66 @@ async def test_a_body_that_decodes_to_more_than_the_limit_is_refused(site: Site,
     assert site.intake.buffered_bytes == 0
 
 
-async def test_bytes_on_their_way_in_are_reserved_and_keep_others_out(site: Site, post: Send) -> None:
+async def test_bytes_that_have_arrived_keep_others_out(site: Site, post: Send) -> None:
     site.intake.max_buffered_bytes = 100
-    first = await post("Content-Length: 60", b"x")
-    await site.started.wait()
+    first = await post("Content-Length: 90", b"x" * 60)
     await until(lambda: site.intake.buffered_bytes == 60)
     refused = await post(sized(b"x" * 41), b"x" * 41)
     assert await refused.status() == 429
     admitted = await post(sized(b"x" * 40), b"x" * 40)
     assert await admitted.status() == 200
-    await first.send(b"x" * 59)
+    await first.send(b"x" * 30)
     assert await first.status() == 200
+    assert site.intake.buffered_bytes == 0
+
+
+async def test_bytes_that_are_only_declared_keep_nobody_out(site: Site, post: Send) -> None:
+    site.intake.max_buffered_bytes = 100
+    silent = [await post("Content-Length: 90", b"x") for _ in range(4)]
+    await until(lambda: site.intake.buffered_bytes == 4)
+    assert await (await post(sized(b"x" * 96), b"x" * 96)).status() == 200
+    for client in silent:
+        await client.close()
+    await until(lambda: site.intake.buffered_bytes == 0)
+
+
+async def test_of_bodies_that_grow_beyond_the_limit_together_the_last_is_refused(site: Site, post: Send) -> None:
+    site.intake.max_buffered_bytes = 100
+    first = await post("Content-Length: 100", b"x" * 75)
+    await until(lambda: site.intake.buffered_bytes == 75)
+    second = await post("Content-Length: 25", b"x" * 10)
+    await until(lambda: site.intake.buffered_bytes == 85)
+    await first.send(b"x" * 15)
+    await until(lambda: site.intake.buffered_bytes == 100)
+    await second.send(b"x")
+    assert await second.status() == 429
+    await first.send(b"x" * 10)
+    assert await first.status() == 200
+    assert site.intake.buffered_bytes == 0
+
+
+async def test_a_body_can_be_counted_for_longer_than_it_is_read(site: Site, post: Send) -> None:
+    site.intake.max_buffered_bytes = 100
+    with site.intake.hold(60):
+        assert site.intake.buffered_bytes == 60
+        assert await (await post(sized(b"x" * 41), b"x" * 41)).status() == 429
+    assert site.intake.buffered_bytes == 0
+
+
+async def test_a_body_is_not_counted_any_more_when_what_it_was_held_for_failed(site: Site) -> None:
+    with pytest.raises(errors.UpstreamClosed), site.intake.hold(60):
+        raise errors.UpstreamClosed
+    assert site.intake.buffered_bytes == 0
+
+
+async def test_the_timeout_covers_decoding(site: Site) -> None:
+    site.intake.max_body_bytes = site.intake.max_buffered_bytes = 50_000_000
+    site.intake.read_timeout = 0.0
+    content = aiohttp.StreamReader(Wire(), 2**16)
+    content.feed_data(gzip.compress(bytes(20_000_000)))
+    content.feed_eof()
+    with pytest.raises(errors.BodyTooLate):
+        await site.intake.read(make_mocked_request("POST", "/", {"Content-Encoding": "gzip"}, payload=content))
     assert site.intake.buffered_bytes == 0
 
 
@@ -273,15 +322,17 @@ async def test_a_client_that_leaves_ends_the_reading_and_its_reservation(
     site: Site, post: Send, end: type[BaseException]
 ) -> None:
     client = await post("Content-Length: 10", b"x")
-    await until(lambda: site.intake.buffered_bytes == 10)
+    await until(lambda: site.intake.buffered_bytes == 1)
     await client.close()
     assert isinstance(await site.outcomes.get(), end)
     assert site.intake.buffered_bytes == 0
 
 
 async def test_cancelling_the_reader_releases_its_reservation(site: Site) -> None:
-    reading = asyncio.create_task(site.intake.read(arriving(10)))
-    await until(lambda: site.intake.buffered_bytes == 10)
+    request = arriving(10)
+    request.content.feed_data(b"xyz")
+    reading = asyncio.create_task(site.intake.read(request))
+    await until(lambda: site.intake.buffered_bytes == 3)
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading

@@ -110,6 +110,18 @@ async def test_an_encoded_body_stays_encoded(proxy_exchange: Exchange) -> None:
     assert answer.endswith(b"\r\n\r\n" + body)
 
 
+async def test_a_header_that_is_not_utf8_is_refused_rather_than_changed(proxy_exchange: Exchange) -> None:
+    _, answer = await proxy_exchange(GET, b"HTTP/1.1 200 OK\r\nX-Any: a\xffb\r\nContent-Length: 2\r\n\r\nok")
+    assert answer.startswith(b"HTTP/1.1 502 ")
+    assert b"the value of the predictor's header X-Any is not valid UTF-8" in answer
+
+
+async def test_a_header_in_utf8_arrives_as_it_is(proxy_exchange: Exchange) -> None:
+    line = "X-Any: größe €".encode()
+    _, answer = await proxy_exchange(GET, b"HTTP/1.1 200 OK\r\n" + line + b"\r\nContent-Length: 2\r\n\r\nok")
+    assert line in head(answer)
+
+
 async def test_a_long_header_of_the_predictor_is_no_error(proxy_exchange: Exchange) -> None:
     long = b"X-Long: " + b"x" * 60_000
     _, answer = await proxy_exchange(GET, b"HTTP/1.1 200 OK\r\n" + long + b"\r\nContent-Length: 0\r\n\r\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 import socket
 import ssl
@@ -34,11 +35,13 @@ class Predictor:
         self.gate = asyncio.Event()
         self.gate.set()
         self.requests: list[web.BaseRequest] = []
+        self.connections: set[Any] = set()
         self.asked = asyncio.Event()
         self.port = 0
 
     async def handle(self, request: web.BaseRequest) -> web.Response:
         self.requests.append(request)
+        self.connections.add(request.transport)
         self.asked.set()
         await self.gate.wait()
         return web.Response(status=self.status, headers={"Location": "/elsewhere"}, text="x" * 100_000)
@@ -354,10 +357,36 @@ async def test_a_caller_that_leaves_does_not_disturb_the_others(predictor: Predi
     assert await stayer
 
 
-async def test_closing_ends_a_check_that_is_under_way(predictor: Predictor, ready_if: Ready) -> None:
+@pytest.mark.looptime
+async def test_closing_ends_a_check_that_is_under_way_at_once(
+    predictor: Predictor, ready_if: Ready, looptime: float
+) -> None:
     predictor.gate.clear()
-    checked = ready_if(predictor.probe())
+    checked = ready_if(predictor.probe(timeout=60.0))
     waiting = asyncio.create_task(checked.check())
     await predictor.asked.wait()
     await checked.close()
     assert not await waiting
+    assert looptime < 1
+
+
+async def test_each_probe_has_a_connection_of_its_own(predictor: Predictor, ready_if: Ready, clock: Clock) -> None:
+    checked = ready_if(predictor.probe())
+    for _ in range(3):
+        assert await checked.check()
+        clock.now += 1
+    assert len(predictor.requests) == len(predictor.connections) == 3
+
+
+async def test_each_change_is_told_once(
+    predictor: Predictor, ready_if: Ready, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "sidecar.upstream.readiness")
+    checked = ready_if(predictor.probe())
+    for status in (503, 503, 200, 200, 503, 404, 503, 200):
+        predictor.status = status
+        await checked.check()
+        clock.now += 1
+    told = [(record.levelname, record.getMessage()) for record in caplog.records if record.name.startswith("sidecar")]
+    ready = ("INFO", "the predictor is ready")
+    assert told == [ready, ("WARNING", "the predictor is not ready any more"), ready]

@@ -1,0 +1,68 @@
+"""Memory follows what is being worked on: nothing keeps a body once its request has been answered."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+
+import pytest
+
+from sidecar import errors
+from tests.assembly.fake_predictor import hang_up, refuse
+
+pytestmark = pytest.mark.looptime
+
+BODY = json.dumps({"instances": ["x" * 50_000]}).encode()
+
+
+@pytest.fixture
+def no_collector():
+    """Reference counting alone has to do: the collector comes round rarely, and a body may be megabytes."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def kept_bodies() -> int:
+    """Bodies that only a reference cycle still holds: errors whose traceback leads to frames with bodies in them."""
+    return sum(isinstance(thing, errors.CarpoolError) and thing.__traceback__ is not None for thing in gc.get_objects())
+
+
+@pytest.mark.parametrize(
+    ("behave", "body", "status"),
+    [
+        (refuse(500), BODY, 500),
+        (hang_up(times=99), BODY, 502),
+        (refuse(200, b"not json"), BODY, 502),
+        (None, b"[" + BODY, 400),
+        (None, BODY + b"x", 400),
+    ],
+)
+async def test_a_failed_request_leaves_nothing_behind(sidecar_of, no_collector, behave, body, status):
+    bench = await sidecar_of(max_latency=0)
+    if behave is not None:
+        bench.predictor.behave = behave
+    before = kept_bodies()
+    for _ in range(5):
+        assert (await bench.post(body))[0] == status
+    assert kept_bodies() - before <= 1
+    assert bench.sidecar.core.admission.held == 0
+    assert bench.sidecar.bodies.buffered_bytes == 0
+
+
+async def test_a_caller_that_does_not_read_its_answer_is_counted_and_then_cut_off(sidecar_of):
+    bench = await sidecar_of(max_latency=0, timeout=5)
+    body = json.dumps({"instances": ["x" * 20_000_000]}).encode()
+    head = f"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    _reader, writer = await asyncio.open_connection("127.0.0.1", bench.sidecar.settings.port, limit=1024)
+    writer.write(head + body)
+    await writer.drain()
+    await bench.predictor.received(1)
+    await asyncio.sleep(1)
+    assert bench.sidecar.bodies.buffered_bytes >= len(body) - 100
+    await asyncio.sleep(5 + len(body) / 65536)
+    assert bench.sidecar.bodies.buffered_bytes == 0
+    assert bench.sidecar.life.active == 0
+    writer.close()

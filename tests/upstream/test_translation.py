@@ -1,0 +1,50 @@
+"""Which error of the HTTP client is which error of this project."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+import pytest
+
+from sidecar import errors
+from sidecar.upstream import translation
+
+KEY: Any = SimpleNamespace(host="h", port=1, ssl=False, is_ssl=False)
+REQUEST: Any = SimpleNamespace(real_url="http://h:1/", method="POST", headers={}, url="http://h:1/")
+REFUSED = OSError(errno.ECONNREFUSED, "Connection refused")
+
+TABLE = [
+    (aiohttp.ConnectionTimeoutError("late"), errors.UpstreamUnreachable),
+    (aiohttp.ClientConnectorError(KEY, REFUSED), errors.UpstreamUnreachable),
+    (aiohttp.ClientConnectorDNSError(KEY, OSError(-2, "Name or service not known")), errors.UpstreamUnreachable),
+    (aiohttp.SocketTimeoutError("late"), errors.UpstreamTimeout),
+    (aiohttp.ServerTimeoutError("late"), errors.UpstreamTimeout),
+    (TimeoutError(), errors.UpstreamTimeout),
+    (aiohttp.ServerDisconnectedError(), errors.UpstreamClosed),
+    (aiohttp.ClientOSError(errno.ECONNRESET, "reset"), errors.UpstreamClosed),
+    (aiohttp.ClientConnectionResetError("closing transport"), errors.UpstreamClosed),
+    (ConnectionResetError(), errors.UpstreamClosed),
+    (BrokenPipeError(), errors.UpstreamClosed),
+    (aiohttp.ClientPayloadError("cut off"), errors.UpstreamBroken),
+    (aiohttp.ClientResponseError(REQUEST, (), message="not HTTP"), errors.UpstreamBroken),
+    (aiohttp.InvalidURL("x"), errors.UpstreamBroken),
+]
+
+
+@pytest.mark.parametrize(("raised", "told"), TABLE, ids=lambda value: getattr(value, "__name__", type(value).__name__))
+def test_each_error_of_the_client_has_one_meaning(raised: Exception, told: type[errors.UpstreamError]) -> None:
+    with pytest.raises(errors.UpstreamError) as caught, translation.translated():
+        raise raised
+    assert type(caught.value) is told
+    assert caught.value.__cause__ is raised
+
+
+@pytest.mark.parametrize("other", [ValueError("a bug"), asyncio.CancelledError(), errors.UpstreamStatus(500, b"")])
+def test_what_is_not_the_clients_is_left_alone(other: BaseException) -> None:
+    with pytest.raises(type(other)) as caught, translation.translated():
+        raise other
+    assert caught.value is other
