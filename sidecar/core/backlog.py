@@ -1,69 +1,34 @@
-"""What waits for a batch: one queue for each batch key, first in, first out.
+"""What waits for a batch: one queue for each batch key, small requests before larger ones, else first in, first out.
 
-The questions policies ask (which queue has the oldest head, which is full) are answered in constant or logarithmic
-time, because clients choose the keys: with an Authorization header in the key there may be thousands of queues.
+The questions policies ask (which queue has waited longest, which goes first, which is full) are answered in constant
+or logarithmic time, because clients choose the keys: with an Authorization header in the key there may be thousands
+of queues.
 """
 
 from __future__ import annotations
 
-import heapq
+import math
 from collections import OrderedDict
 from collections.abc import Hashable
 
+from sidecar.core import packing
 from sidecar.core.limits import Limits
 from sidecar.core.model import Part, Request
+from sidecar.core.queues import Ages, Queue
 
-_SLACK = 64
-
-
-class Queue:
-    """Requests of one key in order of arrival. `rows` counts the instances that still wait."""
-
-    __slots__ = ("key", "requests", "rows")
-
-    def __init__(self, key: Hashable) -> None:
-        self.key = key
-        self.rows = 0
-        # Ordered by arrival; an OrderedDict because callers that leave are removed from the middle.
-        self.requests: OrderedDict[Request, None] = OrderedDict()
-
-    @property
-    def head(self) -> Request:
-        """The oldest request; the queue must not be empty."""
-        return next(iter(self.requests))
-
-    def cut(self, room: int) -> list[Part]:
-        """Take parts of at most `room` rows in all, oldest first.
-
-        A request travels whole unless it has more rows than any batch can carry: then it fills what room there is
-        and the rest stays at the head.
-        """
-        parts = []
-        capacity = room
-        while room and self.requests:
-            request = self.head
-            if request.rows_queued > room and request.rows <= capacity:
-                break
-            start = request.rows_taken
-            stop = min(request.rows, start + room)
-            parts.append(Part(request, start, stop))
-            room -= stop - start
-            self.rows -= stop - start
-            request.rows_taken = stop
-            if stop == request.rows:
-                del self.requests[request]
-        return parts
+__all__ = ["Backlog", "Queue"]
 
 
 class Backlog:
     """All queues, with totals in instances (`rows`) and bytes (`size`)."""
 
-    # Mutable state: _queues by key; _by_age, a heap with exactly one entry for each queue, whose sequence may lag
-    # behind its real head; _full, the queues with at least a batch of rows, in the order they got there.
+    # Mutable state: _queues by key; their lanes by age, one heap for each priority; _full, the queues with at least
+    # a batch of rows, bytes or cost, in the order they got there.
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._queues: dict[Hashable, Queue] = {}
-        self._by_age: list[tuple[int, Queue]] = []
+        self._small = Ages()
+        self._large = Ages()
         self._full: OrderedDict[Queue, None] = OrderedDict()
         self.rows = 0
         self.size = 0
@@ -75,70 +40,130 @@ class Backlog:
         return len(self._queues)
 
     def add(self, request: Request) -> None:
-        """Put a request at the end of its key's queue."""
+        """Put a request, of at least one row, at the end of its lane. Sequences and arrivals must ascend."""
+        limits = self._limits
         queue = self._queues.get(request.key)
         if queue is None:
-            queue = self._queues[request.key] = Queue(request.key)
-            self._forget_emptied()
-            heapq.heappush(self._by_age, (request.sequence, queue))
-        queue.requests[request] = None
+            queue = self._queues[request.key] = Queue(request.key, limits)
+        if request.rows > limits.small_batch_threshold:
+            if not queue.large.requests:
+                queue.large = self._large.new_lane(queue, request.sequence, len(self._queues))
+            queue.large.requests[request] = None
+        else:
+            if not queue.small.requests:
+                queue.small = self._small.new_lane(queue, request.sequence, len(self._queues))
+            queue.small.requests[request] = None
+        if limits.row_costs is not None:
+            request.cost_queued = sum(limits.row_costs(request.payload, 0, request.rows))
+            queue.cost += request.cost_queued
         queue.rows += request.rows
+        queue.size += request.size
         self.rows += request.rows
         self.size += request.size
-        if queue.rows >= self._limits.max_batch_size:
+        if queue.is_full:
             self._full[queue] = None
 
     def remove(self, request: Request) -> None:
         """Take a request out, wherever it stands; harmless if it is not waiting."""
         queue = self._queues.get(request.key)
-        if queue is None or request not in queue.requests:
+        if queue is None or request not in queue:
             return
-        del queue.requests[request]
-        queue.rows -= request.rows_queued
-        self.rows -= request.rows_queued
-        self.size -= request.size
+        queue.discard(request)
+        self._subtract(queue, request.rows_queued, request.size_queued, request.cost_queued)
         self._settle(queue)
 
     def oldest(self) -> Queue | None:
-        """The queue whose head came first, or None if nothing waits."""
-        heap = self._by_age
-        while heap:
-            sequence, queue = heap[0]
-            if not queue.requests:
-                heapq.heappop(heap)
-            elif queue.head.sequence != sequence:
-                heapq.heapreplace(heap, (queue.head.sequence, queue))
-            else:
-                return queue
-        return None
+        """The queue with the request that came first, whatever its priority, or None if nothing waits."""
+        lane = self._large.oldest()
+        if self._small.heap:
+            small = self._small.oldest()
+            if lane is None or (small is not None and small.head.sequence < lane.head.sequence):
+                lane = small
+        return None if lane is None else lane.queue
+
+    def first(self) -> Queue | None:
+        """The queue with the request that should travel first, or None if nothing waits."""
+        return self.due(math.inf, 0.0)
+
+    def due(self, now: float, latency: float) -> Queue | None:
+        """The queue with the request that should travel first of those that have waited `latency` seconds, or None."""
+        small, large = self._small.oldest(), self._large.oldest()
+        if small is None or small.head.arrived + latency > now:
+            small = None
+        if large is None or large.head.arrived + latency > now:
+            large = None
+        if small is not None and large is not None:
+            is_large_first = _rank(large.head, self._limits.priority_ageing) < _rank(small.head, 0.0)
+            return large.queue if is_large_first else small.queue
+        lane = small or large
+        return None if lane is None else lane.queue
 
     def full(self) -> Queue | None:
         """A queue that holds a whole batch, the one that has done so for longest, or None."""
         return next(iter(self._full), None)
 
-    def take(self, queue: Queue) -> list[Part]:
-        """Cut one batch from the front of a queue."""
-        parts = queue.cut(self._limits.max_batch_size)
+    def take(self, queue: Queue, rows: int | None = None) -> list[Part]:
+        """Cut one batch from the front of a queue: as many rows as the limits allow, and at most `rows`.
+
+        It may be fewer, as requests are not cut without need, and more if the first one alone has more.
+        """
+        limits = self._limits
+        room = limits.max_batch_size if rows is None else max(1, min(rows, limits.max_batch_size))
+        if queue.rows <= room and queue.size <= limits.max_batch_bytes and queue.cost <= limits.max_batch_cost:
+            return self._take_all(queue)
+        parts = packing.pack(queue, room, limits)
+        rows = size = cost = 0
         for request, start, stop in parts:
-            self.rows -= stop - start
+            rows += stop - start
+            size += request.size_queued
+            cost += request.cost_queued
+            request.rows_taken = stop
             if stop == request.rows:
-                self.size -= request.size
+                queue.discard(request)
+            else:
+                request.size_queued, request.cost_queued = packing.rest(request, start, stop, limits)
+                size -= request.size_queued
+                cost -= request.cost_queued
+        self._subtract(queue, rows, size, cost)
         self._settle(queue)
         return parts
 
     def refresh(self) -> None:
-        """Adapt to a changed `max_batch_size`."""
-        size = self._limits.max_batch_size
-        self._full = OrderedDict.fromkeys(queue for queue in self._queues.values() if queue.rows >= size)
+        """Adapt to changed limits. Who waits already keeps the priority it came with."""
+        costs = self._limits.row_costs
+        for queue in self._queues.values():
+            for request in queue:
+                payload, start, stop = request.payload, request.rows_taken, request.rows
+                request.cost_queued = 0 if costs is None else sum(costs(payload, start, stop))
+            queue.cost = sum(request.cost_queued for request in queue)
+        self._full = OrderedDict.fromkeys(queue for queue in self._queues.values() if queue.is_full)
 
-    def _forget_emptied(self) -> None:
-        # Emptied queues leave the heap when they surface; behind an old head that can take long.
-        if len(self._by_age) > 2 * len(self._queues) + _SLACK:
-            self._by_age = [(queue.head.sequence, queue) for queue in self._queues.values() if queue.requests]
-            heapq.heapify(self._by_age)
+    def _take_all(self, queue: Queue) -> list[Part]:
+        parts = [Part(request, request.rows_taken, request.rows) for request in queue]
+        for request, _, stop in parts:
+            request.rows_taken = stop
+        queue.small.requests.clear()
+        queue.large.requests.clear()
+        self.rows -= queue.rows
+        self.size -= queue.size
+        queue.rows = queue.size = queue.cost = 0
+        self._full.pop(queue, None)
+        del self._queues[queue.key]
+        return parts
+
+    def _subtract(self, queue: Queue, rows: int, size: int, cost: int) -> None:
+        queue.rows -= rows
+        queue.size -= size
+        queue.cost -= cost
+        self.rows -= rows
+        self.size -= size
 
     def _settle(self, queue: Queue) -> None:
-        if queue.rows < self._limits.max_batch_size:
+        if not queue.is_full:
             self._full.pop(queue, None)
-        if not queue.requests:
+        if not queue.rows:
             del self._queues[queue.key]
+
+
+def _rank(request: Request, ageing: float) -> tuple[float, int]:
+    return request.arrived + ageing, request.sequence

@@ -12,15 +12,16 @@ class Request:
     """One caller's instances, from submission to answer.
 
     `key` says with whom it may share a batch; `rows` is its number of instances, `size` its bytes and `deadline` the
-    time (on the core's clock) after which nobody waits for it. `payload` and `tag` belong to the caller of the core,
+    time (on the core's clock) after which nobody waits for it; `goal` is when its answer should be there (the service
+    objective), no later than the deadline. `payload` and `tag` belong to the caller of the core,
     who gets them back in effects; the payload is let go as soon as the request is answered.
     """
 
     # Set by the caller, constant:     key rows size timeout tag
     # Owned by the scheduler, mutable: everything else
     __slots__ = (
-        "arrived", "deadline", "key", "open", "payload", "pieces", "rows", "rows_answered",
-        "rows_taken", "sequence", "size", "tag", "timeout",
+        "arrived", "cost_queued", "deadline", "goal", "key", "open", "payload", "pieces", "rows", "rows_answered",
+        "rows_taken", "sequence", "size", "size_queued", "tag", "timeout",
     )  # fmt: skip
 
     def __init__(
@@ -40,9 +41,12 @@ class Request:
         self.timeout = timeout
         self.arrived = 0.0
         self.deadline = float("inf")
+        self.goal = float("inf")
         self.sequence = 0
         self.open = False
         self.rows_taken = 0  # rows that already travel in some batch
+        self.size_queued = size  # bytes of the rows that wait for a batch, while some do
+        self.cost_queued = 0  # what those rows cost
         self.rows_answered = 0
         self.pieces: list[Piece] = []
 
@@ -112,4 +116,10 @@ class Refuse(NamedTuple):
     error: errors.CarpoolError
 
 
-Effect = Dispatch | Answer | Refuse
+class Abandon(NamedTuple):
+    """Nobody waits for this batch any more: break its call off, then call `failed` with it."""
+
+    batch: Batch
+
+
+Effect = Dispatch | Answer | Refuse | Abandon

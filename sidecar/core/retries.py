@@ -14,7 +14,7 @@ from sidecar.core.model import Part
 
 # Client errors that all members of a batch share by construction (same path, same credentials) or that speak of the
 # predictor's state: sending halves cannot change them.
-_NEVER_ISOLATED = frozenset({401, 403, 404, 405, 406, 407, 408, 410, 415, 421, 425, 426, 428, 429, 431, 451})
+_NEVER_ISOLATED = frozenset({401, 403, 404, 405, 406, 407, 408, 410, 415, 421, 425, 426, 428, 429, 451})
 
 _BURST = 100.0
 
@@ -70,7 +70,7 @@ class Budget:
         return True
 
 
-def halves(parts: Sequence[Part]) -> tuple[Sequence[Part], Sequence[Part]]:
-    """Two halves of a batch of at least two parts, in order."""
+def halves(parts: Sequence[Part]) -> list[Sequence[Part]]:
+    """The parts in two halves, in order; a single one stays alone, and none makes none."""
     middle = (len(parts) + 1) // 2
-    return parts[:middle], parts[middle:]
+    return [half for half in (parts[:middle], parts[middle:]) if half]

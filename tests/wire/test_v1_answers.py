@@ -24,6 +24,10 @@ def rows_of(answer):
         (b'{"model_version":"3","predictions":[1]}\n', b"predictions", [b"1"]),
         (b'{"outputs":[[1],[2]]}', b"outputs", [b"[1]", b"[2]"]),
         (b'{"outputs":[9],"predictions":[1]}', b"predictions", [b"1"]),
+        (b'{"x":1,"x":2,"x":2,"predictions":[1]}', b"predictions", [b"1"]),
+        (b'{"debug":"' + b"x" * 100_000 + b'","predictions":[1]}', b"predictions", [b"1"]),
+        (b'{"predictions":[1],"instances":[' + b"0," * 100_000 + b"0]}", b"predictions", [b"1"]),
+        (b'{"predictions":[1],"predictions":[2]}', b"predictions", [b"2"]),  # as most JSON parsers have it
     ],
 )
 def test_predictions_are_found_and_other_members_skipped(body, member, rows):
@@ -35,7 +39,7 @@ def test_predictions_are_found_and_other_members_skipped(body, member, rows):
     "body",
     [b"", b"<html>", b"[1]", b"{}", b'{"predictions":{"a":[1]}}', b'{"predictions":null}', b'{"predictions":[1]',
      b'{"predictions":[NaN]}', b'{"predictions":["\xff"]}', b'{"predictions":' + b"[" * 100_000,
-     b'{"predictions":[1],"predictions":[2]}'],
+     b'{"debug":NaN,"predictions":[1]}', b'{"predictions":[1]]', b'{"predictions":[1]}}'],
 )  # fmt: skip
 def test_an_unusable_answer_is_the_predictors_fault(body):
     with pytest.raises(errors.UpstreamBroken) as caught:

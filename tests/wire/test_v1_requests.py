@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import hypothesis.strategies as st
 import pytest
@@ -67,6 +68,10 @@ def test_other_members_are_kept_as_they_were_written():
         (b"[1]", "must be a JSON object"),
         (b'"instances"', "must be a JSON object"),
         (b'{"instances":[1]', "truncated"),
+        (b'{"instances":[1]]', "malformed"),
+        (b'{"instances":[1]]}', "malformed"),
+        (b'{"instances":[1]}}', "trailing characters"),
+        (b'{"instances":[1]}]', "trailing characters"),
         (b'{"instances":[1]}x', "trailing characters"),
         (b'{"instances":[1]}{"instances":[1]}', "trailing characters"),
         (b'{"instances":[NaN]}', "malformed"),
@@ -77,6 +82,8 @@ def test_other_members_are_kept_as_they_were_written():
         (b'{"instances":["\xff"]}', "not valid UTF-8 (byte 15)"),
         (b'{"instances":["\xed\xa0\x80"]}', "not valid UTF-8"),
         (b'{"a":"\xff","instances":[1]}', "not valid UTF-8"),
+        (b'{"instances":["' + "é".encode() * 300_000 + b'\xff"]}', "not valid UTF-8 (byte 600015)"),
+        (b'{"instances":["' + "é".encode() * 300_000 + b"\xc3", "not valid UTF-8 (byte 600015)"),
         (b'\xef\xbb\xbf{"instances":[1]}', "malformed"),
         (b'{"instances":["\x01"]}', "invalid character"),
         (b'{"instances":["\n"]}', "invalid character"),
@@ -132,10 +139,82 @@ def test_too_many_rows_are_refused_before_memory_is_spent_on_them(prefix):
     assert len(v1.parse_request(few_but_long, max_rows=1000).rows) == 1
 
 
+@pytest.mark.parametrize("prefix", [b"{", b'{"signature_name":"x",'])
+@pytest.mark.parametrize("row", [b"1", b'"x"', b"[]", b"null"])
+def test_a_million_rows_too_many_cost_neither_memory_nor_time(prefix, row):
+    body = prefix + b'"instances":[' + (row + b",") * 1_000_000 + b"1]}"
+    v1._prober.cache_clear()
+    tracemalloc.start()
+    try:
+        with pytest.raises(errors.PayloadTooLarge, match="more than 16384 instances"):
+            v1.parse_request(body, max_rows=16_384)
+        assert tracemalloc.get_traced_memory()[1] < 2 * len(body) + 4_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("rows", [[b"[" + b"1," * 9999 + b"1]"] * 30, [b"1"] * 299_999 + [b'"\\u0000no row"']])
+def test_many_commas_alone_are_no_reason_to_refuse(rows):
+    body = b'{"instances":[' + b",".join(rows) + b"]}"
+    assert rows_of(v1.parse_request(body, max_rows=len(rows))) == rows
+    with pytest.raises(errors.PayloadTooLarge):
+        v1.parse_request(body, max_rows=len(rows) - 1)
+
+
+def test_checking_utf8_takes_no_memory_to_speak_of():
+    body = b'{"instances":["' + "é".encode() + b"x" * 8_000_000 + b'"]}'
+    tracemalloc.start()
+    try:
+        v1._check_utf8(body)
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@given(text=st.text(max_size=40), step=st.integers(1, 12))
+def test_utf8_is_checked_alike_wherever_the_slices_end(text, step):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(v1, "_UTF8_STEP", max(step, 4))  # a character has at most four bytes
+        v1._check_utf8(text.encode())
+        with pytest.raises(errors.BadRequest, match=rf"\(byte {len(text.encode())}\)"):
+            v1._check_utf8(text.encode() + b"\xff")
+
+
 def test_members_beside_the_list_must_be_small():
     body = b"{" + b",".join(b'"m%d":0' % i for i in range(20_000)) + b',"instances":[1]}'
     with pytest.raises(errors.BadRequest, match="members beside the list take"):
         v1.parse_request(body)
+
+
+@pytest.mark.parametrize(
+    ("row", "length"),
+    [
+        (b"[]", 0), (b"[ \n]", 0), (b"[7]", 1), (b"[1, 2,3 ]", 3), (b'["a,b"]', 1), (b'["a,b","]"]', 2), (b"[[]]", 1),
+        (b"[[1,2],[3]]", 2), (b'[{"a":1,"b":2},3]', 2), (b'["\\",",",",[1,2]]', 3), (b'{"a":[1,2,3]}', 1),
+        (b'"[1,2]"', 1), (b"null", 1), (b"12345", 1), (b"[" + b"0," * 2_000_000 + b"0]", 2_000_001),
+    ],
+)  # fmt: skip
+def test_the_length_of_an_instance_is_that_of_its_array_or_one(row, length):
+    payload = v1.parse_request(b'{"instances":[0,' + row + b",[1,2]]}")
+    assert v1.row_lengths(payload, 0, 3) == [1, length, 2]
+    assert v1.row_lengths(payload, 1, 2) == [length]
+
+
+def test_counting_elements_costs_no_memory_for_each_of_them():
+    payload = v1.parse_request(b'{"instances":[[' + b'"",' * 2_000_000 + b'""]]}')
+    tracemalloc.start()
+    try:
+        assert v1.row_lengths(payload, 0, 1) == [2_000_001]
+        assert tracemalloc.get_traced_memory()[1] < 3 * len(payload.text)
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("text", DELICATE)
+def test_the_size_of_an_instance_is_that_of_its_text(text):
+    payload = v1.parse_request(b'{"instances":[1, ' + text + b" ,22]}")
+    assert v1.row_sizes(payload, 0, 3) == [1, len(text), 2]
+    assert v1.row_sizes(payload, 2, 3) == [2]
 
 
 JSON = st.recursive(
@@ -167,6 +246,9 @@ def test_any_valid_body_keeps_its_meaning_and_every_row_its_bytes(instances, oth
     assert json.loads(merge_alone(payload)) == members
     again = v1.parse_request(merge_alone(payload))
     assert rows_of(again) == rows_of(payload)
+    lengths = [len(instance) if isinstance(instance, list) else 1 for instance in instances]
+    assert v1.row_lengths(payload, 0, len(instances)) == lengths
+    assert sum(v1.row_sizes(payload, 0, len(instances))) <= len(payload.text)
     assert again.others == payload.others
 
 
