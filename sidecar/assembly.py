@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import dataclasses
+import functools
 import logging
 import time
 import uuid
@@ -12,16 +15,22 @@ import yarl
 from aiohttp import web
 
 from sidecar import config, driver, lifecycle, logs, metrics
-from sidecar.core import policies, scheduler
-from sidecar.http import admin, front, intake, passthrough, predict
-from sidecar.upstream import predictor, probes, readiness
+from sidecar.core import adaptive, policies, scheduler
+from sidecar.http import admin, front, intake, noise, passthrough, predict
+from sidecar.upstream import overhead, predictor, probes, readiness
 
 log = logging.getLogger("carpool")
 
 _MAX_HEAD_FIELD = 64 * 1024
 _BACKLOG = 4096
-# Connections that are still busy when everything accepted has been answered belong to tunnels and streams.
+# Connections that are still busy when everything accepted has been answered belong to tunnels and streams. Closing
+# both servers and the tunnels may take so long each, and the grace period has to cover all of it.
 _CLOSING_SECONDS = 1.0
+_CLOSING_RESERVE = 3.0
+# Between questions whether the predictor is ready, until it is for the first time.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 5.0
+# libuv's timers count in milliseconds.
+_TIMER_TICK = 0.001
 
 
 class Sidecar:
@@ -38,33 +47,56 @@ class Sidecar:
         self.life = lifecycle.Lifecycle()
         self.ready = readiness.Readiness(wanted, clock)
         self.limits = chosen.core_limits()
-        self.core = scheduler.Scheduler(self.limits, policies.Window(self.limits), clock, _new_batch_id)
+        self.policy: policies.Policy = (
+            adaptive.Adaptive(self.limits, _TIMER_TICK) if chosen.is_adaptive else policies.Window(self.limits)
+        )
+        self.core = scheduler.Scheduler(self.limits, self.policy, clock, _new_batch_id)
         self._base = yarl.URL.build(scheme="http", host=probes.LOOPBACK, port=chosen.component_port)
-        self.predictor = predictor.HttpPredictor(str(self._base), chosen.connect_timeout)
+        self.predictor = predictor.HttpPredictor(str(self._base), chosen.connect_timeout, chosen.max_queue_bytes)
         self.driver = driver.Driver(self.core, self.predictor, self.metrics, clock)
         self.bodies = intake.Intake(
             chosen.max_body_bytes, chosen.max_queue_bytes, chosen.timeout, lambda: self.core.admission.held
         )
         self._relay: passthrough.PassThrough | None = None
         self._runners: list[web.BaseRunner] = []
+        self._first_contact: asyncio.Task[None] | None = None
         self._watch()
 
     async def start(self) -> None:
         """Listen on both ports; raises `OSError` if one is taken."""
         await self._listen(self._admin_runner(), self.settings.admin_host, self.settings.admin_port)
         await self._listen(self._data_runner(), self.settings.host, self.settings.port)
+        if isinstance(self.policy, adaptive.Adaptive):
+            self._first_contact = asyncio.create_task(self._measure_overhead(self.policy), name="first contact")
         log.info("serving", extra=logs.facts(**self._summary()))
 
-    async def drain(self) -> None:
-        """Announce the end, keep serving for the quiet period, then answer what was accepted."""
+    async def drain(self) -> bool:
+        """Announce the end, keep serving for the quiet period, then answer what was accepted.
+
+        Returns whether every accepted predict request was answered within the grace period. Streams and upgraded
+        connections may go on until then.
+        """
         self.metrics.draining.set(1)
-        await self.life.drain(self.driver, self.settings.quiet_period)
+        grace_period = self.settings.grace_period
+        try:
+            async with asyncio.timeout(max(grace_period / 2, grace_period - _CLOSING_RESERVE)):
+                await self.life.drain(self.driver, self.settings.quiet_period)
+        except TimeoutError:
+            await self.life.abandon()
+            log.warning("the grace period of %g s is over: closing %d connections", grace_period, self.life.active)
+            return self.core.idle
+        return True
 
     async def stop(self) -> None:
         """Close everything; callers that are still waiting get 503."""
+        await self.life.abandon()
+        if self._first_contact is not None:
+            self._first_contact.cancel()
+            await asyncio.wait([self._first_contact])
         await self.driver.close()
         if self._relay is not None:
-            await self._relay.close()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._relay.close(), _CLOSING_SECONDS)
         for runner in reversed(self._runners):
             await runner.cleanup()
         await self.predictor.close()
@@ -83,6 +115,19 @@ class Sidecar:
         self.driver.limits_changed()
         log.info("settings changed", extra=logs.facts(**{name: getattr(changed, name) for name in changed.live}))
 
+    async def _measure_overhead(self, policy: adaptive.Adaptive) -> None:
+        """Once the predictor is ready, tell the policy how long a round trip takes."""
+        pause = _FIRST_PAUSE
+        while not await self.ready.check():
+            await asyncio.sleep(pause)
+            pause = min(_LONGEST_PAUSE, pause * 2)
+        seconds = await overhead.measure(self._base)
+        if seconds is not None:
+            policy.device.hint_overhead(seconds)
+            log.info(
+                "measured the way to the predictor and back", extra=logs.facts(milliseconds=round(seconds * 1e3, 2))
+            )
+
     # --- parts -------------------------------------------------------------------------------------------------
 
     def _data_runner(self) -> web.ServerRunner:
@@ -95,6 +140,7 @@ class Sidecar:
             handler_cancellation=True,  # a caller that leaves is taken out of the queue
             auto_decompress=False,  # pass-through keeps bodies as they are, and the intake has its own limits
             access_log=None,
+            logger=noise.ServerLog(log),
             keepalive_timeout=self.settings.keep_alive,
             max_line_size=_MAX_HEAD_FIELD,
             max_field_size=_MAX_HEAD_FIELD,
@@ -102,8 +148,12 @@ class Sidecar:
         return web.ServerRunner(server, shutdown_timeout=_CLOSING_SECONDS)
 
     def _admin_runner(self) -> web.AppRunner:
-        office = admin.Admin(lambda: self.settings, self.apply, self.drain, self.life, self.ready, self.metrics)
-        return web.AppRunner(office.application(), access_log=None, shutdown_timeout=_CLOSING_SECONDS)
+        office = admin.Admin(
+            lambda: self.settings, self.apply, self.drain, self.life, self.ready, self.metrics, self.core.learned
+        )
+        return web.AppRunner(
+            office.application(), access_log=None, logger=noise.ServerLog(log), shutdown_timeout=_CLOSING_SECONDS
+        )
 
     async def _listen(self, runner: web.BaseRunner, host: str, port: int) -> None:
         self._runners.append(runner)
@@ -115,8 +165,13 @@ class Sidecar:
         watch(self.metrics.in_flight, lambda: len(core.in_flight))
         watch(self.metrics.queued_instances, lambda: core.backlog.rows)
         watch(self.metrics.queued_bytes, lambda: core.backlog.size)
+        for name, gauge in self.metrics.learned.items():
+            watch(gauge, functools.partial(self._learned, name))
         watch(self.metrics.queues, lambda: len(core.backlog))
         watch(self.metrics.held_bytes, lambda: core.admission.held + self.bodies.buffered_bytes)
+
+    def _learned(self, name: str) -> float:
+        return self.core.learned().get(name, 0.0)
 
     def _summary(self) -> dict[str, object]:
         chosen = self.settings
@@ -126,7 +181,8 @@ class Sidecar:
             "predictor": str(self._base),
             "batching": chosen.enable_batcher,
             "max_batch_size": chosen.max_batch_size,
-            "max_latency_ms": chosen.max_latency,
+            "policy": "adaptive" if chosen.is_adaptive else "window",
+            "max_latency_ms": chosen.latency_bound,
         }
 
 

@@ -26,15 +26,23 @@ _LARGE_BLOCK = 64 * 1024
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run until SIGTERM or SIGINT.
+    """Run until SIGTERM or SIGINT; with `plan` as the first argument, answer how many pods a load needs instead.
 
     The process exits with 0 when everything accepted was answered, 1 when the grace period ended before that or a
     port could not be had, and 2 for bad settings.
     """
-    chosen = config.load(sys.argv[1:] if argv is None else argv)
+    argv = sys.argv[1:] if argv is None else argv
+    if list(argv[:1]) == ["plan"]:
+        from sidecar.planning import command  # a sidecar that serves has no use for it
+
+        raise SystemExit(command.main(argv[1:]))
+    chosen = config.load(argv)
     wanted = _readiness_probes(chosen)
     logs.set_up(chosen.log_format, chosen.log_level)
-    raise SystemExit(uvloop.run(_run(assembly.Sidecar(chosen, wanted))))
+    try:
+        raise SystemExit(uvloop.run(_run(assembly.Sidecar(chosen, wanted))))
+    except KeyboardInterrupt:  # before the signal handlers were in place
+        raise SystemExit(130) from None
 
 
 async def _run(sidecar: assembly.Sidecar) -> int:
@@ -43,23 +51,12 @@ async def _run(sidecar: assembly.Sidecar) -> int:
         await sidecar.start()
         _settle_memory()
         await stop.wait()
-        return 0 if await _drain(sidecar) else 1
+        return 0 if await sidecar.drain() else 1
     except OSError as error:
         log.error("cannot listen: %s", error)
         return 1
     finally:
         await sidecar.stop()
-
-
-async def _drain(sidecar: assembly.Sidecar) -> bool:
-    grace_period = sidecar.settings.grace_period
-    try:
-        async with asyncio.timeout(grace_period):
-            await sidecar.drain()
-    except TimeoutError:
-        log.warning("the grace period of %g s is over with %d requests unanswered", grace_period, sidecar.life.active)
-        return False
-    return True
 
 
 def _on_signals(sidecar: assembly.Sidecar) -> asyncio.Event:

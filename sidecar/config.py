@@ -5,6 +5,8 @@ The README's table is held against this model by a test. What `Settings.live` na
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -12,11 +14,15 @@ import pydantic
 from pydantic_settings import BaseSettings
 
 from sidecar import logs, settings
-from sidecar.core import limits, retries
+from sidecar.core import limits, retries, sizes
+from sidecar.wire import v1
 
 PROG = "carpool-sidecar"
 
 _KIB, _MIB = 1024, 1024 * 1024
+
+_WINDOW_LATENCY = 500.0  # what KServe documents
+_ADAPTIVE_IN_FLIGHT = 8
 
 # KServe's agent also pulls models and logs payloads. Ignoring those flags would lose data silently.
 _AGENT_PULLER = ("--enable-puller", "--config-dir", "--model-dir")
@@ -32,7 +38,9 @@ Settings come from flags first, then from the environment variable in brackets, 
 Flags of KServe's agent (--port, --component-port, --enable-batcher, --max-batchsize, --max-latency) work as they do
 there, so this program can stand in for it. Example:
 
-  carpool-sidecar --component-port 8080 --max-batch-size 32 --max-latency 20
+  carpool-sidecar --component-port 8080 --max-batch-size 32
+
+How many pods does a load need? See carpool-sidecar plan --help.
 """
 
 
@@ -50,6 +58,29 @@ def _parse_statuses(text: str) -> str:
     return text
 
 
+def _parse_sizes(text: str) -> str:
+    return ",".join(map(str, sizes.parse(text)))
+
+
+# Headers that speak of one message or one connection; a batch has its own.
+_NOT_IN_A_KEY = {
+    "host", "content-length", "content-encoding", "transfer-encoding", "connection", "keep-alive", "upgrade", "te",
+    "trailer", "expect", "proxy-authorization", "accept-encoding", "x-request-id", "traceparent", "tracestate",
+}  # fmt: skip
+
+
+def _check_key_headers(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
+            raise ValueError(f"{name!r} is not a header name")
+        if name.lower() in _NOT_IN_A_KEY:
+            raise ValueError(f"{name!r} belongs to a single message and cannot be shared by a batch")
+    return names
+
+
+_ROW_COSTS: Mapping[str, limits.RowMeasure] = {"bytes": v1.row_sizes, "length": v1.row_lengths}
+
+
 class Settings(BaseSettings):
     """Merges concurrent v1 predict requests into batches for the predictor beside it, and passes on everything else."""
 
@@ -57,38 +88,84 @@ class Settings(BaseSettings):
 
     live: ClassVar[tuple[str, ...]] = (
         "max_batch_size", "max_latency", "timeout", "max_in_flight", "max_queue_instances", "max_queue_bytes",
-        "max_body_bytes", "retry_statuses", "retry_budget", "log_level",
+        "slo", "max_body_bytes", "retry_statuses", "retry_budget", "log_level", "max_batch_bytes", "instance_cost",
+        "max_batch_cost", "allowed_batch_sizes", "small_batch_threshold", "priority_ageing",
     )  # fmt: skip
 
     # --- Batching
     max_batch_size: int = settings.field(
         "Batching",
         "Instances in one call to the predictor, at most; a larger request is split and rejoined.",
-        32, ge=1, le=100_000, validation_alias=pydantic.AliasChoices("max_batch_size", "max-batchsize"),
+        32, ge=1, le=100_000,
     )  # fmt: skip
-    max_latency: float = settings.field(
+    max_latency: float | None = settings.field(
         "Batching",
-        "Milliseconds the oldest request may wait for others; 0: never wait while the predictor is idle.",
-        500.0, ge=0, le=3_600_000,
+        "Milliseconds the oldest request may wait for others; 0: never wait while the predictor is idle. Empty: 500 "
+        "for the window policy; the adaptive policy decides, up to 20.",
+        None, ge=0, le=3_600_000,
     )  # fmt: skip
-    max_in_flight: int = settings.field(
+    policy: Literal["auto", "window", "adaptive"] = settings.field(
         "Batching",
-        "Batches at the predictor at once; 2 hides the network and JSON time of a serial predictor.",
-        1, ge=1, le=1024,
+        "window: a batch leaves when full or --max-latency old; adaptive: when that is best by what was learned. auto: "
+        "window if --max-latency or KServe's --enable-batcher is given, else adaptive.",
+        "auto",
+    )
+    slo: float | None = settings.field(
+        "Batching",
+        "Service objective: milliseconds from arrival to answer. The adaptive policy refuses early what would miss it. "
+        "Empty: none.",
+        None, gt=0, le=3_600_000,
+    )  # fmt: skip
+    max_in_flight: int | None = settings.field(
+        "Batching",
+        "Batches at the predictor at once, at most. Empty: 1 for the window policy (2 hides the network and JSON time "
+        "of a serial predictor); the adaptive policy learns it, up to 8.",
+        None, ge=1, le=1024,
     )  # fmt: skip
     timeout: float = settings.field(
         "Batching",
         "Seconds from arrival until a request is answered 504; a caller may ask for less (carpool-timeout-ms).",
         60.0, gt=0, le=86_400,
     )  # fmt: skip
-    key_headers: settings.CommaList = settings.field(
+    key_headers: Annotated[settings.CommaList, pydantic.AfterValidator(_check_key_headers)] = settings.field(
         "Batching",
         "Headers the predictor sees; only requests that agree in all of them share a batch.",
         ("authorization", "content-type"),
     )
+    max_batch_bytes: int = settings.field(
+        "Batching",
+        "Bytes of request bodies in one batch, at most; a larger request is split, a larger instance travels alone; "
+        "0: no limit. The default is that of --max-body-bytes: who can take any request can take any batch.",
+        64 * _MIB, ge=0,
+    )  # fmt: skip
+    instance_cost: Literal["none", "bytes", "length"] = settings.field(
+        "Batching",
+        "What an instance costs of --max-batch-cost: its bytes, or the length of a JSON array (1 for anything else).",
+        "none",
+    )
+    max_batch_cost: int = settings.field(
+        "Batching",
+        "Cost of all instances in one batch, at most, e.g. tokens; a larger instance travels alone; 0: no limit.",
+        0, ge=0,
+    )  # fmt: skip
+    allowed_batch_sizes: Annotated[str, pydantic.AfterValidator(_parse_sizes)] = settings.field(
+        "Batching",
+        "Sizes the predictor computes with, ascending, e.g. 1,2,4,8,16,32, if it pads others up; a batch leaves at the "
+        "size that costs least per instance, and never above the last. Empty: any size.",
+        "",
+    )
+    small_batch_threshold: int = settings.field(
+        "Batching", "Requests of at most so many instances go before larger ones; 0: in order of arrival.",
+        0, ge=0, le=1_000_000,
+    )  # fmt: skip
+    priority_ageing: float = settings.field(
+        "Batching",
+        "Milliseconds after which a larger request is overtaken no more: by none that came so much later.",
+        1000.0, ge=0, le=3_600_000,
+    )  # fmt: skip
     # --- Overload
     max_queue_instances: int = settings.field(
-        "Overload", "Instances waiting for a batch, at most; beyond it the answer is 429.", 16_384, ge=1, le=1_000_000
+        "Overload", "Instances waiting for a batch, at most; beyond it the answer is 429.", 16_384, ge=1, le=100_000
     )
     max_queue_bytes: int = settings.field(
         "Overload",
@@ -160,29 +237,64 @@ class Settings(BaseSettings):
 
     @pydantic.model_validator(mode="after")
     def _check_together(self) -> Settings:
+        if not self.is_adaptive and self.timeout * 1000 <= self.latency_bound:
+            raise ValueError(
+                f"--timeout ({self.timeout} s) must be longer than --max-latency ({self.latency_bound} ms), or "
+                "requests would time out while they wait for a batch"
+            )
         if self.port == self.admin_port:
             raise ValueError(f"--port and --admin-port must differ; both are {self.port}")
         if self.max_body_bytes > self.max_queue_bytes:
             raise ValueError(
                 f"--max-body-bytes ({self.max_body_bytes}) must not exceed --max-queue-bytes ({self.max_queue_bytes})"
             )
+        allowed = sizes.parse(self.allowed_batch_sizes)
+        if allowed and allowed[-1] > self.max_batch_size:
+            raise ValueError(
+                f"--allowed-batch-sizes ({self.allowed_batch_sizes}) must not exceed --max-batch-size "
+                f"({self.max_batch_size})"
+            )
+        if self.max_batch_cost and self.instance_cost == "none":
+            raise ValueError(f"--max-batch-cost ({self.max_batch_cost}) needs --instance-cost bytes or length")
         if self.quiet_period >= self.grace_period:
             raise ValueError(
                 f"--quiet-period ({self.quiet_period}) must be shorter than --grace-period ({self.grace_period})"
             )
         return self
 
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether the adaptive policy runs: told so, or told neither a latency nor that this is KServe's batcher."""
+        if self.policy != "auto":
+            return self.policy == "adaptive"
+        stands_in_for_kserve = self.enable_batcher and "enable_batcher" in self.model_fields_set
+        return self.max_latency is None and not stands_in_for_kserve
+
+    @property
+    def latency_bound(self) -> float:
+        """The longest voluntary wait in milliseconds."""
+        return _WINDOW_LATENCY if self.max_latency is None else self.max_latency
+
     def core_limits(self) -> limits.Limits:
         """The core's numbers, in its units."""
+        allowed = sizes.parse(self.allowed_batch_sizes)
         return limits.Limits(
-            max_batch_size=self.max_batch_size,
-            max_latency=self.max_latency / 1000,
+            max_batch_size=allowed[-1] if allowed else self.max_batch_size,
+            max_latency=self.latency_bound / 1000,
             timeout=self.timeout,
-            max_in_flight=self.max_in_flight,
+            slo=math.inf if self.slo is None else self.slo / 1000,
+            max_in_flight=self.max_in_flight or (_ADAPTIVE_IN_FLIGHT if self.is_adaptive else 1),
             max_queue_instances=self.max_queue_instances,
             max_queue_bytes=self.max_queue_bytes,
             retry_statuses=retries.Statuses.parse(self.retry_statuses),
             retry_budget=self.retry_budget,
+            max_batch_bytes=self.max_batch_bytes or math.inf,
+            max_batch_cost=self.max_batch_cost or math.inf,
+            row_sizes=v1.row_sizes,
+            row_costs=_ROW_COSTS.get(self.instance_cost) if self.max_batch_cost else None,
+            allowed_sizes=allowed,
+            small_batch_threshold=self.small_batch_threshold,
+            priority_ageing=self.priority_ageing / 1000,
         )
 
     def changed(self, changes: Mapping[str, Any]) -> Settings:
@@ -194,7 +306,9 @@ class Settings(BaseSettings):
         if unknown:
             raise ValueError(f"{', '.join(unknown)} cannot be changed at run time; these can: {', '.join(self.live)}")
         try:
-            return self.model_validate({**self.model_dump(), **changes})
+            # The policy was chosen at the start; a latency given later bounds it, but does not change it.
+            policy = "adaptive" if self.is_adaptive else "window"
+            return self.model_validate({**self.model_dump(), "policy": policy, **changes})
         except pydantic.ValidationError as error:
             raise ValueError("; ".join(settings.problems(type(self), error))) from None
 
@@ -202,7 +316,7 @@ class Settings(BaseSettings):
 def load(argv: Sequence[str]) -> Settings:
     """Settings from the command line and the environment; exits with status 2 and one line if something is wrong."""
     _refuse_agent_duties(argv)
-    return settings.load(Settings, _without_probe_period(argv), _EPILOG)
+    return settings.load(Settings, _in_our_words(argv), _EPILOG)
 
 
 def _refuse_agent_duties(argv: Sequence[str]) -> None:
@@ -214,12 +328,18 @@ def _refuse_agent_duties(argv: Sequence[str]) -> None:
             settings.fail(PROG, f"{name}: this is the batcher only; keep KServe's own agent image for payload logging")
 
 
-def _without_probe_period(argv: Sequence[str]) -> list[str]:
-    """KServe's agent declares --probe-period and never uses it; neither does this program."""
+def _in_our_words(argv: Sequence[str]) -> list[str]:
+    """Spell --max-batchsize our way, and leave out what KServe's agent declares and this program has no use for.
+
+    The other spelling is no alias of the field: an alias would also be an environment variable, without prefix.
+    """
     kept: list[str] = []
     skip = False
     for argument in argv:
-        if not skip and argument.partition("=")[0] != "--probe-period":
+        name, _, value = argument.partition("=")
+        if name == "--max-batchsize":
+            argument = argument.replace(name, "--max-batch-size", 1)
+        if not skip and name != "--probe-period" and not (name in _AGENT_PULLER and value == "false"):
             kept.append(argument)
         skip = not skip and argument == "--probe-period"
     return kept

@@ -19,6 +19,19 @@ _SECONDS = (
 )  # fmt: skip
 _SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
 
+# What the adaptive policy learned; 0 under the window policy.
+_LEARNED = {
+    "service_fixed_seconds": "Learned: working time of a batch, whatever its size.",
+    "service_instance_seconds": "Learned: working time that each instance adds.",
+    "overhead_seconds": "Learned: part of a round trip in which the predictor may work on another batch.",
+    "workers": "Learned: batches the predictor works on at once.",
+    "in_flight_limit": "Batches that may be at the predictor now.",
+    "capacity": "Learned: instances a second with full batches.",
+    "utilisation": "Arrival rate of about the last ten seconds as a share of the capacity.",
+    "predicted_wait_seconds": "Predicted time until a request that came now would be worked on.",
+    "returning_share": "Learned: share of answered callers who send again at once.",
+}
+
 LANES = ("batched", "passthrough")
 
 
@@ -48,6 +61,7 @@ class Metrics:
         self.queued_bytes = gauge("queued_bytes", "Bytes of request bodies waiting for a batch now.")
         self.held_bytes = gauge("held_bytes", "Bytes of request bodies waiting or at the predictor now.")
         self.queues = gauge("queues", "Batch keys with waiting requests now.")
+        self.learned = {name: gauge(name, text) for name, text in _LEARNED.items()}
         self.tunnels = gauge("tunnels", "Upgraded connections (WebSocket) open now.")
         self.ready = gauge("ready", "1 while ready for traffic, else 0, as last asked.")
         self.draining = gauge("draining", "1 from the moment shutdown began.")

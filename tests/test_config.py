@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from sidecar import config
+from sidecar.wire import v1
 
 
 @pytest.fixture(autouse=True)
@@ -27,9 +30,38 @@ def refused(argv, capsys) -> str:
 
 def test_defaults_are_the_documented_ones():
     chosen = config.load([])
-    assert (chosen.max_batch_size, chosen.max_latency, chosen.timeout, chosen.max_in_flight) == (32, 500, 60, 1)
+    assert (chosen.max_batch_size, chosen.max_latency, chosen.timeout, chosen.max_in_flight) == (32, None, 60, None)
     assert (chosen.port, chosen.component_port, chosen.key_headers) == (9081, 8080, ("authorization", "content-type"))
-    assert chosen.core_limits().max_latency == 0.5
+
+
+@pytest.mark.parametrize(
+    ("argv", "policy", "max_latency", "max_in_flight"),
+    [
+        ("", "adaptive", 0.5, 8),
+        ("--max-latency 20", "window", 0.02, 1),
+        ("--max-latency 0", "window", 0.0, 1),
+        ("--enable-batcher", "window", 0.5, 1),
+        ("--enable-batcher --max-batchsize 8", "window", 0.5, 1),
+        ("--enable-batcher --max-latency 100", "window", 0.1, 1),
+        ("--policy adaptive --max-latency 5", "adaptive", 0.005, 8),
+        ("--policy adaptive --enable-batcher", "adaptive", 0.5, 8),
+        ("--policy window", "window", 0.5, 1),
+        ("--max-in-flight 2", "adaptive", 0.5, 2),
+        ("--policy window --max-in-flight 3", "window", 0.5, 3),
+    ],
+)
+def test_who_names_a_latency_gets_the_window_and_who_names_none_the_adaptive_policy(
+    argv, policy, max_latency, max_in_flight
+):
+    chosen = config.load(argv.split())
+    assert chosen.is_adaptive == (policy == "adaptive")
+    assert chosen.core_limits().max_latency == max_latency
+    assert chosen.core_limits().max_in_flight == max_in_flight
+
+
+def test_a_latency_given_at_run_time_does_not_change_the_policy():
+    assert config.load([]).changed({"max_latency": 5}).is_adaptive
+    assert not config.load(["--max-latency", "5"]).changed({"max_latency": None}).is_adaptive
 
 
 @pytest.mark.parametrize(
@@ -42,8 +74,7 @@ def test_defaults_are_the_documented_ones():
     ],
 )
 def test_flags_of_kserves_agent_work_as_they_do_there(argv):
-    argv = [argument for argument in argv.split() if argument != "--enable-puller=false"]
-    chosen = config.load(argv)
+    chosen = config.load(argv.split())
     assert (chosen.component_port, chosen.max_batch_size, chosen.max_latency) == (8081, 30, 100)
     assert chosen.enable_batcher
 
@@ -66,6 +97,13 @@ def test_duties_of_kserves_agent_that_are_not_ours_are_refused_in_words(flag, ca
         (["--port", "9082"], "--port and --admin-port must differ; both are 9082"),
         (["--retry-statuses", "oops"], "'oops' is not 4xx, 5xx or a status from 400 to 599"),
         (["--max-body-bytes", "999999999"], "must not exceed --max-queue-bytes"),
+        (["--allowed-batch-sizes", "4,2"], "got '4,2': '4,2' is not a list of ascending whole numbers from 1"),
+        (["--allowed-batch-sizes", "8,64"], "--allowed-batch-sizes (8,64) must not exceed --max-batch-size (32)"),
+        (["--max-batch-cost", "512"], "--max-batch-cost (512) needs --instance-cost bytes or length"),
+        (["--instance-cost", "tokens"], "got 'tokens': must be 'none', 'bytes' or 'length'"),
+        (["--policy", "window", "--timeout", "0.4"], "--timeout (0.4 s) must be longer than --max-latency (500.0 ms)"),
+        (["--key-headers", "Content-Length"], "'Content-Length' belongs to a single message"),
+        (["--key-headers", "a b"], "'a b' is not a header name"),
         (["--quiet-period", "25"], "must be shorter than --grace-period"),
         (["--log-level", "loud"], "got 'loud': must be 'debug', 'info', 'warning' or 'error'"),
         (["--no-such-flag"], "unrecognized arguments: --no-such-flag"),
@@ -77,6 +115,24 @@ def test_bad_values_give_one_line_that_names_the_field_and_what_is_allowed(argv,
     assert words in refused(argv, capsys)
 
 
+def test_what_a_batch_may_contain_reaches_the_core_in_its_units():
+    argv = "--allowed-batch-sizes 1,4,16 --instance-cost length --max-batch-cost 512 --small-batch-threshold 2"
+    bounds = config.load([*argv.split(), "--priority-ageing", "250", "--max-batch-bytes", "1000"]).core_limits()
+    assert (bounds.allowed_sizes, bounds.max_batch_size) == ((1, 4, 16), 16)
+    assert (bounds.max_batch_bytes, bounds.max_batch_cost, bounds.row_costs) == (1000, 512, v1.row_lengths)
+    assert (bounds.small_batch_threshold, bounds.priority_ageing) == (2, 0.25)
+
+
+def test_a_limit_of_zero_is_none_and_nothing_is_measured_for_it():
+    bounds = config.load(["--max-batch-bytes", "0", "--instance-cost", "bytes"]).core_limits()
+    assert (bounds.max_batch_bytes, bounds.max_batch_cost, bounds.row_costs) == (math.inf, math.inf, None)
+
+
+def test_any_request_that_is_let_in_by_default_makes_a_batch_no_larger_than_others():
+    chosen = config.load([])
+    assert chosen.max_batch_bytes == chosen.max_body_bytes
+
+
 def test_environment_variables_work_and_flags_win(monkeypatch):
     monkeypatch.setenv("CARPOOL_MAX_BATCH_SIZE", "8")
     monkeypatch.setenv("CARPOOL_MAX_LATENCY", "7.5")
@@ -84,6 +140,13 @@ def test_environment_variables_work_and_flags_win(monkeypatch):
     chosen = config.load(["--max-latency", "9"])
     assert (chosen.max_batch_size, chosen.max_latency) == (8, 9)
     assert chosen.key_headers == ("x-tenant", "authorization")
+
+
+@pytest.mark.parametrize("name", ["MAX_BATCH_SIZE", "max-batchsize", "MAX_LATENCY", "PORT", "CARPOOL_MAX_BATCHSIZE"])
+def test_other_programs_variables_are_not_read(name, monkeypatch):
+    monkeypatch.setenv(name, "7")
+    assert config.load([]) == config.Settings()
+    assert config.load([]).max_batch_size == 32
 
 
 def test_a_bad_environment_variable_is_named(monkeypatch, capsys):
@@ -121,7 +184,7 @@ def test_every_setting_says_what_it_is():
 def test_live_settings_can_be_changed_and_others_cannot():
     chosen = config.Settings()
     assert chosen.changed({"max_latency": 5}).max_latency == 5
-    assert chosen.max_latency == 500
+    assert chosen.max_latency is None
     with pytest.raises(ValueError, match="admin_port cannot be changed at run time; these can: max_batch_size"):
         chosen.changed({"admin_port": 1})
     with pytest.raises(ValueError, match=r"--timeout .* got 0: must be greater than 0"):

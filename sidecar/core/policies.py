@@ -1,23 +1,27 @@
 """When a batch leaves.
 
-A policy is asked only while the predictor has a free slot and something waits; it names the queue to cut the next
+A policy is asked only while it allows one more batch in flight and something waits; it names the queue to cut the next
 batch from, or says until when to wait. It never seals a batch: requests keep joining until the moment it goes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
+from sidecar import errors
+from sidecar.core import sizes
 from sidecar.core.backlog import Backlog, Queue
 from sidecar.core.limits import Limits
-from sidecar.core.model import Batch
+from sidecar.core.model import Batch, Request
 
 
 class Release(NamedTuple):
-    """Cut a batch from `queue` now; `reason` is one of `full`, `due`, `idle`."""
+    """Cut a batch from `queue` now, of at most `rows` instances (None: as many as fit); `reason` says why it goes."""
 
     queue: Queue
     reason: str
+    rows: int | None = None
 
 
 class Wait(NamedTuple):
@@ -26,19 +30,50 @@ class Wait(NamedTuple):
     until: float | None
 
 
+class Drop(NamedTuple):
+    """Refuse this waiting request with this error, then ask again."""
+
+    request: Request
+    error: errors.CarpoolError
+
+
+Decision = Release | Wait | Drop
+
+
 class Policy(Protocol):
-    """The seat of a dispatch rule. The scheduler tells it what happened and asks what to do."""
+    """The seat of a dispatch rule. The scheduler tells it what happened and asks what to do; times are in seconds."""
 
-    def choose(self, backlog: Backlog, in_flight: int, now: float) -> Release | Wait:
-        """Decide with `in_flight` batches at the predictor and at least one slot free; the backlog is not empty."""
+    @property
+    def max_in_flight(self) -> int:
+        """How many batches may be at the predictor now."""
         ...
 
-    def completed(self, batch: Batch, in_flight: int, now: float) -> None:
-        """A batch came back with predictions, after which `in_flight` others are still out."""
+    def refusal(self, request: Request, backlog: Backlog, now: float) -> errors.CarpoolError | None:
+        """Why a request that would fit should be refused at once, or None."""
         ...
 
-    def troubled(self, batch: Batch, now: float) -> None:
+    def choose(self, backlog: Backlog, now: float) -> Decision:
+        """What to do with a free slot; the backlog is not empty."""
+        ...
+
+    def arrived(self, request: Request, now: float) -> None:
+        """A request was put into the backlog."""
+        ...
+
+    def sent(self, batch: Batch, now: float) -> None:
+        """A batch left, by this policy's choice or as a retry."""
+        ...
+
+    def completed(self, batch: Batch, now: float) -> None:
+        """A batch came back with predictions."""
+        ...
+
+    def troubled(self, batch: Batch, error: errors.CarpoolError, now: float) -> None:
         """A batch failed."""
+        ...
+
+    def learned(self, backlog: Backlog, now: float) -> Mapping[str, float]:
+        """What the policy knows about the predictor and its callers, by name, in base units."""
         ...
 
 
@@ -47,29 +82,46 @@ class Window:
 
     A batch is due when its queue holds `max_batch_size` instances or its oldest request has waited `max_latency`
     since it arrived. With `max_latency` 0 nothing ever waits for a free predictor. Among queues that are due the one
-    with the oldest head goes first, so that a busy key cannot starve a quiet one.
+    with the oldest head goes first, so that a busy key cannot starve a quiet one. It learns nothing.
     """
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
 
-    def choose(self, backlog: Backlog, in_flight: int, now: float) -> Release | Wait:
+    @property
+    def max_in_flight(self) -> int:
+        return self._limits.max_in_flight
+
+    def refusal(self, request: Request, backlog: Backlog, now: float) -> errors.CarpoolError | None:
+        return None
+
+    def choose(self, backlog: Backlog, now: float) -> Decision:
         oldest = backlog.oldest()
         if oldest is None:
             return Wait(None)
         due_at = oldest.head.arrived + self._limits.max_latency
         if now >= due_at:
-            return Release(oldest, self._reason(oldest))
+            queue = backlog.due(now, self._limits.max_latency) or oldest
+            return self._release(queue, "due" if self._limits.max_latency else "idle")
         full = backlog.full()
-        return Wait(due_at) if full is None else Release(full, "full")
+        return Wait(due_at) if full is None else self._release(full, "full")
 
-    def completed(self, batch: Batch, in_flight: int, now: float) -> None:
-        """A window learns nothing."""
+    def arrived(self, request: Request, now: float) -> None:
+        pass
 
-    def troubled(self, batch: Batch, now: float) -> None:
-        """A window learns nothing."""
+    def sent(self, batch: Batch, now: float) -> None:
+        pass
 
-    def _reason(self, queue: Queue) -> str:
-        if queue.rows >= self._limits.max_batch_size:
-            return "full"
-        return "due" if self._limits.max_latency else "idle"
+    def completed(self, batch: Batch, now: float) -> None:
+        pass
+
+    def troubled(self, batch: Batch, error: errors.CarpoolError, now: float) -> None:
+        pass
+
+    def learned(self, backlog: Backlog, now: float) -> Mapping[str, float]:
+        return {}
+
+    def _release(self, queue: Queue, reason: str) -> Release:
+        allowed = self._limits.allowed_sizes
+        rows = sizes.best_size(queue.next_rows, allowed) if allowed else None
+        return Release(queue, "full" if queue.is_full else reason, rows)

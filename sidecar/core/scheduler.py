@@ -8,7 +8,7 @@ its `Dispatch` is returned. After every call, arrange to call `poll()` at `next_
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sidecar import errors
@@ -17,8 +17,8 @@ from sidecar.core.admission import Admission
 from sidecar.core.backlog import Backlog
 from sidecar.core.deadlines import Deadlines
 from sidecar.core.limits import Limits
-from sidecar.core.model import Answer, Batch, Dispatch, Effect, Part, Piece, Refuse, Request
-from sidecar.core.policies import Policy, Release
+from sidecar.core.model import Abandon, Answer, Batch, Dispatch, Effect, Part, Piece, Refuse, Request
+from sidecar.core.policies import Decision, Drop, Policy, Release, Wait
 
 
 class Scheduler:
@@ -37,6 +37,7 @@ class Scheduler:
         self.admission = Admission(limits)
         self.in_flight: set[Batch] = set()
         self.draining = False
+        self._aborted = False
         self._clock = clock
         self._new_id = new_id
         self._retries: deque[Batch] = deque()
@@ -49,25 +50,33 @@ class Scheduler:
 
     def submit(self, request: Request) -> Sequence[Effect]:
         """Accept a request, or refuse it at once (`Overloaded`, `PayloadTooLarge`, `Draining`)."""
-        error = self.admission.refusal(request, self.backlog, self.draining)
-        if error is not None:
-            return (Refuse(request, error),)
         now = self._clock()
-        self._sequence += 1
-        request.sequence = self._sequence
         request.arrived = now
         request.deadline = now + min(request.timeout or self.limits.timeout, self.limits.timeout)
+        request.goal = min(request.deadline, now + self.limits.slo)
+        error = self.admission.refusal(request, self.backlog, self.draining)
+        error = error or self.policy.refusal(request, self.backlog, now)
+        if error is not None:
+            return (Refuse(request, error),)
+        self._sequence += 1
+        request.sequence = self._sequence
         request.open = True
         self.admission.admit(request)
         self._deadlines.add(request)
         self.backlog.add(request)
+        self.policy.arrived(request, now)
         return self._step(now)
 
     def cancel(self, request: Request) -> Sequence[Effect]:
-        """The caller left. What still waits is dropped, what already travels is ignored when it comes back."""
-        if request.open:
-            self._close(request)
-        return self._step(self._clock())
+        """The caller left. What still waits is dropped, what already travels is ignored when it comes back.
+
+        A batch that nobody waits for any more is abandoned: its slot is for those who do wait.
+        """
+        if not request.open:
+            return ()
+        self._close(request)
+        orphans = [batch for batch in self.in_flight if not any(part.request.open for part in batch.parts)]
+        return [*self._step(self._clock()), *map(Abandon, orphans)]
 
     def done(self, batch: Batch, predictions: Sequence[Any]) -> Sequence[Effect]:
         """The predictor answered. A wrong number of predictions fails this batch, and only this batch."""
@@ -77,7 +86,7 @@ class Scheduler:
         now = self._clock()
         self.in_flight.remove(batch)
         self.admission.observe(batch, now)
-        self.policy.completed(batch, len(self.in_flight), now)
+        self.policy.completed(batch, now)
         effects = list(self._step(now))
         offset = 0
         for request, start, stop in batch.parts:
@@ -96,20 +105,18 @@ class Scheduler:
         now = self._clock()
         batch.error = error
         self.in_flight.remove(batch)
-        self.policy.troubled(batch, now)
+        self.policy.troubled(batch, error, now)
         parts = [part for part in batch.parts if part.request.open]
-        refused: Sequence[Part] = ()
         if isinstance(error, errors.UpstreamClosed) and batch.reason != "closed":
             self._retry(parts, "closed")
-        elif self._can_isolate(parts, error):
-            first, second = retries.halves(parts)
-            self._retry(second, "isolate")
-            self._retry(first, "isolate")
-        else:
-            refused = parts
-        for part in refused:
+            return self._step(now)
+        if len(batch.parts) > 1 and self._is_isolated(error):
+            if self._isolate(parts):
+                return self._step(now)
+            error = errors.NotIsolated()
+        for part in parts:
             self._close(part.request)
-        return [*self._step(now), *(Refuse(part.request, error) for part in refused)]
+        return [*self._step(now), *(Refuse(part.request, error) for part in parts)]
 
     def poll(self) -> Sequence[Effect]:
         """Time passed: refuse what is too late, dispatch what is due."""
@@ -126,8 +133,8 @@ class Scheduler:
         return self._step(self._clock())
 
     def abort(self, error: errors.CarpoolError) -> Sequence[Effect]:
-        """Give up everything that is still open: its callers get `error`."""
-        self.draining = True
+        """Give up everything that is still open: its callers get `error`, and nothing is sent any more."""
+        self.draining = self._aborted = True
         requests = list(self._deadlines)
         for request in requests:
             self._close(request)
@@ -148,6 +155,10 @@ class Scheduler:
             return expiry
         return min(self._wake, expiry)
 
+    def learned(self) -> Mapping[str, float]:
+        """What the policy has learned, by name, in base units."""
+        return self.policy.learned(self.backlog, self._clock())
+
     @property
     def idle(self) -> bool:
         """Whether every accepted request has been answered and no batch is out."""
@@ -157,30 +168,40 @@ class Scheduler:
 
     def _step(self, now: float) -> Sequence[Effect]:
         self._wake = None
-        if not self.backlog and not self._retries:
+        if self._aborted or not (self.backlog or self._retries):
             return ()
         effects: list[Effect] = []
-        while len(self.in_flight) < self.limits.max_in_flight:
-            batch = self._next_retry() or self._next_batch(now)
+        while len(self.in_flight) < self.policy.max_in_flight:
+            batch = self._next_retry() or self._next_batch(now, effects)
             if batch is None:
                 break
             batch.dispatched = now
             self.in_flight.add(batch)
+            self.policy.sent(batch, now)
             effects.append(Dispatch(batch))
         return effects
 
-    def _next_batch(self, now: float) -> Batch | None:
-        if not self.backlog:
-            return None
-        choice = self.policy.choose(self.backlog, len(self.in_flight), now)
-        oldest = self.backlog.oldest()
-        if not isinstance(choice, Release) and self.draining and oldest is not None:
-            choice = Release(oldest, "drain")
-        if not isinstance(choice, Release):
-            self._wake = choice.until
-            return None
-        self._budget.earn(self.limits.retry_budget)
-        return Batch(self._new_id(), choice.queue.key, self.backlog.take(choice.queue), choice.reason)
+    def _next_batch(self, now: float, effects: list[Effect]) -> Batch | None:
+        while self.backlog:
+            decision = self._decide(now)
+            if isinstance(decision, Drop):
+                self._close(decision.request)
+                effects.append(Refuse(decision.request, decision.error))
+            elif isinstance(decision, Wait):
+                self._wake = decision.until
+                return None
+            else:
+                self._budget.earn(self.limits.retry_budget)
+                parts = self.backlog.take(decision.queue, decision.rows)
+                return Batch(self._new_id(), decision.queue.key, parts, decision.reason)
+        return None
+
+    def _decide(self, now: float) -> Decision:
+        decision = self.policy.choose(self.backlog, now)
+        if isinstance(decision, Wait) and self.draining:
+            first = self.backlog.first()
+            return decision if first is None else Release(first, "drain")
+        return decision
 
     def _next_retry(self) -> Batch | None:
         while self._retries:
@@ -194,13 +215,20 @@ class Scheduler:
         if parts:
             self._retries.appendleft(Batch(self._new_id(), parts[0].request.key, parts, reason))
 
-    def _can_isolate(self, parts: Sequence[Part], error: errors.CarpoolError) -> bool:
-        return (
-            isinstance(error, errors.UpstreamStatus)
-            and error.status in self.limits.retry_statuses
-            and len(parts) > 1
-            and self._budget.spend(2)
-        )
+    def _is_isolated(self, error: errors.CarpoolError) -> bool:
+        # An answer that cannot be read is one row's fault as often as not: NaN, half an emoji, a row left out.
+        if isinstance(error, errors.UpstreamBroken):
+            return True
+        return isinstance(error, errors.UpstreamStatus) and error.status in self.limits.retry_statuses
+
+    def _isolate(self, parts: Sequence[Part]) -> bool:
+        """Send the members of a rejected batch again, by halves; False if the budget does not allow it."""
+        groups = retries.halves(parts)
+        if not self._budget.spend(len(groups)):
+            return False
+        for group in reversed(groups):
+            self._retry(group, "isolate")
+        return True
 
     def _close(self, request: Request) -> None:
         """The request's last moment: it is answered, refused or cancelled."""

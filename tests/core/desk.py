@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 from sidecar import errors
@@ -16,13 +16,17 @@ class Desk:
     Requests are named; their rows are `name/0`, `name/1`, …, and the fake predictor answers each row with itself.
     """
 
-    def __init__(self, **limits: Any) -> None:
+    def __init__(
+        self, policy: Callable[[core_limits.Limits], policies.Policy] = policies.Window, **limits: Any
+    ) -> None:
         self.now = 1000.0
         self.limits = core_limits.Limits(**limits)
         self._ids = 0
-        self.core = scheduler.Scheduler(self.limits, policies.Window(self.limits), lambda: self.now, self._new_id)
+        self.policy = policy(self.limits)
+        self.core = scheduler.Scheduler(self.limits, self.policy, lambda: self.now, self._new_id)
         self.out: list[model.Batch] = []
         self.sent: list[model.Batch] = []
+        self.abandoned: list[model.Batch] = []
         self.answers: dict[str, list[str]] = {}
         self.answer_ids: dict[str, list[str]] = {}
         self.refusals: dict[str, errors.CarpoolError] = {}
@@ -80,6 +84,10 @@ class Desk:
                     assert len(self._bodies[batch]) == batch.rows
                     self.out.append(batch)
                     self.sent.append(batch)
+                case model.Abandon(batch):
+                    self.out.remove(batch)
+                    self.abandoned.append(batch)
+                    self.do(self.core.failed(batch, errors.Abandoned()))
                 case model.Answer(request, pieces):
                     assert request.tag not in self.answers, "answered twice"
                     self.answers[request.tag] = [row for piece in pieces for row in piece.predictions]

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import hypothesis.strategies as st
 from hypothesis import given, settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from sidecar import errors
+from sidecar.core import model
 from tests.core.desk import Desk
+
+AGEING = 0.3
+RETRIES = ("isolate", "closed")  # batches formed when the limits may have been others
 
 ERRORS = st.sampled_from(
     [
@@ -21,6 +27,11 @@ ERRORS = st.sampled_from(
 )
 
 
+def costs(rows: list[str], start: int, stop: int) -> list[int]:
+    """Row `name/i` costs 0 to 4, as its number says."""
+    return [int(row.rpartition("/")[2]) * 7 % 5 for row in rows[start:stop]]
+
+
 class AnyHistory(RuleBasedStateMachine):
     """Every request gets exactly one outcome, and a predicted one gets its own rows, all of them, in order."""
 
@@ -28,8 +39,14 @@ class AnyHistory(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.desk = Desk(max_batch_size=4, max_latency=0.5, max_in_flight=2, max_queue_instances=40, timeout=5.0)
+        self.desk = Desk(
+            max_batch_size=4, max_latency=0.5, max_in_flight=2, max_queue_instances=40, timeout=5.0,
+            row_costs=costs, priority_ageing=AGEING,
+        )  # fmt: skip
         self.cap = 4
+        self.checked = 0  # how many batches were looked at
+        self.left: set[str] = set()  # requests whose first rows left
+        self.small: set[str] = set()
         self.cancelled: set[str] = set()
         self.count = 0
 
@@ -42,7 +59,9 @@ class AnyHistory(RuleBasedStateMachine):
     def submit(self, rows: int, key: str, timeout: float | None) -> str:
         self.count += 1
         name = f"r{self.count}"
-        self.desk.submit(name, rows, key, timeout)
+        if rows <= self.desk.limits.small_batch_threshold:
+            self.small.add(name)
+        self.desk.submit(name, rows, key, timeout, size=sum(len(f"{name}/{i}") for i in range(rows)))
         return name
 
     @rule(name=consumes(names))
@@ -72,9 +91,17 @@ class AnyHistory(RuleBasedStateMachine):
             self.desk.out.remove(batch)
             self.desk.do(self.desk.core.done(batch, ["wrong"] * max(0, batch.rows + surplus)))
 
-    @rule(size=st.integers(1, 8), latency=st.sampled_from([0.0, 0.1, 0.5]), in_flight=st.integers(1, 3))
-    def change_limits(self, size: int, latency: float, in_flight: int) -> None:
+    @rule(
+        size=st.integers(1, 8),
+        latency=st.sampled_from([0.0, 0.1, 0.5]),
+        in_flight=st.integers(1, 3),
+        room=st.sampled_from([math.inf, 25, 12, 1]),
+        budget=st.sampled_from([math.inf, 9, 5, 1]),
+        small=st.integers(0, 4),
+    )
+    def change_limits(self, size: int, latency: float, in_flight: int, room: float, budget: float, small: int) -> None:
         limits = self.desk.limits
+        limits.max_batch_bytes, limits.max_batch_cost, limits.small_batch_threshold = room, budget, small
         limits.max_batch_size, limits.max_latency, limits.max_in_flight = size, latency, in_flight
         self.cap = max(self.cap, size)
         self.desk.do(self.desk.core.limits_changed())
@@ -86,9 +113,47 @@ class AnyHistory(RuleBasedStateMachine):
             assert {part.request.key for part in batch.parts} == {batch.key}
 
     @invariant()
+    def batches_keep_their_budgets_and_their_order(self) -> None:
+        for batch in self.desk.sent[self.checked :]:
+            if batch.reason not in RETRIES:
+                self.check_budgets(batch.rows, self.desk.rows_of(batch))
+                self.check_order(batch)
+        self.checked = len(self.desk.sent)
+
+    def check_budgets(self, count: int, rows: list[str]) -> None:
+        """Only an instance that is over a limit by itself exceeds it, alone."""
+        limits = self.desk.limits
+        assert count <= limits.max_batch_size
+        assert count == 1 or sum(map(len, rows)) <= limits.max_batch_bytes
+        assert count == 1 or sum(costs(rows, 0, count)) <= limits.max_batch_cost
+
+    def check_order(self, batch: model.Batch) -> None:
+        """First in, first out inside a priority and key; small ones overtake, but only for a while."""
+        for request, _, _ in batch.parts:
+            if request.tag not in self.left:
+                self.left.add(request.tag)
+                for other in self.overtaken_by(request):
+                    assert request.tag in self.small
+                    assert other.tag not in self.small
+                    assert request.arrived < other.arrived + AGEING
+
+    def overtaken_by(self, request: model.Request) -> list[model.Request]:
+        return [
+            other
+            for other in self.desk.requests.values()
+            if other.open
+            and other.key == request.key
+            and other.sequence < request.sequence
+            and other.tag not in self.left
+        ]
+
+    @invariant()
     def the_books_balance(self) -> None:
         core = self.desk.core
         requests = self.desk.requests.values()
+        assert core.backlog.size == sum(
+            request.size_queued for request in requests if request.open and request.rows_queued
+        )
         assert core.backlog.rows == sum(request.rows_queued for request in requests if request.open)
         assert core.admission.held == sum(request.size for request in requests if request.open)
         assert len(core.in_flight) == len(self.desk.out)
@@ -109,6 +174,7 @@ class AnyHistory(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.desk.do(self.desk.core.drain())
         self.desk.answer_all()
+        self.batches_keep_their_budgets_and_their_order()
         assert self.desk.core.idle
         assert self.desk.core.admission.held == 0
         outcomes = set(self.desk.answers) | set(self.desk.refusals) | self.cancelled

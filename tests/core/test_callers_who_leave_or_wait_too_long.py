@@ -33,6 +33,19 @@ def test_cancelled_caller_does_not_disturb_its_batch_mates(desk):
     assert desk.refusals == {}
 
 
+def test_a_batch_that_nobody_waits_for_any_more_gives_its_slot_to_those_who_do(desk):
+    for name in "abcd":
+        desk.submit(name)
+    desk.submit("next", key="other")
+    for name in "abc":
+        desk.cancel(name)
+    assert desk.abandoned == []
+    desk.cancel("d")
+    assert desk.abandoned == [desk.sent[0]]
+    desk.pass_time(0.5)
+    assert desk.members(desk.out[0]) == ["next"]
+
+
 def test_cancelling_the_oldest_moves_the_deadline_to_the_next_one(desk):
     desk.submit("old")
     desk.pass_time(0.3)
@@ -105,5 +118,5 @@ def test_memory_follows_open_requests_not_past_ones(desk_of, leavers):
         desk.submit(str(i), key=i)
         desk.cancel(str(i))
     assert len(desk.core._deadlines) < 150
-    assert len(desk.core.backlog._by_age) < 150
+    assert len(desk.core.backlog._large.heap) < 150
     assert len(desk.core.backlog) == 1

@@ -56,6 +56,49 @@ def test_retries_stop_when_the_budget_is_spent_and_everybody_still_gets_an_answe
     assert calls == 40 + 100
 
 
+def test_with_the_budget_spent_nobody_is_given_the_culprits_error(desk_of):
+    """Its words may quote another caller's data, and the mates did nothing wrong: they may send again."""
+    desk = desk_of(max_batch_size=4, retry_budget=0.0)
+    desk.core._budget.tokens = 0
+    for name in "abcd":
+        desk.submit(name)
+    desk.fail(status(422))
+    assert {type(error) for error in desk.refusals.values()} == {errors.NotIsolated}
+    assert {error.status for error in desk.refusals.values()} == {503}
+
+
+def test_the_mates_of_a_culprit_who_left_are_not_given_its_error(desk):
+    for name in ("bad", "good"):
+        desk.submit(name)
+    desk.pass_time(0.5)
+    desk.cancel("bad")
+    desk.fail(status(400))
+    assert desk.refusals == {}
+    assert desk.members(desk.out[0]) == ["good"]
+    desk.answer()
+    assert desk.answers == {"good": ["good/0"]}
+
+
+def test_regular_batches_earn_retries_up_to_the_burst(desk_of):
+    desk = desk_of(max_batch_size=1, max_latency=0.0, retry_budget=2.0)
+    desk.core._budget.tokens = 0
+    desk.submit("a")
+    assert desk.core._budget.tokens == 2
+    for number in range(100):
+        desk.answer()
+        desk.submit(str(number))
+    assert desk.core._budget.tokens == 100
+
+
+def test_a_half_whose_connection_closed_is_sent_once_more(desk):
+    for name in "abcd":
+        desk.submit(name)
+    desk.fail(status(400))
+    desk.fail(errors.UpstreamClosed())
+    assert desk.reasons == ["full", "isolate", "closed"]
+    assert desk.members(desk.out[0]) == ["a", "b"]
+
+
 def test_server_errors_are_not_retried_unless_the_setting_says_so(desk, desk_of):
     for name in "abcd":
         desk.submit(name)
@@ -103,9 +146,27 @@ def test_upstream_with_wrong_row_count_fails_that_batch_only(desk_of):
     desk.out.remove(first)
     desk.do(desk.core.done(first, ["only one"]))
     desk.answer(second)
-    assert {name: type(error) for name, error in desk.refusals.items()} == dict.fromkeys("ab", errors.UpstreamBroken)
-    assert "1 predictions for 2 instances" in str(desk.refusals["a"])
     assert set(desk.answers) == set("cd")
+    assert "1 predictions for 2 instances" in str(first.error)
+    run_with_miscount(desk, "b")
+    assert {name: type(error) for name, error in desk.refusals.items()} == {"b": errors.UpstreamBroken}
+    assert set(desk.answers) == set("acd")
+
+
+def run_with_miscount(desk, culprit):
+    """The predictor leaves one caller's rows out of its answers."""
+    while desk.out:
+        batch = desk.out.pop(0)
+        rows = [row for row in desk.rows_of(batch) if row.partition("/")[0] != culprit]
+        desk.do(desk.core.done(batch, rows))
+
+
+def test_an_answer_that_cannot_be_read_spoils_only_its_own_request(desk):
+    for name in "abcd":
+        desk.submit(name)
+    run_with_poison(desk, {"c"}, errors.UpstreamBroken())
+    assert set(desk.refusals) == {"c"}
+    assert set(desk.answers) == set("abd")
 
 
 def test_members_who_left_are_not_sent_again(desk):

@@ -70,3 +70,65 @@ def test_abort_answers_everybody_who_is_still_open(desk):
     assert set(desk.refusals) == set("abcdef")
     assert desk.core.admission.held == 0
     assert desk.core.backlog.rows == 0
+    desk.submit("after")
+    assert isinstance(desk.refusals["after"], errors.Draining)
+    assert desk.sizes == [4]
+    desk.answer()
+    assert desk.core.idle
+    assert desk.answers == {}
+
+
+def test_drain_uses_all_slots_at_once(desk_of):
+    desk = desk_of(max_in_flight=2, max_latency=100.0)
+    desk.submit("a", key="one")
+    desk.submit("b", key="two")
+    desk.do(desk.core.drain())
+    assert len(desk.out) == 2
+
+
+def test_retry_after_takes_size_of_batches_and_slots_into_account_and_has_an_end(desk_of):
+    desk = desk_of(max_batch_size=2, max_latency=0.0, max_in_flight=2, max_queue_instances=40)
+    for number in range(4):
+        desk.submit(f"first-{number}")
+    desk.pass_time(2.0)
+    desk.answer_all()
+    for number in range(43):
+        desk.submit(str(number))
+    late = desk.submit("late")
+    assert late.open is False
+    assert 20 <= desk.refusals["late"].retry_after <= 40
+    slow = desk_of(max_batch_size=1, max_latency=0.0, max_queue_instances=100, timeout=10_000.0)
+    slow.submit("first")
+    slow.pass_time(500.0)
+    slow.answer()
+    for number in range(102):
+        slow.submit(str(number))
+    assert slow.refusals["101"].retry_after == 60
+
+
+def test_an_answered_request_lets_its_payload_go(desk):
+    desk.submit("a")
+    desk.pass_time(0.5)
+    desk.answer()
+    assert desk.requests["a"].payload is None
+
+
+def test_a_batch_leaves_before_refusals_are_told(desk):
+    desk.submit("hasty", timeout=0.5)
+    desk.submit("patient")
+    desk.now += 0.5
+    effects = desk.core.poll()
+    assert [type(effect).__name__ for effect in effects] == ["Dispatch", "Refuse"]
+
+
+def test_queued_bytes_follow_what_waits(desk):
+    desk.submit("big", rows=6, size=60)
+    desk.submit("small", size=7)
+    assert desk.core.backlog.size == 67
+    desk.answer()
+    desk.pass_time(0.5)
+    assert desk.sizes == [4, 3]
+    assert desk.core.backlog.size == 0
+    desk.submit("x", size=5, key="other")
+    desk.cancel("x")
+    assert desk.core.backlog.size == 0

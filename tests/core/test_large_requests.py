@@ -61,7 +61,6 @@ def test_batch_size_is_a_hard_cap(desk):
 def test_cancelling_a_split_request_drops_the_rest_of_it(desk):
     desk.submit("big", rows=10)
     desk.cancel("big")
-    desk.answer()
     desk.pass_time(5)
     assert desk.sizes == [4]
     assert desk.core.idle

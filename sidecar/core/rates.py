@@ -1,0 +1,27 @@
+"""How many instances arrive a second, as of lately."""
+
+from __future__ import annotations
+
+import math
+
+from sidecar.core import tuning
+
+
+class Rate:
+    """An exponentially decaying count: what came `tuning.RATE_SECONDS` ago counts a third."""
+
+    def __init__(self) -> None:
+        self._count = 0.0
+        self._at = float("-inf")
+
+    def add(self, count: int, now: float) -> None:
+        """So many came."""
+        self._count = self._faded(now) + count
+        self._at = now
+
+    def per_second(self, now: float) -> float:
+        """The rate now."""
+        return self._faded(now) / tuning.RATE_SECONDS
+
+    def _faded(self, now: float) -> float:
+        return self._count * math.exp(min(0.0, self._at - now) / tuning.RATE_SECONDS)

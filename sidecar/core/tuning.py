@@ -1,0 +1,83 @@
+"""Every constant of the adaptive policy, with its reason. Units: seconds, unless it is a plain number.
+
+The figures behind them come from the simulator (`make sim`); change one here, run it, and look at all cells.
+"""
+
+from __future__ import annotations
+
+# Weight of a sample after one more has come: about the last 33 batches decide, so a predictor that becomes three times
+# slower is known within a second, and one odd batch changes little.
+FORGETTING = 0.97
+
+# Weight of the newest sample in running means: the last ten or so decide.
+EWMA = 0.2
+
+# Weight of the newest squared residual: slower than the model itself, for a variance needs more samples than a mean.
+SPREAD_WEIGHT = 0.05
+
+# So many samples in a row that are off by this factor less one, on the same side, are not noise: the predictor has
+# changed (a cold start is over, a neighbour has moved in), and most of what was learned is let go.
+SURPRISE = 0.5
+SURPRISES = 4
+KEPT_AFTER_CHANGE = 0.02
+
+# Below so many samples a model is not trusted.
+ENOUGH = 5
+
+# Predictions that must hold (deadlines) add so many standard deviations, but never more than half.
+Z = 2.0
+LARGEST_MARGIN = 0.5
+
+# A predictor that has had nothing to do for so long gets the next request, even one that seems too late: a model that
+# is wrong and turns everybody away would never learn better.
+DROUGHT = 0.25
+
+# Longest voluntary wait for callers that were just answered and are expected back. Longer holds never paid in any
+# cell: whoever is not back by then is not coming back as a group.
+HOLD_MAX = 0.020
+
+# Part of the gain a hold must promise before it is made; below 1 because an expectation may fail.
+HOLD_GAIN = 0.75
+
+# An expected return is late by at most this factor of its usual offset.
+HOLD_STRETCH = 1.25
+
+# Shortest span in which an arrival counts as the return of an answered caller.
+RETURN_SPAN = 0.001
+
+# Timers shorter than this cost more than they save.
+SHORTEST_WAIT = 0.00001
+
+# A round trip this much above its prediction, so many times in a row, is trouble.
+SLOW_FACTOR = 1.5
+SLOW_TIMES = 3
+
+# Pause after the predictor refused or reset a connection; doubles up to the longest, ends with the first success.
+BACKOFF_FIRST = 0.05
+BACKOFF_LONGEST = 1.0
+
+# Learning how many batches the predictor works on at once. A batch that leaves beside others is compared with what one
+# worker more, and one worker less, would have made of it; the log-likelihood ratios of such comparisons are summed up
+# (Wald's sequential test). The bounds make a wrong step about as likely as e to the minus that. Now and then a batch
+# is sent early to have something to compare. No single batch counts for more than a bound.
+PROBE_EVERY = 24
+PROBE_SELDOM = 1000
+EVIDENCE_FOR_MORE = 6.0
+EVIDENCE_FOR_FEWER = 6.0
+EVIDENCE_OF_ONE = 2.0
+LEAST_SPREAD = 0.1
+LEAST_DIFFERENCE = 0.25
+MOST_WORKERS = 16
+
+# What one batch takes alone is the yardstick for all of this. A predictor that is never idle is let run dry once in so
+# many batches, to measure it anew.
+LONE_EVERY = 200
+LONE_AT_FIRST = 1
+
+# Until so many comparisons left the number of workers as it was, full batches may go two further than it allows. A
+# serial predictor works on them one after the other, as it would anyway; a parallel one shows itself.
+JUDGED_ENOUGH = 16
+EXPLORE = 2
+
+# The arrival rate that is shown (not decided by) is that of about the last ten seconds.
+RATE_SECONDS = 10.0
