@@ -53,6 +53,10 @@ type: $(VENV)/.tests ## check types
 bench: $(VENV)/.tests ## measure throughput, latency, CPU and memory of the sidecar
 	@$(py) -m tests.bench $(ARGS)
 
+.PHONY: sim
+sim: $(VENV)/.tests ## simulate the policies and their rivals: tables, charts, promises (ARGS=--quick for a rough look)
+	@$(py) -m tests.sim $(ARGS)
+
 # Each file is held to the versions of the ones before it, so that all three can share one environment.
 compile = $(uv) pip compile --quiet --python $(py) --universal --python-version 3.11 --generate-hashes \
   --no-annotate --custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade)

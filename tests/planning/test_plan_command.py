@@ -1,0 +1,86 @@
+"""`carpool-sidecar plan`: an answer a person enjoys, one a program can read, and clear words for bad input."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sidecar import cli
+from sidecar.planning import command, planner
+
+ASK = ["plan", "--rate", "3000", "--slo", "100", "--service", "10+0.1n"]
+
+
+def run(argv: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[object, str, str]:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(argv)
+    printed = capsys.readouterr()
+    return caught.value.code, printed.out, printed.err
+
+
+def test_answer_names_the_pods_and_shows_one_fewer_and_head_room(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(ASK, capsys)
+    assert code == 0
+    assert out.startswith("2 pods for 3,000 requests/s, 99 % of them answered within 100 ms.\n")
+    rows = {line.split()[0]: line for line in out.splitlines() if line.startswith(("too few", "plan", "head-room"))}
+    assert rows["too"].split()[2:5] == ["1", "3,000", "124%"]
+    assert rows["plan"].split()[1:4] == ["2", "1,500", "62%"]
+    assert rows["head-room"].split()[1:3] == ["3", "1,000"]
+    assert "1 pod: asked for 124% of what full batches can do" in out
+    assert "3 pods: room for 50% more requests, or for 1 pod out of service." in out
+    assert "Simulated " in out
+    assert max(map(len, out.splitlines())) <= 120
+    assert all(line.startswith("simulating ") for line in err.splitlines())
+
+
+def test_json_has_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    more = ["--json", "--balancer", "round-robin", "--share", "0.95"]
+    assert command.main([*ASK[1:], *more], planner.Effort(short=5_000, long=20_000)) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["pods"], answer["fewer"]["pods"], answer["more"]["pods"]) == (2, 1, 3)
+    assert (answer["slo_ms"], answer["share"], answer["balancer"]) == (100, 0.95, "round-robin")
+    assert answer["chosen"]["in_time"] >= 0.95 > answer["fewer"]["in_time"]
+    assert 10 < answer["chosen"]["p50_ms"] < answer["chosen"]["p99_ms"] < 100
+    assert answer["simulated_requests"] > 30_000
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        (["--rate", "0"], "--rate: got '0': must be a number from 0.001 to 1,000,000,000"),
+        (["--rate", "many"], "--rate: got 'many'"),
+        (["--rate", "nan"], "--rate: got 'nan'"),
+        (["--slo", "-1"], "--slo: got '-1'"),
+        (["--slo", "10"], "longer than the objective of 10 ms: no number of pods helps"),
+        (["--service", "10-n"], "--service: '10-' is not a number of milliseconds; allowed: "),
+        (["--share", "1"], "--share: got '1': must be a number from 0.5 to 0.999"),
+        (["--max-batch-size", "0"], "--max-batch-size: got '0': must be a whole number from 1 to 10,000"),
+        (["--max-batch-size", "1.5"], "--max-batch-size: got '1.5'"),
+        (["--workers", "0"], "--workers: got '0'"),
+        (["--noise", "-0.1"], "--noise: got '-0.1'"),
+        (["--overhead", "inf"], "--overhead: got 'inf'"),
+        (["--balancer", "clever"], "--balancer: invalid choice: 'clever'"),
+        (["--unknown"], "unrecognized arguments: --unknown"),
+    ],
+)
+def test_bad_input_is_told_in_one_line(changes: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run([*ASK, *changes], capsys)
+    assert (code, out) == (2, "")
+    assert complaint in err
+    assert err.count("\n") == 1
+    assert err.startswith("carpool-sidecar plan: error: ")
+
+
+def test_what_is_missing_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(["plan", "--rate", "5"], capsys)
+    assert code == 2
+    assert "required: --slo, --service" in err
+
+
+def test_help_of_both_commands_tells_of_planning(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "carpool-sidecar plan --help" in run(["--help"], capsys)[1]
+    code, out, _ = run(["plan", "--help"], capsys)
+    assert code == 0
+    assert "How many pods" in out
+    assert "least-loaded" in out
