@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import yarl
 from aiohttp import web
 
-from sidecar import config, driver, lifecycle, logs, metrics
+from sidecar import config, driver, lifecycle, logs, memory, metrics
 from sidecar.core import adaptive, policies, scheduler
 from sidecar.http import admin, front, intake, noise, passthrough, predict
 from sidecar.upstream import overhead, predictor, probes, readiness
@@ -57,6 +57,8 @@ class Sidecar:
         self.bodies = intake.Intake(
             chosen.max_body_bytes, chosen.max_queue_bytes, chosen.timeout, lambda: self.core.admission.held
         )
+        self.trimmer = memory.Trimmer(self._held)
+        self.bodies.on_large_body = self.trimmer.large_body
         self._relay: passthrough.PassThrough | None = None
         self._runners: list[web.BaseRunner] = []
         self._first_contact: asyncio.Task[None] | None = None
@@ -93,6 +95,7 @@ class Sidecar:
         if self._first_contact is not None:
             self._first_contact.cancel()
             await asyncio.wait([self._first_contact])
+        self.trimmer.close()
         await self.driver.close()
         if self._relay is not None:
             with contextlib.suppress(TimeoutError):
@@ -168,7 +171,10 @@ class Sidecar:
         for name, gauge in self.metrics.learned.items():
             watch(gauge, functools.partial(self._learned, name))
         watch(self.metrics.queues, lambda: len(core.backlog))
-        watch(self.metrics.held_bytes, lambda: core.admission.held + self.bodies.buffered_bytes)
+        watch(self.metrics.held_bytes, self._held)
+
+    def _held(self) -> int:
+        return self.core.admission.held + self.bodies.buffered_bytes
 
     def _learned(self, name: str) -> float:
         return self.core.learned().get(name, 0.0)

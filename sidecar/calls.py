@@ -14,6 +14,7 @@ from sidecar.core import model
 from sidecar.wire import v1
 
 Headers = tuple[tuple[str, str], ...]
+Pieces = Sequence[bytes | memoryview]  # a body, to be sent in order
 
 # One header carries the ids of all members; predictors refuse heads that are too long.
 _MAX_REQUEST_ID = 200

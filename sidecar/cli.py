@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ctypes
-import gc
 import logging
 import os
 import signal
@@ -14,15 +11,12 @@ from collections.abc import Sequence
 
 import uvloop
 
-from sidecar import assembly, config, logs, settings
+from sidecar import assembly, config, logs, memory, settings
 from sidecar.upstream import probes
 
 log = logging.getLogger("carpool")
 
 _PROBE_VARIABLE = "SERVING_READINESS_PROBE"
-
-_M_MMAP_THRESHOLD = -3  # malloc.h
-_LARGE_BLOCK = 64 * 1024
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -49,7 +43,7 @@ async def _run(sidecar: assembly.Sidecar) -> int:
     stop = _on_signals(sidecar)
     try:
         await sidecar.start()
-        _settle_memory()
+        memory.settle()
         await stop.wait()
         return 0 if await sidecar.drain() else 1
     except OSError as error:
@@ -82,16 +76,3 @@ def _readiness_probes(chosen: config.Settings) -> Sequence[probes.Probe]:
     except ValueError as error:
         source = "--predictor-health-path" if chosen.predictor_health_path else _PROBE_VARIABLE
         settings.fail(config.PROG, f"{source}: {error}")
-
-
-def _settle_memory() -> None:
-    """Tell the collector that what start-up made is here to stay, and the allocator to give large blocks back.
-
-    Requests make no reference cycles, so reference counting frees them; each full collection only costs time. And
-    glibc learns from the first large body to keep such blocks on its heap, where small ones pin them for good.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 50, 100)
-    with contextlib.suppress(OSError, AttributeError):  # not glibc
-        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK)

@@ -23,7 +23,7 @@ log = logging.getLogger("carpool.driver")
 class Predictor(Protocol):
     """Where batches go."""
 
-    async def predict(self, target: str, headers: calls.Headers, body: bytes, timeout: float) -> bytes:
+    async def predict(self, target: str, headers: calls.Headers, body: calls.Pieces, timeout: float) -> bytes:
         """Post a body and return the answer's, within `timeout` seconds; raises `errors.UpstreamError` only."""
         ...
 
@@ -137,7 +137,7 @@ class Driver:
         self._tasks[batch] = task
         task.add_done_callback(lambda _: self._tasks.pop(batch, None))
 
-    async def _send(self, batch: model.Batch, target: str, headers: calls.Headers, body: bytes) -> None:
+    async def _send(self, batch: model.Batch, target: str, headers: calls.Headers, body: calls.Pieces) -> None:
         try:
             timeout = max(0.001, batch.deadline - self._clock())
             answer = v1.parse_answer(await self._predictor.predict(target, headers, body, timeout))

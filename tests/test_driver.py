@@ -24,6 +24,7 @@ class Predictor:
         self.error: BaseException | None = None
 
     async def predict(self, target, headers, body, timeout):
+        body = b"".join(body)
         self.posted.append((target, headers, body, timeout))
         await self.gate.wait()
         if self.error is not None:

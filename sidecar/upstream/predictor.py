@@ -33,7 +33,7 @@ class HttpPredictor:
         self._max_answer_bytes = max_answer_bytes
         self._session: aiohttp.ClientSession | None = None
 
-    async def predict(self, target: str, headers: calls.Headers, body: bytes, timeout: float) -> bytes:
+    async def predict(self, target: str, headers: calls.Headers, body: calls.Pieces, timeout: float) -> bytes:
         """Post a body to `target`, a path with its query, and return the answer's body.
 
         Raises `errors.UpstreamStatus` for any status but 2xx, and the other `errors.UpstreamError` classes when the
@@ -69,13 +69,13 @@ class HttpPredictor:
 
     @asynccontextmanager
     async def _post(
-        self, target: str, headers: calls.Headers, body: bytes, timeout: float
+        self, target: str, headers: calls.Headers, body: calls.Pieces, timeout: float
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         limits = aiohttp.ClientTimeout(total=timeout, sock_connect=min(self._connect_timeout, timeout))
         with translation.translated():
             async with self._open_session().post(
                 session.address(self._base, target),
-                data=body_.SlicedBody(body),
+                data=body_.PiecewiseBody(body),
                 headers=multidict.CIMultiDict(headers),
                 timeout=limits,
                 allow_redirects=False,

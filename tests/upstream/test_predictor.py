@@ -59,7 +59,7 @@ async def predictor(wire):
 
 
 async def ask(predictor) -> bytes:
-    return await predictor.predict("/v1/models/m:predict", (), b"{}", 5.0)
+    return await predictor.predict("/v1/models/m:predict", (), (b"{}",), 5.0)
 
 
 async def test_an_answer_nobody_asked_for_is_never_given_to_the_next_caller(wire, predictor):
@@ -132,12 +132,12 @@ async def recorded(recorder):
 
 async def test_the_target_reaches_the_predictor_unchanged(recorder, recorded):
     for target in ("/v1/models/m%41:predict", "/a%2Fb:predict?x=%20&", "//a/../b:predict", "/a:predict?"):
-        await recorded.predict(target, (), b"{}", 5.0)
+        await recorded.predict(target, (), (b"{}",), 5.0)
         assert recorder.seen[-1].raw_path == target
 
 
 async def test_nothing_is_invented_about_the_callers_client(recorder, recorded):
-    await recorded.predict("/m:predict", (("Authorization", "Bearer t"),), b"{}", 5.0)
+    await recorded.predict("/m:predict", (("Authorization", "Bearer t"),), (b"{}",), 5.0)
     headers = recorder.seen[0].headers
     assert "User-Agent" not in headers
     assert headers["Authorization"] == "Bearer t"

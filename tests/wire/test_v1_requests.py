@@ -24,7 +24,7 @@ def rows_of(payload):
 
 
 def merge_alone(payload):
-    return v1.merge([(payload, 0, len(payload.rows))])
+    return b"".join(v1.merge([(payload, 0, len(payload.rows))]))
 
 
 @pytest.mark.parametrize("text", DELICATE)
@@ -32,7 +32,7 @@ def test_instances_reach_the_predictor_byte_for_byte(text):
     payload = v1.parse_request(b'{"instances":[' + text + b"," + text + b"]}")
     assert rows_of(payload) == [text, text]
     assert merge_alone(payload) == b'{"instances":[' + text + b"," + text + b"]}"
-    assert v1.merge([(payload, 1, 2)]) == b'{"instances":[' + text + b"]}"
+    assert b"".join(v1.merge([(payload, 1, 2)])) == b'{"instances":[' + text + b"]}"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,57 @@
+"""When freed memory goes back to the system."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sidecar import memory
+
+pytestmark = pytest.mark.looptime
+
+
+class Trimmed(memory.Trimmer):
+    """Counts instead of trimming."""
+
+    def __init__(self, held):
+        super().__init__(held)
+        self.times = []
+
+    def _give_back(self):
+        self.times.append(asyncio.get_running_loop().time())
+
+
+async def test_memory_is_given_back_a_while_after_the_last_large_body_was_let_go():
+    held = 10_000_000
+    trimmer = Trimmed(lambda: held)
+    trimmer.large_body()
+    trimmer.large_body()
+    await asyncio.sleep(10.5)
+    assert trimmer.times == []
+    held = 0
+    await asyncio.sleep(100)
+    assert len(trimmer.times) == 1
+    assert 10.5 < trimmer.times[0] <= 11.5
+
+
+async def test_without_large_bodies_no_timer_runs():
+    trimmer = Trimmed(lambda: 0)
+    await asyncio.sleep(100)
+    assert trimmer._timer is None
+    assert trimmer.times == []
+
+
+async def test_closing_stops_the_timer():
+    trimmer = Trimmed(lambda: 0)
+    trimmer.large_body()
+    trimmer.close()
+    await asyncio.sleep(10)
+    assert trimmer.times == []
+
+
+async def test_trimming_itself_is_harmless():
+    trimmer = memory.Trimmer(lambda: 0)
+    trimmer.large_body()
+    await asyncio.sleep(2)
+    assert trimmer._timer is None
