@@ -32,7 +32,7 @@ def settle() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
+    gc.set_threshold(100_000, 50, 100)
     _libc("mallopt", _M_MMAP_THRESHOLD, _MOST)
     _libc("mallopt", _M_TRIM_THRESHOLD, _NEVER)
 

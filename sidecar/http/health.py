@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from multidict import MultiMapping
+from multidict import MultiMapping, istr
 
 from sidecar.http import answers
 from sidecar.http import headers as headers_
 
 _PROBER_AGENTS = ("kube-probe/", "Knative-Activator-Probe")
-_KIND = "K-Network-Probe"
+_KIND = istr("K-Network-Probe")
 _HASH = "K-Network-Hash"
 
 

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
-from aiohttp import web
-from multidict import MultiMapping
+from aiohttp import hdrs, web
+from multidict import MultiMapping, istr
 
 from sidecar import calls, config, driver, errors
 from sidecar.http import answers, intake
@@ -17,6 +17,10 @@ from sidecar.wire import v1
 
 # What people send JSON as: curl -d says it is a form, simple clients say nothing or text.
 _JSON_TYPES = frozenset({"", "application/json", "application/x-www-form-urlencoded", "text/plain", "text/json"})
+# As istr a name is looked up without being lowered first.
+_EVENT_ID, _REQUEST_ID, _TIMEOUT = istr("ce-id"), istr("X-Request-ID"), istr("carpool-timeout-ms")
+_TRACEPARENT, _TRACESTATE = istr("traceparent"), istr("tracestate")
+
 # Bytes a second below which a caller does not read but hold our memory.
 _SLOWEST_READER = 64 * 1024
 _MAX_TIMEOUT_MS = 86_400_000
@@ -28,12 +32,14 @@ def is_batchable(method: str, target: str, headers: MultiMapping[str]) -> bool:
     KServe's rule, the decoded path ends in `:predict`, for POST only. Other media types (tensors in binary, forms
     with files) and CloudEvents, whose envelope a batch would lose, are not ours.
     """
-    path = target_.origin_form(target).partition("?")[0]
-    if method != "POST" or not path.endswith((":predict", "%3Apredict", "%3apredict")):
+    if method != "POST":
         return False
-    media_type = headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    path = target_.origin_form(target).partition("?")[0]
+    if not path.endswith((":predict", "%3Apredict", "%3apredict")):
+        return False
+    media_type = headers.get(hdrs.CONTENT_TYPE, "").partition(";")[0].strip().lower()
     is_json = media_type in _JSON_TYPES or (media_type.endswith("+json") and "cloudevents" not in media_type)
-    return is_json and "ce-id" not in headers
+    return is_json and _EVENT_ID not in headers
 
 
 class PredictLane:
@@ -49,7 +55,7 @@ class PredictLane:
         self._bodies = bodies
         self._driver = calls_driver
         current = settings()
-        self._key_headers = tuple((name, name.title()) for name in map(str.lower, current.key_headers))
+        self._key_headers = tuple((istr(name), name.title()) for name in current.key_headers)
         self._dialect: answers.Dialect = answers.KServeDialect() if current.kserve_errors else answers.Dialect()
 
     async def read(self, request: web.BaseRequest) -> bytes:
@@ -87,7 +93,7 @@ class PredictLane:
 
         Raises `errors.BadRequest`, `errors.PayloadTooLarge` or `v1.Columnar`.
         """
-        timeout = headers.get("carpool-timeout-ms")
+        timeout = headers.get(_TIMEOUT)
         return calls.Call(
             target=target_.origin_form(target),
             headers=_select(headers, self._key_headers),
@@ -95,9 +101,9 @@ class PredictLane:
             size=len(body),
             reply=reply,
             timeout=None if timeout is None else _seconds(timeout),
-            request_id=_value(headers, "X-Request-ID"),
-            traceparent=_value(headers, "traceparent"),
-            tracestate=_value(headers, "tracestate"),
+            request_id=_value(headers, _REQUEST_ID),
+            traceparent=_value(headers, _TRACEPARENT),
+            tracestate=_value(headers, _TRACESTATE),
         )
 
     def tell(self, outcome: calls.Outcome) -> answers.Answer:

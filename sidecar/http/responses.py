@@ -7,7 +7,6 @@ directly; aiohttp's general way of building and checking a response costs as muc
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import email.utils
 import functools
 import time
@@ -39,8 +38,12 @@ async def deliver(request: web.BaseRequest, response: web.StreamResponse, timeou
     Left to aiohttp this happens after the handler, where nothing counts it: shutdown would cut it off, and a caller
     that does not read would keep its memory for good. After `timeout` seconds such a connection is aborted.
     """
+    if timeout is None:
+        await response.prepare(request)
+        await response.write_eof()
+        return
     try:
-        async with contextlib.nullcontext() if timeout is None else asyncio.timeout(timeout):
+        async with asyncio.timeout(timeout):
             await response.prepare(request)
             await response.write_eof()
     except TimeoutError:
