@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import random
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ import yarl
 from aiohttp import web
 
 from sidecar import config, driver, lifecycle, logs, memory, metrics
-from sidecar.core import adaptive, policies, scheduler
+from sidecar.core import adaptive, limits, policies, scheduler
 from sidecar.http import admin, front, intake, noise, passthrough, predict
 from sidecar.upstream import overhead, predictor, probes, readiness
 
@@ -47,9 +48,7 @@ class Sidecar:
         self.life = lifecycle.Lifecycle()
         self.ready = readiness.Readiness(wanted, clock)
         self.limits = chosen.core_limits()
-        self.policy: policies.Policy = (
-            adaptive.Adaptive(self.limits, _TIMER_TICK) if chosen.is_adaptive else policies.Window(self.limits)
-        )
+        self.policy = _make_policy(chosen, self.limits)
         self.core = scheduler.Scheduler(self.limits, self.policy, clock, _new_batch_id)
         self._base = yarl.URL.build(scheme="http", host=probes.LOOPBACK, port=chosen.component_port)
         self.predictor = predictor.HttpPredictor(str(self._base), chosen.connect_timeout, chosen.max_queue_bytes)
@@ -108,9 +107,9 @@ class Sidecar:
     def apply(self, changed: config.Settings) -> None:
         """Put changed live settings in force."""
         self.settings = changed
-        limits = changed.core_limits()
-        for field in dataclasses.fields(limits):
-            setattr(self.limits, field.name, getattr(limits, field.name))
+        bounds = changed.core_limits()
+        for field in dataclasses.fields(bounds):
+            setattr(self.limits, field.name, getattr(bounds, field.name))
         self.bodies.max_body_bytes = changed.max_body_bytes
         self.bodies.max_buffered_bytes = changed.max_queue_bytes
         self.bodies.read_timeout = changed.timeout
@@ -190,6 +189,13 @@ class Sidecar:
             "policy": "adaptive" if chosen.is_adaptive else "window",
             "max_latency_ms": chosen.latency_bound,
         }
+
+
+def _make_policy(chosen: config.Settings, bounds: limits.Limits) -> policies.Policy:
+    if not chosen.is_adaptive:
+        return policies.Window(bounds)
+    chance = random.random()  # noqa: S311 - it spreads pods in time and guards nothing
+    return adaptive.Adaptive(bounds, _TIMER_TICK, chance)
 
 
 def _new_batch_id() -> str:

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from tests.bench import answers, bodies, cells, client, demo_view, load, metrics, report, stand, wrk
+from sidecar.planning import results
+from tests.bench import answers, bodies, cells, client, demo_view, load, metrics, report, simulated, stand, wrk
 
 WRK_OUTPUT = """\
 Running 8s test @ http://127.0.0.1:9081/v1/models/echo:predict
@@ -30,9 +31,26 @@ carpool_requests_total{code="429"} 10.0
 """
 
 
+ALL_CELLS = (*cells.BODY_CELLS, *cells.SERIAL_CELLS, *cells.ADAPTIVE_CELLS)
+
+
 def result(rate: float = 15_000.0, name: str = "37B", wrong: int = 0, **errors: int) -> stand.Result:
-    cell = next(cell for cell in (*cells.BODY_CELLS, *cells.SERIAL_CELLS) if cell.name == name)
+    cell = next(cell for cell in ALL_CELLS if cell.name == name)
     return stand.Result(cell, load.Measurement(int(rate * 8), 8.0, 0.0041, 0.009, errors), wrong)
+
+
+SIMULATED = results.Summary(
+    requests=2000,
+    offered=500.0,
+    mean=0.011,
+    p50=0.011,
+    p99=0.012,
+    throughput=500.0,
+    goodput=500.0,
+    refused=0.0,
+    mean_batch=5.0,
+    utilisation=0.5,
+)
 
 
 class TestPercentiles:
@@ -163,14 +181,58 @@ class TestRows:
         assert json.loads(json.dumps(content))["cells"][0]["failed"] is True
 
 
+class TestAdaptive:
+    def test_a_row_shows_the_measured_figures_beside_the_simulated_ones(self) -> None:
+        one = result(rate=450, name="scene")
+        one.simulated = SIMULATED
+        one.mean_batch = 4.8
+        row = report.adaptive_row(one)
+        assert row[0] == "KServe's scene: 10 + 0.1 ms, 5 callers"
+        assert row[1:] == ["450", "500", "0.90", "400", "4.1", "11.0", "9.0", "4.8", "5.0", "met"]
+
+    def test_without_a_simulation_its_columns_are_empty(self) -> None:
+        row = report.adaptive_row(result(rate=450, name="adaptive-10-8"))
+        assert row[2:4] == ["", ""]
+
+    def test_the_json_holds_both(self) -> None:
+        one = result(rate=450, name="scene")
+        one.simulated = SIMULATED
+        (cell,) = json.loads(json.dumps(report.as_json([one], None, {})))["cells"]
+        assert (cell["connections"], cell["of_simulated"], cell["simulated"]["throughput"]) == (5, 0.9, 500)
+
+    @pytest.mark.parametrize("cell", cells.ADAPTIVE_CELLS, ids=lambda cell: cell.name)
+    def test_no_simulated_cell_is_faster_than_its_predictor_and_callers_allow(self, cell: cells.Cell) -> None:
+        assert cell.system is not None
+        summary = simulated.summary(cell, 0.5, 1.0)
+        together = min(cell.connections, cell.system.size)
+        assert 0 < summary.throughput <= cell.connections / cell.system.seconds(1)
+        assert summary.throughput <= together / cell.system.seconds(together) * 1.1
+        assert 1 <= summary.mean_batch <= together
+        assert summary.refused == 0
+
+    def test_a_simulated_cell_gives_the_same_figures_every_time(self) -> None:
+        scene = cells.ADAPTIVE_CELLS[-1]
+        assert simulated.summary(scene, 0.5, 1.0) == simulated.summary(scene, 0.5, 1.0)
+
+
 class TestCells:
     def test_names_choose_cells(self) -> None:
-        chosen, idle, serial = cells.select(["8kB", "serial-2"])
-        assert [cell.name for cell in (*chosen, *serial)] == ["8kB", "serial-2"]
-        assert not idle
+        chosen = cells.select(["8kB", "serial-2", "scene"])
+        names = [[cell.name for cell in group] for group in (chosen.bodies, chosen.serial, chosen.adaptive)]
+        assert names == [["8kB"], ["serial-2"], ["scene"]]
+        assert not chosen.idle
+        assert chosen.steps == 3
 
     def test_no_name_means_all(self) -> None:
-        assert cells.select([]) == (list(cells.BODY_CELLS), True, list(cells.SERIAL_CELLS))
+        chosen = cells.select([])
+        assert (*chosen.bodies, *chosen.serial, *chosen.adaptive) == ALL_CELLS
+        assert chosen.idle
+
+    def test_the_echo_predictor_and_the_simulated_one_take_the_same_time(self) -> None:
+        for cell in cells.ADAPTIVE_CELLS:
+            assert cell.system is not None
+            assert cell.predictor[1::2] == (str(cell.system.fixed), str(cell.system.per_row))
+            assert cell.sidecar == ("--policy", "adaptive", "--max-batch-size", str(cell.system.size))
 
     def test_an_unknown_name_is_answered_with_the_known_ones(self) -> None:
         with pytest.raises(ValueError, match="'9kB'; there are 37B"):

@@ -24,11 +24,13 @@ class Adaptive:
     """Learns the predictor's time per batch, its overhead, its parallelism, and its callers' habits.
 
     `limits.max_latency` bounds the voluntary wait; `limits.max_in_flight` bounds what may be learned about parallelism.
-    `tick` is the grain of the timers that carry out its waits, in seconds: it aims half of that early.
+    `tick` is the grain of the timers that carry out its waits, in seconds: it aims half of that early. `chance` is a
+    number from 0 to 1, another one in every pod, so that pods which start together do not look for parallelism at the
+    same moment.
     """
 
     # State: what was learned (device, returns), how to treat a troubled predictor, and when to look for parallelism.
-    def __init__(self, limits: Limits, tick: float = 0.0) -> None:
+    def __init__(self, limits: Limits, tick: float = 0.0, chance: float = 0.5) -> None:
         self.device = Device()
         self.returns = Returns()
         self.arrivals = Rate()
@@ -40,7 +42,8 @@ class Adaptive:
         self._is_wary = False
         self._slow_in_a_row = 0
         self._since_probe = 0
-        self._probe_every = tuning.PROBE_EVERY
+        self._first_probe = round(tuning.PROBE_EVERY * (1 + tuning.PROBE_JITTER * (2 * chance - 1)))
+        self._probe_every = self._first_probe
         self._held = False
         self._last_work = float("-inf")  # when a batch last left or came back
 
@@ -77,7 +80,7 @@ class Adaptive:
         workers = self.device.workers
         self.device.completed(batch, now)
         if self.device.workers != workers:
-            self._probe_every = tuning.PROBE_EVERY
+            self._probe_every = self._first_probe
         self.returns.completed(batch.rows, now, self._longest_hold())
         self._pause = 0.0
         self._pause_until = float("-inf")

@@ -199,10 +199,11 @@ class Device:
         most = tuning.EVIDENCE_OF_ONE
         if math.isinf(rival) or math.isinf(current):  # it came back before it could have begun
             return (math.isinf(current) - math.isinf(rival)) * most
-        if abs(rival - current) < tuning.LEAST_DIFFERENCE * self.round_trip(trip.size):
-            return 0.0
-        took = now - trip.sent
         spread = max(tuning.LEAST_SPREAD, self.round_trip.spread)
+        clear = max(tuning.LEAST_DIFFERENCE, tuning.CLEAR_SPREADS * spread)
+        if abs(rival - current) < clear * self.round_trip(trip.size):
+            return 0.0  # too close to call, and a bias in the model would decide
+        took = now - trip.sent
         gain = (math.log(took / current) ** 2 - math.log(took / rival) ** 2) / (2 * spread * spread)
         return max(-most, min(most, gain))
 

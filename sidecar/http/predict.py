@@ -56,7 +56,8 @@ class PredictLane:
         self._driver = calls_driver
         current = settings()
         self._key_headers = tuple((istr(name), name.title()) for name in current.key_headers)
-        self._dialect: answers.Dialect = answers.KServeDialect() if current.kserve_errors else answers.Dialect()
+        dialect = answers.KServeDialect if current.kserve_errors else answers.Dialect
+        self._dialect: answers.Dialect = dialect(int(current.overload_status))
 
     async def read(self, request: web.BaseRequest) -> bytes:
         """The decoded body, within all limits; raises `errors.CarpoolError`."""

@@ -139,6 +139,18 @@ async def test_full_queue_answers_429_with_retry_after_and_serves_who_was_accept
     assert await bench.metric('carpool_refused_total{reason="queue_full"}') == 1
 
 
+async def test_overload_can_be_told_as_503(sidecar_of):
+    bench = await sidecar_of(max_batch_size=1, max_latency=0, max_queue_instances=1, overload_status="503")
+    bench.predictor.gate.clear()
+    tasks = [asyncio.ensure_future(bench.post(f'{{"instances":[{i}]}}')) for i in range(2)]
+    await bench.queued(2)
+    status, _, headers = await bench.post('{"instances":[1]}')
+    assert status == 503
+    assert int(headers["Retry-After"]) >= 1
+    bench.predictor.gate.set()
+    await asyncio.gather(*tasks)
+
+
 async def test_bodies_over_the_limit_are_413(sidecar_of):
     bench = await sidecar_of(max_body_bytes=2048)
     big = json.dumps({"instances": ["x" * 3000]})

@@ -14,9 +14,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from tests.bench import cells, machine, processes, report, stand, wrk
+from tests.bench import cells, machine, processes, report, simulated, stand, wrk
 
 FULL_SECONDS, QUICK_SECONDS = 8.0, 2.0
+ADAPTIVE_SECONDS = 4.0  # at most, unless another length is asked for: there are many, and they vary little
 IDLE_SECONDS = 10.0
 INTERRUPTED = 130
 
@@ -44,37 +45,45 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace, console: Console) -> int:
     seconds = options.seconds or (QUICK_SECONDS if options.quick else FULL_SECONDS)
-    bodies, with_idle, serial = cells.select(options.only)
+    adaptive_seconds = options.seconds or min(seconds, ADAPTIVE_SECONDS)
+    chosen = cells.select(options.only)
     console.print(f"{_set_up_line(options.load)}, {seconds:g} s a cell\n")
     results: list[stand.Result] = []
     idle = None
     with _progress(console) as progress, stand.Stand(options.load, shlex.split(options.sidecar_args)) as tested:
-        task = progress.add_task("", total=len(bodies) + with_idle + len(serial))
+        task = progress.add_task("", total=chosen.steps)
 
-        def measure(chosen: list[cells.Cell]) -> None:
-            for cell in chosen:
+        def measure(group: list[cells.Cell], length: float) -> None:
+            for cell in group:
                 progress.update(task, description=cell.title)
-                results.append(tested.measure(cell, seconds))
+                results.append(tested.measure(cell, length))
                 progress.advance(task)
 
-        measure(bodies)
-        if with_idle:
+        measure(chosen.bodies, seconds)
+        if chosen.idle:
             progress.update(task, description="at rest")
             idle = tested.idle(cells.BODY_CELLS[0], IDLE_SECONDS)
             progress.advance(task)
-        measure(serial)
+        measure(chosen.serial, seconds)
+        measure(chosen.adaptive, adaptive_seconds)
         progress.update(task, description="done")
+    for result in results:
+        if result.cell.system is not None:
+            result.simulated = simulated.summary(result.cell, stand.LEARNING_SECONDS, adaptive_seconds)
     _show(console, results, idle, options.markdown)
     facts = {"command": _command(), **machine.provenance(), "machine": machine.describe(), "load": options.load}
-    facts |= {"seconds_per_cell": seconds, "sidecar_args": options.sidecar_args}
+    facts |= {"seconds_per_cell": seconds, "seconds_per_adaptive_cell": adaptive_seconds}
+    facts |= {"sidecar_args": options.sidecar_args}
     report.write(options.json, report.as_json(results, idle, facts))
     console.print(f"written to {escape(str(options.json))}")
     return 1 if any(result.has_failed for result in results) else 0
 
 
 def _show(console: Console, results: list[stand.Result], idle: stand.Idle | None, markdown: bool) -> None:
-    if results:
-        console.print(report.load_table(results, markdown))
+    if plain := [result for result in results if result.cell.system is None]:
+        console.print(report.load_table(plain, markdown))
+    if adaptive := [result for result in results if result.cell.system is not None]:
+        console.print(report.adaptive_table(adaptive, markdown))
     if disturbed := report.disturbances(results):
         console.print(f"[yellow]disturbed[/] by other programs on the sidecar's core: {', '.join(disturbed)}")
     if idle is not None:
@@ -93,7 +102,8 @@ def _set_up_line(generator: str) -> str:
         if cores
         else "one core for everything: the figures say little about the sidecar"
     )
-    return f"{where}; {cells.CONNECTIONS} connections from {'wrk' if generator == 'wrk' else 'our own client'}"
+    client = "wrk" if generator == "wrk" else "our own client"
+    return f"{where}; {cells.CONNECTIONS} connections unless a row says otherwise, from {client}"
 
 
 def _command() -> str:
@@ -118,7 +128,11 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m tests.bench",
         description="Measures throughput, latency, CPU and memory of the sidecar in front of an echo predictor.",
     )
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_SECONDS:g} s a cell, not {FULL_SECONDS:g}")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help=f"{QUICK_SECONDS:g} s a cell, not {FULL_SECONDS:g} ({ADAPTIVE_SECONDS:g} adaptive)",
+    )
     parser.add_argument("--seconds", type=float, metavar="X", help="another length of a cell")
     parser.add_argument(
         "--only", type=_names, default=[], metavar="A,B", help=f"only these cells: {', '.join(cells.NAMES)}"

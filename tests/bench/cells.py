@@ -1,18 +1,27 @@
 """The cells of the benchmark: which body, which predictor, which sidecar settings, which target.
 
-Sidecar settings are the same for all body sizes: batches of 32, 10 ms patience, two batches in flight.
+Sidecar settings are the same for all body sizes: batches of 32, 10 ms patience, two batches in flight. The adaptive
+policy is told the batch size and nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+from tests.sim import cells as sim_cells
 
 CONNECTIONS = 64
 BATCH = 32
 SERIAL_FIXED_MS, SERIAL_PER_INSTANCE_MS = 10.0, 0.1
 SERIAL_LIMIT = BATCH / (SERIAL_FIXED_MS + BATCH * SERIAL_PER_INSTANCE_MS) * 1000
 """Requests/s of a predictor that does one full batch after another without a pause: 2,424."""
+
+# Milliseconds around each batch that the predictor does not work on it: HTTP, JSON, and the sidecar's own part.
+ADAPTIVE_OVERHEAD_MS = 1.0
+ADAPTIVE_CALLERS = (8, 64)
+SCENE_CALLERS, SCENE_TARGET = 5, 400.0
 
 
 @dataclass(frozen=True)
@@ -22,7 +31,8 @@ class Cell:
     `size` is the body's size in bytes, `answer` what the echo predictor gives back for an instance (`instance`
     itself or its `length`), `sidecar` its flags or None to load the predictor directly. `target` is in requests/s
     (None: for orientation), `limit` the highest rate that is possible (None: unknown). `load_beside` names whose
-    core the load generator shares.
+    core the load generator shares. `system` is the predictor as the simulator knows it, for cells that are
+    simulated too (None: is not).
     """
 
     name: str
@@ -34,6 +44,8 @@ class Cell:
     target: float | None = None
     limit: float | None = None
     load_beside: str = "predictor"
+    connections: int = CONNECTIONS
+    system: sim_cells.System | None = None
 
     @property
     def predictor_arguments(self) -> list[str]:
@@ -57,16 +69,33 @@ def _pair(name: str, title: str, size: int, answer: str, target: float | None) -
     ]
 
 
+def _service(fixed_ms: float, per_instance_ms: float) -> tuple[str, ...]:
+    return ("--echo-fixed-ms", str(fixed_ms), "--echo-per-instance-ms", str(per_instance_ms))
+
+
 def _serial(in_flight: int, target: float | None) -> Cell:
-    service = (
-        *("--echo-fixed-ms", str(SERIAL_FIXED_MS)),
-        *("--echo-per-instance-ms", str(SERIAL_PER_INSTANCE_MS)),
-    )
+    service = _service(SERIAL_FIXED_MS, SERIAL_PER_INSTANCE_MS)
     title = f"serial 10 + 0.1 ms, {in_flight} in flight"
     settings = _settings(in_flight)
     # This predictor stands for a GPU, which no load generator delays; the sidecar has time to spare here.
     return Cell(
         f"serial-{in_flight}", title, 37, "instance", service, settings, target, SERIAL_LIMIT, load_beside="sidecar"
+    )
+
+
+def _adaptive(name: str, title: str, system: sim_cells.System, callers: int, target: float | None = None) -> Cell:
+    flags = ("--policy", "adaptive", "--max-batch-size", str(system.size))
+    return Cell(
+        name,
+        f"{title}{system.fixed:g} + {system.per_row:g} ms, {callers} callers",
+        37,
+        "instance",
+        _service(system.fixed, system.per_row),
+        flags,
+        target,
+        load_beside="sidecar",  # as for the serial cells
+        connections=callers,
+        system=system,
     )
 
 
@@ -80,12 +109,38 @@ BODY_CELLS: tuple[Cell, ...] = (
     *_pair("1.5MB", "1.5 MB", 1_500_000, "length", 150),
 )
 SERIAL_CELLS: tuple[Cell, ...] = (_serial(1, None), _serial(2, 0.98 * SERIAL_LIMIT))
+# The predictors of the simulator's grid, and the scene of KServe's documentation: `hey -c 5`.
+ADAPTIVE_CELLS: tuple[Cell, ...] = (
+    *(
+        _adaptive(f"adaptive-{fixed:g}-{callers}", "", system, callers)
+        for fixed, per_row, size in sim_cells.MODELS
+        for system in [sim_cells.System(fixed, per_row, size, ADAPTIVE_OVERHEAD_MS)]
+        for callers in ADAPTIVE_CALLERS
+    ),
+    _adaptive(
+        "scene", "KServe's scene: ", sim_cells.System(10, 0.1, 32, ADAPTIVE_OVERHEAD_MS), SCENE_CALLERS, SCENE_TARGET
+    ),
+)
 
-NAMES = (*(cell.name for cell in BODY_CELLS), IDLE, *(cell.name for cell in SERIAL_CELLS))
+NAMES = (*(cell.name for cell in BODY_CELLS), IDLE, *(cell.name for cell in (*SERIAL_CELLS, *ADAPTIVE_CELLS)))
 
 
-def select(only: Sequence[str]) -> tuple[list[Cell], bool, list[Cell]]:
-    """The body cells, whether to measure idling, and the serial cells; everything when `only` is empty.
+class Selection(NamedTuple):
+    """What to run. `idle`: whether to measure the sidecar at rest."""
+
+    bodies: list[Cell]
+    idle: bool
+    serial: list[Cell]
+    adaptive: list[Cell]
+
+    @property
+    def steps(self) -> int:
+        """How many there are."""
+        return len(self.bodies) + self.idle + len(self.serial) + len(self.adaptive)
+
+
+def select(only: Sequence[str]) -> Selection:
+    """The cells of these names; everything when `only` is empty.
 
     Raises `ValueError` for a name that does not exist.
     """
@@ -93,5 +148,7 @@ def select(only: Sequence[str]) -> tuple[list[Cell], bool, list[Cell]]:
     if unknown:
         raise ValueError(f"unknown cell {unknown[0]!r}; there are {', '.join(NAMES)}")
     wanted = set(only or NAMES)
-    bodies = [cell for cell in BODY_CELLS if cell.name in wanted]
-    return bodies, IDLE in wanted, [cell for cell in SERIAL_CELLS if cell.name in wanted]
+    bodies, serial, adaptive = (
+        [cell for cell in group if cell.name in wanted] for group in (BODY_CELLS, SERIAL_CELLS, ADAPTIVE_CELLS)
+    )
+    return Selection(bodies, IDLE in wanted, serial, adaptive)

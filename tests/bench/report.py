@@ -10,7 +10,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from tests.bench import cells, stand
+from tests.bench import stand
 
 IDLE_TARGET = 0.002  # share of a core
 RSS_TARGET_MB = 80.0
@@ -67,6 +67,36 @@ def disturbances(results: Sequence[stand.Result]) -> list[str]:
     ]
 
 
+def adaptive_table(results: Sequence[stand.Result], markdown: bool = False) -> Table:
+    """One row for each cell of the adaptive policy, the simulated figures beside the measured ones."""
+    table = _table("Adaptive policy", markdown)
+    table.add_column("predictor, callers", no_wrap=True)
+    for title in ("req/s", "simulated", "ratio", "target", "p50 ms", "simulated", "p99 ms", "batch", "simulated"):
+        table.add_column(title, justify="right")
+    table.add_column("")
+    for result in results:
+        table.add_row(*adaptive_row(result))
+    return table
+
+
+def adaptive_row(result: stand.Result) -> list[str]:
+    """The cells of one row, as text. Ratio is measured over simulated requests per second."""
+    measured, simulated = result.measured, result.simulated
+    return [
+        result.cell.title,
+        f"{measured.rate:,.0f}",
+        _optional(simulated and simulated.throughput, "{:,.0f}"),
+        _optional(result.of_simulated, "{:.2f}"),
+        _optional(result.cell.target, "{:,.0f}"),
+        f"{measured.p50 * 1000:,.1f}",
+        _optional(simulated and simulated.p50 * 1000, "{:,.1f}"),
+        f"{measured.p99 * 1000:,.1f}",
+        _optional(result.mean_batch, "{:.1f}"),
+        _optional(simulated and simulated.mean_batch, "{:.1f}"),
+        verdict(result),
+    ]
+
+
 def idle_table(idle: stand.Idle, markdown: bool = False) -> Table:
     """CPU and memory of the sidecar after the load."""
     table = _table("Sidecar at rest, after the body sizes above", markdown)
@@ -90,7 +120,6 @@ def as_json(results: Sequence[stand.Result], idle: stand.Idle | None, facts: dic
     """The whole run. Times in seconds, rates in requests per second, memory in MB (10^6 bytes)."""
     return {
         **facts,
-        "connections": cells.CONNECTIONS,
         "cells": [_cell_json(result) for result in results],
         "idle": None if idle is None else vars(idle),
         "targets": {"idle_busy": IDLE_TARGET, "rss_mb": RSS_TARGET_MB},
@@ -107,6 +136,7 @@ def _cell_json(result: stand.Result) -> dict[str, Any]:
     return {
         "name": cell.name,
         "body_bytes": cell.size,
+        "connections": cell.connections,
         "predictor": cell.predictor_arguments,
         "sidecar": cell.sidecar,
         "target_rate": cell.target,
@@ -121,6 +151,8 @@ def _cell_json(result: stand.Result) -> dict[str, Any]:
         "predictor_busy": result.predictor_busy,
         "sidecar_rss_mb": result.sidecar_rss_mb,
         "others_busy": result.others_busy,
+        "simulated": result.simulated and result.simulated._asdict(),
+        "of_simulated": result.of_simulated,
     }
 
 

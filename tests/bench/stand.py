@@ -12,10 +12,13 @@ from dataclasses import dataclass
 
 import uvloop
 
+from sidecar.planning import results
 from tests.bench import bodies, cells, client, load, machine, metrics, processes, wrk
 
 PATH = "/v1/models/echo:predict"
 READY_SECONDS = 60.0
+LEARNING_SECONDS = 1.0
+"""How long the adaptive policy learns, under the load of its cell, before anything is counted."""
 
 
 @dataclass
@@ -23,6 +26,7 @@ class Result:
     """What one cell measured. CPU in seconds, `busy` in shares of one core, memory in MB.
 
     `others_busy` is what everything but the sidecar took of its core: a large share means a disturbed run.
+    `simulated` is what the simulator says of the same cell, if it was asked.
     """
 
     cell: cells.Cell
@@ -34,10 +38,16 @@ class Result:
     predictor_busy: float | None = None
     sidecar_rss_mb: float | None = None
     others_busy: float | None = None
+    simulated: results.Summary | None = None
 
     @property
     def has_failed(self) -> bool:
         return bool(self.measured.errors or self.wrong_answers or not self.measured.requests)
+
+    @property
+    def of_simulated(self) -> float | None:
+        """Measured over simulated requests per second; None without a simulation."""
+        return self.measured.rate / self.simulated.throughput if self.simulated else None
 
 
 @dataclass
@@ -75,6 +85,8 @@ class Stand:
         """Check the answers of a cell, then load it. Raises `processes.ChildFailed` and `wrk.WrkFailed`."""
         self._prepare(cell)
         wrong = self._check(cell)
+        if cell.system is not None:
+            self._load(cell, LEARNING_SECONDS)
         neighbours = self._neighbours()
         before, start = self._reading(cell), time.monotonic()
         measured = self._load(cell, seconds)
@@ -107,7 +119,9 @@ class Stand:
             command = processes.predictor_command(self._component_port, arguments)
             self._predictor = self._start("predictor", command, self._component_port)
             self._flags["predictor"] = arguments
-        if cell.sidecar is not None and self._flags.get("sidecar") != cell.sidecar:
+        # What the adaptive policy learned in another cell must not help or harm it in this one.
+        is_stale = cell.system is not None or self._flags.get("sidecar") != cell.sidecar
+        if cell.sidecar is not None and is_stale:
             ports = (self._port, self._component_port, self._admin_port)
             command = processes.sidecar_command(*ports, [*cell.sidecar, *self._extra])
             self._sidecar = self._start("sidecar", command, self._admin_port)
@@ -144,10 +158,10 @@ class Stand:
         body = bodies.exact(cell.size)
         if self._generator == "wrk":
             url = f"http://{host}:{port}{PATH}"
-            return wrk.measure(url, body, cells.CONNECTIONS, seconds, self._cores.get(cell.load_beside))
+            return wrk.measure(url, body, cell.connections, seconds, self._cores.get(cell.load_beside))
         requests = itertools.repeat(client.post(host, PATH, body))
         with machine.pinned(self._cores.get(cell.load_beside)):
-            return uvloop.run(load.closed_loop((host, port), requests, cells.CONNECTIONS, seconds))
+            return uvloop.run(load.closed_loop((host, port), requests, cell.connections, seconds))
 
     def _check(self, cell: cells.Cell) -> int:
         """Send distinct instances from all connections at once; the number of answers that were not one's own."""
@@ -155,6 +169,6 @@ class Stand:
         wrong = bodies.Check(cell.answer, distinct)
         requests = [client.post(processes.HOST, PATH, body) for body in distinct]
         with machine.pinned(self._cores.get(cell.load_beside)):
-            run = load.closed_loop(self._address(cell), requests, cells.CONNECTIONS, on_answer=wrong.look_at)
+            run = load.closed_loop(self._address(cell), requests, cell.connections, on_answer=wrong.look_at)
             uvloop.run(run)
         return wrong.count
