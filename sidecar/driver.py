@@ -7,6 +7,7 @@ and who gets which answer is the core's business.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import math
 import time
@@ -91,7 +92,7 @@ class Driver:
             if type(effect) is model.Dispatch:
                 self._try_dispatch(effect.batch)
             elif type(effect) is model.Abandon:
-                self._tasks[effect.batch].cancel()
+                self._break_off(effect.batch)
             else:
                 replies.append(effect)
         if replies and len(replies) < len(effects):
@@ -135,7 +136,7 @@ class Driver:
             self._send(batch, members[0].target, calls.merged_headers(members), body), name=f"batch {batch.id}"
         )
         self._tasks[batch] = task
-        task.add_done_callback(lambda _: self._tasks.pop(batch, None))
+        task.add_done_callback(functools.partial(self._ended, batch))
 
     async def _send(self, batch: model.Batch, target: str, headers: calls.Headers, body: calls.Pieces) -> None:
         try:
@@ -143,19 +144,34 @@ class Driver:
             answer = v1.parse_answer(await self._predictor.predict(target, headers, body, timeout))
         except errors.CarpoolError as error:
             self._settle(batch, self.core.failed(batch, errors.bare(error)))
-        except asyncio.CancelledError:
-            self._settle(batch, self.core.failed(batch, errors.Abandoned()))
-            raise
         except Exception:
             log.exception("a batch failed for a reason that is a bug", extra=logs.facts(batch=batch.id))
             self._settle(batch, self.core.failed(batch, errors.CarpoolError()))
         else:
             self._settle(batch, self.core.done(batch, answer.rows), answer.member)
 
+    def _break_off(self, batch: model.Batch) -> None:
+        task = self._tasks.get(batch)
+        if task is not None:
+            task.cancel()
+
+    def _ended(self, batch: model.Batch, task: asyncio.Task[None]) -> None:
+        del self._tasks[batch]
+        if batch not in self.core.in_flight:
+            return
+        # Here and not in the task: one that is cancelled before its first step never runs a line.
+        if task.cancelled():
+            self._settle(batch, self.core.failed(batch, errors.Abandoned()))
+        else:
+            log.error("a batch was left unsettled by a bug", exc_info=task.exception())
+            self._settle(batch, self.core.failed(batch, errors.CarpoolError()))
+
     def _settle(self, batch: model.Batch, effects: Sequence[model.Effect], member: bytes = b"predictions") -> None:
         error = batch.error
         if error is None:
             self._metrics.predictor_seconds.observe(self._clock() - batch.dispatched)
+        elif isinstance(error, errors.Abandoned):
+            log.debug("batch abandoned", extra=logs.facts(batch=batch.id))
         else:
             self._metrics.predictor_errors.labels(error.reason).inc()
             told = {"batch": batch.id, "instances": batch.rows, "reason": error.reason, "error": str(error)}

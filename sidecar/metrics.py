@@ -39,7 +39,7 @@ class Metrics:
     """One registry with all metrics; methods are named after what happened."""
 
     def __init__(self) -> None:
-        prometheus.disable_created_metrics()  # a second series for each counter, which nobody asked for
+        prometheus.disable_created_metrics()  # type: ignore[no-untyped-call] # a second series for each counter, which nobody asked for
         self.registry = prometheus.CollectorRegistry()
         prometheus.ProcessCollector(registry=self.registry)
         counter, gauge, histogram = self._counter, self._gauge, self._histogram

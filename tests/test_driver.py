@@ -249,3 +249,31 @@ class _Recorder(dict):
 
     def __setitem__(self, name, outcome):
         self._order.append((name, len(self._predictor.posted)))
+
+
+async def test_a_batch_abandoned_before_its_task_has_begun_gives_its_slot_back():
+    """All callers of a load generator leave in the same turn of the loop in which the next batch was sent."""
+    bench = Bench(max_latency=0.0)
+    bench.driver.cancel(bench.submit("gone"))
+    await turns()
+    assert bench.predictor.posted == []
+    assert not bench.driver.core.in_flight
+    bench.submit("next")
+    await turns()
+    assert bench.rows("next") == [b'"next"']
+    await bench.driver.close()
+
+
+async def test_a_batch_abandoned_at_the_predictor_is_broken_off_and_gives_its_slot_back():
+    bench = Bench(max_latency=0.0)
+    bench.predictor.gate.clear()
+    gone = bench.submit("gone")
+    await turns()
+    bench.driver.cancel(gone)
+    await turns()
+    assert not bench.driver.core.in_flight
+    bench.predictor.gate.set()
+    bench.submit("next")
+    await turns()
+    assert bench.rows("next") == [b'"next"']
+    await bench.driver.close()

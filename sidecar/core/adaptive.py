@@ -176,8 +176,9 @@ class Adaptive:
                 return Release(queue, "probe")
             if not self.device.knows_overhead:
                 return Wait(None)
-            if now < free_at - self._grain:
-                return Wait(free_at - self._grain / 2)
+            lead = min(self._grain, max(self.device.overhead, tuning.SHORTEST_WAIT))
+            if now < free_at - lead:
+                return Wait(free_at - lead / 2)
         return self._hold(queue, now) or Release(queue, self._reason())
 
     def _padded(self, rows: int) -> int:

@@ -38,17 +38,22 @@ async def deliver(request: web.BaseRequest, response: web.StreamResponse, timeou
     Left to aiohttp this happens after the handler, where nothing counts it: shutdown would cut it off, and a caller
     that does not read would keep its memory for good. After `timeout` seconds such a connection is aborted.
     """
-    if timeout is None:
-        await response.prepare(request)
-        await response.write_eof()
-        return
     try:
-        async with asyncio.timeout(timeout):
-            await response.prepare(request)
-            await response.write_eof()
+        if timeout is None:
+            await _write(request, response)
+        else:
+            async with asyncio.timeout(timeout):
+                await _write(request, response)
     except TimeoutError:
         if request.transport is not None:
             request.transport.abort()
+    except ConnectionError:
+        pass  # the caller left
+
+
+async def _write(request: web.BaseRequest, response: web.StreamResponse) -> None:
+    await response.prepare(request)
+    await response.write_eof()
 
 
 class _Predictions(web.StreamResponse):

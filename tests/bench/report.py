@@ -71,8 +71,9 @@ def adaptive_table(results: Sequence[stand.Result], markdown: bool = False) -> T
     """One row for each cell of the adaptive policy, the simulated figures beside the measured ones."""
     table = _table("Adaptive policy", markdown)
     table.add_column("predictor, callers", no_wrap=True)
-    for title in ("req/s", "simulated", "ratio", "target", "p50 ms", "simulated", "p99 ms", "batch", "simulated"):
-        table.add_column(title, justify="right")
+    compared = ("req/s", "sim. req/s", "ratio", "target", "p50 ms", "sim. p50", "p99 ms", "batch", "sim. batch")
+    for title in compared:
+        table.add_column(title, justify="right", no_wrap=True)
     table.add_column("")
     for result in results:
         table.add_row(*adaptive_row(result))
