@@ -175,7 +175,9 @@ async def test_close_cuts_a_tunnel_whose_reader_is_stalled(
     await stalled.wait()
     for _ in range(2000):
         await asyncio.sleep(0)
+    assert proxy.tunnels == 1
     await proxy.close()
+    assert proxy.tunnels == 0
 
 
 async def test_a_declined_upgrade_leaves_the_connection_usable(
