@@ -11,13 +11,14 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import yarl
 from aiohttp import web
 
 from sidecar import config, driver, lifecycle, logs, memory, metrics
 from sidecar.core import adaptive, limits, policies, scheduler
-from sidecar.http import admin, front, intake, noise, passthrough, predict
+from sidecar.http import admin, fastlane, front, intake, noise, passthrough, predict
 from sidecar.upstream import overhead, predictor, probes, readiness
 
 log = logging.getLogger("carpool")
@@ -44,6 +45,7 @@ class Sidecar:
         self, chosen: config.Settings, wanted: Sequence[probes.Probe], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.settings = chosen
+        self._clock = clock
         self.metrics = metrics.Metrics()
         self.life = lifecycle.Lifecycle()
         self.ready = readiness.Readiness(wanted, clock)
@@ -59,6 +61,7 @@ class Sidecar:
         self.trimmer = memory.Trimmer(self._held)
         self.bodies.on_large_body = self.trimmer.large_body
         self._relay: passthrough.PassThrough | None = None
+        self._fast_lane: fastlane.FastLane | None = None
         self._runners: list[web.BaseRunner] = []
         self._first_contact: asyncio.Task[None] | None = None
         self._watch()
@@ -66,7 +69,7 @@ class Sidecar:
     async def start(self) -> None:
         """Listen on both ports; raises `OSError` if one is taken."""
         await self._listen(self._admin_runner(), self.settings.admin_host, self.settings.admin_port)
-        await self._listen(self._data_runner(), self.settings.host, self.settings.port)
+        await self._open_data_port()
         if isinstance(self.policy, adaptive.Adaptive):
             self._first_contact = asyncio.create_task(self._measure_overhead(self.policy), name="first contact")
         log.info("serving", extra=logs.facts(**self._summary()))
@@ -96,6 +99,8 @@ class Sidecar:
             await asyncio.wait([self._first_contact])
         self.trimmer.close()
         await self.driver.close()
+        if self._fast_lane is not None:
+            self._fast_lane.close()
         if self._relay is not None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._relay.close(), _CLOSING_SECONDS)
@@ -132,11 +137,23 @@ class Sidecar:
 
     # --- parts -------------------------------------------------------------------------------------------------
 
-    def _data_runner(self) -> web.ServerRunner:
+    async def _open_data_port(self) -> None:
         relay = self._relay = passthrough.PassThrough(self._base, connect_timeout=self.settings.connect_timeout)
         self.metrics.watch(self.metrics.tunnels, lambda: relay.tunnels)
         lane = predict.PredictLane(lambda: self.settings, self.bodies, self.driver)
-        door = front.Front(lane if self.settings.enable_batcher else None, relay, self.ready, self.life, self.metrics)
+        batched = lane if self.settings.enable_batcher else None
+        door = front.Front(batched, relay, self.ready, self.life, self.metrics)
+        runner = self._general_runner(door)
+        if batched is None or self.settings.fast_lane == "off":
+            await self._listen(runner, self.settings.host, self.settings.port)
+            return
+        self._runners.append(runner)
+        await runner.setup()
+        general = cast(Callable[[], asyncio.Protocol], runner.server)  # None before it is set up
+        self._fast_lane = fastlane.FastLane(self.settings, lane, self.life, self.metrics, self._clock, general)
+        await self._fast_lane.listen(self.settings.host, self.settings.port, _BACKLOG)
+
+    def _general_runner(self, door: front.Front) -> web.ServerRunner:
         server = web.Server(
             door.handle,
             handler_cancellation=True,  # a caller that leaves is taken out of the queue

@@ -1,13 +1,15 @@
 """One predict request as the front door hands it to the driver, and what comes back.
 
-Both are plain values: whoever accepts a connection (aiohttp today) makes a `Call` and gets exactly one `Outcome`.
+Whoever accepts a connection makes a `Call` and gets exactly one `Outcome`.
 """
 
 from __future__ import annotations
 
+import abc
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sidecar import errors
 from sidecar.core import model
@@ -42,55 +44,66 @@ class Answered:
 Outcome = Answered | errors.CarpoolError
 
 
-@dataclass(slots=True)
-class Call:
-    """A predict request.
+class Head(NamedTuple):
+    """What a call needs of a request's head; requests of one connection mostly share it.
 
-    `target` is the path and query as received, in origin form, `headers` those that belong to the batch key; `reply`
-    is called once with the outcome, from the event loop, unless the call is cancelled first. `traceparent` and
-    `tracestate` are the caller's, not yet checked.
+    `target` is the path and query as received, in origin form, `headers` those that belong to the batch key, `timeout`
+    the caller's in seconds. `traceparent` and `tracestate` are the caller's, not yet checked.
     """
 
     target: str
-    headers: Headers
-    payload: v1.Payload
-    size: int
-    reply: Callable[[Outcome], None]
+    headers: Headers = ()
     timeout: float | None = None
     request_id: str | None = None
     traceparent: str | None = None
     tracestate: str | None = None
 
-    @property
-    def key(self) -> tuple[object, ...]:
+    def key(self, payload: v1.Payload) -> tuple[object, ...]:
         """Requests with equal keys may share a batch."""
-        return (self.target, self.headers, self.payload.member, self.payload.others)
+        return (self.target, self.headers, payload.member, payload.others)
 
 
-def merged_headers(calls: Sequence[Call]) -> Headers:
+class Call(model.Request, abc.ABC):
+    """A predict request on its way: the core's request, whose tag is a `Head` and whose payload a `v1.Payload`.
+
+    One object for both, because there is one for each request.
+    """
+
+    __slots__ = ()
+
+    # One of these is called, once, from the event loop, unless the call is cancelled first.
+
+    @abc.abstractmethod
+    def answer(self, member: bytes, pieces: Sequence[model.Piece]) -> None:
+        """The predictions for all instances, in order, and the name of their list."""
+
+    @abc.abstractmethod
+    def refuse(self, error: errors.CarpoolError) -> None:
+        """Why there are none."""
+
+
+def merged_headers(heads: Sequence[Head]) -> Headers:
     """The request headers of a batch: what its members share, their request ids, and the first valid trace.
 
     Ids are cut at 200 characters, and only as many whole ones are listed as fit into 4096. What is no `traceparent`
     (W3C Trace Context) is left out, and so is a `tracestate` of more than 512 characters.
     """
-    first = calls[0]
-    headers = list(first.headers)
-    request_ids = _join_request_ids(calls)
-    if request_ids:
-        headers.append(("X-Request-ID", request_ids))
-    return (*headers, *_first_trace(calls))
+    request_ids = _join_request_ids(heads)
+    headers: Headers = (("X-Request-ID", request_ids),) if request_ids else ()
+    return heads[0].headers + headers + _first_trace(heads)
 
 
-def _first_trace(calls: Sequence[Call]) -> Headers:
-    for call in calls:
-        if call.traceparent and _TRACEPARENT.fullmatch(call.traceparent):
-            trace: Headers = (("traceparent", call.traceparent),)
-            if call.tracestate and len(call.tracestate) <= _MAX_TRACESTATE:
-                trace += (("tracestate", call.tracestate),)
+def _first_trace(heads: Sequence[Head]) -> Headers:
+    for head in heads:
+        if head.traceparent and _TRACEPARENT.fullmatch(head.traceparent):
+            trace: Headers = (("traceparent", head.traceparent),)
+            if head.tracestate and len(head.tracestate) <= _MAX_TRACESTATE:
+                trace += (("tracestate", head.tracestate),)
             return trace
     return ()
 
 
-def _join_request_ids(calls: Sequence[Call]) -> str:
-    joined = ", ".join(dict.fromkeys(call.request_id[:_MAX_REQUEST_ID] for call in calls if call.request_id))
+def _join_request_ids(heads: Sequence[Head]) -> str:
+    ids = [head.request_id[:_MAX_REQUEST_ID] for head in heads if head.request_id]
+    joined = ", ".join(dict.fromkeys(ids))
     return joined if len(joined) <= _MAX_REQUEST_IDS else joined[:_MAX_REQUEST_IDS].rpartition(", ")[0]

@@ -204,6 +204,14 @@ class Settings(BaseSettings):
         "Seconds an idle client connection stays open; longer than any proxy in front, so that they close first.",
         3620.0, gt=0, le=86_400,
     )  # fmt: skip
+    head_timeout: float = settings.field(
+        "Listening", "Seconds for the head of a request to arrive, once it began.", 30.0, gt=0, le=86_400
+    )
+    fast_lane: Literal["on", "off"] = settings.field(
+        "Listening",
+        "on: plain predict requests take a shorter way than the general HTTP server; off: all requests take that one.",
+        "on",
+    )
     admin_host: str = settings.field("Listening", "Address of the admin port.", "0.0.0.0")
     admin_port: Port = settings.field("Listening", "Port for /livez /readyz /metrics /config /drain.", 9082)
     admin_write: Literal["loopback", "any"] = settings.field(

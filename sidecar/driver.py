@@ -48,22 +48,21 @@ class Driver:
         self._tasks: dict[model.Batch, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._idle: asyncio.Event | None = None  # once draining: set when nothing is left
 
-    def submit(self, call: calls.Call) -> model.Request:
-        """Put a call in; its `reply` is called once, perhaps before this returns. The request is for `cancel`."""
-        request = model.Request(
-            call.key, len(call.payload.rows), call.size, call.payload, tag=call, timeout=call.timeout
-        )
-        self._carry_out(self.core.submit(request))
-        return request
+    def submit(self, call: calls.Call) -> None:
+        """Put a call in; it is answered or refused once, perhaps before this returns."""
+        effects = self.core.submit(call)
+        if effects:
+            self._carry_out(effects)
+        else:
+            self._arm()
 
-    def cancel(self, request: model.Request) -> None:
-        """The caller left; its `reply` will not be called."""
-        if request.open:
+    def cancel(self, call: calls.Call) -> None:
+        """The caller left; it will not be answered."""
+        if call.open:
             self._metrics.abandoned.inc()
-        self._carry_out(self.core.cancel(request))
+        self._carry_out(self.core.cancel(call))
 
     def limits_changed(self) -> None:
         """The core's limits were edited."""
@@ -71,6 +70,7 @@ class Driver:
 
     async def drain(self) -> None:
         """Take nothing new; return once everything accepted has been answered."""
+        self._idle = self._idle or asyncio.Event()
         self._carry_out(self.core.drain())
         await self._idle.wait()
 
@@ -101,19 +101,18 @@ class Driver:
         else:
             self._reply(replies, member)
         self._arm()
-        if self.core.idle:
+        if self._idle is not None and self.core.idle:
             self._idle.set()
-        else:
-            self._idle.clear()
 
     @staticmethod
     def _reply(effects: Iterable[model.Effect], member: bytes) -> None:
         for effect in effects:
+            call: calls.Call = effect.request  # type: ignore[assignment,union-attr] # what `submit` was given
             try:
                 if type(effect) is model.Answer:
-                    effect.request.tag.reply(calls.Answered(member, effect.pieces))
+                    call.answer(member, effect.pieces)
                 elif type(effect) is model.Refuse:
-                    effect.request.tag.reply(effect.error)
+                    call.refuse(effect.error)
             except Exception:  # one caller's trouble is not the others'
                 log.exception("an answer could not be handed over")
 
@@ -131,10 +130,9 @@ class Driver:
             log.debug("batch leaves", extra=_facts(batch, batch.dispatched))
         # The body is built now: a member that leaves while the task waits to start takes its payload with it.
         body = v1.merge((part.request.payload, part.start, part.stop) for part in batch.parts)
-        members: Sequence[calls.Call] = [part.request.tag for part in batch.parts]
-        task = asyncio.create_task(
-            self._send(batch, members[0].target, calls.merged_headers(members), body), name=f"batch {batch.id}"
-        )
+        heads: Sequence[calls.Head] = [part.request.tag for part in batch.parts]
+        sending = self._send(batch, heads[0].target, calls.merged_headers(heads), body)
+        task = asyncio.get_running_loop().create_task(sending, name=f"batch {batch.id}")
         self._tasks[batch] = task
         task.add_done_callback(functools.partial(self._ended, batch))
 

@@ -52,6 +52,15 @@ class NoInstances(BadRequest):
     message = 'the body has no instances: send {"instances": [...]} with at least one element'
 
 
+class HeadTooLate(CarpoolError):
+    """The caller stopped in the middle of a request's head."""
+
+    status = 408
+    reason = "head_timeout"
+    message = "the head of the request did not arrive in time"
+    close = True
+
+
 class BodyTooLate(CarpoolError):
     """The caller stopped sending its body."""
 

@@ -30,21 +30,13 @@ class Lifecycle:
 
     def __init__(self) -> None:
         self.phase = Phase.SERVING
-        self._active = 0
-        self._nobody_active = asyncio.Event()
-        self._nobody_active.set()
+        self.draining = False
+        """Whether shutdown began: readiness is off."""
+        self.active = 0
+        """Requests being handled now."""
+        self._nobody_active: asyncio.Event | None = None  # while somebody waits for that
         self._hurry = asyncio.Event()
         self._draining: asyncio.Task[None] | None = None
-
-    @property
-    def draining(self) -> bool:
-        """Whether shutdown began: readiness is off."""
-        return self.phase is not Phase.SERVING
-
-    @property
-    def active(self) -> int:
-        """Requests being handled now."""
-        return self._active
 
     def check_open(self) -> None:
         """Raises `errors.Draining` once new work is refused."""
@@ -53,13 +45,12 @@ class Lifecycle:
 
     def enter(self) -> None:
         """A request is being handled; call `leave` when it is not any more."""
-        self._active += 1
-        self._nobody_active.clear()
+        self.active += 1
 
     def leave(self) -> None:
         """The counterpart of `enter`."""
-        self._active -= 1
-        if not self._active:
+        self.active -= 1
+        if not self.active and self._nobody_active is not None:
             self._nobody_active.set()
 
     def hurry(self) -> None:
@@ -84,12 +75,18 @@ class Lifecycle:
 
     async def _drain(self, calls_driver: driver.Driver, quiet_period: float) -> None:
         self.phase = Phase.QUIET
+        self.draining = True
         log.info("draining: not ready any more, still serving for %g s", quiet_period)
         with suppress(TimeoutError):
             await asyncio.wait_for(self._hurry.wait(), quiet_period)
         self.phase = Phase.REFUSING
-        log.info("draining: refusing new requests, %d still to answer", self._active)
+        log.info("draining: refusing new requests, %d still to answer", self.active)
         await calls_driver.drain()
-        await self._nobody_active.wait()
+        await self._until_nobody_is_active()
         self.phase = Phase.DRAINED
         log.info("drained: everything accepted has been answered")
+
+    async def _until_nobody_is_active(self) -> None:
+        while self.active:
+            self._nobody_active = asyncio.Event()
+            await self._nobody_active.wait()

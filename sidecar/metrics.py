@@ -83,6 +83,11 @@ class Metrics:
             if part.start == 0:
                 self.queue_seconds.observe(batch.dispatched - part.request.arrived)
 
+    def predicted(self, status: int, seconds: float) -> None:
+        """A predict request was answered so many seconds after it came."""
+        self.answered("batched", status)
+        self.request_seconds.observe(seconds)
+
     def answered(self, lane: str, code: int) -> None:
         """An answer was given to a caller."""
         counter = self._answered.get((lane, code))

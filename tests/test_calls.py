@@ -7,17 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar import calls
-from sidecar.wire import v1
 
 TRACE = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
 
 
-def call(**options: str | None) -> calls.Call:
-    payload = v1.Payload(b"instances", b"[1]", [], b"")
-    return calls.Call("/", (("Authorization", "a"),), payload, 1, lambda outcome: None, **options)  # type: ignore[arg-type]
+def head(**options: str | None) -> calls.Head:
+    return calls.Head("/", (("Authorization", "a"),), **options)  # type: ignore[arg-type]
 
 
-def merged(*members: calls.Call) -> dict[str, str]:
+def merged(*members: calls.Head) -> dict[str, str]:
     headers = calls.merged_headers(members)
     assert headers[0] == ("Authorization", "a")
     assert len(dict(headers)) == len(headers)
@@ -25,23 +23,23 @@ def merged(*members: calls.Call) -> dict[str, str]:
 
 
 def test_what_no_member_sent_is_not_there() -> None:
-    assert merged(call(), call()) == {}
+    assert merged(head(), head()) == {}
 
 
 def test_request_ids_are_listed_once_each_in_order() -> None:
     ids = ["b", "a", None, "b", "", "c"]
-    assert merged(*(call(request_id=one) for one in ids)) == {"X-Request-ID": "b, a, c"}
+    assert merged(*(head(request_id=one) for one in ids)) == {"X-Request-ID": "b, a, c"}
 
 
 def test_a_request_id_is_cut_at_200_characters() -> None:
-    assert merged(call(request_id="x" * 201), call(request_id="y" * 200)) == {
+    assert merged(head(request_id="x" * 201), head(request_id="y" * 200)) == {
         "X-Request-ID": "x" * 200 + ", " + "y" * 200
     }
 
 
 @given(st.lists(st.text("abc", min_size=1, max_size=250), min_size=1, max_size=200, unique=True))
 def test_the_list_of_request_ids_is_bounded_and_holds_only_whole_ones(ids: list[str]) -> None:
-    listed = merged(*(call(request_id=one) for one in ids))["X-Request-ID"]
+    listed = merged(*(head(request_id=one) for one in ids))["X-Request-ID"]
     assert len(listed) <= 4096
     whole = list(dict.fromkeys(one[:200] for one in ids))
     assert listed.split(", ") == whole[: len(listed.split(", "))]
@@ -51,22 +49,22 @@ def test_the_list_of_request_ids_is_bounded_and_holds_only_whole_ones(ids: list[
 
 def test_a_list_that_ends_exactly_at_the_bound_is_kept_whole() -> None:
     ids = [f"{number:0>62}" for number in range(64)]  # 64 * 62 + 63 * 2 = 4094
-    assert merged(*(call(request_id=one) for one in [*ids[:-1], "x" * 64])) == {
+    assert merged(*(head(request_id=one) for one in [*ids[:-1], "x" * 64])) == {
         "X-Request-ID": ", ".join([*ids[:-1], "x" * 64])
     }
-    assert merged(*(call(request_id=one) for one in [*ids[:-1], "x" * 65]))["X-Request-ID"] == ", ".join(ids[:-1])
+    assert merged(*(head(request_id=one) for one in [*ids[:-1], "x" * 65]))["X-Request-ID"] == ", ".join(ids[:-1])
 
 
 def test_the_first_trace_there_is_goes_with_the_batch() -> None:
     other = TRACE.replace("-01", "-00")
-    told = merged(call(tracestate="lone=1"), call(traceparent=TRACE, tracestate="a=1"), call(traceparent=other))
+    told = merged(head(tracestate="lone=1"), head(traceparent=TRACE, tracestate="a=1"), head(traceparent=other))
     assert told == {"traceparent": TRACE, "tracestate": "a=1"}
-    assert merged(call(traceparent="broken"), call(traceparent=other)) == {"traceparent": other}
+    assert merged(head(traceparent="broken"), head(traceparent=other)) == {"traceparent": other}
 
 
 @pytest.mark.parametrize("valid", [TRACE, "01" + TRACE[2:], "cc" + TRACE[2:] + "-what-comes", TRACE[:-2] + "ff"])
 def test_a_well_formed_traceparent_is_forwarded(valid: str) -> None:
-    assert merged(call(traceparent=valid)) == {"traceparent": valid}
+    assert merged(head(traceparent=valid)) == {"traceparent": valid}
 
 
 @pytest.mark.parametrize(
@@ -78,10 +76,10 @@ def test_a_well_formed_traceparent_is_forwarded(valid: str) -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_traceparent_is_ignored_with_its_state(invalid: str) -> None:
-    assert merged(call(traceparent=invalid, tracestate="a=1")) == {}
+    assert merged(head(traceparent=invalid, tracestate="a=1")) == {}
 
 
 @pytest.mark.parametrize(("length", "kept"), [(512, True), (513, False), (0, False)])
 def test_a_tracestate_is_dropped_rather_than_cut(length: int, kept: bool) -> None:
-    told = merged(call(traceparent=TRACE, tracestate="x" * length))
+    told = merged(head(traceparent=TRACE, tracestate="x" * length))
     assert told == {"traceparent": TRACE, **({"tracestate": "x" * length} if kept else {})}

@@ -32,6 +32,16 @@ class Predictor:
         return body.replace(b"instances", b"predictions", 1)
 
 
+class Call(calls.Call):
+    __slots__ = ("answered",)
+
+    def answer(self, member, pieces):
+        self.answered(calls.Answered(member, pieces))
+
+    def refuse(self, error):
+        self.answered(error)
+
+
 class Bench:
     def __init__(self, **limits) -> None:
         loop = asyncio.get_running_loop()
@@ -44,12 +54,12 @@ class Bench:
         self.outcomes: dict[str, calls.Outcome] = {}
 
     def submit(self, name: str, rows: int = 1, **options):
-        body = b'{"instances":[' + b",".join([f'"{name}"'.encode()] * rows) + b"]}"
-        call = calls.Call(
-            target="/v1/models/m:predict", headers=(), payload=v1.parse_request(body), size=len(body),
-            reply=lambda outcome: self.outcomes.__setitem__(name, outcome), **options,
-        )  # fmt: skip
-        return self.driver.submit(call)
+        payload = v1.parse_request(b'{"instances":[' + b",".join([f'"{name}"'.encode()] * rows) + b"]}")
+        head = calls.Head("/v1/models/m:predict", **options)
+        call = Call(head.key(payload), rows, len(payload.text), payload, head, head.timeout)
+        call.answered = lambda outcome: self.outcomes.__setitem__(name, outcome)
+        self.driver.submit(call)
+        return call
 
     def rows(self, name: str) -> list[bytes]:
         outcome = self.outcomes[name]
@@ -169,7 +179,7 @@ async def test_a_caller_whose_reply_raises_disturbs_nobody_else(caplog):
     bench.submit("first")
     bench.submit("broken", rows=1)
     bench.submit("fine")
-    bench.driver.core.backlog.oldest().head.tag.reply = _raise
+    bench.driver.core.backlog.oldest().head.answered = _raise
     bench.predictor.gate.set()
     await turns(20)
     assert bench.rows("first") == [b'"first"']

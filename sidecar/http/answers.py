@@ -45,7 +45,7 @@ class Dialect:
         """
         batch_ids = outcome.batch_ids
         body = v1.render(batch_ids[0], outcome.member, [piece.predictions for piece in outcome.pieces])
-        headers: calls.Headers = (("Content-Type", self._content_type),)
+        headers: calls.Headers = (("Content-Type", self.content_type),)
         if len(batch_ids) > 1:
             listed = ", ".join(batch_ids[:_MAX_BATCH_IDS])
             headers += ((_BATCH_COUNT, str(len(batch_ids))), (_BATCH_IDS, listed))
@@ -67,7 +67,7 @@ class Dialect:
         """A request that was accepted and got no predictions."""
         return self.error(error)
 
-    _content_type = _JSON
+    content_type = _JSON
 
 
 class KServeDialect(Dialect):
@@ -78,7 +78,7 @@ class KServeDialect(Dialect):
     an unknown coding.
     """
 
-    _content_type = _SNIFFED
+    content_type = _SNIFFED
 
     def error(self, error: errors.CarpoolError) -> Answer:
         if isinstance(error, errors.BadRequest):

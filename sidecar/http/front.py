@@ -8,7 +8,7 @@ import time
 from aiohttp import web
 
 from sidecar import calls, errors, lifecycle, metrics
-from sidecar.http import answers, health, passthrough, predict, responses
+from sidecar.http import answers, health, passthrough, predict, rendering, responses
 from sidecar.upstream import readiness
 from sidecar.wire import v1
 
@@ -82,11 +82,11 @@ class Front:
         self._metrics.answered("batched", answer.status)
         self._metrics.request_seconds.observe(time.perf_counter() - started)
         response = responses.respond(request, answer, close=self._life.draining)
-        if len(answer.body) <= responses.LARGE:
+        if len(answer.body) <= rendering.LARGE:
             await responses.deliver(request, response)
         else:
             with lane.hold(answer.body):
-                await responses.deliver(request, response, lane.time_to_read(answer.body))
+                await responses.deliver(request, response, lane.time_to_read(len(answer.body)))
         return response
 
     async def _pass_on(self, request: web.BaseRequest, body: bytes | None = None) -> web.StreamResponse:

@@ -10,6 +10,7 @@ from aiohttp import hdrs, web
 from multidict import MultiMapping, istr
 
 from sidecar import calls, config, driver, errors
+from sidecar.core import model
 from sidecar.http import answers, intake
 from sidecar.http import headers as headers_
 from sidecar.http import target as target_
@@ -52,20 +53,20 @@ class PredictLane:
         self, settings: Callable[[], config.Settings], bodies: intake.Intake, calls_driver: driver.Driver
     ) -> None:
         self._settings = settings
-        self._bodies = bodies
-        self._driver = calls_driver
+        self.bodies = bodies
+        self.driver = calls_driver
         current = settings()
         self._key_headers = tuple((istr(name), name.title()) for name in current.key_headers)
         dialect = answers.KServeDialect if current.kserve_errors else answers.Dialect
-        self._dialect: answers.Dialect = dialect(int(current.overload_status))
+        self.dialect: answers.Dialect = dialect(int(current.overload_status))
 
     async def read(self, request: web.BaseRequest) -> bytes:
         """The decoded body, within all limits; raises `errors.CarpoolError`."""
-        return await self._bodies.read(request)
+        return await self.bodies.read(request)
 
     def hold(self, body: bytes) -> AbstractContextManager[None]:
         """Keep counting a body that `read` returned and no call took over."""
-        return self._bodies.hold(len(body))
+        return self.bodies.hold(len(body))
 
     async def outcome(self, request: web.BaseRequest, body: bytes) -> calls.Outcome:
         """Predictions, or why there are none, for one request.
@@ -73,58 +74,64 @@ class PredictLane:
         Raises `errors.CarpoolError` for a body that never made it into the queue, and `v1.Columnar` if it is valid
         but has no rows to batch by. Cancelling this takes the request out of the queue.
         """
-        loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[calls.Outcome] = loop.create_future()
-        call = self.parse(request.raw_path, request.headers, body, _resolver(waiter))
-        accepted = self._driver.submit(call)
+        head = self.head(request.raw_path, request.headers)
+        payload = self.payload(body)
+        call = _Waiting(head.key(payload), len(payload.rows), len(body), payload, head, head.timeout)
+        call.waiter = asyncio.get_running_loop().create_future()
+        self.driver.submit(call)
         try:
-            return await waiter
+            return await call.waiter
         except asyncio.CancelledError:
-            self._driver.cancel(accepted)
+            self.driver.cancel(call)
             raise
 
-    def time_to_read(self, body: bytes) -> float:
-        """Seconds a caller gets to take an answer of this size off our hands."""
-        return self._settings().timeout + len(body) / _SLOWEST_READER
+    def time_to_read(self, size: int) -> float:
+        """Seconds a caller gets to take an answer of so many bytes off our hands."""
+        return self._settings().timeout + size / _SLOWEST_READER
 
-    def parse(
-        self, target: str, headers: MultiMapping[str], body: bytes, reply: Callable[[calls.Outcome], None]
-    ) -> calls.Call:
-        """Make a call from a request's target and headers as received and its decoded body.
-
-        Raises `errors.BadRequest`, `errors.PayloadTooLarge` or `v1.Columnar`.
-        """
+    def head(self, target: str, headers: MultiMapping[str]) -> calls.Head:
+        """What counts of a request's target and headers, as received; raises `errors.BadRequest`."""
         timeout = headers.get(_TIMEOUT)
-        return calls.Call(
-            target=target_.origin_form(target),
-            headers=_select(headers, self._key_headers),
-            payload=v1.parse_request(body, self._settings().max_queue_instances),
-            size=len(body),
-            reply=reply,
-            timeout=None if timeout is None else _seconds(timeout),
-            request_id=_value(headers, _REQUEST_ID),
-            traceparent=_value(headers, _TRACEPARENT),
-            tracestate=_value(headers, _TRACESTATE),
+        return calls.Head(
+            target_.origin_form(target),
+            _select(headers, self._key_headers),
+            None if timeout is None else _seconds(timeout),
+            _value(headers, _REQUEST_ID),
+            _value(headers, _TRACEPARENT),
+            _value(headers, _TRACESTATE),
         )
+
+    def payload(self, body: bytes) -> v1.Payload:
+        """The instances of a decoded body; raises `errors.BadRequest`, `errors.PayloadTooLarge` or `v1.Columnar`."""
+        return v1.parse_request(body, self._settings().max_queue_instances)
 
     def tell(self, outcome: calls.Outcome) -> answers.Answer:
         """The answer to an outcome."""
         if isinstance(outcome, calls.Answered):
-            return self._dialect.predictions(outcome)
-        return self._dialect.failure(outcome)
+            return self.dialect.predictions(outcome)
+        return self.dialect.failure(outcome)
 
     def tell_early(self, error: errors.CarpoolError) -> answers.Answer:
         """The answer to a request that never became a call."""
-        return self._dialect.error(error)
+        return self.dialect.error(error)
 
 
-def _resolver(waiter: asyncio.Future[calls.Outcome]) -> Callable[[calls.Outcome], None]:
-    def resolve(outcome: calls.Outcome) -> None:
+class _Waiting(calls.Call):
+    """A call whose outcome a coroutine waits for."""
+
+    __slots__ = ("waiter",)
+    waiter: asyncio.Future[calls.Outcome]
+
+    def answer(self, member: bytes, pieces: Sequence[model.Piece]) -> None:
+        self._resolve(calls.Answered(member, pieces))
+
+    def refuse(self, error: errors.CarpoolError) -> None:
+        self._resolve(error)
+
+    def _resolve(self, outcome: calls.Outcome) -> None:
         # Between its cancellation and the caller's clean-up a waiter may still be answered.
-        if not waiter.done():
-            waiter.set_result(outcome)
-
-    return resolve
+        if not self.waiter.done():
+            self.waiter.set_result(outcome)
 
 
 def _select(headers: MultiMapping[str], names: Sequence[tuple[str, str]]) -> calls.Headers:

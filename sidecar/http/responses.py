@@ -1,31 +1,22 @@
-"""Complete answers as aiohttp responses.
-
-Predictions are answered thousands of times a second, always with the same few headers, so their head is written
-directly; aiohttp's general way of building and checking a response costs as much as all the rest of a request here.
+"""Complete answers as aiohttp responses, written directly: aiohttp's general way of building and checking a response
+costs as much as all the rest of a request here.
 """
 
 from __future__ import annotations
 
 import asyncio
-import email.utils
-import functools
-import time
 
 from aiohttp import HttpVersion11, web
 from aiohttp.abc import AbstractStreamWriter
 from multidict import CIMultiDict
 
-from sidecar.http import answers
-
-# Up to this size one more copy is cheaper than one more system call, and the socket's buffer takes all of it.
-LARGE = 64 * 1024
+from sidecar.http import answers, rendering
 
 
 def respond(request: web.BaseRequest, answer: answers.Answer, close: bool = False) -> web.StreamResponse:
     """The response for an answer; with `close` the connection ends after it."""
-    is_plain = answer.status == 200 and request.version == HttpVersion11 and request.keep_alive
-    if is_plain and not close and not answer.close:
-        return _Predictions(answer)
+    if request.version == HttpVersion11 and request.method != "HEAD":
+        return _Complete(answer, close or answer.close or not request.keep_alive)
     response = web.Response(status=answer.status, headers=CIMultiDict(answer.headers), body=answer.body)
     if close or answer.close:
         response.force_close()
@@ -56,39 +47,23 @@ async def _write(request: web.BaseRequest, response: web.StreamResponse) -> None
     await response.write_eof()
 
 
-class _Predictions(web.StreamResponse):
-    """A 200 with a body in memory, on an HTTP/1.1 connection that stays open.
+class _Complete(web.StreamResponse):
+    """An answer with its body in memory, to an HTTP/1.1 request that is not HEAD."""
 
-    Only for headers of our own making, and values that came in a header and are UTF-8: nothing is checked here.
-    """
-
-    def __init__(self, answer: answers.Answer) -> None:
-        super().__init__()
+    def __init__(self, answer: answers.Answer, close: bool) -> None:
+        super().__init__(status=answer.status)
         self._answer = answer
+        self._closes = close
         self._is_written = False
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         writer = request.writer
-        if self._is_written:
-            return writer
-        self._is_written = True
-        self._keep_alive = True
-        body = self._answer.body
-        head = _head(self._answer.headers, int(time.time())) + b"Content-Length: %d\r\n\r\n" % len(body)
-        if len(body) <= LARGE:
-            await writer.write(head + body)
-        else:
-            await writer.write(head)
-            await writer.write(body)
+        if not self._is_written:
+            self._is_written = True
+            self._keep_alive = not self._closes
+            for piece in rendering.render(self._answer, self._closes):
+                await writer.write(piece)
         return writer
 
     async def write_eof(self, data: bytes = b"") -> None:
         """All is written by `prepare`."""
-
-
-@functools.lru_cache(maxsize=64)
-def _head(headers: tuple[tuple[str, str], ...], second: int) -> bytes:
-    """Status line and headers but the last. `second` is the Unix time for Date (RFC 9110, 6.6.1)."""
-    lines = [f"{name}: {value}\r\n" for name, value in headers]
-    head = f"HTTP/1.1 200 OK\r\n{''.join(lines)}Date: {email.utils.formatdate(second, usegmt=True)}\r\n"
-    return head.encode()

@@ -30,7 +30,9 @@ _MAX_OTHERS = 64 * 1024
 
 # The shape nearly every body has: one member, known from its first bytes. `_ROWS` then proves that all the rest
 # is exactly one JSON list, so that nothing else (a duplicate key, a second member) can hide behind it.
-_ONLY_MEMBER = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*"(instances|inputs|predictions|outputs)"[ \t\r\n]*:[ \t\r\n]*')
+_ONLY_MEMBER = rb'[ \t\r\n]*\{[ \t\r\n]*"(%b)"[ \t\r\n]*:[ \t\r\n]*(?=\[)'
+_ONLY_REQUEST_MEMBER = re.compile(_ONLY_MEMBER % b"instances|inputs")
+_ONLY_ANSWER_MEMBER = re.compile(_ONLY_MEMBER % b"predictions|outputs")
 _NEXT_MEMBER = re.compile(rb'[ \t\r\n]*[{,][ \t\r\n]*("(?:[^"\\]|\\.)*")[ \t\r\n]*:[ \t\r\n]*', re.DOTALL)
 _SPACE = b" \t\r\n"
 
@@ -99,7 +101,7 @@ def parse_request(body: bytes, max_rows: int = sys.maxsize) -> Payload:
     _check_utf8(body)
     decode = _decoder(body, max_rows)
     try:
-        single = _single_member(body, _REQUEST_MEMBERS, decode)
+        single = _single_member(body, _ONLY_REQUEST_MEMBER, decode)
         payload = _payload_of_members(_members(body), decode) if single is None else Payload(*single, others=b"")
     except RecursionError:
         raise errors.BadRequest("the body is nested too deeply") from None
@@ -150,7 +152,7 @@ def parse_answer(body: bytes) -> Answer:
     """
     try:
         _check_utf8(body)
-        single = _single_member(body, _ANSWER_MEMBERS, _ROWS.decode)
+        single = _single_member(body, _ONLY_ANSWER_MEMBER, _ROWS.decode)
         if single is None:
             single = _pick(_lists(body), _ANSWER_MEMBERS, _ROWS.decode)
         member, _, rows = single
@@ -161,11 +163,18 @@ def parse_answer(body: bytes) -> Answer:
         raise errors.UpstreamBroken(f"the predictor's answer is not a valid predict response: {error}") from None
 
 
+def start(batch_id: str, member: bytes) -> bytes:
+    """What all answers of a batch begin with; the predictions, joined by commas, and `END` follow."""
+    return b'{"message":"","batchId":"%b","%b":[' % (batch_id.encode(), member)
+
+
+END = b"]}"
+
+
 def render(batch_id: str, member: bytes, pieces: Sequence[Rows]) -> bytes:
     """Build one caller's answer from its predictions, given as one or more runs of rows."""
     rows = pieces[0] if len(pieces) == 1 else [row for piece in pieces for row in piece]
-    head = b'{"message":"","batchId":"%b","%b":[' % (batch_id.encode(), member)
-    return b"".join((head, b",".join(rows), b"]}"))
+    return b"".join((start(batch_id, member), b",".join(rows), END))
 
 
 def render_error(message: str) -> bytes:
@@ -242,27 +251,26 @@ def _length(row: bytes) -> int:
 
 
 def _single_member(
-    body: bytes, names: Sequence[str], decode: Callable[[bytes | memoryview], Rows]
+    body: bytes, start: re.Pattern[bytes], decode: Callable[[bytes | memoryview], Rows]
 ) -> tuple[bytes, bytes | memoryview, Rows] | None:
     """`(name, list as written, its rows)` if the body is exactly one object with that one list; else None."""
-    match = _ONLY_MEMBER.match(body)
-    if match is None or match[1].decode() not in names:
+    match = start.match(body)
+    if match is None:
         return None
-    end = len(body.rstrip(_SPACE)) - 1
-    if body[end : end + 1] != b"}":
-        return None
-    text = _slice(body, match.end(), end)
+    member, at = match[1], match.end()
+    if body.endswith(b"]}"):
+        end = len(body) - 1
+    else:
+        end = len(body.rstrip(_SPACE)) - 1
+        if body[end : end + 1] != b"}":
+            return None
+        end = len(body[:end].rstrip(_SPACE)) if body[end - 1] in _SPACE else end
+    # Of a large body no copy but a view.
+    text = body[at:end] if end - at <= _WORTH_A_VIEW else memoryview(body)[at:end]
     try:
-        return match[1], text, decode(text)
+        return member, text, decode(text)
     except msgspec.DecodeError:
         return None  # more members follow, or it is malformed: the general path tells which, and where
-
-
-def _slice(body: bytes, start: int, end: int) -> bytes | memoryview:
-    """Part of a body, without space around it; of a large one no copy but a view."""
-    if end - start <= _WORTH_A_VIEW or body[start] in _SPACE or body[end - 1] in _SPACE:
-        return body[start:end].strip(_SPACE)
-    return memoryview(body)[start:end]
 
 
 def _members(body: bytes) -> dict[str, tuple[bytes, bytes]]:

@@ -213,11 +213,11 @@ async def test_a_header_that_could_not_be_forwarded_as_it_is_is_400(bench):
 
 @pytest.mark.parametrize("path", [PREDICT, "/v1/models"])
 async def test_a_bug_is_a_500_in_json_on_a_connection_that_lives(bench, monkeypatch, caplog, path):
-    async def break_down(*_):
+    def break_down(*_):
         raise ZeroDivisionError("secret")
 
     with monkeypatch.context() as patch:
-        patch.setattr(bench.sidecar.bodies, "read", break_down)
+        patch.setattr(bench.sidecar.driver, "submit", break_down)
         patch.setattr(bench.sidecar._relay, "handle", break_down)
         status, body, headers = await bench.post('{"instances":[1]}', path=path)
     assert (status, headers["Content-Type"]) == (500, "application/json")

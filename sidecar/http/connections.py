@@ -1,0 +1,268 @@
+"""A client's connection on the fast lane: plain predict requests, as many and as close together as the client likes.
+
+Bytes are taken as they come. What is complete and plain becomes a call at once; everything else makes this step aside
+for the general server, which gets the bytes and serves the connection from then on. So nothing here answers an error
+of the client, but what stops arriving.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from sidecar import calls, errors, memory
+from sidecar.http import answering, exchanges, heads
+
+_MOST_PENDING = 64
+"""Pipelined requests that may wait for their answers; more are left in the socket."""
+
+
+class Lane(Protocol):
+    """What the connections of a lane share."""
+
+    desk: exchanges.Desk
+    reader: heads.Reader
+    keep_alive: float
+    head_timeout: float
+
+    def joined(self, connection: Connection) -> None:
+        """A client connected."""
+        ...
+
+    def left(self, connection: Connection) -> None:
+        """It is gone, or the general server's."""
+        ...
+
+    def general(self) -> asyncio.Protocol:
+        """A general server for one connection."""
+        ...
+
+
+class _Body:
+    """A body on its way: the bytes of its head, the parts that are here, and how many bytes are missing."""
+
+    __slots__ = ("head", "length", "missing", "parts", "started", "text")
+
+    def __init__(self, text: bytes, head: calls.Head, length: int, start: bytes, started: float) -> None:
+        self.text = text
+        self.head = head
+        self.length = length
+        self.parts = [start] if start else []
+        self.missing = length - len(start)
+        self.started = started
+
+    @property
+    def received(self) -> int:
+        return self.length - self.missing
+
+
+class Connection(answering.Answering):
+    """One connection, from its start to its end or to the first request for the general server."""
+
+    # State beside the answers': _shape, of the last head. _rest: bytes not yet understood, with _beginning while they
+    # are the start of a head that came at _began. _body: a body that is arriving.
+    __slots__ = ("_began", "_beginning", "_body", "_is_reading", "_lane", "_rest", "_shape")
+
+    def __init__(self, lane: Lane) -> None:
+        super().__init__(lane.desk)
+        self._lane = lane
+        self._shape: heads.Shape | None = None
+        self._rest = b""
+        self._beginning: heads.Beginning | None = None
+        self._began = 0.0
+        self._body: _Body | None = None
+        self._is_reading = True
+
+    # --- the transport's calls ---------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._lane.joined(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._touched = self._desk.clock()
+        if self._body is not None:
+            self._collect(self._body, data)
+        elif self._is_held:
+            self._rest += data
+        elif self._rest:
+            self._serve(self._rest + data)
+        else:
+            self._serve(data)
+
+    def eof_received(self) -> None:
+        """As for Go's and aiohttp's servers, this means the client is gone: the transport closes."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lane.left(self)
+        self._drop_body()
+        super().connection_lost(exc)
+
+    # --- requests ----------------------------------------------------------------------------------------------
+
+    def _serve(self, data: bytes) -> None:
+        """Take all requests that are complete in `data`, which begins with one."""
+        at, size = 0, len(data)
+        self._rest = b""
+        while at < size and not self._is_over:
+            shape = self._shape
+            plain = (shape.match(data, at) if shape is not None else None) or self._read(data, at)
+            if plain is None:
+                return
+            end, length, head = plain
+            stop = end + length
+            if stop > size:
+                self._begin_body(data, at, plain)
+                return
+            if self._is_paused or len(self._pending) >= _MOST_PENDING:
+                self._hold(data[at:])
+                return
+            desk = self._desk
+            exchange = desk.takes(length, length) and desk.accept(head, data[end:stop], self, self._touched)
+            if not exchange:
+                self._step_aside(data[at:])
+                return
+            self._pending.append(exchange)
+            desk.submit(exchange)
+            at = stop
+
+    def _read(self, data: bytes, at: int) -> heads.Plain | None:
+        """The head at `at` in full; None if more of it has to come, or if this is not for us any more."""
+        end = data.find(b"\r\n\r\n", at) + 4
+        if end < 4:
+            self._wait_for_head(data[at:])
+            return None
+        self._beginning = None
+        found = self._lane.reader.read(data[at:end])
+        if found is None:
+            self._step_aside(data[at:])
+            return None
+        (_, length, head), self._shape = found
+        return end, length, head
+
+    def _wait_for_head(self, begun: bytes) -> None:
+        more = begun
+        if self._beginning is None:
+            self._beginning = heads.Beginning()
+            self._began = self._touched
+        else:
+            more = begun[self._beginning.size :]
+        if len(begun) <= heads.MAX_HEAD and self._beginning.may_go_on(more):
+            self._rest = begun
+        else:
+            self._beginning = None
+            self._step_aside(begun)
+
+    def _begin_body(self, data: bytes, at: int, plain: heads.Plain) -> None:
+        end, length, head = plain
+        start = data[end:]
+        if self._pending:
+            self._hold(data[at:])
+        elif not self._desk.takes(length, len(start)):
+            self._step_aside(data[at:])
+        else:
+            self._body = _Body(data[at:end], head, length, start, self._touched)
+            self._desk.lane.bodies.buffered_bytes += len(start)
+            self._desk.life.enter()
+
+    def _collect(self, body: _Body, data: bytes) -> None:
+        data, following = (data, b"") if len(data) <= body.missing else (data[: body.missing], data[body.missing :])
+        if not self._desk.lane.bodies.takes(0, len(data)):
+            self._drop_body()
+            self._step_aside(body.text, *body.parts, data, following)
+            return
+        body.parts.append(data)
+        body.missing -= len(data)
+        self._desk.lane.bodies.buffered_bytes += len(data)
+        if not body.missing:
+            self._finish(body, following)
+
+    def _finish(self, body: _Body, following: bytes) -> None:
+        self._drop_body()
+        whole = b"".join(body.parts)
+        body.parts.clear()
+        exchange = self._desk.accept(body.head, whole, self, body.started)
+        if exchange is None:
+            self._step_aside(body.text, whole, following)
+            return
+        del whole
+        self._pending.append(exchange)
+        self._desk.submit(exchange)
+        if following:
+            self._serve(following)
+
+    def _drop_body(self) -> None:
+        if self._body is None:
+            return
+        bodies = self._desk.lane.bodies
+        bodies.buffered_bytes -= self._body.received
+        if self._body.received > memory.LARGE:
+            bodies.on_large_body()
+        self._desk.life.leave()
+        self._body = None
+
+    # --- other ways on -----------------------------------------------------------------------------------------
+
+    def _step_aside(self, *parts: bytes) -> None:
+        """Leave the connection, with the bytes that were not served here, to the general server."""
+        if self._pending or self._is_paused:
+            self._hold(b"".join(parts))  # answers come in order
+            return
+        self._lane.left(self)
+        self._is_over = True
+        general = self._lane.general()
+        self._transport.set_protocol(general)
+        general.connection_made(self._transport)
+        for part in parts:
+            if part:
+                general.data_received(part)
+
+    def _hold(self, data: bytes) -> None:
+        self._rest = data
+        self._is_held = True
+        self._update_reading()
+
+    def _go_on(self) -> None:
+        if self._is_over or self._is_paused or self._pending or not self._is_held:
+            return
+        self._is_held = False
+        self._update_reading()
+        self._serve(self._rest)
+
+    def _free(self) -> None:
+        self._update_reading()
+        if self._is_held and not self._pending and not self._is_paused:
+            # Not now: this may be in the midst of `_serve`, or of the driver's answers to others.
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _update_reading(self) -> None:
+        wanted = not (self._is_held or self._is_paused)
+        if wanted != self._is_reading and not self._transport.is_closing():
+            self._is_reading = wanted
+            if wanted:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    # --- time --------------------------------------------------------------------------------------------------
+
+    def expire(self, now: float) -> None:
+        """End the connection if it is idle, or the client busy with nothing, for longer than it may."""
+        lane, bodies = self._lane, self._desk.lane.bodies
+        if self._is_paused:
+            self._expire_answers(now)
+        elif self._pending or self._is_held:
+            pass  # the core watches over what it was given
+        elif self._body is not None:
+            if now - self._body.started > bodies.read_timeout:
+                self._end(errors.BodyTooLate(), self._body.started)
+        elif self._rest:
+            if now - self._began > lane.head_timeout:
+                self._end(errors.HeadTooLate(), self._began)
+        elif now - self._touched > lane.keep_alive:
+            self._close()
+
+    def _end(self, error: errors.CarpoolError, since: float) -> None:
+        self._drop_body()
+        self._transport.write(self._desk.late(error, since))
+        self._close()

@@ -1,0 +1,77 @@
+"""The data port's first contact with a client: every connection begins on the fast lane.
+
+A general HTTP server spends more on a small predict request than all the rest of the sidecar: it starts a coroutine,
+copies headers into maps, and builds a response object. Plain predict requests need none of that. What a connection of
+this lane does not recognise as one of those it leaves to the general server, bytes and all, so there is one answer to
+every question about HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from sidecar import config, lifecycle, metrics
+from sidecar.http import connections, exchanges, heads, predict
+
+# Seconds between looks at the clock on behalf of all connections; a timer for each would cost as much as an answer.
+_LONGEST_ROUND = 1.0
+_ROUNDS_IN_A_TIMEOUT = 4
+
+
+class FastLane:
+    """Listens, and watches over the connections that have not been left to `general` servers."""
+
+    def __init__(
+        self,
+        chosen: config.Settings,
+        lane: predict.PredictLane,
+        life: lifecycle.Lifecycle,
+        counters: metrics.Metrics,
+        clock: Callable[[], float],
+        general: Callable[[], asyncio.Protocol],
+    ) -> None:
+        self.desk = exchanges.Desk(lane, life, counters, clock)
+        self.reader = heads.Reader(lane)
+        self.keep_alive = chosen.keep_alive
+        self.head_timeout = chosen.head_timeout
+        self.general = general
+        self._clock = clock
+        shortest = min(chosen.keep_alive, chosen.head_timeout, chosen.timeout)
+        self._round = min(_LONGEST_ROUND, shortest / _ROUNDS_IN_A_TIMEOUT)
+        self._connections: set[connections.Connection] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._server: asyncio.Server | None = None
+
+    async def listen(self, host: str, port: int, backlog: int) -> None:
+        """Accept connections; raises `OSError` if the port is taken."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: connections.Connection(self), host, port, backlog=backlog)
+
+    def close(self) -> None:
+        """Accept nothing more, and end all connections of this lane."""
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections):
+            connection.shut()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def joined(self, connection: connections.Connection) -> None:
+        """A client connected."""
+        self._connections.add(connection)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._round, self._go_round)
+
+    def left(self, connection: connections.Connection) -> None:
+        """A connection ended, or the general server has it now."""
+        self._connections.discard(connection)
+
+    def _go_round(self) -> None:
+        self._timer = None
+        now = self._clock()
+        for connection in list(self._connections):
+            connection.expire(now)
+        if self._connections:
+            self._timer = asyncio.get_running_loop().call_later(self._round, self._go_round)

@@ -1,0 +1,80 @@
+"""Complete answers as bytes on the wire (RFC 9112), the same whichever way a request came.
+
+Predictions are answered thousands of times a second, always with the same few headers, so heads are kept for the
+second they are good for, and what the members of a batch have in common is made once for all of them.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import functools
+import http
+import time
+from collections.abc import Sequence
+
+from sidecar import calls
+from sidecar.core import model
+from sidecar.http import answers
+from sidecar.wire import v1
+
+# Up to this size one more copy is cheaper than one more system call, and the socket's buffer takes all of it.
+LARGE = 64 * 1024
+
+# RFC 9110, 6.4.1: these never have content.
+_BODILESS = frozenset({204, 205, 304})
+
+
+def render(answer: answers.Answer, close: bool) -> list[bytes]:
+    """Head and body of an answer, for HTTP/1.1, in one piece if that is small; with `close`, it says so.
+
+    Only for headers of our own making, and values that came in a header and are UTF-8: nothing is checked here.
+    """
+    start = _head(answer.status, answer.headers, close or answer.close, int(time.time()))
+    if answer.status in _BODILESS:
+        return [start + b"\r\n"]
+    head = b"%bContent-Length: %d\r\n\r\n" % (start, len(answer.body))
+    return [head + answer.body] if len(answer.body) <= LARGE else [head, answer.body]
+
+
+class Predictions:
+    """Renders the answers of one batch after the other, in the words of a dialect."""
+
+    # State: the batch that was rendered last, and what all answers of it begin with.
+    def __init__(self, dialect: answers.Dialect) -> None:
+        self._content_type = (("Content-Type", dialect.content_type),)
+        self._batch_id = ""
+        self._member = self._head = self._start = b""
+
+    def render(self, member: bytes, pieces: Sequence[model.Piece]) -> bytes | None:
+        """Head and body of an answer on a connection that stays open; None if it is large, or of several batches."""
+        if len(pieces) > 1:
+            return None
+        _, batch_id, rows = pieces[0]
+        if batch_id is not self._batch_id or member != self._member:
+            self._next_batch(batch_id, member)
+        joined = b",".join(rows)
+        size = len(self._start) + len(joined) + len(v1.END)
+        return None if size > LARGE else b"%b%d\r\n\r\n%b%b%b" % (self._head, size, self._start, joined, v1.END)
+
+    def _next_batch(self, batch_id: str, member: bytes) -> None:
+        # All answers of a batch are given within one turn of the loop, so one Date is right for all.
+        self._batch_id, self._member = batch_id, member
+        self._start = v1.start(batch_id, member)
+        self._head = _head(200, self._content_type, False, int(time.time())) + b"Content-Length: "
+
+
+@functools.lru_cache(maxsize=64)
+def _head(status: int, headers: calls.Headers, close: bool, second: int) -> bytes:
+    """Status line and headers but the last. `second` is the Unix time for Date (RFC 9110, 6.6.1)."""
+    lines = [f"{name}: {value}\r\n" for name, value in headers]
+    if close:
+        lines.append("Connection: close\r\n")
+    date = email.utils.formatdate(second, usegmt=True)
+    return f"HTTP/1.1 {status} {_reason(status)}\r\n{''.join(lines)}Date: {date}\r\n".encode()
+
+
+def _reason(status: int) -> str:
+    try:
+        return http.HTTPStatus(status).phrase
+    except ValueError:  # a number that nobody has registered
+        return ""
