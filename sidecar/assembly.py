@@ -98,7 +98,7 @@ class Sidecar:
             self._first_contact.cancel()
             await asyncio.wait([self._first_contact])
         self.trimmer.close()
-        await self.driver.close()
+        self.driver.close()
         if self._fast_lane is not None:
             self._fast_lane.close()
         if self._relay is not None:

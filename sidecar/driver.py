@@ -1,7 +1,7 @@
 """The asyncio shell around the core: carries out its effects and tells it what happened.
 
-It owns one task for each batch at the predictor and one timer. It decides nothing: when a batch leaves, who is in it
-and who gets which answer is the core's business.
+It owns one exchange with the predictor for each batch that is out, and one timer. It decides nothing: when a batch
+leaves, who is in it and who gets which answer is the core's business.
 """
 
 from __future__ import annotations
@@ -21,18 +21,36 @@ from sidecar.wire import v1
 log = logging.getLogger("carpool.driver")
 
 
+class Exchange(Protocol):
+    """A body that was posted."""
+
+    def cancel(self) -> None:
+        """Break it off, without a reply."""
+        ...
+
+
 class Predictor(Protocol):
     """Where batches go."""
 
-    async def predict(self, target: str, headers: calls.Headers, body: calls.Pieces, timeout: float) -> bytes:
-        """Post a body and return the answer's, within `timeout` seconds; raises `errors.UpstreamError` only."""
+    def post(
+        self,
+        target: str,
+        headers: calls.Headers,
+        body: calls.Pieces,
+        timeout: float,
+        reply: Callable[[bytes | errors.UpstreamError], None],
+    ) -> Exchange:
+        """Post a body; `reply` is called once, later and within `timeout` seconds, with the answer's body or an error.
+
+        Raises `errors.BadRequest` for what cannot be posted.
+        """
         ...
 
 
 class Driver:
     """Takes calls, answers each exactly once."""
 
-    # Mutable state: the scheduler's; _tasks, one for each batch out; _timer and when it fires (on `clock`).
+    # Mutable state: the scheduler's; _exchanges, one for each batch out; _timer and when it fires (on `clock`).
     def __init__(
         self,
         core: scheduler.Scheduler,
@@ -45,7 +63,7 @@ class Driver:
         self._metrics = counters
         self._clock = clock
         self._complaints = logs.Seldom(log, clock)
-        self._tasks: dict[model.Batch, asyncio.Task[None]] = {}
+        self._exchanges: dict[model.Batch, Exchange] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
         self._idle: asyncio.Event | None = None  # once draining: set when nothing is left
@@ -74,95 +92,85 @@ class Driver:
         self._carry_out(self.core.drain())
         await self._idle.wait()
 
-    async def close(self) -> None:
-        """Answer everybody who still waits 503, and cancel what is out. For the end of a grace period."""
+    def close(self) -> None:
+        """Answer everybody who still waits 503, and break off what is out. For the end of a grace period."""
         self._carry_out(self.core.abort(errors.Draining()))
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for batch in list(self._exchanges):
+            self._break_off(batch)
         if self._timer is not None:
             self._timer.cancel()
 
     # --- effects -----------------------------------------------------------------------------------------------
 
     def _carry_out(self, effects: Sequence[model.Effect], member: bytes = b"predictions") -> None:
-        replies = []
+        # In their order: a batch is written to its connection before the answers of the last one are to theirs.
         for effect in effects:
-            if type(effect) is model.Dispatch:
-                self._try_dispatch(effect.batch)
-            elif type(effect) is model.Abandon:
-                self._break_off(effect.batch)
+            kind = type(effect)
+            if kind is model.Answer or kind is model.Refuse:
+                self._reply(effect, member)  # type: ignore[arg-type]
+            elif kind is model.Dispatch:
+                self._try_dispatch(effect.batch)  # type: ignore[union-attr]
             else:
-                replies.append(effect)
-        if replies and len(replies) < len(effects):
-            # The new batch's task has not run yet. Answering first would keep the predictor idle meanwhile.
-            asyncio.get_running_loop().call_soon(self._reply, replies, member)
-        else:
-            self._reply(replies, member)
+                self._break_off(effect.batch)  # type: ignore[union-attr]
         self._arm()
         if self._idle is not None and self.core.idle:
             self._idle.set()
 
     @staticmethod
-    def _reply(effects: Iterable[model.Effect], member: bytes) -> None:
-        for effect in effects:
-            call: calls.Call = effect.request  # type: ignore[assignment,union-attr] # what `submit` was given
-            try:
-                if type(effect) is model.Answer:
-                    call.answer(member, effect.pieces)
-                elif type(effect) is model.Refuse:
-                    call.refuse(effect.error)
-            except Exception:  # one caller's trouble is not the others'
-                log.exception("an answer could not be handed over")
+    def _reply(effect: model.Answer | model.Refuse, member: bytes) -> None:
+        call: calls.Call = effect.request  # type: ignore[assignment] # what `submit` was given
+        try:
+            if type(effect) is model.Answer:
+                call.answer(member, effect.pieces)
+            else:
+                call.refuse(effect.error)  # type: ignore[union-attr]
+        except Exception:  # one caller's trouble is not the others'
+            log.exception("an answer could not be handed over")
 
     def _try_dispatch(self, batch: model.Batch) -> None:
         try:
             self._dispatch(batch)
-        except Exception:
-            log.exception("a batch could not be sent", extra=logs.facts(batch=batch.id))
-            effects = self.core.failed(batch, errors.CarpoolError())
-            asyncio.get_running_loop().call_soon(self._settle, batch, effects)
+        except Exception as error:
+            reason = error if isinstance(error, errors.CarpoolError) else errors.CarpoolError()
+            if reason is not error:
+                log.exception("a batch could not be sent", extra=logs.facts(batch=batch.id))
+            # Later: the effects of the event that this batch is one of come first.
+            asyncio.get_running_loop().call_soon(self._fail, batch, errors.bare(reason))
 
     def _dispatch(self, batch: model.Batch) -> None:
         self._metrics.dispatched(batch)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("batch leaves", extra=_facts(batch, batch.dispatched))
-        # The body is built now: a member that leaves while the task waits to start takes its payload with it.
-        body = v1.merge((part.request.payload, part.start, part.stop) for part in batch.parts)
-        heads: Sequence[calls.Head] = [part.request.tag for part in batch.parts]
-        sending = self._send(batch, heads[0].target, calls.merged_headers(heads), body)
-        task = asyncio.get_running_loop().create_task(sending, name=f"batch {batch.id}")
-        self._tasks[batch] = task
-        task.add_done_callback(functools.partial(self._ended, batch))
+        parts = batch.parts
+        body = v1.merge([(part.request.payload, part.start, part.stop) for part in parts])
+        heads: Sequence[calls.Head] = [part.request.tag for part in parts]
+        timeout = max(0.001, batch.deadline - self._clock())
+        reply = functools.partial(self._returned, batch)
+        headers = calls.merged_headers(heads)
+        self._exchanges[batch] = self._predictor.post(heads[0].target, headers, body, timeout, reply)
 
-    async def _send(self, batch: model.Batch, target: str, headers: calls.Headers, body: calls.Pieces) -> None:
+    def _returned(self, batch: model.Batch, outcome: bytes | errors.UpstreamError) -> None:
+        del self._exchanges[batch]
         try:
-            timeout = max(0.001, batch.deadline - self._clock())
-            answer = v1.parse_answer(await self._predictor.predict(target, headers, body, timeout))
+            if isinstance(outcome, errors.UpstreamError):
+                raise outcome
+            answer = v1.parse_answer(outcome)
         except errors.CarpoolError as error:
-            self._settle(batch, self.core.failed(batch, errors.bare(error)))
+            self._fail(batch, errors.bare(error))
         except Exception:
             log.exception("a batch failed for a reason that is a bug", extra=logs.facts(batch=batch.id))
-            self._settle(batch, self.core.failed(batch, errors.CarpoolError()))
+            self._fail(batch, errors.CarpoolError())
         else:
             self._settle(batch, self.core.done(batch, answer.rows), answer.member)
 
     def _break_off(self, batch: model.Batch) -> None:
-        task = self._tasks.get(batch)
-        if task is not None:
-            task.cancel()
+        exchange = self._exchanges.pop(batch, None)
+        if exchange is not None:
+            exchange.cancel()
+            self._fail(batch, errors.Abandoned())
 
-    def _ended(self, batch: model.Batch, task: asyncio.Task[None]) -> None:
-        del self._tasks[batch]
-        if batch not in self.core.in_flight:
-            return
-        # Here and not in the task: one that is cancelled before its first step never runs a line.
-        if task.cancelled():
-            self._settle(batch, self.core.failed(batch, errors.Abandoned()))
-        else:
-            log.error("a batch was left unsettled by a bug", exc_info=task.exception())
-            self._settle(batch, self.core.failed(batch, errors.CarpoolError()))
+    def _fail(self, batch: model.Batch, error: errors.CarpoolError) -> None:
+        self._settle(batch, self.core.failed(batch, error))
 
     def _settle(self, batch: model.Batch, effects: Sequence[model.Effect], member: bytes = b"predictions") -> None:
         error = batch.error

@@ -49,6 +49,7 @@ LAYERS = {
 # Who alone may import these.
 ONLY_IMPORTERS: dict[str, set[str]] = {
     "prometheus_client": {"sidecar.metrics", "sidecar.http.admin"},
+    "httptools": {"sidecar.http.heads", "sidecar.upstream.answers"},
     "torch": {"predictor.models"},
     "transformers": {"predictor.models"},
     "sidecar.upstream": {"sidecar.upstream", "sidecar.http", "sidecar.assembly", "sidecar.cli"},

@@ -59,6 +59,7 @@ class PredictLane:
         self._key_headers = tuple((istr(name), name.title()) for name in current.key_headers)
         dialect = answers.KServeDialect if current.kserve_errors else answers.Dialect
         self.dialect: answers.Dialect = dialect(int(current.overload_status))
+        v1.bounded_rows(current.max_queue_instances)  # now, because it takes too long in the midst of requests
 
     async def read(self, request: web.BaseRequest) -> bytes:
         """The decoded body, within all limits; raises `errors.CarpoolError`."""

@@ -1,91 +1,165 @@
-"""Batches over HTTP/1.1 to the predictor beside us."""
+"""Batches over HTTP/1.1 to the predictor beside us.
+
+A client of its own for this one job: a general one would take most of the sidecar's CPU time.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import math
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
-import aiohttp
-import multidict
 import yarl
 
 from sidecar import calls, errors
-from sidecar.upstream import body as body_
-from sidecar.upstream import session, translation
-
-# Headers of a predictor's refusal that mean something to the caller; the rest speaks of the batch's connection.
-_TELLING = ("Content-Type", "Retry-After", "Location", "WWW-Authenticate", "Allow")
+from sidecar.upstream import alarm, answers, connection, pool, requests
 
 _NO_LIMIT = sys.maxsize
+
+
+class Exchange:
+    """A request that was posted; `deadline` is when it is given up, in the loop's time."""
+
+    # State: _reply until there is an outcome; the task that opens a connection, then the connection.
+    __slots__ = ("_connection", "_out", "_reply", "deadline", "opening")
+
+    def __init__(self, out: set[Exchange], reply: connection.Reply) -> None:
+        self._out = out
+        self._reply: connection.Reply | None = reply
+        self._connection: connection.Connection | None = None
+        self.opening: asyncio.Task[None] | None = None
+        self.deadline = math.inf
+        out.add(self)
+
+    def cancel(self) -> None:
+        """Break it off, with its connection, without a reply; does nothing once there was one."""
+        if self._reply is None:
+            return
+        self._reply = None
+        self._out.discard(self)
+        if self._connection is not None:
+            self._connection.abort()
+        elif self.opening is not None:
+            self.opening.cancel()
+
+    def break_off(self, error: errors.UpstreamError) -> None:
+        """Break it off, with its connection; `error` is its outcome."""
+        reply = self._reply
+        self.cancel()
+        if reply is not None:
+            reply(error)
+
+    def expire(self) -> None:
+        """Its time is up."""
+        if self._connection is not None:
+            self.break_off(errors.UpstreamTimeout())
+        else:
+            self.break_off(errors.UpstreamUnreachable("the predictor cannot be reached: connecting timed out"))
+
+    def send(self, over: connection.Connection, top: bytes, body: calls.Pieces, length: int) -> None:
+        """Send the request over a connection that is free."""
+        self._connection = over
+        over.send(top, body, length, self.settle)
+
+    def settle(self, outcome: answers.Outcome) -> None:
+        """Hand over the outcome."""
+        reply, self._reply = self._reply, None
+        self._connection = None
+        self._out.discard(self)
+        if reply is not None:
+            reply(outcome)
 
 
 class HttpPredictor:
     """Posts merged bodies, over kept-alive connections of its own, to the same path the callers used.
 
-    `base` is the predictor's scheme, host and port, `connect_timeout` is in seconds. An answer of more than
+    `base` is the predictor's scheme (`http`), host and port, `connect_timeout` is in seconds. An answer of more than
     `max_answer_bytes` is broken off.
     """
 
+    # State: the exchanges that are out; the connections; the timer for the exchanges' deadlines.
     def __init__(self, base: str, connect_timeout: float, max_answer_bytes: int = _NO_LIMIT) -> None:
-        self._base = yarl.URL(base)
+        url = yarl.URL(base)
+        host = url.host_port_subcomponent
+        if url.scheme != "http" or not url.host or not url.port or not host:
+            raise ValueError(f"the predictor's address {base!r} must be http://HOST:PORT")
+        self._heads = requests.HeadWriter(host)
+        self._pool = pool.Pool(url.host, url.port, max_answer_bytes)
         self._connect_timeout = connect_timeout
-        self._max_answer_bytes = max_answer_bytes
-        self._session: aiohttp.ClientSession | None = None
+        self._out: set[Exchange] = set()
+        self._alarm = alarm.Alarm(self._expire)
+
+    def post(
+        self, target: str, headers: calls.Headers, body: calls.Pieces, timeout: float, reply: connection.Reply
+    ) -> Exchange:
+        """Post a body to `target`, a path with its query. The exchange is for `cancel`.
+
+        `reply` is called once, after this has returned, from the event loop: with the body of an answer with status
+        2xx, `errors.UpstreamStatus` for any other, or another `errors.UpstreamError` if the predictor cannot be
+        reached, breaks off, or takes more than `timeout` seconds. Raises `errors.BadRequest` for a target or headers
+        that cannot be written.
+        """
+        length = sum(map(len, body))
+        top = self._heads.write(target, headers, length)
+        loop = asyncio.get_running_loop()
+        exchange = Exchange(self._out, reply)
+        free = self._pool.take()
+        if free is not None:
+            exchange.deadline = loop.time() + timeout
+            exchange.send(free, top, body, length)
+        else:
+            exchange.deadline = loop.time() + min(timeout, self._connect_timeout)
+            opening = self._open_and_send(exchange, top, body, length, loop.time() + timeout)
+            exchange.opening = loop.create_task(opening, name="connect to the predictor")
+        self._alarm.ring_by(exchange.deadline)
+        return exchange
 
     async def predict(self, target: str, headers: calls.Headers, body: calls.Pieces, timeout: float) -> bytes:
-        """Post a body to `target`, a path with its query, and return the answer's body.
+        """`post` for those who wait: returns the answer's body, and raises what is none.
 
-        Raises `errors.UpstreamStatus` for any status but 2xx, and the other `errors.UpstreamError` classes when the
-        predictor cannot be reached, breaks off, or takes more than `timeout` seconds.
+        Cancelling it closes the connection.
         """
-        async with self._post(target, headers, body, timeout) as response:
-            answer = await self._read(response)
-        if 200 <= response.status < 300:
-            return answer
-        if not 300 <= response.status < 600:
-            raise errors.UpstreamBroken(f"the predictor's answer has the status {response.status}")
-        named = ((name, response.headers.get(name)) for name in _TELLING)
-        told = tuple((name, value) for name, value in named if value is not None and value.isprintable())
-        raise errors.UpstreamStatus(response.status, answer, told)
-
-    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
-        if (response.content_length or 0) > self._max_answer_bytes:
-            raise errors.UpstreamBroken(f"the predictor's answer is larger than {self._max_answer_bytes} bytes")
-        if response.content_length is not None:
-            return await response.read()
-        chunks, size = [], 0
-        async for chunk in response.content.iter_any():
-            size += len(chunk)
-            if size > self._max_answer_bytes:
-                raise errors.UpstreamBroken(f"the predictor's answer is larger than {self._max_answer_bytes} bytes")
-            chunks.append(chunk)
-        return b"".join(chunks)
+        future: asyncio.Future[answers.Outcome] = asyncio.get_running_loop().create_future()
+        exchange = self.post(target, headers, body, timeout, functools.partial(_resolve, future))
+        try:
+            outcome = await future
+        finally:
+            exchange.cancel()
+        if isinstance(outcome, errors.UpstreamError):
+            raise outcome
+        return outcome
 
     async def close(self) -> None:
-        """Close all connections."""
-        if self._session is not None:
-            await self._session.close()
+        """Close all connections; exchanges that are out fail."""
+        self._alarm.stop()
+        opening = [exchange.opening for exchange in self._out if exchange.opening is not None]
+        for exchange in list(self._out):
+            exchange.break_off(errors.UpstreamClosed())
+        await asyncio.gather(*opening, return_exceptions=True)
+        await self._pool.close()
 
-    @asynccontextmanager
-    async def _post(
-        self, target: str, headers: calls.Headers, body: calls.Pieces, timeout: float
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        limits = aiohttp.ClientTimeout(total=timeout, sock_connect=min(self._connect_timeout, timeout))
-        with translation.translated():
-            async with self._open_session().post(
-                session.address(self._base, target),
-                data=body_.PiecewiseBody(body),
-                headers=multidict.CIMultiDict(headers),
-                timeout=limits,
-                allow_redirects=False,
-            ) as response:
-                yield response
+    async def _open_and_send(
+        self, exchange: Exchange, top: bytes, body: calls.Pieces, length: int, deadline: float
+    ) -> None:
+        try:
+            opened = await self._pool.open()
+        except errors.UpstreamError as error:
+            errors.bare(error)
+            exchange.settle(error)
+        else:
+            exchange.deadline = deadline
+            exchange.send(opened, top, body, length)
+        finally:
+            exchange.opening = None
 
-    def _open_session(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = session.open_session(
-                skip_auto_headers=("User-Agent",),
-                headers={"Accept": "application/json", "Accept-Encoding": "identity"},
-            )
-        return self._session
+    def _expire(self, now: float) -> float:
+        """Give up what has waited for too long; returns when to look again."""
+        for exchange in [exchange for exchange in self._out if exchange.deadline <= now]:
+            exchange.expire()
+        return min((exchange.deadline for exchange in self._out), default=math.inf)
+
+
+def _resolve(future: asyncio.Future[answers.Outcome], outcome: answers.Outcome) -> None:
+    if not future.done():
+        future.set_result(outcome)

@@ -1,4 +1,4 @@
-"""How all connections to the predictor that carry requests are made, and how it is addressed."""
+"""How connections that pass requests on to the predictor are made, and how it is addressed."""
 
 from __future__ import annotations
 

@@ -8,13 +8,13 @@ REST API (`signature_name` and friends, `inputs` / `outputs`).
 
 from __future__ import annotations
 
+import bisect
 import codecs
 import functools
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import msgspec
 
@@ -23,6 +23,7 @@ from sidecar import errors
 Rows = Sequence[msgspec.Raw]
 
 _ROWS = msgspec.json.Decoder(list[msgspec.Raw])
+_NO_ROW = msgspec.Raw()
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 # Members beside the list are compared byte for byte in the batch key and read one by one: keep them few.
@@ -40,8 +41,8 @@ _SPACE = b" \t\r\n"
 _WORTH_A_VIEW = 64 * 1024
 _AFTER_VALUE = frozenset(b"%c" % byte for byte in b" \t\r\n,}")
 
-# Up to so many commas a list is decoded first and counted then: 16 MB for a moment, and 15 ms, if all are rows.
-_MAX_UNCOUNTED = 250_000
+# Up to this size a list is decoded first and counted then: 18 MB for a moment, if it is `1,1,1,…`.
+_MAX_UNCOUNTED = 512 * 1024
 
 # What is decoded at once to check it: as fast as the whole, and never a large string.
 _UTF8_STEP = 256 * 1024
@@ -74,10 +75,12 @@ class Payload:
     """One parsed request body.
 
     `rows` are the instances as byte ranges, `text` is their list as it was written, brackets included, `member` is
-    the list's name (`instances` or `inputs`) and `others` the remaining members as written, joined by commas.
+    the list's name (`instances` or `inputs`) and `others` the remaining members as written, joined by commas. `body`
+    is all of it.
     """
 
     member: bytes
+    body: bytes
     text: bytes | memoryview
     rows: Rows
     others: bytes
@@ -102,7 +105,7 @@ def parse_request(body: bytes, max_rows: int = sys.maxsize) -> Payload:
     decode = _decoder(body, max_rows)
     try:
         single = _single_member(body, _ONLY_REQUEST_MEMBER, decode)
-        payload = _payload_of_members(_members(body), decode) if single is None else Payload(*single, others=b"")
+        payload = _payload_of_members(body, decode) if single is None else Payload(*single, others=b"")
     except RecursionError:
         raise errors.BadRequest("the body is nested too deeply") from None
     if not payload.rows:
@@ -110,11 +113,16 @@ def parse_request(body: bytes, max_rows: int = sys.maxsize) -> Payload:
     return payload
 
 
-def merge(parts: Iterable[tuple[Payload, int, int]]) -> list[bytes | memoryview]:
+def merge(parts: Sequence[tuple[Payload, int, int]]) -> list[bytes | memoryview]:
     """Build the body of one upstream call from `(payload, start, stop)` row ranges, as pieces to be sent in order.
 
-    All payloads must share `member` and `others`; the batch key guarantees that. Nothing is copied here.
+    All payloads must share `member` and `others`; the batch key guarantees that. Nothing is copied here, and a payload
+    that travels whole and alone goes as it came.
     """
+    if len(parts) == 1:
+        payload, start, stop = parts[0]
+        if stop - start == len(payload.rows):
+            return [payload.body]
     pieces: list[bytes | memoryview] = []
     for payload, start, stop in parts:
         if pieces:
@@ -153,9 +161,9 @@ def parse_answer(body: bytes) -> Answer:
     try:
         _check_utf8(body)
         single = _single_member(body, _ONLY_ANSWER_MEMBER, _ROWS.decode)
-        if single is None:
-            single = _pick(_lists(body), _ANSWER_MEMBERS, _ROWS.decode)
-        member, _, rows = single
+        if single is not None:
+            return Answer(single[0], single[3])
+        member, _, rows = _pick(_lists(body), _ANSWER_MEMBERS, _ROWS.decode)
         return Answer(member, rows)
     except RecursionError:
         raise errors.UpstreamBroken("the predictor's answer is nested too deeply") from None
@@ -200,40 +208,38 @@ def _check_utf8(body: bytes) -> None:
 
 def _decoder(body: bytes, max_rows: int) -> Callable[[bytes | memoryview], Rows]:
     """The decoder of lists for this body: the plain one unless it might find more than `max_rows` rows."""
-    # A row takes at least two bytes and one comma, so most bodies are cleared by a glance; those of a few megabytes
-    # cannot become so many row objects that it matters, and counting them takes half as long as decoding.
+    # A row takes at least two bytes, so most bodies are cleared by a glance.
     if len(body) <= 2 * max_rows:
         return _ROWS.decode
-    is_probed = len(body) > 2 * _MAX_UNCOUNTED and body.count(b",") > _MAX_UNCOUNTED
-    return functools.partial(_decode_at_most, max_rows, is_probed)
+    return functools.partial(_decode_at_most if len(body) <= _MAX_UNCOUNTED else _decode_bounded, max_rows)
 
 
-def _decode_at_most(max_rows: int, is_probed: bool, text: bytes | memoryview) -> Rows:
-    if is_probed:
-        _probe(max_rows, text)
+def _decode_at_most(max_rows: int, text: bytes | memoryview) -> Rows:
     rows = _ROWS.decode(text)
     if len(rows) > max_rows:
         raise _too_many(max_rows)
     return rows
 
 
-def _probe(max_rows: int, text: bytes | memoryview) -> None:
-    """Refuse a list of more than `max_rows` rows at the first row too many, before `1,1,1,…` becomes gigabytes.
-
-    msgspec checks `max_length` only once a list is complete, but the type of an element as soon as it is there. That
-    the list is shorter than this type says, or no list at all, is for others to judge.
-    """
+def _decode_bounded(max_rows: int, text: bytes | memoryview) -> Rows:
+    """Refuse a list of more than `max_rows` rows at the first row too many, before `1,1,1,…` becomes gigabytes."""
     try:
-        _prober(max_rows).decode(text)
+        rows = msgspec.structs.astuple(bounded_rows(max_rows).decode(text))
     except msgspec.ValidationError as error:
-        if str(error).endswith(f"`$[{max_rows}]`"):
+        if str(error).startswith("Expected `array` of at most length"):
             raise _too_many(max_rows) from None
+        raise
+    return rows[: bisect.bisect_left(rows, True, key=_NO_ROW.__eq__)]
 
 
-@functools.lru_cache(maxsize=4)
-def _prober(max_rows: int) -> msgspec.json.Decoder[tuple[msgspec.Raw, ...]]:
-    """Reads `max_rows` rows of any kind, then one of a kind that none has."""
-    return msgspec.json.Decoder(tuple[(*[msgspec.Raw] * max_rows, Literal["\0no row"])])  # type: ignore[misc]
+@functools.lru_cache(maxsize=2)
+def bounded_rows(max_rows: int) -> msgspec.json.Decoder[msgspec.Struct]:
+    """A decoder of lists of at most so many rows; making it takes 5 microseconds for each, so make it beforehand.
+
+    msgspec checks the `max_length` of a list only once it is complete, but an array-like struct has only so many fields.
+    """
+    fields = [(f"row{number}", msgspec.Raw, _NO_ROW) for number in range(max_rows)]
+    return msgspec.json.Decoder(msgspec.defstruct("Rows", fields, array_like=True, forbid_unknown_fields=True))
 
 
 def _too_many(max_rows: int) -> errors.PayloadTooLarge:
@@ -252,8 +258,8 @@ def _length(row: bytes) -> int:
 
 def _single_member(
     body: bytes, start: re.Pattern[bytes], decode: Callable[[bytes | memoryview], Rows]
-) -> tuple[bytes, bytes | memoryview, Rows] | None:
-    """`(name, list as written, its rows)` if the body is exactly one object with that one list; else None."""
+) -> tuple[bytes, bytes, bytes | memoryview, Rows] | None:
+    """`(name, body, list as written, its rows)` if the body is exactly one object with that one list; else None."""
     match = start.match(body)
     if match is None:
         return None
@@ -268,7 +274,7 @@ def _single_member(
     # Of a large body no copy but a view.
     text = body[at:end] if end - at <= _WORTH_A_VIEW else memoryview(body)[at:end]
     try:
-        return member, text, decode(text)
+        return member, body, text, decode(text)
     except msgspec.DecodeError:
         return None  # more members follow, or it is malformed: the general path tells which, and where
 
@@ -325,9 +331,8 @@ def _pick(
     raise errors.BadRequest(f"no member {' or '.join(map(repr, names))}")
 
 
-def _payload_of_members(
-    members: dict[str, tuple[bytes, bytes]], decode: Callable[[bytes | memoryview], Rows]
-) -> Payload:
+def _payload_of_members(body: bytes, decode: Callable[[bytes | memoryview], Rows]) -> Payload:
+    members = _members(body)
     present = [name for name in _REQUEST_MEMBERS if name in members]
     if not present:
         near = next((name for name in members if name.lower() in _REQUEST_MEMBERS), None)
@@ -339,4 +344,5 @@ def _payload_of_members(
     if present == ["inputs"] and members["inputs"][1].startswith(b"{"):
         raise Columnar
     others = b",".join(key + b":" + text for name, (key, text) in members.items() if name != present[0])
-    return Payload(*_pick(members, present, decode), others=others)
+    member, text, rows = _pick(members, present, decode)
+    return Payload(member, body, text, rows, others)

@@ -123,7 +123,7 @@ async def test_the_predictor_sees_the_shared_path_members_and_headers(bench):
     )
     seen = bench.predictor.seen[0]
     assert seen.target == "/v1/models/a%2Fb:predict?x=%20y"
-    assert seen.body == b'{"signature_name":"s","instances":[1]}'
+    assert seen.body == b'{"signature_name" : "s","instances":[1]}'
     assert seen.headers["Authorization"] == "Bearer t"
     assert seen.headers["Content-Type"] == "application/json"
     assert "Cookie" not in seen.headers

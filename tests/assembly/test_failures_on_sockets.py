@@ -8,7 +8,6 @@ import json
 import zlib
 
 import pytest
-import yarl
 import zstandard
 from aiohttp import web
 
@@ -77,8 +76,8 @@ async def test_a_connection_closed_twice_is_502(bench):
     assert "closed the connection" in json.loads(body)["error"]
 
 
-async def test_an_unreachable_predictor_is_502(bench, unused_tcp_port):
-    bench.sidecar.predictor._base = yarl.URL(f"http://127.0.0.1:{unused_tcp_port}")
+async def test_an_unreachable_predictor_is_502(sidecar_of, unused_tcp_port):
+    bench = await sidecar_of(max_batch_size=4, max_latency=500, component_port=unused_tcp_port)
     status, body, _ = await bench.post('{"instances":[1]}')
     assert status == 502
     assert "cannot be reached" in json.loads(body)["error"]

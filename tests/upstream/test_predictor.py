@@ -3,74 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import socket
+import tracemalloc
 
 import pytest
 from aiohttp import test_utils, web
 
 from sidecar import errors
 from sidecar.upstream import predictor as predictors
-
-
-class Wire:
-    """A predictor made of bytes: answers each request with the next of `answers`, then `later` after a moment."""
-
-    def __init__(self) -> None:
-        self.answers: list[bytes] = []
-        self.later: list[bytes] = []
-        self.requests = 0
-        self.said_later = asyncio.Event()
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while (await reader.readuntil(b"\r\n\r\n")) and await reader.readexactly(2):
-                self.requests += 1
-                writer.write(self.answers.pop(0))
-                await writer.drain()
-                if self.later:
-                    await asyncio.sleep(0)
-                    writer.write(self.later.pop(0))
-                    await writer.drain()
-                    self.said_later.set()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
-
-
-def http(body: bytes, status: bytes = b"200 OK", headers: bytes = b"") -> bytes:
-    return b"HTTP/1.1 %b\r\nContent-Length: %d\r\n%b\r\n%b" % (status, len(body), headers, body)
-
-
-@pytest.fixture
-async def wire():
-    return Wire()
+from tests.upstream.wire import Peer, ask, http, turns
 
 
 @pytest.fixture
 async def predictor(wire):
-    server = await asyncio.start_server(wire.serve, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    client = predictors.HttpPredictor(f"http://127.0.0.1:{port}", 5.0, max_answer_bytes=1000)
+    client = predictors.HttpPredictor(f"http://127.0.0.1:{wire.port}", 5.0, max_answer_bytes=1000)
     yield client
     await client.close()
-    server.close()
-    await server.wait_closed()
-
-
-async def ask(predictor) -> bytes:
-    return await predictor.predict("/v1/models/m:predict", (), (b"{}",), 5.0)
-
-
-async def test_an_answer_nobody_asked_for_is_never_given_to_the_next_caller(wire, predictor):
-    wire.answers = [http(b"first"), http(b"second")]
-    wire.later = [http(b"stale")]
-    assert await ask(predictor) == b"first"
-    await wire.said_later.wait()
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert await ask(predictor) == b"second"
-    assert wire.requests == 2
 
 
 @pytest.mark.parametrize("status", [b"101 Switching Protocols", b"600 What", b"999 Eh"])
@@ -174,17 +121,56 @@ async def test_refusals_and_redirects_are_the_callers_with_the_headers_that_expl
     assert len(recorder.seen) == 1
 
 
-@pytest.mark.looptime
-async def test_a_predictor_that_does_not_take_the_connection_is_unreachable_after_the_connect_timeout():
-    backlog = socket.create_server(("127.0.0.1", 0), backlog=0)
-    port = backlog.getsockname()[1]
-    fillers = [socket.socket() for _ in range(4)]
-    for filler in fillers:
-        filler.setblocking(False)
-        filler.connect_ex(("127.0.0.1", port))
-    client = predictors.HttpPredictor(f"http://127.0.0.1:{port}", 0.5)
-    with pytest.raises(errors.UpstreamUnreachable):
+@pytest.mark.parametrize("base", ["https://127.0.0.1:1", "127.0.0.1:1", "http://", "unix:///tmp/x"])
+def test_an_address_that_is_not_plain_http_is_an_error_at_once(base):
+    with pytest.raises(ValueError, match="must be http://HOST:PORT"):
+        predictors.HttpPredictor(base, 1.0)
+
+
+async def test_a_request_says_which_host_it_is_for_and_how_long_it_is(wire, predictor):
+    await predictor.predict("/m:predict", (("traceparent", "00-1"),), (b'{"instances":', b"[1]}"), 5.0)
+    peer = wire.requests[0]
+    headers = dict(peer.headers)
+    assert headers[b"Host"] == b"127.0.0.1:%d" % wire.port
+    assert headers[b"Content-Length"] == b"17"
+    assert headers[b"traceparent"] == b"00-1"
+    assert b"Transfer-Encoding" not in headers
+    assert peer.body == b'{"instances":[1]}'
+
+
+async def test_a_header_that_would_end_its_line_is_refused_before_anything_is_sent(wire, predictor):
+    with pytest.raises(errors.BadRequest):
+        await predictor.predict("/m:predict", (("Authorization", "a\r\nX: b"),), (b"{}",), 5.0)
+    assert wire.peers == []
+
+
+async def test_no_listener_is_unreachable_with_the_systems_reason(wire, unused_tcp_port):
+    client = predictors.HttpPredictor(f"http://127.0.0.1:{unused_tcp_port}", 5.0)
+    with pytest.raises(errors.UpstreamUnreachable, match="the predictor cannot be reached: Connection refused"):
         await ask(client)
     await client.close()
-    for open_socket in (*fillers, backlog):
-        open_socket.close()
+
+
+@pytest.mark.uvloop
+@pytest.mark.parametrize("pieces", [1, 3])
+async def test_a_body_is_not_copied_while_a_slow_predictor_takes_it(wire, predictor, pieces):
+    body = [b"x" * (30_000_000 // pieces)] * pieces
+    stalled = asyncio.Event()
+
+    def stall(peer: Peer) -> None:
+        peer.transport.pause_reading()
+        stalled.set()
+
+    wire.on_head = stall
+    wire.on_body = lambda peer, data: peer.pieces.clear()
+    tracemalloc.start()
+    try:
+        asked = asyncio.ensure_future(ask(predictor, body))
+        await stalled.wait()
+        await turns()
+        assert tracemalloc.get_traced_memory()[1] < 3_000_000
+    finally:
+        tracemalloc.stop()
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked

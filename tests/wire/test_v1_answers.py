@@ -70,7 +70,7 @@ def test_errors_have_the_protocols_shape():
 def test_what_was_merged_can_be_taken_apart_again(groups):
     """An echoing predictor's answer, cut by the members' sizes, gives each member its own rows."""
     payloads = [v1.parse_request(json.dumps({"instances": group}).encode()) for group in groups]
-    merged = b"".join(v1.merge((payload, 0, len(payload.rows)) for payload in payloads))
+    merged = b"".join(v1.merge([(payload, 0, len(payload.rows)) for payload in payloads]))
     answer = v1.parse_answer(merged.replace(b'"instances"', b'"predictions"', 1))
     start = 0
     for payload in payloads:

@@ -1,0 +1,258 @@
+"""What bytes are an answer, when it is complete, and what follows from how it ends; no sockets."""
+
+from __future__ import annotations
+
+import itertools
+import tracemalloc
+
+import hypothesis
+import pytest
+from hypothesis import strategies
+
+from sidecar import errors
+from sidecar.upstream import answers
+from tests.upstream.wire import CHUNKED
+
+
+def read(data: bytes, *cuts: int, max_bytes: int = 1000, ended: bool = False):
+    """Feed `data`, cut at these places; returns (outcome, may be used again), or None if it is not complete."""
+    reader = answers.AnswerReader(max_bytes)
+    edges = [0, *sorted(cuts), len(data)]
+    done = False
+    for start, stop in itertools.pairwise(edges):
+        if start < stop:
+            assert not done, "complete too early"
+            done = reader.feed(memoryview(data)[start:stop])
+    return reader.take() if done or (ended and reader.end()) else None
+
+
+COMPLETE = {
+    "length": (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", True),
+    "lower case": (b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-type: x/y\r\n\r\nhello", True),
+    "upper case": (b"HTTP/1.1 200 OK\r\nCONTENT-LENGTH: 5\r\nCONNECTION: CLOSE\r\n\r\nhello", False),
+    "no reason phrase": (b"HTTP/1.1 200 \r\nContent-Length: 5\r\n\r\nhello", True),
+    "connection close": (b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello", False),
+    "http/1.0": (b"HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\nhello", False),
+    "http/1.0 kept alive": (b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 5\r\n\r\nhello", True),
+    "chunks": (CHUNKED + b"2\r\nhe\r\n3;x=y\r\nllo\r\n0\r\n\r\n", True),
+    "chunks and trailers": (CHUNKED + b"5\r\nhello\r\n0\r\nDigest: x\r\nExpires: 0\r\n\r\n", True),
+    "chunked in capitals": (CHUNKED.replace(b"chunked", b"Chunked") + b"5\r\nhello\r\n0\r\n\r\n", True),
+    "after 100": (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", True),
+    "after 103 and 102": (
+        b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\nContent-Encoding: br\r\n\r\nHTTP/1.1 102 Processing\r\n\r\n"
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+        True,
+    ),
+    "no coding": (b"HTTP/1.1 200 OK\r\nContent-Encoding: identity\r\nContent-Length: 5\r\n\r\nhello", True),
+}
+
+
+@pytest.mark.parametrize("name", COMPLETE)
+def test_an_answer_is_the_same_however_it_is_cut(name):
+    data, again = COMPLETE[name]
+    assert read(data) == (b"hello", again)
+    assert read(data, *range(len(data))) == (b"hello", again)
+    for cut in range(1, len(data)):
+        assert read(data, cut) == (b"hello", again)
+        assert read(data[:cut]) is None
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+def test_an_answer_without_a_length_ends_with_its_connection(version):
+    data = b"HTTP/%b 200 OK\r\nContent-Type: application/json\r\n\r\nhello" % version
+    assert read(data) is None
+    for cut in range(len(data)):
+        assert read(data, cut, ended=True) == (b"hello", False)
+
+
+@pytest.mark.parametrize("name", ["length", "chunks", "chunks and trailers", "http/1.0", "after 100"])
+def test_the_end_of_the_connection_completes_no_answer_that_has_a_length(name):
+    data, _ = COMPLETE[name]
+    for cut in range(len(data)):
+        assert read(data[:cut], ended=True) is None
+
+
+@pytest.mark.parametrize("status", [204, 304])
+def test_some_statuses_have_no_body_whatever_their_headers_say(status):
+    outcome, again = read(b"HTTP/1.1 %d None\r\nContent-Length: 7\r\n\r\n" % status)
+    assert again
+    if status == 204:
+        assert outcome == b""
+    else:
+        assert (outcome.status, outcome.body) == (304, b"")
+
+
+def test_whether_an_answer_has_begun_does_not_count_informational_ones():
+    reader = answers.AnswerReader(10)
+    assert not reader.begun
+    reader.feed(memoryview(b"HTTP/1.1 100 Conti"))
+    assert reader.begun
+    reader.feed(memoryview(b"nue\r\n\r\n"))
+    assert not reader.begun
+    reader.feed(memoryview(b"H"))
+    assert reader.begun
+
+
+BROKEN = {
+    "html": b"<html>secret</html>",
+    "another protocol": b"SSH-2.0-OpenSSH_9.6\r\n",
+    "two lengths": b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+    "length and chunks": CHUNKED.replace(b"\r\n\r\n", b"\r\nContent-Length: 1\r\n\r\n"),
+    "a length that is none": b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+    "a chunk that is none": CHUNKED + b"secret\r\n",
+    "an unfinished chunk": CHUNKED + b"2\r\nsecret",
+    "a control character": b"HTTP/1.1 200 OK\r\nA: secret\x01\r\n\r\n",
+    "a folded header": b"HTTP/1.1 200 OK\r\nA : secret\r\n\r\n",
+    "upgrade": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\nsecret",
+    "upgrade to nothing": b"HTTP/1.1 101 Switching Protocols\r\n\r\nsecret",
+    "status 99": b"HTTP/1.1 099 Low\r\nContent-Length: 6\r\n\r\nsecret",
+    "status 600": b"HTTP/1.1 600 High\r\nContent-Length: 6\r\n\r\nsecret",
+    "compressed": b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 6\r\n\r\nsecret",
+    "compressed in transfer": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n6\r\nsecret\r\n0\r\n\r\n",
+    "compressed to the end": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\nsecret",
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_is_no_answer_is_told_without_quoting_it(name):
+    with pytest.raises(errors.UpstreamBroken) as caught:
+        read(BROKEN[name])
+    assert str(caught.value).startswith("the predictor's answer ")
+    assert "secret" not in str(caught.value)
+    with pytest.raises(errors.UpstreamBroken):
+        read(BROKEN[name], *range(len(BROKEN[name])))
+
+
+@pytest.mark.parametrize("behind", [b"H", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nother", b"\0", b"<"])
+@pytest.mark.parametrize("name", ["length", "chunks", "connection close", "chunks and trailers"])
+def test_bytes_behind_an_answer_change_nothing_but_end_the_connection(name, behind):
+    assert read(COMPLETE[name][0] + behind) == (b"hello", False)
+
+
+def test_a_reader_reads_one_answer_after_the_other():
+    reader = answers.AnswerReader(1000)
+    for name in ("chunks and trailers", "length", "after 100", "length"):
+        assert reader.feed(memoryview(COMPLETE[name][0]))
+        assert reader.take() == (b"hello", True)
+        assert not reader.begun
+    assert reader.feed(memoryview(b"HTTP/1.1 400 Bad\r\nAllow: GET\r\nContent-Length: 2\r\n\r\nno"))
+    assert reader.take()[0].headers == (("Allow", "GET"),)
+    assert reader.feed(memoryview(b"HTTP/1.1 400 Bad\r\nContent-Length: 0\r\n\r\n"))
+    refusal = reader.take()[0]
+    assert (refusal.body, refusal.headers) == (b"", ())
+
+
+def test_a_refusal_tells_the_headers_of_its_head_only_the_first_of_each():
+    head = b"HTTP/1.1 401 No\r\nWWW-AUTHENTICATE: Basic\r\nwww-authenticate: Bearer\r\nX-Other: x\r\n"
+    refusal, _ = read(head + b"Transfer-Encoding: chunked\r\n\r\n2\r\nno\r\n0\r\nRetry-After: 1\r\n\r\n")
+    assert (refusal.status, refusal.body) == (401, b"no")
+    assert refusal.headers == (("WWW-Authenticate", "Basic"),)
+
+
+@pytest.mark.parametrize("value", [b"\xff", "\u200b".encode(), b""])
+def test_headers_of_a_refusal_that_cannot_be_printed_are_left_out(value):
+    refusal, _ = read(b"HTTP/1.1 400 No\r\nAllow: %b\r\nRetry-After: 2\r\nContent-Length: 0\r\n\r\n" % value)
+    assert refusal.headers == (("Retry-After", "2"),)
+
+
+@pytest.mark.parametrize("size", [10, 11])
+@pytest.mark.parametrize("framing", ["length", "chunks", "end"])
+def test_a_body_may_be_as_large_as_the_limit_and_no_larger(size, framing):
+    body = b"x" * size
+    data = {
+        "length": b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (size, body),
+        "chunks": CHUNKED + b"".join(b"1\r\nx\r\n" for _ in body) + b"0\r\n\r\n",
+        "end": b"HTTP/1.1 200 OK\r\n\r\n" + body,
+    }[framing]
+    if size == 10:
+        assert read(data, max_bytes=10, ended=True)[0] == body
+        return
+    with pytest.raises(errors.UpstreamBroken, match="larger than 10 bytes"):
+        read(data, max_bytes=10)
+
+
+def test_a_length_over_the_limit_is_enough_to_refuse():
+    with pytest.raises(errors.UpstreamBroken, match="larger than 10 bytes"):
+        read(b"HTTP/1.1 400 Bad\r\nContent-Length: 11\r\n\r\n", max_bytes=10)
+
+
+ENDLESS = {
+    "a header": (b"HTTP/1.1 200 OK\r\nA: ", b"x" * 1024),
+    "headers": (b"HTTP/1.1 200 OK\r\n", b"A: b\r\n" * 200),
+    "a reason phrase": (b"HTTP/1.1 200 ", b"x" * 1024),
+    "informational answers": (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 40),
+    "a chunk extension": (CHUNKED + b"1;", b"x" * 1024),
+    "a chunk size": (CHUNKED, b"0" * 1024),
+    "a trailer": (CHUNKED + b"1\r\nx\r\n0\r\nA: ", b"x" * 1024),
+    "trailers": (CHUNKED + b"1\r\nx\r\n0\r\n", b"A: b\r\n" * 200),
+    "line ends": (b"", b"\r\n" * 512),
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_what_is_no_body_and_does_not_end_is_broken_off_at_64_kibibytes(name):
+    begin, more = ENDLESS[name]
+    reader = answers.AnswerReader(1000)
+    fed = 0
+    with pytest.raises(errors.UpstreamBroken):  # noqa: PT012 - the last of them raises
+        for data in (begin, *[more] * 100):
+            if data:
+                reader.feed(memoryview(data))
+                fed += len(data)
+    assert fed < 64 * 1024
+
+
+def test_a_head_of_60_kilobytes_is_fine():
+    data = b"HTTP/1.1 200 OK\r\nA: %b\r\nContent-Length: 5\r\n\r\nhello" % (b"x" * 60_000)
+    assert read(data, *range(0, len(data), 1000)) == (b"hello", True)
+
+
+def test_a_large_answer_in_many_pieces_is_whole():
+    body = bytes(range(256)) * 4096
+    data = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    outcome, again = read(data, *range(0, len(data), 10_007), max_bytes=len(body))
+    assert again
+    assert type(outcome) is bytes
+    assert outcome == body
+
+
+def test_tiny_chunks_take_little_more_memory_than_what_is_in_them():
+    reader = answers.AnswerReader(10_000_000)
+    chunks = memoryview(b"2\r\nab\r\n" * 8000)
+    reader.feed(memoryview(CHUNKED))
+    tracemalloc.start()
+    try:
+        for _ in range(50):
+            reader.feed(chunks)
+        assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    finally:
+        tracemalloc.stop()
+    assert reader.feed(memoryview(b"0\r\n\r\n"))
+    assert reader.take() == (b"ab" * 400_000, True)
+
+
+@hypothesis.given(strategies.binary(max_size=200), strategies.lists(strategies.integers(0, 260), max_size=6))
+def test_no_bytes_at_all_bring_anything_but_an_outcome_or_a_clean_error(tail, cuts):
+    for begin in (b"", b"HTTP/1.1 200 OK\r\n", CHUNKED):
+        data = begin + tail
+        reader = answers.AnswerReader(50)
+        edges = [0, *sorted(cut for cut in cuts if cut < len(data)), len(data)]
+        try:
+            for start, stop in itertools.pairwise(edges):
+                if start < stop and reader.feed(memoryview(data)[start:stop]):
+                    reader.take()
+        except errors.UpstreamBroken:
+            pass
+
+
+@hypothesis.given(strategies.binary(max_size=80), strategies.data())
+def test_a_body_comes_back_whole_from_any_chunks_in_any_pieces(body, data):
+    sizes = data.draw(strategies.lists(strategies.integers(1, 20), max_size=20))
+    chunks, at = [], 0
+    for size in sizes:
+        if body[at : at + size]:
+            chunks.append(b"%x\r\n%b\r\n" % (len(body[at : at + size]), body[at : at + size]))
+        at += size
+    message = CHUNKED + b"".join(chunks) + b"0\r\n\r\n"
+    cuts = data.draw(strategies.lists(strategies.integers(1, len(message)), max_size=10))
+    assert read(message, *cuts) == (body[:at], True)
