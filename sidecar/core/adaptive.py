@@ -50,21 +50,25 @@ class Adaptive:
     @property
     def max_in_flight(self) -> int:
         """One batch for each worker, and one that arrives just in time; half of that while there is trouble."""
-        wanted = self._usual_in_flight + (tuning.EXPLORE if self.device.is_exploring else 0)
+        wanted = self.device.workers + 1
         if self._is_wary:
-            wanted = max(1, self._usual_in_flight // 2)
+            wanted = max(1, wanted // 2)
+        elif self.device.is_exploring:
+            wanted += tuning.EXPLORE
         return min(wanted, self._limits.max_in_flight)
-
-    @property
-    def _usual_in_flight(self) -> int:
-        return self.device.workers + 1
 
     # --- events ------------------------------------------------------------------------------------------------
 
-    def arrived(self, request: Request, now: float) -> None:
-        """A request was accepted."""
+    def arrived(self, request: Request, backlog: Backlog, now: float) -> errors.CarpoolError | None:
+        """Refuse at once what cannot be answered before its deadline, even if all goes well from here."""
+        device = self.device
+        answered = self.predicted_start(backlog, now) + device.work_of_one + device.overhead
+        if answered > request.goal and not self._must_learn(now):
+            text = "it could not be answered within its deadline"
+            return errors.Overloaded(text, self.drain_seconds(backlog, now))
         self.returns.arrived(request.rows, now)
         self.arrivals.add(request.rows, now)
+        return None
 
     def sent(self, batch: Batch, now: float) -> None:
         """A batch left."""
@@ -96,37 +100,34 @@ class Adaptive:
 
     # --- decisions ---------------------------------------------------------------------------------------------
 
-    def refusal(self, request: Request, backlog: Backlog, now: float) -> errors.CarpoolError | None:
-        """Refuse at once what cannot be answered before its deadline, even if all goes well from here."""
-        if request.goal == math.inf or self._must_learn(now):
-            return None
-        if self.predicted_start(backlog, now) + self.device.work(1) + self.device.overhead > request.goal:
-            return errors.Overloaded("it could not be answered within its deadline", self.drain_seconds(backlog, now))
-        return None
-
     def choose(self, backlog: Backlog, now: float) -> Decision:
         """What to do with a free slot."""
         if now < self._pause_until:
-            return Wait(self._pause_until)
+            return Wait(self._pause_until, self._pause_until)
         queue = backlog.first()
         if queue is None:
             return Wait(None)
-        late = self._late_head(queue, now)
+        safe_until = self.device.latest_start(self._limits.max_batch_size, queue.first.goal)
+        late = None if now < safe_until else self._late_head(queue, now)
         if late is not None:
             return Drop(late, errors.Overloaded("it cannot be answered within its deadline any more"))
         decision = self._consider(queue, now)
-        if isinstance(decision, Wait) and not self.device.should_run_dry:
-            full = backlog.full()
-            if full is not None and now - queue.head.arrived < self.device.work(self._limits.max_batch_size):
-                decision = Release(full, "full")
-        return self._sized(decision) if isinstance(decision, Release) else decision
+        if isinstance(decision, Release):
+            return self._sized(decision)
+        full = backlog.full()
+        has_time = full is not None and now - queue.head.arrived < self.device.work(self._limits.max_batch_size)
+        if full is not None and has_time and not self.device.should_run_dry:
+            return self._sized(Release(full, "full"))
+        return Wait(decision.until, min(decision.settled_until, safe_until))
 
     def predicted_start(self, backlog: Backlog, now: float) -> float:
         """When a request that came now would begin to be worked on."""
         size = self._limits.max_batch_size
-        batches_before = backlog.rows // size
-        start = now if self.device.is_idle else max(now, self.device.free_at())
-        return start + batches_before * self.device.work(size) / self.device.workers
+        device = self.device
+        start = now if device.is_idle else max(now, device.free_at())
+        if backlog.rows < size:
+            return start
+        return start + backlog.rows // size * device.work(size) / device.workers
 
     def drain_seconds(self, backlog: Backlog, now: float) -> int:
         """Predicted time until what waits now is answered, in whole seconds, at least one."""
@@ -161,24 +162,24 @@ class Adaptive:
         head = queue.first
         return head if self.device.finish(size, now) > head.goal else None
 
-    def _consider(self, queue: Queue, now: float) -> Decision:
+    def _consider(self, queue: Queue, now: float) -> Release | Wait:
         if self.device.should_run_dry:
-            return Wait(None)
+            return Wait(None, math.inf)
         if queue.is_full:
             return Release(queue, "full")
         if not self.device.is_known:
-            return Release(queue, "idle") if self.device.is_idle else Wait(None)
-        if self.device.out >= self._usual_in_flight:
-            return Wait(None)
+            return Release(queue, "idle") if self.device.is_idle else Wait(None, math.inf)
+        if self.device.out > self.device.workers:
+            return Wait(None, math.inf)
         if not self.device.is_idle:
             free_at = self.device.free_at()
             if self._is_time_to_probe(free_at - now, queue.rows):
                 return Release(queue, "probe")
             if not self.device.knows_overhead:
-                return Wait(None)
+                return Wait(None, math.inf)
             lead = min(self._grain, max(self.device.overhead, tuning.SHORTEST_WAIT))
             if now < free_at - lead:
-                return Wait(free_at - lead / 2)
+                return Wait(free_at - lead / 2, free_at - lead)
         return self._hold(queue, now) or Release(queue, self._reason())
 
     def _padded(self, rows: int) -> int:

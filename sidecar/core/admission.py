@@ -17,8 +17,8 @@ _LONGEST_RETRY_AFTER = 60
 class Admission:
     """Counts what is held and refuses what does not fit.
 
-    `held` is the bytes of all open requests, waiting or at the predictor. The pace of the predictor is learned from
-    batches that came back, for `Retry-After` only.
+    `held` is the bytes of all open requests, waiting or at the predictor; the scheduler keeps it. The pace of the
+    predictor is learned from batches that came back, for `Retry-After` only.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -30,6 +30,9 @@ class Admission:
     def refusal(self, request: Request, backlog: Backlog, draining: bool) -> errors.CarpoolError | None:
         """Why this request cannot be taken now, or None."""
         limits = self._limits
+        has_room = backlog.rows + request.rows <= limits.max_queue_instances
+        if has_room and self.held + request.size <= limits.max_queue_bytes and not draining:
+            return None
         if draining:
             return errors.Draining()
         if request.rows > limits.max_queue_instances or request.size > limits.max_queue_bytes:
@@ -37,19 +40,9 @@ class Admission:
                 f"{request.rows} instances in {request.size} bytes; a request may have at most "
                 f"{limits.max_queue_instances} instances and {limits.max_queue_bytes} bytes"
             )
-        if backlog.rows + request.rows > limits.max_queue_instances:
+        if not has_room:
             return errors.Overloaded(f"{backlog.rows} instances are waiting already", self.drain_seconds(backlog))
-        if self.held + request.size > limits.max_queue_bytes:
-            return errors.Overloaded(f"{self.held} bytes are held already", self.drain_seconds(backlog))
-        return None
-
-    def admit(self, request: Request) -> None:
-        """The request is in the house now."""
-        self.held += request.size
-
-    def release(self, request: Request) -> None:
-        """The request left."""
-        self.held -= request.size
+        return errors.Overloaded(f"{self.held} bytes are held already", self.drain_seconds(backlog))
 
     def observe(self, batch: Batch, now: float) -> None:
         """Learn the predictor's pace from a batch that came back."""

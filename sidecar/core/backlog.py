@@ -14,7 +14,7 @@ from collections.abc import Hashable
 from sidecar.core import packing
 from sidecar.core.limits import Limits
 from sidecar.core.model import Part, Request
-from sidecar.core.queues import Ages, Queue
+from sidecar.core.queues import Ages, Lane, Queue
 
 __all__ = ["Backlog", "Queue"]
 
@@ -39,37 +39,42 @@ class Backlog:
     def __len__(self) -> int:
         return len(self._queues)
 
-    def add(self, request: Request) -> None:
-        """Put a request, of at least one row, at the end of its lane. Sequences and arrivals must ascend."""
-        limits = self._limits
+    def add(self, request: Request) -> bool:
+        """Put a request, of at least one row, at the end of its lane. Sequences and arrivals must ascend.
+
+        Returns False if that changed no more than some sums: no lane has another head, and the queue is not full.
+        """
+        limits, rows = self._limits, request.rows
         queue = self._queues.get(request.key)
         if queue is None:
             queue = self._queues[request.key] = Queue(request.key, limits)
-        if request.rows > limits.small_batch_threshold:
-            if not queue.large.requests:
-                queue.large = self._large.new_lane(queue, request.sequence, len(self._queues))
-            queue.large.requests[request] = None
-        else:
-            if not queue.small.requests:
-                queue.small = self._small.new_lane(queue, request.sequence, len(self._queues))
-            queue.small.requests[request] = None
+        lane = queue.large if rows > limits.small_batch_threshold else queue.small
+        is_head = not lane.requests
+        if is_head:
+            lane = self._new_lane(queue, request)
+        lane.requests.append(request)
         if limits.row_costs is not None:
-            request.cost_queued = sum(limits.row_costs(request.payload, 0, request.rows))
+            request.cost_queued = sum(limits.row_costs(request.payload, 0, rows))
             queue.cost += request.cost_queued
-        queue.rows += request.rows
+        queue.rows += rows
         queue.size += request.size
-        self.rows += request.rows
+        self.rows += rows
         self.size += request.size
-        if queue.is_full:
-            self._full[queue] = None
+        # As `queue.is_full` tells, without a call for each request.
+        if (
+            queue.rows < limits.max_batch_size
+            and queue.size < limits.max_batch_bytes
+            and queue.cost < limits.max_batch_cost
+        ):
+            return is_head
+        self._full[queue] = None
+        return True
 
     def remove(self, request: Request) -> None:
-        """Take a request out, wherever it stands; harmless if it is not waiting."""
-        queue = self._queues.get(request.key)
-        if queue is None or request not in queue:
-            return
-        queue.discard(request)
+        """Take a request out that waits, wherever it stands."""
+        queue = self._queues[request.key]
         self._subtract(queue, request.rows_queued, request.size_queued, request.cost_queued)
+        queue.discard(request)
         self._settle(queue)
 
     def oldest(self) -> Queue | None:
@@ -118,12 +123,13 @@ class Backlog:
             size += request.size_queued
             cost += request.cost_queued
             request.rows_taken = stop
-            if stop == request.rows:
-                queue.discard(request)
-            else:
+            if stop < request.rows:
                 request.size_queued, request.cost_queued = packing.rest(request, start, stop, limits)
                 size -= request.size_queued
                 cost -= request.cost_queued
+                if not start:
+                    request.pieces, request.rows_answered = [], 0
+        queue.shed()
         self._subtract(queue, rows, size, cost)
         self._settle(queue)
         return parts
@@ -138,8 +144,16 @@ class Backlog:
             queue.cost = sum(request.cost_queued for request in queue)
         self._full = OrderedDict.fromkeys(queue for queue in self._queues.values() if queue.is_full)
 
+    def _new_lane(self, queue: Queue, request: Request) -> Lane:
+        if request.rows > self._limits.small_batch_threshold:
+            queue.large = self._large.new_lane(queue, request.sequence, len(self._queues))
+            return queue.large
+        queue.small = self._small.new_lane(queue, request.sequence, len(self._queues))
+        return queue.small
+
     def _take_all(self, queue: Queue) -> list[Part]:
-        parts = [Part(request, request.rows_taken, request.rows) for request in queue]
+        # Past the constructor of the named tuple, which costs more than all the rest of this line.
+        parts = [tuple.__new__(Part, (request, request.rows_taken, request.rows)) for request in queue]
         for request, _, stop in parts:
             request.rows_taken = stop
         queue.small.requests.clear()

@@ -46,6 +46,7 @@ class Device:
     """
 
     # State: the two models, workers and the evidence for one more or one less, and the trips, in order of leaving.
+    # What each request asks for is kept from batch to batch: overhead, work_of_one, is_idle, _free_at.
     def __init__(self, workers: int = 1) -> None:
         self.round_trip = ServiceModel()
         self.gap = ServiceModel()
@@ -56,6 +57,11 @@ class Device:
         self._trips: dict[Batch, _Trip] = {}
         self._since_lone = 0
         self._judged = 0  # comparisons since the number of workers was last changed
+        self.overhead = 0.0  # seconds of a round trip that overlap with other work: network, HTTP, JSON
+        self.work_of_one = 0.0  # seconds a worker is busy with a batch of one
+        self.is_idle = True  # whether a worker is free
+        self._free_at = -math.inf
+        self._stay: tuple[int, float] | None = None  # a size, and how long a batch of it would stay, if known
 
     # --- questions ---------------------------------------------------------------------------------------------
 
@@ -65,22 +71,9 @@ class Device:
         return self.round_trip.is_known
 
     @property
-    def overhead(self) -> float:
-        """Seconds of a round trip in which the device may work on another batch: network, HTTP, JSON."""
-        if self.gap.is_trusted and self.round_trip.is_trusted:
-            size = self.gap.mean_size
-            return max(0.0, self.round_trip(size) - self.gap(size))
-        return self._hint or 0.0
-
-    @property
     def knows_overhead(self) -> bool:
         """Whether a second batch can be timed to arrive just as the first is done."""
         return self._hint is not None or (self.gap.is_trusted and self.round_trip.is_trusted)
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether a worker is free."""
-        return len(self._trips) < self.workers
 
     @property
     def should_run_dry(self) -> bool:
@@ -107,14 +100,26 @@ class Device:
 
     def free_at(self) -> float:
         """When a worker will be free for one more batch; in the past if one is free now."""
-        return self._free_after([trip.end for trip in self._trips.values()])
+        return self._free_at
 
     def finish(self, size: int, now: float) -> float:
         """When a batch of `size` sent now would be answered, on the safe side."""
         if self.is_idle or not self.gap.is_trusted:
-            return max(now, self.free_at()) + self.round_trip.pessimistic(size)
+            return max(now, self._free_at) + self.round_trip.pessimistic(size)
         margin = self.gap.pessimistic(size) - self.gap(size)
-        return max(now, self.free_at()) + self.work(size) + margin + self.overhead
+        return max(now, self._free_at) + self.work(size) + margin + self.overhead
+
+    def latest_start(self, size: int, goal: float) -> float:
+        """Until when batches of at most `size` may leave to be answered by `goal`, as `finish` tells; -inf if never.
+
+        It may be a little early, so it tells only that nobody has to look closer. That is asked for each decision, so
+        what the answer rests on is kept until a batch leaves or comes back.
+        """
+        if self._stay is None or self._stay[0] != size:
+            start = max(0.0, self._free_at)
+            self._stay = size, self.finish(size, start) - start
+        latest = goal - self._stay[1] - tuning.SHORTEST_WAIT  # which is far above any rounding
+        return latest if self._free_at <= latest else -math.inf
 
     def is_late(self, batch: Batch, now: float) -> bool:
         """Whether a batch that is being answered now took far longer than expected when it left."""
@@ -130,15 +135,20 @@ class Device:
     # --- events ------------------------------------------------------------------------------------------------
 
     def hint_overhead(self, seconds: float) -> None:
-        """A measured round trip without work, for the time before there is anything to learn from."""
+        """A measured round trip without work, for the time before there is anything to learn from.
+
+        Decisions rest on it from the next batch on.
+        """
         self._hint = seconds
+        self._models_changed()
 
     def sent(self, batch: Batch, now: float) -> None:
         """A batch left."""
         trip = _Trip(batch.rows, now, len(self._trips))
         self._since_lone = self._since_lone + 1 if trip.beside else 0
-        trip.end = max(now, self.free_at()) + self.work(batch.rows)
+        trip.end = max(now, self._free_at) + self.work(batch.rows)
         self._trips[batch] = trip
+        self._trips_changed()
 
     def completed(self, batch: Batch, now: float) -> None:
         """A batch was answered: learn from how long it took, and set the others' times right."""
@@ -163,15 +173,32 @@ class Device:
                 free = self._free_after(ends) if math.isinf(begin) else begin - self.overhead
                 trip.end = max(trip.sent, free) + self.work(trip.size)
             ends.append(trip.end)
+        self._trips_changed()
 
     # --- internals ---------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def _observe(model: ServiceModel, other: ServiceModel, size: int, seconds: float) -> None:
+    def _observe(self, model: ServiceModel, other: ServiceModel, size: int, seconds: float) -> None:
         changes = model.changes
         model.observe(size, seconds)
         if model.changes != changes:
             other.let_go()
+        self._models_changed()
+
+    def _models_changed(self) -> None:
+        self.overhead = self._overhead()
+        self.work_of_one = self.work(1)
+        self._stay = None
+
+    def _trips_changed(self) -> None:
+        self.is_idle = len(self._trips) < self.workers
+        self._stay = None
+        self._free_at = self._free_after([trip.end for trip in self._trips.values()])
+
+    def _overhead(self) -> float:
+        if self.gap.is_trusted and self.round_trip.is_trusted:
+            size = self.gap.mean_size
+            return max(0.0, self.round_trip(size) - self.gap(size))
+        return self._hint or 0.0
 
     def _free_after(self, ends: list[float]) -> float:
         return sorted(ends)[-self.workers] if len(ends) >= self.workers else -math.inf
@@ -214,5 +241,6 @@ class Device:
     def _set_workers(self, count: int) -> None:
         self.workers = count
         self.gap = ServiceModel()  # what queued batches took was read with the wrong count in mind
+        self._models_changed()
         self._more = self._fewer = 0.0
         self._judged = 0

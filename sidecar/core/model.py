@@ -24,6 +24,15 @@ class Request:
         "rows_taken", "sequence", "size", "size_queued", "tag", "timeout",
     )  # fmt: skip
 
+    # Set on submission.
+    arrived: float
+    deadline: float
+    goal: float
+    sequence: int
+    # Set when the request is first cut, which few are.
+    pieces: list[Piece]
+    rows_answered: int
+
     def __init__(
         self,
         key: Hashable,
@@ -39,16 +48,10 @@ class Request:
         self.payload = payload
         self.tag = tag
         self.timeout = timeout
-        self.arrived = 0.0
-        self.deadline = float("inf")
-        self.goal = float("inf")
-        self.sequence = 0
         self.open = False
-        self.rows_taken = 0  # rows that already travel in some batch
+        self.rows_taken = 0  # rows that wait no more: they travel in some batch, or nobody waits for them
         self.size_queued = size  # bytes of the rows that wait for a batch, while some do
         self.cost_queued = 0  # what those rows cost
-        self.rows_answered = 0
-        self.pieces: list[Piece] = []
 
     @property
     def rows_queued(self) -> int:
@@ -86,14 +89,14 @@ class Batch:
         self.key = key
         self.parts = parts
         self.reason = reason
-        self.rows = sum([part.stop - part.start for part in parts])
+        self.rows = sum([stop - start for _, start, stop in parts])
         self.dispatched = 0.0
         self.error: errors.CarpoolError | None = None  # why it failed, once it has
 
     @property
     def deadline(self) -> float:
         """The time at which the last of its members stops waiting."""
-        return max(part.request.deadline for part in self.parts)
+        return max([part.request.deadline for part in self.parts])
 
 
 class Dispatch(NamedTuple):

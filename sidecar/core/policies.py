@@ -6,6 +6,7 @@ batch from, or says until when to wait. It never seals a batch: requests keep jo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
@@ -25,9 +26,14 @@ class Release(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Nothing goes yet. Ask again at `until` or at the next event, whichever is first."""
+    """Nothing goes yet. Ask again at `until` or at the next event, whichever is first.
+
+    Before `settled_until` mere arrivals need no asking: neither a request behind others that leaves its queue short of
+    full nor the time that passes would change this decision.
+    """
 
     until: float | None
+    settled_until: float = -math.inf
 
 
 class Drop(NamedTuple):
@@ -45,19 +51,15 @@ class Policy(Protocol):
 
     @property
     def max_in_flight(self) -> int:
-        """How many batches may be at the predictor now."""
+        """How many batches may be at the predictor now. Arrivals do not change it, nor does time."""
         ...
 
-    def refusal(self, request: Request, backlog: Backlog, now: float) -> errors.CarpoolError | None:
-        """Why a request that would fit should be refused at once, or None."""
+    def arrived(self, request: Request, backlog: Backlog, now: float) -> errors.CarpoolError | None:
+        """A request came that would fit. Why it should be refused at once, or None: it goes into the backlog now."""
         ...
 
     def choose(self, backlog: Backlog, now: float) -> Decision:
         """What to do with a free slot; the backlog is not empty."""
-        ...
-
-    def arrived(self, request: Request, now: float) -> None:
-        """A request was put into the backlog."""
         ...
 
     def sent(self, batch: Batch, now: float) -> None:
@@ -92,7 +94,7 @@ class Window:
     def max_in_flight(self) -> int:
         return self._limits.max_in_flight
 
-    def refusal(self, request: Request, backlog: Backlog, now: float) -> errors.CarpoolError | None:
+    def arrived(self, request: Request, backlog: Backlog, now: float) -> errors.CarpoolError | None:
         return None
 
     def choose(self, backlog: Backlog, now: float) -> Decision:
@@ -104,10 +106,7 @@ class Window:
             queue = backlog.due(now, self._limits.max_latency) or oldest
             return self._release(queue, "due" if self._limits.max_latency else "idle")
         full = backlog.full()
-        return Wait(due_at) if full is None else self._release(full, "full")
-
-    def arrived(self, request: Request, now: float) -> None:
-        pass
+        return Wait(due_at, due_at) if full is None else self._release(full, "full")
 
     def sent(self, batch: Batch, now: float) -> None:
         pass

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Hashable, Iterator
 
 from sidecar.core import packing
@@ -18,19 +18,32 @@ _SLACK = 64
 
 
 class Lane:
-    """Requests of one key and one priority, in order of arrival. Once emptied it is never filled again."""
+    """Requests of one key and one priority, in order of arrival. Once emptied it is never filled again.
+
+    Callers leave from the middle, where a deque cannot be cut: such requests stay until they surface. The first of
+    `requests` always waits.
+    """
 
     __slots__ = ("queue", "requests")
 
     def __init__(self, queue: Queue | None) -> None:
         self.queue = queue
-        # An OrderedDict because callers that leave are removed from the middle.
-        self.requests: OrderedDict[Request, None] = OrderedDict()
+        self.requests: deque[Request] = deque()
 
     @property
     def head(self) -> Request:
         """The oldest request; the lane must not be empty."""
-        return next(iter(self.requests))
+        return self.requests[0]
+
+    def waiting(self) -> Iterator[Request]:
+        """Those that wait, without those that do not any more."""
+        return (request for request in self.requests if request.rows_taken < request.rows)
+
+    def shed(self) -> None:
+        """Drop those in front that do not wait any more. To be called whenever some left."""
+        requests = self.requests
+        while requests and requests[0].rows_taken == requests[0].rows:
+            requests.popleft()
 
 
 _EMPTY = Lane(None)
@@ -39,10 +52,11 @@ _EMPTY = Lane(None)
 class Queue:
     """Requests of one key. `rows`, `size` and `cost` sum up the instances that still wait, their bytes, their cost."""
 
-    __slots__ = ("_limits", "cost", "key", "large", "rows", "size", "small")
+    __slots__ = ("_limits", "_stale", "cost", "key", "large", "rows", "size", "small")
 
     def __init__(self, key: Hashable, limits: Limits) -> None:
         self._limits = limits
+        self._stale = 0  # requests in the lanes that do not wait any more, at most
         self.key = key
         self.rows = 0
         self.size = 0
@@ -53,16 +67,18 @@ class Queue:
     @property
     def head(self) -> Request:
         """The request that came first, whatever its priority; the queue must not be empty."""
-        if not self.small.requests:
-            return next(iter(self.large.requests))
-        if not self.large.requests:
-            return self.small.head
-        return min(self.small.head, self.large.head, key=lambda request: request.sequence)
+        small, large = self.small.requests, self.large.requests
+        if not small or (large and large[0].sequence < small[0].sequence):
+            return large[0]
+        return small[0]
 
     @property
     def first(self) -> Request:
         """The request that travels first; the queue must not be empty."""
-        return next(iter(self))
+        small, large = self.small.requests, self.large.requests
+        if not small or (large and _rank(large[0], self._limits.priority_ageing) < _rank(small[0], 0.0)):
+            return large[0]
+        return small[0]
 
     @property
     def is_full(self) -> bool:
@@ -83,22 +99,30 @@ class Queue:
 
     def __iter__(self) -> Iterator[Request]:
         """All requests in the order in which they travel; the queue must not change meanwhile."""
-        if not self.small.requests:
-            return iter(self.large.requests)
-        if not self.large.requests:
-            return iter(self.small.requests)
+        if not self.small.requests or not self.large.requests:
+            lane = self.small if self.small.requests else self.large
+            return lane.waiting() if self._stale else iter(lane.requests)
         ageing = self._limits.priority_ageing
         return (request for *_, request in heapq.merge(_ranked(self.small, 0.0), _ranked(self.large, ageing)))
 
-    def discard(self, request: Request) -> None:
-        """Take a request out of its lane; the sums are the caller's business."""
-        try:
-            del self.large.requests[request]
-        except KeyError:
-            del self.small.requests[request]
+    def shed(self) -> None:
+        """Let those go from the front that do not wait any more; the sums are the caller's business."""
+        self.small.shed()
+        self.large.shed()
 
-    def __contains__(self, request: Request) -> bool:
-        return request in self.large.requests or request in self.small.requests
+    def discard(self, request: Request) -> None:
+        """Let a request go that stands anywhere; the sums are the caller's business."""
+        request.rows_taken = request.rows
+        self.shed()
+        self._stale += 1
+        if self._stale > _SLACK + (len(self.small.requests) + len(self.large.requests)) // 2:
+            self._clean()
+
+    def _clean(self) -> None:
+        for lane in (self.small, self.large):
+            if lane.requests:
+                lane.requests = deque(lane.waiting())
+        self._stale = 0
 
 
 class Ages:
@@ -127,7 +151,7 @@ class Ages:
             sequence, lane = heap[0]
             if not lane.requests:
                 heapq.heappop(heap)
-            elif (head := next(iter(lane.requests)).sequence) != sequence:
+            elif (head := lane.requests[0].sequence) != sequence:
                 heapq.heapreplace(heap, (head, lane))
             else:
                 return lane
@@ -136,5 +160,9 @@ class Ages:
 
 def _ranked(lane: Lane, ageing: float) -> Iterator[tuple[float, int, Request]]:
     """A lane in ascending order; a request whose first rows already travel stays in front, whatever came since."""
-    for request in lane.requests:
-        yield (-math.inf if request.rows_taken else request.arrived + ageing), request.sequence, request
+    for request in lane.waiting():
+        yield *_rank(request, ageing), request
+
+
+def _rank(request: Request, ageing: float) -> tuple[float, int]:
+    return (-math.inf if request.rows_taken else request.arrived + ageing), request.sequence

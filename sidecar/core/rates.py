@@ -6,6 +6,9 @@ import math
 
 from sidecar.core import tuning
 
+# What comes within so many seconds counts as one event: it makes the rate too low by a ten-thousandth at most.
+_GRAIN = tuning.RATE_SECONDS / 10_000
+
 
 class Rate:
     """An exponentially decaying count: what came `tuning.RATE_SECONDS` ago counts a third."""
@@ -16,8 +19,10 @@ class Rate:
 
     def add(self, count: int, now: float) -> None:
         """So many came."""
-        self._count = self._faded(now) + count
-        self._at = now
+        if now - self._at > _GRAIN:
+            self._count = self._faded(now)
+            self._at = now
+        self._count += count
 
     def per_second(self, now: float) -> float:
         """The rate now."""

@@ -7,17 +7,18 @@ its `Dispatch` is returned. After every call, arrange to call `poll()` at `next_
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sidecar import errors
-from sidecar.core import retries
+from sidecar.core import retries, shares
 from sidecar.core.admission import Admission
 from sidecar.core.backlog import Backlog
 from sidecar.core.deadlines import Deadlines
 from sidecar.core.limits import Limits
-from sidecar.core.model import Abandon, Answer, Batch, Dispatch, Effect, Part, Piece, Refuse, Request
+from sidecar.core.model import Abandon, Batch, Dispatch, Effect, Part, Refuse, Request
 from sidecar.core.policies import Decision, Drop, Policy, Release, Wait
 
 
@@ -44,6 +45,8 @@ class Scheduler:
         self._budget = retries.Budget()
         self._deadlines = Deadlines()
         self._wake: float | None = None
+        self._settled_until = -math.inf  # as the policy says with its wish to wait
+        self._has_slot = True  # False if it is known that none is free
         self._sequence = 0
 
     # --- events ------------------------------------------------------------------------------------------------
@@ -51,20 +54,27 @@ class Scheduler:
     def submit(self, request: Request) -> Sequence[Effect]:
         """Accept a request, or refuse it at once (`Overloaded`, `PayloadTooLarge`, `Draining`)."""
         now = self._clock()
+        limits, backlog = self.limits, self.backlog
+        timeout = request.timeout
+        if not timeout or timeout > limits.timeout:
+            timeout = limits.timeout
+        deadline, goal = now + timeout, now + limits.slo
         request.arrived = now
-        request.deadline = now + min(request.timeout or self.limits.timeout, self.limits.timeout)
-        request.goal = min(request.deadline, now + self.limits.slo)
-        error = self.admission.refusal(request, self.backlog, self.draining)
-        error = error or self.policy.refusal(request, self.backlog, now)
+        request.deadline = deadline
+        request.goal = goal if goal < deadline else deadline
+        error = self.admission.refusal(request, backlog, self.draining)
+        if error is None:
+            error = self.policy.arrived(request, backlog, now)
         if error is not None:
             return (Refuse(request, error),)
-        self._sequence += 1
-        request.sequence = self._sequence
+        self._sequence = request.sequence = self._sequence + 1
         request.open = True
-        self.admission.admit(request)
+        self.admission.held += request.size
         self._deadlines.add(request)
-        self.backlog.add(request)
-        self.policy.arrived(request, now)
+        is_notable = backlog.add(request)
+        # Most arrivals cannot change what was decided last; asking again would cost more than all of the above.
+        if not self._has_slot or (now < self._settled_until and not is_notable):
+            return ()
         return self._step(now)
 
     def cancel(self, request: Request) -> Sequence[Effect]:
@@ -87,18 +97,11 @@ class Scheduler:
         self.in_flight.remove(batch)
         self.admission.observe(batch, now)
         self.policy.completed(batch, now)
-        effects = list(self._step(now))
-        offset = 0
-        for request, start, stop in batch.parts:
-            rows = stop - start
-            if request.open:
-                request.pieces.append(Piece(start, batch.id, predictions[offset : offset + rows]))
-                request.rows_answered += rows
-                if request.rows_answered == request.rows:
-                    self._close(request)
-                    effects.append(Answer(request, _in_order(request.pieces)))
-            offset += rows
-        return effects
+        effects = self._step(now)
+        answers = shares.deal(batch, predictions)
+        self.admission.held -= sum([request.size for request, _ in answers])
+        self._deadlines.forget(len(answers))
+        return [*effects, *answers]
 
     def failed(self, batch: Batch, error: errors.CarpoolError) -> Sequence[Effect]:
         """The predictor rejected the batch or did not answer it; some of it may be tried again."""
@@ -150,10 +153,10 @@ class Scheduler:
 
     def next_deadline(self) -> float | None:
         """When to call `poll()` next, or None if only events can change anything."""
-        expiry = self._deadlines.next()
-        if self._wake is None or expiry is None:
+        expiry, wake = self._deadlines.next(), self._wake
+        if wake is None or expiry is None:
             return expiry
-        return min(self._wake, expiry)
+        return wake if wake < expiry else expiry
 
     def learned(self) -> Mapping[str, float]:
         """What the policy has learned, by name, in base units."""
@@ -162,23 +165,26 @@ class Scheduler:
     @property
     def idle(self) -> bool:
         """Whether every accepted request has been answered and no batch is out."""
-        return not (self.backlog or self._retries or self.in_flight)
+        return not (self.in_flight or self._retries or self.backlog)
 
     # --- internals ---------------------------------------------------------------------------------------------
 
     def _step(self, now: float) -> Sequence[Effect]:
         self._wake = None
+        self._settled_until = -math.inf
+        self._has_slot = True
         if self._aborted or not (self.backlog or self._retries):
             return ()
         effects: list[Effect] = []
         while len(self.in_flight) < self.policy.max_in_flight:
             batch = self._next_retry() or self._next_batch(now, effects)
             if batch is None:
-                break
+                return effects
             batch.dispatched = now
             self.in_flight.add(batch)
             self.policy.sent(batch, now)
             effects.append(Dispatch(batch))
+        self._has_slot = False
         return effects
 
     def _next_batch(self, now: float, effects: list[Effect]) -> Batch | None:
@@ -188,7 +194,7 @@ class Scheduler:
                 self._close(decision.request)
                 effects.append(Refuse(decision.request, decision.error))
             elif isinstance(decision, Wait):
-                self._wake = decision.until
+                self._wake, self._settled_until = decision
                 return None
             else:
                 self._budget.earn(self.limits.retry_budget)
@@ -231,15 +237,10 @@ class Scheduler:
         return True
 
     def _close(self, request: Request) -> None:
-        """The request's last moment: it is answered, refused or cancelled."""
+        """The request's last moment: it is refused or cancelled. Answers do the same in one go for a whole batch."""
         request.open = False
         if request.rows_queued:
             self.backlog.remove(request)
-        self.admission.release(request)
+        self.admission.held -= request.size
         self._deadlines.forget()
         request.payload = None
-
-
-def _in_order(pieces: list[Piece]) -> list[Piece]:
-    # Parts of one request may come back in any order; nearly all requests have just one.
-    return pieces if len(pieces) == 1 else sorted(pieces, key=lambda piece: piece.start)

@@ -1,0 +1,42 @@
+"""Who gets which predictions of a batch that came back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sidecar.core.model import Answer, Batch, Piece, Request
+
+
+def deal(batch: Batch, predictions: Sequence[Any]) -> list[Answer]:
+    """Give every member that still waits its share, and close those that have all of theirs now.
+
+    There is one prediction for each of the batch's instances. A request that was cut is answered with its last part.
+    Written out, as every request comes through here.
+    """
+    answers: list[Answer] = []
+    batch_id = batch.id
+    end = 0
+    for request, start, stop in batch.parts:
+        rows = stop - start
+        begin, end = end, end + rows
+        if not request.open:
+            continue
+        # Past the constructors of the named tuples, which cost more than all the rest.
+        piece = tuple.__new__(Piece, (start, batch_id, predictions[begin:end]))
+        pieces = [piece] if rows == request.rows else _join(request, piece)
+        if pieces is not None:
+            request.open = False
+            request.payload = None
+            answers.append(tuple.__new__(Answer, (request, pieces)))
+    return answers
+
+
+def _join(request: Request, piece: Piece) -> list[Piece] | None:
+    """Keep a piece of a request that was cut; all of them in order, once none is missing."""
+    request.pieces.append(piece)
+    request.rows_answered += len(piece.predictions)
+    if request.rows_answered < request.rows:
+        return None
+    # Parts of one request may come back in any order.
+    return sorted(request.pieces, key=lambda piece: piece.start)
