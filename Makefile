@@ -53,6 +53,10 @@ type: $(VENV)/.tests ## check types
 bench: $(VENV)/.tests ## measure throughput, latency, CPU and memory of the sidecar
 	@$(py) -m tests.bench $(ARGS)
 
+.PHONY: bench-peers
+bench-peers: $(VENV)/.tests ## measure Carpool beside mosec, Triton, Ray Serve, KServe's batcher and others (ARGS="--quick --only mosec")
+	@$(py) -m tests.bench.peers $(ARGS)
+
 .PHONY: sim
 sim: $(VENV)/.tests ## simulate the policies and their rivals: tables, charts, promises (ARGS=--quick for a rough look)
 	@$(py) -m tests.sim $(ARGS)
