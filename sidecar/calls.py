@@ -5,11 +5,10 @@ Whoever accepts a connection makes a `Call` and gets exactly one `Outcome`.
 
 from __future__ import annotations
 
-import abc
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from sidecar import errors
 from sidecar.core import model
@@ -63,23 +62,30 @@ class Head(NamedTuple):
         return (self.target, self.headers, payload.member, payload.others)
 
 
-class Call(model.Request, abc.ABC):
+class Call(model.Request):
     """A predict request on its way: the core's request, whose tag is a `Head` and whose payload a `v1.Payload`.
 
-    One object for both, because there is one for each request.
+    One object for both, because there is one for each request. `replier` takes its outcome, once, from the event loop,
+    unless the call is cancelled first.
     """
 
-    __slots__ = ()
+    __slots__ = ("replier",)
+    replier: Replier
 
-    # One of these is called, once, from the event loop, unless the call is cancelled first.
 
-    @abc.abstractmethod
-    def answer(self, member: bytes, pieces: Sequence[model.Piece]) -> None:
-        """The predictions for all instances, in order, and the name of their list."""
+class Replier(Protocol):
+    """Hands outcomes over to callers. One caller's trouble must not become the others'."""
 
-    @abc.abstractmethod
-    def refuse(self, error: errors.CarpoolError) -> None:
-        """Why there are none."""
+    def answer(self, answers: Sequence[model.Answer], member: bytes) -> None:
+        """Predictions, each in the order of the call's own instances, and the name of their list.
+
+        The calls, with this replier, are `answers[i].request`; those of one batch come together.
+        """
+        ...
+
+    def refuse(self, call: Call, error: errors.CarpoolError) -> None:
+        """Why there are no predictions."""
+        ...
 
 
 def merged_headers(heads: Sequence[Head]) -> Headers:

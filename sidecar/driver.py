@@ -11,7 +11,7 @@ import functools
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from sidecar import calls, errors, logs, metrics
@@ -70,10 +70,11 @@ class Driver:
 
     def submit(self, call: calls.Call) -> None:
         """Put a call in; it is answered or refused once, perhaps before this returns."""
-        effects = self.core.submit(call)
+        core = self.core
+        effects = core.submit(call)
         if effects:
             self._carry_out(effects)
-        else:
+        elif core.wake < self._timer_at or call.deadline < self._timer_at:
             self._arm()
 
     def cancel(self, call: calls.Call) -> None:
@@ -104,28 +105,41 @@ class Driver:
 
     def _carry_out(self, effects: Sequence[model.Effect], member: bytes = b"predictions") -> None:
         # In their order: a batch is written to its connection before the answers of the last one are to theirs.
+        answers: list[model.Answer] = []
         for effect in effects:
-            kind = type(effect)
-            if kind is model.Answer or kind is model.Refuse:
-                self._reply(effect, member)  # type: ignore[arg-type]
-            elif kind is model.Dispatch:
-                self._try_dispatch(effect.batch)  # type: ignore[union-attr]
-            else:
-                self._break_off(effect.batch)  # type: ignore[union-attr]
+            if type(effect) is model.Answer:
+                answers.append(effect)
+            elif type(effect) is model.Dispatch:
+                self._try_dispatch(effect.batch)
+            elif type(effect) is model.Refuse:
+                self._refuse(effect)
+            elif type(effect) is model.Abandon:
+                self._break_off(effect.batch)
+        if answers:
+            self._answer(answers, member)
         self._arm()
         if self._idle is not None and self.core.idle:
             self._idle.set()
 
-    @staticmethod
-    def _reply(effect: model.Answer | model.Refuse, member: bytes) -> None:
-        call: calls.Call = effect.request  # type: ignore[assignment] # what `submit` was given
+    def _answer(self, answers: Sequence[model.Answer], member: bytes) -> None:
+        """Hand them to their repliers; there are two, and mostly one of them has all."""
+        replier = _call(answers[0]).replier
+        others = [answer for answer in answers if answer.request.replier is not replier]  # type: ignore[attr-defined]
+        mine = [answer for answer in answers if _call(answer).replier is replier] if others else answers
         try:
-            if type(effect) is model.Answer:
-                call.answer(member, effect.pieces)
-            else:
-                call.refuse(effect.error)  # type: ignore[union-attr]
-        except Exception:  # one caller's trouble is not the others'
-            log.exception("an answer could not be handed over")
+            replier.answer(mine, member)
+        except Exception:
+            log.exception("answers could not be handed over")
+        if others:
+            self._answer(others, member)
+
+    @staticmethod
+    def _refuse(effect: model.Refuse) -> None:
+        call = _call(effect)
+        try:
+            call.replier.refuse(call, effect.error)
+        except Exception:
+            log.exception("an error could not be handed over")
 
     def _try_dispatch(self, batch: model.Batch) -> None:
         try:
@@ -202,6 +216,10 @@ class Driver:
         self._timer = None
         self._timer_at = math.inf
         self._carry_out(self.core.poll())
+
+
+def _call(effect: model.Answer | model.Refuse) -> calls.Call:
+    return effect.request  # type: ignore[return-value] # what `submit` was given
 
 
 def _facts(batch: model.Batch, now: float) -> dict[str, dict[str, object]]:

@@ -24,6 +24,7 @@ from sidecar.core import model
 _SECONDS = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
 )  # fmt: skip
+_STALLS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0)
 _SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
 
 # What the adaptive policy learned; 0 under the window policy.
@@ -146,6 +147,9 @@ class Metrics:
         self.held_bytes = gauge("held_bytes", "Bytes of request bodies waiting or at the predictor now.")
         self.queues = gauge("queues", "Batch keys with waiting requests now.")
         self.learned = {name: gauge(name, text) for name, text in _LEARNED.items()}
+        self.event_loop_lag = histogram(
+            "event_loop_lag_seconds", "How much later than asked a timer of the event loop ran; 4 samples/s.", _STALLS
+        )
         self.tunnels = gauge("tunnels", "Upgraded connections (WebSocket) open now.")
         self.ready = gauge("ready", "1 while ready for traffic, else 0, as last asked.")
         self.draining = gauge("draining", "1 from the moment shutdown began.")

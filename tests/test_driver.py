@@ -33,14 +33,18 @@ class Predictor:
         reply(self.error or body.replace(b"instances", b"predictions", 1))
 
 
-class Call(calls.Call):
-    __slots__ = ("answered",)
+class Replier:
+    """Notes the outcome of one call."""
 
-    def answer(self, member, pieces):
-        self.answered(calls.Answered(member, pieces))
+    def __init__(self, note) -> None:
+        self.note = note
 
-    def refuse(self, error):
-        self.answered(error)
+    def answer(self, answers, member):
+        for _, pieces in answers:
+            self.note(calls.Answered(member, pieces))
+
+    def refuse(self, call, error):
+        self.note(error)
 
 
 class Bench:
@@ -57,8 +61,8 @@ class Bench:
     def submit(self, name: str, rows: int = 1, **options):
         payload = v1.parse_request(b'{"instances":[' + b",".join([f'"{name}"'.encode()] * rows) + b"]}")
         head = calls.Head("/v1/models/m:predict", **options)
-        call = Call(head.key(payload), rows, len(payload.text), payload, head, head.timeout)
-        call.answered = lambda outcome: self.outcomes.__setitem__(name, outcome)
+        call = calls.Call(head.key(payload), rows, len(payload.text), payload, head, head.timeout)
+        call.replier = Replier(lambda outcome: self.outcomes.__setitem__(name, outcome))
         self.driver.submit(call)
         return call
 
@@ -182,12 +186,12 @@ async def test_a_caller_whose_reply_raises_disturbs_nobody_else(caplog):
     bench.submit("first")
     bench.submit("broken", rows=1)
     bench.submit("fine")
-    bench.driver.core.backlog.oldest().head.answered = _raise
+    bench.driver.core.backlog.oldest().head.replier.note = _raise
     bench.predictor.gate.set()
     await turns(20)
     assert bench.rows("first") == [b'"first"']
     assert bench.rows("fine") == [b'"fine"']
-    assert "an answer could not be handed over" in caplog.text
+    assert "answers could not be handed over" in caplog.text
     bench.submit("later")
     await turns()
     assert bench.rows("later") == [b'"later"']

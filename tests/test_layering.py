@@ -32,6 +32,7 @@ LAYERS = {
     "sidecar.settings": Layer(set()),
     "sidecar.logs": Layer(set()),
     "sidecar.memory": Layer(set(), STDLIB),
+    "sidecar.lag": Layer(set(), STDLIB),
     "sidecar.core": Layer({"sidecar.core", "sidecar.errors"}, PURE),
     "sidecar.planning": Layer({"sidecar.planning", "sidecar.core", "sidecar.errors"}, PURE | {"random"}),
     "sidecar.planning.command": Layer({"sidecar.planning", "sidecar.settings"}, STDLIB - IO),

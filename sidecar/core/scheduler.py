@@ -44,7 +44,8 @@ class Scheduler:
         self._retries: deque[Batch] = deque()
         self._budget = retries.Budget()
         self._deadlines = Deadlines()
-        self._wake: float | None = None
+        self.wake = math.inf
+        """When the policy wants to be asked again, at the latest."""
         self._settled_until = -math.inf  # as the policy says with its wish to wait
         self._has_slot = True  # False if it is known that none is free
         self._sequence = 0
@@ -153,10 +154,8 @@ class Scheduler:
 
     def next_deadline(self) -> float | None:
         """When to call `poll()` next, or None if only events can change anything."""
-        expiry, wake = self._deadlines.next(), self._wake
-        if wake is None or expiry is None:
-            return expiry
-        return wake if wake < expiry else expiry
+        expiry = self._deadlines.next()
+        return expiry if expiry is None or expiry < self.wake else self.wake
 
     def learned(self) -> Mapping[str, float]:
         """What the policy has learned, by name, in base units."""
@@ -170,7 +169,7 @@ class Scheduler:
     # --- internals ---------------------------------------------------------------------------------------------
 
     def _step(self, now: float) -> Sequence[Effect]:
-        self._wake = None
+        self.wake = math.inf
         self._settled_until = -math.inf
         self._has_slot = True
         if self._aborted or not (self.backlog or self._retries):
@@ -194,7 +193,8 @@ class Scheduler:
                 self._close(decision.request)
                 effects.append(Refuse(decision.request, decision.error))
             elif isinstance(decision, Wait):
-                self._wake, self._settled_until = decision
+                self.wake = math.inf if decision.until is None else decision.until
+                self._settled_until = decision.settled_until
                 return None
             else:
                 self._budget.earn(self.limits.retry_budget)

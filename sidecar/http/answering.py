@@ -63,14 +63,20 @@ class Answering(asyncio.Protocol):
         pending = self._pending
         if pending[0] is not exchange:
             exchange.message = (message, body, close)
+            self._desk.lane.bodies.buffered_bytes += len(body)
             return
         pending.popleft()
         self._write(message, body, close)
         while pending and (following := pending[0].message) is not None:
             pending.popleft()
+            self._desk.lane.bodies.buffered_bytes -= len(following[1])
             self._write(*following)
         if self._is_held and not pending:
             self._free()
+
+    def is_last(self, exchange: exchanges.Exchange) -> bool:
+        """Part of `exchanges.Connection`."""
+        return not self._pending or self._pending[-1] is exchange
 
     def shut(self) -> None:
         """End the connection; an answer that the client does not read is cut off."""
@@ -78,6 +84,10 @@ class Answering(asyncio.Protocol):
             self._transport.abort()
         else:
             self._close()
+
+    def cut(self) -> None:
+        """End the connection now, unread answers or not."""
+        self._transport.abort()
 
     def _write(self, message: bytes, body: bytes, close: bool) -> None:
         self._touched = self._desk.now
@@ -105,10 +115,14 @@ class Answering(asyncio.Protocol):
 
     def _close(self) -> None:
         self._is_over = True
+        self._touched = self._desk.clock()
         self._drop_pending()
         self._transport.close()
 
     def _drop_pending(self) -> None:
         while self._pending:
-            self._desk.lane.driver.cancel(self._pending.popleft())
+            exchange = self._pending.popleft()
+            if exchange.message is not None:
+                self._desk.lane.bodies.buffered_bytes -= len(exchange.message[1])
+            self._desk.lane.driver.cancel(exchange)
             self._desk.life.leave()

@@ -14,7 +14,10 @@ from sidecar import calls, errors, memory
 from sidecar.http import answering, exchanges, heads
 
 _MOST_PENDING = 64
-"""Pipelined requests that may wait for their answers; more are left in the socket."""
+"""Pipelined requests that may wait for their answers; more are not understood yet."""
+
+_MOST_HELD = 64 * 1024
+"""Bytes of those; more are left in the socket."""
 
 
 class Lane(Protocol):
@@ -84,7 +87,7 @@ class Connection(answering.Answering):
         if self._body is not None:
             self._collect(self._body, data)
         elif self._is_held:
-            self._rest += data
+            self._hold(self._rest + data)
         elif self._rest:
             self._serve(self._rest + data)
         else:
@@ -109,6 +112,7 @@ class Connection(answering.Answering):
             plain = (shape.match(data, at) if shape is not None else None) or self._read(data, at)
             if plain is None:
                 return
+            self._beginning = None
             end, length, head = plain
             stop = end + length
             if stop > size:
@@ -117,13 +121,12 @@ class Connection(answering.Answering):
             if self._is_paused or len(self._pending) >= _MOST_PENDING:
                 self._hold(data[at:])
                 return
-            desk = self._desk
-            exchange = desk.takes(length, length) and desk.accept(head, data[end:stop], self, self._touched)
-            if not exchange:
+            exchange = self._desk.accept(head, data[end:stop], self, self._touched)
+            if exchange is None:
                 self._step_aside(data[at:])
                 return
             self._pending.append(exchange)
-            desk.submit(exchange)
+            self._desk.submit(exchange)
             at = stop
 
     def _read(self, data: bytes, at: int) -> heads.Plain | None:
@@ -132,9 +135,9 @@ class Connection(answering.Answering):
         if end < 4:
             self._wait_for_head(data[at:])
             return None
-        self._beginning = None
         found = self._lane.reader.read(data[at:end])
         if found is None:
+            self._beginning = None
             self._step_aside(data[at:])
             return None
         (_, length, head), self._shape = found
@@ -158,7 +161,7 @@ class Connection(answering.Answering):
         start = data[end:]
         if self._pending:
             self._hold(data[at:])
-        elif not self._desk.takes(length, len(start)):
+        elif not self._desk.takes(length):
             self._step_aside(data[at:])
         else:
             self._body = _Body(data[at:end], head, length, start, self._touched)
@@ -167,7 +170,7 @@ class Connection(answering.Answering):
 
     def _collect(self, body: _Body, data: bytes) -> None:
         data, following = (data, b"") if len(data) <= body.missing else (data[: body.missing], data[body.missing :])
-        if not self._desk.lane.bodies.takes(0, len(data)):
+        if not self._desk.lane.bodies.has_room(len(data)):
             self._drop_body()
             self._step_aside(body.text, *body.parts, data, following)
             return
@@ -236,7 +239,9 @@ class Connection(answering.Answering):
             asyncio.get_running_loop().call_soon(self._go_on)
 
     def _update_reading(self) -> None:
-        wanted = not (self._is_held or self._is_paused)
+        # What is held is read on for a while, because only a connection that is read tells that its client has left.
+        is_enough = self._is_held and len(self._rest) >= _MOST_HELD
+        wanted = not (is_enough or self._is_paused)
         if wanted != self._is_reading and not self._transport.is_closing():
             self._is_reading = wanted
             if wanted:
@@ -249,7 +254,7 @@ class Connection(answering.Answering):
     def expire(self, now: float) -> None:
         """End the connection if it is idle, or the client busy with nothing, for longer than it may."""
         lane, bodies = self._lane, self._desk.lane.bodies
-        if self._is_paused:
+        if self._is_paused or self._is_over:
             self._expire_answers(now)
         elif self._pending or self._is_held:
             pass  # the core watches over what it was given

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 from sidecar import calls, errors, lifecycle, metrics
 from sidecar.core import model
@@ -23,25 +23,25 @@ class Connection(Protocol):
         """Send `message` and `body` when it is their turn, then end the connection if told so."""
         ...
 
+    def is_last(self, exchange: Exchange) -> bool:
+        """Whether no request came after this one."""
+        ...
+
 
 class Exchange(calls.Call):
     """A request of one connection. `started` is when it came, `message` waits until earlier ones are answered."""
 
-    __slots__ = ("connection", "desk", "message", "started")
+    __slots__ = ("connection", "message", "started")
     connection: Connection
-    desk: Desk
     message: tuple[bytes, bytes, bool] | None
     started: float
 
-    def answer(self, member: bytes, pieces: Sequence[model.Piece]) -> None:
-        self.desk.answer(self, member, pieces)
-
-    def refuse(self, error: errors.CarpoolError) -> None:
-        self.desk.tell(self, error)
-
 
 class Desk:
-    """Makes exchanges of requests and answers of outcomes. `now` is when that last happened, on `clock`."""
+    """Makes exchanges of requests and answers of outcomes. `now` is when that last happened, on `clock`.
+
+    What it does for a plain request and its answer is written out, as there are so many of them.
+    """
 
     def __init__(
         self,
@@ -57,22 +57,25 @@ class Desk:
         self._metrics = counters
         self._predictions = rendering.Predictions(lane.dialect)
 
-    def takes(self, size: int, more: int) -> bool:
-        """Whether nothing speaks against a body of `size` bytes of which `more` are here; else others may say what."""
-        return not self.life.draining and self.lane.bodies.takes(size, more)
+    def takes(self, size: int) -> bool:
+        """Whether nothing speaks against a body of `size` bytes; else the general server will tell what."""
+        return not self.life.draining and self.lane.bodies.takes(size)
 
     def accept(self, head: calls.Head, body: bytes, connection: Connection, started: float) -> Exchange | None:
-        """Make a call of a request; None if anything is wrong with its body: the general server will tell."""
+        """Make a call of a request; None if anything speaks against it: the general server will tell what."""
+        size = len(body)
         try:
-            payload = self.lane.payload(body)
+            payload = self.lane.payload(body) if self.takes(size) else None
         except Exception:
             return None
-        exchange = Exchange(head.key(payload), len(payload.rows), len(body), payload, head, head.timeout)
+        if payload is None:
+            return None
+        exchange = Exchange(head.key(payload), len(payload.rows), size, payload, head, head.timeout)
+        exchange.replier = self
         exchange.message = None
         exchange.connection = connection
-        exchange.desk = self
         exchange.started = started
-        self.life.enter()
+        self.life.active += 1
         return exchange
 
     def submit(self, exchange: Exchange) -> None:
@@ -81,23 +84,35 @@ class Desk:
             self.lane.driver.submit(exchange)
         except Exception:
             log.exception("a request failed for a reason that is a bug")
-            if exchange.message is None:
+            if exchange.payload is not None:  # not answered yet
                 self.tell(exchange, errors.CarpoolError())
 
-    def answer(self, exchange: Exchange, member: bytes, pieces: Sequence[model.Piece]) -> None:
-        """Give the caller its predictions."""
-        message = None if self.life.draining else self._predictions.render(member, pieces)
-        if message is None:
-            self.tell(exchange, calls.Answered(member, pieces))
-            return
+    def answer(self, answers_: Sequence[model.Answer], member: bytes) -> None:
+        """Part of `calls.Replier`."""
         self.now = now = self.clock()
-        self._metrics.predicted(200, now - exchange.started)
-        exchange.connection.answered(exchange, message, b"", False)
+        render, seconds = self._predictions.render, []
+        for call, pieces in answers_:
+            exchange: Exchange = call  # type: ignore[assignment]
+            try:
+                message = None if self.life.draining else render(member, pieces)
+                if message is None:
+                    self.tell(exchange, calls.Answered(member, pieces))
+                else:
+                    seconds.append(now - exchange.started)
+                    exchange.connection.answered(exchange, message, b"", False)
+            except Exception:
+                log.exception("an answer could not be handed over")
+        self._metrics.predicted_all(200, seconds)
+
+    def refuse(self, call: calls.Call, error: errors.CarpoolError) -> None:
+        """Part of `calls.Replier`."""
+        self.tell(cast(Exchange, call), error)
 
     def tell(self, exchange: Exchange, outcome: calls.Outcome) -> None:
         """Tell the caller any outcome."""
         answer = self._tell(outcome)
-        close = self.life.draining or answer.close
+        exchange.payload = None  # one that was refused may have to wait for its turn
+        close = answer.close or (self.life.draining and exchange.connection.is_last(exchange))
         message, *body = rendering.render(answer, close)
         self.now = self.clock()
         self._metrics.predicted(answer.status, self.now - exchange.started)

@@ -9,6 +9,7 @@ every question about HTTP.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 from sidecar import config, lifecycle, metrics
@@ -40,6 +41,7 @@ class FastLane:
         shortest = min(chosen.keep_alive, chosen.head_timeout, chosen.timeout)
         self._round = min(_LONGEST_ROUND, shortest / _ROUNDS_IN_A_TIMEOUT)
         self._connections: set[connections.Connection] = set()
+        self._gone = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._server: asyncio.Server | None = None
 
@@ -48,12 +50,19 @@ class FastLane:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: connections.Connection(self), host, port, backlog=backlog)
 
-    def close(self) -> None:
-        """Accept nothing more, and end all connections of this lane."""
+    async def close(self, patience: float) -> None:
+        """Accept nothing more and end all connections of this lane; last answers have `patience` seconds to be read."""
         if self._server is not None:
             self._server.close()
         for connection in list(self._connections):
             connection.shut()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                while self._connections:
+                    self._gone.clear()
+                    await self._gone.wait()
+        for connection in list(self._connections):
+            connection.cut()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -67,6 +76,7 @@ class FastLane:
     def left(self, connection: connections.Connection) -> None:
         """A connection ended, or the general server has it now."""
         self._connections.discard(connection)
+        self._gone.set()
 
     def _go_round(self) -> None:
         self._timer = None

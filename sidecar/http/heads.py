@@ -23,6 +23,10 @@ _ORDINARY = bytes(range(32, 127)) + b"\r\n"
 _TARGET = re.compile(rb"/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*")
 _TOKEN = re.compile(rb"[!-~]{1,256}")
 _MAX_DIGITS = 12
+# What the values that vary may add to a head.
+_MAX_GROWTH = 1024
+# aiohttp's limit.
+_MAX_HEADERS = 128
 _ZERO = ord("0")
 
 # Headers that give a request, or its connection, a meaning beyond "here is a body, answer it".
@@ -111,7 +115,8 @@ class Reader:
         except errors.BadRequest:
             return None
         gaps = _gaps(text)
-        return (len(text), int(length), head), Shape(text, head, gaps) if gaps else None
+        is_repeatable = gaps and len(text) + _MAX_GROWTH <= MAX_HEAD
+        return (len(text), int(length), head), Shape(text, head, gaps) if is_repeatable else None
 
 
 class Beginning:
@@ -146,7 +151,7 @@ class _Collector:
         self.target = url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name.decode(), value.decode()))
+        self.headers.append((name.decode(), value.rstrip(b" ").decode()))
 
 
 def _fields(text: bytes) -> tuple[str, CIMultiDict[str]] | None:
@@ -168,6 +173,8 @@ def _fields(text: bytes) -> tuple[str, CIMultiDict[str]] | None:
 
 
 def _is_usual(headers: CIMultiDict[str]) -> bool:
+    if "Host" not in headers or len(headers) > _MAX_HEADERS:
+        return False
     if health.is_probe(headers) or health.comes_from_prober(headers):
         return False
     if headers.get("Connection", "keep-alive").lower() != "keep-alive":

@@ -107,16 +107,20 @@ class Intake:
         codings = ",".join(request.headers.getall(hdrs.CONTENT_ENCODING))
         return await decoding.decode(body, codings, self.max_body_bytes, reservation.grow)
 
-    def takes(self, size: int, more: int) -> bool:
-        """Whether a body of `size` bytes is not too large, and there is room for `more` bytes of it now."""
-        return size <= self.max_body_bytes and self.buffered_bytes + self._held() + more <= self.max_buffered_bytes
+    def takes(self, size: int) -> bool:
+        """Whether a body of `size` bytes is not too large, and there is room for it."""
+        return size <= self.max_body_bytes and self.has_room(size)
+
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes more may be held."""
+        return self.buffered_bytes + self._held() + size <= self.max_buffered_bytes
 
     def _check_size(self, size: int) -> None:
         if size > self.max_body_bytes:
             raise decoding.too_large(self.max_body_bytes)
 
     def _check_room(self, size: int) -> None:
-        if self.buffered_bytes + self._held() + size > self.max_buffered_bytes:
+        if not self.has_room(size):
             raise errors.Overloaded("the memory for request bodies is full; try again later")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from typing import cast
 
 from aiohttp import hdrs, web
 from multidict import MultiMapping, istr
@@ -78,6 +79,7 @@ class PredictLane:
         head = self.head(request.raw_path, request.headers)
         payload = self.payload(body)
         call = _Waiting(head.key(payload), len(payload.rows), len(body), payload, head, head.timeout)
+        call.replier = self
         call.waiter = asyncio.get_running_loop().create_future()
         self.driver.submit(call)
         try:
@@ -85,6 +87,15 @@ class PredictLane:
         except asyncio.CancelledError:
             self.driver.cancel(call)
             raise
+
+    def answer(self, answers_: Sequence[model.Answer], member: bytes) -> None:
+        """Part of `calls.Replier`."""
+        for call, pieces in answers_:
+            _resolve(cast(calls.Call, call), calls.Answered(member, pieces))
+
+    def refuse(self, call: calls.Call, error: errors.CarpoolError) -> None:
+        """Part of `calls.Replier`."""
+        _resolve(call, error)
 
     def time_to_read(self, size: int) -> float:
         """Seconds a caller gets to take an answer of so many bytes off our hands."""
@@ -123,16 +134,12 @@ class _Waiting(calls.Call):
     __slots__ = ("waiter",)
     waiter: asyncio.Future[calls.Outcome]
 
-    def answer(self, member: bytes, pieces: Sequence[model.Piece]) -> None:
-        self._resolve(calls.Answered(member, pieces))
 
-    def refuse(self, error: errors.CarpoolError) -> None:
-        self._resolve(error)
-
-    def _resolve(self, outcome: calls.Outcome) -> None:
-        # Between its cancellation and the caller's clean-up a waiter may still be answered.
-        if not self.waiter.done():
-            self.waiter.set_result(outcome)
+def _resolve(call: calls.Call, outcome: calls.Outcome) -> None:
+    waiter = cast(_Waiting, call).waiter
+    # Between its cancellation and the caller's clean-up a waiter may still be answered.
+    if not waiter.done():
+        waiter.set_result(outcome)
 
 
 def _select(headers: MultiMapping[str], names: Sequence[tuple[str, str]]) -> calls.Headers:

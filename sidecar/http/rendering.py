@@ -21,7 +21,7 @@ from sidecar.wire import v1
 LARGE = 64 * 1024
 
 # RFC 9110, 6.4.1: these never have content.
-_BODILESS = frozenset({204, 205, 304})
+_BODILESS = frozenset({204, 304})
 
 
 def render(answer: answers.Answer, close: bool) -> list[bytes]:
@@ -32,8 +32,9 @@ def render(answer: answers.Answer, close: bool) -> list[bytes]:
     start = _head(answer.status, answer.headers, close or answer.close, int(time.time()))
     if answer.status in _BODILESS:
         return [start + b"\r\n"]
-    head = b"%bContent-Length: %d\r\n\r\n" % (start, len(answer.body))
-    return [head + answer.body] if len(answer.body) <= LARGE else [head, answer.body]
+    body = b"" if answer.status == http.HTTPStatus.RESET_CONTENT else answer.body
+    head = b"%bContent-Length: %d\r\n\r\n" % (start, len(body))
+    return [head + body] if len(body) <= LARGE else [head, body]
 
 
 class Predictions:

@@ -52,16 +52,16 @@ class _Complete(web.StreamResponse):
 
     def __init__(self, answer: answers.Answer, close: bool) -> None:
         super().__init__(status=answer.status)
-        self._answer = answer
+        self._answer: answers.Answer | None = answer
         self._closes = close
-        self._is_written = False
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         writer = request.writer
-        if not self._is_written:
-            self._is_written = True
+        if self._answer is not None:
             self._keep_alive = not self._closes
-            for piece in rendering.render(self._answer, self._closes):
+            # aiohttp keeps the response until the connection's next request: keep no body with it.
+            pieces, self._answer = rendering.render(self._answer, self._closes), None
+            for piece in pieces:
                 await writer.write(piece)
         return writer
 

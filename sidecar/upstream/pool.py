@@ -43,10 +43,14 @@ class Pool:
         """A new connection; raises `errors.UpstreamUnreachable`, `errors.OutOfSockets` or `errors.UpstreamClosed`."""
         if self._gone is not None:
             raise errors.UpstreamUnreachable("the predictor cannot be reached: all connections to it were closed")
+        opened = self._make()
         try:
-            _, opened = await asyncio.get_running_loop().create_connection(self._make, *self._address)
+            await asyncio.get_running_loop().create_connection(lambda: opened, *self._address)
         except OSError as error:
             raise _translated(error) from None
+        except asyncio.CancelledError:
+            self.lost(opened)  # uvloop closes a connection that was just made without telling its protocol
+            raise
         if not opened.is_silent():
             opened.abort()
             raise errors.UpstreamClosed

@@ -13,7 +13,7 @@ import codecs
 import functools
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -102,10 +102,15 @@ def parse_request(body: bytes, max_rows: int = sys.maxsize) -> Payload:
     instances (found before memory is spent on them), and `Columnar` for an `inputs` object.
     """
     _check_utf8(body)
-    decode = _decoder(body, max_rows)
+    # A row takes at least two bytes, so most bodies are cleared by a glance.
+    decode = _ROWS.decode if len(body) <= 2 * max_rows else _careful_decoder(body, max_rows)
     try:
         single = _single_member(body, _ONLY_REQUEST_MEMBER, decode)
-        payload = _payload_of_members(body, decode) if single is None else Payload(*single, others=b"")
+        if single is not None:
+            member, text, rows = single
+            payload = Payload(member, body, text, rows, b"")
+        else:
+            payload = _payload_of_members(body, decode)
     except RecursionError:
         raise errors.BadRequest("the body is nested too deeply") from None
     if not payload.rows:
@@ -162,7 +167,7 @@ def parse_answer(body: bytes) -> Answer:
         _check_utf8(body)
         single = _single_member(body, _ONLY_ANSWER_MEMBER, _ROWS.decode)
         if single is not None:
-            return Answer(single[0], single[3])
+            return Answer(single[0], single[2])
         member, _, rows = _pick(_lists(body), _ANSWER_MEMBERS, _ROWS.decode)
         return Answer(member, rows)
     except RecursionError:
@@ -206,11 +211,8 @@ def _check_utf8(body: bytes) -> None:
         at += used
 
 
-def _decoder(body: bytes, max_rows: int) -> Callable[[bytes | memoryview], Rows]:
-    """The decoder of lists for this body: the plain one unless it might find more than `max_rows` rows."""
-    # A row takes at least two bytes, so most bodies are cleared by a glance.
-    if len(body) <= 2 * max_rows:
-        return _ROWS.decode
+def _careful_decoder(body: bytes, max_rows: int) -> Callable[[bytes | memoryview], Rows]:
+    """A decoder of lists for a body in which more than `max_rows` rows may be."""
     return functools.partial(_decode_at_most if len(body) <= _MAX_UNCOUNTED else _decode_bounded, max_rows)
 
 
@@ -236,7 +238,7 @@ def _decode_bounded(max_rows: int, text: bytes | memoryview) -> Rows:
 def bounded_rows(max_rows: int) -> msgspec.json.Decoder[msgspec.Struct]:
     """A decoder of lists of at most so many rows; making it takes 5 microseconds for each, so make it beforehand.
 
-    msgspec checks the `max_length` of a list only once it is complete, but an array-like struct has only so many fields.
+    msgspec checks the `max_length` of a list once that is complete, but an array-like struct has only so many fields.
     """
     fields = [(f"row{number}", msgspec.Raw, _NO_ROW) for number in range(max_rows)]
     return msgspec.json.Decoder(msgspec.defstruct("Rows", fields, array_like=True, forbid_unknown_fields=True))
@@ -258,12 +260,12 @@ def _length(row: bytes) -> int:
 
 def _single_member(
     body: bytes, start: re.Pattern[bytes], decode: Callable[[bytes | memoryview], Rows]
-) -> tuple[bytes, bytes, bytes | memoryview, Rows] | None:
-    """`(name, body, list as written, its rows)` if the body is exactly one object with that one list; else None."""
+) -> tuple[bytes, bytes | memoryview, Rows] | None:
+    """`(name, list as written, its rows)` if the body is exactly one object with that one list; else None."""
     match = start.match(body)
     if match is None:
         return None
-    member, at = match[1], match.end()
+    at = match.end()
     if body.endswith(b"]}"):
         end = len(body) - 1
     else:
@@ -274,7 +276,7 @@ def _single_member(
     # Of a large body no copy but a view.
     text = body[at:end] if end - at <= _WORTH_A_VIEW else memoryview(body)[at:end]
     try:
-        return member, body, text, decode(text)
+        return match[1], text, decode(text)
     except msgspec.DecodeError:
         return None  # more members follow, or it is malformed: the general path tells which, and where
 

@@ -1,0 +1,162 @@
+"""What the two lanes may differ in, in words and in code; anything else is a difference.
+
+Everywhere:
+
+- `Date`: its value, not whether and where it is there.
+- `batchId` and `carpool-batch-ids`: their values. Pipelined requests are sent to the predictor at once by the fast
+  lane, may share a batch there, and are predicted one by one by aiohttp. So when they are answered, how instances are
+  grouped in calls to the predictor, and which request ids and trace these carry, is compared only where a stream has a
+  single predict request, or there is a place at the predictor for each.
+- The text in which aiohttp's parser quotes malformed bytes: it quotes no more than the last read, so it depends on how
+  the network cut the stream. That it is a 400 and ends the connection does not.
+- Which of two timers that fall due at the same moment is first, and so whether a 504 speaks of the request's deadline
+  or of the predictor's time.
+- Ports of loopback addresses.
+- Whether the end of a connection is a reset: the system makes one of a close while the client is still sending.
+- By up to a second, when a client is told that it is late, and when a connection that nobody uses ends: aiohttp rounds
+  its timers up to whole seconds of the loop's clock, the fast lane looks at the clock once a second for all its
+  connections.
+- Of pipelined requests that were accepted before shutdown began, the fast lane answers all and closes with the last;
+  aiohttp takes the first only, and closes. (Compared with a single one; `tests/http` has the rest.)
+- After it was told that its body is late, a client of aiohttp may go on sending for ten seconds before the connection
+  is closed; the fast lane closes it at once.
+
+For particular streams, granted by `Pair` one by one and counted:
+
+- A head that stops arriving is answered 408 after `--head-timeout` by the fast lane; aiohttp says nothing and closes
+  the connection when it would close an idle one.
+- aiohttp forgets the requests of a read in which something malformed follows them. The fast lane may answer those, as
+  aiohttp does if the malformed part arrives by itself.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tests.lanes import exchange, lane, recorder
+
+# Each begins with something literal: answers can be large, and so they are skipped through fast.
+_DATE = re.compile(rb"\r\nDate: [^\r]+")
+_BATCH_ID = re.compile(rb'"batchId":"[0-9a-f-]{36}"')
+_BATCH_IDS = re.compile(rb"carpool-batch-ids: ([0-9a-f-]{36}(?:, )?)+")
+_LOOPBACK_PORT = re.compile(rb"127\.0\.0\.1'?[:, ]+\d{4,5}")
+# At the deadline of the last request of a batch two timers fall due at once, the request's and the batch's.
+_LATE = re.compile(
+    rb'(?:Content-Length: \d+\r\n\r\n)?\{"(?:error|message)":"'
+    rb'(?:no answer within the request\'s deadline|the predictor did not answer in time)"'
+)
+_MALFORMED = re.compile(
+    rb"(HTTP/1.[01] 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: )\d+"
+    rb"(\r\nDate: [^\r]*\r\nServer: [^\r]*(?:\r\nConnection: close)?\r\n\r\n).*\Z",
+    re.DOTALL,
+)
+ROUNDING = 1.01  # seconds
+LINGERING = 10 + ROUNDING  # seconds
+_OF_ONE_REQUEST = frozenset({"content-length", "x-request-id", "traceparent", "tracestate"})
+
+
+def normalised(data: bytes) -> bytes:
+    """Answers without what may differ everywhere."""
+    data = _MALFORMED.sub(rb"\1?\2?", data)
+    data = _LOOPBACK_PORT.sub(b"127.0.0.1:?", _DATE.sub(b"\r\nDate: ?", data))
+    data = _BATCH_IDS.sub(lambda found: re.sub(rb"[0-9a-f]", b"0", found[0]), data)
+    data = _LATE.sub(b'?{"?":"it is late"', data)
+    return _BATCH_ID.sub(b'"batchId":"?"', data)
+
+
+@dataclass
+class Result:
+    """What one stream led to: the client's transcript, and what reached the predictor because of it."""
+
+    transcript: exchange.Transcript
+    seen: Sequence[recorder.Seen] = ()
+
+    def answers(self, is_timed: bool) -> list[tuple[float, bytes]]:
+        """What was read, comparable; with the moments if `is_timed`, but for answers to who is late."""
+        if not is_timed:
+            return [(0.0, normalised(self.transcript.data))]
+        return [(0.0 if b" 408 " in data else moment, normalised(data)) for moment, data in self.transcript.events]
+
+    def effects(self, is_alone: bool) -> Counter[tuple[object, ...]]:
+        """What reached the predictor, comparable; request by request or, if not `is_alone`, instance by instance."""
+        return Counter(effect for seen in self.seen for effect in ([_call(seen)] if is_alone else _instances(seen)))
+
+
+def _call(seen: recorder.Seen) -> tuple[str, str, tuple[tuple[str, bytes], ...], bytes | None]:
+    # Its own address in Host is the only field that differs between two sidecars.
+    headers = tuple((name, normalised(value.encode(errors="surrogateescape"))) for name, value in seen.headers)
+    return seen.method, seen.target, headers, seen.body
+
+
+def _instances(seen: recorder.Seen) -> Iterable[tuple[object, ...]]:
+    is_batch = seen.payload is not None and not any(name.lower() == "forwarded" for name, _ in seen.headers)
+    if not is_batch:
+        return [_call(seen)]
+    method, target, headers, _ = _call(seen)
+    shared = tuple(item for item in headers if item[0].lower() not in _OF_ONE_REQUEST)
+    return [(method, target, shared, seen.payload.member, seen.payload.others, row) for row in seen.rows]
+
+
+def difference(fast: Result, slow: Result, is_timed: bool, is_alone: bool) -> str | None:
+    """What differs between the lanes, told so that it can be acted upon; None if nothing does that may not.
+
+    `is_timed`: the moments of answers count. `is_alone`: each request was its own batch in both lanes.
+    """
+    ours, theirs = fast.transcript, slow.transcript
+    is_same = fast.answers(is_timed) == slow.answers(is_timed) and _ending(ours) == _ending(theirs)
+    longer = LINGERING if _is_told_off(ours.data) else ROUNDING if is_timed else math.inf
+    if not is_same or not -ROUNDING <= theirs.ended - ours.ended <= longer:
+        return _told("the client got", ours, theirs)
+    if fast.effects(is_alone) != slow.effects(is_alone):
+        more, less = fast.effects(is_alone), slow.effects(is_alone)
+        told = _told("the predictor got", list((more - less).elements()), list((less - more).elements()))
+        return f"{told}\nboth clients got {_short(ours)}"
+    return None
+
+
+def _ending(transcript: exchange.Transcript) -> str:
+    is_end = b"Connection: close" in transcript.data or _MALFORMED.search(transcript.data)
+    return "closed" if is_end and transcript.end == "reset" else transcript.end
+
+
+def _is_told_off(answers: bytes) -> bool:
+    """Whether the last answer is one to a body that did not come."""
+    _, found, answer = answers.rpartition(b"HTTP/1.1 408 ")
+    return bool(found) and b'{"error":"the request body did not arrive in time"}' in answer
+
+
+def without_late_head(fast: Result, start: float) -> Result | None:
+    """What aiohttp would make of a stream whose end is a head that stops; None if it is not that."""
+    if not fast.transcript.events:
+        return None
+    *events, (moment, data) = fast.transcript.events
+    earlier, found, message = data.rpartition(b"HTTP/1.1 408 Request Timeout\r\n")
+    if not found or b'{"error":"the head of the request did not arrive in time"}' not in message:
+        return None
+    events += [(moment, earlier)] * bool(earlier)
+    answered = events[-1][0] if events else 0.0
+    began = moment - lane.TIMES["head_timeout"]
+    if not start <= began <= max(start, answered) + 2 * ROUNDING:
+        return None
+    rest = exchange.Transcript(events, fast.transcript.end, answered + lane.TIMES["keep_alive"])
+    return Result(rest, fast.seen)
+
+
+LATE_HEAD = Counter({
+    "carpool_requests_total['408', 'batched']": 1, "carpool_refused_total['head_timeout']": 1,
+    "carpool_request_seconds_count[]": 1,
+})  # fmt: skip
+"""What `without_late_head` leaves out in the counts."""
+
+
+def _told(what: str, fast: object, slow: object) -> str:
+    return f"{what}, fast lane on:  {_short(fast)}\n{what}, fast lane off: {_short(slow)}"
+
+
+def _short(value: object, limit: int = 3000) -> str:
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[: limit // 2]} … {text[-limit // 2 :]} ({len(text)} characters)"
