@@ -20,6 +20,7 @@ from sidecar import config, driver, lag, lifecycle, logs, memory, metrics
 from sidecar.core import adaptive, limits, policies, scheduler
 from sidecar.http import admin, fastlane, front, intake, noise, passthrough, predict
 from sidecar.upstream import overhead, predictor, probes, readiness
+from sidecar.wire import v1
 
 log = logging.getLogger("carpool")
 
@@ -71,6 +72,7 @@ class Sidecar:
         """Listen on both ports; raises `OSError` if one is taken."""
         await self._listen(self._admin_runner(), self.settings.admin_host, self.settings.admin_port)
         await self._open_data_port()
+        v1.bounded_rows(self.settings.max_queue_instances)  # now: it takes too long in the midst of requests
         self._lag.start()
         if isinstance(self.policy, adaptive.Adaptive):
             self._first_contact = asyncio.create_task(self._measure_overhead(self.policy), name="first contact")
@@ -123,6 +125,7 @@ class Sidecar:
         self.bodies.read_timeout = changed.timeout
         logging.getLogger().setLevel(changed.log_level.upper())
         self.driver.limits_changed()
+        v1.bounded_rows(changed.max_queue_instances)
         log.info("settings changed", extra=logs.facts(**{name: getattr(changed, name) for name in changed.live}))
 
     async def _measure_overhead(self, policy: adaptive.Adaptive) -> None:
@@ -143,7 +146,7 @@ class Sidecar:
     async def _open_data_port(self) -> None:
         relay = self._relay = passthrough.PassThrough(self._base, connect_timeout=self.settings.connect_timeout)
         self.metrics.watch(self.metrics.tunnels, lambda: relay.tunnels)
-        lane = predict.PredictLane(lambda: self.settings, self.bodies, self.driver)
+        lane = predict.PredictLane(self.settings, self.limits, self.bodies, self.driver)
         batched = lane if self.settings.enable_batcher else None
         door = front.Front(batched, relay, self.ready, self.life, self.metrics)
         runner = self._general_runner(door)

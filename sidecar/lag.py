@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 INTERVAL = 0.25
-"""Seconds between samples, usually: four wake-ups a second cost a hundredth of a percent of a core."""
+"""Seconds between samples, usually: four wake-ups a second cost less than a thousandth of a core."""
 
 
 class Histogram(Protocol):

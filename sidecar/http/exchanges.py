@@ -12,6 +12,7 @@ from typing import Protocol, cast
 from sidecar import calls, errors, lifecycle, metrics
 from sidecar.core import model
 from sidecar.http import answers, predict, rendering
+from sidecar.wire import v1
 
 log = logging.getLogger("carpool.http")
 
@@ -63,12 +64,12 @@ class Desk:
 
     def accept(self, head: calls.Head, body: bytes, connection: Connection, started: float) -> Exchange | None:
         """Make a call of a request; None if anything speaks against it: the general server will tell what."""
-        size = len(body)
-        try:
-            payload = self.lane.payload(body) if self.takes(size) else None
-        except Exception:
+        size, lane = len(body), self.lane
+        if self.life.draining or not lane.bodies.takes(size):
             return None
-        if payload is None:
+        try:
+            payload = v1.parse_request(body, lane.bounds.max_queue_instances)
+        except Exception:
             return None
         exchange = Exchange(head.key(payload), len(payload.rows), size, payload, head, head.timeout)
         exchange.replier = self

@@ -109,7 +109,7 @@ class Intake:
 
     def takes(self, size: int) -> bool:
         """Whether a body of `size` bytes is not too large, and there is room for it."""
-        return size <= self.max_body_bytes and self.has_room(size)
+        return size <= self.max_body_bytes and self.buffered_bytes + self._held() + size <= self.max_buffered_bytes
 
     def has_room(self, size: int) -> bool:
         """Whether so many bytes more may be held."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import cast
 
@@ -11,7 +11,7 @@ from aiohttp import hdrs, web
 from multidict import MultiMapping, istr
 
 from sidecar import calls, config, driver, errors
-from sidecar.core import model
+from sidecar.core import limits, model
 from sidecar.http import answers, intake
 from sidecar.http import headers as headers_
 from sidecar.http import target as target_
@@ -47,20 +47,18 @@ def is_batchable(method: str, target: str, headers: MultiMapping[str]) -> bool:
 class PredictLane:
     """Makes calls from requests and waits for their outcomes.
 
-    `settings` is read anew for each request, so live changes apply at once.
+    `bounds` are the core's and read anew for each request, so live changes apply at once.
     """
 
     def __init__(
-        self, settings: Callable[[], config.Settings], bodies: intake.Intake, calls_driver: driver.Driver
+        self, chosen: config.Settings, bounds: limits.Limits, bodies: intake.Intake, calls_driver: driver.Driver
     ) -> None:
-        self._settings = settings
+        self.bounds = bounds
         self.bodies = bodies
         self.driver = calls_driver
-        current = settings()
-        self._key_headers = tuple((istr(name), name.title()) for name in current.key_headers)
-        dialect = answers.KServeDialect if current.kserve_errors else answers.Dialect
-        self.dialect: answers.Dialect = dialect(int(current.overload_status))
-        v1.bounded_rows(current.max_queue_instances)  # now, because it takes too long in the midst of requests
+        self._key_headers = tuple((istr(name), name.title()) for name in chosen.key_headers)
+        dialect = answers.KServeDialect if chosen.kserve_errors else answers.Dialect
+        self.dialect: answers.Dialect = dialect(int(chosen.overload_status))
 
     async def read(self, request: web.BaseRequest) -> bytes:
         """The decoded body, within all limits; raises `errors.CarpoolError`."""
@@ -99,7 +97,7 @@ class PredictLane:
 
     def time_to_read(self, size: int) -> float:
         """Seconds a caller gets to take an answer of so many bytes off our hands."""
-        return self._settings().timeout + size / _SLOWEST_READER
+        return self.bounds.timeout + size / _SLOWEST_READER
 
     def head(self, target: str, headers: MultiMapping[str]) -> calls.Head:
         """What counts of a request's target and headers, as received; raises `errors.BadRequest`."""
@@ -115,7 +113,7 @@ class PredictLane:
 
     def payload(self, body: bytes) -> v1.Payload:
         """The instances of a decoded body; raises `errors.BadRequest`, `errors.PayloadTooLarge` or `v1.Columnar`."""
-        return v1.parse_request(body, self._settings().max_queue_instances)
+        return v1.parse_request(body, self.bounds.max_queue_instances)
 
     def tell(self, outcome: calls.Outcome) -> answers.Answer:
         """The answer to an outcome."""

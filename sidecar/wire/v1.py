@@ -101,7 +101,8 @@ def parse_request(body: bytes, max_rows: int = sys.maxsize) -> Payload:
     non-empty list `instances` or `inputs` and no duplicate member, `errors.PayloadTooLarge` for more than `max_rows`
     instances (found before memory is spent on them), and `Columnar` for an `inputs` object.
     """
-    _check_utf8(body)
+    if not body.isascii():
+        _check_utf8(body)
     # A row takes at least two bytes, so most bodies are cleared by a glance.
     decode = _ROWS.decode if len(body) <= 2 * max_rows else _careful_decoder(body, max_rows)
     try:
@@ -164,7 +165,8 @@ def parse_answer(body: bytes) -> Answer:
     often they are there. Of several `predictions` the last counts, as with most JSON parsers.
     """
     try:
-        _check_utf8(body)
+        if not body.isascii():
+            _check_utf8(body)
         single = _single_member(body, _ONLY_ANSWER_MEMBER, _ROWS.decode)
         if single is not None:
             return Answer(single[0], single[2])
@@ -200,8 +202,6 @@ def render_error(message: str) -> bytes:
 
 def _check_utf8(body: bytes) -> None:
     # msgspec checks JSON syntax but not the UTF-8 inside strings it is told to skip.
-    if body.isascii():
-        return
     view, at = memoryview(body), 0
     while at < len(body):
         try:

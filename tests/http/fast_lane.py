@@ -190,7 +190,7 @@ class House:
         self.bodies = intake.Intake(*limits, lambda: self.driver.held)
         self.life = lifecycle.Lifecycle()
         self.metrics = metrics.Metrics()
-        lane = predict.PredictLane(lambda: self.settings, self.bodies, self.driver)  # type: ignore[arg-type]
+        lane = predict.PredictLane(self.settings, self.settings.core_limits(), self.bodies, self.driver)  # type: ignore[arg-type]
         self.desk = exchanges.Desk(lane, self.life, self.metrics, lambda: self.now)
         self.reader = heads.Reader(lane)
         self.keep_alive, self.head_timeout = self.settings.keep_alive, self.settings.head_timeout

@@ -11,7 +11,7 @@ from sidecar.http import heads, predict
 from tests.http.fast_lane import PREDICT, post
 
 SETTINGS = config.Settings(key_headers=("authorization", "content-type", "x-tenant"))
-READER = heads.Reader(predict.PredictLane(lambda: SETTINGS, None, None))  # type: ignore[arg-type] # for heads alone
+READER = heads.Reader(predict.PredictLane(SETTINGS, SETTINGS.core_limits(), None, None))  # type: ignore[arg-type] # for heads alone
 
 NAMES = (
     "Host", "Content-Type", "Content-Length", "X-Request-ID", "traceparent", "tracestate", "Authorization", "X-Tenant",
