@@ -14,11 +14,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from tests.bench import cells, machine, processes, report, simulated, stand, wrk
+from tests.bench import cells, lag, machine, processes, report, simulated, stand, wrk
+from tests.bench.peers import environments
 
 FULL_SECONDS, QUICK_SECONDS = 8.0, 2.0
 ADAPTIVE_SECONDS = 4.0  # at most, unless another length is asked for: there are many, and they vary little
 IDLE_SECONDS = 10.0
+LAG_SECONDS = 6.0  # at most, unless another length is asked for
 INTERRUPTED = 130
 
 Announce = Callable[[str], None]
@@ -46,11 +48,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace, console: Console) -> int:
     seconds = options.seconds or (QUICK_SECONDS if options.quick else FULL_SECONDS)
     adaptive_seconds = options.seconds or min(seconds, ADAPTIVE_SECONDS)
+    lag_seconds = options.seconds or min(seconds, LAG_SECONDS)
     chosen = cells.select(options.only)
     console.print(f"{_set_up_line(options.load)}, {seconds:g} s a cell\n")
     results: list[stand.Result] = []
-    idle = None
-    with _progress(console) as progress, stand.Stand(options.load, shlex.split(options.sidecar_args)) as tested:
+    idle = met = None
+    extra = shlex.split(options.sidecar_args)
+    with _progress(console) as progress, stand.Stand(options.load, extra) as tested:
         task = progress.add_task("", total=chosen.steps)
 
         def measure(group: list[cells.Cell], length: float) -> None:
@@ -67,16 +71,36 @@ def _run(options: argparse.Namespace, console: Console) -> int:
         measure(chosen.serial, seconds)
         measure(chosen.adaptive, adaptive_seconds)
         progress.update(task, description="done")
+    if chosen.lag:
+        met = _meet(console, chosen.lag, lag_seconds, extra)
     for result in results:
         if result.cell.system is not None:
             result.simulated = simulated.summary(result.cell, stand.LEARNING_SECONDS, adaptive_seconds)
     _show(console, results, idle, options.markdown)
+    if met is not None:
+        _show_lag(console, met, options.markdown)
     facts = {"command": _command(), **machine.provenance(), "machine": machine.describe(), "load": options.load}
     facts |= {"seconds_per_cell": seconds, "seconds_per_adaptive_cell": adaptive_seconds}
     facts |= {"sidecar_args": options.sidecar_args}
-    report.write(options.json, report.as_json(results, idle, facts))
+    facts |= {"seconds_per_lag_scene": lag_seconds}
+    report.write(options.json, report.as_json(results, idle, facts, met))
     console.print(f"written to {escape(str(options.json))}")
-    return 1 if any(result.has_failed for result in results) else 0
+    has_failed = any(result.has_failed for result in (*results, *(met.results if met else ())))
+    return 1 if has_failed else 0
+
+
+def _meet(console: Console, scenes: list[cells.Scene], seconds: float, extra: list[str]) -> lag.Outcome:
+    """Let small requests meet large ones."""
+    with _progress(console) as progress:
+        task = progress.add_task("", total=None)
+        return lag.run(
+            scenes,
+            seconds,
+            extra,
+            environments.default_cache(),
+            say=lambda text: progress.update(task, description=text),
+            advance=lambda: progress.advance(task),
+        )
 
 
 def _show(console: Console, results: list[stand.Result], idle: stand.Idle | None, markdown: bool) -> None:
@@ -88,6 +112,12 @@ def _show(console: Console, results: list[stand.Result], idle: stand.Idle | None
         console.print(f"[yellow]disturbed[/] by other programs on the sidecar's core: {', '.join(disturbed)}")
     if idle is not None:
         console.print(report.idle_table(idle, markdown))
+
+
+def _show_lag(console: Console, met: lag.Outcome, markdown: bool) -> None:
+    console.print(report.lag_table(met, markdown))
+    for name, reason in met.absent.items():
+        console.print(f"left out: {escape(name)}: {escape(reason)}")
 
 
 def _progress(console: Console) -> Progress:

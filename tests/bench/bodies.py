@@ -13,6 +13,7 @@ from typing import Any
 _HEAD, _TAIL = b'{"instances":[[', b"]]}"
 SMALLEST = 37
 _NUMBER = b"0.1234567"
+_MARKS = 100_000
 
 
 def exact(size: int, number: int = 0) -> bytes:
@@ -22,14 +23,33 @@ def exact(size: int, number: int = 0) -> bytes:
     """
     if size < SMALLEST:
         raise ValueError(f"the smallest body has {SMALLEST} bytes")
-    mark = b"5.1,3.5,1.4,0.%05d" % (number % 100_000)
-    room = size - len(_HEAD) - len(mark) - len(_TAIL)
-    return b"".join((_HEAD, _filler(room), mark, _TAIL))
+    row = b"5.1,3.5,1.4,0.%05d" % (number % _MARKS)
+    room = size - len(_HEAD) - len(row) - len(_TAIL)
+    return b"".join((_HEAD, _filler(room), row, _TAIL))
 
 
 def distinct(size: int, number: int) -> bytes:
     """A body of about `size` bytes whose instance differs from those of other numbers, in length too."""
     return exact(size + number * (len(_NUMBER) + 1), number)
+
+
+def several(size: int, count: int) -> bytes:
+    """A body of exactly `size` bytes with so many instances of about the same size; their marks count from 0.
+
+    Raises `ValueError` when `size` is too small for that.
+    """
+    around = len(_HEAD) - 1 + len(_TAIL) - 1
+    each, rest = divmod(size - around - (count - 1), count)
+    instances = [
+        exact(each + around + (rest if number == 0 else 0), number)[len(_HEAD) - 1 : 1 - len(_TAIL)]
+        for number in range(count)
+    ]
+    return b"".join((_HEAD[:-1], b",".join(instances), _TAIL[1:]))
+
+
+def mark(number: int) -> float:
+    """The last number in the instance of the body with this number."""
+    return number % _MARKS / _MARKS
 
 
 def check_count(size: int) -> int:

@@ -52,6 +52,15 @@ class Cell:
         return ["--models", "echo", "--echo-answer", self.answer, *self.predictor]
 
 
+@dataclass(frozen=True)
+class Scene:
+    """What one client sends, one after the other, beside small requests: bodies of so many bytes (0: nothing)."""
+
+    title: str
+    size: int = 0
+    instances: int = 1
+
+
 def _settings(in_flight: int) -> tuple[str, ...]:
     return (
         *("--max-batch-size", str(BATCH)),
@@ -102,6 +111,9 @@ def _adaptive(name: str, title: str, system: sim_cells.System, callers: int, tar
 IDLE = "idle"
 """The name, for `--only`, of the pause in which idle CPU and memory are measured."""
 
+LAG = "lag"
+"""The name, for `--only`, of all scenes in which small requests meet large ones."""
+
 BODY_CELLS: tuple[Cell, ...] = (
     *_pair("37B", "37 B", 37, "instance", 15_000),
     *_pair("8kB", "8 kB", 8_000, "length", 8_000),
@@ -122,7 +134,14 @@ ADAPTIVE_CELLS: tuple[Cell, ...] = (
     ),
 )
 
-NAMES = (*(cell.name for cell in BODY_CELLS), IDLE, *(cell.name for cell in (*SERIAL_CELLS, *ADAPTIVE_CELLS)))
+LAG_SCENES: tuple[Scene, ...] = (
+    Scene("nothing"),
+    Scene("1.5 MB", 1_500_000),
+    Scene("16 MB", 16_000_000),
+    Scene(f"16 MB, {BATCH} instances", 16_000_000, BATCH),
+)
+
+NAMES = (*(cell.name for cell in BODY_CELLS), IDLE, *(cell.name for cell in (*SERIAL_CELLS, *ADAPTIVE_CELLS)), LAG)
 
 
 class Selection(NamedTuple):
@@ -132,10 +151,11 @@ class Selection(NamedTuple):
     idle: bool
     serial: list[Cell]
     adaptive: list[Cell]
+    lag: list[Scene]
 
     @property
     def steps(self) -> int:
-        """How many there are."""
+        """How many there are, `lag` aside."""
         return len(self.bodies) + self.idle + len(self.serial) + len(self.adaptive)
 
 
@@ -151,4 +171,4 @@ def select(only: Sequence[str]) -> Selection:
     bodies, serial, adaptive = (
         [cell for cell in group if cell.name in wanted] for group in (BODY_CELLS, SERIAL_CELLS, ADAPTIVE_CELLS)
     )
-    return Selection(bodies, IDLE in wanted, serial, adaptive)
+    return Selection(bodies, IDLE in wanted, serial, adaptive, list(LAG_SCENES) if LAG in wanted else [])

@@ -90,6 +90,15 @@ def rss_megabytes(pid: int) -> float:
     return float(psutil.Process(pid).memory_info().rss / 1e6)
 
 
+def peak_rss_megabytes(pid: int) -> float | None:
+    """The most that `rss_megabytes` was since the process began; None where the system does not tell (not Linux)."""
+    with contextlib.suppress(OSError):
+        for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):  # proc(5), in KiB
+                return int(line.split()[1]) * 1024 / 1e6
+    return None
+
+
 def describe() -> dict[str, Any]:
     """Everything about this machine that a figure depends on."""
     return {

@@ -10,7 +10,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from tests.bench import stand
+from tests.bench import lag, stand
 
 IDLE_TARGET = 0.002  # share of a core
 RSS_TARGET_MB = 80.0
@@ -117,12 +117,54 @@ def idle_rows(idle: stand.Idle) -> list[list[str]]:
     return [[*cpu, _met(idle.busy < IDLE_TARGET)], [*memory, _met(idle.rss_mb < RSS_TARGET_MB)]]
 
 
-def as_json(results: Sequence[stand.Result], idle: stand.Idle | None, facts: dict[str, Any]) -> dict[str, Any]:
+def lag_table(met: lag.Outcome, markdown: bool = False) -> Table:
+    """One row for each scene and sidecar: the small requests beside the large ones."""
+    table = _table(f"{lag.PACE} small requests/s beside large ones", markdown)
+    table.add_column("sidecar, large bodies", no_wrap=True)
+    for title in ("p50 ms", "p99 ms", "max ms", "large/s", "loop lag p99 ms", "peak MB", "after MB"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("")
+    for result in met.results:
+        table.add_row(*lag_row(result))
+    return table
+
+
+def lag_row(result: lag.Result) -> list[str]:
+    """The cells of one row, as text."""
+    small = result.small
+    return [
+        f"{result.system}: {result.scene.title}",
+        *(f"{seconds * 1000:,.1f}" for seconds in (small.p50, small.p99, small.longest)),
+        f"{result.large.rate:,.1f}" if result.scene.size else "",
+        _optional(result.lag_p99 and result.lag_p99 * 1000, "≤ {:,.3g}"),
+        _optional(result.rss_peak_mb, "{:,.0f}"),
+        f"{result.rss_after_mb:,.0f}",
+        lag_verdict(result),
+    ]
+
+
+def lag_verdict(result: lag.Result) -> str:
+    """`FAILED` with what went wrong, or how late the prober itself was if that spoils the row; else empty."""
+    if result.has_failed:
+        problems = [f"{count} {what}" for what, count in result.errors.items()]
+        return f"FAILED: {', '.join(problems) or 'no answers'}"
+    late = result.small.lag_p99
+    return f"late {late * 1000:.1f} ms" if late > lag.LATE else ""
+
+
+def as_json(
+    results: Sequence[stand.Result],
+    idle: stand.Idle | None,
+    facts: dict[str, Any],
+    met: lag.Outcome | None = None,
+) -> dict[str, Any]:
     """The whole run. Times in seconds, rates in requests per second, memory in MB (10^6 bytes)."""
     return {
         **facts,
         "cells": [_cell_json(result) for result in results],
         "idle": None if idle is None else vars(idle),
+        "lag": None if met is None else [_lag_json(result) for result in met.results],
+        "lag_absent": {} if met is None else met.absent,
         "targets": {"idle_busy": IDLE_TARGET, "rss_mb": RSS_TARGET_MB},
     }
 
@@ -154,6 +196,21 @@ def _cell_json(result: stand.Result) -> dict[str, Any]:
         "others_busy": result.others_busy,
         "simulated": result.simulated and result.simulated._asdict(),
         "of_simulated": result.of_simulated,
+    }
+
+
+def _lag_json(result: lag.Result) -> dict[str, Any]:
+    return {
+        "system": result.system,
+        **vars(result.scene),
+        "small": vars(result.small),
+        "large": {"rate": result.large.rate, **vars(result.large)},
+        "failed": result.has_failed,
+        # JSON has no infinity: above all of the histogram's bounds.
+        "lag_p99": "above" if result.lag_p99 == float("inf") else result.lag_p99,
+        "lag_samples": result.lag_samples,
+        "rss_peak_mb": result.rss_peak_mb,
+        "rss_after_mb": result.rss_after_mb,
     }
 
 

@@ -35,15 +35,16 @@ _RECEIVE = 1 << 16
 class OpenLoop:
     """What one run saw. Times in seconds.
 
-    `requests` were answered 2xx of `sent`; the percentiles are of those. `lag_p99` and `lag_max` say how late the
-    client itself sent, `connections` how many it needed. `is_saturated`: so many were unanswered at once that the run
-    was broken off, and the percentiles say nothing.
+    `requests` were answered 2xx of `sent`; the percentiles and the `longest` are of those. `lag_p99` and `lag_max` say
+    how late the client itself sent, `connections` how many it needed. `is_saturated`: so many were unanswered at once
+    that the run was broken off, and the percentiles say nothing.
     """
 
     sent: int
     requests: int
     p50: float
     p99: float
+    longest: float
     lag_p99: float
     lag_max: float
     connections: int
@@ -150,6 +151,7 @@ class _Sender:
             requests=len(latencies),
             p50=load.percentile(latencies, 0.50),
             p99=load.percentile(latencies, 0.99),
+            longest=load.percentile(latencies, 1.0),
             lag_p99=load.percentile(lags, 0.99),
             lag_max=load.percentile(lags, 1.0),
             connections=self._opened,

@@ -1,0 +1,185 @@
+"""Where the time of a request goes, and below what it cannot fall.
+
+`python -m tests.bench.floor` loads a server that does nothing on the same event loop: what that costs is spent on
+sockets, by the system and the loop. Then it runs the sidecar's own code without sockets, and single steps of it, and
+what the bytes of a large body cost at least.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, cast
+
+import msgspec
+import uvloop
+from rich import console
+from rich.table import Table
+
+from sidecar import calls, config, driver, lifecycle, memory, metrics
+from sidecar.core import model, policies, scheduler
+from sidecar.http import connections, fastlane, heads, intake, predict, rendering
+from sidecar.wire import v1
+from tests.bench import bodies, machine, processes, wrk
+
+_CONNECTIONS, _BATCH = 64, 32
+_LARGE = 1_500_000
+_TRIES, _TURNS = 15, 300
+_ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+_HEAD = (
+    b"POST /v1/models/echo:predict HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+)
+_ID = b"X-Request-ID: 7f3c2b1a-9d0e-4c1b-8a52-0123456789ab\r\nContent-Length"
+
+
+class Null(asyncio.Protocol):
+    """Answers whatever it reads, unread."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._transport.write(_ANSWER)
+
+
+class Silent(asyncio.Transport):
+    """Writes nowhere."""
+
+    def write(self, data: Any) -> None:
+        pass
+
+
+class Predictor:
+    """Keeps what is posted until it is answered."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[bytes, Callable[[bytes], None]]] = []
+
+    def post(self, target: str, headers: Any, body: calls.Pieces, timeout: float, reply: Any) -> Predictor:
+        self.waiting.append((b"".join(body), reply))
+        return self
+
+    def cancel(self) -> None:
+        self.waiting.clear()
+
+    def answer_all(self) -> None:
+        while self.waiting:
+            body, reply = self.waiting.pop()
+            reply(body.replace(b"instances", b"predictions", 1))
+
+
+def null_microseconds(seconds: float) -> tuple[float, float]:
+    """CPU time of one request to the null server, in microseconds, and its requests/s."""
+    cores = machine.split_cores()
+    (port,) = processes.free_ports(1)
+    command = [sys.executable, "-m", "tests.bench.floor", "--null", str(port)]
+    with processes.running("null server", command, cores[1] if cores else None) as server:
+        server.wait_until_ready(f"http://{processes.HOST}:{port}/", 10.0)
+        before = machine.cpu_seconds(server.pid)
+        url = f"http://{processes.HOST}:{port}/v1/models/echo:predict"
+        measured = wrk.measure(url, bodies.exact(37), _CONNECTIONS, seconds, cores[0] if cores else None)
+        return (machine.cpu_seconds(server.pid) - before) / measured.requests * 1e6, measured.rate
+
+
+async def own_microseconds() -> tuple[float, float]:
+    """The sidecar's own code for one request of 37 B, in batches of 32, without sockets: up to the queue, and after."""
+    chosen = config.load(["--max-batch-size", str(_BATCH), "--max-latency", "10", "--max-in-flight", "2"])
+    bounds, predictor = chosen.core_limits(), Predictor()
+    core = scheduler.Scheduler(bounds, policies.Window(bounds), time.monotonic, lambda: "0" * 36)
+    counters = metrics.Metrics()
+    lane = predict.PredictLane(
+        chosen,
+        bounds,
+        intake.Intake(chosen.max_body_bytes, chosen.max_queue_bytes, 60.0, lambda: core.admission.held),
+        driver.Driver(core, predictor, counters),
+    )
+    fast = fastlane.FastLane(chosen, lane, lifecycle.Lifecycle(), counters, time.monotonic, asyncio.Protocol)
+    opened = [connections.Connection(fast) for _ in range(_BATCH)]
+    for connection in opened:
+        connection.connection_made(Silent())
+    request = _HEAD % 37 + bodies.exact(37)
+    tries = []
+    for _ in range(_TRIES):
+        taking = answering = 0.0
+        for _ in range(_TURNS):
+            started = time.perf_counter()
+            for connection in opened:
+                connection.data_received(request)
+            taken = time.perf_counter()
+            predictor.answer_all()
+            taking += taken - started
+            answering += time.perf_counter() - taken
+        tries.append((taking, answering))
+    lane.driver.close()
+    best = min(tries, key=sum)
+    return best[0] / _TURNS / _BATCH * 1e6, best[1] / _TURNS / _BATCH * 1e6
+
+
+def steps() -> list[tuple[str, float]]:
+    """Single steps, in microseconds."""
+    chosen = config.load([])
+    lane = predict.PredictLane(chosen, chosen.core_limits(), cast(Any, None), cast(Any, None))
+    reader, body = heads.Reader(lane), bodies.exact(37)
+    text, with_id = _HEAD % 37, (_HEAD % 37).replace(b"Content-Length", _ID)
+    request, request_with_id = text + body, with_id + body
+    (_, shape), (_, shape_with_id) = cast(Any, reader.read(text)), cast(Any, reader.read(with_id))
+    renderer = rendering.Predictions(lane.dialect)
+    pieces = [model.Piece(0, "0" * 36, v1.parse_answer(b'{"predictions":[[5.1,3.5,1.4,0.2]]}').rows)]
+    large = bodies.exact(_LARGE)
+    parts = [large[at : at + 262_144] for at in range(0, len(large), 262_144)]
+    rows = msgspec.json.Decoder(list[msgspec.Raw])
+    view = memoryview(large)[13:-1]
+    return [
+        ("head: read in full", _best(lambda: reader.read(text))),
+        ("head: recognised", _best(lambda: shape.match(request, 0))),
+        ("head: recognised, with a new X-Request-ID", _best(lambda: shape_with_id.match(request_with_id, 0))),
+        ("body of 37 B: parsed", _best(lambda: v1.parse_request(body, 100_000))),
+        ("answer of 37 B: rendered", _best(lambda: renderer.render(b"predictions", pieces))),
+        ("1.5 MB: one copy", _best(lambda: b"".join(parts), 20)),
+        ("1.5 MB: is it ASCII", _best(large.isascii, 20)),
+        ("1.5 MB: scanned by msgspec", _best(lambda: rows.decode(view), 20)),
+        ("1.5 MB: parsed, all of it", _best(lambda: v1.parse_request(large, 16_384), 20)),
+    ]
+
+
+def main() -> None:
+    """Print the table."""
+    memory.settle()
+    with machine.pinned((machine.split_cores() or (None, None))[1]):
+        own = uvloop.run(own_microseconds())
+        single = steps()
+    null, rate = null_microseconds(4)
+    table = Table("what", "microseconds", title="CPU time", title_justify="left")
+    table.columns[1].justify = "right"
+    table.add_row(f"a request to a server that does nothing ({rate:,.0f} requests/s)", f"{null:,.2f}")
+    table.add_row("the sidecar's own code for a request of 37 B, in: bytes to batch", f"{own[0]:,.2f}")
+    table.add_row("the same, out: the batch's answer to bytes", f"{own[1]:,.2f}", end_section=True)
+    for name, microseconds in single:
+        table.add_row(name, f"{microseconds:,.2f}")
+    console.Console(width=100).print(table)
+
+
+def _best(step: Callable[[], object], count: int = 20_000) -> float:
+    gc.collect()
+    best = float("inf")
+    for _ in range(_TRIES):
+        started = time.perf_counter()
+        for _ in range(count):
+            step()
+        best = min(best, time.perf_counter() - started)
+    return best / count * 1e6
+
+
+async def _serve_null(port: int) -> None:
+    server = await asyncio.get_running_loop().create_server(Null, processes.HOST, port)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--null"]:
+        uvloop.run(_serve_null(int(sys.argv[2])))
+    else:
+        main()
