@@ -1,7 +1,7 @@
 """What every test gets without asking: no task may outlive it, and hypothesis runs the same way everywhere.
 
-Also offered: `@pytest.mark.uvloop` runs a test on uvloop's loop, `@pytest.mark.looptime` (from looptime) on
-asyncio's with virtual time.
+Also offered: `@pytest.mark.uvloop` runs a test on uvloop's loop, `@pytest.mark.both_loops` on asyncio's and on that,
+`@pytest.mark.looptime` (from looptime) on asyncio's with virtual time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.get_closest_marker("uvloop"):
+        if item.get_closest_marker("uvloop") or item.get_closest_marker("both_loops"):
             # The default method raises from a signal handler, which uvloop does not let through.
             item.add_marker(pytest.mark.timeout(method="thread"))
 
@@ -42,6 +42,8 @@ def pytest_asyncio_loop_factories(
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     if item.get_closest_marker("uvloop"):
         return {"uvloop": uvloop.new_event_loop}
+    if item.get_closest_marker("both_loops"):
+        return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.new_event_loop}
 
 

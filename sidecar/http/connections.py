@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from sidecar import calls, errors, memory
-from sidecar.http import answering, exchanges, heads
+from sidecar import errors, memory
+from sidecar.http import answering, arrivals, exchanges, heads
 
 _MOST_PENDING = 64
 """Pipelined requests that may wait for their answers; more are not understood yet."""
@@ -41,24 +41,6 @@ class Lane(Protocol):
         ...
 
 
-class _Body:
-    """A body on its way: the bytes of its head, the parts that are here, and how many bytes are missing."""
-
-    __slots__ = ("head", "length", "missing", "parts", "started", "text")
-
-    def __init__(self, text: bytes, head: calls.Head, length: int, start: bytes, started: float) -> None:
-        self.text = text
-        self.head = head
-        self.length = length
-        self.parts = [start] if start else []
-        self.missing = length - len(start)
-        self.started = started
-
-    @property
-    def received(self) -> int:
-        return self.length - self.missing
-
-
 class Connection(answering.Answering):
     """One connection, from its start to its end or to the first request for the general server."""
 
@@ -73,7 +55,7 @@ class Connection(answering.Answering):
         self._rest = b""
         self._beginning: heads.Beginning | None = None
         self._began = 0.0
-        self._body: _Body | None = None
+        self._body: arrivals.Body | None = None
         self._is_reading = True
 
     # --- the transport's calls ---------------------------------------------------------------------------------
@@ -164,27 +146,35 @@ class Connection(answering.Answering):
         elif not self._desk.takes(length):
             self._step_aside(data[at:])
         else:
-            self._body = _Body(data[at:end], head, length, start, self._touched)
+            self._body = arrivals.Body(data[at:end], head, length, start, self._touched, self._desk.scan(length))
             self._desk.lane.bodies.buffered_bytes += len(start)
             self._desk.life.enter()
 
-    def _collect(self, body: _Body, data: bytes) -> None:
+    def _collect(self, body: arrivals.Body, data: bytes) -> None:
         data, following = (data, b"") if len(data) <= body.missing else (data[: body.missing], data[body.missing :])
         if not self._desk.lane.bodies.has_room(len(data)):
             self._drop_body()
             self._step_aside(body.text, *body.parts, data, following)
             return
-        body.parts.append(data)
-        body.missing -= len(data)
+        body.add(data)
         self._desk.lane.bodies.buffered_bytes += len(data)
         if not body.missing:
             self._finish(body, following)
+        elif body.scan is not None:
+            self._let_others_in()
 
-    def _finish(self, body: _Body, following: bytes) -> None:
+    def _let_others_in(self) -> None:
+        # libuv reads up to 32 times in a row from one socket: 8 MB, and several milliseconds.
+        if self._is_reading and not self._transport.is_closing():
+            self._is_reading = False
+            self._transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self._update_reading)
+
+    def _finish(self, body: arrivals.Body, following: bytes) -> None:
         self._drop_body()
         whole = b"".join(body.parts)
         body.parts.clear()
-        exchange = self._desk.accept(body.head, whole, self, body.started)
+        exchange = self._desk.accept(body.head, whole, self, body.started, body.scan)
         if exchange is None:
             self._step_aside(body.text, whole, following)
             return

@@ -12,7 +12,7 @@ from typing import Protocol, cast
 from sidecar import calls, errors, lifecycle, metrics
 from sidecar.core import model
 from sidecar.http import answers, predict, rendering
-from sidecar.wire import v1
+from sidecar.wire import slices, v1
 
 log = logging.getLogger("carpool.http")
 
@@ -62,13 +62,23 @@ class Desk:
         """Whether nothing speaks against a body of `size` bytes; else the general server will tell what."""
         return not self.life.draining and self.lane.bodies.takes(size)
 
-    def accept(self, head: calls.Head, body: bytes, connection: Connection, started: float) -> Exchange | None:
-        """Make a call of a request; None if anything speaks against it: the general server will tell what."""
+    def scan(self, size: int) -> slices.Scan | None:
+        """What looks through a body of `size` bytes while it arrives; None if that is not worth it."""
+        return slices.Scan(self.lane.bounds.max_queue_instances) if size >= slices.LARGE else None
+
+    def accept(
+        self, head: calls.Head, body: bytes, connection: Connection, started: float, scan: slices.Scan | None = None
+    ) -> Exchange | None:
+        """Make a call of a request; None if anything speaks against it: the general server will tell what.
+
+        A `scan` that was fed with the body spares another look at it, most times.
+        """
         size, lane = len(body), self.lane
         if self.life.draining or not lane.bodies.takes(size):
             return None
         try:
-            payload = v1.parse_request(body, lane.bounds.max_queue_instances)
+            payload = scan.payload(body) if scan is not None else None
+            payload = payload or v1.parse_request(body, lane.bounds.max_queue_instances)
         except Exception:
             return None
         exchange = Exchange(head.key(payload), len(payload.rows), size, payload, head, head.timeout)

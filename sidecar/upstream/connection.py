@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol, cast
 
 from sidecar import calls, errors
@@ -33,8 +33,12 @@ class Connection(asyncio.BufferedProtocol):
     `free_since` is its keeper's.
     """
 
-    # State: _reply while an exchange is under way; _is_spent once nothing may follow it.
-    __slots__ = ("_is_spent", "_keeper", "_poll", "_reader", "_reply", "_scratch", "_transport", "free_since")
+    # State: _reply while an exchange is under way, _unsent of its request; _is_full while the socket takes no more;
+    # _is_spent once nothing may follow it.
+    __slots__ = (
+        "_is_full", "_is_spent", "_keeper", "_poll", "_reader", "_reply", "_scratch", "_transport", "_unsent",
+        "free_since",
+    )  # fmt: skip
 
     def __init__(self, keeper: Keeper, scratch: memoryview, max_answer_bytes: int) -> None:
         self._keeper = keeper
@@ -43,13 +47,18 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport  # from connection_made on
         self._poll = select.poll()
         self._reply: Reply | None = None
-        self._is_spent = False
+        self._is_spent = self._is_full = False
+        self._unsent: Iterator[bytes | memoryview] | None = None
         self.free_since = 0.0
 
     def send(self, head: bytes, pieces: calls.Pieces, length: int, reply: Reply) -> None:
         """Send a request; `reply` is called once, later, unless the exchange is aborted first."""
         self._reply = reply
-        requests.write(self._transport, head, pieces, length)
+        if length < requests.LARGE:
+            requests.write(self._transport, head, pieces, length)
+        else:
+            self._unsent = requests.slices(head, pieces)
+            self._go_on()
 
     def is_silent(self) -> bool:
         """Whether nothing came since the last answer, and no end: the socket is asked, not the loop, which may lag."""
@@ -57,8 +66,20 @@ class Connection(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         """Close at once, dropping what is unsent; the reply to an exchange under way is never called."""
-        self._reply = None
+        self._reply = self._unsent = None
         self._transport.abort()
+
+    def _go_on(self) -> None:
+        """Write a slice, and let others have their turn before the next."""
+        if self._unsent is None or self._is_full:
+            return
+        piece = next(self._unsent, None)
+        if piece is None:
+            self._unsent = None
+        else:
+            self._transport.write(piece)
+            if not self._is_full:
+                asyncio.get_running_loop().call_soon(self._go_on)
 
     # --- the protocol's callbacks ------------------------------------------------------------------------------
 
@@ -66,6 +87,13 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
         self._keeper.made(self)
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        self._go_on()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         # What is no body comes in small helpings, so that there is a limit to what one of them can hold.
@@ -75,7 +103,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._reply is None:
             self.abort()  # nobody asked
             return
-        if not self._reader.begun and self._transport.get_write_buffer_size():
+        if not self._reader.begun and (self._unsent is not None or self._transport.get_write_buffer_size()):
             self._is_spent = True  # whoever answers part of a request may not read the rest
         try:
             is_complete = self._reader.feed(self._scratch[:nbytes])

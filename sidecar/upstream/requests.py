@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import re
+from collections.abc import Iterator
 
 from sidecar import calls, errors
 
@@ -27,6 +28,11 @@ _USUAL = {
 # Up to this size one copy costs less than handing over the pieces; so it does where they are smaller on average.
 _WORTH_NO_COPY = 64 * 1024
 _WORTH_A_PIECE = 2 * 1024
+
+
+LARGE = 2 * 1024 * 1024
+"""From so many bytes on a request goes in slices: the kernel takes some four megabytes in a single call."""
+_SLICE = 512 * 1024
 
 
 class HeadWriter:
@@ -76,6 +82,16 @@ def _line(name: str, value: str) -> str:
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name) or name.lower() in _OWN:
         raise errors.BadRequest(f"{name!r} is not a header that a batch can carry")
+
+
+def slices(head: bytes, pieces: calls.Pieces) -> Iterator[bytes | memoryview]:
+    """A head and a body, to be written one after the other; nothing is copied but pieces that are small on average."""
+    yield head
+    size = sum(map(len, pieces))
+    for piece in (b"".join(pieces),) if size < _WORTH_A_PIECE * len(pieces) else pieces:
+        view = memoryview(piece)
+        for start in range(0, len(view), _SLICE):
+            yield view[start : start + _SLICE]
 
 
 def write(transport: asyncio.WriteTransport, head: bytes, pieces: calls.Pieces, length: int) -> None:

@@ -9,6 +9,7 @@ import socket
 import pytest
 
 from sidecar import errors
+from sidecar.wire import slices
 from tests.assembly.plain_client import GET, connect, connections, is_at_rest, numbered, request, until
 
 LARGE = json.dumps({"instances": ["x" * 8_000_000]}).encode()
@@ -39,6 +40,20 @@ class OnAnyLoop:
         assert await client.predictions() == [4]
         assert (await client.answer())[2] == b"passed:"
         await client.leave()
+        await until(lambda: is_at_rest(bench))
+
+    async def test_a_body_of_many_megabytes_is_found_alike_scanned_as_it_comes_or_at_once(self, sidecar_of):
+        bench = await sidecar_of(max_latency=0, max_batch_size=8)
+        rows = [[[number / 8, -1], [0.25] * 50_000] for number in range(12)]
+        body = json.dumps({"instances": rows}).encode()
+        assert len(body) > slices.LARGE
+        told = json.dumps({"instances": rows, "signature_name": "s"}).encode()
+        for sent in (body, told):
+            client = await connect(bench)
+            await client.send(request(sent))
+            assert await client.predictions() == rows
+            await client.leave()
+        assert [len(seen.rows) for seen in bench.predictor.seen] == [8, 4, 8, 4]
         await until(lambda: is_at_rest(bench))
 
     async def test_without_batching_there_is_no_fast_lane(self, sidecar_of):

@@ -10,12 +10,6 @@ from sidecar.upstream import predictor as predictors
 from tests.upstream.wire import Wire
 
 
-@pytest.fixture(params=["asyncio", pytest.param("uvloop", marks=pytest.mark.uvloop)])
-def both_loops(request: pytest.FixtureRequest) -> None:
-    """Runs a test on asyncio's loop and on uvloop's."""
-    assert request.param == "asyncio" or request.node.get_closest_marker("uvloop")
-
-
 @pytest.fixture
 async def wire() -> AsyncIterator[Wire]:
     made = Wire()

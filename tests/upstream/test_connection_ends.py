@@ -13,7 +13,7 @@ from sidecar import errors
 from sidecar.upstream import predictor as predictors
 from tests.upstream.wire import ANSWER, CHUNKED, TARGET, Bare, ask, closed, http, turns
 
-pytestmark = pytest.mark.usefixtures("both_loops")
+pytestmark = pytest.mark.both_loops
 
 
 @pytest.mark.parametrize("before", [b"", b"HTTP/1.1 100 Continue\r\n\r\n"])

@@ -10,7 +10,7 @@ import pytest
 from sidecar.upstream import predictor as predictors
 from tests.upstream.wire import ANSWER, TARGET, Bare, ask, closed, http, turns
 
-pytestmark = pytest.mark.usefixtures("both_loops")
+pytestmark = pytest.mark.both_loops
 
 
 async def test_one_connection_serves_one_request_after_the_other(wire, predictor):

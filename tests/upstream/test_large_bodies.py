@@ -9,7 +9,7 @@ import pytest
 from sidecar import errors
 from tests.upstream.wire import ANSWER, CHUNKED, Peer, ask, closed, http
 
-pytestmark = pytest.mark.usefixtures("both_loops")
+pytestmark = pytest.mark.both_loops
 
 
 SHAPES = {
