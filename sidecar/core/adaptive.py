@@ -156,10 +156,11 @@ class Adaptive:
         return not self.device.is_known or (not self.device.oldest_size() and now - self._last_work > tuning.DROUGHT)
 
     def _late_head(self, queue: Queue, now: float) -> Request | None:
-        if self._must_learn(now):
+        head = queue.first
+        # One whose first rows travel has to be whole when its batch is carried out, perhaps in this very step.
+        if head.rows_taken or self._must_learn(now):
             return None
         size = self._padded(queue.next_rows)
-        head = queue.first
         return head if self.device.finish(size, now) > head.goal else None
 
     def _consider(self, queue: Queue, now: float) -> Release | Wait:

@@ -17,7 +17,7 @@ class Answering(asyncio.Protocol):
     """Keeps the exchanges of a connection in order; subclasses read requests and put them into `_pending`."""
 
     # _pending: requests without an answer yet, in order. _touched: when the client last did something, or was last
-    # answered. _unsent, _unsent_bytes: answers, and the bytes of their bodies, that the client has not read.
+    # answered. _unsent, _unsent_bytes: answers, and their bytes, that the client has not read.
     # _is_paused: there are such. _is_held: bytes of the client have to wait for answers. _is_over: closed, lost, or
     # another protocol's.
     __slots__ = (
@@ -63,13 +63,13 @@ class Answering(asyncio.Protocol):
         pending = self._pending
         if pending[0] is not exchange:
             exchange.message = (message, body, close)
-            self._desk.lane.bodies.buffered_bytes += len(body)
+            self._desk.lane.bodies.buffered_bytes += len(message) + len(body)
             return
         pending.popleft()
         self._write(message, body, close)
         while pending and (following := pending[0].message) is not None:
             pending.popleft()
-            self._desk.lane.bodies.buffered_bytes -= len(following[1])
+            self._desk.lane.bodies.buffered_bytes -= len(following[0]) + len(following[1])
             self._write(*following)
         if self._is_held and not pending:
             self._free()
@@ -96,8 +96,8 @@ class Answering(asyncio.Protocol):
             self._transport.write(body)
         if self._is_paused:
             self._unsent += 1
-            self._unsent_bytes += len(body)
-            self._desk.lane.bodies.buffered_bytes += len(body)
+            self._unsent_bytes += len(message) + len(body)
+            self._desk.lane.bodies.buffered_bytes += len(message) + len(body)
         else:
             self._desk.life.leave()
         if close:
@@ -123,6 +123,6 @@ class Answering(asyncio.Protocol):
         while self._pending:
             exchange = self._pending.popleft()
             if exchange.message is not None:
-                self._desk.lane.bodies.buffered_bytes -= len(exchange.message[1])
+                self._desk.lane.bodies.buffered_bytes -= len(exchange.message[0]) + len(exchange.message[1])
             self._desk.lane.driver.cancel(exchange)
             self._desk.life.leave()

@@ -16,7 +16,7 @@ from sidecar import config, lifecycle, metrics
 from sidecar.http import connections, exchanges, heads, predict
 
 # Seconds between looks at the clock on behalf of all connections; a timer for each would cost as much as an answer.
-_LONGEST_ROUND = 1.0
+_SHORTEST_ROUND, _LONGEST_ROUND = 0.05, 1.0
 _ROUNDS_IN_A_TIMEOUT = 4
 
 
@@ -39,7 +39,7 @@ class FastLane:
         self.general = general
         self._clock = clock
         shortest = min(chosen.keep_alive, chosen.head_timeout, chosen.timeout)
-        self._round = min(_LONGEST_ROUND, shortest / _ROUNDS_IN_A_TIMEOUT)
+        self._round = max(_SHORTEST_ROUND, min(_LONGEST_ROUND, shortest / _ROUNDS_IN_A_TIMEOUT))
         self._connections: set[connections.Connection] = set()
         self._gone = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
