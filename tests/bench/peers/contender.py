@@ -3,7 +3,7 @@
 All peers of a comparison are up at once, so that rounds can alternate between them without starting them again (Ray
 Serve takes twenty seconds). Several of them never rest, not even without a request: LitServe and fast_dynamic_batcher
 look at their queues every millisecond, KServe's agent every tenth of one. So whoever is not measured is stopped with
-SIGSTOP, with all its processes.
+SIGSTOP, with all its processes; but for Triton, whose server takes a stopped backend for a dead one.
 """
 
 from __future__ import annotations
@@ -99,7 +99,9 @@ class Contender:
         child.wait_until_ready(ready_url, ground.READY_SECONDS)
 
     def sleep(self) -> None:
-        """Stop all its processes where they are."""
+        """Stop all its processes where they are, if they can take that."""
+        if self._launch.stays_awake:
+            return
         for _ in range(2):  # the second time for those that were being started during the first
             self._signal_all(psutil.Process.suspend)
 

@@ -39,7 +39,9 @@ class Launch:
 
     `env` is added to the environment. The peer is ready once `ready_url` answers 200; `body` is then posted to
     `predict_url` as JSON, and `check` says whether an answer's body is right for it. With `needs_predictor` (a
-    sidecar) the harness starts a predictor of the same model on the component port first.
+    sidecar) the harness starts a predictor of the same model on the component port first. One that `stays_awake` is
+    not stopped while others are measured: it costs nothing without requests, and its parts give each other up if they
+    are stopped.
     """
 
     argv: Sequence[str]
@@ -49,6 +51,7 @@ class Launch:
     body: bytes
     check: Callable[[bytes], bool]
     needs_predictor: bool = False
+    stays_awake: bool = False
 
 
 class Peer(Protocol):

@@ -73,6 +73,7 @@ class Triton:
             predict_url=f"{address}/v2/models/echo/infer",
             body=BODY,
             check=_is_right,
+            stays_awake=True,
         )
 
 
