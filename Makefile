@@ -30,7 +30,7 @@ install := $(uv) pip install --quiet --python $(py)
 
 .PHONY: help
 help: ## list these words
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' Makefile
 
 .PHONY: demo
 demo: $(VENV)/.tests $(VENV)/.predictor-$(TORCH) ## a real model, with and without the sidecar: what batching buys
