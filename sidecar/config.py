@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import pydantic
 from pydantic_settings import BaseSettings
 
-from sidecar import logs, settings
+from sidecar import agent_flags, logs, settings
 from sidecar.core import limits, retries, sizes
 from sidecar.wire import v1
 
@@ -23,15 +23,6 @@ _KIB, _MIB = 1024, 1024 * 1024
 
 _WINDOW_LATENCY = 500.0  # what KServe documents
 _ADAPTIVE_IN_FLIGHT = 8
-
-# KServe's agent also pulls models and logs payloads. Ignoring those flags would lose data silently.
-_AGENT_PULLER = ("--enable-puller", "--config-dir", "--model-dir")
-_AGENT_LOGGER = (
-    "--log-url", "--workers", "--source-uri", "--log-mode", "--log-store-path", "--log-store-format",
-    "--log-marshaller-url", "--log-marshaller-port", "--log-batch-size", "--log-batch-interval",
-    "--inference-service", "--namespace", "--endpoint", "--component", "--metadata-headers",
-    "--metadata-annotations", "--logger-ca-cert-file", "--logger-tls-skip-verify",
-)  # fmt: skip
 
 _EPILOG = """\
 Settings come from flags first, then from the environment variable in brackets, then from the default.
@@ -326,31 +317,7 @@ class Settings(BaseSettings):
 
 def load(argv: Sequence[str]) -> Settings:
     """Settings from the command line and the environment; exits with status 2 and one line if something is wrong."""
-    _refuse_agent_duties(argv)
-    return settings.load(Settings, _in_our_words(argv), _EPILOG)
-
-
-def _refuse_agent_duties(argv: Sequence[str]) -> None:
-    for argument in argv:
-        name, _, value = argument.partition("=")
-        if name in _AGENT_PULLER and value != "false":
-            settings.fail(PROG, f"{name}: this is the batcher only; keep KServe's own agent image for the model puller")
-        if name in _AGENT_LOGGER:
-            settings.fail(PROG, f"{name}: this is the batcher only; keep KServe's own agent image for payload logging")
-
-
-def _in_our_words(argv: Sequence[str]) -> list[str]:
-    """Spell --max-batchsize our way, and leave out what KServe's agent declares and this program has no use for.
-
-    The other spelling is no alias of the field: an alias would also be an environment variable, without prefix.
-    """
-    kept: list[str] = []
-    skip = False
-    for argument in argv:
-        name, _, value = argument.partition("=")
-        if name == "--max-batchsize":
-            argument = argument.replace(name, "--max-batch-size", 1)
-        if not skip and name != "--probe-period" and not (name in _AGENT_PULLER and value == "false"):
-            kept.append(argument)
-        skip = not skip and argument == "--probe-period"
-    return kept
+    problem = agent_flags.problem(argv)
+    if problem is not None:
+        settings.fail(PROG, problem)
+    return settings.load(Settings, agent_flags.in_our_words(argv), _EPILOG)

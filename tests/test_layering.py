@@ -30,6 +30,7 @@ class Layer(NamedTuple):
 LAYERS = {
     "sidecar.errors": Layer(set(), STDLIB),
     "sidecar.settings": Layer(set()),
+    "sidecar.agent_flags": Layer(set(), STDLIB - IO),
     "sidecar.logs": Layer(set()),
     "sidecar.memory": Layer(set(), STDLIB),
     "sidecar.lag": Layer(set(), STDLIB),
