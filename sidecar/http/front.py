@@ -79,8 +79,7 @@ class Front:
             answer = lane.tell_early(outcome)
         if isinstance(outcome, errors.CarpoolError):
             self._metrics.refused.labels(outcome.reason).inc()
-        self._metrics.answered("batched", answer.status)
-        self._metrics.request_seconds.observe(time.perf_counter() - started)
+        self._metrics.predicted(answer.status, time.perf_counter() - started)
         response = responses.respond(request, answer, close=self._life.draining)
         if len(answer.body) <= rendering.LARGE:
             await responses.deliver(request, response)

@@ -118,9 +118,9 @@ class _Upload:
         self.error: Exception | None = None
         self._request = request
 
-    def data(self) -> body.PiecewiseBody | AsyncIterator[bytes] | None:
+    def data(self) -> body.KnownBody | AsyncIterator[bytes] | None:
         if self.known is not None:
-            return body.PiecewiseBody((self.known,))
+            return body.KnownBody(self.known)
         return self._stream() if self._request.body_exists else None
 
     async def _stream(self) -> AsyncIterator[bytes]:

@@ -22,17 +22,17 @@ from sidecar import errors
 
 Rows = Sequence[msgspec.Raw]
 
-_ROWS = msgspec.json.Decoder(list[msgspec.Raw])
+ROWS = msgspec.json.Decoder(list[msgspec.Raw])
 _NO_ROW = msgspec.Raw()
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 # Members beside the list are compared byte for byte in the batch key and read one by one: keep them few.
 _MAX_OTHERS = 64 * 1024
 
-# The shape nearly every body has: one member, known from its first bytes. `_ROWS` then proves that all the rest
+# The shape nearly every body has: one member, known from its first bytes. `ROWS` then proves that all the rest
 # is exactly one JSON list, so that nothing else (a duplicate key, a second member) can hide behind it.
 _ONLY_MEMBER = rb'[ \t\r\n]*\{[ \t\r\n]*"(%b)"[ \t\r\n]*:[ \t\r\n]*(?=\[)'
-_ONLY_REQUEST_MEMBER = re.compile(_ONLY_MEMBER % b"instances|inputs")
+ONLY_REQUEST_MEMBER = re.compile(_ONLY_MEMBER % b"instances|inputs")
 _ONLY_ANSWER_MEMBER = re.compile(_ONLY_MEMBER % b"predictions|outputs")
 _NEXT_MEMBER = re.compile(rb'[ \t\r\n]*[{,][ \t\r\n]*("(?:[^"\\]|\\.)*")[ \t\r\n]*:[ \t\r\n]*', re.DOTALL)
 _SPACE = b" \t\r\n"
@@ -104,9 +104,9 @@ def parse_request(body: bytes, max_rows: int = sys.maxsize) -> Payload:
     if not body.isascii():
         _check_utf8(body)
     # A row takes at least two bytes, so most bodies are cleared by a glance.
-    decode = _ROWS.decode if len(body) <= 2 * max_rows else _careful_decoder(body, max_rows)
+    decode = ROWS.decode if len(body) <= 2 * max_rows else _careful_decoder(body, max_rows)
     try:
-        single = _single_member(body, _ONLY_REQUEST_MEMBER, decode)
+        single = _single_member(body, ONLY_REQUEST_MEMBER, decode)
         if single is not None:
             member, text, rows = single
             payload = Payload(member, body, text, rows, b"")
@@ -167,10 +167,10 @@ def parse_answer(body: bytes) -> Answer:
     try:
         if not body.isascii():
             _check_utf8(body)
-        single = _single_member(body, _ONLY_ANSWER_MEMBER, _ROWS.decode)
+        single = _single_member(body, _ONLY_ANSWER_MEMBER, ROWS.decode)
         if single is not None:
             return Answer(single[0], single[2])
-        member, _, rows = _pick(_lists(body), _ANSWER_MEMBERS, _ROWS.decode)
+        member, _, rows = _pick(_lists(body), _ANSWER_MEMBERS, ROWS.decode)
         return Answer(member, rows)
     except RecursionError:
         raise errors.UpstreamBroken("the predictor's answer is nested too deeply") from None
@@ -217,7 +217,7 @@ def _careful_decoder(body: bytes, max_rows: int) -> Callable[[bytes | memoryview
 
 
 def _decode_at_most(max_rows: int, text: bytes | memoryview) -> Rows:
-    rows = _ROWS.decode(text)
+    rows = ROWS.decode(text)
     if len(rows) > max_rows:
         raise _too_many(max_rows)
     return rows
@@ -255,7 +255,7 @@ def _length(row: bytes) -> int:
     if not commas:
         return 0 if not row[1:-1].strip(_SPACE) else 1
     is_flat = b'"' not in row and b"{" not in row and row.rfind(b"[") == 0
-    return commas + 1 if is_flat or commas > _MAX_COUNTED else len(_ROWS.decode(row))
+    return commas + 1 if is_flat or commas > _MAX_COUNTED else len(ROWS.decode(row))
 
 
 def _single_member(

@@ -6,6 +6,7 @@ instance each, so a queue's length is its instances except where a rule counts t
 
 from __future__ import annotations
 
+import abc
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from sidecar.core import model
 Effects = list[model.Effect]
 
 
-class Baseline:
+class Baseline(abc.ABC):
     """A queue, first in, first out, and a rule in `_step` that says what leaves it now and when to be asked again."""
 
     def __init__(self, clock: Callable[[], float], size: int) -> None:
@@ -46,10 +47,11 @@ class Baseline:
     def next_deadline(self) -> float | None:
         return self._wake
 
+    @abc.abstractmethod
     def _step(self, now: float) -> Effects:
-        raise NotImplementedError
+        """What leaves now; sets `_wake`."""
 
-    def _learn(self, batch: model.Batch, now: float) -> None:
+    def _learn(self, batch: model.Batch, now: float) -> None:  # noqa: B027 - most learn nothing
         """A batch came back."""
 
     def _send(self, requests: int, now: float) -> model.Dispatch:
