@@ -1,78 +1,36 @@
-"""`carpool-sidecar`: reads settings, runs the sidecar, and turns signals into a clean way out."""
+"""`carpool-sidecar`: serves, or does what the first argument names.
+
+Nothing is imported before it is asked for: `drain` runs as a hook beside a serving process, where the second of CPU
+time that all of it takes to load would be taken from requests.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import os
-import signal
 import sys
 from collections.abc import Sequence
-
-import uvloop
-
-from sidecar import assembly, config, logs, memory, settings
-from sidecar.upstream import probes
-
-log = logging.getLogger("carpool")
-
-_PROBE_VARIABLE = "SERVING_READINESS_PROBE"
+from typing import NoReturn
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run until SIGTERM or SIGINT; with `plan` as the first argument, answer how many pods a load needs instead.
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Serve until SIGTERM or SIGINT; or `plan` how many pods a load needs; or `drain` the sidecar of this pod.
 
-    The process exits with 0 when everything accepted was answered, 1 when the grace period ended before that or a
-    port could not be had, and 2 for bad settings.
+    The process exits with 0 when that was done (for a sidecar that serves: when everything accepted was answered), 1
+    when it failed, and 2 for bad settings or arguments.
     """
-    argv = sys.argv[1:] if argv is None else argv
-    if list(argv[:1]) == ["plan"]:
-        from sidecar.planning import command  # a sidecar that serves has no use for it
-
-        raise SystemExit(command.main(argv[1:]))
-    chosen = config.load(argv)
-    wanted = _readiness_probes(chosen)
-    logs.set_up(chosen.log_format, chosen.log_level)
-    try:
-        raise SystemExit(uvloop.run(_run(assembly.Sidecar(chosen, wanted))))
-    except KeyboardInterrupt:  # before the signal handlers were in place
-        raise SystemExit(130) from None
+    raise SystemExit(_exit_status(list(sys.argv[1:] if argv is None else argv)))
 
 
-async def _run(sidecar: assembly.Sidecar) -> int:
-    stop = _on_signals(sidecar)
-    try:
-        await sidecar.start()
-        memory.settle()
-        await stop.wait()
-        return 0 if await sidecar.drain() else 1
-    except OSError as error:
-        log.error("cannot listen: %s", error)
-        return 1
-    finally:
-        await sidecar.stop()
+def _exit_status(argv: list[str]) -> int:
+    match argv:
+        case ["plan", *rest]:
+            from sidecar.planning import command
 
+            return command.main(rest)
+        case ["drain", *rest]:
+            from sidecar import drain_command
 
-def _on_signals(sidecar: assembly.Sidecar) -> asyncio.Event:
-    """SIGTERM starts the way out; SIGINT, or a second signal, skips the quiet period."""
-    stop = asyncio.Event()
+            return drain_command.main(rest)
+        case _:
+            from sidecar import serving
 
-    def received(number: signal.Signals) -> None:
-        log.info("received %s", number.name)
-        if number is signal.SIGINT or stop.is_set():
-            sidecar.life.hurry()
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, received, number)
-    return stop
-
-
-def _readiness_probes(chosen: config.Settings) -> Sequence[probes.Probe]:
-    try:
-        if chosen.predictor_health_path:
-            return (probes.http_path_probe(chosen.predictor_health_path, chosen.component_port),)
-        return probes.parse(os.environ.get(_PROBE_VARIABLE, ""), chosen.component_port)
-    except ValueError as error:
-        source = "--predictor-health-path" if chosen.predictor_health_path else _PROBE_VARIABLE
-        settings.fail(config.PROG, f"{source}: {error}")
+            return serving.main(argv)

@@ -32,6 +32,7 @@ there, so this program can stand in for it. Example:
   carpool-sidecar --component-port 8080 --max-batch-size 32
 
 How many pods does a load need? See carpool-sidecar plan --help.
+Stopping a pod without losing a request: see carpool-sidecar drain --help.
 """
 
 
@@ -204,7 +205,7 @@ class Settings(BaseSettings):
         "on",
     )
     admin_host: str = settings.field("Listening", "Address of the admin port.", "0.0.0.0")
-    admin_port: Port = settings.field("Listening", "Port for /livez /readyz /metrics /config /drain.", 9082)
+    admin_port: Port = settings.field("Listening", "Port for /livez /readyz /metrics /config /drain /drained.", 9082)
     admin_write: Literal["loopback", "any"] = settings.field(
         "Listening", "Who may PATCH /config and POST /drain: callers in this pod, or any.", "loopback"
     )

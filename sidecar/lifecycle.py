@@ -36,6 +36,7 @@ class Lifecycle:
         """Requests being handled now."""
         self._nobody_active: asyncio.Event | None = None  # while somebody waits for that
         self._hurry = asyncio.Event()
+        self._begun = asyncio.Event()
         self._draining: asyncio.Task[None] | None = None
 
     def check_open(self) -> None:
@@ -61,11 +62,22 @@ class Lifecycle:
         """Go through the quiet period (seconds), then refuse; return when all requests have been dealt with.
 
         That includes streams and upgraded connections, which end when their callers please. A second call joins the
-        first.
+        first, or returns at once when that is over. Raises `TimeoutError` if it was abandoned.
         """
         if self._draining is None:
             self._draining = asyncio.create_task(self._drain(calls_driver, quiet_period), name="drain")
+            self._begun.set()
         await asyncio.wait([self._draining])
+        if self._draining.cancelled():
+            raise TimeoutError
+
+    async def until_drained(self, patience: float) -> None:
+        """Return when the way out is over, one way or the other, or after `patience` seconds in which none began."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await self._begun.wait()
+        if self._draining is not None:
+            await asyncio.wait([self._draining])
 
     async def abandon(self) -> None:
         """Stop waiting: the time is up."""

@@ -34,6 +34,8 @@ LAYERS = {
     "sidecar.logs": Layer(set()),
     "sidecar.memory": Layer(set(), STDLIB),
     "sidecar.lag": Layer(set(), STDLIB),
+    "sidecar.drain_command": Layer(set(), STDLIB - {"asyncio", "logging"}),  # both take long to load
+    "sidecar.cli": Layer({"sidecar.drain_command", "sidecar.planning", "sidecar.serving"}, STDLIB - IO),
     "sidecar.core": Layer({"sidecar.core", "sidecar.errors"}, PURE),
     "sidecar.planning": Layer({"sidecar.planning", "sidecar.core", "sidecar.errors"}, PURE | {"random"}),
     "sidecar.planning.command": Layer({"sidecar.planning", "sidecar.settings"}, STDLIB - IO),
@@ -54,10 +56,12 @@ ONLY_IMPORTERS: dict[str, set[str]] = {
     "httptools": {"sidecar.http.heads", "sidecar.upstream.answers"},
     "torch": {"predictor.models"},
     "transformers": {"predictor.models"},
-    "sidecar.upstream": {"sidecar.upstream", "sidecar.http", "sidecar.assembly", "sidecar.cli"},
+    "sidecar.upstream": {"sidecar.upstream", "sidecar.http", "sidecar.assembly", "sidecar.serving"},
     "sidecar.http": {"sidecar.http", "sidecar.assembly"},
     "sidecar.lifecycle": {"sidecar.http", "sidecar.assembly"},
-    "sidecar.assembly": {"sidecar.cli"},
+    "sidecar.assembly": {"sidecar.serving"},
+    "sidecar.serving": {"sidecar.cli"},
+    "sidecar.drain_command": {"sidecar.cli"},
     "sidecar.cli": {"sidecar.__main__"},
     "tests": set(),
 }
@@ -143,6 +147,10 @@ def test_module_imports_only_what_its_layer_allows(module: str) -> None:
         ("predictor.server", "from sidecar import driver"),
         ("predictor.models.minilm", "from sidecar.upstream import client"),
         ("sidecar.cli", "from tests import conftest"),
+        ("sidecar.cli", "from sidecar import config"),
+        ("sidecar.cli", "import uvloop"),
+        ("sidecar.drain_command", "from sidecar import settings"),
+        ("sidecar.drain_command", "import asyncio"),
     ],
 )
 def test_forbidden_import_is_found(module: str, source: str) -> None:

@@ -6,6 +6,8 @@ for callers inside the pod unless the settings say otherwise.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ipaddress
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -20,14 +22,18 @@ from sidecar.upstream import readiness
 
 _MAX_CONFIG_BYTES = 64 * 1024
 _INSIDE = frozenset(map(ipaddress.ip_address, ("127.0.0.1", "::1", "::ffff:127.0.0.1")))
+# A kubelet starts the preStop hooks of a pod's containers at once. One of them starts the drain, and is a program in a
+# container with a small share of a CPU that is busy serving: so much later it may begin. A pod without that hook has
+# nothing to wait for, and is held up so long for nothing.
+_LATEST_BEGINNING_SECONDS = 5.0
 
 
 class Admin:
     """Makes the admin application.
 
     `settings` gives the settings now in force and `learned` what the policy found out, `apply` puts changed settings in
-    force, and `drain` starts the way out and
-    returns once everything accepted has been answered.
+    force, and `drain` starts the way out and returns once everything accepted has been answered or the grace period is
+    over.
     """
 
     def __init__(
@@ -47,10 +53,12 @@ class Admin:
         self._ready = ready
         self._metrics = counters
         self._learned = learned
+        self._draining: asyncio.Future[object] | None = None  # what POST /drain started
 
     def application(self) -> web.Application:
         """The aiohttp application with all routes."""
-        app = web.Application(client_max_size=_MAX_CONFIG_BYTES)
+        # A caller that leaves waits no longer: handlers get cancelled.
+        app = web.Application(client_max_size=_MAX_CONFIG_BYTES, handler_args={"handler_cancellation": True})
         app.router.add_get("/", self._index)
         app.router.add_get("/livez", self._livez)
         app.router.add_get("/readyz", self._readyz)
@@ -59,10 +67,11 @@ class Admin:
         app.router.add_patch("/config", self._change_config)
         app.router.add_get("/drain", self._show_drain)
         app.router.add_post("/drain", self._start_drain)
+        app.router.add_get("/drained", self._wait_until_drained)
         return app
 
     async def _index(self, request: web.Request) -> web.Response:
-        return web.Response(text="/livez /readyz /metrics /config (GET, PATCH) /drain (GET, POST)\n")
+        return web.Response(text="/livez /readyz /metrics /config (GET, PATCH) /drain (GET, POST) /drained\n")
 
     async def _livez(self, request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -104,8 +113,27 @@ class Admin:
 
     async def _start_drain(self, request: web.Request) -> web.Response:
         self._check_may_write(request)
-        await self._drain()
+        if self._draining is None:  # a task of its own: the grace period counts in it, and callers may leave
+            self._draining = asyncio.ensure_future(self._drain())
+        await asyncio.wait([self._draining])
         return await self._show_drain(request)
+
+    async def _wait_until_drained(self, request: web.Request) -> web.Response:
+        """For the other containers' preStop hooks: answers when the drain is over, or when none begins.
+
+        A GET that changes nothing, because a kubelet's httpGet hook comes from outside the pod.
+        """
+        longest = self._settings().grace_period
+        patience = min(_LATEST_BEGINNING_SECONDS, longest)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(longest):
+                await self._life.until_drained(patience)
+        if self._life.phase is lifecycle.Phase.DRAINED:
+            return web.Response(text="drained\n")
+        if self._life.phase is lifecycle.Phase.SERVING:
+            return web.Response(text=f"not draining: nothing to wait for, as no drain began within {patience:g} s\n")
+        text = f"not drained within the grace period; requests and streams still open: {self._life.active}\n"
+        return web.Response(status=503, text=text)
 
     def _check_may_write(self, request: web.Request) -> None:
         if self._settings().admin_write == "any" or _is_loopback(request.remote):

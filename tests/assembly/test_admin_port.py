@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -23,8 +24,6 @@ async def test_config_shows_every_setting_and_which_can_be_changed(bench):
 
 
 async def test_limits_can_be_changed_live_and_apply_to_what_waits(bench):
-    import asyncio
-
     waiting = asyncio.ensure_future(bench.post('{"instances":[1]}'))
     await bench.queued(1)
     status, shown = await patch(bench, {"max_latency": 0, "max_batch_size": 2, "max_body_bytes": 4096})
@@ -84,8 +83,6 @@ async def test_readiness_follows_the_predictor_and_says_what_is_missing(bench, u
     assert (await bench.get(bench.admin + "/readyz"))[:2] == (200, "ok\n")
     assert await bench.metric("carpool_ready") == 1
     bench.sidecar.ready._probes = (type(bench.sidecar.ready._probes[0])("127.0.0.1", unused_tcp_port),)
-    import asyncio
-
     await asyncio.sleep(2)
     status, text, _ = await bench.get(bench.admin + "/readyz")
     assert status == 503
@@ -99,6 +96,99 @@ async def test_changes_from_outside_the_pod_get_through_where_any_are_allowed(si
     monkeypatch.setattr(admin, "_is_loopback", lambda address: False)
     assert (await patch(bench, {"max_latency": 7}))[0] == 200
     assert bench.sidecar.settings.max_latency == 7
+
+
+async def test_drained_answers_when_the_drain_is_over_and_from_then_on_at_once(sidecar_of):
+    bench = await sidecar_of(quiet_period=5, max_latency=0)
+    loop = asyncio.get_running_loop()
+    draining = asyncio.ensure_future(bench.sidecar.drain())
+    await asyncio.sleep(1)
+    assert (await bench.get(bench.admin + "/drained"))[:2] == (200, "drained\n")
+    assert 5 <= loop.time() < 5.1
+    await draining
+    await asyncio.sleep(60)
+    assert (await bench.get(bench.admin + "/drained"))[:2] == (200, "drained\n")
+    assert loop.time() < 65.2
+
+
+async def test_drained_waits_until_everything_accepted_is_answered(sidecar_of):
+    bench = await sidecar_of(max_latency=0)
+    bench.predictor.gate.clear()
+    accepted = asyncio.ensure_future(bench.post('{"instances":[1]}'))
+    await bench.predictor.received(1)
+    waiting = asyncio.ensure_future(bench.get(bench.admin + "/drained"))
+    draining = asyncio.ensure_future(bench.sidecar.drain())
+    await asyncio.sleep(10)
+    assert not waiting.done()
+    bench.predictor.gate.set()
+    assert (await waiting)[0] == 200
+    assert (await accepted)[0] == 200
+    assert await draining is True
+
+
+async def test_drained_waits_for_a_drain_that_begins_a_little_later(sidecar_of):
+    bench = await sidecar_of(quiet_period=5)
+    waiting = asyncio.ensure_future(bench.get(bench.admin + "/drained"))
+    await asyncio.sleep(4)
+    draining = asyncio.ensure_future(bench.sidecar.drain())
+    assert (await waiting)[:2] == (200, "drained\n")
+    assert 9 <= asyncio.get_running_loop().time() < 9.1
+    assert await draining is True
+
+
+@pytest.mark.parametrize(("grace_period", "seconds"), [(25, 5), (2, 2)])
+async def test_drained_waits_only_a_moment_for_a_drain_that_does_not_begin(sidecar_of, grace_period, seconds):
+    bench = await sidecar_of(grace_period=grace_period)
+    status, text, _ = await bench.get(bench.admin + "/drained")
+    assert status == 200
+    assert text == f"not draining: nothing to wait for, as no drain began within {seconds} s\n"
+    assert seconds <= asyncio.get_running_loop().time() < seconds + 0.1
+    assert (await bench.get(bench.admin + "/readyz"))[0] == 200
+
+
+@pytest.mark.parametrize("head_start", [0.0, 4.0])
+async def test_drained_never_takes_longer_than_the_grace_period_and_says_what_is_still_open(sidecar_of, head_start):
+    bench = await sidecar_of(grace_period=6, max_latency=0)
+    bench.predictor.gate.clear()
+    unanswered = asyncio.ensure_future(bench.post('{"instances":[1]}'))
+    await bench.predictor.received(1)
+    waiting = asyncio.ensure_future(bench.get(bench.admin + "/drained"))
+    await asyncio.sleep(head_start)
+    draining = asyncio.ensure_future(bench.sidecar.drain())
+    status, text, _ = await waiting
+    assert status == 503
+    assert text == "not drained within the grace period; requests and streams still open: 1\n"
+    assert asyncio.get_running_loop().time() < 6.1
+    assert await draining is False
+    await bench.sidecar.stop()
+    assert (await unanswered)[0] == 503
+
+
+@pytest.mark.parametrize("is_draining", [False, True])
+async def test_who_waits_for_the_drain_and_leaves_leaves_nothing_behind(sidecar_of, is_draining):
+    bench = await sidecar_of(quiet_period=20)
+    draining = [asyncio.ensure_future(bench.sidecar.drain())] if is_draining else []
+    await asyncio.sleep(0.1)
+    before = asyncio.all_tasks()
+    waiting = [asyncio.ensure_future(bench.get(bench.admin + "/drained")) for _ in range(20)]
+    await asyncio.sleep(1)
+    assert len(asyncio.all_tasks() - before) >= 40
+    for each in waiting:
+        each.cancel()
+    await asyncio.sleep(1)
+    assert asyncio.all_tasks() - before == set()
+    assert await asyncio.gather(*draining) == [True] * is_draining
+
+
+async def test_anybody_may_wait_for_the_drain(bench, monkeypatch):
+    from sidecar.http import admin
+
+    monkeypatch.setattr(admin, "_is_loopback", lambda address: False)
+    draining = asyncio.ensure_future(bench.sidecar.drain())
+    assert (await bench.get(bench.admin + "/drained"))[0] == 200
+    assert await draining is True
+    async with bench.client.post(bench.admin + "/drained") as response:
+        assert response.status == 405
 
 
 async def test_metrics_tell_what_happened(sidecar_of):

@@ -115,6 +115,47 @@ async def test_a_second_drain_joins_the_first(sidecar_of):
     assert 5 <= asyncio.get_running_loop().time() < 5.1
 
 
+async def test_after_a_finished_drain_the_next_one_takes_no_time(sidecar_of):
+    bench = await sidecar_of(quiet_period=5)
+    async with bench.client.post(bench.admin + "/drain") as response:
+        assert (await response.json())["phase"] == "drained"
+    await asyncio.sleep(60)
+    called = asyncio.get_running_loop().time()
+    assert await bench.sidecar.drain() is True
+    await bench.sidecar.stop()
+    assert asyncio.get_running_loop().time() - called < 0.1
+
+
+async def test_a_drain_that_joins_one_without_a_clean_end_has_none_either(sidecar_of):
+    bench = await sidecar_of(grace_period=10, max_latency=0)
+    bench.predictor.gate.clear()
+    waiting = asyncio.ensure_future(bench.post('{"instances":[1]}'))
+    await bench.predictor.received(1)
+    first = asyncio.ensure_future(bench.sidecar.drain())
+    await asyncio.sleep(3)
+    assert await bench.sidecar.drain() is False
+    assert await first is False
+    assert await bench.sidecar.drain() is False
+    assert asyncio.get_running_loop().time() < 10
+    await bench.sidecar.stop()
+    assert (await waiting)[0] == 503
+
+
+async def test_a_drain_goes_on_within_its_grace_period_when_the_caller_who_asked_for_it_leaves(sidecar_of):
+    bench = await sidecar_of(grace_period=10, max_latency=0)
+    bench.predictor.gate.clear()
+    waiting = asyncio.ensure_future(bench.post('{"instances":[1]}'))
+    await bench.predictor.received(1)
+    asked = asyncio.ensure_future(bench.client.post(bench.admin + "/drain"))
+    await asyncio.sleep(1)
+    asked.cancel()
+    async with bench.client.post(bench.admin + "/drain") as response:
+        assert await response.json() == {"phase": "refusing", "active": 1}
+    assert 6 <= asyncio.get_running_loop().time() < 10
+    await bench.sidecar.stop()
+    assert (await waiting)[0] == 503
+
+
 async def test_a_hurry_skips_what_is_left_of_the_quiet_period(sidecar_of):
     bench = await sidecar_of(quiet_period=5)
     draining = asyncio.ensure_future(bench.sidecar.drain())

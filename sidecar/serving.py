@@ -1,0 +1,72 @@
+"""The serving process: reads settings, runs the sidecar, and turns signals into a clean way out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Sequence
+
+import uvloop
+
+from sidecar import assembly, config, logs, memory, settings
+from sidecar.upstream import probes
+
+log = logging.getLogger("carpool")
+
+_PROBE_VARIABLE = "SERVING_READINESS_PROBE"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Serve until SIGTERM or SIGINT.
+
+    Returns 0 when everything accepted was answered, and 1 when the grace period ended before that or a port could not
+    be had. Exits with 2 for bad settings.
+    """
+    chosen = config.load(argv)
+    wanted = _readiness_probes(chosen)
+    logs.set_up(chosen.log_format, chosen.log_level)
+    try:
+        return uvloop.run(_run(assembly.Sidecar(chosen, wanted)))
+    except KeyboardInterrupt:  # before the signal handlers were in place
+        raise SystemExit(130) from None
+
+
+async def _run(sidecar: assembly.Sidecar) -> int:
+    stop = _on_signals(sidecar)
+    try:
+        await sidecar.start()
+        memory.settle()
+        await stop.wait()
+        return 0 if await sidecar.drain() else 1
+    except OSError as error:
+        log.error("cannot listen: %s", error)
+        return 1
+    finally:
+        await sidecar.stop()
+
+
+def _on_signals(sidecar: assembly.Sidecar) -> asyncio.Event:
+    """SIGTERM starts the way out; SIGINT, or a second signal, skips the quiet period."""
+    stop = asyncio.Event()
+
+    def received(number: signal.Signals) -> None:
+        log.info("received %s", number.name)
+        if number is signal.SIGINT or stop.is_set():
+            sidecar.life.hurry()
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, received, number)
+    return stop
+
+
+def _readiness_probes(chosen: config.Settings) -> Sequence[probes.Probe]:
+    try:
+        if chosen.predictor_health_path:
+            return (probes.http_path_probe(chosen.predictor_health_path, chosen.component_port),)
+        return probes.parse(os.environ.get(_PROBE_VARIABLE, ""), chosen.component_port)
+    except ValueError as error:
+        source = "--predictor-health-path" if chosen.predictor_health_path else _PROBE_VARIABLE
+        settings.fail(config.PROG, f"{source}: {error}")
