@@ -57,11 +57,15 @@ bench: $(VENV)/.tests ## measure throughput, latency, CPU and memory of the side
 bench-peers: $(VENV)/.tests ## measure Carpool beside mosec, Triton, Ray Serve, KServe's batcher and others (ARGS="--quick --only mosec")
 	@$(py) -m tests.bench.peers $(ARGS)
 
+.PHONY: e2e
+e2e: $(VENV)/.tests ## run the tests against a real API server, built from source on first use (ARGS="-k rotation")
+	@$(py) -m pytest e2e $(ARGS)
+
 .PHONY: sim
 sim: $(VENV)/.tests ## simulate the policies and their rivals: tables, charts, promises (ARGS=--quick for a rough look)
 	@$(py) -m tests.sim $(ARGS)
 
-# Each file is held to the versions of the ones before it, so that all three can share one environment.
+# Each file is held to the versions of the ones before it, so that all can share one environment.
 compile = $(uv) pip compile --quiet --python $(py) --universal --python-version 3.11 --generate-hashes \
   --no-annotate --custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade)
 
@@ -69,7 +73,9 @@ compile = $(uv) pip compile --quiet --python $(py) --universal --python-version 
 lock: $(py) $(own_uv) ## pin all requirements again (UPGRADE=1: to newer releases)
 	@$(compile) .ci/uv.in -o .ci/uv.txt
 	@$(compile) pyproject.toml --extra grpc -o sidecar/requirements.txt
-	@$(compile) pyproject.toml tests/requirements.in --extra grpc -c sidecar/requirements.txt -o tests/requirements.txt
+	@$(compile) pyproject.toml --extra injector -c sidecar/requirements.txt -o injector/requirements.txt
+	@$(compile) pyproject.toml tests/requirements.in --extra grpc --extra injector -c injector/requirements.txt \
+	  -c sidecar/requirements.txt -o tests/requirements.txt
 	@$(compile) pyproject.toml --extra minilm -c tests/requirements.txt -o predictor/requirements.txt
 
 .PHONY: clean

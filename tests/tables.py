@@ -1,17 +1,25 @@
-"""The README's tables, made from the code. `python -m tests.tables` writes them; a test holds them to it."""
+"""The READMEs' tables, made from the code. `python -m tests.tables` writes them; a test holds them to it."""
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import re
 from collections.abc import Callable
 
+import pydantic
 from pydantic_settings import BaseSettings
 
+from injector.core import config as injector_config
+from injector.core import decision, servers
+from injector.core import settings as injector_settings
+from injector.webhook import metrics as injector_metrics
+from injector.webhook import options
 from predictor import config as predictor_config
 from sidecar import config, metrics, settings
 
-README = pathlib.Path(__file__).parents[1] / "README.md"
+ROOT = pathlib.Path(__file__).parents[1]
+PAGES = (ROOT / "README.md", ROOT / "injector" / "README.md")
 
 
 def sidecar_settings() -> str:
@@ -36,15 +44,95 @@ def sidecar_metrics() -> str:
     return "\n".join(rows)
 
 
+def annotations() -> str:
+    """Every annotation that is a setting; the range is asked of its own validator."""
+    rows = ["| `carpool.dev/…` | value | meaning |", "|---|---|---|"]
+    fields = injector_settings.Settings.model_fields.values()
+    rows += [f"| `{info.alias}` | {_allowed(str(info.alias))} | {_cell(info.description)} |" for info in fields]
+    return "\n".join(rows)
+
+
+def deciders() -> str:
+    """Who may ask for a sidecar, the strongest first."""
+    rows = ["| | asked by | values | asked by the pod itself |", "|---|---|---|---|"]
+    rows += [
+        f"| {number} | {row.source} | {row.words} | {'yes' if row.explicit else 'no'} |"
+        for number, row in enumerate(decision.ROWS, 1)
+    ]
+    return "\n".join(rows)
+
+
+def recognised_servers() -> str:
+    """Model servers that can be moved to another port, and by what."""
+    rows = ["| server | told its port by | port if not told |", "|---|---|---|"]
+    for server in servers.SERVERS:
+        told = ", ".join(f"`{name}`" for name in (*server.flags, *server.variables)) or "a file: not movable"
+        rows.append(f"| {server.title} | {told} | {server.default_port} |")
+    return "\n".join(rows)
+
+
+def configuration_file() -> str:
+    """Every field of the admin's configuration."""
+    rows = ["| field | default | meaning |", "|---|---|---|"]
+    defaults = injector_config.Config().model_dump(by_alias=True)
+    fields = injector_config.Config.model_fields.values()
+    rows += [f"| `{info.alias}` | {_shown(defaults[str(info.alias)])} | {_cell(info.description)} |" for info in fields]
+    return "\n".join(rows)
+
+
+def injector_flags() -> str:
+    """Every flag of `carpool-injector serve`."""
+    rows = ["| flag | default | meaning |", "|---|---|---|"]
+    rows += [
+        f"| `{settings.flag(option.name)}` | {_shown(option.default)} | {_cell(option.metadata['help'])} |"
+        for option in dataclasses.fields(options.Options)
+    ]
+    return "\n".join(rows)
+
+
+def metrics_of_injector() -> str:
+    """Every metric of the injector."""
+    rows = ["| name | type | meaning |", "|---|---|---|"]
+    for family in injector_metrics.Metrics().registry.collect():
+        if family.name.startswith("carpool_injector_"):
+            suffix = "_total" if family.type == "counter" else ""
+            rows.append(f"| `{family.name}{suffix}` | {family.type} | {_cell(family.documentation)} |")
+    return "\n".join(rows)
+
+
+def _allowed(key: str) -> str:
+    try:
+        injector_settings.Settings.model_validate({key: "\0"})
+    except pydantic.ValidationError as error:
+        return _cell(error.errors()[0]["msg"].removeprefix("Value error, must be "))
+    raise AssertionError(f"{key} accepts anything")
+
+
+def _cell(text: str | None) -> str:
+    return (text or "").replace("|", "/")
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict) and value:
+        return ", ".join(f"{key}: {_shown(item)}" for key, item in value.items())
+    return "empty" if value in (None, "", (), {}) else f"`{value}`"
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "sidecar settings": sidecar_settings,
     "predictor settings": predictor_settings,
     "metrics": sidecar_metrics,
+    "annotations": annotations,
+    "who decides": deciders,
+    "recognised servers": recognised_servers,
+    "configuration file": configuration_file,
+    "injector flags": injector_flags,
+    "injector metrics": metrics_of_injector,
 }
 
 
 def block(name: str, text: str) -> str:
-    """A table between its markers, as it stands in the README."""
+    """A table between its markers, as it stands on its page."""
     return f"<!-- {name}: made by python -m tests.tables -->\n{text}\n<!-- end -->"
 
 
@@ -75,4 +163,5 @@ def _labels(family: str) -> str:
 
 
 if __name__ == "__main__":
-    README.write_text(written(README.read_text()))
+    for file in PAGES:
+        file.write_text(written(file.read_text()))

@@ -11,12 +11,13 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("sidecar", "predictor")
+PACKAGES = ("sidecar", "injector", "predictor")
 STDLIB = set(sys.stdlib_module_names)
 IO = {"asyncio", "http", "logging", "multiprocessing", "selectors", "signal", "socket", "ssl", "subprocess"}
 # All that a core of values in, values out needs. Time, randomness and I/O are handed in, not imported.
 PURE = {"__future__", "abc", "bisect", "collections", "contextlib", "dataclasses", "enum", "functools", "heapq"}
 PURE |= {"itertools", "math", "operator", "types", "typing"}
+TEXT = {"base64", "copy", "decimal", "difflib", "hashlib", "json", "re", "textwrap"}
 
 
 class Layer(NamedTuple):
@@ -25,6 +26,8 @@ class Layer(NamedTuple):
     project: set[str]
     outside: set[str] | None = None
 
+
+WORDS_OF_THE_API = {"injector.api.kube_calls", "injector.api.kube_objects"}
 
 # The longest name that covers a module decides.
 LAYERS = {
@@ -45,6 +48,20 @@ LAYERS = {
     "sidecar.driver": Layer({f"sidecar.{below}" for below in ("core", "wire", "calls", "errors", "logs", "metrics")}),
     "sidecar.lifecycle": Layer({"sidecar.driver", "sidecar.errors", "sidecar.logs"}),
     "sidecar": Layer({"sidecar"}),
+    "injector.core": Layer({"injector.core"}, PURE | TEXT | {"pydantic"}),
+    "injector.objects": Layer({"injector.objects", "injector.core"}, PURE | TEXT | {"pydantic_core"}),
+    "injector.documents": Layer({"injector.documents"}, STDLIB - IO | {"ruamel"}),
+    "injector.config_file": Layer({"injector.core"}, STDLIB - IO | {"pydantic", "ruamel"}),
+    "injector.api": Layer({"injector.api", "injector.core.model"}),
+    "injector.certificates": Layer({"injector.certificates"} | WORDS_OF_THE_API),
+    "injector.certificates.authority": Layer({"injector.certificates"}, PURE | {"datetime", "cryptography"}),
+    "injector.certificates.rotation": Layer({"injector.certificates"}, PURE | {"datetime", "cryptography"}),
+    "injector.certificates.trust": Layer({"injector.certificates"}, PURE | {"datetime", "cryptography"}),
+    "injector.diagnosis": Layer({"injector.diagnosis", "injector.certificates", "injector.core"} | WORDS_OF_THE_API),
+    "injector.webhook": Layer(
+        {f"injector.{below}" for below in ("webhook", "certificates", "api", "objects", "core", "config_file")}
+    ),
+    "injector": Layer({"injector"}),
     "predictor": Layer(
         {"predictor", "sidecar.core", "sidecar.wire", "sidecar.errors", "sidecar.settings", "sidecar.logs"}
     ),
@@ -52,7 +69,13 @@ LAYERS = {
 
 # Who alone may import these.
 ONLY_IMPORTERS: dict[str, set[str]] = {
-    "prometheus_client": {"sidecar.metrics", "sidecar.http.admin"},
+    "prometheus_client": {"sidecar.metrics", "sidecar.http.admin", "injector.webhook.metrics"},
+    "kubernetes": {"injector.api"},
+    "cryptography": {"injector.certificates"},
+    "ruamel": {"injector.documents", "injector.config_file"},
+    "click": {"injector.cli", "injector.commands"},
+    "injector.commands": {"injector.commands", "injector.cli"},
+    "injector.cli": {"injector.__main__"},
     "httptools": {"sidecar.http.heads", "sidecar.upstream.answers"},
     "torch": {"predictor.models"},
     "transformers": {"predictor.models"},
@@ -99,7 +122,7 @@ def complaint(module: str, imported: str) -> str | None:
     layer = LAYERS[max((name for name in LAYERS if covers(name, module)), key=len)]
     top = imported.partition(".")[0]
     if top in PACKAGES:
-        allowed = covered(layer.project, imported) or imported in {"sidecar", "sidecar.__version__"}
+        allowed = covered(layer.project, imported) or imported in {top, f"{top}.__version__"}
     else:
         allowed = layer.outside is None or top in layer.outside
     if not allowed:
@@ -143,6 +166,15 @@ def test_module_imports_only_what_its_layer_allows(module: str) -> None:
         ("sidecar.http.app", "from sidecar import assembly"),
         ("sidecar.upstream.client", "import sidecar.lifecycle"),
         ("sidecar.lifecycle", "from sidecar.http import app"),
+        ("injector.core.injection", "import kubernetes"),
+        ("injector.core.injection", "import time"),
+        ("injector.core.injection", "from sidecar.core import sizes"),
+        ("injector.core.injection", "from injector.webhook import server"),
+        ("injector.objects.review", "import aiohttp"),
+        ("injector.certificates.rotation", "import ssl"),
+        ("injector.webhook.server", "from kubernetes.aio import client"),
+        ("injector.webhook.server", "from injector.commands import serve"),
+        ("predictor.server", "from injector.core import model"),
         ("predictor.server", "import torch.nn"),
         ("predictor.server", "from sidecar import driver"),
         ("predictor.models.minilm", "from sidecar.upstream import client"),
@@ -165,6 +197,8 @@ def test_forbidden_import_is_found(module: str, source: str) -> None:
         ("sidecar.wire.v1", "import re\nimport msgspec\nfrom sidecar import errors"),
         ("sidecar.http.admin", "import prometheus_client\nfrom sidecar import __version__, driver"),
         ("predictor.models.minilm", "import torch\nfrom sidecar.wire import v1"),
+        ("injector.core.injection", "import injector\nimport pydantic\nfrom injector.core import pods"),
+        ("injector.webhook.service", "import uvloop\nfrom injector.certificates import keeper"),
         ("sidecar.assembly", "from sidecar import driver, lifecycle\nfrom sidecar.http import app"),
     ],
 )

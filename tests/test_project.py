@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+import injector
 import sidecar
 
 ROOT = Path(__file__).parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-REQUIREMENTS = [".ci/uv.txt", *(f"{part}/requirements.txt" for part in ("sidecar", "predictor", "tests"))]
+REQUIREMENTS = [".ci/uv.txt", *(f"{part}/requirements.txt" for part in ("sidecar", "injector", "predictor", "tests"))]
 HEAVY = re.compile(r"(torch|transformers|triton|nvidia-.*|cuda-.*|numpy)$")
 
 
@@ -48,6 +49,13 @@ def test_a_plain_install_of_the_sidecar_pulls_no_torch() -> None:
     assert [name for name in [*plain, *pinned("sidecar/requirements.txt")] if HEAVY.match(name)] == []
 
 
+def test_the_sidecar_needs_nothing_of_the_injector() -> None:
+    needs = PYPROJECT["project"]["optional-dependencies"]["injector"]
+    extra = {re.split(r"[^\w.-]", need)[0].replace(".", "-") for need in needs}
+    assert extra & set(pinned("sidecar/requirements.txt")) == set()
+    assert extra <= set(pinned("injector/requirements.txt"))
+
+
 def test_every_direct_dependency_is_pinned_for_the_sidecar() -> None:
     plain = {re.split(r"[^\w.-]", need)[0] for need in PYPROJECT["project"]["dependencies"]}
     assert plain <= set(pinned("sidecar/requirements.txt"))
@@ -62,7 +70,7 @@ def test_one_environment_can_hold_all_requirements() -> None:
 
 
 def test_the_version_is_the_same_everywhere() -> None:
-    assert PYPROJECT["project"]["version"] == sidecar.__version__
+    assert PYPROJECT["project"]["version"] == sidecar.__version__ == injector.__version__
 
 
 def test_the_changelog_has_a_section_for_what_comes_next() -> None:

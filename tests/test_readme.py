@@ -1,4 +1,4 @@
-"""The README tells what the code does: its tables are made from the code, and its links lead somewhere."""
+"""The READMEs tell what the code does: their tables are made from the code, and their links lead somewhere."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ import pytest
 from sidecar import errors
 from tests import tables
 
-PAGE = tables.README.read_text()
+PAGES = {page: page.read_text() for page in tables.PAGES}
+PAGE = PAGES[tables.PAGES[0]]
 
 
 @pytest.mark.parametrize("name", tables.TABLES)
 def test_tables_match_the_code(name):
-    assert tables.block(name, tables.TABLES[name]()) in PAGE, "run: python -m tests.tables"
+    block = tables.block(name, tables.TABLES[name]())
+    assert sum(block in page for page in PAGES.values()) == 1, "run: python -m tests.tables"
 
 
-def test_links_to_files_lead_somewhere():
-    targets = re.findall(r"\]\((?!https?:)([^)#]+)\)", PAGE)
+@pytest.mark.parametrize("page", PAGES)
+def test_links_to_files_lead_somewhere(page):
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)\)", PAGES[page])
     assert targets
-    assert [target for target in targets if not (tables.README.parent / target).exists()] == []
+    assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
 def test_every_error_status_is_explained():

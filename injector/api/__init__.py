@@ -1,0 +1,1 @@
+"""The Kubernetes API, as far as the injector asks it. The only place that imports `kubernetes`."""

@@ -1,0 +1,134 @@
+"""Whether a pod gets the sidecar: who may ask for it, and who wins.
+
+Answers with reasons, as data for people: the first row that says something decides. The README's table is made from
+this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from injector.core import errors, model, pod_annotations, pods
+from injector.core.config import Config
+
+KSERVE_POD = "serving.kserve.io/inferenceservice"
+COMPONENT = "component"
+BATCHER = "internal.serving.kserve.io/batcher"
+
+_ON_POD = {"true": True, "false": False}
+_ON_NAMESPACE = {**_ON_POD, "enabled": True, "disabled": False}
+_TAKEOVER = {"takeover": True, "leave": False}
+
+
+class Asked(NamedTuple):
+    """What a decision is made from."""
+
+    pod: pods.Pod
+    namespace: model.Namespace
+    config: Config
+    is_predictor: Callable[[pods.Pod], bool]
+    """Whether a pod is KServe's or runs a model server that is recognised."""
+
+
+class BadWord(errors.BadSettings):
+    """Somebody asked in words that are neither yes nor no. `decision` says who."""
+
+    def __init__(self, problems: Sequence[str], decision: model.Decision) -> None:
+        super().__init__(problems)
+        self.decision = decision
+
+
+class Row(NamedTuple):
+    """A place where someone may have said something: the answer found there, or None."""
+
+    source: str
+    words: str
+    explicit: bool
+    answer: Callable[[Asked], bool | None]
+
+
+def _switch(values: Mapping[str, str], key: str, words: Mapping[str, bool], where: str) -> bool | None:
+    value = values.get(key)
+    if value is None:
+        return None
+    if value not in words:
+        allowed = " or ".join(f'"{word}"' for word in words)
+        raise errors.BadSettings([f"{where}: got {value[:80]!r}: must be {allowed}"])
+    return words[value]
+
+
+def _namespace(asked: Asked) -> bool | None:
+    labels, annotations = asked.namespace.labels, asked.namespace.annotations
+    found = _switch(labels, pod_annotations.INJECT, _ON_NAMESPACE, f"label {pod_annotations.INJECT} of the namespace")
+    if found is not None:
+        return found
+    where = f"annotation {pod_annotations.INJECT} of the namespace"
+    return _switch(annotations, pod_annotations.INJECT, _ON_NAMESPACE, where)
+
+
+def _kserve_batcher(asked: Asked) -> bool | None:
+    if BATCHER not in asked.pod.metadata.annotations:
+        return None
+    key = pod_annotations.KSERVE_BATCHER
+    for values, kind in ((asked.namespace.labels, "label"), (asked.namespace.annotations, "annotation")):
+        found = _switch(values, key, _TAKEOVER, f"{kind} {key} of the namespace")
+        if found is not None:
+            return found or None
+    return asked.config.kserve_batcher == "takeover" or None
+
+
+def _on_pod(asked: Asked, kind: str) -> bool | None:
+    metadata = asked.pod.metadata
+    values = metadata.labels if kind == "label" else metadata.annotations
+    return _switch(values, pod_annotations.INJECT, _ON_POD, f"{kind} {pod_annotations.INJECT}")
+
+
+ROWS = (
+    Row("the pod's label carpool.dev/inject", "true, false", True, lambda asked: _on_pod(asked, "label")),
+    Row("the pod's annotation carpool.dev/inject", "true, false", True, lambda asked: _on_pod(asked, "annotation")),
+    Row("the namespace's label or annotation carpool.dev/inject", "enabled, disabled", False, _namespace),
+    Row(
+        "KServe's batcher, where carpool.dev/kserve-batcher of the namespace or the chart lets Carpool take its place",
+        "takeover, leave",
+        False,
+        _kserve_batcher,
+    ),
+)
+"""Who may ask, the strongest first."""
+
+
+def decide(asked: Asked) -> model.Decision:
+    """The first row that says something decides; nothing said means no.
+
+    Raises `BadWord` for a word that is neither yes nor no.
+    """
+    for row in ROWS:
+        try:
+            answer = row.answer(asked)
+        except errors.BadSettings as error:
+            if not row.explicit and not asked.is_predictor(asked.pod):
+                continue
+            bad = model.Decision(False, row.explicit, row.source, "bad-word")
+            raise BadWord(error.problems, bad) from None
+        if answer is None:
+            continue
+        if not answer:
+            return model.Decision(False, row.explicit, row.source, "switched-off")
+        return _suitable(asked, row)
+    return model.Decision(False, False, "nobody", "not-asked", concerned=False)
+
+
+def conflicts(asked: Asked) -> Iterator[str]:
+    """A warning where label and annotation of the pod disagree."""
+    label = asked.pod.metadata.labels.get(pod_annotations.INJECT)
+    annotation = asked.pod.metadata.annotations.get(pod_annotations.INJECT)
+    if label is not None and annotation is not None and label != annotation:
+        yield f"label and annotation {pod_annotations.INJECT} disagree; the label ({label}) counts"
+
+
+def _suitable(asked: Asked, row: Row) -> model.Decision:
+    """A namespace speaks for all its pods, databases included: only predictors are meant."""
+    if not row.explicit and not asked.is_predictor(asked.pod):
+        return model.Decision(False, False, row.source, "not-a-predictor")
+    return model.Decision(True, row.explicit, row.source, "asked")

@@ -1,0 +1,24 @@
+"""None: the sidecar runs beside the app on a port of its own, and the pod's owner points the Service at it."""
+
+from __future__ import annotations
+
+from injector.core import model, status
+from injector.core.drafts import Draft
+from injector.core.takeover import context
+
+
+def plan(asked: context.Context, native: bool) -> model.Plan:
+    """Nothing is taken over."""
+    ports = asked.ports()
+    listen, admin = ports.take(asked.config.port, may_be_agents=True), ports.take(asked.config.admin_port)
+    steps = (f"the sidecar listens on {listen}; point the Service's targetPort there", "the app is left as it is")
+    return model.Plan("none", native, asked.site.container.name, asked.site.port, listen, admin, steps)
+
+
+def apply(draft: Draft, planned: model.Plan, asked: context.Context) -> context.Effects:
+    """The app is left as it is."""
+    return context.Effects(context.data_port(planned.listen_port))
+
+
+def revert(draft: Draft, done: status.Injected) -> None:
+    """There is nothing to give back."""

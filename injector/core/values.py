@@ -1,0 +1,96 @@
+"""Types of annotation values: text in, a checked value out, with the allowed range in words.
+
+Annotations are written by people and by attackers (istio#58889: a newline in a quantity became a container). So each
+type is a full match of plain ASCII; nothing is trimmed, no other digits than 0 to 9 are known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pydantic
+
+_WHOLE = re.compile(r"[0-9]{1,15}", re.ASCII)
+_NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?", re.ASCII)
+_HEADER = r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}"
+
+
+def whole(low: int, high: int) -> pydantic.BeforeValidator:
+    """A whole number from `low` to `high`."""
+
+    def read(text: str) -> int:
+        if not _WHOLE.fullmatch(text) or not low <= int(text) <= high:
+            raise ValueError(f"must be a whole number from {low:,} to {high:,}")
+        return int(text)
+
+    return pydantic.BeforeValidator(read)
+
+
+def number(low: float, high: float, unit: str, above: bool = False) -> pydantic.BeforeValidator:
+    """A decimal number of `unit` from `low` to `high`; `above`: `low` itself is not allowed."""
+    range_ = f"above {low:g} and up to {high:,.9g}" if above else f"from {low:g} to {high:,.9g}"
+
+    def read(text: str) -> float:
+        value = float(text) if _NUMBER.fullmatch(text) else -1.0
+        if not low <= value <= high or (above and value == low):
+            raise ValueError(f"must be a number of {unit} {range_}, without the unit")
+        return value
+
+    return pydantic.BeforeValidator(read)
+
+
+def choice(*words: str) -> pydantic.BeforeValidator:
+    """One of some words."""
+
+    def read(text: str) -> str:
+        if text not in words:
+            raise ValueError(f"must be {' or '.join(words)}")
+        return text
+
+    return pydantic.BeforeValidator(read)
+
+
+def switch() -> pydantic.BeforeValidator:
+    """`true` or `false`."""
+
+    def read(text: str) -> bool:
+        if text not in ("true", "false"):
+            raise ValueError("must be true or false")
+        return text == "true"
+
+    return pydantic.BeforeValidator(read)
+
+
+def text(pattern: str, allowed: str) -> pydantic.BeforeValidator:
+    """Text that matches all of `pattern`; `allowed` says what that means."""
+    return checked(lambda value: full_match(pattern, value, allowed))
+
+
+def full_match(pattern: str, value: str, allowed: str) -> str:
+    """The value, if all of it matches the ASCII pattern; else a ValueError that says what is `allowed`."""
+    if not re.fullmatch(pattern, value, re.ASCII):
+        raise ValueError(f"must be {allowed}")
+    return value
+
+
+def port(value: str) -> str:
+    """The number of a port, or a port's name (IANA_SVC_NAME in Kubernetes' API)."""
+    is_name = re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", value, re.ASCII) and len(value) <= 15 and not value.isdecimal()
+    if not is_name and not (_WHOLE.fullmatch(value) and 1 <= int(value) <= 65535):
+        raise ValueError("must be a port from 1 to 65535 or a port's name")
+    return value
+
+
+def checked(check: Callable[[str], str]) -> pydantic.BeforeValidator:
+    """Text that `check` lets through or refuses with a ValueError."""
+    return pydantic.BeforeValidator(check)
+
+
+HEADERS = rf"({_HEADER}(,{_HEADER}){{0,31}})?"
+STATUSES = r"(([45]xx|[45][0-9]{2})(,([45]xx|[45][0-9]{2})){0,31})?"
+SIZES = r"([0-9]{1,6}(,[0-9]{1,6}){0,63})?"
+PATH = r"/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]{0,255}"
+DNS_LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+_COMPONENT = "(predictor|transformer|explainer)"
+COMPONENTS = rf"{_COMPONENT}(,{_COMPONENT}){{0,2}}"

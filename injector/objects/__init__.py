@@ -1,0 +1,1 @@
+"""What people apply: workloads, InferenceServices, reviews of them. Values in, values out."""

@@ -1,0 +1,79 @@
+"""Answers reviews: looks up what the pure parts need to know, and counts, logs and tells what came of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from injector.core import model
+from injector.objects import review
+from injector.webhook import logs, metrics
+
+log = logging.getLogger("carpool.injector")
+
+
+class Lookup(Protocol):
+    """Who knows namespaces; `namespaces.Namespaces` is one."""
+
+    async def get(self, name: str) -> model.Namespace:
+        """The namespace of this name; raises review.Unanswerable when that cannot be told."""
+
+
+class Reviewer:
+    """The handlers of both webhooks.
+
+    `inject` and `validate` are the pure functions, bound to a configuration. `tell` hears of each pod that was looked
+    at, to write Events. Dry runs get the same answers, but count as such and are not told.
+    """
+
+    def __init__(
+        self,
+        inject: review.Inject,
+        validate: Callable[[review.Request], review.Verdict],
+        namespaces: Lookup,
+        counts: metrics.Metrics,
+        tell: Callable[[review.Request, model.Outcome], None] = lambda request, outcome: None,
+    ) -> None:
+        self._inject = inject
+        self._validate = validate
+        self._namespaces = namespaces
+        self._counts = counts
+        self._tell = tell
+
+    async def mutate(self, request: review.Request) -> review.Answer:
+        """What /mutate answers; raises errors.Malformed and review.Unanswerable."""
+        namespace = model.Namespace(request.namespace)
+        if request.is_new_pod:
+            namespace = await self._namespaces.get(request.namespace)
+        verdict = review.mutate(request, namespace, self._inject)
+        self._note("mutate", request, verdict)
+        if verdict.outcome is not None and not request.dry_run:
+            if verdict.outcome.plan is not None:
+                self._counts.injected(verdict.outcome.plan)
+            self._tell(request, verdict.outcome)
+        return verdict.answer
+
+    async def validate(self, request: review.Request) -> review.Answer:
+        """What /validate answers; raises as `mutate` does."""
+        verdict = self._validate(request)
+        self._note("validate", request, verdict)
+        return verdict.answer
+
+    def _note(self, webhook: str, request: review.Request, verdict: review.Verdict) -> None:
+        result = "dry-run" if request.dry_run else verdict.result
+        self._counts.reviewed(webhook, result, verdict.reason)
+        if not log.isEnabledFor(logging.DEBUG) and verdict.result not in ("refused", "denied"):
+            return
+        level = logging.INFO if verdict.result in ("refused", "denied") else logging.DEBUG
+        facts = logs.facts(
+            webhook=webhook, uid=request.uid, kind=request.kind, namespace=request.namespace, object=_name(request),
+            result=result, reason=verdict.reason, warnings=len(verdict.answer.warnings),
+        )  # fmt: skip
+        log.log(level, "reviewed", extra=facts)
+
+
+def _name(request: review.Request) -> str:
+    metadata = (request.object or {}).get("metadata")
+    metadata = metadata if isinstance(metadata, dict) else {}
+    return request.name or str(metadata.get("name") or f"{metadata.get('generateName', '')}*")[:260]

@@ -1,0 +1,170 @@
+"""The sidecar container: its resources, its way out, and what stays of it when it is built anew."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from injector.core import injection, model
+from injector.core.config import Amounts, Config, Resources
+
+NOWHERE, CLUSTER = model.Namespace("ml"), model.Capabilities()
+EQUAL = {"limits": {"cpu": "2", "memory": "4Gi"}, "requests": {"cpu": "2000m", "memory": "4096Mi"}}
+
+
+def pod(annotations=None, container=None, **spec):
+    app = {"name": "app", "args": ["uvicorn", "a:b", "--port=8000"], **(container or {})}
+    chosen = {"carpool.dev/inject": "true"} | {
+        f"carpool.dev/{key}": value for key, value in (annotations or {}).items()
+    }
+    return {"metadata": {"annotations": chosen}, "spec": {"containers": [app], **spec}}
+
+
+def outcome(given, config=None, capabilities=CLUSTER):
+    found = injection.inject(given, config or Config(), NOWHERE, capabilities)
+    assert found.result == "injected", str(found.refusal)
+    return found
+
+
+def sidecar(given, config=None, capabilities=CLUSTER):
+    spec = outcome(given, config, capabilities).pod["spec"]
+    return next(c for c in [*spec.get("initContainers", []), *spec["containers"]] if c["name"] == "carpool")
+
+
+def test_requests_and_limits_are_always_set():
+    assert sidecar(pod())["resources"] == {
+        "requests": {"cpu": "100m", "memory": "128Mi"},
+        "limits": {"cpu": "1", "memory": "1Gi"},
+    }
+
+
+def test_a_guaranteed_pod_stays_guaranteed():
+    resources = sidecar(pod(container={"resources": EQUAL}))["resources"]
+    assert resources["requests"] == resources["limits"]
+
+
+@pytest.mark.parametrize(
+    "resources", [{"limits": {"cpu": "2"}}, {**EQUAL, "requests": {"cpu": "1"}}, {"requests": EQUAL["requests"]}, {}]
+)
+def test_a_burstable_pod_is_not_made_to_request_its_limits(resources):
+    assert sidecar(pod(container={"resources": resources}))["resources"]["requests"] == {
+        "cpu": "100m",
+        "memory": "128Mi",
+    }
+
+
+@pytest.mark.parametrize(
+    ("annotations", "requests", "limits"),
+    [
+        ({"resources-limits-cpu": "50m"}, {"cpu": "50m", "memory": "128Mi"}, {"cpu": "50m", "memory": "1Gi"}),
+        ({"resources-requests-memory": "2Gi"}, {"cpu": "100m", "memory": "2Gi"}, {"cpu": "1", "memory": "2Gi"}),
+        ({"resources-requests-cpu": "0.5"}, {"cpu": "0.5", "memory": "128Mi"}, {"cpu": "1", "memory": "1Gi"}),
+    ],
+)
+def test_an_annotation_past_the_other_default_takes_that_with_it(annotations, requests, limits):
+    assert sidecar(pod(annotations))["resources"] == {"requests": requests, "limits": limits}
+
+
+def test_the_admin_chooses_image_user_and_pull_policy():
+    config = Config(image="r.example/c@sha256:" + "0" * 64, run_as_user=1234, image_pull_policy="Always")
+    built = sidecar(pod(), config)
+    assert (built["image"], built["imagePullPolicy"]) == (config.image, "Always")
+    assert built["securityContext"]["runAsUser"] == 1234
+
+
+def test_without_a_users_number_the_image_or_openshift_chooses_one():
+    assert "runAsUser" not in sidecar(pod())["securityContext"]
+
+
+def test_a_channel_is_one_of_the_admins_images():
+    config = Config(channels={"canary": "r.example/c:canary"})
+    assert sidecar(pod({"image-channel": "canary"}), config)["image"] == "r.example/c:canary"
+
+
+@pytest.mark.parametrize(
+    ("grace", "flags"),
+    [
+        (None, []),
+        (30, []),
+        (300, ["--quiet-period=5", "--grace-period=295"]),
+        (10, ["--quiet-period=1.67", "--grace-period=5"]),
+        (1, ["--quiet-period=0.167", "--grace-period=0.5"]),
+        (0, ["--quiet-period=0.0667", "--grace-period=0.2"]),
+    ],
+)
+def test_the_way_out_fits_into_the_pods_own_time_for_it(grace, flags):
+    spec = {} if grace is None else {"terminationGracePeriodSeconds": grace}
+    assert [flag for flag in sidecar(pod(**spec))["args"] if "period" in flag] == flags
+
+
+def test_a_way_out_that_is_annotated_is_kept():
+    found = sidecar(pod({"grace-period": "12"}, terminationGracePeriodSeconds=300))
+    assert [flag for flag in found["args"] if "period" in flag] == ["--grace-period=12"]
+
+
+def test_being_asked_again_after_the_api_server_filled_in_defaults_changes_nothing():
+    found = outcome(pod({"resources-requests-cpu": "0.5"}, container={"ports": [{"containerPort": 8000}]}))
+    stored = copy.deepcopy(found.pod)
+    ours = stored["spec"]["initContainers"][0]
+    ours |= {"terminationMessagePath": "/dev/termination-log", "imagePullPolicy": "IfNotPresent"}
+    ours["resources"]["requests"]["cpu"] = "500m"
+    for port in [*ours["ports"], *stored["spec"]["containers"][0]["ports"]]:
+        port["protocol"] = "TCP"
+    again_found = injection.inject(stored, Config(), NOWHERE, CLUSTER)
+    assert again_found.patch == []
+
+
+def test_what_another_webhook_added_to_the_sidecar_is_kept():
+    found = outcome(pod())
+    stored = copy.deepcopy(found.pod)
+    ours = stored["spec"]["initContainers"][0]
+    ours["env"] = [*ours.get("env", []), {"name": "DD_AGENT", "value": "x"}]
+    ours["volumeMounts"].append({"name": "certs", "mountPath": "/certs"})
+    assert injection.inject(stored, Config(), NOWHERE, CLUSTER).patch == []
+
+
+@pytest.mark.parametrize("field", ["image", "args", "securityContext", "startupProbe", "volumeMounts", "restartPolicy"])
+def test_what_another_webhook_took_from_the_sidecar_is_restored(field):
+    found = outcome(pod())
+    stored = copy.deepcopy(found.pod)
+    del stored["spec"]["initContainers"][0][field]
+    assert injection.inject(stored, Config(), NOWHERE, CLUSTER).pod == found.pod
+
+
+def test_a_variable_that_is_no_longer_needed_goes():
+    probed = pod(container={"readinessProbe": {"httpGet": {"path": "/r", "port": 8000}}})
+    stored = copy.deepcopy(outcome(probed).pod)
+    del stored["spec"]["containers"][0]["readinessProbe"]
+    assert "env" not in injection.inject(stored, Config(), NOWHERE, CLUSTER).pod["spec"]["initContainers"][0]
+
+
+def test_a_cluster_without_native_sidecars_gets_a_classic_one_at_the_end():
+    given = pod()
+    given["spec"]["containers"].append({"name": "log-shipper"})
+    spec = outcome(given, capabilities=model.Capabilities(False, False)).pod["spec"]
+    assert [container["name"] for container in spec["containers"]] == ["app", "log-shipper", "carpool"]
+    assert "initContainers" not in spec
+    assert "restartPolicy" not in spec["containers"][-1]
+
+
+def test_a_sidecar_that_becomes_native_leaves_the_containers():
+    classic = injection.inject(pod(), Config(), NOWHERE, model.Capabilities(False, False))
+    native = injection.inject(classic.pod, Config(), NOWHERE, CLUSTER)
+    assert [container["name"] for container in native.pod["spec"]["containers"]] == ["app"]
+    assert [container["name"] for container in native.pod["spec"]["initContainers"]] == ["carpool"]
+
+
+@pytest.mark.parametrize(
+    ("server", "kubelet", "able", "by_name"),
+    [((1, 28), (1, 28), False, False), ((1, 30), (1, 30), True, False), ((1, 32), (1, 29), True, True),
+     ((1, 33), (1, 28), False, False), ((1, 33), None, True, True)],
+)  # fmt: skip
+def test_what_a_cluster_can_do_is_told_by_its_versions(server, kubelet, able, by_name):
+    found = model.Capabilities.of(server, kubelet)
+    assert (found.native_sidecars, found.native_named_ports) == (able, by_name)
+
+
+def test_limits_of_the_admin_hold_for_defaults_too():
+    config = Config(resources=Resources(limits=Amounts(cpu="2", memory="2Gi")))
+    assert sidecar(pod(), config)["resources"]["limits"] == {"cpu": "2", "memory": "2Gi"}

@@ -1,0 +1,300 @@
+"""Each check says what is wrong and what to do; facts are plain values, so every state of a cluster can be told."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import dataclasses
+import datetime
+import json
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click import testing
+
+import injector
+from injector import cli
+from injector.api import kube_calls, kube_objects
+from injector.certificates import authority, context, rotation
+from injector.commands import check
+from injector.diagnosis import checks, facts, findings, pod_checks
+from injector.webhook import options
+
+NOW = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)
+PLACE = facts.Place()
+CA = authority.issue_authority(NOW)
+LEAF = authority.issue_leaf(CA, authority.service_names(PLACE.service, PLACE.namespace), NOW)
+STATUS = {"version": injector.__version__, "config": "68ebfef2", "native": True}
+
+
+def webhooks(bundle: bytes = CA.certificate, **members: Any) -> dict[str, Any]:
+    client = {
+        "caBundle": base64.b64encode(bundle).decode(),
+        "service": {"name": PLACE.service, "namespace": PLACE.namespace},
+    }
+    entry = {"name": "pods.carpool.dev", "clientConfig": client, "failurePolicy": "Ignore", **members}
+    return {"webhooks": [entry]}
+
+
+def pod(name: str, status: Any = None, asks: bool = False, phase: str = "Running", sidecar: str = "") -> dict[str, Any]:
+    annotations = {"carpool.dev/status": json.dumps(status)} if status else {}
+    spec: dict[str, Any] = {"containers": [{"name": "app"}]}
+    if sidecar == "native":
+        spec["initContainers"] = [{"name": "carpool", "restartPolicy": "Always"}]
+    elif sidecar:
+        spec["containers"].append({"name": "carpool"})
+    labels = {"carpool.dev/inject": "true"} if asks else {}
+    metadata = {"name": name, "namespace": "models", "labels": labels, "annotations": annotations}
+    return {"metadata": metadata, "spec": spec, "status": {"phase": phase}}
+
+
+def endpoints(*ready: bool) -> list[dict[str, Any]]:
+    found = [{"addresses": [f"10.0.0.{n}"], "conditions": {"ready": each}} for n, each in enumerate(ready)]
+    return [{"ports": [{"port": 9443}], "endpoints": found}]
+
+
+HEALTHY = facts.Facts(
+    place=PLACE,
+    now=NOW,
+    server=(1, 33),
+    kubelets=[(1, 33), (1, 32)],
+    mutating=webhooks(reinvocationPolicy="IfNeeded"),
+    validating=webhooks(),
+    kserve_webhook={"webhooks": []},
+    kserve_config={"data": {"inferenceService": "{}", "deploy": '{"defaultDeploymentMode": "Standard"}'}},
+    secret=kube_objects.Secret({rotation.LEAF: LEAF.certificate}, "1"),
+    endpoints=endpoints(True, True),
+    pods=[pod("iris", STATUS, sidecar="native", asks=True), pod("web")],
+    sample=pod("sample", STATUS, sidecar="native", asks=True),
+    served=LEAF.certificate,
+)
+NOT_ALLOWED = facts.Failed("list nodes: forbidden; a ClusterRole needs: …", forbidden=True)
+
+
+def said(**changes: Any) -> list[findings.Finding]:
+    known = dataclasses.replace(HEALTHY, **changes)
+    return [finding for each in checks.run(known).values() for finding in each]
+
+
+def bad(**changes: Any) -> list[tuple[str, str]]:
+    """Verdict and text of all that is not right."""
+    return [(finding.verdict, finding.text) for finding in said(**changes) if finding.verdict != "ok"]
+
+
+def test_a_healthy_cluster_has_nothing_but_ok() -> None:
+    assert bad() == []
+    texts = "\n".join(finding.text for finding in said())
+    for part in ("Kubernetes 1.33", "oldest node 1.32", "good for 30 days", "2 ready endpoints", "gets the sidecar"):
+        assert part in texts
+
+
+NEAR_ITS_END = NOW + authority.LEAF_LIFE - datetime.timedelta(days=6)
+STRANGER = authority.issue_authority(NOW)
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict", "text"),
+    [
+        ({"server": facts.Failed("no answer")}, "failed", "the API server does not tell its version"),
+        ({"kubelets": [(1, 28)]}, "warning", "sidecars are ordinary containers here (oldest node 1.28)"),
+        ({"kubelets": [(1, 30)], "server": (1, 31)}, "warning", "Services do not find their named ports"),
+        ({"kubelets": NOT_ALLOWED}, "warning", "the versions of the nodes could not be checked"),
+        ({"mutating": None}, "failed", "there is no MutatingWebhookConfiguration carpool-injector: no pod is injected"),
+        ({"validating": None}, "warning", "nobody hears of bad annotations"),
+        ({"mutating": {"webhooks": []}}, "failed", "has no webhooks"),
+        ({"mutating": NOT_ALLOWED}, "warning", "MutatingWebhookConfiguration carpool-injector could not be checked"),
+        ({"mutating": webhooks()}, "warning", "is called before inferenceservice.serving.kserve.io and not again"),
+        ({"mutating": webhooks(b"", reinvocationPolicy="IfNeeded")}, "failed", "its caBundle is empty"),
+        ({"validating": webhooks(STRANGER.certificate)}, "failed", "does not trust the injector (ValidatingWebhook"),
+        ({"now": NEAR_ITS_END}, "failed", "it is not renewed any more"),
+        ({"now": NOW + 2 * authority.LEAF_LIFE}, "failed", "expired on"),
+        ({"served": None, "secret": None}, "failed", "has none"),
+        ({"served": None, "secret": NOT_ALLOWED}, "warning", "the certificate could not be checked"),
+        ({"served": b"nonsense"}, "failed", "cannot be read"),
+        (
+            {"endpoints": endpoints(False), "sample": pod("x", asks=True)},
+            "failed",
+            "no ready endpoint: pods are created without the sidecar",
+        ),
+        ({"endpoints": NOT_ALLOWED}, "warning", "the endpoints of Service"),
+        (
+            {"sample": facts.Failed("connection refused")},
+            "failed",
+            "a sample pod in namespace default (dry run) is not",
+        ),
+        ({"sample": NOT_ALLOWED}, "warning", "a sample pod in namespace default (dry run) could not be checked"),
+        ({"sample": pod("x", asks=True)}, "failed", "gets no sidecar: the webhook was not asked"),
+        ({"sample": pod("x", {"refused": "no-port", "message": "why"})}, "failed", "is refused: why"),
+        ({"pods": [pod("lost", asks=True)]}, "warning", "asked for the sidecar and were missed: models/lost"),
+        ({"pods": [pod("no", {"refused": "x", "message": "why"}, asks=True)]}, "warning", "models/no was refused: why"),
+        ({"pods": [pod("a", STATUS, sidecar="classic")]}, "warning", "removed or changed the sidecar of: models/a"),
+        ({"pods": [pod("a", STATUS)]}, "warning", "removed or changed the sidecar of: models/a"),
+        (
+            {"pods": [pod("a", {**STATUS, "config": "0"}, sidecar="native")]},
+            "warning",
+            "older version or configuration",
+        ),
+        ({"pods": NOT_ALLOWED}, "warning", "pods could not be checked"),
+        ({"kserve_config": NOT_ALLOWED}, "warning", "could not be checked"),
+    ],
+)
+def test_what_is_wrong_is_told_with_the_next_step(changes: dict[str, Any], verdict: str, text: str) -> None:
+    found = [finding for finding in said(**changes) if text in finding.text]
+    assert [finding.verdict for finding in found] == [verdict], bad(**changes)
+    assert found[0].fix
+
+
+def test_blocking_webhooks_need_two_endpoints() -> None:
+    blocking = webhooks(failurePolicy="Fail", reinvocationPolicy="IfNeeded")
+    assert (
+        "has one ready endpoint, and pods cannot be created without it"
+        in bad(mutating=blocking, endpoints=endpoints(True, False))[0][1]
+    )
+    assert "such pods cannot be created" in bad(mutating=blocking, endpoints=[], sample=NOT_ALLOWED)[0][1]
+    assert bad(endpoints=endpoints(True)) == []
+
+
+def test_an_injector_that_answers_from_outside_the_cluster_needs_no_endpoints() -> None:
+    assert bad(endpoints=[]) == []
+
+
+def test_the_secret_stands_in_for_an_endpoint_that_cannot_be_reached_from_here() -> None:
+    assert bad(served=None) == []
+    assert any("has in its Secret" in finding.text for finding in said(served=None))
+
+
+def test_a_certificate_with_an_intermediate_is_trusted_through_the_secrets_chain() -> None:
+    chain = kube_objects.Secret({rotation.LEAF: LEAF.certificate + CA.certificate}, "1")
+    assert bad(secret=chain) == []
+
+
+@pytest.mark.parametrize("key", ["serviceAnnotationDisallowedList", "serviceLabelDisallowedList"])
+def test_kserve_that_keeps_our_keys_from_its_pods_is_a_failure(key: str) -> None:
+    service = json.dumps({key: ["my.custom/1", "carpool.dev/inject"]})
+    assert bad(kserve_config={"data": {"inferenceService": service}}) == [
+        ("failed", "KServe keeps carpool.dev/inject from its pods")
+    ]
+
+
+@pytest.mark.parametrize("data", [None, {}, {"inferenceService": "not json", "agent": "[]"}])
+def test_kserves_configuration_may_be_anything(data: Any) -> None:
+    assert bad(kserve_config={"data": data}) == []
+
+
+def test_a_cluster_without_kserve_is_fine() -> None:
+    assert bad(kserve_config=None, kserve_webhook=None, mutating=webhooks()) == []
+
+
+def test_many_pods_are_counted_and_some_named() -> None:
+    ((_, text),) = bad(pods=[pod(f"p{number}", asks=True) for number in range(7)])
+    assert text.endswith("models/p0, models/p1, models/p2, models/p3, models/p4 and 2 more")
+
+
+def test_pods_that_have_ended_do_not_count() -> None:
+    assert bad(pods=[pod("done", asks=True, phase="Succeeded")]) == []
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '"x"', "{}", '{"version": 1}'])
+def test_a_status_that_is_none_is_no_status(text: str) -> None:
+    found = pod("x", asks=True)
+    found["metadata"]["annotations"] = {"carpool.dev/status": text}
+    assert pod_checks.state(found).injected is None
+
+
+class FakeKube:
+    """Answers from values; what is an exception is raised."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.answers = answers
+
+    def __getattr__(self, name: str) -> Any:
+        async def answer(*arguments: Any) -> Any:
+            found = self.answers.get(name)
+            found = found(*arguments) if callable(found) else found
+            if isinstance(found, Exception):
+                raise found
+            return found
+
+        return answer
+
+
+async def nobody(address: str, port: int, host: str) -> bytes | None:
+    return None
+
+
+async def test_facts_that_cannot_be_had_do_not_keep_the_rest_from_being_told() -> None:
+    api = FakeKube(
+        server_version=(1, 33),
+        kubelet_versions=kube_calls.Forbidden("list nodes: forbidden"),
+        read_webhooks=lambda kind, name: {"webhooks": [], "kind": kind, "name": name},
+        list_pods=kube_calls.Unavailable("list pods: no answer"),
+        read_endpoint_slices=endpoints(True),
+        dry_run_create_pod=lambda namespace, sample: {**sample, "namespace": namespace},
+    )
+    known = await facts.gather(api, PLACE, NOW, nobody)
+    assert known.server == (1, 33)
+    assert known.kubelets == facts.Failed("list nodes: forbidden", forbidden=True)
+    assert known.pods == facts.Failed("list pods: no answer")
+    assert isinstance(known.kserve_webhook, dict)
+    assert known.kserve_webhook["name"] == "inferenceservice.serving.kserve.io"
+    assert isinstance(known.sample, dict)
+    assert known.sample["namespace"] == "default"
+    assert known.served is None
+
+
+async def test_the_certificate_is_taken_from_the_first_endpoint_that_shows_one() -> None:
+    asked = []
+
+    async def dial(address: str, port: int, host: str) -> bytes | None:
+        asked.append((address, port, host))
+        return b"PEM" if address.endswith("2") else None
+
+    api = FakeKube(read_endpoint_slices=endpoints(True, False, True))
+    assert (await facts.gather(api, PLACE, NOW, dial)).served == b"PEM"
+    host = "carpool-injector.carpool-system.svc"
+    assert asked == [("10.0.0.0", 9443, host), ("10.0.0.2", 9443, host)]
+
+
+async def test_a_certificate_is_read_from_a_real_handshake() -> None:
+    tls = context.make()
+    context.load(tls, LEAF)
+    server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0, ssl=tls)
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        shown = await facts.shown_certificate("127.0.0.1", port, PLACE.host)
+    assert shown is not None
+    assert ssl.PEM_cert_to_DER_cert(shown.decode()) == ssl.PEM_cert_to_DER_cert(LEAF.certificate.decode())
+    assert await facts.shown_certificate("127.0.0.1", port, PLACE.host) is None
+
+
+def test_the_places_are_those_of_serve() -> None:
+    chosen = options.Options()
+    assert (PLACE.namespace, PLACE.service, PLACE.secret, PLACE.mutating, PLACE.validating) == (
+        chosen.namespace, chosen.service_name, chosen.secret_name, chosen.mutating_webhook, chosen.validating_webhook,
+    )  # fmt: skip
+
+
+def test_the_exit_status_tells_whether_something_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert check.tell(checks.run(HEALTHY), "text") == 0
+    assert check.tell(checks.run(dataclasses.replace(HEALTHY, validating=None)), "text") == 0
+    assert check.tell(checks.run(dataclasses.replace(HEALTHY, mutating=None)), "text") == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert "Webhooks" in lines
+    assert "           -> install the chart, or name it with --mutating-webhook" in lines
+    assert lines[-1].endswith("0 warning, 1 failed")
+
+
+def test_json_is_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    check.tell(checks.run(HEALTHY), "json")
+    first = json.loads(capsys.readouterr().out)[0]
+    assert first == {
+        "group": "Kubernetes", "verdict": "ok", "text": "the API server answers: Kubernetes 1.33", "fix": "",
+    }  # fmt: skip
+
+
+def test_a_kubeconfig_that_is_not_there_is_told_with_status_2(tmp_path: Path) -> None:
+    result = testing.CliRunner().invoke(cli.program, ["check", "--kubeconfig", str(tmp_path / "none")])
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert result.stderr.startswith("carpool-injector check: no way to a cluster")

@@ -1,0 +1,180 @@
+"""`explain` says what will happen to a pod and why, and what is only expected of the cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from click import testing
+
+from injector import cli
+from injector.core import pods as views
+from injector.core import servers, sites
+from injector.objects import kserve_pods
+
+Run = Callable[..., testing.Result]
+
+
+@pytest.fixture
+def run() -> Run:
+    def run(thing: Any, *args: str) -> testing.Result:
+        text = thing if isinstance(thing, str) else json.dumps(thing)
+        return testing.CliRunner().invoke(cli.program, ["explain", *args], input=text)
+
+    return run
+
+
+@pytest.fixture
+def values(run: Run) -> Callable[..., Any]:
+    def values(thing: Any, *args: str) -> Any:
+        (found,) = json.loads(run(thing, "--output", "json", *args).stdout)
+        return found
+
+    return values
+
+
+def pod(*args: str, labels: dict[str, str] | None = None, **annotations: str) -> dict[str, Any]:
+    container = {"name": "server", "image": "kserve-sklearnserver", "args": list(args or ("--http_port=8080",))}
+    metadata = {"name": "iris", "labels": labels or {}, "annotations": annotations}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
+
+
+def service(predictor: dict[str, Any] | None = None, **annotations: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "serving.kserve.io/v1beta1",
+        "kind": "InferenceService",
+        "metadata": {"name": "iris", "labels": ASKS, "annotations": annotations},
+        "spec": {"predictor": predictor or {"model": {"modelFormat": {"name": "sklearn"}}}},
+    }
+
+
+ASKS = {"carpool.dev/inject": "true"}
+
+
+def test_a_pod_that_asks_is_told_its_plan_in_words(run: Run) -> None:
+    result = run(pod(labels=ASKS, **{"carpool.dev/max-batch-size": "16"}))
+    assert result.exit_code == 0
+    assert result.stdout.startswith("Pod/iris (namespace default, stdin) gets the sidecar\n")
+    assert "1. yes  the pod's label carpool.dev/inject  <- decides" in result.stdout
+    assert "port-swap: a native sidecar" in result.stdout
+    assert "callers reach it on 8080, it reaches the app on 9083; admin port 9082" in result.stdout
+    assert "carpool.dev/max-batch-size  16  (from the pod)" in result.stdout
+
+
+def test_a_pod_that_does_not_ask_is_told_how_it_would_be_and_how_to_ask(run: Run) -> None:
+    result = run(pod())
+    assert "gets no sidecar: nobody asks for it" in result.stdout
+    assert "how, if it asked:\n    port-swap" in result.stdout
+    assert 'to ask: label the pod carpool.dev/inject: "true"' in result.stdout
+
+
+def test_a_pod_that_is_refused_is_told_the_fix_and_the_exit_status_is_1(run: Run) -> None:
+    refused = run(json.dumps(pod(labels=ASKS)).replace("kserve-sklearnserver", "mine").replace("--http_port", "--p"))
+    assert refused.exit_code == 1
+    assert "asks for the sidecar and cannot have it" in refused.stdout
+    assert "not possible: container 'server' declares no port" in refused.stdout
+    assert "fix: declare its containerPort, or set carpool.dev/port" in refused.stdout
+
+
+def test_a_word_that_is_neither_yes_nor_no_is_shown_where_it_stands(run: Run) -> None:
+    result = run(pod(labels={"carpool.dev/inject": "maybe"}))
+    assert result.exit_code == 1
+    assert "1. bad  the pod's label carpool.dev/inject  <- decides" in result.stdout
+    assert 'got \'maybe\': must be "true" or "false"' in result.stdout
+
+
+def test_the_first_row_that_says_something_decides(values: Callable[..., Any]) -> None:
+    found = values(pod(labels={"carpool.dev/inject": "false"}), "--namespace-labels", "carpool.dev/inject=enabled")
+    assert [(row["found"], row["decides"]) for row in found["decision"]] == [
+        ("no", True), ("", False), ("yes", False), ("", False),
+    ]  # fmt: skip
+    assert (found["result"], found["asked"]) == ("skipped", False)
+
+
+def test_settings_tell_where_they_come_from(values: Callable[..., Any]) -> None:
+    found = values(pod(labels=ASKS), "--namespace-annotations", "carpool.dev/max-latency=5")
+    assert found["settings"] == [{"key": "carpool.dev/max-latency", "value": "5", "source": "namespace default"}]
+
+
+def test_json_has_everything(values: Callable[..., Any]) -> None:
+    found = values(pod(labels=ASKS))
+    assert found["file"] == "stdin"
+    assert found["plan"]["takeover"] == "port-swap"
+    assert found["plan"]["appPort"] == 9083
+    assert found["refusal"] is None
+    assert found["plan"]["steps"]
+
+
+def test_the_mode_in_a_manifest_is_certain_and_a_default_is_expected(values: Callable[..., Any]) -> None:
+    said = values(service(**{"serving.kserve.io/deploymentMode": "Knative"}))
+    assert any("mode Knative" in text for text in said["certain"])
+    assert said["plan"]["takeover"] == "queue-proxy"
+    unsaid = values(service())
+    assert any("mode Standard" in text for text in unsaid["expected"])
+    assert unsaid["plan"]["takeover"] == "port-swap"
+    assert values(service(), "--kserve", "knative")["plan"]["takeover"] == "queue-proxy"
+
+
+def test_the_batcher_of_kserve_makes_it_take_the_agents_place(values: Callable[..., Any]) -> None:
+    predictor = {"model": {"modelFormat": {"name": "pytorch"}}, "batcher": {"maxBatchSize": 8}}
+    found = values(service(predictor))
+    assert (found["plan"]["takeover"], found["plan"]["listenPort"]) == ("kserve-agent", 9081)
+    assert any("KServe would run its agent on 9081" in text for text in found["certain"])
+    assert {"key": "carpool.dev/max-batch-size", "value": "8", "source": "KServe's batcher"} in found["settings"]
+
+
+def test_a_logger_keeps_kserves_agent(values: Callable[..., Any]) -> None:
+    predictor = {"model": {"modelFormat": {"name": "sklearn"}}, "logger": {"mode": "all"}}
+    found = values(service(predictor))
+    assert found["plan"]["takeover"] == "kserve-agent"
+    assert any("the agent sends to the sidecar" in step for step in found["plan"]["steps"])
+
+
+def test_a_runtime_that_takes_its_port_from_a_file_is_refused_with_kserves_batcher_as_the_fix(
+    values: Callable[..., Any],
+) -> None:
+    found = values(service({"model": {"modelFormat": {"name": "pytorch"}}}))
+    assert found["refusal"]["code"] == "no-takeover"
+    assert "batcher" in found["refusal"]["fix"]
+
+
+def test_a_runtime_that_is_not_known_is_said_to_be(values: Callable[..., Any]) -> None:
+    found = values(service({"model": {"modelFormat": {"name": "own"}, "runtime": "my-runtime"}}))
+    assert any("'my-runtime', which is not known here" in text for text in found["expected"])
+
+
+def test_a_knative_service_has_its_queue_proxy(values: Callable[..., Any]) -> None:
+    spec = {"containers": [{"image": "mine", "ports": [{"containerPort": 9000}]}]}
+    template = {"metadata": {"labels": ASKS}, "spec": spec}
+    thing = {"apiVersion": "serving.knative.dev/v1", "kind": "Service", "metadata": {}, "spec": {"template": template}}
+    found = values(thing)
+    assert (found["plan"]["takeover"], found["plan"]["appPort"]) == ("queue-proxy", 9000)
+
+
+def test_every_runtime_of_kserve_that_can_be_told_its_port_is_recognised() -> None:
+    """The table of runtimes and the table of servers speak of the same servers."""
+    for name in kserve_pods.RUNTIMES:
+        pod = kserve_pods.expect(service({"model": {"modelFormat": {"name": name}}})).pod
+        container = views.read(pod).spec.containers[0]
+        known = servers.recognise(container)
+        assert known is not None or name == "openvino", name
+        assert sites.is_predictor(views.read(pod))
+        setting = servers.port_setting(known, container) if known else None
+        assert setting is None or setting.port == 8080, name
+
+
+def test_lists_and_several_documents_are_explained_one_by_one(run: Run) -> None:
+    things = {"apiVersion": "v1", "kind": "List", "items": [pod(), {"kind": "Secret"}, pod(labels=ASKS)]}
+    assert run(things).stdout.count("Pod/iris (namespace default, stdin)") == 2
+
+
+def test_manifests_without_pods_are_told(run: Run) -> None:
+    assert run({"apiVersion": "v1", "kind": "Service"}).stdout == "no object in there makes pods\n"
+
+
+def test_what_is_no_pod_is_told_with_status_2(run: Run) -> None:
+    result = run({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": {"containers": []}})
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "spec.containers" in result.stderr

@@ -1,0 +1,154 @@
+"""What is known of namespaces, and what happens where nothing is known."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from injector.core import model
+from injector.objects import review
+from injector.webhook import metrics, namespaces
+from tests.injector import reviews
+
+SYNCED: namespaces.Change = ("SYNCED", "", {}, {})
+
+
+def added(name: str, **labels: str) -> namespaces.Change:
+    return ("ADDED", name, labels, {})
+
+
+class Source:
+    """A watch that the test feeds, and direct reads that the test answers."""
+
+    def __init__(self) -> None:
+        self.changes: asyncio.Queue[namespaces.Change | Exception | None] = asyncio.Queue()
+        self.stored: dict[str, model.Namespace] = {}
+        self.delay = 0.0
+        self.reads = 0
+        self.at_once = 0
+        self.most_at_once = 0
+        self.watches = 0
+
+    async def watch_namespaces(self) -> AsyncIterator[namespaces.Change]:
+        self.watches += 1
+        while (change := await self.changes.get()) is not None:
+            if isinstance(change, Exception):
+                raise change
+            yield change
+
+    async def read_namespace(self, name: str) -> model.Namespace:
+        self.reads += 1
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            await asyncio.sleep(self.delay)
+            return self.stored[name]
+        finally:
+            self.at_once -= 1
+
+    async def tell(self, *changes: namespaces.Change | Exception | None) -> None:
+        """Feeds the watch, and waits until all was taken."""
+        for change in changes:
+            self.changes.put_nowait(change)
+        await reviews.until(self.changes.empty)
+        await asyncio.sleep(0)
+
+
+@contextlib.asynccontextmanager
+async def following(source: Source) -> AsyncIterator[namespaces.Namespaces]:
+    subject = namespaces.Namespaces(source, metrics.Metrics(), read_timeout=2.0)
+    task = asyncio.create_task(subject.follow())
+    try:
+        yield subject
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_what_the_watch_told_is_answered_without_a_read() -> None:
+    source = Source()
+    async with following(source) as subject:
+        assert "not known yet" in subject.missing()
+        await source.tell(added("models", team="a"), SYNCED)
+        assert subject.missing() == ""
+        assert (await subject.get("models")).labels == {"team": "a"}
+        await source.tell(("MODIFIED", "models", {"team": "b"}, {"note": "x"}))
+        assert await subject.get("models") == model.Namespace("models", {"team": "b"}, {"note": "x"})
+        assert source.reads == 0
+
+
+async def test_a_namespace_that_the_watch_has_not_told_of_is_read_directly() -> None:
+    source = Source()
+    source.stored["new"] = model.Namespace("new", {"carpool.dev/inject": "true"})
+    subject = namespaces.Namespaces(source, metrics.Metrics())
+    assert await subject.get("new") == source.stored["new"]
+
+
+async def test_that_there_is_no_such_namespace_is_not_remembered() -> None:
+    source = Source()
+    async with following(source) as subject:
+        await source.tell(SYNCED)
+        with pytest.raises(review.Unanswerable, match="namespace 'new' could not be read: KeyError"):
+            await subject.get("new")
+        source.stored["new"] = model.Namespace("new")
+        assert (await subject.get("new")).name == "new"
+
+
+async def test_a_deleted_namespace_is_forgotten() -> None:
+    source = Source()
+    async with following(source) as subject:
+        await source.tell(added("models"), SYNCED, ("DELETED", "models", {}, {}))
+        with pytest.raises(review.Unanswerable):
+            await subject.get("models")
+
+
+@pytest.mark.looptime
+async def test_a_read_that_takes_too_long_is_given_up() -> None:
+    source = Source()
+    source.delay = 100.0
+    subject = namespaces.Namespaces(source, metrics.Metrics(), read_timeout=2.0)
+    start = asyncio.get_running_loop().time()
+    with pytest.raises(review.Unanswerable, match="no answer within 2 s"):
+        await subject.get("models")
+    assert asyncio.get_running_loop().time() - start == pytest.approx(2.0, abs=0.1)
+
+
+@pytest.mark.looptime
+async def test_reads_at_once_are_bounded_however_many_reviews_ask() -> None:
+    source = Source()
+    source.delay = 0.1
+    source.stored = {f"n{number}": model.Namespace(f"n{number}") for number in range(100)}
+    subject = namespaces.Namespaces(source, metrics.Metrics(), read_timeout=2.0)
+    found = await asyncio.gather(*(subject.get(name) for name in source.stored))
+    assert [each.name for each in found] == list(source.stored)
+    assert source.most_at_once == 16
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("end", [None, OSError("connection reset")])
+async def test_a_watch_that_ends_is_begun_again_and_what_has_gone_meanwhile_is_forgotten(end: Exception | None) -> None:
+    source = Source()
+    async with following(source) as subject:
+        await source.tell(added("kept"), added("gone"), SYNCED, end)
+        assert (await subject.get("gone")).name == "gone"  # the last known state, while nobody watches
+        await asyncio.sleep(1)
+        assert source.watches == 2
+        await source.tell(added("kept"), SYNCED)
+        assert (await subject.get("kept")).name == "kept"
+        with pytest.raises(review.Unanswerable):
+            await subject.get("gone")
+
+
+@pytest.mark.looptime
+async def test_a_watch_that_keeps_failing_is_tried_later_and_later() -> None:
+    source = Source()
+    async with following(source) as subject:
+        for _ in range(1000):
+            source.changes.put_nowait(OSError("no route"))
+        await asyncio.sleep(300)
+        assert 10 <= source.watches <= 20
+        assert subject.missing()

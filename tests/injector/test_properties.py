@@ -1,0 +1,195 @@
+"""What holds for every pod that could exist."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jsonpatch
+from hypothesis import assume, given
+
+from injector.core import config, injection, model
+from sidecar import config as sidecar_config
+from tests.injector import admission_simulator, api_defaults, meshes, pod_rules, pods, strategies
+
+Object = dict[str, Any]
+
+# All that injecting may change, as paths in which `*` stands for one member or the name of a list's element.
+CHANGEABLE = (
+    "metadata.annotations",
+    "metadata.annotations.carpool.dev/status",
+    "metadata.annotations.internal.serving.kserve.io/batcher",
+    "spec.initContainers",
+    "spec.initContainers.carpool",
+    "spec.containers.carpool",
+    "spec.volumes",
+    "spec.volumes.carpool-no-token",
+    # KServe's agent: gone where it only batches, else sent to the sidecar without its batcher's flags.
+    "spec.containers.agent",
+    "spec.containers.agent.args",
+    "spec.containers.agent.env.SERVING_READINESS_PROBE.value",
+    "spec.containers.queue-proxy.env.USER_PORT.value",
+    "spec.containers.queue-proxy.env.SERVING_READINESS_PROBE.value",
+    # The app, where it gives its port to the sidecar.
+    "spec.containers.*.args",
+    "spec.containers.*.args.*",
+    "spec.containers.*.env",
+    "spec.containers.*.env.*.value",
+    "spec.containers.*.env.*",
+    "spec.containers.*.ports.*.containerPort",
+    "spec.containers.*.ports.*.name",
+    "spec.containers.*.*Probe.*.port",
+    "spec.containers.*.lifecycle",
+    "spec.containers.*.lifecycle.preStop",
+)
+_ALLOWED = [re.compile(re.escape(path).replace(r"\*", "[^ ]+?")) for path in CHANGEABLE]
+# Fields that the admin may set, or else the API server or OpenShift: what is there stays where the admin says nothing.
+_SET_BY_OTHERS_TOO = (".imagePullPolicy", ".securityContext.runAsUser")
+_FOREIGN = ("feature-cache", "linkerd-proxy", "istio-proxy", "istio-init", "linkerd-init", "storage-initializer")
+
+
+@given(strategies.situations())
+def test_the_patch_is_the_way_from_the_input_to_the_result_and_the_input_stays(situation: strategies.Situation) -> None:
+    before = copy.deepcopy(situation.pod)
+    outcome = situation.inject()
+    assert situation.pod == before
+    assert jsonpatch.apply_patch(before, outcome.patch) == outcome.pod
+    assert (outcome.pod is situation.pod) == (not outcome.patch)
+
+
+@given(strategies.situations())
+def test_injecting_again_changes_nothing_whatever_others_did_in_between(situation: strategies.Situation) -> None:
+    once = _injected(situation).pod
+    assert situation.inject(once).patch == []
+    assert situation.inject(admission_simulator.mount_token(once)).patch == []
+    if meshes.ISTIO not in {container["name"] for container in api_defaults.containers(once)}:
+        assert situation.inject(meshes.with_istio(once, first=False)).patch == []
+
+
+@given(strategies.situations())
+def test_injecting_again_changes_nothing_in_what_an_api_server_made_of_it(situation: strategies.Situation) -> None:
+    received = api_defaults.defaulted(situation.pod)
+    outcome = situation.inject(received)
+    assume(outcome.result == "injected")
+    assert situation.inject(api_defaults.defaulted(outcome.pod)).patch == []
+
+
+@given(strategies.situations())
+def test_a_stripped_restart_policy_comes_back(situation: strategies.Situation) -> None:
+    once = _injected(situation).pod
+    stripped = copy.deepcopy(once)
+    for container in stripped["spec"].get("initContainers") or ():
+        container.pop("restartPolicy", None) if container["name"] == model.CONTAINER else None
+    assert situation.inject(stripped).pod == once
+
+
+@given(strategies.situations(), strategies.configs)
+def test_injecting_with_other_settings_is_like_never_having_had_the_first_ones(
+    situation: strategies.Situation, other: config.Config
+) -> None:
+    once = _injected(situation)
+    changed = dataclasses.replace(situation, config=other)
+    afresh = changed.inject()
+    assert changed.inject(once.pod).plan == afresh.plan
+    if "agent" not in {container["name"] for container in situation.pod["spec"]["containers"]}:
+        again = changed.inject(once.pod).pod
+        differ = list(changes(api_defaults.defaulted(afresh.pod), api_defaults.defaulted(again)))
+        assert [path for path in differ if not path.endswith(_SET_BY_OTHERS_TOO)] == []
+
+
+@given(strategies.situations())
+def test_the_sidecar_accepts_its_flags(situation: strategies.Situation) -> None:
+    outcome = _injected(situation)
+    assert outcome.plan is not None
+    settings = sidecar_config.load(pods.container(outcome.pod, model.CONTAINER)["args"])
+    ports = (settings.component_port, settings.port, settings.admin_port)
+    assert ports == (outcome.plan.app_port, outcome.plan.listen_port, outcome.plan.admin_port)
+    patience = outcome.pod["spec"]["terminationGracePeriodSeconds"]
+    assert settings.grace_period < max(patience, 1) or patience == 30
+
+
+@given(strategies.situations())
+def test_nothing_changes_outside_the_allowed_paths(situation: strategies.Situation) -> None:
+    outcome = situation.inject()
+    changed = list(changes(situation.pod, outcome.pod))
+    assert [path for path in changed if not any(form.fullmatch(path) for form in _ALLOWED)] == []
+    assert [path for path in changed if any(f".{name}." in f"{path}." for name in _FOREIGN)] == []
+
+
+@given(strategies.situations())
+def test_devices_scheduling_and_resources_of_others_stay_as_they_are(situation: strategies.Situation) -> None:
+    after = situation.inject().pod
+    for key in ("tolerations", "resourceClaims", "runtimeClassName", "nodeSelector", "affinity", "imagePullSecrets"):
+        assert after["spec"].get(key) == situation.pod["spec"].get(key)
+    resources = {c["name"]: c.get("resources") for c in api_defaults.containers(after)}
+    for container in api_defaults.containers(situation.pod):
+        if container["name"] != "agent":
+            assert resources[container["name"]] == container.get("resources")
+
+
+@given(strategies.situations())
+def test_what_is_injected_can_be_stored_and_passes_restricted_pod_security(situation: strategies.Situation) -> None:
+    assume(not pod_rules.invalid(situation.pod))
+    pod = _injected(situation).pod
+    assert pod_rules.invalid(pod) == []
+    assert pod_rules.not_restricted(pod, pods.container(pod, model.CONTAINER)) == []
+
+
+@given(strategies.situations())
+def test_the_sidecar_and_the_app_listen_where_nobody_else_does(situation: strategies.Situation) -> None:
+    outcome = _injected(situation)
+    assert outcome.plan is not None
+    taken: set[int] = set()
+    for container in api_defaults.containers(outcome.pod):
+        declared = {port["containerPort"] for port in container.get("ports") or ()}
+        if container["name"] == model.CONTAINER:
+            assert declared == {outcome.plan.listen_port, outcome.plan.admin_port}
+        else:
+            taken |= declared - ({outcome.plan.app_port} if container["name"] == outcome.plan.container else set())
+    ours = [outcome.plan.listen_port, outcome.plan.admin_port, outcome.plan.app_port]
+    assert len(set(ours)) == 3
+    assert not taken & set(ours)
+
+
+@given(strategies.situations())
+def test_uninjecting_gives_back_the_pod(situation: strategies.Situation) -> None:
+    """Whole, except for KServe's agent: its webhook adds it again, and sends queue-proxy to it."""
+    after = injection.uninject(_injected(situation).pod).pod
+    changed = list(changes(situation.pod, after))
+    if "agent" in {container["name"] for container in situation.pod["spec"]["containers"]}:
+        changed = [path for path in changed if "containers.agent" not in path and "env.USER_PORT" not in path]
+    assert changed == []
+
+
+@given(strategies.situations())
+def test_a_pod_that_is_refused_is_left_as_it_was_but_for_the_reason(situation: strategies.Situation) -> None:
+    outcome = situation.inject()
+    if outcome.result != "injected":
+        assert outcome.refusal is not None or outcome.decision.reason
+        assert outcome.pod["spec"] == situation.pod["spec"]
+
+
+def changes(before: Any, after: Any, path: str = "") -> Iterator[str]:
+    """Paths that differ; elements of lists go by their name, else by their place. Empty and absent are the same."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in [*before, *(key for key in after if key not in before)]:
+            yield from changes(before.get(key), after.get(key), f"{path}.{key}" if path else key)
+    elif _has_names(before) and _has_names(after) and (before or after) and not path.endswith("ports"):
+        yield from changes(*({each["name"]: each for each in side or ()} for side in (before, after)), path)
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        yield from changes(*(dict(enumerate(side)) for side in (before, after)), path)
+    elif before != after and (before or after):
+        yield path
+
+
+def _injected(situation: strategies.Situation) -> model.Outcome:
+    outcome = situation.inject()
+    assume(outcome.result == "injected")
+    return outcome
+
+
+def _has_names(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and all(isinstance(v, dict) and "name" in v for v in value))
