@@ -12,7 +12,7 @@ from typing import Any
 from injector.core import container, errors, model, pod_annotations, pods
 from injector.core.config import Config
 from injector.core.takeover import context
-from injector.objects import inference_services, kserve_pods, workloads
+from injector.objects import inference_services, workloads
 
 NAME = "transformer-container"
 _SERVER = "kserve-container"
@@ -88,7 +88,7 @@ def _check(service: inference_services.InferenceService) -> None:
             "spec.predictor.batcher makes KServe's agent batch in front of the sidecar",
             "remove spec.predictor.batcher",
         )
-    if own and _SERVER not in own and not kserve_pods.runtime(predictor):
+    if own and _SERVER not in own and not predictor.runtime:
         raise errors.Refusal(
             "unnamed-server",
             "beside another container KServe finds a custom predictor by its name only",
@@ -166,7 +166,7 @@ def _readiness(port: int) -> model.Object:
 
 def _warnings(service: inference_services.InferenceService) -> list[str]:
     found = ["the sidecar has no preStop hook (Knative forbids it): in Standard mode the server may stop before it"]
-    if kserve_pods.runtime(service.predictor) and service.mode != "Standard":
+    if service.predictor.runtime and service.mode != "Standard":
         found.append("should its runtime declare a port, Knative refuses the pod: only the sidecar may declare one")
     if service.labels.get(pod_annotations.INJECT) == "true":
         found.append(f"label {pod_annotations.INJECT} asks the webhook for a second sidecar; remove it")

@@ -1,47 +1,20 @@
 """The pods that KServe and Knative will make, as far as a manifest tells: to say today what the webhook will do then.
 
 What the manifest says is certain; what the cluster adds (its default mode, its runtimes) is expected only, and said to
-be. Runtimes are those that KServe v0.20 ships (kserve/kserve, config/runtimes): none declares a port, all take 8080.
+be.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from injector.core import errors, injection, model
 from injector.core.config import Config
-from injector.objects import inference_services, validation, workloads
+from injector.objects import inference_services, runtimes, validation, workloads
 
 Mode = Literal["Standard", "Knative"]
-
-_HTTP_PORT_FLAG: model.Object = {"image": "kserve-sklearnserver", "args": ["--http_port=8080"]}
-_MLSERVER: model.Object = {"image": "mlserver", "env": [{"name": "MLSERVER_HTTP_PORT", "value": "8080"}]}
-_TRITON: model.Object = {"image": "tritonserver", "args": ["tritonserver", "--http-port=8080"]}
-RUNTIMES: Mapping[str, model.Object] = {
-    "sklearn": _HTTP_PORT_FLAG,
-    "xgb": _HTTP_PORT_FLAG,
-    "lgb": _HTTP_PORT_FLAG,
-    "lightgbm": _HTTP_PORT_FLAG,
-    "pmml": _HTTP_PORT_FLAG,
-    "paddle": _HTTP_PORT_FLAG,
-    "autogluon": _HTTP_PORT_FLAG,
-    "predictive": _HTTP_PORT_FLAG,
-    "huggingface": {"image": "huggingfaceserver"},
-    "mlserver": _MLSERVER,
-    "mlflow": _MLSERVER,
-    "tensorflow": {"image": "tensorflow-serving", "args": ["--port=9000", "--rest_api_port=8080"]},
-    "triton": _TRITON,
-    "tensorrt": _TRITON,
-    "onnx": _TRITON,
-    "vllm": {"image": "vllm-openai", "args": ["--port=8080"]},
-    "torchserve": {"image": "torchserve-kfs"},
-    "pytorch": {"image": "torchserve-kfs"},
-    "openvino": {"image": "openvino/model_server", "args": ["--port=9000", "--rest_port=8080"]},
-}
-"""What a runtime's container is known by: the first name that a runtime or model format contains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,30 +83,19 @@ def _container(service: inference_services.InferenceService, pod: model.Object) 
     """Puts the container in that serves the model, and says how it is known."""
     predictor = service.predictor
     own = [each.get("name") for each in predictor.containers]
-    name = runtime(predictor)
+    name = predictor.runtime
     if own and not name:
         return [f"the containers are the manifest's own: {', '.join(str(name) for name in own)}"], []
-    key = next((known for known in RUNTIMES if known in name), None)
-    found: model.Object = dict(RUNTIMES[key]) if key else {"image": name or "unknown"}
+    known = runtimes.container(name)
+    found: model.Object = dict(known or {"image": name or "unknown"})
     given = inference_services.part(predictor.spec, "model")
     for field in ("image", "args", "env", "ports", "command"):
         if isinstance(given.get(field), list):
             found[field] = [*found.get(field, []), *given[field]]
     others = [each for each in predictor.containers if each.get("name") != "kserve-container"]
     pod["spec"]["containers"] = [{"name": "kserve-container", **found}, *others]
-    title = f"KServe's runtime for {name!r}" if key else f"the runtime {name!r}, which is not known here"
+    title = f"KServe's runtime for {name!r}" if known else f"the runtime {name!r}, which is not known here"
     return [], [f"the server is {title}; it listens on {_port(pod['spec']['containers'])}"]
-
-
-def runtime(predictor: inference_services.Component) -> str:
-    """The runtime, else the model format, of a predictor in lower case; "" where neither is said."""
-    found = inference_services.part(predictor.spec, "model")
-    format_ = inference_services.part(found, "modelFormat").get("name")
-    name = found.get("runtime") or format_
-    if not name:
-        old_style = (key for key, value in predictor.spec.items() if isinstance(value, dict) and "storageUri" in value)
-        name = next(old_style, "")
-    return str(name).lower()
 
 
 def _senders(service: inference_services.InferenceService, pod: model.Object, mode: str, certain: list[str]) -> None:

@@ -10,17 +10,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from injector.core import model, pod_annotations
-from injector.objects import inference_services
+from injector.objects import inference_services, runtimes
 
 _BATCH_SIZE = 32  # of the sidecar, when nobody chooses one
 _SIZE, _LATENCY = model.PREFIX + "max-batch-size", model.PREFIX + "max-latency"
 _OWN = {pod_annotations.INJECT, pod_annotations.KSERVE_BATCHER}
-
-# Model formats and runtimes of KServe's own that are told their port by a flag or variable which can be changed.
-_MOVABLE = (
-    "sklearn", "xgb", "lgb", "lightgbm", "pmml", "paddle", "huggingface", "vllm", "tensorflow", "triton", "onnx",
-    "mlserver", "mlflow", "autogluon", "predictive",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +104,7 @@ def unknown_server(change: Change) -> Iterator[str]:
     if change.new.mode == "Knative" or predictor.agent or not runtime:
         return
     told = {f"{model.PREFIX}app-port-arg", f"{model.PREFIX}app-port-env"} & predictor.annotations.keys()
-    if not told and not any(word in runtime for word in _MOVABLE):
+    if not told and not runtimes.is_movable(runtime):
         yield (
             f"in Standard mode the port of {runtime[:60]!r} cannot be taken over; set spec.predictor.batcher: {{}}, "
             f"or name its port flag in {model.PREFIX}app-port-arg"

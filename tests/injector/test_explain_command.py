@@ -12,7 +12,7 @@ from click import testing
 from injector import cli
 from injector.core import pods as views
 from injector.core import servers, sites
-from injector.objects import kserve_pods
+from injector.objects import kserve_pods, runtimes
 
 Run = Callable[..., testing.Result]
 
@@ -155,7 +155,7 @@ def test_a_knative_service_has_its_queue_proxy(values: Callable[..., Any]) -> No
 
 def test_every_runtime_of_kserve_that_can_be_told_its_port_is_recognised() -> None:
     """The table of runtimes and the table of servers speak of the same servers."""
-    for name in kserve_pods.RUNTIMES:
+    for name in runtimes.RUNTIMES:
         pod = kserve_pods.expect(service({"model": {"modelFormat": {"name": name}}})).pod
         container = views.read(pod).spec.containers[0]
         known = servers.recognise(container)
