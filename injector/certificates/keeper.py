@@ -17,9 +17,13 @@ from typing import Protocol
 from injector.api import kube_calls, kube_objects
 from injector.certificates import pem, publisher, rotation, served
 
-POLL_SECONDS = 60.0
+# Three small reads a round. So soon a caBundle that somebody cleared is healed: until then, with failurePolicy Fail, no
+# pod that asks for a sidecar can be created.
+POLL_SECONDS = 10.0
+# Helm creates webhook configurations after Deployments; nobody should wait for us longer than for them.
+MISSING_SECONDS = 2.0
 
-_SHORTEST_SECONDS = 1.0
+_SHORTEST_SECONDS, _LONGEST_SECONDS = 1.0, 60.0
 _AFTER_CONFLICT_SECONDS = 0.2
 # Part of each pause that is left to chance, so that replicas started together drift apart.
 _JITTER = 0.2
@@ -79,7 +83,7 @@ class Keeper:
         self._chance = chance
 
     async def run(self) -> None:
-        """Rounds for ever, at least one a minute while all goes well. Ends only by cancellation."""
+        """Rounds for ever, every few seconds while all goes well. Ends only by cancellation."""
         troubles = 0
         while True:
             pause, trouble = await self._round(troubles)
@@ -108,7 +112,8 @@ class Keeper:
         """One round and its outcome: seconds until the next, and what went wrong."""
         try:
             wait = (await self.step() - self._clock()).total_seconds()
-            return min(max(wait, _SHORTEST_SECONDS), POLL_SECONDS), self._publisher.missing()
+            missing = self._publisher.missing()
+            return min(max(wait, _SHORTEST_SECONDS), MISSING_SECONDS if missing else POLL_SECONDS), missing
         except kube_calls.Conflict as conflict:
             _log.debug("another replica was faster: %s", conflict)
             pause, trouble = _AFTER_CONFLICT_SECONDS, str(conflict)
@@ -119,7 +124,7 @@ class Keeper:
             _log.exception("certificates are not kept up to date because of a bug; the next try follows")
             pause, trouble = _SHORTEST_SECONDS, repr(error)
         self.served.look(self._clock())
-        return min(pause * 2 ** min(troubles, 10), POLL_SECONDS), trouble
+        return min(pause * 2 ** min(troubles, 10), _LONGEST_SECONDS), trouble
 
     async def _write(self, decision: rotation.Decision, secret: kube_objects.Secret | None) -> None:
         where = self._settings

@@ -56,6 +56,8 @@ class Served:
         return self._why_broken(pair, settled if works else self._trusted, now) is None
 
     def _why_broken(self, pair: pem.Pair, bundle: bytes | None, now: datetime.datetime) -> str | None:
+        if bundle == b"":
+            return "no CA of it is in all webhook configurations yet"
         if bundle is not None:
             return trust.why_untrusted(pair.certificate, bundle, self.names[0], now)
         # Whoever signs and publishes for us (cert-manager) is not asked; the dates are all there is to see.

@@ -18,6 +18,8 @@ BATCHER = "internal.serving.kserve.io/batcher"
 
 _ON_POD = {"true": True, "false": False}
 _ON_NAMESPACE = {**_ON_POD, "enabled": True, "disabled": False}
+# Labels only: the API server selects namespaces by them before it asks a webhook.
+_LABEL_OF_NAMESPACE = f"label {pod_annotations.INJECT} of the namespace"
 _TAKEOVER = {"takeover": True, "leave": False}
 
 
@@ -59,22 +61,16 @@ def _switch(values: Mapping[str, str], key: str, words: Mapping[str, bool], wher
 
 
 def _namespace(asked: Asked) -> bool | None:
-    labels, annotations = asked.namespace.labels, asked.namespace.annotations
-    found = _switch(labels, pod_annotations.INJECT, _ON_NAMESPACE, f"label {pod_annotations.INJECT} of the namespace")
-    if found is not None:
-        return found
-    where = f"annotation {pod_annotations.INJECT} of the namespace"
-    return _switch(annotations, pod_annotations.INJECT, _ON_NAMESPACE, where)
+    return _switch(asked.namespace.labels, pod_annotations.INJECT, _ON_NAMESPACE, _LABEL_OF_NAMESPACE)
 
 
 def _kserve_batcher(asked: Asked) -> bool | None:
     if BATCHER not in asked.pod.metadata.annotations:
         return None
-    key = pod_annotations.KSERVE_BATCHER
-    for values, kind in ((asked.namespace.labels, "label"), (asked.namespace.annotations, "annotation")):
-        found = _switch(values, key, _TAKEOVER, f"{kind} {key} of the namespace")
-        if found is not None:
-            return found or None
+    where = f"label {pod_annotations.KSERVE_BATCHER} of the namespace"
+    found = _switch(asked.namespace.labels, pod_annotations.KSERVE_BATCHER, _TAKEOVER, where)
+    if found is not None:
+        return found or None
     return asked.config.kserve_batcher == "takeover" or None
 
 
@@ -87,9 +83,9 @@ def _on_pod(asked: Asked, kind: str) -> bool | None:
 ROWS = (
     Row("the pod's label carpool.dev/inject", "true, false", True, lambda asked: _on_pod(asked, "label")),
     Row("the pod's annotation carpool.dev/inject", "true, false", True, lambda asked: _on_pod(asked, "annotation")),
-    Row("the namespace's label or annotation carpool.dev/inject", "enabled, disabled", False, _namespace),
+    Row("the namespace's label carpool.dev/inject", "enabled, disabled", False, _namespace),
     Row(
-        "KServe's batcher, where carpool.dev/kserve-batcher of the namespace or the chart lets Carpool take its place",
+        "KServe's batcher, where the namespace's label carpool.dev/kserve-batcher or the chart hands it to Carpool",
         "takeover, leave",
         False,
         _kserve_batcher,

@@ -67,13 +67,25 @@ async def test_one_round_makes_publishes_and_serves_the_certificate():
         assert len(kube.bundles()) == 4
 
 
-async def test_a_quiet_minute_costs_three_reads_and_no_write():
+async def test_a_quiet_round_costs_three_reads_and_no_write():
     kube = fake_kube.FakeKube()
     async with running(kube):
-        await asyncio.sleep(10)
-        kube.calls.clear()
         await asyncio.sleep(60)
+        kube.calls.clear()
+        await asyncio.sleep(keeper.POLL_SECONDS)
         assert kube.calls == ["get webhooks", "get webhooks", "get secrets"]
+
+
+async def test_configurations_that_come_late_are_trusted_within_seconds():
+    kube = fake_kube.FakeKube()
+    late, kube.configurations = kube.configurations, {}
+    async with running(kube) as made:
+        await asyncio.sleep(300)
+        assert "not found: MutatingWebhookConfiguration" in made.facts.last_error
+        assert made.facts.unverified == "no CA of it is in all webhook configurations yet"
+        kube.configurations = late
+        await asyncio.sleep(keeper.MISSING_SECONDS + 1)
+        assert made.facts.is_verified
 
 
 async def test_three_replicas_started_together_agree_at_once_and_then_leave_each_other_in_peace():

@@ -1,0 +1,84 @@
+"""Programs that run beside the tests: each has a log, a question that tells when it is ready, and a certain end."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+LEASH = Path(__file__).with_name("leash.py")
+# A little more than the leash gives the command itself.
+STOP_SECONDS = 15.0
+POLL_SECONDS = 0.05
+LINES_SHOWN = 30
+
+
+class ProcessFailed(Exception):
+    """A program ended early or was not ready in time; the message ends with the tail of its log."""
+
+
+def free_port() -> int:
+    """A loopback TCP port that nobody listens on now. Another program may take it before it is used."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def eventually(question: Callable[[], object], within: float, what: str) -> None:
+    """Asks until the answer is true. Raises TimeoutError, with `what` was waited for, after `within` seconds."""
+    deadline = time.monotonic() + within
+    while not question():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what}: not within {within:g} s")
+        time.sleep(POLL_SECONDS)
+
+
+class Process:
+    """A running program. It ends with `stop`, and also when the process that made this object ends in any way."""
+
+    def __init__(self, name: str, command: Sequence[str], log: Path, folder: Path | None = None) -> None:
+        """Starts it, in `folder` (None: where the tests run), with its output appended to `log`."""
+        self.name = name
+        self.log = log
+        with log.open("ab") as output:
+            self._leash = subprocess.Popen(
+                [sys.executable, "-I", str(LEASH), *command],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=folder,
+                start_new_session=True,  # Ctrl-C is for the tests; they decide what ends, and in which order
+            )
+
+    @property
+    def is_running(self) -> bool:
+        return self._leash.poll() is None
+
+    def wait_until_ready(self, is_ready: Callable[[], object], within: float) -> None:
+        """Returns when `is_ready` answers true. Raises ProcessFailed after `within` seconds, or when it ends."""
+
+        def settled() -> bool:
+            return bool(is_ready()) or not self.is_running
+
+        try:
+            eventually(settled, within, f"{self.name} is ready")
+        except TimeoutError as late:
+            raise ProcessFailed(f"{late}\n{self.tail()}") from None
+        if not self.is_running:
+            raise ProcessFailed(f"{self.name} ended with status {self._leash.returncode}\n{self.tail()}")
+
+    def tail(self, lines: int = LINES_SHOWN) -> str:
+        """The last lines of the log, under a line that says where the whole of it lies."""
+        text = self.log.read_text(errors="replace").splitlines()[-lines:]
+        return "\n".join([f"the end of {self.log}:", *(f"  {line}" for line in text)])
+
+    def stop(self) -> None:
+        """Ends the program and all it started. Returns when it is gone; a second call does nothing."""
+        assert self._leash.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._leash.stdin.close()
+        self._leash.wait(STOP_SECONDS)

@@ -1,0 +1,124 @@
+"""What the tests against a real API server share: one control plane, one injector, and a namespace for each test."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from e2e.cluster import binaries, client, control_plane, kserve, processes
+from e2e.injector import installation, process, steps
+
+# Of one test, without what it shares: building and starting the control plane has its own deadlines.
+TEST_SECONDS = 120
+
+_numbers = itertools.count(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        item.add_marker(pytest.mark.timeout(TEST_SECONDS, func_only=True))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says once, for each reason, why tests were skipped."""
+    skipped = terminalreporter.stats.get("skipped", ())
+    for reason, count in collections.Counter(report.longrepr[2] for report in skipped).items():
+        terminalreporter.write_line(f"{count} skipped: {reason.removeprefix('Skipped: ')}")
+
+
+@pytest.fixture(scope="session")
+def plane(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[control_plane.ControlPlane]:
+    """A control plane of this run's own; skips where none can be built."""
+    uncaptured = request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled
+    with contextlib.ExitStack() as stack:
+        folder = tmp_path_factory.mktemp("control-plane")
+        try:
+            with uncaptured():  # a build takes minutes, and says so
+                running = stack.enter_context(control_plane.running(folder))
+        except binaries.Unavailable as missing:
+            pytest.skip(f"no API server to test against: {missing}")
+        yield running
+
+
+@pytest.fixture(scope="session")
+def admin(plane: control_plane.ControlPlane) -> Iterator[client.Client]:
+    """Calls the API server as somebody who may do everything."""
+    with contextlib.closing(client.Client(plane.kubeconfig)) as admin:
+        yield admin
+
+
+@pytest.fixture(scope="session")
+def inference_services(admin: client.Client) -> None:
+    """KServe's resource definitions; skips where its module cannot be had."""
+    try:
+        kserve.install_resource_definitions(admin)
+    except kserve.Missing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def start_injector(
+    plane: control_plane.ControlPlane, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[steps.StartInjector]:
+    """Starts an injector for an installation, as the user that `access.yaml` grants its rights to."""
+    folder = tmp_path_factory.mktemp("injectors")
+    with contextlib.ExitStack() as stack:
+
+        def start(installed: installation.Installation, *more: str, port: int = 0) -> process.Injector:
+            credentials = plane.kubeconfig_of(installed.name)
+            injector = process.Injector(installed, credentials, folder, more, port)
+            stack.callback(injector.stop)
+            injector.start()
+            return injector
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def shared(admin: client.Client, start_injector: steps.StartInjector) -> installation.Installation:
+    """An installation with a running injector, for all tests that leave both as they are."""
+    installed = installation.Installation(admin, "shared")
+    port = processes.free_port()
+    installed.install(port)
+    start_injector(installed, port=port)
+    steps.wait_until_effective(admin, steps.create_namespace(admin, "shared-probe", installed.labels))
+    return installed
+
+
+@pytest.fixture
+def new_installation(admin: client.Client) -> Iterator[steps.NewInstallation]:
+    """Makes installations for one test; their webhooks are gone after it."""
+    with contextlib.ExitStack() as stack:
+
+        def make() -> installation.Installation:
+            made = installation.Installation(admin, f"test-{next(_numbers)}")
+            stack.callback(made.uninstall)
+            return made
+
+        yield make
+
+
+@pytest.fixture
+def new_namespace(admin: client.Client) -> Iterator[steps.NewNamespace]:
+    """Makes namespaces for one test; in reach of no injector, unless the labels say so."""
+    made: list[str] = []
+
+    def make(labels: dict[str, str] | None = None) -> str:
+        made.append(steps.create_namespace(admin, f"test-{next(_numbers)}", labels or {}))
+        return made[-1]
+
+    yield make
+    for name in made:
+        admin.delete("Namespace", name)
+
+
+@pytest.fixture
+def namespace(shared: installation.Installation, new_namespace: steps.NewNamespace) -> str:
+    """A namespace of this test's own, in reach of the shared injector."""
+    return new_namespace(shared.labels)

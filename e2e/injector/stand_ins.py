@@ -1,0 +1,96 @@
+"""Other people's mutating webhooks, as small servers: the neighbours an injector shares its pods with."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.server
+import json
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+
+import jsonpatch
+
+from e2e.cluster import client, control_plane
+
+Mutate = Callable[[client.Object], client.Object]
+
+
+def answer_to(review: client.Object, mutate: Mutate) -> client.Object:
+    """The AdmissionReview that answers one, with the difference that `mutate` makes as its patch."""
+    pod = review["request"]["object"]
+    patch = jsonpatch.make_patch(pod, mutate(pod)).to_string()
+    encoded = base64.b64encode(patch.encode()).decode()
+    response = {"uid": review["request"]["uid"], "allowed": True, "patchType": "JSONPatch", "patch": encoded}
+    return {"apiVersion": review["apiVersion"], "kind": "AdmissionReview", "response": response}
+
+
+class Neighbour:
+    """A mutating webhook for pods in one installation's namespaces, registered and served inside the `with` block.
+
+    `name` decides whether it comes before or after others: the API server calls configurations in their order by name.
+    """
+
+    def __init__(self, name: str, mutate: Mutate, *, reinvoked: bool = True) -> None:
+        """`reinvoked`: it wants to be asked again when a later webhook has changed the pod."""
+        self.name = name
+        self.calls = 0
+        self._mutate = mutate
+        self._policy = "IfNeeded" if reinvoked else "Never"
+
+    @contextlib.contextmanager
+    def serve(self, plane: control_plane.ControlPlane, admin: client.Client, reach: dict[str, str]) -> Iterator[None]:
+        issued = plane.server_certificate(f"neighbour-{self.name}", control_plane.HOST)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(issued.certificate, issued.key)
+        server = http.server.ThreadingHTTPServer((control_plane.HOST, 0), self._handler())
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        bundle = base64.b64encode(plane.certificate_authority.read_bytes()).decode()
+        admin.create(self._registration(server.server_port, bundle, reach))
+        try:
+            yield
+        finally:
+            admin.delete("MutatingWebhookConfiguration", self.name)
+            server.shutdown()
+            thread.join()
+            server.server_close()
+
+    def _registration(self, port: int, bundle: str, reach: dict[str, str]) -> client.Object:
+        entry = {
+            "name": "pods.neighbour.example.com",
+            "admissionReviewVersions": ["v1"],
+            "sideEffects": "None",
+            "failurePolicy": "Fail",
+            "reinvocationPolicy": self._policy,
+            "clientConfig": {"url": f"https://{control_plane.HOST}:{port}/mutate", "caBundle": bundle},
+            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
+            "namespaceSelector": {"matchLabels": reach},
+        }
+        return {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "MutatingWebhookConfiguration",
+            "metadata": {"name": self.name},
+            "webhooks": [entry],
+        }
+
+    def _handler(self) -> type[http.server.BaseHTTPRequestHandler]:
+        neighbour = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                review = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                neighbour.calls += 1
+                body = json.dumps(answer_to(review, neighbour._mutate)).encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                """Says nothing: a test tells what went wrong."""
+
+        return Handler
