@@ -65,9 +65,11 @@ def deciders() -> str:
 def recognised_servers() -> str:
     """Model servers that can be moved to another port, and by what."""
     rows = ["| server | told its port by | port if not told |", "|---|---|---|"]
-    for server in servers.SERVERS:
+    by_title = {server.title: server for server in reversed(servers.SERVERS)}  # the first row of a title counts
+    for title in dict.fromkeys(server.title for server in servers.SERVERS):
+        server = by_title[title]
         told = ", ".join(f"`{name}`" for name in (*server.flags, *server.variables)) or "a file: not movable"
-        rows.append(f"| {server.title} | {told} | {server.default_port} |")
+        rows.append(f"| {title} | {told} | {server.default_port} |")
     return "\n".join(rows)
 
 

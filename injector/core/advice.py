@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from injector.core import kserve_batcher, model, pods
+from injector.core import kserve_batcher, model, periods, pods
 from injector.core.takeover import context, queue_proxy
 
 _BATCH_SIZE = 32  # what the sidecar takes when it is told nothing
@@ -17,6 +17,8 @@ def warnings(asked: context.Context, plan: model.Plan) -> Iterator[str]:
     yield from kserve_batcher.warnings(asked.pod)
     yield from _concurrency(asked)
     yield from _own_hook(asked.site.container)
+    if periods.is_too_long(asked.pod, asked.settings):
+        yield "carpool.dev/grace-period is longer than terminationGracePeriodSeconds, after which the pod is killed"
     yield from _istio(asked.pod, plan)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Set
 from decimal import Decimal
 from typing import Any
 
-from injector.core import model, pods, quantities
+from injector.core import model, periods, pods, quantities
 from injector.core.config import Amounts, Config
 from injector.core.settings import Settings
 from injector.core.takeover.context import Effects
@@ -25,9 +25,7 @@ PROBE_VARIABLE = "SERVING_READINESS_PROBE"
 TOKEN_SHIELD = "carpool-no-token"  # noqa: S105 - the name of a volume
 _TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105
 
-_GRACE = 30  # terminationGracePeriodSeconds where a pod says nothing
-_MARGIN = 5  # seconds the sidecar is done before the kubelet kills it
-_QUIET = 5.0  # the sidecar's own default
+_USER = 65532  # of the sidecar's image
 
 
 def volume() -> model.Object:
@@ -45,7 +43,7 @@ def build(pod: pods.Pod, plan: model.Plan, effects: Effects, settings: Settings,
         **({"env": [{"name": PROBE_VARIABLE, "value": effects.readiness}]} if effects.readiness else {}),
         "ports": [effects.data_port, _admin_port(plan.admin_port)],
         "resources": _resources(pod, settings, config),
-        "securityContext": _security_context(config),
+        "securityContext": _security_context(pod, config),
         **_probes(plan.admin_port),
         "lifecycle": {"preStop": {"exec": {"command": _drain(plan.admin_port)}}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -108,18 +106,9 @@ def _args(pod: pods.Pod, plan: model.Plan, settings: Settings) -> Iterator[str]:
     yield f"--port={plan.listen_port}"
     yield f"--component-port={plan.app_port}"
     yield f"--admin-port={plan.admin_port}"
-    flags = dict(settings.flags())
-    given = pod.spec.termination_grace_period_seconds
-    if given is not None and given != _GRACE and not {"--grace-period", "--quiet-period"} & set(flags):
-        flags |= _periods(given)
-    yield from (f"{name}={value}" for name, value in flags.items())
-
-
-def _periods(seconds: int) -> dict[str, str]:
-    """The way out, fitted into the pod's own time for it."""
-    grace = max(seconds - _MARGIN, seconds / 2, 0.2)
-    quiet = min(_QUIET, grace / 3)
-    return {"--quiet-period": f"{quiet:.3g}", "--grace-period": f"{grace:g}"}
+    flags = dict(settings.flags()) | periods.flags(pod, settings)
+    # Kubernetes expands $(NAME) in arguments, and reads $$ as a plain $.
+    yield from (f"{name}={value.replace('$', '$$')}" for name, value in flags.items())
 
 
 def _admin_port(number: int) -> model.Object:
@@ -147,9 +136,14 @@ def _probes(admin_port: int) -> dict[str, model.Object]:
     }
 
 
-def _security_context(config: Config) -> model.Object:
-    """Pod Security's restricted profile, on the container itself: a pod's own settings do not count for all of it."""
-    user = {"runAsUser": config.run_as_user} if config.run_as_user is not None else {}
+def _security_context(pod: pods.Pod, config: Config) -> model.Object:
+    """Pod Security's restricted profile, on the container itself: a pod's own settings do not count for all of it.
+
+    The user is the image's, unless the admin says otherwise or the pod is root's, which would count for ours as well.
+    """
+    of_pod = pod.spec.security_context.run_as_user if pod.spec.security_context else None
+    chosen = config.run_as_user or (_USER if of_pod == 0 else None)
+    user = {} if chosen is None else {"runAsUser": chosen}
     return {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},

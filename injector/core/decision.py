@@ -12,7 +12,7 @@ from typing import NamedTuple
 from injector.core import errors, model, pod_annotations, pods
 from injector.core.config import Config
 
-KSERVE_POD = "serving.kserve.io/inferenceservice"
+KSERVE_POD = pods.KSERVE_POD
 COMPONENT = "component"
 BATCHER = "internal.serving.kserve.io/batcher"
 

@@ -39,9 +39,9 @@ def remove_variable(container: model.Object, name: str) -> None:
 
 
 def port_in(value: str) -> int | None:
-    """The port a flag's value ends in: `8080`, `0.0.0.0:8080`."""
+    """The port a flag's value ends in: `8080`, `0.0.0.0:8080`; None for what is no port."""
     found = _ENDING_IN_NUMBER.fullmatch(value)
-    return int(found[2]) if found else None
+    return int(found[2]) if found and 1 <= int(found[2]) <= 65535 else None
 
 
 def with_port(value: str, port: int) -> str:
@@ -50,13 +50,18 @@ def with_port(value: str, port: int) -> str:
     return f"{found[1]}{port}" if found else str(port)
 
 
-def flag_values(words: list[str], flag: str) -> Iterator[tuple[int, str]]:
-    """Where a flag's values stand among the words, and what they are: `--flag=value` or `--flag value`."""
+def flag_values(words: Sequence[str], flag: str) -> Iterator[tuple[int, str, str]]:
+    """Where a flag's values stand: the word's place, what is before the value in it, and the value.
+
+    `--flag=value`, `--flag value`, and for flags of one letter `-fvalue` where the value is a number.
+    """
     for at, word in enumerate(words):
         if word.startswith(flag + "="):
-            yield at, word[len(flag) + 1 :]
+            yield at, flag + "=", word[len(flag) + 1 :]
         elif word == flag and at + 1 < len(words):
-            yield at + 1, words[at + 1]
+            yield at + 1, "", words[at + 1]
+        elif len(flag) == 2 and word.startswith(flag) and word[2:].isdecimal():
+            yield at, flag, word[2:]
 
 
 def ports_in_flags(words: Sequence[str]) -> Iterator[int]:
@@ -73,10 +78,9 @@ def change_flag_port(container: model.Object, flag: str, old: int, new: int) -> 
     """Make every value of the flag that ends in port `old` end in `new`, in the command and the arguments."""
     for group in ("command", "args"):
         words: list[str] = container.get(group) or []
-        for at, value in list(flag_values(words, flag)):
+        for at, before, value in list(flag_values(words, flag)):
             if port_in(value) == old:
-                joined = words[at].startswith(flag + "=")
-                words[at] = (f"{flag}=" if joined else "") + with_port(value, new)
+                words[at] = before + with_port(value, new)
 
 
 def drop_words(container: model.Object, group: str, words: list[str]) -> None:

@@ -13,7 +13,7 @@ from injector.core import decision, model, pods
 # KServe's key, our setting, the largest value of ours.
 _KEYS = (
     (decision.BATCHER + "-max-batchsize", "max-batch-size", 100_000),
-    (decision.BATCHER + "-max-latency", "max-latency", 3_600_000),
+    (decision.BATCHER + "-max-latency", "max-latency", 59_999),  # below the time a request has, 60 s
 )
 
 

@@ -10,6 +10,7 @@ from injector.core.errors import Refusal
 from injector.core.takeover import choice, context
 
 _HOOK = "preStop"
+_PORT_NAMES = (edits.APP_PORT_NAME, container.ADMIN_PORT_NAME, context.DATA_PORT_NAME)
 
 
 def check_names(pod: pods.Pod, config: Config) -> None:
@@ -21,6 +22,10 @@ def check_names(pod: pods.Pod, config: Config) -> None:
         return
     if any(volume.name == container.TOKEN_SHIELD for volume in pod.spec.volumes):
         raise Refusal("name-taken", f"there is a volume named {container.TOKEN_SHIELD!r} already", "rename it")
+    for found in pod.all_containers:
+        for port in found.ports:
+            if port.name in _PORT_NAMES and found.name != model.CONTAINER:
+                raise Refusal("name-taken", f"a port of container {found.name!r} is named {port.name!r}", "rename it")
     images = {config.image, *config.channels.values()}
     for found in pod.all_containers:
         if found.name == model.CONTAINER and found.image not in images:

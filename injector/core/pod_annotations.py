@@ -42,12 +42,10 @@ def read(sources: Iterable[Source], config: Config) -> Settings:
     Raises `errors.BadSettings` with every problem: key, value, where it was found, what is allowed.
     """
     found = {key: (value, source.where) for source in sources for key, value in _settings_in(source.values)}
-    try:
-        settings = Settings.model_validate({key.removeprefix(model.PREFIX): value for key, (value, _) in found.items()})
-    except pydantic.ValidationError as error:
-        raise errors.BadSettings([_problem(detail, found) for detail in error.errors(include_url=False)]) from None
-    problems = [*_over_caps(settings, config), *_bad_channel(settings, config)]
-    if problems:
+    settings, problems = _validated(found)
+    if settings is not None:
+        problems = [*_over_caps(settings, config), *_bad_channel(settings, config)]
+    if settings is None or problems:
         raise errors.BadSettings(problems)
     return settings
 
@@ -81,6 +79,16 @@ def problems_of_defaults(config: Config) -> list[str]:
 
 def _settings_in(values: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     return ((key, value) for key, value in values.items() if key in KNOWN)
+
+
+def _validated(found: Mapping[str, tuple[str, str]]) -> tuple[Settings | None, list[str]]:
+    # Nothing is raised where pydantic's error is at hand: a refusal that remembers it (its context, `from None` or not)
+    # is never freed again, frames of the caller included.
+    try:
+        values = {key.removeprefix(model.PREFIX): value for key, (value, _) in found.items()}
+        return Settings.model_validate(values), []
+    except pydantic.ValidationError as error:
+        return None, [_problem(detail, found) for detail in error.errors(include_url=False)]
 
 
 def _problem(detail: Any, found: Mapping[str, tuple[str, str]]) -> str:

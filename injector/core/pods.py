@@ -6,7 +6,6 @@ Shapes are checked once, here, so that everything behind can rely on them. The J
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Annotated, Any
@@ -16,12 +15,11 @@ from pydantic import alias_generators
 
 from injector.core import errors, model
 
-ISTIO_CONTAINERS = ("istio-proxy", "istio-validation")
-INFRASTRUCTURE = {
-    "queue-proxy", "agent", "modelcar", "storage-initializer", "linkerd-proxy", "daprd", *ISTIO_CONTAINERS,
-    model.CONTAINER,
-}  # fmt: skip
-"""Containers that are never the app."""
+MESH_PROXIES = ("istio-proxy", "linkerd-proxy")
+_INFRASTRUCTURE = {"queue-proxy", "daprd", "istio-validation", *MESH_PROXIES, model.CONTAINER}
+_OF_KSERVE = {"agent", "modelcar", "storage-initializer"}
+KSERVE_POD = "serving.kserve.io/inferenceservice"
+"""The label of pods that KServe made."""
 
 MIRRORED = {"queue-proxy", "agent", model.CONTAINER}
 """Containers whose ports say nothing about the app: they come and go with webhooks, in any order."""
@@ -57,7 +55,7 @@ def _is_text(value: Any) -> bool:
 
 _Texts = Annotated[dict[str, str], pydantic.BeforeValidator(_empty_for_null)]
 _Strings = Annotated[tuple[str, ...], pydantic.BeforeValidator(_none_for_null)]
-_PortNumber = Annotated[int, pydantic.Field(strict=True, ge=0, le=65535)]
+_PortNumber = Annotated[int, pydantic.Field(strict=True, ge=1, le=65535)]
 _PortReference = Annotated[int, pydantic.Field(strict=True)] | str
 
 
@@ -152,11 +150,6 @@ class Container(_View):
         return any(item["name"] == name for item in self.env)
 
     @cached_property
-    def programs(self) -> frozenset[str]:
-        """The words of command and arguments, without the folders before them."""
-        return frozenset(word.rpartition("/")[2] for word in self.words)
-
-    @cached_property
     def image_names(self) -> frozenset[str]:
         """The image's name without registry, tag and digest: its last part, and its last two (`tensorflow/serving`)."""
         parts = (self.image or "").partition("@")[0].split("/")
@@ -184,6 +177,12 @@ class OperatingSystem(_View):
     name: str | None = None
 
 
+class SecurityContext(_View):
+    """spec.securityContext."""
+
+    run_as_user: int | None = None
+
+
 class Spec(_View):
     """What is read of a pod's spec."""
 
@@ -191,7 +190,8 @@ class Spec(_View):
     init_containers: Annotated[tuple[Container, ...], pydantic.BeforeValidator(_none_for_null)] = ()
     host_network: bool | None = None
     restart_policy: str | None = None
-    termination_grace_period_seconds: int | None = None
+    termination_grace_period_seconds: Annotated[int | None, pydantic.Field(le=2**63 - 1)] = None
+    security_context: SecurityContext | None = None
     node_selector: _Texts = {}
     resources: Resources | None = None
     volumes: Annotated[tuple[Volume, ...], pydantic.BeforeValidator(_none_for_null)] = ()
@@ -214,8 +214,9 @@ class Pod(_View):
 
     @property
     def apps(self) -> tuple[Container, ...]:
-        """Regular containers that may be the app."""
-        return tuple(container for container in self.spec.containers if container.name not in INFRASTRUCTURE)
+        """Regular containers that may be the app: not those that webhooks of others are known to add."""
+        others = _INFRASTRUCTURE | (_OF_KSERVE if KSERVE_POD in self.metadata.labels else set())
+        return tuple(container for container in self.spec.containers if container.name not in others)
 
 
 def read(pod: model.Object) -> Pod:
@@ -223,13 +224,16 @@ def read(pod: model.Object) -> Pod:
 
     Raises `errors.Malformed`, which names the field and what is expected there.
     """
+    # Raised outside: an error that remembers pydantic's is never freed again.
     try:
         return Pod.model_validate(pod)
     except pydantic.ValidationError as error:
-        raise errors.Malformed("; ".join(_problem(detail) for detail in error.errors(include_url=False)[:5])) from None
+        problems = [_problem(detail) for detail in error.errors(include_url=False)[:5]]
+    raise errors.Malformed("; ".join(problems))
 
 
 def _problem(detail: Any) -> str:
-    where = ".".join(map(str, detail["loc"])) or "the pod"
-    message = detail["msg"].replace("Input should be", "must be")
-    return f"{where}: {message}, not {json.dumps(detail['input'], default=str)[:60]}"
+    """Type and place only: values may be secrets."""
+    where = ".".join(map(str, detail["loc"]))[:200] or "the pod"
+    message = detail["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    return f"{where}: {message}, not {type(detail['input']).__name__}"

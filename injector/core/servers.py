@@ -1,32 +1,47 @@
 """Model servers whose way of being told their port is known, so that they can be moved to another one.
 
-One row a server. What recognises it is deliberately narrow: a server taken for another would not start.
+One row a server. A server taken for another would not start, so what counts is the program that is run, not a word
+somewhere among its arguments; an image's name counts only where nothing else is run in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
 from dataclasses import dataclass
 
-from injector.core import edits, pods
+from injector.core import edits, invocations, pods
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
     """A kind of server.
 
-    `flags` and `variables` set its HTTP port, `default_port` is taken without them. `adds` is the flag that may be
-    appended where none is there, or the variable that may be added if it is no flag; empty: neither. `is_entrypoint`:
-    official images run the server itself, so a container without args may be given some.
+    It is recognised by `programs` (with one of `subcommands`, if there are any), by `images` whose entrypoint it is, by
+    `marks`: flags or variables that are its own. `flags` and `variables` set its HTTP port; `default_port` is taken
+    without them. `adds` is the one that may be added where none is there; empty: none. `files` are flags that name a
+    file in which a port may stand; with one of `elsewhere` it listens on no port at all.
     """
 
     title: str
     default_port: int
-    recognises: Callable[[pods.Container], bool]
+    programs: tuple[str, ...] = ()
+    subcommands: tuple[str, ...] = ()
+    images: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
     adds: str = ""
-    is_entrypoint: bool = False
+    files: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ()
+
+    def recognises(self, container: pods.Container) -> bool:
+        """Whether this server runs in the container, for certain."""
+        run = invocations.of(container)
+        if run.program in self.programs:
+            return not self.subcommands or run.subcommand in self.subcommands
+        if not run.program and not container.image_names.isdisjoint(self.images):
+            return True
+        return any(_is_there(mark, container) for mark in self.marks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,110 +60,113 @@ class PortSetting:
         return f"argument {self.name}" if self.is_flag else f"environment variable {self.name}"
 
 
-def _image(*names: str) -> Callable[[pods.Container], bool]:
-    """By the image's name."""
-    return lambda container: not container.image_names.isdisjoint(names)
-
-
-def _runs(*names: str) -> Callable[[pods.Container], bool]:
-    """By a program, or a Python module, among command and arguments."""
-    return lambda container: not container.programs.isdisjoint(names)
-
-
-def _has_flag(flag: str) -> Callable[[pods.Container], bool]:
-    return lambda container: next(edits.flag_values(list(container.words), flag), None) is not None
-
-
-def _has_variable(name: str) -> Callable[[pods.Container], bool]:
-    return lambda container: container.has_variable(name)
-
-
-def _any(*tests: Callable[[pods.Container], bool]) -> Callable[[pods.Container], bool]:
-    return lambda container: any(test(container) for test in tests)
-
-
-def _is_shell(container: pods.Container) -> bool:
-    return _runs("sh", "bash", "dash", "ash")(container)
-
-
 _KSERVE = tuple(
-    f"{prefix}{kind}server{build}"
+    f"{prefix}{kind}server"
     for kind in ("sklearn", "xgb", "lgb", "pmml", "paddle", "huggingface", "autogluon", "predictive")
     for prefix in ("", "kserve-")
-    for build in ("", "-gpu")
 )
 
 SERVERS = (
+    Server("Triton", 8000, programs=("tritonserver",), flags=("--http-port",), adds="--http-port"),
+    # The image's entrypoint says 8501; the program itself has no HTTP port unless it is told one.
     Server(
-        "Triton", 8000, _any(_runs("tritonserver"), _image("tritonserver", "kserve-tritonserver")),
-        flags=("--http-port",), adds="--http-port",
+        "TensorFlow Serving", 8501, images=("tensorflow/serving", "tensorflow-serving"),
+        flags=("--rest_api_port",), adds="--rest_api_port",
+    ),
+    Server("TensorFlow Serving", 8501, programs=("tensorflow_model_server",), flags=("--rest_api_port",)),
+    # No variable is added: a settings.json would overrule it.
+    Server(
+        "MLServer", 8080, programs=("mlserver",), subcommands=("start",), images=("mlserver",),
+        marks=("MLSERVER_HTTP_PORT",), variables=("MLSERVER_HTTP_PORT",),
     ),
     Server(
-        "TensorFlow Serving", 8501,
-        _any(_runs("tensorflow_model_server"), _image("tensorflow/serving", "tensorflow-serving")),
-        flags=("--rest_api_port",), adds="--rest_api_port", is_entrypoint=True,
+        "KServe's model server", 8080, programs=_KSERVE, images=_KSERVE, marks=("--http_port",),
+        flags=("--http_port",), adds="--http_port",
+    ),
+    Server("TorchServe", 8080, programs=("torchserve",), images=("torchserve", "torchserve-kfs")),
+    Server(
+        "vLLM", 8000, programs=("vllm",), subcommands=("serve",), images=("vllm-openai",),
+        flags=("--port",), adds="--port", files=("--config",), elsewhere=("--uds",),
     ),
     Server(
-        "MLServer", 8080, _any(_runs("mlserver"), _image("mlserver"), _has_variable("MLSERVER_HTTP_PORT")),
-        variables=("MLSERVER_HTTP_PORT",), adds="MLSERVER_HTTP_PORT",
+        "vLLM", 8000, programs=("vllm.entrypoints.openai.api_server",),
+        flags=("--port",), adds="--port", files=("--config",), elsewhere=("--uds",),
     ),
     Server(
-        "KServe's model server", 8080, _any(_has_flag("--http_port"), _image(*_KSERVE)),
-        flags=("--http_port",), adds="--http_port", is_entrypoint=True,
-    ),
-    Server("TorchServe", 8080, _any(_runs("torchserve"), _image("torchserve", "torchserve-kfs"))),
-    Server(
-        "vLLM", 8000, _any(_runs("vllm", "vllm.entrypoints.openai.api_server"), _image("vllm-openai")),
-        flags=("--port",), adds="--port", is_entrypoint=True,
-    ),
-    Server(
-        "carpool-predictor", 8080, _any(_runs("carpool-predictor"), _image("carpool-predictor")),
+        "carpool-predictor", 8080, programs=("carpool-predictor",), images=("carpool-predictor",),
         flags=("--port",), variables=("CARPOOL_PREDICTOR_PORT",), adds="CARPOOL_PREDICTOR_PORT",
     ),
-    Server("BentoML", 3000, _runs("bentoml"), flags=("--port", "-p"), variables=("BENTOML_PORT",), adds="BENTOML_PORT"),
-    Server("Gunicorn", 8000, _runs("gunicorn"), flags=("--bind", "-b")),
-    Server("Uvicorn", 8000, _runs("uvicorn"), flags=("--port",), variables=("UVICORN_PORT",), adds="UVICORN_PORT"),
-    Server("FastAPI", 8000, _runs("fastapi"), flags=("--port",)),
+    Server(
+        "BentoML", 3000, programs=("bentoml",), subcommands=("serve", "serve-http"), flags=("--port", "-p"),
+        variables=("BENTOML_PORT",), adds="BENTOML_PORT",
+    ),
+    Server("Gunicorn", 8000, programs=("gunicorn",), flags=("--bind", "-b"), variables=("PORT",)),
+    Server(
+        "Uvicorn", 8000, programs=("uvicorn",), flags=("--port",), variables=("UVICORN_PORT",), adds="UVICORN_PORT",
+        elsewhere=("--uds", "--fd"),
+    ),
+    Server("FastAPI", 8000, programs=("fastapi",), subcommands=("run", "dev"), flags=("--port",), adds="--port"),
 )  # fmt: skip
 """The first that recognises a container names it."""
 
 
 def recognise(container: pods.Container) -> Server | None:
-    """The server a container runs, or None. What a shell starts is not looked into."""
-    if _is_shell(container):
-        return None
+    """The server a container runs, or None."""
     return next((server for server in SERVERS if server.recognises(container)), None)
 
 
 def reads_port_variable(container: pods.Container) -> bool:
-    """Whether the app is told one of its declared ports by PORT, as twelve-factor apps are."""
-    value = container.variable("PORT") or ""
-    return any(value == str(port.container_port) for port in container.ports)
+    """Whether the app is told one of its declared ports by PORT, as twelve-factor apps are.
+
+    A shell that does not speak of PORT is not believed.
+    """
+    run, value = invocations.of(container), container.variable("PORT") or ""
+    is_heard = not run.is_shell or any(re.search(r"\$\{?PORT\b", word) for word in container.words)
+    return is_heard and any(value == str(port.container_port) for port in container.ports)
 
 
 def custom(flag: str | None, variable: str | None) -> Server:
-    """A server whose flag or variable the pod's owner named."""
-    names = [name for name in (flag, variable) if name]
-    return Server(
-        "the app", 8080, lambda _: True,
-        flags=(flag,) if flag else (), variables=(variable,) if variable else (), adds=names[0],
-    )  # fmt: skip
+    """A server whose flag or variable the pod's owner named; neither is ever added."""
+    return Server("the app", 0, flags=(flag,) if flag else (), variables=(variable,) if variable else ())
 
 
-TWELVE_FACTOR = Server("an app that reads PORT", 8080, reads_port_variable, variables=("PORT",))
+TWELVE_FACTOR = Server("an app that reads PORT", 8080, variables=("PORT",))
 
 
 def port_setting(server: Server, container: pods.Container) -> PortSetting | None:
     """Where this container's server is told its HTTP port; None if it cannot be told.
 
-    The last flag counts, as in the parsers of these servers, and flags win over variables.
+    The last flag counts, as in the parsers of these servers, and flags win over variables. A flag that refers to a
+    variable (`--port=$(PORT)`) is told by that variable.
     """
+    if any(_is_there(flag, container) for flag in server.elsewhere):
+        return None
     for flag in server.flags:
-        found = [edits.port_in(value) for _, value in edits.flag_values(list(container.words), flag)]
+        found = [value for _, _, value in edits.flag_values(container.words, flag)]
         if found:
-            return PortSetting(flag, found[-1], True) if found[-1] is not None else None
+            return _told(flag, found[-1], container)
     for name in server.variables:
         if container.has_variable(name):
             value = edits.port_in(container.variable(name) or "")
             return PortSetting(name, value, True) if value is not None else None
     return PortSetting(server.adds, server.default_port, False) if server.adds else None
+
+
+def _told(flag: str, value: str, container: pods.Container) -> PortSetting | None:
+    if invocations.of(container).is_shell:
+        return None
+    reference = re.fullmatch(r"(?:.*:)?\$\(([A-Za-z_][A-Za-z0-9_]*)\)", value)
+    name, number = (reference[1], container.variable(reference[1]) or "") if reference else (flag, value)
+    port = edits.port_in(number)
+    return None if port is None else PortSetting(name, port, True)
+
+
+def may_be_in_a_file(server: Server | None, container: pods.Container) -> bool:
+    """Whether a file that is not seen here may say another port than the default."""
+    return server is not None and any(_is_there(flag, container) for flag in server.files)
+
+
+def _is_there(name: str, container: pods.Container) -> bool:
+    if not name.startswith("-"):
+        return container.has_variable(name)
+    return any(word == name or word.startswith(name + "=") for word in container.words)

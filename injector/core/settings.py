@@ -20,7 +20,7 @@ _HOUR_MS = 3_600_000.0
 _LARGEST = 2**40
 # What the sidecar takes when it is told nothing.
 _BATCH_SIZE, _BODY_BYTES, _QUEUE_BYTES = 32, 64 * 2**20, 256 * 2**20
-_TIMEOUT, _WINDOW, _QUIET, _GRACE = 60.0, 500.0, 5.0, 25.0
+_TIMEOUT, _WINDOW = 60.0, 500.0
 # Headers of one message or one connection (sidecar.config); a batch has its own.
 _NOT_IN_A_KEY = {
     "host", "content-length", "content-encoding", "transfer-encoding", "connection", "keep-alive", "upgrade", "te",
@@ -189,9 +189,6 @@ class Settings(pydantic.BaseModel):
             )
         if self.max_batch_cost and self.instance_cost in (None, "none"):
             yield "carpool.dev/max-batch-cost needs carpool.dev/instance-cost bytes or length"
-        quiet, grace = _or(self.quiet_period, _QUIET), _or(self.grace_period, _GRACE)
-        if (self.quiet_period is not None or self.grace_period is not None) and quiet >= grace:
-            yield f"carpool.dev/quiet-period ({quiet:g}) must be shorter than carpool.dev/grace-period ({grace:g})"
 
         for name in ("cpu", "memory"):
             request, limit = getattr(self, f"resources_requests_{name}"), getattr(self, f"resources_limits_{name}")

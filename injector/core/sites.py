@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from injector.core import decision, model, pods, servers
+from injector.core import decision, model, pods, protocols, servers
 from injector.core.errors import Refusal
 from injector.core.settings import Settings
 
 _KSERVE_CONTAINERS = ("transformer-container", "kserve-container")
 _KSERVE_PORT = 8080  # constants.InferenceServiceDefaultHttpPort of kserve/kserve
-_HTTP_NAMES = ("http", "http1", "web", "rest", "user-port")
-_NOT_HTTP1 = ("grpc", "h2c", "http2")
+_HTTP_NAMES = ("http", "http1", "web", "rest", "api", "predict", "serving", "user")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +53,22 @@ def find(pod: pods.Pod, settings: Settings) -> Site:
     server = _server(container, settings)
     setting = servers.port_setting(server, container) if server is not None else None
     of_kserve = is_kserve(pod) or is_knative(pod)
-    port = _port(container, settings, setting, of_kserve)
-    entry = next((entry for entry in container.ports if entry.is_tcp and entry.container_port == port), None)
-    site = Site(container, port, entry, of_kserve, server, setting)
-    _check_protocol(site)
-    return site
+    port = _port(container, settings, server, setting, of_kserve)
+    entries = [entry for entry in container.ports if entry.is_tcp and entry.container_port == port]
+    if len(entries) > 1:
+        raise Refusal(
+            "ambiguous-port",
+            f"container {container.name!r} declares port {port} more than once",
+            "keep one of the declarations",
+        )
+    protocols.check(container, port)
+    return Site(container, port, entries[0] if entries else None, of_kserve, server, setting)
 
 
 def _container(pod: pods.Pod, settings: Settings) -> pods.Container:
     if settings.container is not None:
         chosen = pod.container(settings.container)
-        if chosen is None or chosen not in pod.apps:
+        if chosen is None or chosen.name == model.CONTAINER:
             names = ", ".join(app.name for app in pod.apps)
             raise Refusal(
                 "no-such-container", f"there is no app container {settings.container!r}", f"name one of: {names}"
@@ -78,9 +82,12 @@ def _container(pod: pods.Pod, settings: Settings) -> pods.Container:
 
 
 def _only(apps: Sequence[pods.Container]) -> pods.Container:
-    """The one app; of several the one that is a known server, or the one that declares a port."""
+    """The one app; of several the one that is a known server, or the one that declares a port for HTTP.
+
+    Not the one that declares any port: helpers (exporters, proxies for databases) do, where apps are careless.
+    """
     recognised = [app for app in apps if servers.recognise(app) is not None]
-    for candidates in (apps, recognised, [app for app in apps if any(port.is_tcp for port in app.ports)]):
+    for candidates in (apps, recognised, [app for app in apps if any(is_for_http(port) for port in app.ports)]):
         if len(candidates) == 1:
             return candidates[0]
     names = ", ".join(app.name for app in apps) or "none"
@@ -89,6 +96,11 @@ def _only(apps: Sequence[pods.Container]) -> pods.Container:
         f"it cannot be told which container is the app: {names}",
         f"name it in the annotation {model.PREFIX}container",
     )
+
+
+def is_for_http(entry: pods.Port) -> bool:
+    """Whether a port's name says that it speaks HTTP."""
+    return entry.is_tcp and (entry.name or "").partition("-")[0] in _HTTP_NAMES
 
 
 def _server(container: pods.Container, settings: Settings) -> servers.Server | None:
@@ -100,13 +112,22 @@ def _server(container: pods.Container, settings: Settings) -> servers.Server | N
     return known
 
 
-def _port(container: pods.Container, settings: Settings, setting: servers.PortSetting | None, of_kserve: bool) -> int:
+def _port(
+    container: pods.Container,
+    settings: Settings,
+    server: servers.Server | None,
+    setting: servers.PortSetting | None,
+    of_kserve: bool,
+) -> int:
     if settings.port is not None:
         return _chosen_port(container, settings.port)
     declared = [entry for entry in container.ports if entry.is_tcp]
     if of_kserve:  # KServe and Knative send to the first one
         return declared[0].container_port if declared else _KSERVE_PORT
-    if setting is not None and (not declared or setting.port in [entry.container_port for entry in declared]):
+    if setting is not None and setting.port in [entry.container_port for entry in declared]:
+        return setting.port
+    is_known = setting is not None and (setting.present or not servers.may_be_in_a_file(server, container))
+    if setting is not None and is_known and not declared:
         return setting.port
     return _declared_port(container, declared)
 
@@ -124,7 +145,7 @@ def _chosen_port(container: pods.Container, chosen: str) -> int:
 
 
 def _declared_port(container: pods.Container, declared: Sequence[pods.Port]) -> int:
-    by_name = [entry for entry in declared if (entry.name or "").partition("-")[0] in _HTTP_NAMES]
+    by_name = [entry for entry in declared if is_for_http(entry)]
     for candidates in (declared, by_name):
         if len(candidates) == 1:
             return candidates[0].container_port
@@ -140,21 +161,3 @@ def _declared_port(container: pods.Container, declared: Sequence[pods.Port]) -> 
         f"container {container.name!r} declares several ports ({ports}) and none is named http",
         f"set {model.PREFIX}port to the one for predictions",
     )
-
-
-def _check_protocol(site: Site) -> None:
-    name = (site.entry.name if site.entry else None) or ""
-    if name.partition("-")[0] in _NOT_HTTP1:
-        raise Refusal(
-            "not-http",
-            f"port {site.port} of container {site.container.name!r} is named {name!r}, so it speaks gRPC or HTTP/2",
-            f"Carpool batches HTTP/1.1: set {model.PREFIX}port to the port for it",
-        )
-    for handler in site.container.handlers:
-        action = handler.http_get
-        if action and action.scheme == "HTTPS" and site.container.number(action.port) == site.port:
-            raise Refusal(
-                "tls",
-                f"a probe says that port {site.port} of container {site.container.name!r} speaks HTTPS",
-                "let the app speak HTTP and end TLS in front of the pod (ingress or service mesh)",
-            )

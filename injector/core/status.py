@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import pydantic
 from pydantic import alias_generators
 
-from injector.core import errors, model, pod_annotations, pods, values
+from injector.core import errors, model, pod_annotations, pods
 
 _Port = Annotated[int, pydantic.Field(ge=1, le=65535)]
 
@@ -31,7 +31,7 @@ class Injected(pydantic.BaseModel):
     config: str
     takeover: model.Takeover
     native: bool
-    container: Annotated[str, pydantic.Field(pattern=f"^{values.DNS_LABEL}$")]
+    container: str
     app_port: _Port
     listen_port: _Port
     admin_port: _Port
@@ -53,7 +53,8 @@ def read(pod: pods.Pod) -> Injected | None:
         found = Injected.model_validate_json(text)
     except pydantic.ValidationError:
         return None
-    return found if pod.container(found.container) is not None else None
+    is_app = found.container != model.CONTAINER and pod.container(found.container) is not None
+    return found if is_app else None
 
 
 def refused(version: str, refusal: errors.Refusal) -> dict[str, Any]:

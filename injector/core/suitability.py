@@ -13,13 +13,13 @@ def skip_reason(pod: pods.Pod, components: str | None) -> str | None:
     """
     if "kubernetes.io/config.mirror" in pod.metadata.annotations:
         return "mirror-pod"
+    if not sites.is_kserve(pod):
+        return None
     if pod.container("worker-container") is not None:
         return "multi-node-worker"
     component = pod.metadata.labels.get(decision.COMPONENT)
     wanted = (components or "predictor").split(",")
-    if sites.is_kserve(pod) and component is not None and component not in wanted:
-        return "other-component"
-    return None
+    return "other-component" if component is not None and component not in wanted else None
 
 
 def check(pod: pods.Pod) -> None:

@@ -124,8 +124,15 @@ def _containers(predictor: Component) -> list[model.Object]:
     own = predictor.containers
     if predictor.runtime or not own:
         beside = [each for each in own if each.get("name") != _SERVING]
-        return [{"name": _SERVING, "args": ["--http_port=8080"]}, *beside]
+        return [{"name": _SERVING, **_told(predictor.annotations)}, *beside]
     return [{**own[0], "name": _SERVING}] if len(own) == 1 else own  # KServe renames a lone one
+
+
+def _told(annotations: Mapping[str, str]) -> model.Object:
+    """A server's port, in KServe's words or in those that the annotations name."""
+    flag = annotations.get(f"{model.PREFIX}app-port-arg", "--http_port")
+    variable = annotations.get(f"{model.PREFIX}app-port-env")
+    return {"args": [f"{flag}=8080"], "env": [{"name": variable, "value": "8080"}] if variable else []}
 
 
 def _agent(predictor: Component) -> dict[str, str]:

@@ -87,7 +87,9 @@ def test_a_channel_is_one_of_the_admins_images():
     [
         (None, []),
         (30, []),
-        (300, ["--quiet-period=5", "--grace-period=295"]),
+        (300, ["--grace-period=295"]),
+        (86_406, ["--grace-period=86400"]),
+        (10**9, ["--grace-period=86400"]),
         (10, ["--quiet-period=1.67", "--grace-period=5"]),
         (1, ["--quiet-period=0.167", "--grace-period=0.5"]),
         (0, ["--quiet-period=0.0667", "--grace-period=0.2"]),
@@ -98,9 +100,81 @@ def test_the_way_out_fits_into_the_pods_own_time_for_it(grace, flags):
     assert [flag for flag in sidecar(pod(**spec))["args"] if "period" in flag] == flags
 
 
-def test_a_way_out_that_is_annotated_is_kept():
-    found = sidecar(pod({"grace-period": "12"}, terminationGracePeriodSeconds=300))
-    assert [flag for flag in found["args"] if "period" in flag] == ["--grace-period=12"]
+@pytest.mark.parametrize(
+    ("annotations", "grace", "flags"),
+    [
+        ({"grace-period": "12"}, 300, ["--grace-period=12", "--quiet-period=4"]),
+        ({"quiet-period": "2"}, 120, ["--quiet-period=2", "--grace-period=115"]),
+        ({"quiet-period": "30"}, 120, ["--quiet-period=30", "--grace-period=115"]),
+        ({"quiet-period": "1", "grace-period": "2"}, 30, ["--quiet-period=1", "--grace-period=2"]),
+    ],
+)
+def test_a_period_that_is_annotated_is_kept_and_the_other_one_worked_out(annotations, grace, flags):
+    found = sidecar(pod(annotations, terminationGracePeriodSeconds=grace))
+    assert [flag for flag in found["args"] if "period" in flag] == flags
+
+
+@pytest.mark.parametrize(
+    ("annotations", "grace"),
+    [({"quiet-period": "20"}, 10), ({"quiet-period": "25"}, None), ({"grace-period": "0"}, 30)],
+)
+def test_a_quiet_period_that_does_not_fit_is_refused(annotations, grace):
+    spec = {} if grace is None else {"terminationGracePeriodSeconds": grace}
+    refusal = injection.inject(pod(annotations, **spec), Config(), NOWHERE, CLUSTER).refusal
+    assert refusal is not None
+    assert "-period: got " in str(refusal)
+
+
+def test_a_grace_period_longer_than_the_pods_is_told():
+    warnings = outcome(pod({"grace-period": "60"})).warnings
+    assert any("longer than terminationGracePeriodSeconds" in text for text in warnings)
+
+
+@pytest.mark.parametrize(("user", "ours"), [(0, 65532), (1000, None), (None, None)])
+def test_a_pod_of_root_does_not_make_the_sidecar_root(user, ours):
+    built = sidecar(pod(securityContext={} if user is None else {"runAsUser": user}))
+    assert built["securityContext"].get("runAsUser") == ours
+    assert built["securityContext"]["runAsNonRoot"] is True
+
+
+@pytest.mark.parametrize("proxy", ["istio-proxy", "linkerd-proxy"])
+def test_beside_a_mesh_proxy_that_starts_after_init_containers_the_sidecar_is_an_ordinary_container(proxy):
+    given = pod()
+    given["spec"]["containers"].append({"name": proxy, "image": proxy})
+    found = outcome(given)
+    assert found.plan.native is False
+    again = copy.deepcopy(outcome(pod()).pod)
+    again["spec"]["containers"].append({"name": proxy, "image": proxy})
+    assert outcome(again).pod["spec"].get("initContainers") is None
+
+
+def test_beside_a_native_mesh_proxy_the_sidecar_is_native():
+    assert outcome(pod(initContainers=[{"name": "istio-proxy", "restartPolicy": "Always"}])).plan.native
+
+
+def test_a_host_port_is_kept_by_an_ordinary_container():
+    found = outcome(pod(container={"ports": [{"containerPort": 8000, "hostPort": 80}]}))
+    assert found.plan.native is False
+    assert found.pod["spec"]["containers"][-1]["ports"][0]["hostPort"] == 80
+
+
+def test_a_native_sidecar_that_cannot_work_is_refused_where_it_was_asked_for():
+    given = pod({"sidecar-mode": "native"}, container={"ports": [{"containerPort": 8000, "hostPort": 80}]})
+    refusal = injection.inject(given, Config(), NOWHERE, CLUSTER).refusal
+    assert refusal.code == "no-native-sidecars"
+    assert "hostPort" in refusal.message
+
+
+def test_dollars_in_a_value_reach_the_sidecar_as_they_were_written():
+    args = sidecar(pod({"predictor-health-path": "/h?a=$(X)&b=$$"}))["args"]
+    assert args[-1] == "--predictor-health-path=/h?a=$$(X)&b=$$$$"
+
+
+@pytest.mark.parametrize("name", ["carpool-app", "carpool-admin", "carpool-http"])
+def test_a_port_with_one_of_our_names_is_refused(name):
+    ports = [{"containerPort": 8000}, {"containerPort": 8001, "name": name}]
+    refusal = injection.inject(pod(container={"ports": ports}), Config(), NOWHERE, CLUSTER).refusal
+    assert refusal.code == "name-taken"
 
 
 def test_being_asked_again_after_the_api_server_filled_in_defaults_changes_nothing():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 
 from injector.core import model
 from tests.injector import pod_rules, strategies
@@ -26,10 +26,11 @@ def test_injected_golden_cases_add_nothing_that_a_schema_does_not_know(case: cas
 
 
 @given(strategies.situations())
-def test_generated_pods_stay_valid(situation: strategies.Situation) -> None:
+def test_nothing_invalid_is_added_to_generated_pods(situation: strategies.Situation) -> None:
     version = NATIVE[0] if situation.capabilities.native_sidecars else CLASSIC[0]
-    assume(pod_rules.off_schema(situation.pod, version) == [])
-    assert pod_rules.off_schema(situation.inject().pod, version) == []
+    assert set(pod_rules.off_schema(situation.inject().pod, version)) <= set(
+        pod_rules.off_schema(situation.pod, version)
+    )
 
 
 @pytest.mark.parametrize("version", CLASSIC)

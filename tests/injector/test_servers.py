@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 
 from injector.core import injection, model, pods, servers
@@ -29,7 +31,6 @@ def refused(container, **annotations):
 
 
 RECOGNISED = {
-    "nvcr.io/nvidia/tritonserver:24.05-py3": "Triton",
     "docker.io/tensorflow/serving:2.16": "TensorFlow Serving",
     "tensorflow/serving@sha256:" + "0" * 64: "TensorFlow Serving",
     "seldonio/mlserver:1.5.0": "MLServer",
@@ -92,7 +93,6 @@ def test_a_flag_in_the_command_is_rewritten_there():
             "MLSERVER_HTTP_PORT",
             8080,
         ),
-        ({"image": "seldonio/mlserver:1"}, "MLSERVER_HTTP_PORT", 8080),
         ({"image": "carpool-predictor:1"}, "CARPOOL_PREDICTOR_PORT", 8080),
         ({"args": ["bentoml", "serve"]}, "BENTOML_PORT", 3000),
         ({"env": [{"name": "PORT", "value": "5000"}], "ports": [{"containerPort": 5000}]}, "PORT", 5000),
@@ -167,10 +167,108 @@ def test_two_sayings_about_the_port_that_differ_are_refused():
     assert "argument --port says 9000" in refusal.message
 
 
-def test_a_container_without_args_whose_image_is_no_entrypoint_is_not_given_any():
-    refusal = refused({"image": "nvcr.io/nvidia/tritonserver:1"})
-    assert refusal.code == "port-not-movable"
-    assert "--http-port=8000" in refusal.fix
+FOR_CERTAIN = {
+    "Uvicorn": ["uvicorn", "a:b"],
+    "Gunicorn": ["/usr/local/bin/gunicorn", "a:b"],
+    "Triton": ["/opt/nvidia/nvidia_entrypoint.sh", "tritonserver"],
+    "vLLM": ["python3", "-m", "vllm.entrypoints.openai.api_server"],
+    "BentoML": ["tini", "-g", "--", "bentoml", "serve"],
+    "FastAPI": ["uv", "run", "fastapi", "run", "main.py"],
+    "KServe's model server": ["python", "-u", "-m", "sklearnserver"],
+    "carpool-predictor": ["env", "A=b", "carpool-predictor"],
+}
+
+
+@pytest.mark.parametrize(("title", "command"), FOR_CERTAIN.items())
+def test_a_server_is_recognised_by_the_program_that_is_run(title, command):
+    assert servers.recognise(pods.Container(name="a", command=command)).title == title
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        {"args": ["lm_eval", "--model", "vllm"]},
+        {"command": ["python", "train.py", "--backend", "vllm"]},
+        {"command": ["vllm", "bench", "serve", "--port", "8000"]},
+        {"command": ["celery", "-A", "uvicorn", "worker"]},
+        {"command": ["exporter", "--target", "gunicorn", "--bind", "0.0.0.0:9999"]},
+        {"command": ["bentoml", "build"]},
+        {"command": ["mlserver", "infer"]},
+        {"command": ["sh", "-c", "uvicorn a:b"]},
+        {"command": ["/usr/bin/env", "zsh", "-c", "uvicorn a:b"]},
+        {"command": ["/entrypoint.sh", "uvicorn"]},
+        {"command": ["/scripts/start.sh"], "image": "vllm/vllm-openai:1"},
+        {"command": ["python3", "wrap.py"], "image": "vllm/vllm-openai:1"},
+        {"command": ["ray", "start"], "image": "vllm/vllm-openai:1"},
+        {"command": ["/run.sh"], "image": "tensorflow/serving"},
+        {"args": ["perf_analyzer", "-m", "x"], "image": "nvcr.io/nvidia/tritonserver:1-sdk"},
+    ],
+)
+def test_a_word_among_the_arguments_makes_no_server(container):
+    assert servers.recognise(pods.Container(name="a", **container)) is None
+
+
+def test_a_flag_that_refers_to_a_variable_is_moved_by_the_variable():
+    env = [{"name": "LISTEN", "value": "8000"}]
+    _, app = moved({"args": ["uvicorn", "a:b", "--port=$(LISTEN)"], "env": env, "ports": [{"containerPort": 8000}]})
+    assert app["args"][-1] == "--port=$(LISTEN)"
+    assert app["env"] == [{"name": "LISTEN", "value": "9083"}]
+
+
+def test_a_short_flag_joined_with_its_value_is_seen():
+    _, app = moved({"args": ["bentoml", "serve", "-p3000"]})
+    assert app["args"] == ["bentoml", "serve", "-p9083"]
+
+
+@pytest.mark.parametrize(
+    ("container", "annotations", "code"),
+    [
+        ({"args": ["vllm", "serve", "m", "--config", "/c.yaml"]}, {}, "no-port"),
+        ({"args": ["uvicorn", "a:b", "--uds", "/s"], "ports": [{"containerPort": 8000}]}, {}, "no-takeover"),
+        ({"args": ["uvicorn", "a:b", "--host", "127.0.0.1"]}, {}, "loopback-only"),
+        ({"args": ["gunicorn", "-b", "127.0.0.1:8000"]}, {}, "loopback-only"),
+        ({"args": ["uvicorn", "a:b", "--ssl-keyfile=k"]}, {}, "tls"),
+        ({"args": ["uvicorn", "a:b"], "ports": [{"containerPort": 8000, "name": "https"}]}, {}, "tls"),
+        ({"args": ["uvicorn", "a:b"], "readinessProbe": {"grpc": {"port": 8000}}}, {}, "not-http"),
+        ({"args": ["sh", "-c", "x --at 7000"], "ports": [{"containerPort": 7000}]}, {"app_port_arg": "--at"}, ""),
+        ({"args": ["x"], "ports": [{"containerPort": 7000}]}, {"app_port_env": "PATH"}, "no-takeover"),
+        ({"image": "mysql", "ports": [{"containerPort": 3306, "name": "mysql"}]}, {}, "no-takeover"),
+        ({"args": ["uvicorn", "a:b"], "ports": [{"containerPort": 8000}, {"containerPort": 8000, "name": "x"}]}, {},
+         "ambiguous-port"),
+        ({"args": ["uvicorn", "a:b", "--port=0"]}, {}, "no-port"),
+        ({"args": ["uvicorn", "a:b", "--port=99999"]}, {}, "no-port"),
+    ],
+)  # fmt: skip
+def test_what_would_not_be_reached_is_refused(container, annotations, code):
+    assert refused(container, **annotations).code == (code or "no-takeover")
+
+
+@pytest.mark.parametrize("helper", [{"name": "exporter", "ports": [{"containerPort": 9100, "name": "metrics"}]},
+                                    {"name": "cloud-sql-proxy", "ports": [{"containerPort": 5432}]}])  # fmt: skip
+def test_a_helper_that_declares_a_port_is_not_taken_for_the_app(helper):
+    given = pod({"image": "my/app"})
+    given["spec"]["containers"].append(helper)
+    assert injection.inject(given, Config(), NOWHERE, CLUSTER).refusal.code == "ambiguous-container"
+
+
+def test_a_port_in_a_variable_is_not_given_away():
+    outcome, _ = moved({"args": ["uvicorn", "a:b"], "env": [{"name": "METRICS_PORT", "value": "9083"}]})
+    assert outcome.plan.app_port == 9084
+
+
+def test_a_plain_pods_container_named_agent_may_be_the_app():
+    given = pod({"args": ["uvicorn", "a:b"]})
+    given["spec"]["containers"][0]["name"] = "agent"
+    assert injection.inject(given, Config(), NOWHERE, CLUSTER).plan.container == "agent"
+
+
+def test_the_pod_that_is_given_is_not_changed_when_another_way_is_taken():
+    first = injection.inject(pod({"args": ["uvicorn", "a:b"], "ports": [{"containerPort": 8000, "name": "http"}]}),
+                             Config(), NOWHERE, CLUSTER).pod  # fmt: skip
+    first["metadata"]["annotations"]["carpool.dev/takeover"] = "named-port"
+    kept = copy.deepcopy(first)
+    assert injection.inject(first, Config(), NOWHERE, CLUSTER).plan.takeover == "named-port"
+    assert first == kept
 
 
 def test_a_variable_that_comes_from_elsewhere_is_not_overwritten():

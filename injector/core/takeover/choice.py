@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from injector.core import model, pods, sites, status, suitability
@@ -48,9 +48,15 @@ def _automatic(asked: context.Context) -> str:
         return "kserve-agent"
     if site.server is not None and site.setting is not None:
         return "port-swap"
-    if not site.is_kserve and site.entry is not None and site.entry.name:
+    if not site.is_kserve and site.entry is not None and site.entry.name and _is_http(asked):
         return "named-port"
     raise _no_way(site)
+
+
+def _is_http(asked: context.Context) -> bool:
+    """Whether the port's name says so, or the pod's owner chose the port: mysql is a name, too."""
+    entry = asked.site.entry
+    return asked.settings.port is not None or (entry is not None and sites.is_for_http(entry))
 
 
 def _no_way(site: sites.Site) -> Refusal:
@@ -58,34 +64,34 @@ def _no_way(site: sites.Site) -> Refusal:
     why = "its server is not recognised"
     if site.server is not None:
         why = f"{site.server.title} is not told its port by a plain flag or variable of the container"
-    fix = (
-        f"{named_port.kserve_fix()}; or " if site.is_kserve else "give the port a name and target it by that name; or "
-    )
-    return Refusal(
-        "no-takeover", f"{where} cannot be taken over: {why}", fix + port_swap.how_to_tell().partition(";")[0]
-    )
+    by_name = "name the port http and let the Service target it by that name"
+    fixes = (named_port.kserve_fix() if site.is_kserve else by_name, port_swap.how_to_tell().partition(";")[0])
+    return Refusal("no-takeover", f"{where} cannot be taken over: {why}", "; or ".join(fixes))
 
 
 def _is_native(asked: context.Context, name: str) -> bool:
-    """Native where the cluster can, also where a Service must find our port by its name."""
+    """Native where nothing speaks against it. Raises `Refusal` where that was asked for all the same."""
     mode = _mode(asked)
-    able = asked.capabilities.native_sidecars
-    by_name = name == "named-port" or (name == "port-swap" and _has_name(asked.site.entry))
-    if mode == "native":
-        if not able:
-            raise Refusal(
-                "no-native-sidecars",
-                "the cluster has no native sidecars: they need Kubernetes 1.29 on the API server and all nodes",
-                "remove carpool.dev/sidecar-mode: native",
-            )
-        return True
-    return mode == "auto" and able and (asked.capabilities.native_named_ports or not by_name)
+    obstacle = next(_obstacles(asked, name), None)
+    if mode == "native" and obstacle is not None:
+        fix = "remove carpool.dev/sidecar-mode: native"
+        raise Refusal("no-native-sidecars", f"a native sidecar cannot work here: {obstacle}", fix)
+    return mode != "classic" and obstacle is None
+
+
+def _obstacles(asked: context.Context, name: str) -> Iterator[str]:
+    """What speaks for an ordinary container."""
+    entry = asked.site.entry if name in ("named-port", "port-swap") else None
+    if not asked.capabilities.native_sidecars:
+        yield "native sidecars need Kubernetes 1.29 on the API server and all nodes"
+    if any(container.name in pods.MESH_PROXIES for container in asked.pod.spec.containers):
+        yield "the mesh's proxy starts after init containers, so nothing could probe or reach the sidecar before"
+    if name == "port-swap" and entry is not None and entry.host_port:
+        yield "the kubelet opens a hostPort for ordinary containers only"
+    if entry is not None and entry.name and not asked.capabilities.native_named_ports:
+        yield "Services find a named port of a native sidecar from Kubernetes 1.32 on"
 
 
 def _mode(asked: context.Context) -> str:
     wanted = asked.settings.sidecar_mode or "auto"
     return asked.config.sidecar_mode if wanted == "auto" else wanted
-
-
-def _has_name(entry: pods.Port | None) -> bool:
-    return entry is not None and bool(entry.name)

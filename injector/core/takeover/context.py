@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from injector.core import edits, model, pods, sites
 from injector.core.config import Config
+from injector.core.errors import Refusal
 from injector.core.settings import Settings
 
 KSERVE_AGENT_PORT = 9081  # constants.InferenceServiceDefaultAgentPort of kserve/kserve
@@ -16,7 +17,7 @@ KSERVE_AGENT_PORT = 9081  # constants.InferenceServiceDefaultAgentPort of kserve
 _KNATIVE = (8008, 8012, 8013, 8022, 8112, KSERVE_AGENT_PORT, 9088, 9090, 9091)
 _MESHES = (4140, 4143, 4190, 4191, 15000, 15001, 15004, 15006, 15008, 15009, 15020, 15021, 15053, 15090)
 _RESERVED = frozenset((*_KNATIVE, *_MESHES))
-_FIRST_FREE = 9083
+_FIRST_FREE, _LAST = 9083, 65535
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +64,15 @@ class Ports:
     def take(self, wanted: int | None = None, may_be_agents: bool = False) -> int:
         """The wanted port where it is free, else the first free one from 9083 up.
 
-        `may_be_agents`: KServe's agent will not be there, so its port may be had.
+        `may_be_agents`: KServe's agent will not be there, so its port may be had. Raises `Refusal` if none is free.
         """
         blocked = self.used | self._taken
         reserved = _RESERVED - {KSERVE_AGENT_PORT} if may_be_agents else _RESERVED
         port = _FIRST_FREE if wanted is None or wanted in blocked | reserved else wanted
         while port in blocked | reserved:
             port += 1
+        if port > _LAST:
+            raise Refusal("no-free-port", f"the pod's containers use all ports from {_FIRST_FREE} up", "free some")
         self._taken.add(port)
         return port
 
@@ -82,6 +85,11 @@ def data_port(port: int) -> model.Object:
 DATA_PORT_NAME = "carpool-http"
 
 
+def _is_port(variable: model.Object) -> bool:
+    value = variable.get("value") or ""
+    return "PORT" in variable["name"] and value.isascii() and value.isdecimal() and len(value) <= 5
+
+
 def _used(pod: pods.Pod) -> Iterator[int]:
     for container in pod.all_containers:
         if container.name in pods.MIRRORED:
@@ -91,3 +99,4 @@ def _used(pod: pods.Pod) -> Iterator[int]:
         for handler in container.handlers:
             yield from (action.port for action in handler.actions if isinstance(action.port, int))
         yield from edits.ports_in_flags(container.words)
+        yield from (int(item["value"]) for item in container.env if _is_port(item))

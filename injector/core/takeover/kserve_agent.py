@@ -8,9 +8,10 @@ agent_injector.go of kserve/kserve).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from injector.core import decision, edits, model, pods, status
+from injector.core import decision, edits, model, pods, sites, status
 from injector.core.drafts import Draft
 from injector.core.errors import Refusal
 from injector.core.takeover import context
@@ -21,6 +22,7 @@ _LOGGER, _PULLER = _INTERNAL + "logger", _INTERNAL + "agent"
 # Flags of the agent, and whether their value is a word of its own as KServe writes them.
 _BATCHER_FLAGS = {"--enable-batcher": False, "--max-batchsize": True, "--max-latency": True}
 _PORT_FLAG = "--component-port"
+_KEPT = 64  # characters of the annotation that fit into the status
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,9 @@ class Agent:
 
 
 def find(pod: pods.Pod) -> Agent:
-    """What is known of the agent from the pod's annotations and containers."""
+    """What is known of the agent from the pod's annotations and containers; none in pods that are not KServe's."""
+    if not sites.is_kserve(pod):
+        return Agent(batches=False, logs=False, pulls=False, present=False)
     container = pod.container(AGENT)
     words = container.words if container else ()
     flags = {word.partition("=")[0] for word in words}
@@ -53,8 +57,13 @@ def find(pod: pods.Pod) -> Agent:
         batches=decision.BATCHER in annotations or "--enable-batcher" in flags,
         logs=_LOGGER in annotations or "--log-url" in flags,
         pulls=_PULLER in annotations or "--enable-puller" in flags,
-        present=container is not None and _PORT_FLAG in flags,
+        present=container is not None and passes_on(words),
     )
+
+
+def passes_on(words: Sequence[str]) -> bool:
+    """Whether these arguments are those of KServe's agent: it is told where to send."""
+    return any(word.partition("=")[0] == _PORT_FLAG for word in words)
 
 
 def plan(asked: context.Context, native: bool) -> model.Plan:
@@ -98,8 +107,13 @@ def _steps(agent: Agent, listen: int) -> tuple[str, ...]:
 def apply(draft: Draft, planned: model.Plan, asked: context.Context) -> context.Effects:
     """Take the batcher's place; an agent that stays sends to the sidecar."""
     detach(draft, find(asked.pod), planned.listen_port)
-    batcher = asked.pod.metadata.annotations.get(decision.BATCHER)
-    return context.Effects(context.data_port(planned.listen_port), batcher=batcher)
+    return context.Effects(context.data_port(planned.listen_port), batcher=batcher(asked.pod))
+
+
+def batcher(pod: pods.Pod) -> str | None:
+    """The annotation's value, to give it back one day; KServe looks at its presence only, so a long one is not kept."""
+    value = pod.metadata.annotations.get(decision.BATCHER)
+    return "true" if value is not None and len(value) > _KEPT else value
 
 
 def detach(draft: Draft, agent: Agent, listen: int) -> None:
@@ -112,9 +126,8 @@ def detach(draft: Draft, agent: Agent, listen: int) -> None:
         return
     container = draft.container(AGENT)
     container["args"] = edits.without_flags(container.get("args") or [], _BATCHER_FLAGS)
-    for at, _ in edits.flag_values(container["args"], _PORT_FLAG):
-        joined = container["args"][at].startswith(_PORT_FLAG + "=")
-        container["args"][at] = f"{_PORT_FLAG}={listen}" if joined else str(listen)
+    for at, before, _ in list(edits.flag_values(container["args"], _PORT_FLAG)):
+        container["args"][at] = f"{before}{listen}"
 
 
 def revert(draft: Draft, done: status.Injected) -> None:

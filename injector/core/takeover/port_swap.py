@@ -51,17 +51,6 @@ def _check(asked: context.Context) -> None:
             f"{where} is entered on {site.port}, but {site.server.title} listens on {site.setting.port} if not told",
             f"give it {site.setting} {site.port}, or set carpool.dev/port",
         )
-    if not site.setting.present and site.setting.is_flag and not site.container.args and not _is_program(asked):
-        raise Refusal(
-            "port-not-movable",
-            f"{where} has no args; adding {site.setting.name} would replace what its image runs",
-            f"write its args out, {site.setting.name}={site.port} among them",
-        )
-
-
-def _is_program(asked: context.Context) -> bool:
-    """Whether the image's entrypoint is the server itself, so that arguments are the server's."""
-    return bool(asked.site.container.command) or (asked.site.server is not None and asked.site.server.is_entrypoint)
 
 
 def how_to_tell() -> str:
@@ -87,7 +76,7 @@ def apply(draft: Draft, planned: model.Plan, asked: context.Context) -> context.
 
 def _tell(container: model.Object, name: str, is_flag: bool, present: bool, planned: model.Plan) -> None:
     if not is_flag:
-        edits.set_variable(container, name, str(planned.app_port))
+        edits.set_variable(container, name, edits.with_port(edits.variable(container, name) or "", planned.app_port))
     elif present:
         edits.change_flag_port(container, name, planned.listen_port, planned.app_port)
     else:
@@ -96,7 +85,7 @@ def _tell(container: model.Object, name: str, is_flag: bool, present: bool, plan
 
 def _move_entry(container: model.Object, planned: model.Plan) -> model.Object | None:
     for at, entry in enumerate(container.get("ports") or ()):
-        if entry["containerPort"] == planned.listen_port and entry.get("protocol", "TCP") == "TCP":
+        if entry["containerPort"] == planned.listen_port and entry.get("protocol") in (None, "", "TCP"):
             moved = {"name": edits.APP_PORT_NAME} if entry.get("name") else {}
             protocol = {"protocol": "TCP"} if "protocol" in entry else {}
             container["ports"][at] = {**moved, "containerPort": planned.app_port, **protocol}
@@ -125,7 +114,7 @@ def _restore_entry(container: model.Object, done: status.Injected, own: model.Ob
     for at, entry in enumerate(container.get("ports") or ()):
         if own is not None and entry.get("containerPort") == done.app_port:
             named = own.get("name") != context.DATA_PORT_NAME
-            container["ports"][at] = own if named else {key: own[key] for key in own if key != "name"}
+            container["ports"][at] = {key: value for key, value in own.items() if named or key != "name"}
 
 
 def _untell(container: model.Object, done: status.Injected) -> None:
@@ -138,5 +127,7 @@ def _untell(container: model.Object, done: status.Injected) -> None:
         edits.remove_variable(container, done.told_by)
     elif is_flag:
         edits.change_flag_port(container, done.told_by, done.app_port, done.listen_port)
-    elif edits.variable(container, done.told_by) == str(done.app_port):
-        edits.set_variable(container, done.told_by, str(done.listen_port))
+    else:
+        value = edits.variable(container, done.told_by) or ""
+        if edits.port_in(value) == done.app_port:
+            edits.set_variable(container, done.told_by, edits.with_port(value, done.listen_port))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 
-from injector.core import decision, edits, model, pods, status
+from injector.core import edits, model, pods, status
 from injector.core.drafts import Draft
 from injector.core.errors import Refusal
 from injector.core.takeover import context, kserve_agent
@@ -50,16 +50,19 @@ def apply(draft: Draft, planned: model.Plan, asked: context.Context) -> context.
         edits.set_variable(queue, PROBE, _ask_sidecar(planned.admin_port, probe))
     if behind_agent:
         _align(draft.container(kserve_agent.AGENT), planned)
-    batcher = asked.pod.metadata.annotations.get(decision.BATCHER)
+    batcher = kserve_agent.batcher(asked.pod)
     return context.Effects(context.data_port(planned.listen_port), readiness=probe, batcher=batcher)
 
 
 def _probe(text: str | None) -> str | None:
-    """The probe's text, if it is one: a sidecar does not start with anything else."""
+    """The probe's text, if it is one a sidecar can make: it does not start with anything else, exec probes included."""
     try:
-        return text if text and isinstance(json.loads(text), dict | list) else None
+        found = json.loads(text or "null")
     except (ValueError, RecursionError):
         return None
+    probes = found if isinstance(found, list) else [found]
+    is_usable = all(isinstance(probe, dict) and probe and not probe.get("exec") for probe in probes)
+    return text if probes and is_usable else None
 
 
 def _ask_sidecar(admin_port: int, instead_of: str) -> str:
@@ -95,7 +98,10 @@ def revert(draft: Draft, done: status.Injected) -> None:
 
 
 def _is_agents(draft: Draft, done: status.Injected) -> bool:
-    return draft.has(kserve_agent.AGENT) and done.listen_port == context.KSERVE_AGENT_PORT
+    """Whether USER_PORT means an agent that stays, which happens to be where a sidecar would listen as well."""
+    agents = (item for item in draft.pod["spec"]["containers"] if item.get("name") == kserve_agent.AGENT)
+    passes_on = any(kserve_agent.passes_on(agent.get("args") or ()) for agent in agents)
+    return passes_on and done.listen_port == context.KSERVE_AGENT_PORT
 
 
 def concurrency(pod: pods.Pod) -> int:

@@ -1,0 +1,190 @@
+"""Which container is the app and on which of its ports predictions enter, where a pod leaves room for doubt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from injector.core import errors, injection, model, pods, servers, sites
+from injector.core.config import Config
+from injector.core.settings import Settings
+from tests.injector import pods as sample_pods
+
+Object = dict[str, Any]
+
+UVICORN = {"name": "server", "args": ["uvicorn", "a:b", "--port=8000"]}
+UNKNOWN = {"name": "server", "image": "acme/scorer:1"}
+
+
+def pod(*containers: Object, **settings: str) -> Object:
+    annotations = {f"carpool.dev/{key.replace('_', '-')}": value for key, value in settings.items()}
+    return {
+        "metadata": {"labels": {"carpool.dev/inject": "true"}, "annotations": annotations},
+        "spec": {"containers": list(containers)},
+    }
+
+
+def site(given: Object, **settings: str) -> sites.Site:
+    return sites.find(pods.read(given), Settings.model_validate({k.replace("_", "-"): v for k, v in settings.items()}))
+
+
+def injected(given: Object, namespace: model.Namespace | None = None) -> model.Outcome:
+    return injection.inject(given, Config(), namespace or model.Namespace("ml"), model.Capabilities())
+
+
+def refusal(given: Object) -> errors.Refusal:
+    outcome = injected(given)
+    assert outcome.refusal is not None, outcome.plan
+    return outcome.refusal
+
+
+# --- The container
+
+
+def test_a_recognised_server_is_the_app_rather_than_the_only_one_that_declares_a_port():
+    found = site(pod({"name": "exporter", "ports": [{"containerPort": 9100}]}, UVICORN))
+    assert (found.container.name, found.port) == ("server", 8000)
+
+
+def test_a_recognised_server_next_to_a_database_makes_the_pod_a_predictor():
+    both = {"spec": {"containers": [UVICORN, {"name": "cache", "image": "redis:7"}]}}
+    outcome = injected(both, model.Namespace("ml", {"carpool.dev/inject": "enabled"}))
+    assert outcome.result == "injected"
+
+
+# --- The port
+
+
+@pytest.mark.parametrize("name", ["http", "http1", "web", "rest", "http-predict", "web-api"])
+def test_of_several_ports_the_one_named_for_http_is_meant(name):
+    ports = [{"containerPort": 9100, "name": "metrics"}, {"containerPort": 7000, "name": name}]
+    assert site(pod({**UNKNOWN, "ports": ports})).port == 7000
+
+
+@pytest.mark.parametrize("name", ["metrics", "httpx", None])
+def test_of_several_ports_none_of_which_is_named_for_http_none_is_guessed(name):
+    ports = [{"containerPort": 9100}, {"containerPort": 7000, **({"name": name} if name else {})}]
+    assert refusal(pod({**UNKNOWN, "ports": ports})).code == "ambiguous-port"
+
+
+def test_a_udp_port_of_the_same_number_is_not_the_one_whose_name_moves():
+    ports = [
+        {"containerPort": 7000, "protocol": "UDP", "name": "gossip"},
+        {"containerPort": 7000, "protocol": "TCP", "name": "http"},
+    ]
+    outcome = injected(pod({**UNKNOWN, "ports": ports}))
+    assert outcome.plan is not None
+    assert outcome.plan.takeover == "named-port"
+    assert [port["name"] for port in outcome.pod["spec"]["containers"][0]["ports"]] == ["gossip", "carpool-app"]
+    assert outcome.pod["spec"]["initContainers"][0]["ports"][0]["name"] == "http"
+
+
+@pytest.mark.parametrize("name", ["grpc", "h2c", "http2", "grpc-predict", "http2-web"])
+def test_a_port_named_for_another_protocol_is_refused(name):
+    refused = refusal(pod({**UNKNOWN, "ports": [{"containerPort": 7000, "name": name}]}))
+    assert refused.code == "not-http"
+    assert name in refused.message
+
+
+def test_a_port_that_is_probed_by_https_is_refused_whether_the_probe_says_its_number_or_its_name():
+    for port in (7000, "http"):
+        container = {
+            **UNKNOWN,
+            "ports": [{"containerPort": 7000, "name": "http"}],
+            "readinessProbe": {"httpGet": {"port": port, "scheme": "HTTPS"}},
+        }
+        assert refusal(pod(container)).code == "tls"
+
+
+def test_a_probe_by_https_of_another_port_says_nothing_about_this_one():
+    probe = {"httpGet": {"port": 7443, "scheme": "HTTPS"}}
+    outcome = injected(pod({**UVICORN, "ports": [{"containerPort": 8000}], "livenessProbe": probe}))
+    assert outcome.result == "injected"
+
+
+def test_a_knative_pod_that_is_not_kserves_is_entered_by_number_so_moving_a_name_is_refused():
+    given = sample_pods.knative(sample_pods.custom(), annotations={"carpool.dev/takeover": "named-port"})
+    del given["metadata"]["labels"][sample_pods.ISVC]
+    assert refusal(given).code == "no-takeover"
+
+
+# --- How the server is told its port
+
+
+def server_of(container: Object, **settings: str) -> tuple[str, str, int]:
+    found = site(pod({"name": "server", **container}), **settings)
+    assert found.server is not None
+    assert found.setting is not None
+    return found.server.title, str(found.setting), found.port
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash", "dash", "ash", "/bin/sh"])
+def test_what_a_shell_starts_is_not_looked_into(shell):
+    assert servers.recognise(pods.Container(name="a", command=(shell, "-c"), args=("uvicorn",))) is None
+
+
+@pytest.mark.parametrize(
+    ("image", "title"),
+    [
+        ("kserve/kserve-sklearnserver:v1", "KServe's model server"),
+        ("kserve/lgbserver", "KServe's model server"),
+        ("acme/tensorflow-serving:1", "TensorFlow Serving"),
+        ("pytorch/torchserve:1", "TorchServe"),
+    ],
+)
+def test_the_images_of_a_server_are_known_by_all_their_names(image, title):
+    found = servers.recognise(pods.Container(name="a", image=image))
+    assert found is not None
+    assert found.title == title
+
+
+@pytest.mark.parametrize(
+    ("container", "expected"),
+    [
+        ({"args": ["uvicorn", "a:b", "--port=1", "--port", "8000"]}, ("Uvicorn", "argument --port", 8000)),
+        ({"args": ["uvicorn", "a:b"]}, ("Uvicorn", "environment variable UVICORN_PORT", 8000)),
+        ({"args": ["bentoml", "serve", "-p", "5000"]}, ("BentoML", "argument -p", 5000)),
+        ({"args": ["gunicorn", "-b", ":5000"]}, ("Gunicorn", "argument -b", 5000)),
+        ({"args": ["fastapi", "run", "--port", "5000"]}, ("FastAPI", "argument --port", 5000)),
+        ({"image": "vllm/vllm-openai:1"}, ("vLLM", "argument --port", 8000)),
+        ({"image": "kserve/huggingfaceserver:1"}, ("KServe's model server", "argument --http_port", 8080)),
+        (
+            {"image": "acme/own:1", "env": [{"name": "MLSERVER_HTTP_PORT", "value": "5000"}]},
+            ("MLServer", "environment variable MLSERVER_HTTP_PORT", 5000),
+        ),
+        (
+            {"args": ["uvicorn", "a:b", "--port=8000"], "env": [{"name": "UVICORN_PORT", "value": "1"}]},
+            ("Uvicorn", "argument --port", 8000),
+        ),
+        (
+            {
+                "args": ["uvicorn", "a:b", "--port=8000"],
+                "env": [{"name": "PORT", "value": "8000"}],
+                "ports": [{"containerPort": 8000}],
+            },
+            ("Uvicorn", "argument --port", 8000),
+        ),
+    ],
+)
+def test_each_server_is_told_its_port_in_its_own_way(container, expected):
+    assert server_of(container) == expected
+
+
+@pytest.mark.parametrize("image", ["vllm/vllm-openai:1", "kserve/huggingfaceserver:1", "tensorflow/serving:2"])
+def test_an_image_that_is_its_server_is_given_arguments_where_it_has_none(image):
+    outcome = injected(pod({"name": "server", "image": image}))
+    assert outcome.plan is not None, outcome.refusal
+    assert outcome.plan.takeover == "port-swap"
+    assert len(outcome.pod["spec"]["containers"][0]["args"]) == 1
+
+
+def test_a_variable_port_that_is_none_of_the_declared_ports_does_not_tell_the_app_its_port():
+    container = {
+        **UNKNOWN,
+        "env": [{"name": "PORT", "value": "9000"}],
+        "ports": [{"containerPort": 7000, "name": "http"}],
+    }
+    outcome = injected(pod(container))
+    assert outcome.plan is not None
+    assert outcome.plan.takeover == "named-port"
