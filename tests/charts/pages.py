@@ -1,0 +1,124 @@
+"""What is made from the chart: its README, and manifests/install.yaml. `python -m tests.charts` writes them.
+
+The README's table of values is made from values.yaml: a comment stands above each key that has a value, and a line
+`## Title` opens a section. A key without a comment is an error.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from ruamel.yaml import YAML
+
+from injector.core import model, pod_annotations
+from tests.charts import helm
+
+SCHEMA = helm.CHART / "values.schema.json"
+README = helm.CHART / "README.md"
+INSTALL = helm.ROOT / "manifests" / "install.yaml"
+_BEGIN, _END = "<!-- values: made by python -m tests.charts -->", "<!-- end -->"
+_KEY = re.compile(r"( *)([A-Za-z]+):(?: |$)")
+# Helm's own bookkeeping, untrue where kubectl applies the file.
+_HELMS = re.compile(r"(?m)^ +(app\.kubernetes\.io/managed-by: Helm|helm\.sh/chart: .*)\n")
+# The first of the names brings its indentation.
+_SETTINGS = re.compile(r'("defaults": \{\s+"type": "object",\s+"propertyNames": \{\s+"enum": \[(\s+))[^\]]*?(\s+\])')
+_HEADER = """\
+# What `helm template` makes of the chart's defaults, for those who install without Helm:
+#
+#   kubectl apply --server-side -f install.yaml
+#
+# Made by python -m tests.charts. Images are named without a registry: name yours (kustomize, sed) where nodes pull.
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: carpool-system
+  labels:
+    pod-security.kubernetes.io/enforce: restricted
+"""
+
+
+class Value(NamedTuple):
+    """A value that can be set: its path, its default, what it means, and the section it is in."""
+
+    path: str
+    default: Any
+    meaning: str
+    section: str
+
+
+class Undocumented(Exception):
+    """A key in values.yaml that no comment stands above."""
+
+
+def values() -> list[Value]:
+    """Every value, in the order of the file. Raises Undocumented."""
+    text = (helm.CHART / "values.yaml").read_text()
+    defaults = YAML(typ="safe", pure=True).load(text)
+    return list(_values(text.splitlines(), defaults))
+
+
+def _values(lines: list[str], defaults: Any) -> Iterator[Value]:
+    section, comment, parents = "", [], []  # type: ignore[var-annotated]
+    for line in lines:
+        stripped = line.strip()
+        key = _KEY.match(line)
+        if stripped.startswith("## "):
+            section, comment = stripped[3:], []
+        elif stripped.startswith("#"):
+            comment.append(stripped.lstrip("# "))
+        elif not stripped:
+            comment = []
+        elif key:
+            path = [*parents[: len(key[1]) // 2], key[2]]
+            default = _at(defaults, path)
+            if comment:
+                yield Value(".".join(path), default, " ".join(comment), section)
+            elif not isinstance(default, dict):
+                raise Undocumented(f"values.yaml: {'.'.join(path)} has no comment above it")
+            parents, comment = path, []
+
+
+def _at(values: Any, path: list[str]) -> Any:
+    for key in path:
+        values = values[key]
+    return values
+
+
+def table() -> str:
+    """The README's tables of values, one for each section. What has parts is told by its parts."""
+    found = values()
+    lines: list[str] = []
+    section = ""
+    for each in found:
+        if each.section != section:
+            section = each.section
+            lines += ["", f"### {section}", "", "| value | default | meaning |", "|---|---|---|"]
+        if isinstance(each.default, dict) and any(other.path.startswith(f"{each.path}.") for other in found):
+            lines.append(f"| `{each.path}` | | {_cell(each.meaning)} |")
+        else:
+            lines.append(f"| `{each.path}` | `{json.dumps(each.default)}` | {_cell(each.meaning)} |")
+    return "\n".join(lines[1:])
+
+
+def readme(page: str) -> str:
+    """The page with its tables brought up to date."""
+    made = f"{_BEGIN}\n{table()}\n{_END}"
+    return re.sub(f"{re.escape(_BEGIN)}.*?{re.escape(_END)}", lambda _: made, page, flags=re.DOTALL)
+
+
+def schema(text: str) -> str:
+    """values.schema.json with the settings that config.defaults may name brought up to date."""
+    names = sorted(key.removeprefix(model.PREFIX) for key in pod_annotations.KNOWN)
+    return _SETTINGS.sub(lambda found: f"{found[1]}{f',{found[2]}'.join(map(json.dumps, names))}{found[3]}", text)
+
+
+def install() -> str:
+    """The text of manifests/install.yaml. Raises what `helm.template` does."""
+    return _HEADER + _HELMS.sub("", helm.template("--skip-tests")).replace("\n\n---", "\n---")
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "/")

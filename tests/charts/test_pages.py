@@ -1,0 +1,60 @@
+"""What is made from the chart is up to date: its README, and the manifest for those without Helm."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import injector
+from injector.commands import check
+from tests.charts import helm, objects, pages
+
+
+def test_the_readme_tells_every_value_as_it_is() -> None:
+    page = pages.README.read_text()
+    assert pages.readme(page) == page, "run: python -m tests.charts"
+    assert all(f"| `{value.path}` |" in page for value in pages.values())
+
+
+def test_every_value_has_a_meaning() -> None:
+    assert [value.path for value in pages.values() if not value.meaning.endswith((".", ")"))] == []
+
+
+def test_links_of_the_readme_lead_somewhere() -> None:
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)\)", pages.README.read_text())
+    assert targets
+    assert [target for target in targets if not (helm.CHART / target).exists()] == []
+
+
+def test_the_install_manifest_is_what_the_chart_makes() -> None:
+    assert pages.INSTALL.read_text() == pages.install(), "run: python -m tests.charts"
+
+
+def test_the_install_manifest_begins_with_the_namespace_and_has_no_tests() -> None:
+    things = objects.parse(pages.INSTALL.read_text())
+    assert (things[0]["kind"], things[0]["metadata"]["name"]) == ("Namespace", helm.NAMESPACE)
+    assert not any(objects.is_test(thing) for thing in things)
+    assert {thing["metadata"].get("namespace", helm.NAMESPACE) for thing in things} == {helm.NAMESPACE}
+
+
+@pytest.fixture(scope="module")
+def notes() -> str:
+    # `install --dry-run=client` renders the notes, and asks no cluster.
+    return helm.run(
+        "install", helm.RELEASE, str(helm.CHART), "--namespace", "ns", "--dry-run=client", "--hide-notes=false"
+    )
+
+
+def test_the_notes_name_commands_with_flags_that_exist(notes: str) -> None:
+    said = notes.partition("NOTES:")[2]
+    assert "helm -n ns test carpool" in said
+    assert "rollout status deployment/carpool-injector" in said
+    words = said.rpartition("carpool-injector check ")[2].replace("\\\n", " ").split()
+    given = check.command.make_context("check", words).params
+    assert (given["namespace"], given["mutating"]) == ("ns", "zz-carpool-injector")
+
+
+def test_the_version_of_the_chart_is_that_of_the_project() -> None:
+    (chart,) = objects.parse((helm.CHART / "Chart.yaml").read_text())
+    assert {chart["version"], chart["appVersion"]} == {injector.__version__}

@@ -1,0 +1,113 @@
+"""Who may do what: the rights that were tried on a real API server, by name where a name is known, and no more."""
+
+from __future__ import annotations
+
+import pytest
+from ruamel.yaml import YAML
+
+from tests.charts import helm, objects
+
+ACCESS = helm.ROOT / "e2e" / "injector" / "access.yaml"
+Right = tuple[str, str, str, str, str]
+# Granted there for both at once; nothing asks for one node, or watches them.
+NOT_ASKED_FOR = {("", "", "nodes", "", "get"), ("", "", "nodes", "", "watch")}
+
+
+def rights(things: list[objects.Object], account: str) -> set[Right]:
+    """What an account may do: namespace ("" for all), group, resource, name ("" for any), verb."""
+    found: set[Right] = set()
+    for binding in things:
+        if binding["kind"] not in ("RoleBinding", "ClusterRoleBinding"):
+            continue
+        if account not in {subject["name"] for subject in binding["subjects"]}:
+            continue
+        namespace = binding["metadata"].get("namespace", "")
+        role = next(
+            each
+            for each in objects.of_kind(things, binding["roleRef"]["kind"])
+            if each["metadata"]["name"] == binding["roleRef"]["name"]
+            and each["metadata"].get("namespace", "") == namespace
+        )
+        found |= {
+            (namespace, group, resource, name, verb)
+            for rule in role["rules"]
+            for group in rule["apiGroups"]
+            for resource in rule["resources"]
+            for name in rule.get("resourceNames", [""])
+            for verb in rule["verbs"]
+        }
+    return found
+
+
+def injectors(*more: str) -> set[Right]:
+    return rights(objects.rendered(*more), "carpool-injector")
+
+
+def test_the_injector_may_do_what_was_tried_and_nothing_else() -> None:
+    if not ACCESS.exists():
+        pytest.skip("the end-to-end tests are not part of this tree")
+    tried = rights(list(YAML(typ="safe", pure=True).load_all(ACCESS.read_text())), "carpool-injector")
+    assert injectors("--set", "webhook.namePrefix=") == tried - NOT_ASKED_FOR
+
+
+def test_secrets_and_webhooks_are_granted_by_name() -> None:
+    named = {(resource, name, verb) for _, _, resource, name, verb in injectors() if name or verb != "create"}
+    assert {each for each in named if each[0] in ("secrets", "mutatingwebhookconfigurations")} == {
+        ("secrets", "carpool-injector-certificates", "get"),
+        ("secrets", "carpool-injector-certificates", "patch"),
+        ("mutatingwebhookconfigurations", "zz-carpool-injector", "get"),
+        ("mutatingwebhookconfigurations", "zz-carpool-injector", "patch"),
+    }
+
+
+@pytest.mark.parametrize("name", ["cert-manager", "issuer", "existing-secret"])
+def test_certificates_of_others_need_no_rights_at_all(name: str) -> None:
+    resources = {resource for _, _, resource, _, _ in rights(objects.scenario(name), "carpool-injector")}
+    assert resources == {"namespaces", "nodes", "events"}
+
+
+def test_without_events_none_may_be_written() -> None:
+    assert "events" not in {resource for _, _, resource, _, _ in injectors("--set", "events=false")}
+
+
+@pytest.mark.parametrize("name", objects.SCENARIOS)
+def test_nobody_may_do_everything_or_read_all_secrets(name: str) -> None:
+    for account in ("carpool-injector", "carpool-check", "team-a-injector", "team-a-check"):
+        found = rights(objects.scenario(name), account)
+        assert not {each for each in found if "*" in each[1:]}
+        assert not {each for each in found if each[2] == "secrets" and not each[3] and each[4] != "create"}
+        assert not {each for each in found if each[2] == "secrets" and not each[0]}
+
+
+def test_the_check_may_look_at_what_it_tells_about() -> None:
+    assert rights(objects.rendered(), "carpool-check") == {
+        ("", "", "nodes", "", "list"),
+        ("", "", "pods", "", "list"),
+        ("", "", "configmaps", "inferenceservice-config", "get"),
+        ("", "admissionregistration.k8s.io", "mutatingwebhookconfigurations", "zz-carpool-injector", "get"),
+        (
+            "", "admissionregistration.k8s.io", "mutatingwebhookconfigurations",
+            "inferenceservice.serving.kserve.io", "get",
+        ),
+        ("", "admissionregistration.k8s.io", "validatingwebhookconfigurations", "carpool-injector", "get"),
+        (helm.NAMESPACE, "discovery.k8s.io", "endpointslices", "", "list"),
+        (helm.NAMESPACE, "", "secrets", "carpool-injector-certificates", "get"),
+        ("default", "", "pods", "", "create"),
+    }  # fmt: skip
+
+
+def test_the_rights_of_the_check_are_there_while_it_runs_only() -> None:
+    standing = objects.installed(objects.rendered())
+    assert rights(standing, "carpool-check") == set()
+
+
+def test_an_account_of_others_is_bound_and_none_is_made() -> None:
+    things = objects.installed(objects.rendered("--set", "serviceAccount.create=false,serviceAccount.name=mine"))
+    assert objects.of_kind(things, "ServiceAccount") == []
+    assert rights(things, "mine")
+    assert objects.one(things, "Deployment")["spec"]["template"]["spec"]["serviceAccountName"] == "mine"
+
+
+def test_without_rbac_none_is_made() -> None:
+    kinds = {thing["kind"] for thing in objects.installed(objects.scenario("small"))}
+    assert not kinds & {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "ServiceAccount"}

@@ -1,0 +1,161 @@
+"""What can be set: the configuration one to one, every key described, and what is wrong refused in words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema
+import pytest
+from ruamel.yaml import YAML
+
+from injector.core import config, pod_annotations
+from injector.core import model as injector_model
+from tests.charts import flags, helm, objects, pages
+
+DEFAULTS = YAML(typ="safe", pure=True).load((helm.CHART / "values.yaml").read_text())
+SCHEMA = json.loads((helm.CHART / "values.schema.json").read_text())
+FORM = dict[str, Any]
+
+
+def forms(schema: Any, where: str = "$") -> Iterator[tuple[str, FORM]]:
+    """Every schema in the schema that describes an object."""
+    if isinstance(schema, dict):
+        if "object" in str(schema.get("type", "")):
+            yield where, schema
+        for key, value in schema.items():
+            yield from forms(value, f"{where}.{key}")
+    elif isinstance(schema, list):
+        for index, value in enumerate(schema):
+            yield from forms(value, f"{where}[{index}]")
+
+
+def resolved(schema: FORM) -> FORM:
+    name = schema.get("$ref", "").removeprefix("#/definitions/")
+    found: FORM = SCHEMA["definitions"][name] if name else schema
+    return found
+
+
+def test_the_configuration_is_the_injectors_one_to_one() -> None:
+    assert DEFAULTS["config"] == config.Config().model_dump(by_alias=True)
+
+
+def test_defaults_of_the_chart_are_those_of_the_flags() -> None:
+    chosen = flags.serve_options(objects.container(objects.rendered("--set", "webhook.namePrefix=,logFormat=auto")))
+    assert chosen == type(chosen)(config="/etc/carpool/config.yaml")
+
+
+def test_the_schema_is_one_and_the_defaults_follow_it() -> None:
+    # Of a draft that Helm 3 understands as well.
+    jsonschema.Draft7Validator.check_schema(SCHEMA)
+    assert list(jsonschema.Draft7Validator(SCHEMA).iter_errors(DEFAULTS)) == []
+
+
+def test_no_object_takes_keys_that_nobody_described() -> None:
+    # What is Kubernetes' own (and `global`, which Helm puts in) is for others to check.
+    theirs = {
+        "$.properties.affinity.properties", "$.properties.networkPolicy", "$.properties.global",
+        "$.properties.topologySpreadConstraints.items.properties.labelSelector",
+    }  # fmt: skip
+    open_ones = [where for where, form in forms(SCHEMA) if "additionalProperties" not in form]
+    assert [where for where in open_ones if not any(where.startswith(each) for each in theirs)] == []
+
+
+@pytest.mark.parametrize("path", [each.path for each in pages.values()])
+def test_every_value_is_in_the_schema(path: str) -> None:
+    form = SCHEMA
+    for key in path.split("."):
+        form = resolved(form["properties"][key])
+    assert form
+
+
+def test_every_property_of_the_schema_is_a_value() -> None:
+    def paths(form: FORM, prefix: str = "") -> Iterator[str]:
+        for key, inner in form.get("properties", {}).items():
+            inner = resolved(inner)
+            yield from paths(inner, f"{prefix}{key}.") if inner.get("properties") else [f"{prefix}{key}"]
+
+    described = {each.path for each in pages.values()}
+    # Described where they stand, as Kubernetes has their parts.
+    theirs = ("affinity.", "updateStrategy.", "global")
+    assert [path for path in paths(SCHEMA) if path not in described and not path.startswith(theirs)] == []
+
+
+def test_defaults_for_pods_may_name_the_settings_that_exist_and_no_others() -> None:
+    text = pages.SCHEMA.read_text()
+    assert pages.schema(text) == text, "run: python -m tests.charts"
+    named = SCHEMA["properties"]["config"]["properties"]["defaults"]["propertyNames"]["enum"]
+    assert {injector_model.PREFIX + key for key in named} == pod_annotations.KNOWN.keys()
+
+
+REFUSED = {
+    "replica=3": "additional properties 'replica' not allowed",
+    "webhook.failurePolicy=Sometimes": "'/webhook/failurePolicy': value must be one of 'Ignore', 'Fail'",
+    "webhook.timeoutSeconds=31": "'/webhook/timeoutSeconds': maximum: got 31, want 30",
+    "replicas=0": "'/replicas': minimum: got 0, want 1",
+    "replicas=two": "'/replicas': got string, want integer",
+    "securePort=70000": "'/securePort': maximum: got 70,000, want 65,535",
+    "image.digest=sha256:abc": "'/image/digest': 'sha256:abc' does not match pattern",
+    "config.kserveBatcher=yes": "'/config/kserveBatcher': value must be one of 'takeover', 'leave'",
+    "config.defaults.max-bach-size=x": "invalid propertyName 'max-bach-size'",
+    "config.resources.limits.memory=lots": "'/config/resources/limits/memory': 'lots' does not match pattern",
+    "config.images=x": "additional properties 'images' not allowed",
+    "certificates.mode=magic": "value must be one of 'selfManaged', 'certManager', 'existingSecret'",
+    "certificates.existingSecret.caBundle=abc": "'/certificates/existingSecret/caBundle': 'abc' does not match pattern",
+    "dashboard.labels.x=1": "'/dashboard/labels/x': got number, want string",
+    "logLevel=loud": "'/logLevel': value must be one of 'debug', 'info', 'warning', 'error'",
+}
+CONTRADICTIONS = {
+    "replicas=1,webhook.failurePolicy=Fail": "webhook.failurePolicy Fail needs replicas of 2 or more, not 1",
+    "serviceMonitor.enabled=true,podMonitor.enabled=true": "serviceMonitor and podMonitor are both enabled",
+    "securePort=9444": "securePort and metricsPort are both 9444",
+    "config.adminPort=9081": "config.port and config.adminPort are both 9081",
+    "gracePeriod=4": "gracePeriod (4 s) must be longer than quietPeriod (5 s)",
+    "gracePeriod=30": "terminationGracePeriodSeconds (30) must be longer than gracePeriod (30 s)",
+    "maxHeldBytes=1048576": "maxHeldBytes (1048576) must not be below maxBodyBytes (7340032)",
+    "certificates.mode=existingSecret": "certificates.mode existingSecret needs certificates.existingSecret.name",
+    "certificates.mode=existingSecret,certificates.existingSecret.name=x": "--set-file certificates.existingSecret.caB",
+    "certificates.existingSecret.name=x": "but certificates.mode is selfManaged",
+    "tls.clientCA.names={x}": "tls.clientCA.names need tls.clientCA.configMap",
+    "serviceAccount.create=false": "serviceAccount.name must name an existing ServiceAccount",
+}
+
+
+@pytest.mark.parametrize("values", REFUSED)
+def test_a_bad_value_is_refused_with_its_place_and_what_is_allowed(values: str) -> None:
+    with pytest.raises(helm.Failed) as refused:
+        helm.template("--set", values)
+    assert REFUSED[values] in str(refused.value)
+
+
+@pytest.mark.parametrize("values", CONTRADICTIONS)
+def test_values_that_exclude_each_other_are_refused_with_the_way_out(values: str) -> None:
+    with pytest.raises(helm.Failed) as refused:
+        helm.template("--set", values)
+    assert CONTRADICTIONS[values] in str(refused.value)
+
+
+def test_several_contradictions_are_told_at_once() -> None:
+    with pytest.raises(helm.Failed) as refused:
+        helm.template("--set", "securePort=9444,gracePeriod=4,replicas=1,webhook.failurePolicy=Fail")
+    assert str(refused.value).count("\n- ") == 3
+
+
+def test_a_secret_of_others_needs_no_ca_bundle_where_somebody_else_fills_it_in() -> None:
+    by = r"webhook.annotations.cert-manager\.io/inject-ca-from-secret=ns/secret"
+    values = ("--set", "certificates.mode=existingSecret,certificates.existingSecret.name=x")
+    configuration = objects.one(objects.rendered(*values, "--set", by), "MutatingWebhookConfiguration")
+    assert configuration["metadata"]["annotations"] == {"cert-manager.io/inject-ca-from-secret": "ns/secret"}
+
+
+@pytest.mark.parametrize(
+    "values", ["--set=config.runAsUser=0", "--set=config.channels.Big=image", "--set=config.image=a b"]
+)
+def test_what_the_injector_would_refuse_the_schema_refuses_first(values: str) -> None:
+    with pytest.raises(helm.Failed):
+        helm.template(values)
+
+
+def test_a_chart_may_be_part_of_another() -> None:
+    assert objects.rendered("--set", "global.domain=example.com")

@@ -1,0 +1,161 @@
+"""The samples do what they are there for: injected as they say, accepted by Kubernetes, about series that exist."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from click import testing
+from ruamel.yaml import YAML
+
+import injector
+from injector import cli
+from injector.core import pod_annotations
+from tests.charts import metric_names
+from tests.charts.helm import ROOT
+from tests.injector import pod_rules
+
+SAMPLES = ROOT / "manifests" / "samples"
+Object = dict[str, Any]
+
+# What becomes of the pods of each sample: takeover, the port callers reach, and the app's afterwards.
+TAKEOVERS = {
+    "deployment.yaml": ("port-swap", 8080, 9083),
+    "gpu.yaml": ("port-swap", 8080, 9083),
+    "inferenceservice.yaml": ("port-swap", 8080, 9083),
+    "inferenceservice-batcher.yaml": ("kserve-agent", 9081, 8080),
+    "inferenceservice-knative.yaml": ("queue-proxy", 9081, 8080),
+    "triton.yaml": ("port-swap", 8080, 9083),
+}
+WITHOUT_PODS = {"hpa.yaml", "keda.yaml", "kserve-agent-image.yaml"}
+
+
+def read(name: str) -> list[Object]:
+    return [each for each in YAML(typ="safe", pure=True).load_all((SAMPLES / name).read_text()) if each]
+
+
+def explain(name: str) -> list[Object]:
+    """What `carpool-injector explain` says about a sample, in a namespace as the sample has it."""
+    labels = [
+        f"--namespace-labels={key}={value}"
+        for each in read(name)
+        if each.get("kind") == "Namespace"
+        for key, value in each["metadata"]["labels"].items()
+    ]
+    result = testing.CliRunner().invoke(cli.program, ["explain", "--output=json", *labels, str(SAMPLES / name)])
+    assert result.exit_code == 0, result.output
+    found: list[Object] = json.loads(result.stdout)
+    return found
+
+
+def test_every_sample_is_looked_at_here() -> None:
+    assert {path.name for path in SAMPLES.iterdir()} == TAKEOVERS.keys() | WITHOUT_PODS
+
+
+def test_every_sample_is_listed() -> None:
+    page = (SAMPLES.parent / "README.md").read_text()
+    assert set(re.findall(r"\]\(samples/([^)]+)\)", page)) == {path.name for path in SAMPLES.iterdir()}
+
+
+@pytest.mark.parametrize("name", TAKEOVERS)
+def test_a_sample_gets_the_sidecar_in_the_way_it_is_there_to_show(name: str) -> None:
+    (found,) = explain(name)
+    assert (found["result"], found["refusal"]) == ("injected", None)
+    plan = found["plan"]
+    assert (plan["takeover"], plan["listenPort"], plan["appPort"]) == TAKEOVERS[name]
+    assert found["warnings"] == []
+
+
+@pytest.mark.parametrize("name", sorted(WITHOUT_PODS))
+def test_what_makes_no_pods_is_none_of_the_injectors_business(name: str) -> None:
+    assert explain(name) == []
+
+
+@pytest.mark.parametrize("name", TAKEOVERS)
+@pytest.mark.parametrize("version", ["1.29", "1.37"])
+def test_samples_follow_the_published_schemas(name: str, version: str) -> None:
+    known = [each for each in read(name) if "kserve" not in each["apiVersion"]]
+    assert [problem for each in known for problem in pod_rules.off_schema(each, version)] == []
+
+
+@pytest.mark.parametrize("name", TAKEOVERS)
+def test_samples_name_only_annotations_that_exist(name: str) -> None:
+    keys = {key for each in read(name) for key in keys_of_ours(each)}
+    assert keys
+    assert keys <= pod_annotations.KNOWN.keys() | {pod_annotations.INJECT, pod_annotations.KSERVE_BATCHER}
+
+
+def keys_of_ours(thing: Any) -> set[str]:
+    if isinstance(thing, dict):
+        return {key for key in thing if key.startswith("carpool.dev/")}.union(*map(keys_of_ours, thing.values()))
+    return set().union(*map(keys_of_ours, thing)) if isinstance(thing, list) else set()
+
+
+@pytest.mark.parametrize("name", ["deployment.yaml", "gpu.yaml", "triton.yaml"])
+def test_services_find_the_pods_and_their_ports(name: str) -> None:
+    things = {each["kind"]: each for each in read(name)}
+    template, service = things["Deployment"]["spec"]["template"], things["Service"]["spec"]
+    assert service["selector"].items() <= template["metadata"]["labels"].items()
+    assert things["Deployment"]["spec"]["selector"]["matchLabels"] == service["selector"]
+    ports = {port["name"] for container in template["spec"]["containers"] for port in container["ports"]}
+    assert {port["targetPort"] for port in service["ports"]} <= ports
+
+
+def test_the_sample_to_start_with_is_restricted() -> None:
+    pod = read("deployment.yaml")[0]["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    assert pod_rules.not_restricted(pod, container) == []
+
+
+def test_a_gpu_stays_with_the_server() -> None:
+    (container,) = read("gpu.yaml")[0]["spec"]["template"]["spec"]["containers"]
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == 1
+    arguments = ["inject", str(SAMPLES / "gpu.yaml")]
+    (deployment, _) = YAML(typ="safe", pure=True).load_all(testing.CliRunner().invoke(cli.program, arguments).stdout)
+    spec = deployment["spec"]["template"]["spec"]
+    assert spec["containers"][0]["resources"] == container["resources"]
+    (sidecar,) = spec["initContainers"]
+    assert "nvidia.com/gpu" not in json.dumps(sidecar)
+
+
+def test_the_hpa_scales_the_sample_on_a_series_that_exists() -> None:
+    (hpa,) = read("hpa.yaml")
+    assert pod_rules.off_schema(hpa, "1.33") == []
+    names = [metric["pods"]["metric"]["name"] for metric in hpa["spec"]["metrics"]]
+    assert names
+    assert [problem for name in names for problem in metric_names.problems(name)] == []
+    assert hpa["spec"]["scaleTargetRef"]["name"] == read("deployment.yaml")[0]["metadata"]["name"]
+
+
+def test_keda_asks_for_a_series_that_exists_and_scales_the_same_pods() -> None:
+    (scaled,) = read("keda.yaml")
+    deployment = read("deployment.yaml")[0]["metadata"]["name"]
+    assert (scaled["apiVersion"], scaled["kind"]) == ("keda.sh/v1alpha1", "ScaledObject")
+    assert scaled["spec"]["scaleTargetRef"] == {"name": deployment}
+    for trigger in scaled["spec"]["triggers"]:
+        assert trigger["type"] == "prometheus"
+        assert metric_names.problems(trigger["metadata"]["query"]) == []
+        assert metric_names.named(trigger["metadata"]["query"])
+        assert f'pod=~"{deployment}-.*"' in trigger["metadata"]["query"]
+        assert all(isinstance(value, str) for value in trigger["metadata"].values()), "KEDA takes text only"
+
+
+def test_comments_of_the_scalers_name_series_that_exist() -> None:
+    for name in ("hpa.yaml", "keda.yaml"):
+        assert metric_names.mentioned((SAMPLES / name).read_text()) == []
+
+
+def test_the_agents_image_is_ours_and_all_that_kserve_reads_of_it_is_there() -> None:
+    (patch,) = read("kserve-agent-image.yaml")
+    agent = json.loads(patch["data"]["agent"])
+    # pkg/webhook/admission/pod/agent_injector.go of kserve/kserve: a missing quantity fails every pod.
+    assert agent.keys() == {"image", "cpuRequest", "cpuLimit", "memoryRequest", "memoryLimit"}
+    assert agent["image"] == f"carpool-sidecar:{injector.__version__}"
+
+
+def test_images_of_ours_are_of_this_version() -> None:
+    said = "".join(path.read_text() for path in SAMPLES.iterdir())
+    tags = {word.partition(":")[2] for word in said.replace('"', " ").split() if word.startswith("carpool-")} - {""}
+    assert tags == {injector.__version__, f"{injector.__version__}-cuda"} or tags == {injector.__version__}
