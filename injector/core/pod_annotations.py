@@ -7,6 +7,7 @@ pod must not gain more than that. Values pass from here on as numbers, words and
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,7 @@ _NOT_SETTINGS = {INJECT, STATUS, KSERVE_BATCHER}
 KNOWN = {model.PREFIX + str(info.alias): name for name, info in Settings.model_fields.items()}
 """Annotation of each setting, and the setting's name."""
 
+_TOLD = 10  # unknown keys that get a warning: looking for the nearest takes 4 ms each
 _SHOWN = 80  # characters of a bad value that a message repeats
 
 
@@ -57,10 +59,9 @@ def defaults(config: Config) -> Source:
 
 
 def unknown(values: Mapping[str, str]) -> Iterator[str]:
-    """A warning for each key under our prefix that is no setting, with the nearest one that is."""
-    for key in sorted(values):
-        if not key.startswith(model.PREFIX) or key in KNOWN or key in _NOT_SETTINGS:
-            continue
+    """A warning for each key under our prefix that is no setting, with the nearest one that is; for ten at most."""
+    strange = (key for key in sorted(values) if key.startswith(model.PREFIX))
+    for key in itertools.islice((key for key in strange if key not in KNOWN and key not in _NOT_SETTINGS), _TOLD):
         nearest = difflib.get_close_matches(key, [*KNOWN, INJECT, KSERVE_BATCHER], n=1, cutoff=0.6)
         hint = f"; did you mean {nearest[0]}?" if nearest else ""
         yield f"annotation {_cut(key if key.isprintable() else repr(key))} is unknown and has no effect{hint}"

@@ -26,6 +26,7 @@ _REMEMBERED = 1024
 _REPEAT_AFTER = 600.0  # seconds: a ReplicaSet that keeps failing tells of it again
 _PAUSE = 0.1  # seconds between two events: at most ten a second, whatever is deployed
 _TIMEOUT = 5.0
+_LONGEST_NAME = 320  # above what Kubernetes allows of an owner: what is queued and remembered has to be bounded
 _MESSAGE_LENGTH = 1024  # of an Event's note (k8s.io/kubernetes, pkg/apis/core/validation/events.go)
 
 
@@ -53,6 +54,7 @@ class Events:
         self._sink = sink
         self._counts = counts
         self._clock = clock
+        self._seldom = logs.Seldom(log)
         # All mutable state: what waits, and what was told when.
         self._queue: asyncio.Queue[Event] = asyncio.Queue(_QUEUED)
         self._told: OrderedDict[tuple[str, str], float] = OrderedDict()
@@ -93,8 +95,8 @@ class Events:
                 await self._sink.create_event(event.namespace, event.owner, event.reason, event.message)
         except Exception as error:
             self._counts.events.labels("failed").inc()
-            facts = logs.facts(namespace=event.namespace, error=f"{type(error).__name__}: {error}"[:300])
-            log.warning("an Event could not be written", extra=facts)
+            facts = {"namespace": event.namespace, "error": f"{type(error).__name__}: {error}"[:300]}
+            self._seldom.warning("failed", "an Event could not be written", **facts)
         else:
             self._counts.events.labels("sent").inc()
 
@@ -117,4 +119,5 @@ def _owner(pod: model.Object) -> model.Object | None:
 
 
 def _is_named(reference: model.Object) -> bool:
-    return all(isinstance(reference.get(key), str) and reference[key] for key in ("apiVersion", "kind", "name", "uid"))
+    texts = [reference.get(key) for key in ("apiVersion", "kind", "name", "uid")]
+    return all(isinstance(text, str) and 0 < len(text) <= _LONGEST_NAME for text in texts)

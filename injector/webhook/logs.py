@@ -32,7 +32,7 @@ def facts(**values: Any) -> dict[str, dict[str, Any]]:
 
 
 class Seldom:
-    """Warns at most once in `interval` seconds for each kind, and says how many it kept to itself.
+    """Logs at most one line in `interval` seconds for each kind, and says how many it kept to itself.
 
     Anyone who reaches the server can make it fail requests, and a log that grows with them would be their next victim.
     `kind` must come from a small closed set.
@@ -45,15 +45,47 @@ class Seldom:
         # All mutable state: for each kind when it was last told, and how many came since.
         self._kinds: dict[str, tuple[float, int]] = {}
 
-    def warning(self, kind: str, message: str, **values: Any) -> None:
+    def warning(self, kind: str, message: str, /, **values: Any) -> None:
         """Log `message` with its facts, or count it."""
+        self.log(logging.WARNING, kind, message, **values)
+
+    def error(self, kind: str, message: str, /, **values: Any) -> None:
+        """The same with the traceback of the exception that is being handled."""
+        self.log(logging.ERROR, kind, message, exc_info=True, **values)
+
+    def log(self, level: int, kind: str, message: str, /, *, exc_info: Any = None, **values: Any) -> None:
+        """The same at any level, and with any exception's traceback."""
         told, kept = self._kinds.get(kind, (float("-inf"), 0))
         now = self._clock()
         if now - told < self._interval:
             self._kinds[kind] = (told, kept + 1)
             return
         self._kinds[kind] = (now, 0)
-        self._log.warning(message, extra=facts(**values, **({"suppressed": kept} if kept else {})))
+        extra = facts(**values, **({"suppressed": kept} if kept else {}))
+        self._log.log(level, message, exc_info=exc_info, extra=extra)
+
+
+class ServerLog(logging.LoggerAdapter[logging.Logger]):
+    """The `logger` of an aiohttp server, which tells of each malformed request with a traceback: seldom here.
+
+    Of exceptions whose text quotes what was sent only the type is told.
+    """
+
+    def __init__(self, logger: logging.Logger, interval: float = 1.0) -> None:
+        super().__init__(logger, None)
+        self._seldom = Seldom(logger, interval)
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        if not self.isEnabledFor(level):
+            return
+        error = kwargs.get("exc_info")
+        error = sys.exc_info()[1] if error is True else error
+        kind = type(error).__name__ if isinstance(error, BaseException) else ""
+        is_http = isinstance(error, BaseException) and type(error).__module__.startswith("aiohttp.")
+        if is_http:
+            self._seldom.log(logging.WARNING, kind, "what was sent is not HTTP as it should be", error=kind)
+        else:
+            self._seldom.log(level, kind, str(msg) % args if args else str(msg), exc_info=error)
 
 
 def json_formatter() -> logging.Formatter:

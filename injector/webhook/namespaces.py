@@ -64,7 +64,7 @@ class Namespaces:
             self._counts.namespace_reads.labels("failed").inc()
             late = f"no answer within {self._read_timeout:g} s"
             reason = late if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
-            raise review.Unanswerable(f"namespace {name!r} could not be read: {reason:.300}") from error
+            raise review.Unanswerable(f"namespace {name[:100]!r} could not be read: {reason:.300}") from error
         self._counts.namespace_reads.labels("read").inc()
         return found
 

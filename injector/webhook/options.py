@@ -99,7 +99,7 @@ class Options:
 
     # --- limits ------------------------------------------------------------------------------------------------------
     max_concurrent: int = field(
-        default=1024, metadata={"help": "Reviews at work at once; beyond it the answer is 503."}
+        default=1024, metadata={"help": "Reviews at work at once; beyond it the answer is 503. Connections: 64 more."}
     )
     max_held_bytes: int = field(
         default=64 * 1024 * 1024, metadata={"help": "Bytes of their bodies held at once; beyond it the answer is 503."}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 from typing import Protocol
@@ -11,6 +12,9 @@ from injector.objects import review
 from injector.webhook import logs, metrics
 
 log = logging.getLogger("carpool.injector")
+
+_PAUSE = 0.1  # seconds: at most ten lines a second for each reason, however many pods are refused
+_LONGEST = 260  # characters of what a caller names
 
 
 class Lookup(Protocol):
@@ -40,6 +44,7 @@ class Reviewer:
         self._namespaces = namespaces
         self._counts = counts
         self._tell = tell
+        self._seldom = logs.Seldom(log, _PAUSE)
 
     async def mutate(self, request: review.Request) -> review.Answer:
         """What /mutate answers; raises errors.Malformed and review.Unanswerable."""
@@ -63,17 +68,22 @@ class Reviewer:
     def _note(self, webhook: str, request: review.Request, verdict: review.Verdict) -> None:
         result = "dry-run" if request.dry_run else verdict.result
         self._counts.reviewed(webhook, result, verdict.reason)
-        if not log.isEnabledFor(logging.DEBUG) and verdict.result not in ("refused", "denied"):
-            return
-        level = logging.INFO if verdict.result in ("refused", "denied") else logging.DEBUG
-        facts = logs.facts(
-            webhook=webhook, uid=request.uid, kind=request.kind, namespace=request.namespace, object=_name(request),
-            result=result, reason=verdict.reason, warnings=len(verdict.answer.warnings),
-        )  # fmt: skip
-        log.log(level, "reviewed", extra=facts)
+        facts = functools.partial(_facts, webhook, request, verdict, result)
+        if verdict.result in ("refused", "denied"):
+            self._seldom.log(logging.INFO, verdict.reason, "reviewed", **facts())
+        elif log.isEnabledFor(logging.DEBUG):
+            log.debug("reviewed", extra=logs.facts(**facts()))
+
+
+def _facts(webhook: str, request: review.Request, verdict: review.Verdict, result: str) -> model.Object:
+    texts = {
+        "webhook": webhook, "uid": request.uid, "kind": request.kind, "namespace": request.namespace,
+        "object": _name(request), "result": result, "reason": verdict.reason,
+    }  # fmt: skip
+    return {name: text[:_LONGEST] for name, text in texts.items()} | {"warnings": len(verdict.answer.warnings)}
 
 
 def _name(request: review.Request) -> str:
     metadata = (request.object or {}).get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
-    return request.name or str(metadata.get("name") or f"{metadata.get('generateName', '')}*")[:260]
+    return request.name or str(metadata.get("name") or f"{metadata.get('generateName', '')}*")

@@ -14,13 +14,13 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from aiohttp import web
 
 from injector.core import errors
 from injector.objects import review
-from injector.webhook import logs, memory, metrics, room
+from injector.webhook import connections, logs, memory, metrics, room
 
 log = logging.getLogger("carpool.injector")
 
@@ -29,7 +29,7 @@ Handler = Callable[[review.Request], Awaitable[review.Answer]]
 # Longer than the 90 seconds after which Go's HTTP client gives up idle connections, so that it closes them, not we:
 # else a review could be sent just as we close, and fail.
 _KEEP_ALIVE = 120.0
-_BACKLOG = 1024  # connections that may wait: a rollout opens many at once
+_CUTTING_OFF = 0.1  # seconds for a handler to notice that its time is up
 _DURATION = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(ms|s|m)")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0}
 
@@ -114,7 +114,7 @@ class Server:
             self.cut_off += 1
             raise
         except Exception:
-            log.exception("a review failed", extra=logs.facts(webhook=webhook))
+            self._seldom.error(f"bug {webhook}", "a review failed", webhook=webhook)
             return self._failed(request, Unanswered(500, "internal", "the injector failed; its log has the traceback"))
         finally:
             self._counts.seconds.labels(webhook).observe(time.perf_counter() - started)
@@ -174,9 +174,9 @@ class Server:
 
     def _failed(self, request: web.Request, error: Unanswered) -> web.Response:
         self._counts.errors.labels(error.reason).inc()
-        self._seldom.warning(
-            error.reason, f"a review was not answered: {error}", path=request.path, status=error.status
-        )
+        # What is malformed is quoted to the caller, but may be a secret of the pod.
+        told = "what was sent is malformed" if error.reason == "malformed" else str(error)[:500]
+        self._seldom.warning(error.reason, f"a review was not answered: {told}", path=request.path, status=error.status)
         status = {
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": error.status,
             "message": f"carpool-injector: {error}",
@@ -204,21 +204,41 @@ class Server:
 class Listener:
     """An application on a port. `close` stops listening, and waits `grace` seconds for what is being answered."""
 
-    def __init__(self, app: web.Application, grace: float) -> None:
-        # aiohttp waits twice: for the handler, then for its connection.
+    def __init__(self, app: web.Application, grace: float, bounds: connections.Bounds | None = None) -> None:
+        self._grace = grace
+        self._bounds = bounds or connections.Bounds()
+        app.middlewares.append(self._watched)
         self._runner = web.AppRunner(
-            app, handle_signals=False, access_log=None, keepalive_timeout=_KEEP_ALIVE, shutdown_timeout=grace / 2
-        )
+            app, handle_signals=False, access_log=None, keepalive_timeout=_KEEP_ALIVE, shutdown_timeout=_CUTTING_OFF,
+            logger=logs.ServerLog(log), auto_decompress=False,
+        )  # fmt: skip
+        self._port: connections.Port | None = None  # once it is open
+        self._closing = False
 
     async def open(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Listens; returns the port, which was free where 0 was asked for. Raises OSError."""
         await self._runner.setup()
-        await web.TCPSite(self._runner, host, port, ssl_context=tls, backlog=_BACKLOG).start()
-        return int(self._runner.addresses[0][1])
+        factory = cast(Callable[[], asyncio.Protocol], self._runner.server)  # None before it is set up
+        self._port = connections.Port(factory, self._bounds)
+        return await self._port.open(host, port, tls)
 
     async def close(self) -> None:
         """Ends it; also when it never opened."""
-        await self._runner.cleanup()
+        self._closing = True
+        if self._port is not None:
+            await self._port.close(self._grace)
+            await self._runner.cleanup()
+            await self._port.end()
+
+    @web.middleware
+    async def _watched(self, request: web.Request, handler: Callable[..., Awaitable[web.StreamResponse]]) -> Any:
+        if self._port is None or (connection := self._port.of(request.protocol)) is None:
+            raise web.HTTPServiceUnavailable  # to nobody: the connection was lost just now
+        with connection.serving():
+            response = await handler(request)
+        if self._closing:
+            response.force_close()
+        return response
 
 
 def seconds(duration: str) -> float | None:

@@ -8,7 +8,7 @@ import functools
 import logging
 import signal
 import ssl
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,14 @@ from injector.certificates import authority, context, files, keeper, publisher, 
 from injector.core import errors, injection, model
 from injector.core.config import Config
 from injector.objects import review, validation
-from injector.webhook import cluster, events, logs, memory, metrics, namespaces, options, reviewing, server
+from injector.webhook import cluster, connections, events, logs, memory, metrics, namespaces, options, reviewing, server
 
 log = logging.getLogger("carpool.injector")
 
 Options = options.Options
 
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_FOR_PROBES = 64  # connections beside those that carry reviews
 _TLS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
@@ -39,7 +41,11 @@ def serve(chosen: options.Options) -> int:
     config = config_file.load(Path(chosen.config)) if chosen.config else config_file.parse(None)
     tls = tls_context(chosen)
     logs.set_up(chosen.log_format, chosen.log_level)
-    return uvloop.run(_serve(chosen, config, tls))
+    try:
+        return uvloop.run(_serve(chosen, config, tls))
+    finally:
+        for number in _SIGNALS:  # it ends already: a last signal must not change the exit code
+            signal.signal(number, signal.SIG_IGN)
 
 
 def tls_context(chosen: options.Options) -> ssl.SSLContext:
@@ -68,8 +74,10 @@ class Service:
         self._certificates = self._keep_certificates()
         self._server = self._assemble(config)
         grace = max(chosen.grace_period - chosen.quiet_period, 1.0)
-        self._reviews = server.Listener(self._server.reviews(), grace)
-        self._probes = server.Listener(self._server.probes(), 1.0)
+        # A connection carries one review at a time, so that more of them would only wait.
+        bounds = connections.Bounds(chosen.max_concurrent + _FOR_PROBES)
+        self._reviews = server.Listener(self._server.reviews(), grace, bounds)
+        self._probes = server.Listener(self._server.probes(), 1.0, connections.Bounds(_FOR_PROBES))
         self.ports: tuple[int, ...] = ()  # once it listens: for TLS, and for probes if there is one
 
     def missing(self) -> list[str]:
@@ -161,6 +169,7 @@ class Service:
 async def _serve(chosen: options.Options, config: Config, tls: ssl.SSLContext) -> int:
     stop, hurry = asyncio.Event(), asyncio.Event()
     _on_signals(stop, hurry)
+    asyncio.get_running_loop().set_exception_handler(error_handler())
     try:
         api = await kube.Kube.connect(chosen.kubeconfig, chosen.context)
     except kube.Unconfigured as error:
@@ -178,17 +187,31 @@ async def _serve(chosen: options.Options, config: Config, tls: ssl.SSLContext) -
         await api.close()
 
 
+def error_handler() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
+    """For what fails where nobody waits for it, which callers may be able to cause: told seldom."""
+    seldom = logs.Seldom(log)
+    return lambda _, context: seldom.log(
+        logging.ERROR, "loop", context.get("message", "a callback failed"), exc_info=context.get("exception")
+    )
+
+
 def _on_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:
     """SIGTERM starts the way out; SIGINT, or a second signal, skips the quiet period."""
 
-    def received(number: signal.Signals) -> None:
-        log.info("received %s", number.name)
-        if number is signal.SIGINT or stop.is_set():
+    loop = asyncio.get_running_loop()
+
+    def received(number: int) -> None:
+        log.info("received %s", signal.Signals(number).name)
+        if number == signal.SIGINT or stop.is_set():
             hurry.set()
         stop.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, received, number)
+    def interrupted(number: int, _: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: this is the end already
+            loop.call_soon_threadsafe(received, number)
+
+    for number in _SIGNALS:  # not the loop's handlers, which end with the loop, a moment before the process
+        signal.signal(number, interrupted)
 
 
 def _tell_nobody(request: review.Request, outcome: model.Outcome) -> None:

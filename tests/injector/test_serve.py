@@ -7,6 +7,8 @@ import base64
 import contextlib
 import datetime
 import json
+import os
+import signal
 import ssl
 import sys
 from collections.abc import AsyncIterator
@@ -198,7 +200,7 @@ async def test_a_port_that_is_taken_is_an_os_error(tmp_path: Path) -> None:
         wanted = options.Options(**{**FREE_PORTS, "port": on.subject.ports[0]})
         tls = service.tls_context(wanted)
         second = service.Service(wanted, config_file.parse(None), tls, on.subject._api)
-        with pytest.raises(OSError, match="address already in use"):
+        with pytest.raises(OSError, match=r"(?i)address already in use"):
             await second.run(asyncio.Event(), asyncio.Event())
 
 
@@ -268,6 +270,34 @@ async def until_logged(process: asyncio.subprocess.Process, message: str) -> Non
         if json.loads(line)["message"] == message:
             return
     pytest.fail(f"the process ended without saying {message!r}")
+
+
+@contextlib.asynccontextmanager
+async def program(directory: Path, *flags: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """The program in a process of its own, ready to be called."""
+    always = ("--host=127.0.0.1", "--port=0", "--metrics-port=", "--log-format=json")
+    async with fake_api.FakeApi().serving(directory) as kubeconfig:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "injector", "serve", *always, *flags, f"--kubeconfig={kubeconfig}",
+            stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        await until_logged(process, "serving")
+        yield process
+
+
+async def test_signals_that_come_until_the_very_end_do_not_change_the_exit_code(tmp_path: Path) -> None:
+    async with program(tmp_path, "--quiet-period=0") as process:
+        assert process.stderr is not None
+        reading = asyncio.create_task(process.stderr.read())
+        descriptor = os.pidfd_open(process.pid)  # of this process, also when the number is somebody else's
+        while process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                for number in (signal.SIGTERM, signal.SIGINT):
+                    signal.pidfd_send_signal(descriptor, number)
+            await asyncio.sleep(0.001)
+        os.close(descriptor)
+        assert process.returncode == 0
+        assert b"received SIGTERM" in await reading
 
 
 async def test_the_program_ends_with_0_on_sigterm_and_with_1_where_there_is_no_cluster(tmp_path: Path) -> None:
