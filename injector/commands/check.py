@@ -45,10 +45,9 @@ def command(kubeconfig: str | None, context: str | None, output: str, **place: s
 
 def tell(found: Diagnosis, output: str) -> int:
     """Prints the findings, and returns the exit status: 1 if one is "failed"."""
-    if output == "json":
-        click.echo(json.dumps(_values(found), indent=2))
-    else:
-        click.echo("\n".join(_lines(found)), color=usage.wants_colour())
+    text = json.dumps(_values(found), indent=2) if output == "json" else "\n".join(_lines(found))
+    with usage.printing():
+        click.echo(text, color=usage.wants_colour())
     return int(any(finding.verdict == "failed" for each in found.values() for finding in each))
 
 

@@ -46,9 +46,11 @@ def command(names: tuple[str, ...], output: str, kserve: str | None, **given: An
     )
     found = list(_explanations(names, wish, _MODES.get(kserve or "")))
     if output == "json":
-        click.echo(json.dumps([{"file": file, **explanation.as_values(each)} for file, each in found], indent=2))
+        text = json.dumps([{"file": file, **explanation.as_values(each)} for file, each in found], indent=2)
     else:
-        _say("\n\n".join("\n".join(_lines(file, each)) for file, each in found) or "no object in there makes pods")
+        text = "\n\n".join("\n".join(_lines(file, each)) for file, each in found) or "no object in there makes pods"
+    with usage.printing():
+        click.echo(text, color=usage.wants_colour())
     return int(any(each.result == "refused" for _, each in found))
 
 
@@ -119,7 +121,3 @@ def _section(title: str, lines: list[str]) -> Iterator[str]:
     if lines:
         yield f"  {title}:"
         yield from (f"    {line}" for line in lines)
-
-
-def _say(text: str) -> None:
-    click.echo(text, color=usage.wants_colour())

@@ -19,7 +19,8 @@ label that asks the webhook for it, as their pods are made elsewhere.
 
 The result goes to standard output, what was done to standard error. Everything that need not change stays as it is, to
 the byte: comments, order, quotes, blank lines, anchors. An alias is written out where it has to differ from its anchor.
-JSON stays JSON.
+JSON stays JSON. Between documents stands a line with ---, in JSON as well. Templates of Helm are rendered first:
+helm template CHART | carpool-injector inject.
 
 The exit status is 1 if an object was refused (it stays as it was) or, with --check, if anything would change; 2 if
 something cannot be read.
@@ -43,10 +44,11 @@ _output = functools.partial(usage.option, heading="Where it goes")
     help="Declare the sidecar in InferenceServices, as their transformer-container, for clusters without the webhook.",
 )
 @_output("--in-place", "-i", is_flag=True, help="Change the files themselves, each as a whole or not at all.")
-@_output("--diff", is_flag=True, help="Show what changes instead of the result.")
+@_output("--diff", is_flag=True, help="Show what would change instead of the result; not with --in-place.")
 @_output("--check", is_flag=True, help="Write nothing; exit with 1 if anything would change, for CI.")
 @facts.options
 def command(names: tuple[str, ...], **given: Any) -> int:
+    output = manifest_files.Output(given["in_place"], given["check"], given["diff"])
     wish = manifests.Wish(
         config=facts.read_config(given["config"]),
         namespace=facts.read_namespace(given["namespace"], given["namespace_labels"], given["namespace_annotations"]),
@@ -56,7 +58,7 @@ def command(names: tuple[str, ...], **given: Any) -> int:
         without_webhook=given["without_webhook"],
     )
     done = manifest_files.change(names, lambda thing: manifests.inject(thing, wish))
-    return manifest_files.finish(done, manifest_files.Output(given["in_place"], given["check"], given["diff"]))
+    return manifest_files.finish(done, output)
 
 
 def _annotations(values: tuple[str, ...]) -> dict[str, str]:

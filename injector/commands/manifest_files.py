@@ -32,11 +32,18 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where results go: into the files, nowhere (only the exit status tells), as differences, or to standard output."""
+    """Where results go: into the files, nowhere (only the exit status tells), as differences, or to standard output.
+
+    `diff` shows what would change, and so does not go with `in_place`: raises click.UsageError.
+    """
 
     in_place: bool = False
     check: bool = False
     diff: bool = False
+
+    def __post_init__(self) -> None:
+        if self.diff and self.in_place:
+            raise click.UsageError("--diff only shows what would change: leave out --in-place, or --diff to change it")
 
 
 def read(names: Sequence[str]) -> Iterator[tuple[files.File, list[syntax.Document]]]:
@@ -79,13 +86,13 @@ def finish(done: Sequence[Work], output: Output) -> int:
 
 def _write(done: Sequence[Work], output: Output) -> None:
     if output.diff:
-        click.echo("".join(_difference(work) for work in done), nl=False)
+        with usage.printing():
+            click.echo("".join(_difference(work) for work in done), nl=False)
     elif not output.check and not output.in_place:
-        out = sys.stdout.buffer
         first = done[0].file if len(done) == 1 else files.File("", None, "")
-        out.write(files.encoded(first, files.joined(work.text for work in done)))
-        out.flush()
-    if output.in_place and not output.check:
+        with usage.printing():
+            sys.stdout.buffer.write(files.encoded(first, files.joined(work.text for work in done)))
+    elif not output.check:
         with usage.told(files.Unusable):
             for work in done:
                 if work.is_changed:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
@@ -12,6 +14,7 @@ import click
 
 PROG = "carpool-injector"
 PREFIX = "CARPOOL_INJECTOR"
+_SIGPIPE = 128 + 13
 _LAST = "Other"  # heading of what has none
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -115,6 +118,34 @@ def told(*kinds: type[Exception]) -> Iterator[None]:
         yield
     except kinds as error:
         raise Problem(str(error)) from error
+
+
+@contextmanager
+def printing() -> Iterator[None]:
+    """What is written to standard output inside has arrived at the end, or the command ends here.
+
+    Raises Problem where it cannot be written. A pipe that nobody reads any more ends the command without a word, with
+    the status that a shell gives for SIGPIPE.
+    """
+    if sys.stdout is None:
+        raise Problem("standard output is closed; nothing was written")
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _give_up_stdout()
+        raise click.exceptions.Exit(_SIGPIPE) from None
+    except OSError as error:
+        _give_up_stdout()
+        raise Problem(f"standard output cannot be written: {error.strerror}") from None
+
+
+def _give_up_stdout() -> None:
+    """The interpreter writes what is left when it exits, and would complain once more."""
+    with contextlib.suppress(OSError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def option(*names: str, **rest: Any) -> Callable[[_Command], _Command]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ruamel.yaml.nodes import CollectionNode, MappingNode, Node, SequenceNode
 
-from injector.documents import layout, pen, syntax
+from injector.documents import layout, nodes, pen, syntax
 
 
 def edited(text: str, documents: Sequence[syntax.Document], wanted: Sequence[Any], name: str) -> str:
@@ -26,17 +26,19 @@ def edited(text: str, documents: Sequence[syntax.Document], wanted: Sequence[Any
     if not pairs:
         return text
     # A last line without an end gets one for as long as lines are inserted and removed.
-    end = "" if text.endswith("\n") else "\r\n" if "\r\n" in text else "\n"
-    edits = [edit for document, after in pairs for edit in _Editor(layout.Layout(text + end, document)).edits(after)]
-    result = _applied(text + end, edits).removesuffix(end)
-    if [document.data for document in _again(result, name, pairs[0][0])] != list(wanted):
+    newline = "\r\n" if "\r\n" in text else "\n"
+    end = "" if text.endswith("\n") else newline
+    ended = text + end
+    edits = [edit for each, after in pairs for edit in _Editor(layout.Layout(ended, each, newline)).edits(after)]
+    result = _applied(ended, edits).removesuffix(end)
+    if _again(result, name, pairs[0][0]) != list(wanted):
         raise _unfaithful(name, pairs[0][0])
     return result
 
 
-def _again(text: str, name: str, first: syntax.Document) -> list[syntax.Document]:
+def _again(text: str, name: str, first: syntax.Document) -> list[Any]:
     try:
-        return syntax.parse(text, name)
+        return syntax.contents(text, name)
     except syntax.Unreadable:
         raise _unfaithful(name, first) from None
 
@@ -88,40 +90,49 @@ class _Editor:
 
     def _mapping(self, node: MappingNode, before: Any, after: Any) -> None:
         own = {syntax.key_text(key): (key, value) for key, value in node.value if key.tag != syntax.MERGE}
+        inherited = self._inherited(node)
+        again = {text for text in own if text in inherited and before[text] != after.get(text) == inherited[text]}
         for text, (key, value) in own.items():
-            if text in after:
+            if text in after and text not in again:
                 self._value(node, key, value, before[text], after[text])
         merges = self._still_merges(node, own.keys() | after.keys() >= before.keys())
-        spans = [syntax.Span(int(key.start_mark.index), self._entry_end(node, key, value)) for key, value in node.value]
+        if not merges:  # what is inherited is written out
+            for text in again:
+                self._value(node, *own[text], before[text], after[text])
+        goes = (before.keys() - after.keys()) | (again if merges else set())
+        spans = [nodes.Span(int(key.start_mark.index), self._entry_end(node, key, value)) for key, value in node.value]
         self._pen.remove(
-            node, spans, [merges if key.tag == syntax.MERGE else syntax.key_text(key) in after for key, _ in node.value]
+            node,
+            spans,
+            [merges if key.tag == syntax.MERGE else syntax.key_text(key) not in goes for key, _ in node.value],
         )
-        inherited = before if merges else {}
+        given = inherited if merges else {}
         new = {text: held for text, held in after.items() if text not in own}
-        self._pen.add_entries(
-            node, spans, {text: held for text, held in new.items() if inherited.get(text, new) != held}
-        )
+        self._pen.add_entries(node, spans, {text: held for text, held in new.items() if given.get(text, new) != held})
 
     def _still_merges(self, node: MappingNode, nothing_goes: bool) -> bool:
         """Whether what `<<` brings in is still right: nothing of it goes, and it does not change in its own place."""
-        bases = [value for key, value in node.value if key.tag == syntax.MERGE]
-        bases += [base for value in bases if isinstance(value, SequenceNode) for base in value.value]
-        return nothing_goes and all(id(base) not in self._changed for base in bases)
+        merged = [value for key, value in node.value if key.tag == syntax.MERGE]
+        return nothing_goes and all(id(base) not in self._changed for base in [*merged, *_bases(node)])
+
+    def _inherited(self, node: MappingNode) -> dict[str, Any]:
+        """What `<<` brings in, whether or not the mapping says otherwise itself."""
+        found: dict[str, Any] = {}
+        for base in _bases(node):
+            found = {**self._at.document.values[id(base)], **found}
+        return found
 
     def _entry_end(self, node: MappingNode, key: Node, value: Node) -> int:
         return max(self._at.colon(key), self._at.end(value, node, key))
 
     def _sequence(self, node: SequenceNode, before: Any, after: Any) -> None:
-        matcher = difflib.SequenceMatcher(None, _identities(before), _identities(after), autojunk=False)
         kept = [True] * len(before)
         starts = [
             self._at.start(item, node, number) if node.flow_style else self._at.dash(node, number)
             for number, item in enumerate(node.value)
         ]
-        spans = [
-            syntax.Span(starts[number], self._at.end(item, node, number)) for number, item in enumerate(node.value)
-        ]
-        for _, i, j, k, m in matcher.get_opcodes():
+        spans = [nodes.Span(starts[number], self._at.end(item, node, number)) for number, item in enumerate(node.value)]
+        for _, i, j, k, m in _steps(before, after):
             if j - i == m - k:
                 for number in range(i, j):
                     self._value(node, number, node.value[number], before[number], after[k + number - i])
@@ -132,6 +143,13 @@ class _Editor:
         self._pen.remove(node, spans, kept)
 
 
+def _bases(node: MappingNode) -> Iterator[Node]:
+    """What is merged into a mapping, the first of them first."""
+    for key, value in node.value:
+        if key.tag == syntax.MERGE:
+            yield from value.value if isinstance(value, SequenceNode) else [value]
+
+
 def _share(before: Any, after: Any) -> bool:
     """Whether one can become the other piece by piece: something that is there stays."""
     if isinstance(before, dict) and isinstance(after, dict):
@@ -139,6 +157,13 @@ def _share(before: Any, after: Any) -> bool:
     if isinstance(before, list) and isinstance(after, list) and before:
         return len(before) == len(after) or not set(_identities(before)).isdisjoint(_identities(after))
     return False
+
+
+def _steps(before: list[Any], after: list[Any]) -> Sequence[tuple[str, int, int, int, int]]:
+    """How one list becomes the other, as difflib's opcodes."""
+    if before == after:
+        return [("equal", 0, len(before), 0, len(after))]
+    return difflib.SequenceMatcher(None, _identities(before), _identities(after), autojunk=False).get_opcodes()
 
 
 def _identities(items: list[Any]) -> list[str]:

@@ -17,12 +17,12 @@ _PROPERTIES = re.compile(r"(?:[&!][^\s,\[\]{}]*\s+)*")
 
 
 class Layout:
-    """One document's places in its text. Positions are characters from the start of the text."""
+    """One document's places in its text: positions are characters from its start. `newline`: what ends new lines."""
 
-    def __init__(self, text: str, document: syntax.Document) -> None:
+    def __init__(self, text: str, document: syntax.Document, newline: str = "\n") -> None:
         self.text = text
         self.document = document
-        self.style = _style(text, document)
+        self.style = _style(text, document, newline)
 
     def end(self, node: Node, parent: Node | None = None, key: Node | int | None = None) -> int:
         """Where what stands in `parent` under `key` ends, without comments and blank lines that follow."""
@@ -96,7 +96,7 @@ def is_absent(node: Node) -> bool:
     return isinstance(node, ScalarNode) and node.style is None and node.value == ""
 
 
-def _style(text: str, document: syntax.Document) -> rendering.Style:
+def _style(text: str, document: syntax.Document, newline: str) -> rendering.Style:
     """The layout that most of a document has, and that of Kubernetes' documentation where it shows none."""
     steps: collections.Counter[int] = collections.Counter()
     dashes: collections.Counter[int] = collections.Counter()
@@ -108,7 +108,7 @@ def _style(text: str, document: syntax.Document) -> rendering.Style:
     return rendering.Style(
         step=steps.most_common(1)[0][0] if steps else 2,
         dash=dashes.most_common(1)[0][0] if dashes else 2,
-        newline="\r\n" if "\r\n" in text else "\n",
+        newline=newline,
         unit=_json_unit(text, document),
     )
 

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from ruamel.yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode, SequenceNode
 
-from injector.documents import layout, syntax
+from injector.documents import layout, nodes, syntax
 
-Spans = Sequence[syntax.Span]
+Spans = Sequence[nodes.Span]
 
 
 class Edit(NamedTuple):
@@ -72,10 +72,12 @@ class Pen:
         """Something else where a value, an item or an alias stands."""
         alias = self._at.document.alias(parent, key)
         start, end = self._at.start(node, parent, key), self._at.end(node, parent, key)
-        quote = node.style if isinstance(node, ScalarNode) and not alias else None
+        quote = None if alias else _quote(node)
         keep = "" if alias else self._at.properties(node)
         if isinstance(parent, CollectionNode) and parent.flow_style:
-            self.edits.append(Edit(start, end, keep + self._style.flow(after, self._at.margin(start))))
+            self.edits.append(
+                Edit(start, end, keep + self._bracketed(after, quote or _quote_beside(parent, key, node), start))
+            )
         elif isinstance(key, int):
             gap = " " if layout.is_absent(node) else ""
             start = end if gap else start
@@ -88,6 +90,11 @@ class Pen:
             blanks = self._at.text[begin:start]
             gap = blanks if blanks and not blanks.strip(" ") else " "
             self.edits.append(Edit(begin, end, gap + keep + self._style.scalar(after, quote)))
+
+    def _bracketed(self, after: Any, quote: str | None, start: int) -> str:
+        if isinstance(after, dict | list) and after:
+            return self._style.flow(after, self._at.margin(start))
+        return self._style.scalar(after, quote, brackets=True)
 
     def _insert_lines(self, after: int, lines: str) -> None:
         """Lines behind the one that holds the position `after`."""
@@ -134,3 +141,19 @@ class Pen:
             return keep + self._style.scalar(after, quote)
         lines = self._style.block(after, indent)
         return keep.rstrip() + self._style.newline + lines if keep else lines.removeprefix(" " * indent)
+
+
+def _quote(node: Node) -> str | None:
+    """The quotes of a scalar on one line."""
+    return node.style if isinstance(node, ScalarNode) and node.style in ("'", '"') else None
+
+
+def _quote_beside(parent: CollectionNode, key: Node | int, node: Node) -> str | None:
+    """The quotes for a value inside of brackets that had none: double ones where all this may be JSON."""
+    if _is_plain_string(node) or (isinstance(key, ScalarNode) and key.style is None):
+        return None
+    return None if isinstance(parent, SequenceNode) and any(map(_is_plain_string, parent.value)) else '"'
+
+
+def _is_plain_string(node: Node) -> bool:
+    return isinstance(node, ScalarNode) and node.style is None and str(node.tag) == syntax.STRING

@@ -5,21 +5,20 @@ Strings that some YAML reader could take for something else (`yes`, `1:30`, `064
 
 from __future__ import annotations
 
-import io
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
-
-from ruamel.yaml import YAML
-from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
 # Words, numbers, dates and times, as any YAML reader may see them.
 _AMBIGUOUS = re.compile(
     r"(?i)y|n|yes|no|on|off|true|false|null|~|=|<<|[-+.]?[0-9][-+0-9_,.:xoa-ftz ]*|[-+]?\.?(inf|nan)"
 )
-_NEVER_WRAPPED = 1 << 30
+# What no reader needs quotes for: no sign that means something at the start, no ": ", no " #", no blank at an end.
+_PLAIN = re.compile(r"(?!---|\.\.\.)(?:[\w./$+(^;)]|-(?=[\w./$-]))(?:[^\s:#]|:(?!\s|$)|(?<!\s)#| (?=[^\s#]))*")
+_BRACKETS = re.compile(r"[,\[\]{}]")
+_UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")  # JSON may hold them, YAML may not
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,38 +35,48 @@ class Style:
 
     def block(self, value: Any, indent: int) -> str:
         """A collection as lines, each indented by `indent` columns, without the last line's end."""
-        yaml = YAML()
-        yaml.width = _NEVER_WRAPPED
-        yaml.default_flow_style = False
-        yaml.indent(mapping=self.step, sequence=self.dash + 2, offset=self.dash)
-        yaml.representer.ignore_aliases = lambda data: True
-        out = io.StringIO()
-        # The offset of dashes is that of lists in mappings; a list alone would be indented by it as well.
-        yaml.dump(_quoted({"": value} if isinstance(value, list) else value), out)
-        lines = out.getvalue().splitlines()
-        if isinstance(value, list):
-            lines = [line[self.dash :] for line in lines[1:]]
-        return self.newline.join(" " * indent + line if line else line for line in lines)
+        return self.newline.join(self._lines(value, indent))
 
-    def scalar(self, value: Any, quote: str | None = None) -> str:
-        """A scalar, or an empty collection, on one line; `quote` as the value had that it takes the place of."""
-        if not isinstance(value, str) or quote == '"':
-            return json.dumps(value, ensure_ascii=False)
-        if quote == "'" and value.isprintable():
-            return "'" + value.replace("'", "''") + "'"
-        return self.block({"": value}, 0).partition(": ")[2]
+    def scalar(self, value: Any, quote: str | None = None, brackets: bool = False) -> str:
+        """A scalar, or an empty collection, on one line.
+
+        `quote` is that of the value it takes the place of; None for one without. `brackets`: it stands inside of some.
+        """
+        if not isinstance(value, str):
+            return json.dumps(value)
+        bare = _PLAIN.fullmatch(value) and value.isprintable() and not _AMBIGUOUS.fullmatch(value)
+        if not quote and bare and not (brackets and _BRACKETS.search(value)):
+            return value
+        if quote == "'" or (quote is None and not bare and '"' in value):
+            return "'" + value.replace("'", "''") + "'" if value.isprintable() else _json(value)
+        return _json(value)
 
     def flow(self, value: Any, margin: str) -> str:
         """A value as JSON, which is YAML inside of brackets; `margin` is what its line begins with."""
-        text = json.dumps(value, ensure_ascii=False, indent=self.unit)
-        return text.replace("\n", self.newline + margin)
+        return _json(value, self.unit).replace("\n", self.newline + margin)
+
+    def _lines(self, value: Any, indent: int) -> Iterator[str]:
+        blanks = " " * indent
+        if isinstance(value, Mapping):
+            for key, held in value.items():
+                yield from self._entry(f"{blanks}{self.scalar(key)}:", held, indent)
+            return
+        for held in value:
+            if not isinstance(held, dict | list) or not held:
+                yield f"{blanks}- {self.scalar(held)}"
+                continue
+            first, *rest = self._lines(held, indent + 2)
+            yield f"{blanks}- {first[indent + 2 :]}"
+            yield from rest
+
+    def _entry(self, key: str, held: Any, indent: int) -> Iterator[str]:
+        if not isinstance(held, dict | list) or not held:
+            yield f"{key} {self.scalar(held)}"
+            return
+        yield key
+        yield from self._lines(held, indent + (self.dash if isinstance(held, list) else self.step))
 
 
-def _quoted(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {_quoted(key): _quoted(held) for key, held in value.items()}
-    if isinstance(value, list):
-        return [_quoted(held) for held in value]
-    if isinstance(value, str) and (not value or _AMBIGUOUS.fullmatch(value)):
-        return DoubleQuotedScalarString(value)
-    return value
+def _json(value: Any, unit: str | None = None) -> str:
+    text = json.dumps(value, ensure_ascii=False, indent=unit)
+    return text if text.isascii() and "\x7f" not in text else _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -178,3 +181,23 @@ def test_what_is_no_pod_is_told_with_status_2(run: Run) -> None:
     result = run({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": {"containers": []}})
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert "spec.containers" in result.stderr
+
+
+README = Path(__file__).parents[2] / "injector" / "README.md"
+
+
+def test_the_example_of_the_readme_is_explained_as_the_readme_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest, console = (
+        re.search(rf"^```{kind}\n(.*?)^```$", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+        for kind in ("yaml", "console")
+    )
+    assert manifest is not None
+    assert console is not None
+    command, _, output = console[1].partition("\n")
+    prompt, program, *args = shlex.split(command)
+    assert (prompt, program) == ("$", "carpool-injector")
+    (tmp_path / args[-1]).write_text(manifest[1])
+    monkeypatch.chdir(tmp_path)
+    assert testing.CliRunner().invoke(cli.program, args).stdout == output

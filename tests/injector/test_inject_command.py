@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -308,6 +312,54 @@ def test_diff_shows_what_changes(run: Run, tmp_path: Path) -> None:
         "-        - containerPort: 8080",
     ]
     assert path.read_text() == DEPLOYMENT
+
+
+@pytest.mark.parametrize("command", ["inject", "uninject"])
+def test_diff_and_in_place_do_not_go_together(run: Run, tmp_path: Path, command: str) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(DEPLOYMENT)
+    result = run(command, "--diff", "--in-place", path)
+    assert (result.exit_code, result.stdout, path.read_text()) == (2, "", DEPLOYMENT)
+    assert "--diff only shows what would change: leave out --in-place" in result.stderr
+
+
+@pytest.mark.parametrize("args", [["inject"], ["inject", "--diff"], ["explain"]])
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_told_in_one_line(tmp_path: Path, args: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        result = piped(args, full)
+    assert (result.returncode, result.stderr.count("\n")) == (2, 1)
+    assert "standard output cannot be written: No space left on device" in result.stderr
+
+
+@pytest.mark.parametrize("args", [["inject"], ["explain", "--output", "json"]])
+def test_a_pipe_that_nobody_reads_ends_it_as_sigpipe_does(args: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "wb") as closed:
+        result = piped(args, closed)
+    assert (result.returncode, result.stderr) == (141, "")
+
+
+def test_no_standard_output_at_all_is_told() -> None:
+    command = f"exec {shlex.join([sys.executable, '-m', 'injector', 'inject'])} >&-"
+    result = subprocess.run(["sh", "-c", command], input=DEPLOYMENT, text=True, stderr=subprocess.PIPE, check=False)
+    assert result.returncode == 2
+    assert result.stderr == "carpool-injector inject: standard output is closed; nothing was written\n"
+
+
+def piped(args: list[str], out: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "injector", *args]
+    return subprocess.run(command, input=DEPLOYMENT, text=True, stdout=out, stderr=subprocess.PIPE, check=False)
+
+
+def test_a_template_of_helm_among_the_files_stops_all_and_says_what_to_do(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(DEPLOYMENT)
+    (tmp_path / "b.yaml").write_text("kind: Pod\nmetadata:\n  name: {{ .Release.Name }}\n")
+    result = run("inject", "-i", tmp_path)
+    assert (result.exit_code, (tmp_path / "a.yaml").read_text()) == (2, DEPLOYMENT)
+    assert f"{tmp_path / 'b.yaml'}:3:10: a key must be a string" in result.stderr
+    assert "helm template CHART | carpool-injector inject" in result.stderr
 
 
 def test_several_files_come_out_as_one_stream(run: Run, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from injector.documents import edits, syntax
+from tests.injector import manifest_writer
 
 KEYS = st.sampled_from(["name", "labels", "spec", "args", "port", "env", "on", "a.b/c", "x y", "8080"])
 SCALARS = st.one_of(
@@ -32,67 +33,10 @@ SEEDS = st.integers(0, 2**32)  # for choices too many to draw one by one
 OBJECTS = st.dictionaries(KEYS, VALUES, min_size=1, max_size=5)
 
 
-class Writer:
-    """Writes data as YAML the way people do, each in another way: chance decides about every blank."""
-
-    def __init__(self, chance: random.Random) -> None:
-        self.chance = chance
-        self.comments = 0
-
-    def pick(self, *choices: Any) -> Any:
-        return self.chance.choice(choices)
-
-    def comment(self) -> str:
-        self.comments += 1
-        return f"# comment {self.comments}."
-
-    def between(self, indent: int) -> str:
-        blanks = " " * self.pick(indent, indent, 0, indent + 1)
-        return self.pick("", "", "", "\n", f"{blanks}{self.comment()}\n")
-
-    def behind(self) -> str:
-        return self.pick("", "", "", f"  {self.comment()}")
-
-    def mapping(self, value: dict[str, Any], indent: int) -> str:
-        text = ""
-        for key, held in value.items():
-            shown = self.pick(json.dumps(key), key if key not in ("on", "8080") else f"'{key}'")
-            text += f"{self.between(indent)}{' ' * indent}{shown}:{self.held(held, indent, False)}"
-        return text
-
-    def sequence(self, value: list[Any], indent: int) -> str:
-        return "".join(f"{self.between(indent)}{' ' * indent}-{self.held(held, indent, True)}" for held in value)
-
-    def held(self, value: Any, indent: int, item: bool) -> str:
-        """What follows a colon or a dash, with the end of its line."""
-        if isinstance(value, dict) and value and self.pick(True, True, False):
-            inner = indent + 2 if item else indent + self.pick(1, 2, 4)
-            lines = self.mapping(value, inner)
-            compact = item and lines.startswith(" " * inner) and not lines.lstrip().startswith("#")
-            return f" {lines[inner:]}" if compact else f"{self.behind()}\n{lines}"
-        if isinstance(value, list) and value and self.pick(True, True, False):
-            return f"{self.behind()}\n{self.sequence(value, indent + (2 if item else self.pick(0, 2)))}"
-        if value is None and self.pick(True, False):
-            return f"{self.behind()}\n"
-        if isinstance(value, str) and value.endswith("\n") and value.strip() and self.pick(True, False):
-            inner_lines = "".join(f"{' ' * (indent + 2)}{line}\n" for line in value.splitlines())
-            return f" |{self.behind()}\n{inner_lines}"
-        return f"{self.pick(' ', '  ')}{self.inline(value)}{self.behind()}\n"
-
-    def inline(self, value: Any) -> str:
-        if isinstance(value, list):
-            return f"[{self.pick(', ', ',').join(self.inline(held) for held in value)}]"
-        if isinstance(value, dict):
-            return "{" + ", ".join(f"{json.dumps(key)}: {self.inline(held)}" for key, held in value.items()) + "}"
-        if isinstance(value, str) and value.isprintable():
-            return self.pick(json.dumps(value), "'" + value.replace("'", "''") + "'")
-        return json.dumps(value)
-
-
 @st.composite
 def manifests(draw: st.DrawFn) -> tuple[str, list[dict[str, Any]]]:
     data = draw(st.lists(OBJECTS, min_size=1, max_size=2))
-    writer = Writer(random.Random(draw(SEEDS)))
+    writer = manifest_writer.Writer(random.Random(draw(SEEDS)))
     text = writer.pick("", "---\n", "# first\n---\n") + "---\n".join(writer.mapping(each, 0) for each in data)
     text += writer.pick("", "# last\n", "...\n", "---\n")
     if writer.pick(True, False) and not text.endswith(("|\n", "lines\n")):
@@ -289,7 +233,17 @@ def test_a_map_that_is_merged_elsewhere_can_be_changed() -> None:
         ("a: b: c\n", r"^x\.yaml:1:5: mapping values are not allowed here"),
         ("a: \x00\n", r"^x\.yaml:1:1: .*special characters"),
         ("<<: 1\n", r"^x\.yaml:1:5: << merges mappings only$"),
-        ("[" * 5000, r"^x\.yaml:1:\d+: maximum depth"),
+        ("[" * 5000, r"^x\.yaml:1:\d+: maximum depth of 200 exceeded$"),
+        ('{"a": 1}\n{"a": 2}\n', r"^x\.yaml:2:1: a second document begins here; put a line with --- between documents"),
+        ('{"a": 1}{"a": 2}', r"^x\.yaml:1:9: a second document begins here"),
+        (
+            "a: {{ .Values.a }}\n",
+            r"^x\.yaml:1:5: a key must be a string; .*: helm template CHART \| carpool",
+        ),
+        (
+            "a: 1\n{{- if .Values.b }}\nb: 2\n{{- end }}\n",
+            r"^x\.yaml:3:1: .*; if this is a Helm template, render",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_told_with_file_line_and_column(text: str, problem: str) -> None:
