@@ -57,6 +57,10 @@ bench: $(VENV)/.tests ## measure throughput, latency, CPU and memory of the side
 bench-peers: $(VENV)/.tests ## measure Carpool beside mosec, Triton, Ray Serve, KServe's batcher and others (ARGS="--quick --only mosec")
 	@$(py) -m tests.bench.peers $(ARGS)
 
+.PHONY: images
+images: $(py) ## build the images with docker or buildah (ARGS="--only sidecar --output sidecar.tar")
+	@$(py) .ci/images.py $(ARGS)
+
 .PHONY: e2e
 e2e: $(VENV)/.tests ## run the tests against a real API server, built from source on first use (ARGS="-k rotation")
 	@$(py) -m pytest e2e $(ARGS)

@@ -13,7 +13,8 @@ import sidecar
 
 ROOT = Path(__file__).parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-REQUIREMENTS = [".ci/uv.txt", "tests/helm.txt", *(f"{part}/requirements.txt" for part in ("sidecar", "injector", "predictor", "tests"))]
+PARTS = ("sidecar", "injector", "predictor", "tests")
+REQUIREMENTS = [".ci/uv.txt", "tests/helm.txt", *(f"{part}/requirements.txt" for part in PARTS)]
 HEAVY = re.compile(r"(torch|transformers|triton|nvidia-.*|cuda-.*|numpy)$")
 
 

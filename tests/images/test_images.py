@@ -1,0 +1,133 @@
+"""`make images`: what it builds, and what the Dockerfiles promise."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+Script = Callable[[str], ModuleType]
+Program = Callable[[str, str], None]
+
+ROOT = Path(__file__).parent.parent.parent
+PARTS = ["sidecar", "injector", "predictor"]
+DOCKERFILES = {part: (ROOT / part / "Dockerfile").read_text() for part in PARTS}
+
+
+class Engine:
+    """An engine that has some images, and from whose registry some can be pulled."""
+
+    def __init__(self, engines: ModuleType, here: set[str], there: set[str]) -> None:
+        self._engines = engines
+        self.here = here
+        self._there = there
+
+    def image(self, name: str) -> str | None:
+        return name if name in self.here else None
+
+    def pull(self, name: str, *, plain_http: bool) -> None:
+        if name not in self._there:
+            raise self._engines.Failed("`pull …` ended with status 1:\n  no such host")
+        self.here.add(name)
+
+
+@pytest.fixture(scope="module")
+def images(script: Script) -> ModuleType:
+    return script("images")
+
+
+def wanted(**more: object) -> argparse.Namespace:
+    return argparse.Namespace(**{"base": "", "refresh_base": False, "debian_mirror": "", "plain_http": False, **more})
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_an_image_starts_from_nothing_as_a_numeric_user_and_needs_no_shell(part: str) -> None:
+    final = DOCKERFILES[part].partition("FROM scratch\n")[2]
+    assert "\nUSER 65532:65532\n" in final
+    assert f'\nENTRYPOINT ["carpool-{part}"]\n' in final
+    assert "\nSTOPSIGNAL SIGTERM\n" in final
+    assert "RUN" not in final
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_packages_are_installed_by_hash_and_never_built(part: str) -> None:
+    installs = re.findall(r"-m pip (?:.*\\\n)*.*--requirement requirements\.txt", DOCKERFILES[part])
+    assert len(installs) == 1
+    assert "--require-hashes" in installs[0]
+    assert "--only-binary :all:" in installs[0]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_all_that_a_dockerfile_copies_is_there(part: str) -> None:
+    copied = re.findall(r"(?m)^COPY (?!--from)(.+) \S+$", DOCKERFILES[part])
+    assert [source for line in copied for source in line.split() if not (ROOT / source).exists()] == []
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_dockerfiles_name_no_registry_or_index_but_the_public_ones(part: str) -> None:
+    hosts = set(re.findall(r"\b(?:[a-z0-9-]+\.)+(?:io|org|com|net|dev)\b(?=/)", DOCKERFILES[part]))
+    assert hosts <= {"docker.io", "download.pytorch.org"}
+
+
+def test_the_images_are_built_on_the_same_base(script: Script) -> None:
+    bases = {script("image_base").named_in(text) for text in DOCKERFILES.values()}
+    assert bases == {"docker.io/library/python:3.13-slim-trixie"}
+    assert script("image_base").SUITE in next(iter(bases))
+
+
+@pytest.mark.parametrize(
+    ("part", "torch", "tag"),
+    [
+        ("sidecar", "cuda", "1.0"),
+        ("predictor", "cpu", "1.0"),
+        ("predictor", "cuda", "1.0-cuda"),
+        ("predictor", "none", "1.0-echo"),
+    ],
+)
+def test_the_tag_tells_which_models_a_predictor_has(images: ModuleType, part: str, torch: str, tag: str) -> None:
+    assert images.tag_of(part, "1.0", torch) == tag
+
+
+def test_the_public_base_is_pulled_where_it_can_be(images: ModuleType, script: Script) -> None:
+    public = script("image_base").named_in(DOCKERFILES["sidecar"])
+    engine = Engine(script("image_engines"), set(), {public})
+    assert images.choose_base(engine, wanted()) == public
+    assert engine.here == {public}
+
+
+def test_a_base_that_was_asked_for_is_never_replaced_by_another(images: ModuleType, script: Script) -> None:
+    engine = Engine(script("image_engines"), set(), set())
+    with pytest.raises(images.Problem, match=r"the base mine:1 cannot be had: no such host"):
+        images.choose_base(engine, wanted(base="mine:1"))
+
+
+def test_a_base_that_is_here_needs_no_registry(images: ModuleType, script: Script) -> None:
+    assert images.choose_base(Engine(script("image_engines"), {"mine:1"}, set()), wanted(base="mine:1")) == "mine:1"
+
+
+def test_one_image_goes_to_a_file_and_several_to_a_folder(images: ModuleType, tmp_path: Path) -> None:
+    file = tmp_path / "sidecar.tar"
+    assert images.target_of(file, "sidecar", ["sidecar"]) == file
+    assert images.target_of(tmp_path, "sidecar", PARTS) == tmp_path / "carpool-sidecar.tar"
+    with pytest.raises(images.Problem, match="several images need a folder that is there; or choose one with --only"):
+        images.target_of(file, "sidecar", PARTS)
+    with pytest.raises(images.Problem, match=r"there is no folder .*missing; make it"):
+        images.target_of(tmp_path / "missing" / "sidecar.tar", "sidecar", ["sidecar"])
+
+
+def test_without_an_engine_the_status_says_that_it_cannot_be_done_here(
+    images: ModuleType, program: Program, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert images.main(["--only", "sidecar"]) == 2
+    assert "images: error: images are built with docker or buildah" in capsys.readouterr().err
+
+
+def test_labels_name_the_version_and_the_commit(images: ModuleType) -> None:
+    labels = images.labels()
+    assert re.fullmatch(r"\d+\.\d+\.\d+.*", labels["version"])
+    assert re.fullmatch(r"[0-9a-f]{40}(-dirty)?|unknown", labels["revision"])
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", labels["created"])
