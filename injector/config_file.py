@@ -7,11 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pydantic
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
+import yaml
 
 from injector.core import errors, pod_annotations
 from injector.core.config import Config
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's, which the Kubernetes client has loaded anyway; but a key that comes twice is an error."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"{key!r} stands twice", node.start_mark)
+        return dict(super().construct_mapping(node, deep))
 
 
 def load(path: Path) -> Config:
@@ -20,10 +30,10 @@ def load(path: Path) -> Config:
     Raises `errors.BadConfig` for a file that cannot be read, is no YAML, or has bad settings.
     """
     try:
-        values = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+        values = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506 - a safe one
     except OSError as error:
         raise errors.BadConfig(f"{path}: cannot be read: {error.strerror}") from None
-    except (YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise errors.BadConfig(f"{path}: is no YAML: {' '.join(str(error).split())}") from None
     if values is not None and not isinstance(values, dict):
         raise errors.BadConfig(f"{path}: must be a mapping such as {{image: …}}, not {type(values).__name__}")

@@ -13,16 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
+import yaml
 from ruamel.yaml import YAML
 from ruamel.yaml import error as yaml_error
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.resolver import VersionedResolver
-
-try:
-    from yaml import YAMLError as LibyamlError  # type: ignore[import-untyped]
-    from yaml.cyaml import CParser  # type: ignore[import-untyped]
-except ImportError:  # PyYAML was built without libyaml
-    CParser = None
 
 _MAX_DEPTH = 200
 _MAX_EXPANDED = 100_000  # values, aliases counted as what they stand for; few manifests have a hundredth of it
@@ -57,7 +52,7 @@ def compose(text: str, each: Callable[[Node, Aliases], T], readers: Sequence[Rea
     """
     *quick, last = readers or READERS
     for reader in quick:
-        with contextlib.suppress(LibyamlError):
+        with contextlib.suppress(yaml.YAMLError):
             return _composed(reader(text), each)
     return _composed(last(text), each)
 
@@ -69,19 +64,19 @@ def _composed(events: Iterator[Any], each: Callable[[Node, Aliases], T]) -> list
 
 def read_by_libyaml(text: str) -> Iterator[Any]:
     """Events of YAML 1.1. Raises PyYAML's YAMLError."""
-    parser = CParser(text)
+    parser = yaml.CSafeLoader(text)
     while (event := parser.get_event()) is not None:
         yield event
 
 
 def read_by_ruamel(text: str) -> Iterator[Any]:
     """Events of YAML 1.1. Raises ruamel.yaml's YAMLError."""
-    yaml = YAML(typ="safe", pure=True)
-    yaml.version = (1, 1)
-    return iter(yaml.parse(io.StringIO(text, newline="")))
+    reader = YAML(typ="safe", pure=True)
+    reader.version = (1, 1)
+    return iter(reader.parse(io.StringIO(text, newline="")))
 
 
-READERS: Sequence[Reader] = (read_by_libyaml, read_by_ruamel) if CParser is not None else (read_by_ruamel,)
+READERS: Sequence[Reader] = (read_by_libyaml, read_by_ruamel) if yaml.__with_libyaml__ else (read_by_ruamel,)
 
 
 @dataclass(slots=True)

@@ -210,7 +210,12 @@ def test_configurations_that_differ_have_hashes_that_differ():
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [("a: [", "is no YAML"), ("- a", "must be a mapping"), ("image: a b", "image: got 'a b'")],
+    [
+        ("a: [", "is no YAML"),
+        ("port: 1\nport: 2", "'port' stands twice"),
+        ("- a", "must be a mapping"),
+        ("image: a b", "image: got 'a b'"),
+    ],
 )
 def test_a_bad_configuration_file_is_named_in_the_message(tmp_path, text, told):
     file = tmp_path / "config.yaml"
