@@ -56,8 +56,8 @@ def _check(asked: context.Context) -> None:
 def how_to_tell() -> str:
     """The fix for an app whose port nobody knows how to set."""
     return (
-        "name its flag in carpool.dev/app-port-arg (e.g. --port) or its variable in carpool.dev/app-port-env; or let "
-        "the Service use a named port and set carpool.dev/takeover: named-port"
+        "give the app its port by a flag or variable (outside of any shell) and name that in carpool.dev/app-port-arg "
+        "or carpool.dev/app-port-env; or let the Service use a named port and set carpool.dev/takeover: named-port"
     )
 
 
