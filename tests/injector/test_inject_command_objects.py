@@ -1,71 +1,18 @@
-"""`inject` and `uninject`: what the webhook does, done to files; every exit status and every word about it."""
+"""`inject` and `uninject`, object by object: what the webhook does, done to manifests and undone to the byte."""
 
 from __future__ import annotations
 
 import json
-import os
-import shlex
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click import testing
 
-from injector import cli
 from injector.documents import rendering, syntax
+from tests.injector.command_runs import DEPLOYMENT, ISVC, SERVICE, Run
 from tests.injector.golden import cases
 
-Run = Callable[..., testing.Result]
-
-DEPLOYMENT = """\
-# The iris model, owned by the flower team.
-apiVersion: apps/v1
-kind: Deployment
-metadata:
-  name: iris   # short
-  namespace: models
-spec:
-  selector:
-    matchLabels: &labels {app: iris}
-  template:
-    metadata:
-      labels: *labels
-    spec:
-      containers:
-      - name: server
-        image: kserve-sklearnserver:0.15   # pinned
-        args:
-          - --http_port=8080
-          - "--model_name=iris"
-
-        ports:
-        - containerPort: 8080
-      # nothing else
-"""
-SERVICE = "apiVersion: v1\nkind: Service\nmetadata: {name: iris}\n"
-ISVC = """\
-apiVersion: serving.kserve.io/v1beta1
-kind: InferenceService
-metadata:
-  name: flowers
-spec:
-  predictor:
-    model:
-      modelFormat: {name: sklearn}   # by KServe
-      storageUri: gs://bucket/flowers
-"""
 UNKNOWN = DEPLOYMENT.replace("kserve-sklearnserver:0.15", "mine:1").replace("--http_port", "--listen")
-
-
-@pytest.fixture
-def run() -> Run:
-    def run(*args: Any, text: str | None = None, **environment: str) -> testing.Result:
-        return testing.CliRunner().invoke(cli.program, [str(arg) for arg in args], input=text, env=environment)
-
-    return run
 
 
 def pod_of(text: str) -> Any:
@@ -273,129 +220,3 @@ def test_uninject_tells_when_the_webhook_would_inject_again(run: Run) -> None:
     result = run("uninject", text=run("inject", text=text).stdout)
     assert result.stdout == text
     assert "warning: carpool.dev/inject still asks for it" in result.stderr
-
-
-def test_in_place_writes_what_changes_and_nothing_to_standard_output(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text(DEPLOYMENT)
-    (tmp_path / "b.yaml").write_text(SERVICE)
-    untouched = (tmp_path / "b.yaml").stat().st_ino
-    result = run("inject", "-i", tmp_path)
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert "name: carpool\n" in (tmp_path / "a.yaml").read_text()
-    assert (tmp_path / "b.yaml").stat().st_ino == untouched
-
-
-def test_nothing_is_written_when_one_file_cannot_be_read(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text(DEPLOYMENT)
-    (tmp_path / "b.yaml").write_text("a: [1\n")
-    result = run("inject", "-i", tmp_path)
-    assert result.exit_code == 2
-    assert result.stderr.startswith(f"carpool-injector inject: {tmp_path / 'b.yaml'}:2:1: ")
-    assert (tmp_path / "a.yaml").read_text() == DEPLOYMENT
-
-
-def test_check_writes_nothing_and_tells_by_its_exit_status(run: Run, tmp_path: Path) -> None:
-    path = tmp_path / "a.yaml"
-    path.write_text(DEPLOYMENT)
-    result = run("inject", "--check", "-i", path)
-    assert (result.exit_code, result.stdout, path.read_text()) == (1, "", DEPLOYMENT)
-    run("inject", "-i", path)
-    assert run("inject", "--check", path).exit_code == 0
-
-
-def test_diff_shows_what_changes(run: Run, tmp_path: Path) -> None:
-    path = tmp_path / "a.yaml"
-    path.write_text(DEPLOYMENT)
-    lines = run("inject", "--diff", path).stdout.splitlines()
-    assert [line for line in lines if line.startswith("-") and not line.startswith("---")] == [
-        "-          - --http_port=8080",
-        "-        - containerPort: 8080",
-    ]
-    assert path.read_text() == DEPLOYMENT
-
-
-@pytest.mark.parametrize("command", ["inject", "uninject"])
-def test_diff_and_in_place_do_not_go_together(run: Run, tmp_path: Path, command: str) -> None:
-    path = tmp_path / "a.yaml"
-    path.write_text(DEPLOYMENT)
-    result = run(command, "--diff", "--in-place", path)
-    assert (result.exit_code, result.stdout, path.read_text()) == (2, "", DEPLOYMENT)
-    assert "--diff only shows what would change: leave out --in-place" in result.stderr
-
-
-@pytest.mark.parametrize("args", [["inject"], ["inject", "--diff"], ["explain"]])
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_full_disk_is_told_in_one_line(tmp_path: Path, args: list[str]) -> None:
-    with open("/dev/full", "wb") as full:
-        result = piped(args, full)
-    assert (result.returncode, result.stderr.count("\n")) == (2, 1)
-    assert "standard output cannot be written: No space left on device" in result.stderr
-
-
-@pytest.mark.parametrize("args", [["inject"], ["explain", "--output", "json"]])
-def test_a_pipe_that_nobody_reads_ends_it_as_sigpipe_does(args: list[str]) -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    with open(writer, "wb") as closed:
-        result = piped(args, closed)
-    assert (result.returncode, result.stderr) == (141, "")
-
-
-def test_no_standard_output_at_all_is_told() -> None:
-    command = f"exec {shlex.join([sys.executable, '-m', 'injector', 'inject'])} >&-"
-    result = subprocess.run(["sh", "-c", command], input=DEPLOYMENT, text=True, stderr=subprocess.PIPE, check=False)
-    assert result.returncode == 2
-    assert result.stderr == "carpool-injector inject: standard output is closed; nothing was written\n"
-
-
-def piped(args: list[str], out: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "injector", *args]
-    return subprocess.run(command, input=DEPLOYMENT, text=True, stdout=out, stderr=subprocess.PIPE, check=False)
-
-
-def test_a_template_of_helm_among_the_files_stops_all_and_says_what_to_do(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text(DEPLOYMENT)
-    (tmp_path / "b.yaml").write_text("kind: Pod\nmetadata:\n  name: {{ .Release.Name }}\n")
-    result = run("inject", "-i", tmp_path)
-    assert (result.exit_code, (tmp_path / "a.yaml").read_text()) == (2, DEPLOYMENT)
-    assert f"{tmp_path / 'b.yaml'}:3:10: a key must be a string" in result.stderr
-    assert "helm template CHART | carpool-injector inject" in result.stderr
-
-
-def test_several_files_come_out_as_one_stream(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text(DEPLOYMENT)
-    (tmp_path / "b.yaml").write_text(SERVICE)
-    result = run("inject", tmp_path)
-    assert result.stdout.endswith(f"---\n{SERVICE}")
-
-
-@pytest.mark.parametrize(
-    ("args", "problem"),
-    [
-        (["/nowhere.yaml"], "/nowhere.yaml: cannot be read: No such file or directory"),
-        (
-            ["--annotate", "x"],
-            "Invalid value for --annotate: 'x' must be KEY=VALUE; see carpool-injector inject --help",
-        ),
-        (["--annotate", "carpool.dev/max-batchsize=1"], "did you mean carpool.dev/max-batch-size?"),
-        (["--annotate", "example.com/x=1"], "'example.com/x' is no setting"),
-        (["--kubernetes-version", "new"], "'new' is no version such as 1.33"),
-        (["--namespace-labels", "=x"], "'=x' must be KEY=VALUE"),
-        (["--config", "/nowhere.yaml"], "/nowhere.yaml: cannot be read"),
-        (["--nonsense"], "No such option"),
-    ],
-)
-def test_what_the_caller_has_to_mend_is_told_in_one_line_with_status_2(run: Run, args: list[str], problem: str) -> None:
-    result = run("inject", *args, text=DEPLOYMENT)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert problem in result.stderr
-    assert result.stderr.count("\n") == 1
-    assert result.stderr.startswith("carpool-injector inject: ")
-
-
-def test_colours_are_for_terminals_only(run: Run) -> None:
-    assert "\x1b" not in run("inject", text=DEPLOYMENT).stderr
-    coloured = testing.CliRunner().invoke(cli.program, ["inject"], input=DEPLOYMENT, color=True)
-    assert "\x1b[32minjected" in coloured.stderr
-    plain = testing.CliRunner().invoke(cli.program, ["inject"], input=DEPLOYMENT, color=True, env={"NO_COLOR": "1"})
-    assert "\x1b" not in plain.stderr

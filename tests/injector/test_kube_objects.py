@@ -1,0 +1,172 @@
+"""The Kubernetes client reads and writes objects on loopback: certificates, namespaces, events, what diagnosis asks."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+
+import pytest
+
+from injector.api import kube
+from injector.certificates import authority, context, keeper, publisher, served
+from injector.core import model
+from tests.injector.fake_api_server import status
+
+WEBHOOK = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/carpool-injector"
+SECRET = "/api/v1/namespaces/carpool-system/secrets/certificates"
+MUTATING = ("MutatingWebhookConfiguration", "carpool-injector")
+OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "bert-5d4", "uid": "u-1"}
+
+
+def put_webhooks(api, path=WEBHOOK, entries=2):
+    service = {"service": {"name": "carpool-injector", "namespace": "carpool-system"}}
+    webhooks = [{"name": f"w{i}", "clientConfig": dict(service), "timeoutSeconds": 5} for i in range(entries)]
+    api.put(path, {"kind": "MutatingWebhookConfiguration", "webhooks": webhooks})
+
+
+# --- certificates --------------------------------------------------------------------------------------------------
+
+
+async def test_a_secret_is_created_read_and_changed_at_its_version_only(api, client):
+    assert await client.read_secret("carpool-system", "certificates") is None
+    made = await client.write_secret(
+        "carpool-system", "certificates", {"tls.crt": b"\x00one"}, None, {"app": "carpool"}
+    )
+    assert await client.read_secret("carpool-system", "certificates") == made
+    assert made.data == {"tls.crt": b"\x00one"}
+    changed = await client.write_secret("carpool-system", "certificates", {"ca.crt": b"two"}, made.resource_version, {})
+    assert changed.data == {"tls.crt": b"\x00one", "ca.crt": b"two"}
+    assert api.objects[SECRET]["metadata"]["labels"] == {"app": "carpool"}
+    with pytest.raises(
+        kube.Conflict, match="patch secrets carpool-system/certificates: changed or created by somebody"
+    ):
+        await client.write_secret("carpool-system", "certificates", {"ca.crt": b"three"}, made.resource_version, {})
+    with pytest.raises(kube.Conflict):
+        await client.write_secret("carpool-system", "certificates", {"ca.crt": b"three"}, None, {})
+    assert (await client.read_secret("carpool-system", "certificates")).data["ca.crt"] == b"two"
+
+
+async def test_a_secret_without_data_is_one(api, client):
+    api.put(SECRET, {"kind": "Secret", "metadata": {}})
+    assert (await client.read_secret("carpool-system", "certificates")).data == {}
+
+
+async def test_the_ca_bundle_goes_into_every_entry_and_nothing_else_changes(api, client):
+    put_webhooks(api)
+    before = await client.read_webhooks(*MUTATING)
+    after = await client.set_ca_bundle(*MUTATING, b"PEM", before["metadata"]["resourceVersion"])
+    for entry, was in zip(after["webhooks"], before["webhooks"], strict=True):
+        assert base64.b64decode(entry["clientConfig"].pop("caBundle")) == b"PEM"
+        assert entry == was
+    assert after["metadata"]["resourceVersion"] == api.objects[WEBHOOK]["metadata"]["resourceVersion"]
+    assert api.requests[-1].query["fieldManager"] == "carpool-injector"
+
+
+async def test_a_ca_bundle_is_not_written_over_what_somebody_has_changed_meanwhile(api, client):
+    put_webhooks(api)
+    version = (await client.read_webhooks(*MUTATING))["metadata"]["resourceVersion"]
+    put_webhooks(api)
+    with pytest.raises(kube.Conflict):
+        await client.set_ca_bundle(*MUTATING, b"PEM", version)
+    api.instead = [None, status(409, "Conflict", "the object has been modified")]
+    with pytest.raises(kube.Conflict):
+        await client.set_ca_bundle(*MUTATING, b"PEM")
+    await client.set_ca_bundle(*MUTATING, b"PEM")
+    assert await client.read_webhooks("ValidatingWebhookConfiguration", "carpool-injector") is None
+
+
+async def test_the_certificates_are_made_published_and_taken_into_service_through_the_real_client(api, client):
+    put_webhooks(api)
+    now = keeper.utc_now()
+    made = served.Served(context.make(), authority.service_names("carpool-injector", "carpool-system"), now)
+    settings = keeper.Settings("carpool-system", "certificates", (publisher.Webhook(*MUTATING),), {"app": "carpool"})
+    kept = keeper.Keeper(client, made, settings)
+    for _ in range(2):
+        await kept.step()
+        assert made.facts.is_verified
+    bundle = api.objects[WEBHOOK]["webhooks"][1]["clientConfig"]["caBundle"]
+    assert bundle == api.objects[SECRET]["data"]["ca.crt"]
+    assert sorted(api.objects[SECRET]["data"]) == ["ca.crt", "ca.key", "tls.crt", "tls.key"]
+    assert [request.method for request in api.requests] == ["GET", "GET", "POST", "GET", "PATCH", "GET", "GET"]
+
+
+# --- namespaces and events -----------------------------------------------------------------------------------------
+
+
+async def test_a_namespace_is_read_with_labels_and_annotations(api, client):
+    api.put("/api/v1/namespaces/models", {"metadata": {"labels": {"a": "b"}, "annotations": {"c": "d"}}})
+    api.put("/api/v1/namespaces/bare", {"metadata": {}})
+    assert await client.read_namespace("models") == model.Namespace("models", {"a": "b"}, {"c": "d"})
+    assert await client.read_namespace("bare") == model.Namespace("bare", {}, {})
+    with pytest.raises(kube.NotFound, match="get namespaces none"):
+        await client.read_namespace("none")
+
+
+async def test_all_pages_of_a_list_are_read(api, client):
+    for number in range(620):
+        api.namespace(f"n{number:03}")
+    names = [found["metadata"]["name"] for found in await client.list_namespaces()]
+    assert names == [f"n{number:03}" for number in range(620)]
+    assert len(api.requests) == 3
+
+
+async def test_an_event_is_written_about_its_owner(api, client):
+    await client.create_event("models", OWNER, "CarpoolSidecarRefused", "no port")
+    [body] = api.bodies
+    assert body["involvedObject"] == {**OWNER, "namespace": "models"}
+    assert (body["type"], body["reason"], body["message"], body["count"]) == (
+        "Warning",
+        "CarpoolSidecarRefused",
+        "no port",
+        1,
+    )
+    assert body["metadata"] == {"generateName": "bert-5d4.", "namespace": "models"}
+    written = datetime.datetime.fromisoformat(body["lastTimestamp"])
+    assert abs(datetime.datetime.now(datetime.UTC) - written) < datetime.timedelta(minutes=1)
+    assert api.requests[0].path == "/api/v1/namespaces/models/events"
+
+
+# --- what the cluster can do; diagnosis ----------------------------------------------------------------------------
+
+
+async def test_versions_of_server_and_kubelets_are_numbers(api, client):
+    for number, version in enumerate(["v1.29.3", "v1.33.4-gke.1100", *["v1.31.0+k3s1"] * 120]):
+        api.put(f"/api/v1/nodes/n{number:03}", {"status": {"nodeInfo": {"kubeletVersion": version}}})
+    assert await client.server_version() == (1, 33)
+    assert await client.kubelet_versions() == [(1, 29), (1, 33), *[(1, 31)] * 120]
+    assert len(api.requests) == 4
+
+
+async def test_pods_config_maps_and_endpoint_slices_are_raw(api, client):
+    pod = {"metadata": {"labels": {"app": "bert"}}, "spec": {"futurePodField": 1}}
+    api.put("/api/v1/namespaces/models/pods/a", pod)
+    api.put("/api/v1/namespaces/other/pods/b", {"metadata": {}})
+    assert [p["spec"]["futurePodField"] for p in await client.list_pods("models", "app=bert")] == [1]
+    assert await client.list_pods("models", "app=other") == []
+    assert len(await client.list_pods()) == 2
+    api.put("/api/v1/namespaces/kserve/configmaps/inferenceservice-config", {"data": {"agent": "{}"}})
+    assert (await client.read_config_map("kserve", "inferenceservice-config"))["data"] == {"agent": "{}"}
+    assert await client.read_config_map("kserve", "none") is None
+    slices = "/apis/discovery.k8s.io/v1/namespaces/carpool-system/endpointslices"
+    for service in ("carpool-injector", "another"):
+        api.put(
+            f"{slices}/{service}-1", {"metadata": {"labels": {"kubernetes.io/service-name": service}}, "endpoints": []}
+        )
+    [found] = await client.read_endpoint_slices("carpool-system", "carpool-injector")
+    assert found["metadata"]["name"] == "carpool-injector-1"
+
+
+async def test_a_dry_run_stores_nothing_and_gives_back_all_fields(api, client):
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"generateName": "check-"},
+        "spec": {"futureField": None, "n": 1.5},
+    }
+    found = await client.dry_run_create_pod("models", pod)
+    assert found == {**pod, "status": {"phase": "Pending"}}
+    assert api.objects == {}
+    message = 'admission webhook "m.carpool.dev" denied the request: max-batch-size is 0'
+    api.instead = [status(400, "BadRequest", message)]
+    with pytest.raises(kube.Rejected, match=r"create pods models: not accepted .*max-batch-size is 0"):
+        await client.dry_run_create_pod("models", pod)

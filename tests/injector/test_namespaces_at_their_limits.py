@@ -1,0 +1,88 @@
+"""Namespaces when the watch has not told all, ends again and again, or reading one takes too long."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from injector.core import model
+from injector.objects import review
+from injector.webhook import metrics, namespaces
+
+
+class Source:
+    """Watches that end by themselves, one list of changes each; reads that last."""
+
+    def __init__(self, *watches: list[namespaces.Change], delay: float = 0.0) -> None:
+        self.watches = [*watches]
+        self.began: list[float] = []
+        self.delay = delay
+
+    async def watch_namespaces(self) -> AsyncIterator[namespaces.Change]:
+        self.began.append(asyncio.get_running_loop().time())
+        for change in self.watches.pop(0) if self.watches else []:
+            yield change
+
+    async def read_namespace(self, name: str) -> model.Namespace:
+        await asyncio.sleep(self.delay)
+        return model.Namespace(name)
+
+
+SYNCED: namespaces.Change = ("SYNCED", "", {}, {})
+
+
+async def followed(source: Source, seconds: float) -> namespaces.Namespaces:
+    subject = namespaces.Namespaces(source, metrics.Metrics())
+    task = asyncio.create_task(subject.follow())
+    await asyncio.sleep(seconds)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    return subject
+
+
+@pytest.mark.looptime
+async def test_a_cluster_without_namespaces_is_known_once_that_was_told() -> None:
+    assert (await followed(Source([SYNCED]), 0.1)).missing() == ""
+
+
+@pytest.mark.looptime
+async def test_some_namespaces_are_not_all_of_them() -> None:
+    assert (await followed(Source([("ADDED", "models", {}, {})]), 0.1)).missing() != ""
+
+
+@pytest.mark.looptime
+async def test_a_namespace_that_changed_before_all_were_told_is_kept() -> None:
+    subject = await followed(Source([("MODIFIED", "models", {"a": "b"}, {}), SYNCED]), 0.1)
+    assert (await subject.get("models")).labels == {"a": "b"}
+
+
+@pytest.mark.looptime
+async def test_the_pause_doubles_up_to_half_a_minute_and_begins_anew_after_a_watch_that_told_all() -> None:
+    source = Source(*[[] for _ in range(8)], [SYNCED])
+    await followed(source, 200)
+    pauses = [round(after - before, 1) for before, after in zip(source.began, source.began[1:], strict=False)]
+    assert pauses[:10] == [0.5, 1, 2, 4, 8, 16, 30, 30, 0.5, 1]
+
+
+@pytest.mark.looptime
+async def test_who_waits_for_a_turn_to_read_gives_up_in_the_same_time() -> None:
+    subject = namespaces.Namespaces(Source(delay=1.5), metrics.Metrics(), read_timeout=2.0)
+    began = asyncio.get_running_loop().time()
+    asked = [subject.get(f"n{number}") for number in range(17)]
+    found = await asyncio.gather(*asked, return_exceptions=True)
+    assert [type(each).__name__ for each in found] == ["Namespace"] * 16 + ["Unanswerable"]
+    assert asyncio.get_running_loop().time() - began == pytest.approx(2.0, abs=0.1)
+
+
+async def test_what_is_said_of_a_namespace_that_cannot_be_read_is_short() -> None:
+    class Broken(Source):
+        async def read_namespace(self, name: str) -> model.Namespace:
+            raise OSError("x" * 10_000)
+
+    with pytest.raises(review.Unanswerable) as caught:
+        await namespaces.Namespaces(Broken(), metrics.Metrics()).get("models")
+    assert len(str(caught.value)) < 400
