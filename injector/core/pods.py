@@ -126,6 +126,7 @@ class Container(_View):
     startup_probe: Handler | None = None
     lifecycle: Lifecycle | None = None
     resources: Resources | None = None
+    # Read for their shape only: those of a sidecar that is there already are merged as they are.
     volume_mounts: Annotated[tuple[dict[str, Any], ...], pydantic.BeforeValidator(_none_for_null)] = ()
 
     @property

@@ -1,4 +1,4 @@
-"""A predictor that speaks raw bytes, the pass-through in front of it, and raw callers."""
+"""A predictor that speaks raw bytes, the pass-through in front of it, and raw callers; a site that reads bodies."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from aiohttp import web
 
 from sidecar import errors
 from sidecar.http import passthrough
+from tests.http.intake_site import Connection, Send, Site
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -137,3 +138,38 @@ def proxy_exchange(
         return (got[0] if got else b""), answered
 
     return exchange
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site()
+
+
+@pytest.fixture
+async def post(site: Site, request: pytest.FixtureRequest) -> AsyncIterator[Send]:
+    """Send `POST /` with the given header lines, then the given first bytes of the body.
+
+    Its parameter: whether the server cancels the handler of a client that left.
+    """
+    server = web.Server(
+        site.handle,
+        auto_decompress=False,
+        lingering_time=0.0,
+        handler_cancellation=getattr(request, "param", False),
+    )
+    listener = await asyncio.get_running_loop().create_server(server, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    connections = []
+
+    async def post(headers: str, body: bytes) -> Connection:
+        connection = Connection(*await asyncio.open_connection("127.0.0.1", port))
+        connections.append(connection)
+        await connection.send(b"POST / HTTP/1.1\r\nHost: a\r\n" + headers.encode() + b"\r\n\r\n" + body)
+        return connection
+
+    yield post
+    for connection in connections:
+        await connection.close()
+    listener.close()
+    await listener.wait_closed()
+    await server.shutdown(1.0)
