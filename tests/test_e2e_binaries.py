@@ -139,7 +139,7 @@ def test_paths_name_the_group_the_namespace_and_the_object() -> None:
 
 
 def test_flags_are_written_as_the_components_read_them() -> None:
-    assert control_plane.flags({"v": 1, "data-dir": Path("/data")}) == ["--v=1", "--data-dir=/data"]
+    assert processes.flags({"v": 1, "data-dir": Path("/data")}) == ["--v=1", "--data-dir=/data"]
 
 
 def test_a_process_that_ends_early_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:

@@ -1,21 +1,21 @@
-"""A Kubernetes control plane on loopback: etcd, kube-apiserver and kube-controller-manager, without nodes.
+"""A Kubernetes control plane: etcd, kube-apiserver and kube-controller-manager; a scheduler where there are nodes.
 
-Pods are admitted and stored, Deployments become ReplicaSets become Pods; nothing schedules or runs them.
+Without nodes it is on loopback: pods are admitted and stored, Deployments become ReplicaSets become Pods, and nothing
+schedules or runs them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import ssl
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from e2e.cluster import authority, binaries, processes
+from e2e.cluster import authority, binaries, kubeconfigs, processes
 
 HOST = "127.0.0.1"
 READY_SECONDS = 90.0
@@ -23,25 +23,10 @@ SERVICE_RANGE = "10.96.0.0/16"
 # What a certificate of the API server has to say for clients outside and inside a cluster. 10.96.0.1 is the address
 # that the range above gives to the service named kubernetes.
 API_SERVER_NAMES = (HOST, "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "10.96.0.1")
-
-
-def flags(values: Mapping[str, object]) -> list[str]:
-    return [f"--{name}={value}" for name, value in values.items()]
-
-
-def kubeconfig(server: str, bundle: Path, identity: authority.Issued) -> str:
-    """A kubeconfig (JSON, which is YAML) for whoever `identity` is. Names files, so it lives as long as they do."""
-    user = {"client-certificate": str(identity.certificate), "client-key": str(identity.key)}
-    context = {"cluster": "e2e", "user": "e2e", "namespace": "default"}
-    document = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "e2e", "cluster": {"server": server, "certificate-authority": str(bundle)}}],
-        "users": [{"name": "e2e", "user": user}],
-        "contexts": [{"name": "e2e", "context": context}],
-        "current-context": "e2e",
-    }
-    return json.dumps(document, indent=2) + "\n"
+# What announces the API server as the Service `kubernetes` refuses loopback addresses.
+ON_LOOPBACK = {"endpoint-reconciler-type": "none"}
+# The user that the API server is when it passes a request on to an extension of its API, and when it asks a kubelet.
+FRONT_PROXY, KUBELET_CLIENT = "front-proxy-client", "kube-apiserver-kubelet-client"
 
 
 def answers_ok(url: str, context: ssl.SSLContext | None = None) -> bool:
@@ -64,9 +49,12 @@ class Component(NamedTuple):
 class ControlPlane:
     """The components as one thing to start and stop. All files (certificates, data, logs) lie in `folder`."""
 
-    def __init__(self, executable: Path, folder: Path) -> None:
+    def __init__(self, executable: Path, folder: Path, host: str = HOST, *, with_nodes: bool = False) -> None:
+        """`host` is the address of the API server. With nodes, those and the pods on them can reach it there."""
         self.folder = folder
-        self.server = f"https://{HOST}:{processes.free_port()}"
+        self.server = f"https://{host}:{processes.free_port()}"
+        self._host = host
+        self._with_nodes = with_nodes
         self._executable = executable
         self._authority = authority.Authority(folder)
         self._admin = self._authority.issue("admin", "admin", ["system:masters"])
@@ -80,7 +68,9 @@ class ControlPlane:
     def start(self) -> None:
         """Returns when API server and controllers are ready. Raises processes.ProcessFailed with a log's end."""
         etcd = f"http://{HOST}:{processes.free_port()}"
-        self._components = {each.name: each for each in (self._etcd(etcd), self._api_server(etcd), self._controllers())}
+        components = [self._etcd(etcd), self._api_server(etcd), self._controllers()]
+        components += [self._scheduler()] if self._with_nodes else []
+        self._components = {each.name: each for each in components}
         for name in self._components:
             self._run(name)
 
@@ -94,12 +84,17 @@ class ControlPlane:
         self._running[component].stop()
         self._run(component)
 
-    def kubeconfig_of(self, user: str) -> Path:
-        """A kubeconfig for a user of that name, who may do what RBAC grants it and no more."""
+    def revive(self) -> None:
+        """Starts again what has ended by itself, or was ended by somebody else."""
+        for name in [name for name, process in self._running.items() if not process.is_running]:
+            self._run(name)
+
+    def kubeconfig_of(self, user: str, groups: Sequence[str] = ()) -> Path:
+        """A kubeconfig for a user of that name, who may do what RBAC grants it and its groups, and no more."""
         with self._users_lock:
             if user not in self._users:
                 file = "user-" + user.replace(":", "-")
-                self._users[user] = self._write_kubeconfig(file, self._authority.issue(file, user))
+                self._users[user] = self._write_kubeconfig(file, self._authority.issue(file, user, groups))
             return self._users[user]
 
     def server_certificate(self, file: str, *hosts: str) -> authority.Issued:
@@ -113,12 +108,12 @@ class ControlPlane:
 
     def _write_kubeconfig(self, file: str, identity: authority.Issued) -> Path:
         path = self.folder / f"{file}.kubeconfig"
-        path.write_text(kubeconfig(self.server, self._authority.bundle, identity))
+        path.write_text(kubeconfigs.render(self.server, self._authority.bundle, identity))
         return path
 
     def _run(self, name: str) -> None:
         component = self._components[name]
-        command = [str(self._executable), name, *flags(component.flags)]
+        command = [str(self._executable), name, *processes.flags(component.flags)]
         self._running[name] = processes.Process(name, command, self.folder / f"{name}.log")
         self._running[name].wait_until_ready(component.is_ready, READY_SECONDS)
 
@@ -142,14 +137,13 @@ class ControlPlane:
         return Component("etcd", values, lambda: answers_ok(f"{client}/health"))
 
     def _api_server(self, etcd: str) -> Component:
-        serving = self._authority.issue("kube-apiserver", "kube-apiserver", hosts=API_SERVER_NAMES)
+        serving = self._authority.issue("kube-apiserver", "kube-apiserver", hosts=(*API_SERVER_NAMES, self._host))
         accounts = self.folder / "service-accounts"
         authority.write_public_key(accounts.with_suffix(".pub"), authority.write_key(accounts.with_suffix(".key")))
         values = {
             "etcd-servers": etcd,
-            "bind-address": HOST,
-            "advertise-address": HOST,
-            "endpoint-reconciler-type": "none",  # it refuses to announce a loopback address
+            "bind-address": self._host,
+            "advertise-address": self._host,
             "secure-port": self.server.rpartition(":")[2],
             "tls-cert-file": serving.certificate,
             "tls-private-key-file": serving.key,
@@ -164,27 +158,56 @@ class ControlPlane:
             "shutdown-delay-duration": "0s",
             "profiling": "false",
             "v": 1,
+            **(self._towards_nodes() if self._with_nodes else ON_LOOPBACK),
         }
         return Component("kube-apiserver", values, lambda: self._answers_admin(f"{self.server}/readyz"))
 
+    def _towards_nodes(self) -> dict[str, object]:
+        """How the API server reaches kubelets (for logs, exec), and pods that serve webhooks or parts of the API."""
+        kubelets = self._authority.issue(KUBELET_CLIENT, KUBELET_CLIENT, ["system:masters"])
+        front = self._authority.issue(FRONT_PROXY, FRONT_PROXY)
+        return {
+            "kubelet-client-certificate": kubelets.certificate,
+            "kubelet-client-key": kubelets.key,
+            "kubelet-preferred-address-types": "InternalIP",
+            # No kube-proxy runs beside the API server: it asks pods at their own addresses.
+            "enable-aggregator-routing": "true",
+            "proxy-client-cert-file": front.certificate,
+            "proxy-client-key-file": front.key,
+            "requestheader-client-ca-file": self._authority.bundle,
+            "requestheader-allowed-names": FRONT_PROXY,
+            "requestheader-username-headers": "X-Remote-User",
+            "requestheader-group-headers": "X-Remote-Group",
+            "requestheader-extra-headers-prefix": "X-Remote-Extra-",
+        }
+
     def _controllers(self) -> Component:
-        port = processes.free_port()
-        serving = self._authority.issue("kube-controller-manager", "kube-controller-manager", hosts=[HOST])
         values = {
-            # Named as in every cluster: the API server brings the roles for this user and for its controllers.
-            "kubeconfig": self.kubeconfig_of("system:kube-controller-manager"),
+            "root-ca-file": self._authority.bundle,
+            "service-account-private-key-file": self.folder / "service-accounts.key",
+            "use-service-account-credentials": "true",
+        }
+        return self._client_component("kube-controller-manager", values)
+
+    def _scheduler(self) -> Component:
+        return self._client_component("kube-scheduler", {})
+
+    def _client_component(self, name: str, more: Mapping[str, object]) -> Component:
+        """A component that works through the API server, and serves its own health alone."""
+        port = processes.free_port()
+        serving = self._authority.issue(name, name, hosts=[HOST])
+        # Named as in every cluster: the API server brings the roles for these users.
+        values = {
+            "kubeconfig": self.kubeconfig_of(f"system:{name}"),
             "bind-address": HOST,
             "secure-port": port,
             "tls-cert-file": serving.certificate,
             "tls-private-key-file": serving.key,
-            "root-ca-file": self._authority.bundle,
-            "service-account-private-key-file": self.folder / "service-accounts.key",
-            "use-service-account-credentials": "true",
             "leader-elect": "false",
             "v": 1,
+            **more,
         }
-        healthy = f"https://{HOST}:{port}/healthz"
-        return Component("kube-controller-manager", values, lambda: self._answers_admin(healthy))
+        return Component(name, values, lambda: self._answers_admin(f"https://{HOST}:{port}/healthz"))
 
 
 @contextlib.contextmanager

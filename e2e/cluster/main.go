@@ -1,9 +1,10 @@
-// Command cluster is the control plane of a Kubernetes cluster in one executable: the first argument says which
+// Command cluster is a Kubernetes cluster in one executable, control plane and node: the first argument says which
 // component to run, the rest are that component's own flags. One program, because the components share nearly all of
 // their code, and linking it once is what makes the build take minutes instead of a quarter of an hour.
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"sort"
@@ -17,6 +18,9 @@ import (
 	_ "k8s.io/component-base/metrics/prometheus/version"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllers "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
+	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
 // A component takes the arguments as the executable of its own would see them: its name, then its flags.
@@ -24,6 +28,9 @@ var components = map[string]func(arguments []string) int{
 	"etcd":                    func(arguments []string) int { etcdmain.Main(arguments); return 0 },
 	"kube-apiserver":          command(apiserver.NewAPIServerCommand),
 	"kube-controller-manager": command(controllers.NewControllerManagerCommand),
+	"kube-proxy":              command(proxy.NewProxyCommand),
+	"kube-scheduler":          command(func() *cobra.Command { return scheduler.NewSchedulerCommand() }),
+	"kubelet":                 command(func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) }),
 }
 
 // The command is made when it is run: making one registers flags and metrics for the whole process.

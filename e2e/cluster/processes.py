@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 LEASH = Path(__file__).with_name("leash.py")
@@ -19,6 +19,11 @@ LINES_SHOWN = 30
 
 class ProcessFailed(Exception):
     """A program ended early or was not ready in time; the message ends with the tail of its log."""
+
+
+def flags(values: Mapping[str, object]) -> list[str]:
+    """Command line words, as Go's programs take them."""
+    return [f"--{name}={value}" for name, value in values.items()]
 
 
 def free_port() -> int:
@@ -35,6 +40,12 @@ def eventually(question: Callable[[], object], within: float, what: str) -> None
         if time.monotonic() > deadline:
             raise TimeoutError(f"{what}: not within {within:g} s")
         time.sleep(POLL_SECONDS)
+
+
+def tail(log: Path, lines: int = LINES_SHOWN) -> str:
+    """The last lines of a log, under a line that says where the whole of it lies."""
+    text = log.read_text(errors="replace").splitlines()[-lines:] if log.exists() else ["(there is none)"]
+    return "\n".join([f"the end of {log}:", *(f"  {line}" for line in text)])
 
 
 class Process:
@@ -72,9 +83,8 @@ class Process:
             raise ProcessFailed(f"{self.name} ended with status {self._leash.returncode}\n{self.tail()}")
 
     def tail(self, lines: int = LINES_SHOWN) -> str:
-        """The last lines of the log, under a line that says where the whole of it lies."""
-        text = self.log.read_text(errors="replace").splitlines()[-lines:]
-        return "\n".join([f"the end of {self.log}:", *(f"  {line}" for line in text)])
+        """See `tail`."""
+        return tail(self.log, lines)
 
     def stop(self) -> None:
         """Ends the program and all it started. Returns when it is gone; a second call does nothing."""

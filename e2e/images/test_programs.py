@@ -60,7 +60,7 @@ def start_sidecar(start: conftest.Start, predictor: int) -> tuple[container.Cont
     """A ready sidecar in front of a predictor, its port and its admin port."""
     port, admin = processes.free_port(), processes.free_port()
     flags = {"port": port, "admin-port": admin, "component-port": predictor, "quiet-period": 0, "grace-period": 5}
-    sidecar = start("sidecar", control_plane.flags(flags))
+    sidecar = start("sidecar", processes.flags(flags))
     sidecar.wait_until_ready(lambda: control_plane.answers_ok(url(admin, "readyz")), READY_SECONDS)
     return sidecar, port, admin
 
@@ -167,7 +167,7 @@ def test_the_injector_becomes_ready_at_a_real_api_server_and_ends_with_status_0(
             "quiet-period": 0,
         }
         config = kubeconfig_for_a_container(plane.kubeconfig_of(installed.name), tmp_path / "config")
-        injector = start("injector", ["serve", *control_plane.flags(flags)], {"/config": config})
+        injector = start("injector", ["serve", *processes.flags(flags)], {"/config": config})
         injector.wait_until_ready(lambda: control_plane.answers_ok(url(metrics, "readyz")), READY_SECONDS)
         assert all(installed.ca_bundles())
         assert injector.terminate(GRACE_SECONDS) == 0
