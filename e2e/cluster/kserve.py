@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import functools
-import json
-import subprocess
 from pathlib import Path
 
 from ruamel import yaml
 
-from e2e.cluster import binaries, client, processes
+from e2e.cluster import binaries, client, processes, programs
 
-MODULE = "github.com/kserve/kserve"
-# The first one that the module proxy gives wins.
-VERSIONS = ("v0.17.0", "v0.16.0", "v0.15.2")
 DEFINITIONS = Path("config/crd/full")
 WANTED = ("serving.kserve.io_inferenceservices.yaml",)
 ESTABLISHED_SECONDS = 30.0
@@ -24,18 +19,11 @@ class Missing(Exception):
 
 
 def module_folder() -> Path:
-    """Where KServe's source lies, fetched now if it is not there. Raises binaries.Unavailable and Missing."""
-    go = binaries.find_go((1, 21))
-    errors = []
-    for version in VERSIONS:
-        command = [go, "mod", "download", "-json", f"{MODULE}@{version}"]
-        # Outside our module: KServe's requirements are not the cluster's.
-        fetched = subprocess.run(command, capture_output=True, text=True, cwd=binaries.cache_folder())
-        answer = json.loads(fetched.stdout) if fetched.stdout else {}
-        if folder := answer.get("Dir"):
-            return Path(folder)
-        errors.append(f"{version}: {answer.get('Error') or fetched.stderr.strip()}")
-    raise Missing(f"`go mod download {MODULE}` gave none of the versions wanted:\n" + "\n".join(errors))
+    """Where KServe's source lies, fetched now if it is not there. Raises Missing."""
+    try:
+        return programs.fetch(programs.KSERVE, programs.KSERVE_VERSION)
+    except binaries.Unavailable as missing:
+        raise Missing(f"KServe's source cannot be had: {missing}") from None
 
 
 def resource_definitions() -> list[client.Object]:

@@ -129,7 +129,7 @@ def test_an_injector_without_its_rights_says_which_it_lacks(
     injector = process.Injector(installed, plane.kubeconfig_of("stranger"), tmp_path)
     with contextlib.closing(injector):
         with pytest.raises(processes.ProcessFailed):
-            injector.start(within=5)
+            injector.start(within=15)
         told = injector.readiness()
     assert "mutatingwebhookconfigurations" in told
     assert 'verbs: ["get"]' in told
