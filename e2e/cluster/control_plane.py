@@ -186,6 +186,7 @@ class ControlPlane:
             "root-ca-file": self._authority.bundle,
             "service-account-private-key-file": self.folder / "service-accounts.key",
             "use-service-account-credentials": "true",
+            "horizontal-pod-autoscaler-sync-period": "5s",  # of 15, so that tests see it act
         }
         return self._client_component("kube-controller-manager", values)
 

@@ -1,0 +1,200 @@
+"""The kind backend: nodes in containers of Docker or Podman, made by kind (https://kind.sigs.k8s.io)."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import kubernetes.config
+import urllib3
+
+from e2e.cluster import backends, binaries, client, commands, gpus, kind_nodes, processes
+
+CONFIG = Path(__file__).parents[1] / "kind" / "config.yaml"
+VERSION = "v0.30.0"
+# Each engine, and a question that only a running one can answer.
+ENGINES = {
+    "docker": ("docker", "info", "--format", "{{.ServerVersion}}"),
+    "podman": ("podman", "info", "--format", "{{.Version.Version}}"),
+}
+PROVIDER = "KIND_EXPERIMENTAL_PROVIDER"
+# What kind takes as a name; it makes host names of it.
+NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,49}")
+ANSWER_SECONDS = 15.0
+# A gigabyte of node image may have to come first.
+CREATE_SECONDS, CONTROL_PLANE_READY = 900.0, "3m"
+NODES_SECONDS, LOAD_SECONDS = 180.0, 300.0
+
+Connect = Callable[[Path], client.Client]
+
+
+def engine(run: commands.Run = commands.run) -> str:
+    """The container engine that answers, docker or podman; "" if none does.
+
+    KIND_EXPERIMENTAL_PROVIDER, with which kind itself is told what to use, leaves only the one that it names.
+    """
+    wanted = os.environ.get(PROVIDER, "")
+    for name, question in ENGINES.items():
+        if wanted in ("", name):
+            done = run(*question, seconds=ANSWER_SECONDS)
+            if done.status == 0 and done.output.strip():
+                return name
+    return ""
+
+
+class Kind:
+    """See backends.Cluster. `nodes` are the two workers: pods are not placed on the control plane.
+
+    Everything about a cluster is asked of kind and the engine; the kubeconfig is a copy that can be had again.
+    """
+
+    address = "127.0.0.1"
+
+    def __init__(self, name: str, run: commands.Run = commands.run, connect: Connect = client.Client) -> None:
+        if not NAME.fullmatch(name):
+            raise backends.Problem(f"{name!r} cannot be a cluster's name: up to 50 of a-z, 0-9, '.' and '-'")
+        self.name = name
+        self.nodes = (f"{name}-worker", f"{name}-worker2")
+        self.kubeconfig = binaries.cache_folder() / "kind" / f"{name}.kubeconfig"
+        self._control_plane = f"{name}-control-plane"
+        self._run = run
+        self._connect = connect
+
+    @property
+    def ingress(self) -> str:
+        """Its port is a free one, chosen when the cluster is made. Raises backends.Problem while that is not up."""
+        words = (self._engine, "port", self._control_plane, f"{backends.INGRESS_NODE_PORT}/tcp")
+        mapped = self._demand("look up the port of the ingress", words)
+        port = mapped.partition("\n")[0].rpartition(":")[2]
+        if not port.isdigit():
+            raise backends.Problem(f"{self._control_plane} has no port for the ingress; was it made from {CONFIG}?")
+        return f"http://{self.address}:{port}"
+
+    # --- Up and down -------------------------------------------------------------------------------------------------
+
+    def up(self) -> None:
+        self._demand_kind()
+        start = time.monotonic()
+        self.kubeconfig.parent.mkdir(parents=True, exist_ok=True)
+        if self._exists():
+            self._kind("write the kubeconfig", "export", "kubeconfig", *self._names)
+        if self.is_up():
+            binaries.say(f"{self.name} is up already")
+        else:
+            self.down()  # what a crash left, and what does not answer
+            options = ("--config", str(CONFIG), "--wait", CONTROL_PLANE_READY)
+            self._kind("make the cluster", "create", "cluster", *self._names, *options, seconds=CREATE_SECONDS)
+        with self._admin() as admin:
+            self._wait_for_nodes(admin)
+            gpus.announce(admin, self.nodes[-1], backends.GPUS)
+        binaries.say(f"the nodes of {self.name} are Ready after {time.monotonic() - start:.0f} s")
+
+    def down(self) -> None:
+        if self._has_kind and engine(self._run):
+            self._kind("remove the cluster", "delete", "cluster", *self._names)
+        elif self.kubeconfig.exists():
+            self._demand_kind()  # there was a cluster, and nobody to ask about it
+        self.kubeconfig.unlink(missing_ok=True)
+
+    def is_up(self) -> bool:
+        if not self.kubeconfig.exists():
+            return False
+        try:
+            with self._admin() as admin:
+                admin.call("GET", "/version")
+        # The errors of a server that is gone, one that is not ours, and a kubeconfig cut short.
+        except (client.Refused, urllib3.exceptions.HTTPError, kubernetes.config.ConfigException, OSError):
+            return False
+        return True
+
+    def _exists(self) -> bool:
+        """Whether kind knows a cluster of that name, in whatever state."""
+        return self.name in self._kind("list the clusters", "get", "clusters").splitlines()
+
+    def _wait_for_nodes(self, admin: client.Client) -> None:
+        wanted = {self._control_plane, *self.nodes}
+        try:
+            processes.eventually(lambda: ready_nodes(admin) >= wanted, NODES_SECONDS, "all nodes are Ready")
+        except TimeoutError as late:
+            lacking = ", ".join(sorted(wanted - ready_nodes(admin)))
+            raise backends.Problem(f"{late}: not {lacking}; see: kind export logs --name {self.name}") from None
+
+    # --- Use ---------------------------------------------------------------------------------------------------------
+
+    def load(self, archive: Path) -> None:
+        if not archive.is_file():
+            raise backends.Problem(f"there is no archive {archive}; `make images ARGS='--output FOLDER'` makes some")
+        words = ("load", "image-archive", str(archive), "--name", self.name)
+        self._kind(f"load {archive.name}", *words, seconds=LOAD_SECONDS)
+
+    def restart(self, component: str) -> None:
+        nodes = kind_nodes.Nodes(self._engine, (self._control_plane, *self.nodes), self._run)
+        nodes.restart(component, self.is_up)
+
+    # --- Programs ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        """The cluster's, and our own kubeconfig: kind would write to the user's."""
+        return ("--name", self.name, "--kubeconfig", str(self.kubeconfig))
+
+    @functools.cached_property
+    def _engine(self) -> str:
+        """Raises backends.Problem where none answers."""
+        if found := engine(self._run):
+            return found
+        wanted = os.environ.get(PROVIDER)
+        who = f"{wanted}, which {PROVIDER} names, does not answer" if wanted else "neither docker nor podman answers"
+        raise backends.Problem(f"{who}, and kind needs one; start it (`docker info` tells more), or take BACKEND=local")
+
+    @property
+    def _has_kind(self) -> bool:
+        return self._run("kind", "version").status == 0
+
+    def _demand_kind(self) -> None:
+        """Raises backends.Problem where kind or an engine is missing."""
+        if not self._has_kind:
+            raise backends.Problem(
+                f"there is no kind; `go install sigs.k8s.io/kind@{VERSION}` and put Go's bin folder on PATH,"
+                " see https://kind.sigs.k8s.io, or take the other backend: BACKEND=local"
+            )
+        _ = self._engine
+
+    def _admin(self) -> contextlib.closing[client.Client]:
+        return contextlib.closing(self._connect(self.kubeconfig))
+
+    def _kind(self, purpose: str, *words: str, seconds: float = commands.SECONDS) -> str:
+        """What kind prints. Making a cluster takes minutes; kind then shows by itself what it does."""
+        # By itself kind takes Docker where its client is installed, whether or not it answers.
+        environment = {PROVIDER: "podman"} if self._engine == "podman" else {}
+        show = words[0] == "create"
+        return self._demand(purpose, ("kind", *words), seconds=seconds, show=show, environment=environment)
+
+    def _demand(
+        self,
+        purpose: str,
+        words: tuple[str, ...],
+        seconds: float = commands.SECONDS,
+        show: bool = False,
+        environment: dict[str, str] | None = None,
+    ) -> str:
+        done = self._run(*words, seconds=seconds, show=show, environment=environment)
+        if done.status:
+            said = done.words if done.errors or not show else "what it said is above"
+            raise backends.Problem(f"cannot {purpose}: `{' '.join(words)}` failed: {said}")
+        return done.output
+
+
+def ready_nodes(admin: client.Client) -> set[str]:
+    """The names of the nodes that are Ready."""
+    ready = {"type": "Ready", "status": "True"}
+    return {
+        node["metadata"]["name"]
+        for node in admin.list("Node")
+        if any(ready.items() <= condition.items() for condition in node.get("status", {}).get("conditions", ()))
+    }

@@ -1,0 +1,180 @@
+"""A cluster of two nodes in the namespaces of one machine: for where there is no container engine.
+
+Addresses, packet filters, mounts and processes are in namespaces that end with their first process. Outside are a
+folder, the control groups of the pods, and one veth pair. All of it is found again by the cluster's name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import urllib3
+
+from e2e.cluster import archives, backends, binaries, client, gpus, processes, requirements
+from e2e.cluster.local import cgroups, network, node, process_table
+
+ROOT = Path(__file__).parents[3]
+NODES = ("node-1", "node-2")
+START_SECONDS, API_SERVER_SECONDS, NODES_SECONDS, END_SECONDS = 10.0, 90.0, 90.0, 20.0
+NAMESPACES = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child=SIGKILL", "--mount-proc")
+# The first process reaps what the programs leave behind, which is what shells do.
+SHELL = ("bash", "-c", '"$@"; exit', "first-process")
+
+
+class Local:
+    """See backends.Cluster."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.nodes = NODES
+        self.folder = binaries.cache_folder() / "clusters" / name
+        self.kubeconfig = self.folder / "admin.kubeconfig"
+        self._facts = self.folder / "cluster.json"
+        self._cgroup = f"carpool-{name}"
+        self._program = ["-m", "e2e.cluster.local.supervisor", str(self.folder)]
+
+    @property
+    def address(self) -> str:
+        if not self._told():
+            raise backends.Problem(f"no cluster {self.name} is up")
+        return network.node_address(self._told()["subnet"], 1)
+
+    @property
+    def ingress(self) -> str:
+        return f"http://{self.address}:{backends.INGRESS_NODE_PORT}"
+
+    # --- Up and down -------------------------------------------------------------------------------------------------
+
+    def up(self) -> None:
+        if self.is_up():
+            binaries.say(f"{self.name} is up already")
+            return
+        self.down()
+        if missing := requirements.missing():
+            reasons = "\n".join(f"  {reason}" for reason in missing)
+            raise backends.Problem(f"this machine cannot host a local cluster:\n{reasons}")
+        executable, pause = binaries.provide(), archives.pause_archive()
+        start = time.monotonic()
+        try:
+            self._start(executable)
+            binaries.say(f"the API server answers after {time.monotonic() - start:.0f} s")
+            self._prepare_nodes(pause)
+        except BaseException:
+            self._end_processes()  # the logs stay
+            raise
+        binaries.say(f"{len(NODES)} nodes are Ready after {time.monotonic() - start:.0f} s")
+
+    def down(self) -> None:
+        self._end_processes()
+        if subnet := self._told().get("subnet"):
+            network.unlink_from_this_machine(subnet)
+        cgroups.remove(self._cgroup)
+        shutil.rmtree(self.folder, ignore_errors=not self.folder.exists())
+
+    def is_up(self) -> bool:
+        if self._first_process() is None or not self.kubeconfig.exists():
+            return False
+        try:
+            client.Client(self.kubeconfig).list("Node")
+        except (client.Refused, urllib3.exceptions.HTTPError, OSError):
+            return False
+        return True
+
+    def _start(self, executable: Path) -> None:
+        """Returns when the API server answers."""
+        self.folder.mkdir(parents=True)
+        for group in (self._cgroup, *(f"{self._cgroup}/{name}" for name in NODES)):
+            cgroups.make(group)
+        subnet = network.free_subnet()
+        told = {"subnet": subnet, "nodes": NODES, "executable": str(executable), "cgroup": self._cgroup}
+        self._facts.write_text(json.dumps(told, indent=2))
+        with (self.folder / "supervisor.log").open("ab") as log:
+            outer = subprocess.Popen(
+                [*NAMESPACES, *SHELL, sys.executable, *self._program],
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # it lives on when whoever made it ends
+            )
+        self._wait_for(outer, self._first_process, START_SECONDS, "the first process")
+        network.link_to_this_machine(self.name, subnet, self._first_process() or outer.pid)
+        self._wait_for(outer, self.is_up, API_SERVER_SECONDS, "the API server")
+
+    def _wait_for(self, outer: subprocess.Popen[bytes], is_there: Callable[[], Any], seconds: float, what: str) -> None:
+        """Raises backends.Problem with the log's end when time is up, or the cluster has ended."""
+        try:
+            processes.eventually(lambda: outer.poll() is not None or is_there(), seconds, f"{what} is there")
+        except TimeoutError as late:
+            raise backends.Problem(f"{late}\n{processes.tail(self.folder / 'supervisor.log')}") from None
+        if outer.poll() is not None:
+            raise backends.Problem(f"the cluster has ended\n{processes.tail(self.folder / 'supervisor.log')}")
+
+    def _prepare_nodes(self, pause: Path) -> None:
+        sockets = [node.socket_of(self.folder / name) for name in NODES]
+        admin = client.Client(self.kubeconfig)
+        try:
+            processes.eventually(lambda: all(each.exists() for each in sockets), NODES_SECONDS, "containerd listens")
+            self.load(pause)
+            processes.eventually(lambda: ready_nodes(admin) == set(NODES), NODES_SECONDS, "the nodes are Ready")
+        except TimeoutError as late:
+            logs = [self.folder / name / log for name in NODES for log in ("node.log", "kubelet.log")]
+            raise backends.Problem("\n".join([str(late), *map(processes.tail, logs)])) from None
+        gpus.announce(admin, NODES[-1], backends.GPUS)
+
+    def _end_processes(self) -> None:
+        first = self._first_process()
+        if first is None:
+            return
+        os.kill(first, signal.SIGKILL)  # and with it, by the kernel, all others in its namespace
+        processes.eventually(lambda: self._first_process() is None, END_SECONDS, f"process {first} has ended")
+
+    # --- Use ---------------------------------------------------------------------------------------------------------
+
+    def load(self, archive: Path) -> None:
+        for name in self.nodes:
+            socket = node.socket_of(self.folder / name)
+            network.run("ctr", "--address", str(socket), "--namespace", "k8s.io", "images", "import", str(archive))
+
+    def restart(self, component: str) -> None:
+        ended = self._processes_of(component)
+        if not ended:
+            raise backends.Problem(f"no {component} runs in {self.name}")
+        for pid in ended:
+            os.kill(pid, signal.SIGKILL)  # as a crash does; what ends politely takes its time, an API server a minute
+
+        def replaced() -> bool:
+            now = self._processes_of(component)
+            return len(now) >= len(ended) and not set(now) & set(ended) and self.is_up()
+
+        processes.eventually(replaced, API_SERVER_SECONDS, f"{component} runs again")
+
+    def _processes_of(self, component: str) -> list[int]:
+        first = self._first_process()
+        return process_table.beside(first, [self._told()["executable"], component]) if first else []
+
+    def _first_process(self) -> int | None:
+        return next(iter(process_table.of_command(SHELL[0], self._program)), None)
+
+    def _told(self) -> dict[str, Any]:
+        """What the cluster was started with; empty where there is none."""
+        return dict(json.loads(self._facts.read_text())) if self._facts.exists() else {}
+
+
+def ready_nodes(admin: client.Client) -> set[str]:
+    """The nodes that say they can run pods."""
+    ready = set()
+    for each in admin.list("Node"):
+        conditions = {one["type"]: one["status"] for one in each.get("status", {}).get("conditions", ())}
+        if conditions.get("Ready") == "True":
+            ready.add(each["metadata"]["name"])
+    return ready

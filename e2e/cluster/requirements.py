@@ -1,0 +1,164 @@
+"""Whether this machine can host a local cluster, found out by trying, and if not, why and what to do about it.
+
+python -m e2e.cluster.requirements              a reason on each line; status 1 if there is one
+python -m e2e.cluster.requirements --packages   the Debian packages to install, those that are there left out
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from e2e.cluster import backends, binaries, commands
+from e2e.cluster.local import cgroups
+
+# What the cluster and its images call by name, and the Debian package that brings it.
+PROGRAMS = {
+    "containerd": "containerd",
+    "ctr": "containerd",
+    "runc": "runc",
+    "ip": "iproute2",
+    "nft": "nftables",
+    "iptables": "iptables",
+    "conntrack": "conntrack",
+    "unshare": "util-linux",
+    "nsenter": "util-linux",
+    "mount": "mount",
+}
+PLUGINS = Path("/usr/lib/cni")
+PLUGIN_PACKAGE = "containernetworking-plugins"
+PLUGIN_PROGRAMS = ("loopback", "ptp", "host-local", "portmap")
+# To build the images: an engine, and where no registry answers a base from Debian's packages.
+IMAGE_PROGRAMS = {"buildah": "buildah", "mmdebstrap": "mmdebstrap"}
+CONTROLLERS = ("cpu", "memory", "pids")
+NAMESPACES = ("unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc")
+
+Which = Callable[[str], str | None]
+
+
+class Probe(NamedTuple):
+    """Something that a cluster does in its namespaces: a shell script, what it stands for, and the way out."""
+
+    what: str
+    script: str
+    way_out: str
+
+
+AS_CONTAINER = "in a container, start that one with --privileged"
+PROBES = (
+    Probe("make network, mount and process namespaces", "true", AS_CONTAINER),
+    Probe(
+        "make bridges and veth pairs",
+        "ip link add bridge type bridge && ip link add one type veth peer name other",
+        "load the kernel modules bridge and veth",
+    ),
+    Probe("filter packets with nftables", "nft add table ip carpool", "load the kernel module nf_tables"),
+    Probe("forward packets", "echo 1 > /proc/sys/net/ipv4/ip_forward", AS_CONTAINER),
+    Probe(
+        "mount overlays on {folder}",
+        "cd '{folder}' && mkdir lower upper work all"
+        " && mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work all",
+        "load the kernel module overlay, or set XDG_CACHE_HOME to a folder on a disk (not on an overlay itself)",
+    ),
+)
+
+
+def missing() -> list[str]:
+    """Why this machine cannot host a local cluster, each in words with the way out; empty where it can."""
+    if sys.platform != "linux":
+        return [f"a local cluster is made of Linux namespaces, and this is {sys.platform}; use kind (BACKEND=kind)"]
+    found = missing_programs()
+    if os.geteuid() != 0:
+        return [*found, "a local cluster is made by root; become root, or use kind (BACKEND=kind)"]
+    if not found:  # the probes use the programs
+        found += failing_probes()
+    return found + unusable_cgroups() + missing_go()
+
+
+def missing_programs(which: Which = shutil.which, plugins: Path = PLUGINS) -> list[str]:
+    """One reason that names them all, or none."""
+    packages = missing_packages(which, plugins, images=False)
+    if not packages:
+        return []
+    programs = [name for name in PROGRAMS if which(name) is None]
+    programs += [str(plugins / name) for name in PLUGIN_PROGRAMS if not (plugins / name).exists()]
+    return [f"there is no {', '.join(programs)}; Debian: apt-get install {' '.join(packages)}"]
+
+
+def missing_packages(which: Which = shutil.which, plugins: Path = PLUGINS, *, images: bool = True) -> list[str]:
+    """The Debian packages whose programs are not here; with those that images are built with, unless told not to."""
+    programs = {**PROGRAMS, **(IMAGE_PROGRAMS if images else {})}
+    packages = {package for name, package in programs.items() if which(name) is None}
+    if any(not (plugins / name).exists() for name in PLUGIN_PROGRAMS):
+        packages.add(PLUGIN_PACKAGE)
+    return sorted(packages)
+
+
+def failing_probes(run: commands.Run = commands.run, probes: Iterable[Probe] = PROBES) -> list[str]:
+    """Tries what a cluster does; nothing of it is left. Without namespaces nothing else is tried."""
+    found = []
+    for probe in probes:
+        with tempfile.TemporaryDirectory(prefix="probe-", dir=binaries.cache_folder()) as folder:
+            done = run(*NAMESPACES, "sh", "-ec", probe.script.format(folder=folder))
+            if done.status:
+                found.append(f"cannot {probe.what.format(folder=folder)} ({done.words}); {probe.way_out}")
+        if found and probe is PROBES[0]:
+            break
+    return found
+
+
+def unusable_cgroups(root: Path = cgroups.ROOT) -> list[str]:
+    """Tries to make a control group, and looks whether pods could be limited in it."""
+    name = f"carpool-probe-{os.getpid()}"
+    try:
+        cgroups.make(name, root)
+        lacking = [one for one in CONTROLLERS if not has_controller(one, name, root)]
+        cgroups.remove(name, root)
+    except OSError as error:
+        return [f"cannot make control groups in {root} ({error.strerror}); {AS_CONTAINER} --cgroupns=private"]
+    if lacking:
+        return [f"control groups in {root} cannot limit {', '.join(lacking)}; see {root}/cgroup.subtree_control"]
+    return []
+
+
+def has_controller(controller: str, group: str, root: Path) -> bool:
+    """Whether the group can limit that: version 2 lists it in a file, version 1 has a hierarchy for it."""
+    listed = root / group / "cgroup.controllers"
+    if listed.exists():
+        return controller in listed.read_text().split()
+    return any(controller in each.name.split(",") for each in cgroups.hierarchies(root))
+
+
+def missing_go() -> list[str]:
+    """Kubernetes is built from source."""
+    try:
+        binaries.find_go(binaries.wanted_go((binaries.SOURCE / "go.mod").read_text()))
+    except binaries.Unavailable as unavailable:
+        return [str(unavailable)]
+    return []
+
+
+@click.command()
+@click.option("--packages", is_flag=True, help="Print the Debian packages to install, and nothing else.")
+def main(packages: bool) -> None:
+    """Says whether this machine can host a local cluster."""
+    if (os.environ.get("CARPOOL_CLUSTER_BACKEND") or backends.guess()) == "kind":
+        return  # its nodes bring all of this along
+    if packages:
+        click.echo(" ".join(missing_packages()))
+        return
+    reasons = missing()
+    for reason in reasons:
+        click.echo(reason)
+    sys.exit(1 if reasons else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""A kind, an engine and an API server for the tests of the kind backend: they remember what they were asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import urllib3
+
+from e2e.cluster import client, commands
+
+PORT = 41327
+SUFFIXES = ("control-plane", "worker", "worker2")
+
+
+class Machine:
+    """Programs as kind's backend calls them (`commands.Run`), and the clusters that they make.
+
+    Set `tools` to what is installed and answers, `broken` to words of commands that fail. `asked` has every command
+    line in order, but for the questions whether kind and the engine are there.
+    """
+
+    def __init__(self, *tools: str) -> None:
+        self.tools = tools or ("kind", "docker")
+        self.broken: tuple[str, ...] = ()
+        self.asked: list[str] = []
+        self.environments: list[dict[str, str]] = []
+        self.clusters: dict[str, ApiServer] = {}
+        self._containers: dict[tuple[str, str], int] = {}
+
+    def __call__(
+        self, *words: str, seconds: float = 0, show: bool = False, environment: Mapping[str, str] | None = None
+    ) -> commands.Done:
+        if words[0] not in self.tools:
+            # Docker's client, without its engine, prints nothing of use and fails.
+            return commands.Done(1 if words[0] == "docker" else commands.NO_SUCH_PROGRAM, errors="cannot connect")
+        if words[1] in ("version", "info"):
+            return commands.Done(0, "28.2.2\n")
+        self.asked.append(" ".join(words))
+        self.environments.append(dict(environment or {}))
+        if any(word in self.broken for word in words):
+            return commands.Done(1, errors=f"ERROR: no {words[1]} today\n")
+        return self._kind(*words[1:]) if words[0] == "kind" else self._engine(*words[1:])
+
+    def connect(self, kubeconfig: Path) -> client.Client:
+        server: Any = self.clusters.get(kubeconfig.read_text()) or Nobody()
+        return server  # type: ignore[no-any-return]
+
+    def _kind(self, *words: str) -> commands.Done:
+        options = dict(zip(words[2::2], words[3::2], strict=False))
+        name = options.get("--name", "")
+        if words[:2] == ("get", "clusters"):
+            return commands.Done(0, "".join(f"{each}\n" for each in self.clusters))
+        if words[:2] == ("create", "cluster"):
+            if name in self.clusters:
+                return commands.Done(1, errors=f'node(s) already exist for a cluster with the name "{name}"')
+            self.clusters[name] = ApiServer([f"{name}-{suffix}" for suffix in SUFFIXES])
+        if words[:2] == ("delete", "cluster"):
+            self.clusters.pop(name, None)
+        if "--kubeconfig" in options and name in self.clusters:
+            Path(options["--kubeconfig"]).write_text(name)
+        return commands.Done(0)
+
+    def _engine(self, *words: str) -> commands.Done:
+        if words[0] == "port":
+            return commands.Done(0, f"127.0.0.1:{PORT}\n")
+        node, program = words[1], words[2:]
+        if program[:2] == ("crictl", "ps"):
+            component = program[-1].strip("^$")
+            return commands.Done(0, f"{component}-{self._containers.setdefault((node, component), 1)}\n")
+        if program[:2] == ("crictl", "stop"):
+            self._containers[(node, program[-1].rpartition("-")[0])] += 1
+        return commands.Done(0)
+
+
+class ApiServer:
+    """Nodes that are Ready, and whose status can be patched; `answers` False: nobody listens."""
+
+    def __init__(self, nodes: list[str]) -> None:
+        self.nodes = {name: node(name) for name in nodes}
+        self.answers = True
+
+    def call(self, method: str, path: str, body: Any = None, content_type: str = "") -> client.Answer:
+        if not self.answers:
+            Nobody().call(method, path)
+        if method == "PATCH":
+            assert content_type == "application/merge-patch+json"
+            folder, name, subresource = path.rsplit("/", 2)
+            assert (folder, subresource) == ("/api/v1/nodes", "status")
+            for key, amounts in body["status"].items():
+                self.nodes[name]["status"][key].update(amounts)
+        return client.Answer({}, ())
+
+    def get(self, kind: str, name: str) -> client.Object:
+        assert kind == "Node"
+        copied: client.Object = json.loads(json.dumps(self.nodes[name]))
+        return copied
+
+    def list(self, kind: str) -> list[client.Object]:
+        return [self.get(kind, name) for name in self.nodes]
+
+    def close(self) -> None:
+        pass
+
+
+class Nobody:
+    """An address where no API server listens."""
+
+    def call(self, method: str, path: str) -> client.Answer:
+        raise urllib3.exceptions.MaxRetryError(None, path)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        pass
+
+
+def node(name: str) -> client.Object:
+    ready = {"type": "Ready", "status": "True"}
+    return {
+        "metadata": {"name": name},
+        "status": {"capacity": {"cpu": "2"}, "allocatable": {"cpu": "2"}, "conditions": [ready]},
+    }

@@ -1,0 +1,174 @@
+"""The parts of the local backend that need no root: control groups, the process table, what a node is told."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.cluster import backends
+from e2e.cluster.local import backend, cgroups, network, node, process_table
+
+
+def version_1(root: Path) -> Path:
+    """A control group file system as version 1 shows it: a folder for each controller."""
+    for controller in ("memory", "cpuset"):
+        (root / controller).mkdir(parents=True)
+        (root / controller / "cgroup.procs").touch()
+    (root / "cpuset" / "cpuset.cpus").write_text("0-1\n")
+    (root / "systemd-is-no-hierarchy").mkdir()
+    return root
+
+
+def version_2(root: Path) -> Path:
+    root.mkdir(parents=True, exist_ok=True)
+    (root / "cgroup.controllers").write_text("cpu memory pids\n")
+    (root / "cgroup.subtree_control").write_text("")
+    return root
+
+
+def folders(root: Path) -> set[str]:
+    return {str(each.relative_to(root)) for each in root.rglob("*") if each.is_dir()}
+
+
+def test_a_group_is_made_in_every_hierarchy_of_version_1(tmp_path: Path) -> None:
+    cgroups.make("carpool-x/node-1", version_1(tmp_path))
+    assert (tmp_path / "memory" / "carpool-x" / "node-1").is_dir()
+    assert (tmp_path / "cpuset" / "carpool-x" / "node-1").is_dir()
+    assert not (tmp_path / "systemd-is-no-hierarchy" / "carpool-x").exists()
+
+
+def test_a_group_of_version_2_is_made_once_and_is_given_all_controllers(tmp_path: Path) -> None:
+    cgroups.make("carpool-x", version_2(tmp_path))
+    assert folders(tmp_path) == {"carpool-x"}
+    assert (tmp_path / "cgroup.subtree_control").read_text() == "+cpu +memory +pids"
+
+
+def test_a_new_cpuset_has_the_processors_of_the_one_around_it(tmp_path: Path) -> None:
+    group = version_1(tmp_path) / "cpuset" / "carpool-x"
+    group.mkdir()
+    (group / "cpuset.cpus").write_text("\n")  # as the kernel makes it
+    cgroups.make("carpool-x", tmp_path)
+    assert (group / "cpuset.cpus").read_text() == "0-1\n"
+
+
+def test_removing_a_group_removes_what_is_below_it_and_nothing_else(tmp_path: Path) -> None:
+    version_1(tmp_path)
+    before = folders(tmp_path)
+    for name in ("carpool-x/node-1/pod", "carpool-x/node-2"):
+        for hierarchy in cgroups.hierarchies(tmp_path):
+            (hierarchy / name).mkdir(parents=True)
+    cgroups.remove("carpool-x", tmp_path)
+    assert folders(tmp_path) == before
+
+
+def test_removing_a_group_that_is_not_there_does_nothing(tmp_path: Path) -> None:
+    before = folders(version_1(tmp_path))
+    cgroups.remove("carpool-x", tmp_path)
+    assert folders(tmp_path) == before
+
+
+@pytest.fixture
+def sleeper() -> Iterator[tuple[int, list[str]]]:
+    """A process with a command that no other has, which waits until it is let go."""
+    words = [sys.executable, "-c", "import sys; sys.stdin.read()", "a", "cluster's name"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE) as process:
+        yield process.pid, words
+
+
+def test_a_process_is_found_by_the_ends_of_its_command(sleeper: tuple[int, list[str]]) -> None:
+    pid, words = sleeper
+    assert process_table.of_command(words[0], ["a", "cluster's name"]) == [pid]
+    assert process_table.of_command(words[0], ["cluster's name", "a"]) == []
+    assert process_table.of_command("another", ["a", "cluster's name"]) == []
+
+
+def test_processes_are_found_in_the_same_namespace_alone(sleeper: tuple[int, list[str]], tmp_path: Path) -> None:
+    pid, words = sleeper
+    assert process_table.beside(pid, words[:4]) == [pid]
+    for number, namespace in ((1, "pid:[1]"), (2, "pid:[1]"), (3, "pid:[3]")):
+        folder = tmp_path / str(number)
+        (folder / "ns").mkdir(parents=True)
+        (folder / "cmdline").write_bytes(b"cluster\0kubelet\0--v=1\0")
+        (folder / "ns" / "pid").symlink_to(namespace)
+    assert sorted(process_table.beside(1, ["cluster", "kubelet"], tmp_path)) == [1, 2]
+    assert process_table.beside(4, ["cluster", "kubelet"], tmp_path) == []
+
+
+def test_a_process_that_has_ended_and_was_not_waited_for_does_not_count(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "cmdline").write_bytes(b"")
+    assert list(process_table.running(tmp_path)) == []
+
+
+def described(tmp_path: Path, number: int = 2) -> node.Node:
+    return node.Node(
+        name=f"node-{number}",
+        number=number,
+        address=network.node_address(9, number),
+        pods=network.pod_range(number),
+        labels=backends.GPU_NODE_LABEL,
+        cgroup=f"carpool-x/node-{number}",
+        executable="/bin/cluster",
+        kubeconfig="/kubelet.kubeconfig",
+        certificate_authority="/ca.crt",
+        folder=str(tmp_path / f"node-{number}"),
+    )
+
+
+def test_what_a_node_is_told_is_what_it_reads(tmp_path: Path) -> None:
+    made = described(tmp_path)
+    made.write()
+    assert node.read(tmp_path / "node-2") == made
+
+
+def test_nodes_share_no_address_no_pods_and_no_folder(tmp_path: Path) -> None:
+    one, two = described(tmp_path, 1), described(tmp_path, 2)
+    assert {one.address, two.address}.isdisjoint({network.control_plane_address(9), "198.18.9.254"})
+    assert (one.address, one.pods, one.folder, one.cgroup) != (two.address, two.pods, two.folder, two.cgroup)
+    ranges = {node.network_configuration(each)["plugins"][0]["ipam"]["ranges"][0][0]["subnet"] for each in (one, two)}
+    assert ranges == {"10.244.1.0/24", "10.244.2.0/24"}
+
+
+def test_containerd_kubelet_and_kube_proxy_start_in_this_order_with_their_own_files(tmp_path: Path) -> None:
+    commands = node.commands(described(tmp_path))
+    assert list(commands) == ["containerd", "kubelet", "kube-proxy"]
+    assert f"--config={tmp_path}/node-2/kubelet.json" in commands["kubelet"]
+    assert "--node-labels=carpool.dev/gpu=true" in commands["kubelet"]
+
+
+def test_pods_keep_to_the_control_group_of_their_node(tmp_path: Path) -> None:
+    assert node.kubelet_configuration(described(tmp_path))["cgroupRoot"] == "/carpool-x/node-2"
+
+
+@pytest.mark.parametrize(
+    ("routes", "free"),
+    [
+        ('[{"dst": "default"}]', 1),
+        ('[{"dst": "198.18.1.0/24"}, {"dst": "198.18.2.0/24"}]', 3),
+        ('[{"dst": "192.0.2.0/24"}]', 1),
+    ],
+)
+def test_a_cluster_takes_a_network_that_this_machine_is_not_in(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, routes: str, free: int
+) -> None:
+    (tmp_path / "ip").write_text(f"#!/bin/sh\necho '{routes}'\n")
+    (tmp_path / "ip").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    assert network.free_subnet() == free
+
+
+def test_a_command_that_fails_is_told_with_its_own_words() -> None:
+    with pytest.raises(backends.Problem, match=r"`ls /no/such/folder` failed: .*No such file"):
+        network.run("ls", "/no/such/folder")
+
+
+def test_a_cluster_that_was_never_made_is_not_up_and_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    cluster = backend.Local("never-made")
+    assert not cluster.is_up()
+    with pytest.raises(backends.Problem, match="no cluster never-made is up"):
+        _ = cluster.ingress
