@@ -1,45 +1,140 @@
-"""`python -m e2e.cluster up`: a control plane to look at by hand, until Ctrl-C."""
+"""`python -m e2e.cluster`: clusters to test in, and to look at by hand."""
 
 from __future__ import annotations
 
 import signal
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from e2e.cluster import binaries, client, control_plane, kserve, processes
+import click
 
-USAGE = "usage: python -m e2e.cluster up      starts a control plane, prints its KUBECONFIG, waits for Ctrl-C"
+from e2e.cluster import (
+    backends,
+    binaries,
+    client,
+    control_plane,
+    ingress,
+    kserve,
+    kserve_controller,
+    processes,
+    product_images,
+    programs,
+)
+
+FAILURES = (
+    backends.Problem,
+    binaries.BuildFailed,
+    binaries.Unavailable,
+    client.Refused,
+    kserve.Missing,
+    processes.ProcessFailed,
+    TimeoutError,
+)
 
 
-def up() -> None:
-    """Runs until a signal. The folder with all certificates, data and logs goes with it."""
+class Told(click.Group):
+    """Failures that are foreseen are told in one piece, without a traceback."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except FAILURES as failed:
+            raise click.ClickException(str(failed)) from failed
+
+
+@click.group(cls=Told, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@click.option("--name", envvar="CARPOOL_CLUSTER", default=backends.DEFAULT_NAME, help="Several may be up side by side.")
+@click.option(
+    "--backend",
+    envvar="CARPOOL_CLUSTER_BACKEND",
+    type=click.Choice(["kind", "local"]),
+    help="kind needs Docker or Podman, local needs root on Linux.  [default: kind where it can work, else local]",
+)
+@click.pass_context
+def main(context: click.Context, name: str, backend: str | None) -> None:
+    """Clusters to test in: real nodes, an ingress controller, KServe's controller."""
+    context.obj = backends.choose(name, backend or "")
+
+
+def print_settings(cluster: backends.Cluster) -> None:
+    """What a shell needs to use the cluster, as commands for it."""
+    print(f"export KUBECONFIG={cluster.kubeconfig}")
+    print(f"export PATH={programs.folder_for_path()}:$PATH")
+    print(f"export INGRESS={cluster.ingress}", flush=True)
+
+
+@main.command()
+@click.option("--bare", is_flag=True, help="Nodes alone: no ingress controller, no KServe.")
+@click.pass_obj
+def up(cluster: backends.Cluster, bare: bool) -> None:
+    """Brings the cluster up, if it is not, and prints how to use it."""
+    cluster.up()
+    if not bare:
+        ingress.install(cluster)
+        kserve_controller.install(cluster)
+    print_settings(cluster)
+    click.echo("# kubectl get nodes; `make cluster-images` loads Carpool's images, `make cluster-down` removes it all")
+
+
+@main.command()
+@click.pass_obj
+def down(cluster: backends.Cluster) -> None:
+    """Removes the cluster and every trace of it."""
+    cluster.down()
+    binaries.say(f"{cluster.name} is gone")
+
+
+def running(cluster: backends.Cluster) -> backends.Cluster:
+    if not cluster.is_up():
+        raise backends.Problem(f"no cluster {cluster.name} is up; `make cluster` brings it up")
+    return cluster
+
+
+@main.command()
+@click.pass_obj
+def env(cluster: backends.Cluster) -> None:
+    """Prints how to use the cluster, for `eval "$(python -m e2e.cluster env)"`."""
+    print_settings(running(cluster))
+
+
+@main.command()
+@click.pass_obj
+def images(cluster: backends.Cluster) -> None:
+    """Builds Carpool's images, where their sources changed, and loads them."""
+    product_images.load(running(cluster))
+
+
+@main.command()
+@click.argument("archives", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.pass_obj
+def load(cluster: backends.Cluster, archives: tuple[Path, ...]) -> None:
+    """Loads images from archives (of `docker save`, `buildah push … docker-archive:FILE`)."""
+    for archive in archives:
+        running(cluster).load(archive)
+
+
+@main.command("control-plane")
+def control_plane_alone() -> None:
+    """A control plane on loopback without nodes, until Ctrl-C. Needs no root."""
+    # An exception, so that the clean-up runs. Ctrl-C too: a shell has background jobs ignore it.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="carpool-e2e-") as folder, control_plane.running(Path(folder)) as plane:
         kserve.install_resource_definitions(client.Client(plane.kubeconfig))
         print(f"export KUBECONFIG={plane.kubeconfig}", flush=True)
         binaries.say(f"logs are in {folder}; Ctrl-C ends it all")
-        try:
-            signal.pause()
-        except KeyboardInterrupt:
-            binaries.say("stopping")
+        wait_for_interrupt(signal.pause)
 
 
-def main() -> int:
-    if sys.argv[1:] != ["up"]:
-        print(USAGE, file=sys.stderr)
-        return 2
-    # Exceptions, so that the clean-up runs. Ctrl-C too: a shell has background jobs ignore it.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
+def wait_for_interrupt(pause: Callable[[], object]) -> None:
     try:
-        up()
+        pause()
     except KeyboardInterrupt:
-        pass
-    except (binaries.Unavailable, binaries.BuildFailed, kserve.Missing, processes.ProcessFailed) as failed:
-        print(f"error: {failed}", file=sys.stderr)
-        return 1
-    return 0
+        binaries.say("stopping")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(prog_name="python -m e2e.cluster"))

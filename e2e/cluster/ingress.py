@@ -1,0 +1,63 @@
+"""The way into a cluster: Traefik on every node, behind the NodePort that backends.Cluster.ingress names."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import urllib.error
+import urllib.request
+
+from e2e.cluster import archives, backends, binaries, client, installing, processes, programs
+
+NAMESPACE = "ingress"
+CLASS = "traefik"
+WORKLOAD = "daemonset/traefik"
+READY_SECONDS = 120.0
+ANSWERS_SECONDS = 30.0
+
+
+def image() -> archives.Image:
+    """Traefik's image; builds the program if it is not there. Raises as programs.provide does."""
+    version = programs.PROGRAMS["traefik"].version
+    return archives.Image(f"traefik:{version}", programs.provide("traefik"), "/traefik")
+
+
+def objects(tag: str) -> list[installing.Object]:
+    """All that is applied, with the image of that tag."""
+    documents = installing.read(installing.MANIFESTS / "traefik.yaml")
+    for document in documents:
+        if document["kind"] == "DaemonSet":
+            document["spec"]["template"]["spec"]["containers"][0]["image"] = tag
+        if document["kind"] == "Service":
+            document["spec"]["ports"][0]["nodePort"] = backends.INGRESS_NODE_PORT
+    return documents
+
+
+def install(cluster: backends.Cluster) -> None:
+    """Returns when Traefik answers at `cluster.ingress`; at once if it does.
+
+    Raises backends.Problem, and binaries.Unavailable and BuildFailed where it has to be built and cannot.
+    """
+    start = time.monotonic()
+    made = image()
+    with contextlib.closing(client.Client(cluster.kubeconfig)) as admin:
+        installing.load(cluster, admin, made)
+    installing.apply(cluster, objects(made.tag))
+    installing.wait_for_rollout(cluster, NAMESPACE, WORKLOAD, READY_SECONDS)
+    try:
+        processes.eventually(lambda: answers(cluster.ingress), ANSWERS_SECONDS, f"an answer from {cluster.ingress}")
+    except TimeoutError as late:
+        words = f"{late}; Traefik's pods are ready, so look at kube-proxy and at the way from here to the nodes"
+        raise backends.Problem(words) from None
+    binaries.say(f"the ingress answers at {cluster.ingress} (after {time.monotonic() - start:.0f} s)")
+
+
+def answers(url: str) -> bool:
+    """Whether an HTTP server answers there, whatever it says: without a rule for a host, Traefik says 404."""
+    try:
+        with urllib.request.urlopen(url, timeout=2):
+            return True
+    except urllib.error.HTTPError:
+        return True
+    except OSError:
+        return False

@@ -1,0 +1,107 @@
+"""Steps that every installation into a cluster is made of: images on all nodes, objects applied, rollouts waited for.
+
+Objects are applied as an admin would: with kubectl, on the server's side, so that a second time changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ruamel import yaml
+
+from e2e.cluster import archives, backends, binaries, client
+from tests.charts import helm
+
+MANIFESTS = Path(__file__).parent / "manifests"
+FIELD_MANAGER = "carpool-e2e"
+# Fully qualified, as nodes tell what they have.
+LOCAL_REGISTRY = "docker.io/library"
+LINES_SHOWN = 30
+# Of one command: 2 MB of definitions take 20 s on a machine that builds something else meanwhile.
+SECONDS = 120.0
+
+Object = dict[str, Any]
+
+
+def load(cluster: backends.Cluster, admin: client.Client, image: archives.Image) -> None:
+    """Brings an image to every node, if one of them does not say that it has it. Raises backends.Problem."""
+    if is_loaded(admin.list("Node"), image.tag):
+        return
+    binaries.say(f"loading {image.tag}")
+    cluster.load(archives.provide(image))
+
+
+def is_loaded(nodes: Iterable[Object], tag: str) -> bool:
+    """Whether every node lists the image. A node tells some seconds late, so a false "no" costs one more loading."""
+    wanted = {tag, f"{LOCAL_REGISTRY}/{tag}"}
+    return all(wanted & names_on(node) for node in nodes)
+
+
+def names_on(node: Object) -> set[str]:
+    return {name for image in node.get("status", {}).get("images", []) for name in image.get("names") or []}
+
+
+def read(file: Path) -> list[Object]:
+    return documents(file.read_text())
+
+
+def documents(text: str) -> list[Object]:
+    """The objects in a YAML stream, without the empty ones."""
+    return [document for document in yaml.YAML(typ="safe").load_all(text) if document]
+
+
+def kubectl(*words: str, stdin: str = "", kubeconfig: Path | None = None, timeout: float = SECONDS) -> str:
+    """What kubectl prints. Raises backends.Problem with what it said when it said no, or nothing in time."""
+    to = ["--kubeconfig", str(kubeconfig)] if kubeconfig else []
+    try:
+        command = [str(helm.find("kubectl")), *to, *words]
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout)
+    except helm.Unavailable as missing:
+        raise binaries.Unavailable(str(missing)) from None
+    except subprocess.TimeoutExpired:
+        raise backends.Problem(f"`kubectl {' '.join(words)}` did not end within {timeout:g} s") from None
+    if done.returncode:
+        raise backends.Problem(f"`kubectl {' '.join(words)}` ended with status {done.returncode}:\n{done.stderr}")
+    return done.stdout
+
+
+def apply(cluster: backends.Cluster, objects: list[Object] | str) -> list[str]:
+    """Applies objects (a string: as YAML) in this order; what others have changed in our fields is changed back.
+
+    Returns them as kubectl names them: "namespace/ingress".
+    """
+    text = objects if isinstance(objects, str) else json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
+    words = ("apply", "--server-side", "--force-conflicts", f"--field-manager={FIELD_MANAGER}", "--filename=-")
+    return kubectl(*words, "--output=name", stdin=text, kubeconfig=cluster.kubeconfig).splitlines()
+
+
+def wait_for_rollout(cluster: backends.Cluster, namespace: str, workload: str, seconds: float) -> None:
+    """Returns when every pod of a workload ("daemonset/traefik") is new and ready.
+
+    Raises backends.Problem with the state and the last log lines of its pods.
+    """
+    words = ("rollout", "status", workload, f"--namespace={namespace}", f"--timeout={seconds:g}s")
+    try:
+        kubectl(*words, kubeconfig=cluster.kubeconfig, timeout=seconds + 10)
+    except backends.Problem as late:
+        raise backends.Problem(f"{late}\n{what_is_known_of(cluster, namespace, workload)}") from None
+
+
+def what_is_known_of(cluster: backends.Cluster, namespace: str, workload: str) -> str:
+    """The pods and events of a workload's namespace and its logs, as far as they can be had."""
+    questions = [
+        ("get", "pods", "--output=wide"),
+        ("get", "events", "--sort-by=.lastTimestamp"),
+        ("logs", workload, "--all-pods", f"--tail={LINES_SHOWN}"),
+    ]
+    answers = []
+    for words in questions:
+        try:
+            answers.append(kubectl(*words, f"--namespace={namespace}", kubeconfig=cluster.kubeconfig))
+        except backends.Problem as failed:
+            answers.append(str(failed))
+    return "\n".join(answers)
