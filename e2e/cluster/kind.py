@@ -13,7 +13,7 @@ from pathlib import Path
 import kubernetes.config
 import urllib3
 
-from e2e.cluster import backends, binaries, client, commands, gpus, kind_nodes, processes
+from e2e.cluster import backends, binaries, client, commands, kind_nodes, nodes, processes
 
 CONFIG = Path(__file__).parents[1] / "kind" / "config.yaml"
 VERSION = "v0.30.0"
@@ -91,7 +91,7 @@ class Kind:
             self._kind("make the cluster", "create", "cluster", *self._names, *options, seconds=CREATE_SECONDS)
         with self._admin() as admin:
             self._wait_for_nodes(admin)
-            gpus.announce(admin, self.nodes[-1], backends.GPUS)
+            nodes.announce_gpus(admin, self.nodes[-1], backends.GPUS)
         binaries.say(f"the nodes of {self.name} are Ready after {time.monotonic() - start:.0f} s")
 
     def down(self) -> None:
@@ -119,9 +119,9 @@ class Kind:
     def _wait_for_nodes(self, admin: client.Client) -> None:
         wanted = {self._control_plane, *self.nodes}
         try:
-            processes.eventually(lambda: ready_nodes(admin) >= wanted, NODES_SECONDS, "all nodes are Ready")
+            processes.eventually(lambda: nodes.ready(admin) >= wanted, NODES_SECONDS, "all nodes are Ready")
         except TimeoutError as late:
-            lacking = ", ".join(sorted(wanted - ready_nodes(admin)))
+            lacking = ", ".join(sorted(wanted - nodes.ready(admin)))
             raise backends.Problem(f"{late}: not {lacking}; see: kind export logs --name {self.name}") from None
 
     # --- Use ---------------------------------------------------------------------------------------------------------
@@ -188,13 +188,3 @@ class Kind:
             said = done.words if done.errors or not show else "what it said is above"
             raise backends.Problem(f"cannot {purpose}: `{' '.join(words)}` failed: {said}")
         return done.output
-
-
-def ready_nodes(admin: client.Client) -> set[str]:
-    """The names of the nodes that are Ready."""
-    ready = {"type": "Ready", "status": "True"}
-    return {
-        node["metadata"]["name"]
-        for node in admin.list("Node")
-        if any(ready.items() <= condition.items() for condition in node.get("status", {}).get("conditions", ()))
-    }

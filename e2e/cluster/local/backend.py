@@ -19,7 +19,7 @@ from typing import Any
 
 import urllib3
 
-from e2e.cluster import archives, backends, binaries, client, gpus, processes, requirements
+from e2e.cluster import archives, backends, binaries, client, nodes, processes, requirements
 from e2e.cluster.local import cgroups, network, node, process_table
 
 ROOT = Path(__file__).parents[3]
@@ -125,11 +125,11 @@ class Local:
         try:
             processes.eventually(lambda: all(each.exists() for each in sockets), NODES_SECONDS, "containerd listens")
             self.load(pause)
-            processes.eventually(lambda: ready_nodes(admin) == set(NODES), NODES_SECONDS, "the nodes are Ready")
+            processes.eventually(lambda: nodes.ready(admin) == set(NODES), NODES_SECONDS, "the nodes are Ready")
         except TimeoutError as late:
             logs = [self.folder / name / log for name in NODES for log in ("node.log", "kubelet.log")]
             raise backends.Problem("\n".join([str(late), *map(processes.tail, logs)])) from None
-        gpus.announce(admin, NODES[-1], backends.GPUS)
+        nodes.announce_gpus(admin, NODES[-1], backends.GPUS)
 
     def _end_processes(self) -> None:
         first = self._first_process()
@@ -168,13 +168,3 @@ class Local:
     def _told(self) -> dict[str, Any]:
         """What the cluster was started with; empty where there is none."""
         return dict(json.loads(self._facts.read_text())) if self._facts.exists() else {}
-
-
-def ready_nodes(admin: client.Client) -> set[str]:
-    """The nodes that say they can run pods."""
-    ready = set()
-    for each in admin.list("Node"):
-        conditions = {one["type"]: one["status"] for one in each.get("status", {}).get("conditions", ())}
-        if conditions.get("Ready") == "True":
-            ready.add(each["metadata"]["name"])
-    return ready

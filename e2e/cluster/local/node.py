@@ -22,8 +22,10 @@ READY_SECONDS = 60.0
 WATCH_SECONDS = 0.5
 CNI_PROGRAMS = "/usr/lib/cni"
 PAUSE_IMAGE = "docker.io/library/carpool-pause:1"
-# Folders that programs of a node use by a fixed name: each node has its own, and they go with it.
-PRIVATE_FOLDERS = ("/run", "/var/log", "/var/lib/cni")
+# Folders that programs of a node use by fixed names: each node has its own, and they go with it. What /var/lib has on
+# this machine shows through.
+EMPTY_FOLDERS = ("/run", "/var/log")
+COVERED_FOLDER = "/var/lib"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,9 +166,13 @@ def prepare_namespaces(node: Node) -> None:
     """Gives this mount namespace folders of its own, and the node its name."""
     # Kubelet hands some mounts on to containers that are running already; nothing goes out of this namespace.
     network.run("mount", "--make-rshared", "/")
-    for folder in PRIVATE_FOLDERS:
-        if Path(folder).is_dir():
-            network.run("mount", "-t", "tmpfs", "tmpfs", folder)
+    for empty in EMPTY_FOLDERS:
+        network.run("mount", "-t", "tmpfs", "tmpfs", empty)
+    upper, work = Path(node.folder) / "var-lib", Path(node.folder) / "var-lib-work"
+    for each in (upper, work):
+        each.mkdir(exist_ok=True)
+    layers = f"lowerdir={COVERED_FOLDER},upperdir={upper},workdir={work}"
+    network.run("mount", "-t", "overlay", "overlay", "-o", layers, COVERED_FOLDER)
     network.run("hostname", node.name)
     network.forward()
 
