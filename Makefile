@@ -4,11 +4,15 @@
 #   VENV=.venv          where the virtual environment lies
 #   TORCH=auto          which torch `make demo` installs: auto, cpu or cuda
 #   UPGRADE=1           let `make lock` move to newer releases
+#   CLUSTER=carpool     which cluster to bring up or to test in; several can be up side by side
+#   BACKEND=            what makes it: kind or local (default: kind where it can work, else local)
 
 PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= auto
 UPGRADE ?=
+CLUSTER ?=
+BACKEND ?=
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -28,9 +32,13 @@ own_uv := $(VENV)/bin/uv
 endif
 install := $(uv) pip install --quiet --python $(py)
 
+# By the environment, so that the tests get them as well.
+export CARPOOL_CLUSTER := $(or $(CLUSTER),$(CARPOOL_CLUSTER))
+export CARPOOL_CLUSTER_BACKEND := $(or $(BACKEND),$(CARPOOL_CLUSTER_BACKEND))
+
 .PHONY: help
 help: ## list these words
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' Makefile
 
 .PHONY: demo
 demo: $(VENV)/.tests $(VENV)/.predictor-$(TORCH) ## a real model, with and without the sidecar: what batching buys
@@ -61,9 +69,25 @@ bench-peers: $(VENV)/.tests ## measure Carpool beside mosec, Triton, Ray Serve, 
 images: $(py) ## build the images with docker or buildah (ARGS="--only sidecar --output sidecar.tar")
 	@$(py) .ci/images.py $(ARGS)
 
+.PHONY: cluster
+cluster: $(VENV)/.tests ## bring up a Kubernetes with two nodes, an ingress and KServe (CLUSTER=name BACKEND=kind|local)
+	@$(py) -m e2e.cluster up $(ARGS)
+
+.PHONY: cluster-images
+cluster-images: $(VENV)/.tests ## build the images and load them into the cluster that is up
+	@$(py) -m e2e.cluster images $(ARGS)
+
+.PHONY: cluster-down
+cluster-down: $(VENV)/.tests ## remove the cluster and every trace of it
+	@$(py) -m e2e.cluster down
+
 .PHONY: e2e
-e2e: $(VENV)/.tests ## run the tests against a real API server, built from source on first use (ARGS="-k rotation")
+e2e: $(VENV)/.tests ## run all end-to-end tests, in the cluster that is up or one of their own (ARGS="-k rotation")
 	@$(py) -m pytest e2e $(ARGS)
+
+.PHONY: e2e-smoke
+e2e-smoke: $(VENV)/.tests ## run the short end-to-end tests: the way from nothing to a batched answer, and one fault
+	@$(py) -m pytest e2e/live -m smoke $(ARGS)
 
 .PHONY: sim
 sim: $(VENV)/.tests ## simulate the policies and their rivals: tables, charts, promises (ARGS=--quick for a rough look)
