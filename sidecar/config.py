@@ -36,13 +36,7 @@ Stopping a pod without losing a request: see carpool-sidecar drain --help.
 """
 
 
-def _ignore_service_link(value: Any, info: pydantic.ValidationInfo) -> Any:
-    # In the namespace of a Service named "carpool" Kubernetes sets CARPOOL_PORT=tcp://… in every pod.
-    is_link = isinstance(value, str) and value.startswith(("tcp://", "udp://", "sctp://"))
-    return Settings.model_fields[str(info.field_name)].default if is_link else value
-
-
-Port = Annotated[int, pydantic.BeforeValidator(_ignore_service_link), pydantic.Field(ge=1, le=65535)]
+Port = Annotated[settings.PortOrLink, pydantic.Field(ge=1, le=65535)]
 
 
 def _parse_statuses(text: str) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import pydantic
+import pydantic_core
 from pydantic_settings import BaseSettings, CliSettingsSource, NoDecode, SettingsConfigDict, SettingsError
 
 Model = TypeVar("Model", bound=BaseSettings)
@@ -24,6 +25,16 @@ EXIT_USAGE = 2
 def _split(value: Any) -> Any:
     return [item.strip() for item in value.split(",") if item.strip()] if isinstance(value, str) else value
 
+
+def _ignore_service_link(value: Any) -> Any:
+    if isinstance(value, str) and value.startswith(("tcp://", "udp://", "sctp://")):
+        raise pydantic_core.PydanticUseDefault
+    return value
+
+
+PortOrLink = Annotated[int, pydantic.BeforeValidator(_ignore_service_link)]
+"""A port. In the namespace of a Service with the program's name Kubernetes sets NAME_PORT=tcp://… in every pod: that is
+none, and the default counts."""
 
 CommaList = Annotated[tuple[str, ...], NoDecode, pydantic.BeforeValidator(_split)]
 """A list written `a,b,c` on the command line and in the environment."""

@@ -22,14 +22,15 @@ __all__ = ["Backlog", "Queue"]
 class Backlog:
     """All queues, with totals in instances (`rows`) and bytes (`size`)."""
 
-    # Mutable state: _queues by key; their lanes by age, one heap for each priority; _full, the queues with at least
-    # a batch of rows, bytes or cost, in the order they got there.
+    # Mutable state: _queues by key; their lanes by age, one heap for each priority; in the order they got there:
+    # _full, the queues with at least a batch of rows, bytes or cost, and _begun, those with a request cut in two.
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._queues: dict[Hashable, Queue] = {}
         self._small = Ages()
         self._large = Ages()
         self._full: OrderedDict[Queue, None] = OrderedDict()
+        self._begun: OrderedDict[Queue, None] = OrderedDict()
         self.rows = 0
         self.size = 0
 
@@ -107,6 +108,10 @@ class Backlog:
         """A queue that holds a whole batch, the one that has done so for longest, or None."""
         return next(iter(self._full), None)
 
+    def begun(self) -> Queue | None:
+        """A queue with a request whose first rows travel already, the one for longest, or None."""
+        return next(iter(self._begun), None)
+
     def take(self, queue: Queue, rows: int | None = None) -> list[Part]:
         """Cut one batch from the front of a queue: as many rows as the limits allow, and at most `rows`.
 
@@ -131,6 +136,8 @@ class Backlog:
                     request.pieces, request.rows_answered = [], 0
         queue.shed()
         self._subtract(queue, rows, size, cost)
+        if queue.is_begun:
+            self._begun[queue] = None
         self._settle(queue)
         return parts
 
@@ -162,6 +169,7 @@ class Backlog:
         self.size -= queue.size
         queue.rows = queue.size = queue.cost = 0
         self._full.pop(queue, None)
+        self._begun.pop(queue, None)
         del self._queues[queue.key]
         return parts
 
@@ -175,6 +183,8 @@ class Backlog:
     def _settle(self, queue: Queue) -> None:
         if not queue.is_full:
             self._full.pop(queue, None)
+        if not queue.is_begun:
+            self._begun.pop(queue, None)
         if not queue.rows:
             del self._queues[queue.key]
 

@@ -84,7 +84,8 @@ class Window:
 
     A batch is due when its queue holds `max_batch_size` instances or its oldest request has waited `max_latency`
     since it arrived. With `max_latency` 0 nothing ever waits for a free predictor. Among queues that are due the one
-    with the oldest head goes first, so that a busy key cannot starve a quiet one. It learns nothing.
+    with the oldest head goes first, so that a busy key cannot starve a quiet one. The rest of a request that is larger
+    than a batch waits for no company: with its caller's rows it was a full batch. It learns nothing.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -105,8 +106,8 @@ class Window:
         if now >= due_at:
             queue = backlog.due(now, self._limits.max_latency) or oldest
             return self._release(queue, "due" if self._limits.max_latency else "idle")
-        full = backlog.full()
-        return Wait(due_at, due_at) if full is None else self._release(full, "full")
+        ready = backlog.full() or backlog.begun()
+        return Wait(due_at, due_at) if ready is None else self._release(ready, "rest")
 
     def sent(self, batch: Batch, now: float) -> None:
         pass

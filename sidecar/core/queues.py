@@ -91,6 +91,11 @@ class Queue:
         )
 
     @property
+    def is_begun(self) -> bool:
+        """Whether the request that travels first was cut: its first rows travel, or were answered, already."""
+        return bool(self.rows) and bool(self.first.rows_taken)
+
+    @property
     def next_rows(self) -> int:
         """How many instances the next batch would carry; takes as long as cutting it if the queue is full."""
         if not self.is_full:

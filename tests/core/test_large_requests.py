@@ -9,10 +9,8 @@ def rows(name, count):
 
 def test_a_request_larger_than_a_batch_is_split_and_rejoined_in_order(desk):
     desk.submit("big", rows=10)
-    desk.pass_time(0.5)
     while desk.out:
         desk.answer()
-        desk.pass_time(0.5)
     assert desk.sizes == [4, 4, 2]
     assert desk.answers["big"] == rows("big", 10)
     assert desk.answer_ids["big"] == ["batch-1", "batch-2", "batch-3"]
@@ -34,6 +32,41 @@ def test_the_end_of_a_split_request_shares_its_batch_with_others(desk):
     assert desk.sizes == [4, 4]
     desk.answer()
     assert desk.answers == {"big": rows("big", 6), "small": rows("small", 2)}
+
+
+def test_the_end_of_a_split_request_waits_for_a_free_predictor_and_for_nothing_else(desk_of):
+    desk = desk_of(max_batch_size=4, max_latency=0.5, max_in_flight=3)
+    desk.submit("big", rows=10)
+    assert desk.sizes == [4, 4, 2]
+    assert desk.reasons == ["full", "full", "rest"]
+
+
+def test_the_end_of_a_split_request_leaves_as_soon_as_the_predictor_is_free(desk):
+    desk.submit("big", rows=6)
+    desk.pass_time(0.1)
+    desk.answer()
+    assert desk.sizes == [4, 2]
+    desk.answer()
+    assert desk.answers["big"] == rows("big", 6)
+
+
+def test_a_queue_whose_split_request_is_gone_waits_for_company_again(desk):
+    desk.submit("big", rows=6)
+    desk.submit("next", rows=1)
+    desk.cancel("big")
+    desk.pass_time(0.49)
+    assert desk.sizes == [4]
+    desk.pass_time(0.01)
+    assert desk.sizes == [4, 1]
+    assert desk.reasons == ["full", "due"]
+
+
+def test_full_batches_of_others_go_before_the_end_of_a_split_request(desk):
+    desk.submit("big", rows=6)
+    desk.submit("other", rows=4, key="other")
+    desk.answer()
+    desk.answer()
+    assert [desk.members(batch) for batch in desk.sent] == [["big"], ["other"], ["big"]]
 
 
 def test_a_request_that_fits_a_batch_is_never_split(desk):
