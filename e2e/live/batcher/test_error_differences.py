@@ -1,0 +1,129 @@
+"""Where Carpool tells failures otherwise than KServe's batcher, on purpose: each side is held to what it does."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import gzip
+
+import pytest
+
+from e2e.live import traffic
+from e2e.live.batcher import sides, tables, targets
+
+TWO_ONE = '{"predictions":[1,2,3,4]}'
+MISCOUNT = "size of prediction is not equal to the size of instances"
+# A predictor that answers a whole call: 4 instances, so that the batch leaves at once.
+FAILURES = {
+    "500": {"status": 500, "text": "boom"},
+    "404": {"status": 404, "text": "no such model"},
+    "201": {"status": 201, "text": TWO_ONE},
+    "unreadable": {"text": "boom"},
+    "too few": {"one_too_few": True},
+    "hangs up": {"hang_up": True},
+}
+KSERVE_SAYS = {
+    "500": '200 text/plain: {"message":"boom","batchId":"","predictions":null}',
+    "404": '200 text/plain: {"message":"no such model","batchId":"","predictions":null}',
+    "201": '200 text/plain: {"message":"{\\"predictions\\":[1,2,3,4]}","batchId":"","predictions":null}',
+    "unreadable": '200 text/plain: {"message":"invalid character \'b\' looking for beginning of value",'
+    '"batchId":"UUID","predictions":null}',
+    "too few": f'200 text/plain: {{"message":"{MISCOUNT}","batchId":"UUID","predictions":null}}',
+    "hangs up": '200 text/plain: {"message":"EOF\\n","batchId":"","predictions":null}',
+}
+CARPOOL_SAYS = {
+    "500": "500 text/x-recorder: boom",
+    "404": "404 text/x-recorder: no such model",
+    "201": '200 application/json: {"message":"","batchId":"UUID","predictions":[1,2,3,4]}',
+    "unreadable": '502 application/json: {"error":"the predictor\'s answer is not a valid predict response: '
+    'JSON is malformed: invalid character (byte 0)"}',
+    "too few": '502 application/json: {"error":"the predictor gave 3 predictions for 4 instances"}',
+    "hangs up": '502 application/json: {"error":"the predictor closed the connection before answering"}',
+}
+NO_INSTANCES = '{"error":"the body has no instances: send {\\"instances\\": [...]} with at least one element"}'
+# A refusal's body, what KServe's agent says, what Carpool says.
+REFUSED = {
+    "no JSON": (b"{", "can't Unmarshal body", '{"error":"Input data was truncated"}'),
+    "no instances": (b'{"instances":[]}', "no instances in the request", NO_INSTANCES),
+}
+
+
+@pytest.mark.parametrize("kind", FAILURES)
+async def test_how_a_caller_sees_that_the_predictor_failed(
+    kind: str, eager: targets.Target, side: sides.Side, model: str, observed: tables.Observe
+) -> None:
+    """honest status codes, and the predictor's own status, type and body: clients and proxies act on them"""
+    answer = await eager.predict(model, [FAILURES[kind], 2, 3, 4])
+    assert observed(targets.told(answer)) == side.expects(kserve=KSERVE_SAYS[kind], carpool=CARPOOL_SAYS[kind])
+
+
+@pytest.mark.parametrize("kind", ["rejected", "too few"])
+async def test_one_bad_request_among_four_callers(
+    kind: str, eager: targets.Target, side: sides.Side, model: str, observed: tables.Observe
+) -> None:
+    """a batch that fails is retried by halves until the culprit stands alone"""
+    order = {"rejected": {"status": 400, "text": "no such class"}, "too few": {"one_too_few": True}}[kind]
+    answers = await eager.predict_all(model, [["a"], ["b"], ["c"], [order]])
+    honest = {"rejected": "3 × predictions, 1 × 400", "too few": "3 × predictions, 1 × 502"}[kind]
+    assert observed(counted(answers)) == side.expects(kserve="4 × no predictions", carpool=honest)
+
+
+def counted(answers: list[traffic.Answer]) -> str:
+    """How many callers got what."""
+    counts = collections.Counter(in_short(answer) for answer in answers)
+    return ", ".join(f"{number} × {what}" for what, number in counts.most_common())
+
+
+def in_short(answer: traffic.Answer) -> str:
+    if answer.status != 200:
+        return str(answer.status)
+    return "no predictions" if answer.json["predictions"] is None else "predictions"
+
+
+async def test_the_media_type_of_predictions(
+    eager: targets.Target, side: sides.Side, model: str, observed: tables.Observe
+) -> None:
+    """it is JSON: clients that look at the type need not be told"""
+    answer = await eager.predict(model, [1, 2, 3, 4])
+    expected = side.expects(kserve="text/plain; charset=utf-8", carpool="application/json")
+    assert observed(answer.headers["content-type"]) == expected
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+async def test_what_a_refusal_says(
+    kind: str, eager: targets.Target, side: sides.Side, model: str, observed: tables.Observe
+) -> None:
+    """the v1 protocol's form of errors, and where the mistake is"""
+    body, kserve, carpool = REFUSED[kind]
+    answer = await eager.predict_raw(model, body)
+    expected = side.expects(kserve=f"400 text/plain: {kserve}", carpool=f"400 application/json: {carpool}")
+    assert observed(targets.told(answer)) == expected
+
+
+async def test_a_caller_with_a_deadline_of_its_own(
+    eager: targets.Target, side: sides.Side, model: str, observed: tables.Observe
+) -> None:
+    """KServe's batcher has no time limit of any kind; a caller that has given up should not be waited for"""
+    slow = [{"wait": 2}, 2, 3, 4]
+    answer = await eager.predict(model, slow, {"carpool-timeout-ms": "300"})
+    seen = f"{in_short(answer)} {'in time' if answer.elapsed < 1.8 else 'late'}"
+    assert observed(seen) == side.expects(kserve="predictions late", carpool="504 in time")
+
+
+@pytest.mark.parametrize("side", sides.BY_ANNOTATION, ids=lambda side: side.key, indirect=True)
+async def test_more_callers_than_the_queue_may_hold(
+    eager: targets.Target, side: sides.Side, model: str, observed: tables.Observe
+) -> None:
+    """a bound on the queue, told at once and with Retry-After; KServe's agent lets everybody wait"""
+    slow = [{"wait": 0.5}, 2, 3, 4]
+    answers = await asyncio.gather(*(eager.predict(model, slow) for _ in range(8)))
+    assert observed(counted(list(answers))) == side.expects(
+        kserve="8 × predictions", carpool="6 × predictions, 2 × 429"
+    )
+    assert all("retry-after" in answer.headers for answer in answers if answer.status == 429)
+
+
+async def test_a_compressed_body(eager: targets.Target, side: sides.Side, model: str, observed: tables.Observe) -> None:
+    """Content-Encoding is honoured: gzip, deflate and zstd"""
+    answer = await eager.predict_raw(model, gzip.compress(b'{"instances":[1,2,3,4]}'), {"Content-Encoding": "gzip"})
+    assert observed(in_short(answer)) == side.expects(kserve="400", carpool="predictions")

@@ -1,0 +1,111 @@
+"""What KServe's agent and Carpool do differently as containers: how they start, crash, idle and are watched."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import pytest
+
+from e2e.cluster import processes
+from e2e.live import kubectl as kubectls
+from e2e.live import traffic
+from e2e.live.batcher import containers, deployment, sides, tables, targets
+
+SETTLED_SECONDS = 60.0
+IDLE_SECONDS = 8.0
+# Of one CPU. KServe's agent looks 10,000 times a second whether there is something to do.
+BUSY, IDLE = 0.01, 0.005
+# Below the 0.5 s of any window.
+AT_ONCE = 0.45
+SOME_METRICS = ("carpool_batch_size_sum", "carpool_batches_total")
+
+
+@pytest.fixture(scope="module")
+def idle_shares(deployed: deployment.Deployed) -> Mapping[str, float]:
+    """By side, the share of a CPU that the batching container of a service takes which nobody calls."""
+    tools, service = deployed.tools, sides.IRIS_PORT
+    before = {key: containers.cpu(kubectl, service) for key, kubectl in tools.items()}
+    last = list(tools)[-1]
+    processes.eventually(
+        lambda: containers.cpu(tools[last], service).at >= before[last].at + IDLE_SECONDS,
+        SETTLED_SECONDS,
+        f"CPU times that are {IDLE_SECONDS:g} s apart",
+    )
+    after = {key: containers.cpu(kubectl, service) for key, kubectl in tools.items()}
+    return {key: (after[key].used - before[key].used) / (after[key].at - before[key].at) for key in tools}
+
+
+@pytest.mark.parametrize("service", [sides.IRIS, sides.EAGER], ids=lambda service: service.name)
+def test_each_side_is_served_by_whom_it_is_named_after(
+    service: sides.Service, side: sides.Side, kubectl: kubectls.Kubectl
+) -> None:
+    batching = containers.batching(containers.pod_of(kubectl, service))
+    expected = side.expects(
+        kserve=[("agent", sides.AGENT_IMAGE)],
+        carpool=[("carpool", sides.SIDECAR_IMAGE)],
+        drop_in=[("agent", sides.SIDECAR_IMAGE)],
+    )
+    assert [(each["name"], each["image"]) for each in batching] == expected
+
+
+def test_the_cpu_it_takes_while_nobody_calls(
+    idle_shares: Mapping[str, float], side: sides.Side, observed: tables.Observe
+) -> None:
+    """it is woken by requests and deadlines, and asks nobody in between"""
+    share = idle_shares[side.key]
+    print(f"{side.key}: {share:.2%} of a CPU")
+    words = "over 1 %" if share > BUSY else "under 0.5 %" if share < IDLE else f"{share:.1%}"
+    assert observed(words) == side.expects(kserve="over 1 %", carpool="under 0.5 %")
+
+
+def test_a_max_latency_of_0(
+    deployed: deployment.Deployed, side: sides.Side, kubectl: kubectls.Kubectl, model: str, observed: tables.Observe
+) -> None:
+    """no number of milliseconds keeps a pod from starting; here nobody waits for others"""
+    if side is sides.KSERVE:
+        seen = f"never ready: the process ends with {first_exit_code(kubectl, sides.ZERO)}"
+    else:
+        answers = [asyncio.run(deployed.target(side, sides.ZERO).predict(model, [1])) for _ in range(3)]
+        is_soon = min(answer.elapsed for answer in answers) < AT_ONCE
+        seen = f"{answers[0].status} {'at once' if is_soon else 'late'}"
+    assert observed(seen) == side.expects(kserve="never ready: the process ends with 1", carpool="200 at once")
+
+
+def test_a_path_with_a_blank(
+    unsaid: targets.Target, side: sides.Side, kubectl: kubectls.Kubectl, model: str, observed: tables.Observe
+) -> None:
+    """paths go on as they came; KServe's agent decodes them, and a blank then ends the whole process"""
+    answer = asyncio.run(unsaid.predict(f"my%20{model}", range(32)))
+    if side is sides.KSERVE:
+        fate = f"the process ends with {first_exit_code(kubectl, sides.UNSAID)}"
+        deployment.wait_until_routed(unsaid)
+    else:
+        restarts = containers.status(kubectl, sides.UNSAID)["restartCount"]
+        fate = "the process runs on" if not restarts else f"{restarts} restarts"
+    assert observed(f"{answer.status}, {fate}") == side.expects(
+        kserve="502, the process ends with 2", carpool="200, the process runs on"
+    )
+
+
+def first_exit_code(kubectl: kubectls.Kubectl, service: sides.Service) -> int | None:
+    """What the batching container ended with, once it has."""
+    processes.eventually(
+        lambda: containers.exit_code(kubectl, service) is not None,
+        SETTLED_SECONDS,
+        f"the batching container of {service.name} has ended",
+    )
+    return containers.exit_code(kubectl, service)
+
+
+def test_metrics_of_its_own(side: sides.Side, kubectl: kubectls.Kubectl, observed: tables.Observe) -> None:
+    """what was batched, why, and how long it took, for Prometheus and autoscalers"""
+    pod = containers.pod_of(kubectl, sides.EAGER)["metadata"]["name"]
+    try:
+        found = traffic.metrics(kubectl, pod)
+    except kubectls.Failed:
+        found = {}
+    named = [name for name in SOME_METRICS if name in found]
+    assert observed(" ".join(named) or "none") == side.expects(
+        kserve="none", carpool="carpool_batch_size_sum carpool_batches_total"
+    )

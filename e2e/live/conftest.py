@@ -1,0 +1,115 @@
+"""What the tests on a whole cluster share: the cluster, its images, one release of the chart, and a namespace each."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.cluster import backends, binaries, client, product_images
+from e2e.injector import steps
+from e2e.live import kubectl as kubectls
+from e2e.live import releases
+
+# Of one test: pods start, endpoints settle, and all on two cores.
+TEST_SECONDS = 300
+# Where the shared release's webhook is tried, by a dry run.
+PROBED_NAMESPACE = "default"
+KSERVE = ("kserve", "deployment/kserve-controller-manager")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Else the first test that needs no loop gets one made by a plugin's question for the current one, never closed.
+    asyncio.set_event_loop(None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Gives tests on a cluster more time than the others, unless they say how much they need."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TEST_SECONDS, func_only=True))
+
+
+@pytest.fixture(scope="session")
+def cluster(request: pytest.FixtureRequest) -> Iterator[backends.Cluster]:
+    """The cluster named by $CARPOOL_CLUSTER, with ingress and KServe: the one that is up, else one for this run."""
+    from e2e.cluster import ingress, kserve_controller
+
+    uncaptured = request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled
+    chosen = backends.choose()
+    with contextlib.ExitStack() as stack:
+        if not chosen.is_up():
+            stack.callback(chosen.down)
+        try:
+            with uncaptured():  # it takes minutes the first time, and says so
+                chosen.up()
+                ingress.install(chosen)
+                kserve_controller.install(chosen)
+        except binaries.Unavailable as missing:
+            pytest.skip(f"no cluster to test in: {missing}")
+        yield chosen
+
+
+@pytest.fixture(scope="session")
+def admin(cluster: backends.Cluster) -> Iterator[client.Client]:
+    """Calls the cluster's API server as somebody who may do everything."""
+    with contextlib.closing(client.Client(cluster.kubeconfig)) as admin:
+        yield admin
+
+
+@pytest.fixture(scope="session")
+def cluster_kubectl(cluster: backends.Cluster) -> kubectls.Kubectl:
+    """kubectl in the namespace `default`."""
+    return kubectls.Kubectl(cluster.kubeconfig, "default")
+
+
+@pytest.fixture(scope="session")
+def images_loaded(request: pytest.FixtureRequest, cluster: backends.Cluster) -> str:
+    """The product's images of these sources are on all nodes; a word for the sources. Skips where none can be built."""
+    uncaptured = request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled
+    try:
+        with uncaptured():
+            return product_images.load(cluster)
+    except binaries.Unavailable as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def shared_release(cluster: backends.Cluster, images_loaded: str) -> releases.Release:
+    """The release that tests share; whether it is installed is for `carpool` to see to."""
+    return releases.Release(cluster.kubeconfig, images_loaded)
+
+
+@pytest.fixture
+def carpool(shared_release: releases.Release, admin: client.Client) -> releases.Release:
+    """The shared release, installed with the default values, and pods that ask for the sidecar get it."""
+    shared_release.ensure_installed()
+    steps.wait_until_effective(admin, PROBED_NAMESPACE)
+    return shared_release
+
+
+@pytest.fixture(scope="session")
+def kserve(cluster: backends.Cluster) -> None:
+    """KServe's controller runs, and its webhooks answer."""
+    namespace, controller = KSERVE
+    kubectls.Kubectl(cluster.kubeconfig, namespace).wait(controller, "Available")
+
+
+@pytest.fixture
+def namespace(admin: client.Client) -> Iterator[str]:
+    """A namespace of this test's own. It goes with the test, its pods in their own time."""
+    name = f"test-{secrets.token_hex(3)}"
+    steps.create_namespace(admin, name, {})
+    yield name
+    admin.delete("Namespace", name)
+
+
+@pytest.fixture(name="kubectl")
+def namespaced_kubectl(cluster: backends.Cluster, namespace: str) -> kubectls.Kubectl:
+    """kubectl in the test's namespace."""
+    return kubectls.Kubectl(cluster.kubeconfig, namespace)
