@@ -56,6 +56,8 @@ class Local:
 
     def up(self) -> None:
         if self.is_up():
+            # Whoever brought it up may have been stopped half-way.
+            self._prepare_nodes(archives.pause_archive())
             binaries.say(f"{self.name} is up already")
             return
         self.down()
