@@ -21,7 +21,7 @@ class Settings(BaseSettings):
     model_config = settings.config("carpool-predictor", PREFIX)
 
     host: str = settings.field("Server", "Address to listen on; 0.0.0.0 means all IPv4 interfaces", "0.0.0.0")
-    port: int = settings.field(
+    port: settings.PortOrLink = settings.field(
         "Server", "Port for predictions and health; 0 takes a free one, told in the log", 8080, ge=0, le=65535
     )
     max_body_bytes: int = settings.field(

@@ -54,6 +54,13 @@ def test_help_explains_every_setting(capsys: pytest.CaptureFixture[str]) -> None
         assert field.description
 
 
+def test_the_link_variable_of_a_service_named_carpool_predictor_is_not_taken_for_a_port(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CARPOOL_PREDICTOR_PORT", "tcp://10.0.0.7:80")
+    assert config.Settings().port == 8080
+
+
 def test_settings_come_from_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CARPOOL_PREDICTOR_MODELS", "echo,words=package.words:Count")
     monkeypatch.setenv("CARPOOL_PREDICTOR_ECHO_FIXED_MS", "2.5")
