@@ -26,6 +26,7 @@ TAKEOVERS = {
     "gpu.yaml": ("port-swap", 8080, 9083),
     "inferenceservice.yaml": ("port-swap", 8080, 9083),
     "inferenceservice-batcher.yaml": ("kserve-agent", 9081, 8080),
+    "inferenceservice-custom.yaml": ("port-swap", 8080, 9083),
     "inferenceservice-knative.yaml": ("queue-proxy", 9081, 8080),
     "triton.yaml": ("port-swap", 8080, 9083),
 }

@@ -40,6 +40,7 @@ class Local:
         self.kubeconfig = self.folder / "admin.kubeconfig"
         self._facts = self.folder / "cluster.json"
         self._cgroup = f"carpool-{name}"
+        self._outer: subprocess.Popen[bytes] | None = None  # around the first process, where this object started it
         self._program = ["-m", "e2e.cluster.local.supervisor", str(self.folder)]
 
     @property
@@ -100,7 +101,7 @@ class Local:
         told = {"subnet": subnet, "nodes": NODES, "executable": str(executable), "cgroup": self._cgroup}
         self._facts.write_text(json.dumps(told, indent=2))
         with (self.folder / "supervisor.log").open("ab") as log:
-            outer = subprocess.Popen(
+            self._outer = outer = subprocess.Popen(
                 [*NAMESPACES, *SHELL, sys.executable, *self._program],
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
@@ -139,6 +140,8 @@ class Local:
             return
         os.kill(first, signal.SIGKILL)  # and with it, by the kernel, all others in its namespace
         processes.eventually(lambda: self._first_process() is None, END_SECONDS, f"process {first} has ended")
+        if self._outer is not None:
+            self._outer.wait(END_SECONDS)
 
     # --- Use ---------------------------------------------------------------------------------------------------------
 
