@@ -198,3 +198,9 @@ class UpstreamStatus(UpstreamError):
         self.status = status
         self.body = body
         self.headers = headers
+
+
+def reasons(kind: type[CarpoolError] = CarpoolError) -> list[str]:
+    """The words by which errors of a kind are counted, each once."""
+    found = {kind.reason}.union(*(reasons(each) for each in kind.__subclasses__()))
+    return sorted(found)

@@ -19,6 +19,7 @@ from prometheus_client import Gauge, registry
 from prometheus_client import metrics_core as families
 
 import sidecar
+from sidecar import errors
 from sidecar.core import model
 
 _SECONDS = (
@@ -41,6 +42,8 @@ _LEARNED = {
 }
 
 LANES = ("batched", "passthrough")
+# Why a batch is sent again.
+_RETRIES = ("closed", "isolate")
 
 
 class Count:
@@ -155,6 +158,7 @@ class Metrics:
         self.draining = gauge("draining", "1 from the moment shutdown began.")
         info = self._gauge("build_info", "Always 1; the version is in the label.", "version")
         info.labels(sidecar.__version__).set(1)
+        self._begin_with_nothing()
         # By lane and status: looking labels up costs more than counting.
         self._answered: dict[str, dict[int, Count]] = {lane: {} for lane in LANES}
 
@@ -164,7 +168,7 @@ class Metrics:
         """A batch leaves for the predictor."""
         self.batches.labels(batch.reason).inc()
         self.batch_size.observe(batch.rows)
-        if batch.reason in ("closed", "isolate"):
+        if batch.reason in _RETRIES:
             self.retries.labels(batch.reason).inc()
             return
         left = batch.dispatched
@@ -195,6 +199,15 @@ class Metrics:
     def watch(self, gauge: Gauge, value: Callable[[], float]) -> None:
         """Read a gauge when scraped."""
         gauge.set_function(value)
+
+    def _begin_with_nothing(self) -> None:
+        """Shows what has not happened as 0: to Prometheus a series that begins with 1 has never grown."""
+        for reason in errors.reasons():
+            self.refused.labels(reason)
+        for reason in errors.reasons(errors.UpstreamError):
+            self.predictor_errors.labels(reason)
+        for reason in _RETRIES:
+            self.retries.labels(reason)
 
     # --- making ------------------------------------------------------------------------------------------------
 

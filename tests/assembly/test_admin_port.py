@@ -191,6 +191,17 @@ async def test_anybody_may_wait_for_the_drain(bench, monkeypatch):
         assert response.status == 405
 
 
+async def test_what_has_not_happened_is_told_as_nothing_so_that_its_first_time_is_seen_to_grow(sidecar_of):
+    bench = await sidecar_of()
+    for name in (
+        'carpool_refused_total{reason="queue_full"}',
+        'carpool_refused_total{reason="deadline"}',
+        'carpool_predictor_errors_total{reason="unreachable"}',
+        'carpool_retries_total{reason="isolate"}',
+    ):
+        assert await bench.metric(name) == 0
+
+
 async def test_metrics_tell_what_happened(sidecar_of):
     bench = await sidecar_of(max_batch_size=2, max_latency=100)
     await bench.post_all('{"instances":[1]}', '{"instances":[2]}')
