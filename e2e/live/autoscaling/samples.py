@@ -1,0 +1,80 @@
+"""The sample Deployment in a namespace, with a slower model than its own, and its way through the ingress."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from e2e.cluster import backends
+from e2e.live import checking, questions
+from e2e.live import kubectl as kubectls
+from e2e.live.autoscaling import expressions
+
+Object = dict[str, Any]
+
+# A call takes 200 ms and 5 ms for each instance: full batches of 32 make 89 instances a second. Two cores can ask that
+# of several pods at once, and what a busy machine adds to a call is little beside it.
+FIXED_MS, INSTANCE_MS, BATCH = 200, 5, 32
+MEAN_INSTANCES = (1 + questions.MOST_INSTANCES) / 2
+# More than wait at once while there are pods enough; a load with fewer callers than wait slows down with its pods.
+CALLERS = 50
+CAPACITY = BATCH / (FIXED_MS + INSTANCE_MS * BATCH) * 1000
+PATH = "/v1/models/echo:predict"
+
+
+def objects(name: str = expressions.SAMPLE, arguments: tuple[str, ...] = (), **annotations: str) -> list[Object]:
+    """manifests/samples/deployment.yaml under a name, with that model, more arguments, and settings of the sidecar."""
+    deployment, service = copy.deepcopy(expressions.load("deployment.yaml"))
+    for labels in (
+        deployment["spec"]["selector"]["matchLabels"],
+        deployment["spec"]["template"]["metadata"]["labels"],
+        service["spec"]["selector"],
+    ):
+        labels["app"] = name
+    deployment["metadata"]["name"] = service["metadata"]["name"] = name
+    template = deployment["spec"]["template"]
+    model = [f"--echo-fixed-ms={FIXED_MS}", f"--echo-per-instance-ms={INSTANCE_MS}"]
+    template["spec"]["containers"][0]["args"] = ["--models=echo", *model, *arguments]
+    template["metadata"]["annotations"] |= settings(annotations)
+    return [deployment, service]
+
+
+def settings(values: Mapping[str, str]) -> dict[str, str]:
+    """Annotations by the names that Python allows: max_queue_instances for carpool.dev/max-queue-instances."""
+    return {f"carpool.dev/{name.replace('_', '-')}": value for name, value in values.items()}
+
+
+def ingress(name: str, namespace: str) -> Object:
+    """Requests for `host` go to the Service's pods in turn; through the Service alone, a connection sticks to a pod."""
+    backend = {"service": {"name": name, "port": {"name": "http"}}}
+    rule = {
+        "host": host(name, namespace),
+        "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]},
+    }
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "Ingress",
+        "metadata": {"name": name},
+        "spec": {"ingressClassName": "traefik", "rules": [rule]},
+    }
+
+
+def host(name: str, namespace: str) -> str:
+    """What the ingress tells this sample in this namespace by."""
+    return f"{name}.{namespace}.example.com"
+
+
+def deploy(kubectl: kubectls.Kubectl, name: str, things: list[Object]) -> None:
+    """Returns when all pods are ready, with sidecars."""
+    kubectl.apply([*things, ingress(name, kubectl.namespace)])
+    kubectl.wait(f"deployment/{name}", "Available")
+
+
+def load(
+    cluster: backends.Cluster, name: str, namespace: str, pods: float, callers: int = CALLERS
+) -> contextlib.AbstractContextManager[checking.Load]:
+    """A load through the ingress that would keep so many pods busy all the time."""
+    rate = pods * CAPACITY / MEAN_INSTANCES
+    return checking.load(cluster.ingress, host(name, namespace), PATH, callers=callers, rate=rate)
