@@ -81,6 +81,8 @@ class Sidecar:
     async def drain(self) -> bool:
         """Announce the end, keep serving for the quiet period, then answer what was accepted.
 
+        Where requests still come after the quiet period, that lasts up to half of the grace period.
+
         Returns whether every accepted predict request was answered within the grace period. Streams and upgraded
         connections may go on until then.
         """
@@ -88,7 +90,7 @@ class Sidecar:
         grace_period = self.settings.grace_period
         try:
             async with asyncio.timeout(max(grace_period / 2, grace_period - _CLOSING_RESERVE)):
-                await self.life.drain(self.driver, self.settings.quiet_period)
+                await self.life.drain(self.driver, self.settings.quiet_period, grace_period / 2)
         except TimeoutError:
             await self.life.abandon()
             log.warning("the grace period of %g s is over: closing %d connections", grace_period, self.life.active)

@@ -217,7 +217,8 @@ class Settings(BaseSettings):
     # --- Shutdown
     quiet_period: float = settings.field(
         "Shutdown",
-        "Seconds after SIGTERM in which requests are still served while endpoints forget this pod.",
+        "Seconds after SIGTERM in which requests are still served while endpoints forget this pod. While requests keep "
+        "coming it lasts longer, up to half of --grace-period; 0: not at all.",
         5.0, ge=0, le=3600,
     )  # fmt: skip
     grace_period: float = settings.field(

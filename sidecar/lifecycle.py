@@ -1,7 +1,8 @@
 """From SIGTERM to exit: announce, stay open for a while, refuse, finish what was accepted, leave.
 
 Kubernetes sends SIGTERM and removes the pod from its endpoints at the same time; requests keep coming until every
-proxy has heard of it. So readiness turns first, and for a quiet period everything is still served.
+proxy has heard of it. So readiness turns first, and for a quiet period everything is still served. How long proxies
+take depends on how busy the cluster is; that requests still come after the quiet period tells that one has not heard.
 """
 
 from __future__ import annotations
@@ -9,11 +10,15 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
+import math
 from contextlib import suppress
 
 from sidecar import driver, errors
 
 log = logging.getLogger("carpool.lifecycle")
+
+# After the quiet period the pod counts as forgotten once no request has come for so long.
+_FORGOTTEN_SECONDS = 2.0
 
 
 class Phase(enum.Enum):
@@ -35,6 +40,7 @@ class Lifecycle:
         self.active = 0
         """Requests being handled now."""
         self._nobody_active: asyncio.Event | None = None  # while somebody waits for that
+        self._latest = -math.inf  # when a request last came in the quiet period, by the loop's clock
         self._hurry = asyncio.Event()
         self._begun = asyncio.Event()
         self._draining: asyncio.Task[None] | None = None
@@ -43,6 +49,8 @@ class Lifecycle:
         """Raises `errors.Draining` once new work is refused."""
         if self.phase in (Phase.REFUSING, Phase.DRAINED):
             raise errors.Draining
+        if self.phase is Phase.QUIET:
+            self._latest = asyncio.get_running_loop().time()
 
     def enter(self) -> None:
         """A request is being handled; call `leave` when it is not any more."""
@@ -58,14 +66,15 @@ class Lifecycle:
         """Skip what is left of the quiet period."""
         self._hurry.set()
 
-    async def drain(self, calls_driver: driver.Driver, quiet_period: float) -> None:
+    async def drain(self, calls_driver: driver.Driver, quiet_period: float, longest: float) -> None:
         """Go through the quiet period (seconds), then refuse; return when all requests have been dealt with.
 
-        That includes streams and upgraded connections, which end when their callers please. A second call joins the
-        first, or returns at once when that is over. Raises `TimeoutError` if it was abandoned.
+        While requests keep coming the quiet period lasts longer, up to `longest` seconds; one of 0 does not. The end
+        includes streams and upgraded connections, which end when their callers please. A second call joins the first,
+        or returns at once when that is over. Raises `TimeoutError` if it was abandoned.
         """
         if self._draining is None:
-            self._draining = asyncio.create_task(self._drain(calls_driver, quiet_period), name="drain")
+            self._draining = asyncio.create_task(self._drain(calls_driver, quiet_period, longest), name="drain")
             self._begun.set()
         await asyncio.wait([self._draining])
         if self._draining.cancelled():
@@ -85,18 +94,30 @@ class Lifecycle:
             self._draining.cancel()
             await asyncio.wait([self._draining])
 
-    async def _drain(self, calls_driver: driver.Driver, quiet_period: float) -> None:
+    async def _drain(self, calls_driver: driver.Driver, quiet_period: float, longest: float) -> None:
+        begun = asyncio.get_running_loop().time()
         self.phase = Phase.QUIET
         self.draining = True
         log.info("draining: not ready any more, still serving for %g s", quiet_period)
         with suppress(TimeoutError):
             await asyncio.wait_for(self._hurry.wait(), quiet_period)
+        if quiet_period:
+            await self._until_forgotten(begun + longest)
         self.phase = Phase.REFUSING
         log.info("draining: refusing new requests, %d still to answer", self.active)
         await calls_driver.drain()
         await self._until_nobody_is_active()
         self.phase = Phase.DRAINED
         log.info("drained: everything accepted has been answered")
+
+    async def _until_forgotten(self, at_the_latest: float) -> None:
+        loop = asyncio.get_running_loop()
+        while not self._hurry.is_set():
+            left = min(self._latest + _FORGOTTEN_SECONDS, at_the_latest) - loop.time()
+            if left <= 0:
+                return
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), left)
 
     async def _until_nobody_is_active(self) -> None:
         while self.active:

@@ -24,6 +24,40 @@ async def test_readiness_turns_at_once_and_requests_are_still_served_in_the_quie
     assert asyncio.get_running_loop().time() >= 5
 
 
+async def test_requests_that_still_come_after_the_quiet_period_are_served_until_they_stop(sidecar_of):
+    bench = await sidecar_of(max_latency=0, quiet_period=5, grace_period=25)
+    draining = asyncio.ensure_future(bench.sidecar.drain())
+    await asyncio.sleep(0)
+    while asyncio.get_running_loop().time() < 9:
+        assert (await bench.post('{"instances":[1]}'))[0] == 200
+        await asyncio.sleep(0.5)
+    await draining
+    assert 10.4 <= asyncio.get_running_loop().time() <= 11.1
+    assert (await bench.post('{"instances":[1]}'))[0] == 503
+
+
+async def test_requests_that_never_stop_are_refused_after_half_the_grace_period(sidecar_of):
+    bench = await sidecar_of(max_latency=0, quiet_period=5, grace_period=25)
+    draining = asyncio.ensure_future(bench.sidecar.drain())
+    for halves in range(1, 25):
+        await asyncio.sleep(0.5)
+        assert (await bench.post('{"instances":[1]}'))[0] == 200, halves
+    await asyncio.sleep(1)
+    assert (await bench.post('{"instances":[1]}'))[0] == 503
+    assert await draining is True
+
+
+async def test_a_hurry_ends_the_time_for_requests_that_still_come(sidecar_of):
+    bench = await sidecar_of(max_latency=0, quiet_period=5, grace_period=25)
+    draining = asyncio.ensure_future(bench.sidecar.drain())
+    await asyncio.sleep(4.5)
+    assert (await bench.get(bench.url + "/v1/models"))[0] == 200
+    await asyncio.sleep(1)
+    bench.sidecar.life.hurry()
+    assert await draining is True
+    assert asyncio.get_running_loop().time() < 5.6
+
+
 async def test_after_the_quiet_period_new_requests_are_refused_with_503_and_close(sidecar_of):
     bench = await sidecar_of(max_latency=0)
     await bench.sidecar.drain()
