@@ -41,8 +41,10 @@ def test_a_row_has_the_sums_of_its_runs_and_the_worst_of_their_times(tmp_path: P
     book.add("pod killed", report("right", "right", "hung up"), planned=False, recovery=4.5, back_s=1.0, pods=3)
     book.add("rolling update", report("right"), planned=True)
     lines = (tmp_path / "faults.md").read_text().splitlines()
-    assert lines[2].startswith("| rolling update (planned) | 1 | 1 | 1 | 0 | 0 | 1.0 s |")
-    assert lines[3] == ("| pod killed | 2 | 6 | 4 | 0 | 1 × 502, 1 × hung up | 2.0 s | 4.5 s | back 3.0 s; pods: 5 |")
+    assert lines[2].startswith("| rolling update (planned) | 1 | 1 | 1 | 0 | 0 | 0 | 1.0 s |")
+    assert lines[3] == (
+        "| pod killed | 2 | 6 | 4 | 0 | 1 × 502, 1 × hung up | 1 | 2.0 s | 4.5 s | back 3.0 s; pods: 5 |"
+    )
 
 
 def test_runs_of_other_sources_are_dropped(tmp_path: Path) -> None:

@@ -1,0 +1,62 @@
+"""What the faults share: a predictor behind the ingress in a restricted namespace, load on it, and the figures."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.cluster import backends, client
+from e2e.injector import steps
+from e2e.live import kubectl as kubectls
+from e2e.live import releases
+from e2e.live.faults import figures, predictors, watching
+
+FAULT_SECONDS = 600
+RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(FAULT_SECONDS, func_only=True))
+
+
+@pytest.fixture(scope="session")
+def book(images_loaded: str) -> figures.Figures:
+    """Where the numbers are written."""
+    return figures.Figures(images_loaded)
+
+
+@pytest.fixture
+def namespace(admin: client.Client) -> Iterator[str]:
+    """A namespace of this test's own, with restricted Pod Security."""
+    name = f"fault-{secrets.token_hex(3)}"
+    steps.create_namespace(admin, name, RESTRICTED)
+    yield name
+    admin.delete("Namespace", name)
+
+
+@pytest.fixture
+def predictor(kubectl: kubectls.Kubectl, carpool: releases.Release) -> predictors.Predictor:
+    """A Deployment of two pods with the sidecar, a Service and an Ingress; ready."""
+    kubectl.apply([*predictors.way_in(kubectl.namespace), predictors.deployment()])
+    return predictors.ready(kubectl)
+
+
+@pytest.fixture
+def watch(cluster: backends.Cluster, book: figures.Figures) -> watching.StartWatch:
+    """Loads a host during a block, and keeps the numbers under the name of a situation."""
+
+    @contextlib.contextmanager
+    def start(situation: str, host: str, *, planned: bool = False) -> Iterator[watching.Watch]:
+        with watching.watch(cluster.ingress, host) as seen:
+            yield seen
+        facts = {**seen.facts, "hey_requests": seen.hey.requests, "hey_failed": seen.hey.failed}
+        book.add(situation, seen.report, planned=planned, recovery=seen.recovery, **facts)
+
+    return start

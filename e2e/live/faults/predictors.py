@@ -1,0 +1,190 @@
+"""Predictors behind the ingress, as the objects that their owners apply: two replicas, restricted, with the sidecar."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from e2e.cluster import processes
+from e2e.live import kubectl as kubectls
+
+Object = dict[str, Any]
+
+NAME = "echo"
+APP = "app"
+SIDECAR = "carpool"
+PORT = 8080
+PATH = f"/v1/models/{NAME}:predict"
+DOMAIN = "example.com"
+IMAGE = "carpool-predictor:0.1.0"
+ECHO = ("carpool-predictor", f"--models={NAME}", f"--port={PORT}", "--echo-fixed-ms=10", "--echo-per-instance-ms=0.1")
+FRAGILE = Path(__file__).with_name("fragile.py")
+FRAGILE_FOLDER = "/fragile"
+# Ready soon, and patient with a machine that is busy: a pod that misses a second or two is still there.
+PROBE = {"httpGet": {"path": "/readyz", "port": "http"}, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 3}
+LABEL = "app"
+ROLLED_OUT_SECONDS = 180
+GONE_SECONDS = 90.0
+
+
+class Predictor(NamedTuple):
+    """A predictor that callers reach: through which host, and which workload makes its pods."""
+
+    host: str
+    workload: str
+    selector: str
+
+
+def container(name: str, command: tuple[str, ...], memory: str = "256Mi") -> Object:
+    """A container as restricted Pod Security wants it, that needs little."""
+    restricted = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    return {
+        "name": name,
+        "image": IMAGE,
+        "imagePullPolicy": "IfNotPresent",
+        "command": list(command[:1]),
+        "args": list(command[1:]),
+        "ports": [{"name": "http", "containerPort": PORT}],
+        "readinessProbe": PROBE,
+        "resources": {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": memory}},
+        "securityContext": {**restricted, "runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+    }
+
+
+def deployment(
+    name: str = NAME,
+    command: tuple[str, ...] = ECHO,
+    *,
+    replicas: int = 2,
+    annotations: dict[str, str] | None = None,
+    memory: str = "256Mi",
+) -> Object:
+    """A Deployment whose pods ask for the sidecar, one pod more first when it is updated, on both nodes if it can."""
+    labels = {LABEL: NAME, "set": name}
+    spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
+    spec = {
+        "containers": [container(APP, command, memory)],
+        "topologySpreadConstraints": [{**spread, "labelSelector": {"matchLabels": labels}}],
+        "automountServiceAccountToken": False,
+    }
+    asking = {"labels": {**labels, "carpool.dev/inject": "true"}, "annotations": annotations or {}}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "strategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+            "template": {"metadata": asking, "spec": spec},
+        },
+    }
+
+
+def fragile(name: str, *behaviour: str, annotations: dict[str, str] | None = None, memory: str = "256Mi") -> Object:
+    """A Deployment of one pod that runs `fragile.py`, a server of somebody's own, whose port the owner names."""
+    command = ("/opt/carpool/bin/python", f"{FRAGILE_FOLDER}/{FRAGILE.name}", f"--port={PORT}", *behaviour)
+    told = {"carpool.dev/app-port-arg": "--port", **(annotations or {})}
+    made = deployment(name, command, replicas=1, annotations=told, memory=memory)
+    spec = made["spec"]["template"]["spec"]
+    spec["volumes"] = [{"name": "fragile", "configMap": {"name": "fragile"}}]
+    spec["containers"][0]["volumeMounts"] = [{"name": "fragile", "mountPath": FRAGILE_FOLDER}]
+    return made
+
+
+def fragile_source() -> Object:
+    """The ConfigMap with `fragile.py`."""
+    data = {FRAGILE.name: FRAGILE.read_text()}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "fragile"}, "data": data}
+
+
+def way_in(namespace: str) -> list[Object]:
+    """Service and Ingress for all pods of the predictor, and a budget that drains have to keep."""
+    port = {"name": "http", "port": 80, "targetPort": "http"}
+    backend = {"service": {"name": NAME, "port": {"name": "http"}}}
+    rule = {"host": host(namespace), "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]}}
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": NAME},
+            "spec": {"selector": {LABEL: NAME}, "ports": [port]},
+        },
+        {
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "Ingress",
+            "metadata": {"name": NAME},
+            "spec": {"ingressClassName": "traefik", "rules": [rule]},
+        },
+        {
+            "apiVersion": "policy/v1",
+            "kind": "PodDisruptionBudget",
+            "metadata": {"name": NAME},
+            "spec": {"minAvailable": 1, "selector": {"matchLabels": {LABEL: NAME}}},
+        },
+    ]
+
+
+def inference_service(milliseconds: int = 10) -> Object:
+    """An InferenceService in Standard mode with two replicas of a container of one's own."""
+    command = (*ECHO[:3], f"--echo-fixed-ms={milliseconds}", ECHO[4])
+    asking = {"labels": {"carpool.dev/inject": "true"}}
+    return {
+        "apiVersion": "serving.kserve.io/v1beta1",
+        "kind": "InferenceService",
+        "metadata": {"name": NAME, "annotations": {"serving.kserve.io/deploymentMode": "Standard"}},
+        "spec": {"predictor": {**asking, "minReplicas": 2, "containers": [container("kserve-container", command)]}},
+    }
+
+
+def host(namespace: str) -> str:
+    return f"{NAME}.{namespace}.{DOMAIN}"
+
+
+def of_inference_service(namespace: str) -> Predictor:
+    """What KServe's controller makes of it in Standard mode."""
+    selector = f"serving.kserve.io/inferenceservice={NAME}"
+    return Predictor(f"{NAME}-predictor-{namespace}.{DOMAIN}", f"deployment/{NAME}-predictor", selector)
+
+
+def ready(kubectl: kubectls.Kubectl, *deployments: str) -> Predictor:
+    """The predictor behind `way_in`, once its Deployments (default: NAME) are ready."""
+    for name in deployments or (NAME,):
+        wait_for_rollout(kubectl, f"deployment/{name}")
+    return Predictor(host(kubectl.namespace), f"deployment/{NAME}", f"{LABEL}={NAME}")
+
+
+def wait_for_rollout(kubectl: kubectls.Kubectl, workload: str) -> None:
+    """Returns when all pods are of the latest template and ready. Raises kubectl.NotInTime, which tells why."""
+    done = kubectl.run(
+        "rollout", "status", workload, f"--timeout={ROLLED_OUT_SECONDS}s", check=False, timeout=ROLLED_OUT_SECONDS + 15
+    )
+    if done.status:
+        raise kubectls.NotInTime(f"{workload} is not rolled out: {done.errors}\n{kubectl.explain(workload)}")
+
+
+def names(kubectl: kubectls.Kubectl, selector: str) -> set[str]:
+    """The names of pods, those that are terminating included."""
+    return {pod["metadata"]["name"] for pod in kubectl.pods(selector)}
+
+
+def wait_until_gone(kubectl: kubectls.Kubectl, selector: str, pods: set[str]) -> None:
+    """Returns when none of these pods is there any more, not even terminating. Raises TimeoutError."""
+
+    def are_gone() -> bool:
+        return not pods & names(kubectl, selector)
+
+    processes.eventually(are_gone, GONE_SECONDS, f"{', '.join(sorted(pods))} gone")
+
+
+def container_status(pod: Object, name: str) -> Object:
+    """What the kubelet says about one container of a pod, whichever sort; empty as long as it says nothing."""
+    status = pod["status"]
+    told = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
+    return next((each for each in told if each["name"] == name), {})
+
+
+def last_ends(kubectl: kubectls.Kubectl, selector: str, container: str) -> list[str]:
+    """Why containers ended the last time, in Kubernetes' words; only of those that did."""
+    ended = [container_status(pod, container).get("lastState", {}) for pod in kubectl.pods(selector)]
+    return [each["terminated"]["reason"] for each in ended if "terminated" in each]

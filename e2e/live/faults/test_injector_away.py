@@ -1,0 +1,132 @@
+"""No injector answers: pods that have the sidecar serve on, and failurePolicy decides about new ones."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from e2e.cluster import backends, client, processes
+from e2e.injector import manifests, steps
+from e2e.live import kubectl as kubectls
+from e2e.live import releases
+from e2e.live.faults import predictors, watching
+
+BACK_SECONDS = 60.0
+GONE_SECONDS = 60.0
+SETTLED_ANSWERS = 100
+
+
+@pytest.fixture
+def restored(carpool: releases.Release, admin: client.Client) -> Iterator[releases.Release]:
+    """The release, whose replicas and values are as they were after the test."""
+    replicas = json.loads(carpool.kubectl.run("get", releases.DEPLOYMENT, "--output=json").output)["spec"]["replicas"]
+    yield carpool
+    carpool.kubectl.run("scale", releases.DEPLOYMENT, f"--replicas={replicas}")
+    carpool.restore()
+    steps.wait_until_effective(admin, "default")
+
+
+def kill_all(release: releases.Release) -> None:
+    """Kills the injectors' pods at once; their Deployment makes new ones, if it still wants some."""
+    release.kubectl.run(
+        "delete", "pods", f"--selector={releases.INJECTORS}", "--grace-period=0", "--force", "--wait=false"
+    )
+
+
+def send_away(release: releases.Release) -> None:
+    """Returns when there is no injector, and none will come."""
+    release.kubectl.run("scale", releases.DEPLOYMENT, "--replicas=0")
+    kill_all(release)
+    processes.eventually(lambda: not release.kubectl.pods(releases.INJECTORS), GONE_SECONDS, "no injector is left")
+
+
+def wait_until_nobody_injects(admin: client.Client, namespace: str) -> None:
+    """Returns when pods are created without the sidecar: one that was deleted by force may answer for a while."""
+    asking = watching.asking_pod(namespace)
+
+    def is_left_alone() -> bool:
+        return not manifests.has_sidecar(admin.create(asking, dry_run=True).object)
+
+    processes.eventually(is_left_alone, GONE_SECONDS, "nobody injects")
+
+
+def wait_for_event(kubectl: kubectls.Kubectl, words: str) -> None:
+    """Returns when an event in the namespace says so."""
+
+    def is_said() -> bool:
+        return words in kubectl.run("get", "events").output
+
+    processes.eventually(is_said, BACK_SECONDS, f"an event that says {words!r}")
+
+
+def test_killed_injectors_come_back_by_themselves_and_pods_serve_on(
+    cluster: backends.Cluster,
+    kubectl: kubectls.Kubectl,
+    predictor: predictors.Predictor,
+    restored: releases.Release,
+    watch: watching.StartWatch,
+) -> None:
+    with (
+        watch("both injectors killed", predictor.host) as seen,
+        watching.creating_pods(cluster.kubeconfig, kubectl.namespace) as pods,
+    ):
+        pods.wait_for(5, BACK_SECONDS)
+        missed, killed = pods.missed, time.monotonic()
+        kill_all(restored)
+        pods.wait_for(20, BACK_SECONDS)
+        seen.load.wait_for_right(SETTLED_ANSWERS)
+        seen.facts |= {"pods_without_sidecar": pods.missed, "pods_with_it": pods.injected}
+        seen.facts["injecting_again_s"] = round(pods.last_missed - killed, 1) if pods.missed else 0.0
+    assert missed == 0
+    assert not pods.refusals, str(pods)  # failurePolicy Ignore
+    assert seen.report.wrong == {}, str(seen)
+    assert seen.failed == {}, str(seen)
+
+
+def test_without_an_injector_pods_are_created_without_the_sidecar_and_join_the_others(
+    admin: client.Client,
+    kubectl: kubectls.Kubectl,
+    predictor: predictors.Predictor,
+    restored: releases.Release,
+    watch: watching.StartWatch,
+) -> None:
+    with watch("no injector, failurePolicy Ignore, predictor scaled up", predictor.host) as seen:
+        send_away(restored)
+        wait_until_nobody_injects(admin, kubectl.namespace)
+        kubectl.run("scale", predictor.workload, "--replicas=3")
+        predictors.wait_for_rollout(kubectl, predictor.workload)
+        seen.load.wait_for_right(SETTLED_ANSWERS)
+    with_sidecar = [manifests.has_sidecar(pod) for pod in kubectl.pods(predictor.selector)]
+    assert sorted(with_sidecar) == [False, True, True]
+    assert seen.report.wrong == {}, str(seen)
+    assert seen.failed == {}, str(seen)
+
+
+def test_without_an_injector_failure_policy_fail_keeps_pods_from_being_created_and_says_why(
+    admin: client.Client,
+    kubectl: kubectls.Kubectl,
+    predictor: predictors.Predictor,
+    restored: releases.Release,
+    watch: watching.StartWatch,
+) -> None:
+    restored.upgrade("webhook.failurePolicy=Fail")
+    steps.wait_until_effective(admin, "default")
+    with watch("no injector, failurePolicy Fail, predictor scaled up", predictor.host) as seen:
+        send_away(restored)
+        steps.wait_until_refused(admin, watching.asking_pod(kubectl.namespace))
+        kubectl.run("scale", predictor.workload, "--replicas=3")
+        wait_for_event(kubectl, "failed calling webhook")
+        assert len(kubectl.pods(predictor.selector)) == 2
+        back = seen.load.now
+        restored.kubectl.run("scale", releases.DEPLOYMENT, "--replicas=2")
+        restored.kubectl.wait(releases.DEPLOYMENT, "Available", BACK_SECONDS)
+        steps.wait_until_effective(admin, "default")
+        seen.facts["injecting_again_s"] = round(seen.load.now - back, 1)
+        predictors.wait_for_rollout(kubectl, predictor.workload)
+        seen.load.wait_for_right(SETTLED_ANSWERS)
+    assert all(manifests.has_sidecar(pod) for pod in kubectl.pods(predictor.selector))
+    assert seen.report.wrong == {}, str(seen)
+    assert seen.failed == {}, str(seen)

@@ -1,0 +1,70 @@
+"""A predictor's process crashes, again and again, or takes more memory than it may: its callers are told, briefly."""
+
+from __future__ import annotations
+
+from e2e.cluster import backends, processes
+from e2e.live import kubectl as kubectls
+from e2e.live import releases, traffic
+from e2e.live.faults import predictors, watching
+
+CRASH_SECONDS, CRASHES = 5, 2
+LOOPED_SECONDS = 150.0
+KILLED_SECONDS = 60.0
+BACK_SECONDS = 60
+SETTLED_ANSWERS = 100
+# Seconds with failures after each crash: the kubelet notices, the endpoints and the ingress follow.
+RECOVERED_SECONDS = 5
+MOST_FAILED_OF_A_CRASH = 150
+MEMORY, TOO_MUCH = "160Mi", 400
+
+
+def wait_for_restarts(kubectl: kubectls.Kubectl, selector: str, count: int) -> None:
+    """Returns when the predictor's containers were started again so often."""
+
+    def are_enough() -> bool:
+        told = [predictors.container_status(pod, predictors.APP) for pod in kubectl.pods(selector)]
+        return sum(int(each.get("restartCount", 0)) for each in told) >= count
+
+    processes.eventually(are_enough, LOOPED_SECONDS, f"{count} restarts")
+
+
+def test_a_crash_loop_of_one_pod_costs_its_own_callers_a_502_and_no_others_anything(
+    kubectl: kubectls.Kubectl, carpool: releases.Release, watch: watching.StartWatch
+) -> None:
+    crashing = predictors.fragile("crashing", f"--crash-after={CRASH_SECONDS}")
+    objects = [*predictors.way_in(kubectl.namespace), predictors.fragile_source(), predictors.deployment()]
+    kubectl.apply(objects)
+    predictor = predictors.ready(kubectl)
+    with watch(f"one pod of three crashes in a loop ({CRASHES} times)", predictor.host) as seen:
+        kubectl.apply([crashing])
+        wait_for_restarts(kubectl, "set=crashing", CRASHES)
+        kubectl.delete("deployment", "crashing")
+        seen.load.wait_for_right(SETTLED_ANSWERS)
+    assert seen.report.wrong == {}, str(seen)
+    assert set(seen.report.failed) <= watching.HONEST, str(seen)
+    assert sum(seen.failed.values()) <= CRASHES * MOST_FAILED_OF_A_CRASH, str(seen)
+    assert seen.report.failing_seconds <= CRASHES * RECOVERED_SECONDS, str(seen)
+
+
+def test_a_predictor_out_of_memory_is_back_after_a_restart_and_the_other_pod_serves_on(
+    kubectl: kubectls.Kubectl, carpool: releases.Release, watch: watching.StartWatch, cluster: backends.Cluster
+) -> None:
+    greedy = predictors.fragile("greedy", memory=MEMORY)
+    kubectl.apply([*predictors.way_in(kubectl.namespace), predictors.fragile_source(), predictors.deployment(), greedy])
+    predictor = predictors.ready(kubectl, predictors.NAME, "greedy")
+    caller = traffic.Caller(cluster.ingress, predictor.host)
+    with watch("predictor out of memory", predictor.host) as seen:
+        seen.load.wait_for_right(SETTLED_ANSWERS)
+
+        def is_killed() -> bool:
+            """Asks until the question has come to the greedy one; the others give it back."""
+            caller.post(predictors.PATH, {"instances": [{"grow_mebibytes": TOO_MUCH}]})
+            return "OOMKilled" in predictors.last_ends(kubectl, "set=greedy", predictors.APP)
+
+        seen.mark()
+        processes.eventually(is_killed, KILLED_SECONDS, "the predictor is OOM-killed")
+        kubectl.wait("deployment/greedy", "Available", BACK_SECONDS)
+        seen.load.wait_for_right(SETTLED_ANSWERS)
+    assert seen.report.wrong == {}, str(seen)
+    assert set(seen.report.failed) <= watching.HONEST, str(seen)
+    assert (seen.recovery or 0) <= KILLED_SECONDS, str(seen)
