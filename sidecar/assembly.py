@@ -81,16 +81,17 @@ class Sidecar:
     async def drain(self) -> bool:
         """Announce the end, keep serving for the quiet period, then answer what was accepted.
 
-        Where requests still come after the quiet period, that lasts up to half of the grace period.
+        Where requests still come after the quiet period, that lasts up to half of the time there is for all of it.
 
         Returns whether every accepted predict request was answered within the grace period. Streams and upgraded
         connections may go on until then.
         """
         self.metrics.draining.set(1)
         grace_period = self.settings.grace_period
+        time_for_answers = max(grace_period / 2, grace_period - _CLOSING_RESERVE)
         try:
-            async with asyncio.timeout(max(grace_period / 2, grace_period - _CLOSING_RESERVE)):
-                await self.life.drain(self.driver, self.settings.quiet_period, grace_period / 2)
+            async with asyncio.timeout(time_for_answers):
+                await self.life.drain(self.driver, self.settings.quiet_period, time_for_answers / 2)
         except TimeoutError:
             await self.life.abandon()
             log.warning("the grace period of %g s is over: closing %d connections", grace_period, self.life.active)
@@ -146,7 +147,9 @@ class Sidecar:
     # --- parts -------------------------------------------------------------------------------------------------
 
     async def _open_data_port(self) -> None:
-        relay = self._relay = passthrough.PassThrough(self._base, connect_timeout=self.settings.connect_timeout)
+        relay = self._relay = passthrough.PassThrough(
+            self._base, connect_timeout=self.settings.connect_timeout, is_ending=lambda: self.life.draining
+        )
         self.metrics.watch(self.metrics.tunnels, lambda: relay.tunnels)
         lane = predict.PredictLane(self.settings, self.limits, self.bodies, self.driver)
         batched = lane if self.settings.enable_batcher else None

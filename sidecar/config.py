@@ -218,7 +218,7 @@ class Settings(BaseSettings):
     quiet_period: float = settings.field(
         "Shutdown",
         "Seconds after SIGTERM in which requests are still served while endpoints forget this pod. While requests keep "
-        "coming it lasts longer, up to half of --grace-period; 0: not at all.",
+        "coming it lasts longer, up to nearly half of --grace-period; 0: not at all.",
         5.0, ge=0, le=3600,
     )  # fmt: skip
     grace_period: float = settings.field(

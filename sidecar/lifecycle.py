@@ -98,7 +98,7 @@ class Lifecycle:
         begun = asyncio.get_running_loop().time()
         self.phase = Phase.QUIET
         self.draining = True
-        log.info("draining: not ready any more, still serving for %g s", quiet_period)
+        log.info("draining: not ready any more, still serving for at least %g s", quiet_period)
         with suppress(TimeoutError):
             await asyncio.wait_for(self._hurry.wait(), quiet_period)
         if quiet_period:
@@ -112,10 +112,14 @@ class Lifecycle:
 
     async def _until_forgotten(self, at_the_latest: float) -> None:
         loop = asyncio.get_running_loop()
+        is_told = False
         while not self._hurry.is_set():
             left = min(self._latest + _FORGOTTEN_SECONDS, at_the_latest) - loop.time()
             if left <= 0:
                 return
+            if not is_told:
+                is_told = True
+                log.info("draining: requests still come, serving for up to %.3g s more", at_the_latest - loop.time())
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._hurry.wait(), left)
 

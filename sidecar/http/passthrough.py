@@ -10,7 +10,7 @@ import asyncio
 import logging
 import socket
 import struct
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import cast
 
@@ -35,11 +35,12 @@ class PassThrough:
     """Forwards requests to the predictor at `base` (scheme, host and port) and streams its answers back.
 
     Make it inside a running event loop. `connect_timeout` is in seconds; nothing else is timed, because an event
-    stream may last for hours.
+    stream may last for hours. While `is_ending` callers' connections are closed behind their answers.
     """
 
-    def __init__(self, base: yarl.URL, *, connect_timeout: float) -> None:
+    def __init__(self, base: yarl.URL, *, connect_timeout: float, is_ending: Callable[[], bool]) -> None:
         self._base = base
+        self._is_ending = is_ending
         self._tunnels = tunnel.Tunnels()
         self._session = session.open_session(
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout),
@@ -64,7 +65,7 @@ class PassThrough:
         try:
             _check_headers(upstream)
             if upstream.status != 101:
-                return await _relay(upstream, request)
+                return await _relay(upstream, request, close=self._is_ending())
             if upgrade is None:
                 raise errors.UpstreamBroken("the predictor switched protocols without being asked")
             return await self._tunnels.relay(upstream, request)
@@ -156,12 +157,14 @@ def _check_headers(upstream: aiohttp.ClientResponse) -> None:
             raise errors.UpstreamBroken(f"the value of the predictor's header {name} is not valid UTF-8")
 
 
-async def _relay(upstream: aiohttp.ClientResponse, request: web.BaseRequest) -> web.StreamResponse:
+async def _relay(upstream: aiohttp.ClientResponse, request: web.BaseRequest, close: bool) -> web.StreamResponse:
     answer = _Relayed(
         status=upstream.status,
         reason=upstream.reason,
         headers=headers.end_to_end(upstream.headers),
     )
+    if close:
+        answer.force_close()
     try:
         await answer.prepare(request)
         with _noticing_loss(upstream):

@@ -7,6 +7,8 @@ import json
 
 import pytest
 
+from sidecar import lifecycle
+
 pytestmark = pytest.mark.looptime
 
 
@@ -19,7 +21,9 @@ async def test_readiness_turns_at_once_and_requests_are_still_served_in_the_quie
     status, _, headers = await bench.post('{"instances":[1]}')
     assert status == 200
     assert headers["Connection"] == "close"
-    assert (await bench.get(bench.url + "/v1/models"))[0] == 200
+    status, _, headers = await bench.get(bench.url + "/v1/models")
+    assert status == 200
+    assert headers["Connection"] == "close"
     await draining
     assert asyncio.get_running_loop().time() >= 5
 
@@ -36,14 +40,30 @@ async def test_requests_that_still_come_after_the_quiet_period_are_served_until_
     assert (await bench.post('{"instances":[1]}'))[0] == 503
 
 
-async def test_requests_that_never_stop_are_refused_after_half_the_grace_period(sidecar_of):
+async def test_requests_that_never_stop_are_refused_when_half_the_time_for_answers_is_left(sidecar_of):
     bench = await sidecar_of(max_latency=0, quiet_period=5, grace_period=25)
     draining = asyncio.ensure_future(bench.sidecar.drain())
-    for halves in range(1, 25):
+    for halves in range(1, 22):
         await asyncio.sleep(0.5)
         assert (await bench.post('{"instances":[1]}'))[0] == 200, halves
     await asyncio.sleep(1)
     assert (await bench.post('{"instances":[1]}'))[0] == 503
+    assert await draining is True
+
+
+@pytest.mark.parametrize(("grace_period", "quiet_period", "service"), [(4, 1, 0.4), (5, 1.67, 0.4), (8, 2.67, 1.5)])
+async def test_requests_that_never_stop_cost_nobody_an_answer_however_short_the_grace_period(
+    sidecar_of, grace_period, quiet_period, service
+):
+    bench = await sidecar_of(max_latency=5, quiet_period=quiet_period, grace_period=grace_period)
+    bench.predictor.service = lambda rows: service
+    draining = asyncio.ensure_future(bench.sidecar.drain())
+    callers = []
+    while bench.sidecar.life.phase is not lifecycle.Phase.REFUSING and not draining.done():
+        callers.append(asyncio.ensure_future(bench.post('{"instances":[1]}')))
+        await asyncio.sleep(0.1)
+    answers = [await caller for caller in callers[:-1]]  # the last one may have come too late
+    assert {status for status, _, _ in answers} == {200}
     assert await draining is True
 
 

@@ -49,7 +49,9 @@ async def _raw_server(script: Script) -> AsyncIterator[int]:
 
 @asynccontextmanager
 async def _front(predictor_port: int) -> AsyncIterator[tuple[passthrough.PassThrough, int]]:
-    proxy = passthrough.PassThrough(yarl.URL(f"http://127.0.0.1:{predictor_port}"), connect_timeout=5)
+    proxy = passthrough.PassThrough(
+        yarl.URL(f"http://127.0.0.1:{predictor_port}"), connect_timeout=5, is_ending=lambda: False
+    )
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         try:
