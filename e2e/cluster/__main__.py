@@ -31,7 +31,7 @@ FAILURES = (
     client.Refused,
     kserve.Missing,
     processes.ProcessFailed,
-    TimeoutError,
+    OSError,  # a disk that is full, a folder that may not be written; and TimeoutError
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Protocol
@@ -13,6 +14,8 @@ INGRESS_NODE_PORT = 30080
 GPU_NODE_LABEL = {"carpool.dev/gpu": "true"}
 GPU_RESOURCE = "nvidia.com/gpu"
 GPUS = 2
+# Files, control groups and, with kind, hosts are named after a cluster.
+NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,49}")
 
 
 class Problem(Exception):
@@ -48,7 +51,7 @@ def choose(name: str = "", kind: str = "") -> Cluster:
     """The cluster of that name (default: $CARPOOL_CLUSTER, else carpool) in the backend of that kind.
 
     The default is $CARPOOL_CLUSTER_BACKEND, else kind where it is installed and a container engine answers, else
-    local. Raises Problem for a kind that does not exist.
+    local. Raises Problem for a kind that does not exist, and for what cannot be a name.
     """
     from e2e.cluster import kind as kind_backend
     from e2e.cluster.local import backend as local_backend
@@ -59,6 +62,13 @@ def choose(name: str = "", kind: str = "") -> Cluster:
     if kind not in made:
         raise Problem(f"there is no backend {kind!r}; there are: {', '.join(sorted(made))}")
     return made[kind](name)
+
+
+def check_name(name: str) -> str:
+    """Returns `name`. Raises Problem where it cannot be a cluster's: it must not lead out of the clusters' folder."""
+    if not NAME.fullmatch(name):
+        raise Problem(f"{name!r} cannot be a cluster's name: up to 50 of a-z, 0-9 and, not first, '.' and '-'")
+    return name
 
 
 def guess() -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,8 +22,6 @@ ENGINES = {
     "podman": ("podman", "info", "--format", "{{.Version.Version}}"),
 }
 PROVIDER = "KIND_EXPERIMENTAL_PROVIDER"
-# What kind takes as a name; it makes host names of it.
-NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,49}")
 ANSWER_SECONDS = 15.0
 # A gigabyte of node image may have to come first.
 CREATE_SECONDS, CONTROL_PLANE_READY = 900.0, "3m"
@@ -56,9 +53,7 @@ class Kind:
     address = "127.0.0.1"
 
     def __init__(self, name: str, run: commands.Run = commands.run, connect: Connect = client.Client) -> None:
-        if not NAME.fullmatch(name):
-            raise backends.Problem(f"{name!r} cannot be a cluster's name: up to 50 of a-z, 0-9, '.' and '-'")
-        self.name = name
+        self.name = backends.check_name(name)
         self.nodes = (f"{name}-worker", f"{name}-worker2")
         self.kubeconfig = binaries.cache_folder() / "kind" / f"{name}.kubeconfig"
         self._control_plane = f"{name}-control-plane"

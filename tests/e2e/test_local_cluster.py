@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -172,3 +173,56 @@ def test_a_cluster_that_was_never_made_is_not_up_and_says_so(monkeypatch: pytest
     assert not cluster.is_up()
     with pytest.raises(backends.Problem, match="no cluster never-made is up"):
         _ = cluster.ingress
+
+
+@pytest.mark.parametrize("name", ["/", "..", "../..", "/etc", "a/b", "a b", "-x", "A", "x" * 51, "x\n"])
+def test_a_name_that_could_lead_out_of_the_clusters_folder_is_refused(name: str) -> None:
+    with pytest.raises(backends.Problem, match="cannot be a cluster's name"):
+        backend.Local(name)
+
+
+def test_a_link_is_removed_with_its_own_cluster_and_never_with_another() -> None:
+    assert network.is_of("mine", '[{"ifname": "cp-1", "ifalias": "cluster mine"}]')
+    assert network.is_of("mine", '[{"ifname": "cp-1"}]'), "its maker was stopped before it named it"
+    assert not network.is_of("mine", '[{"ifname": "cp-1", "ifalias": "cluster other"}]')
+
+
+def test_a_cluster_whose_record_was_cut_short_by_a_full_disk_can_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(cgroups, "remove", lambda _: None)
+    cluster = backend.Local("cut-short")
+    cluster.folder.mkdir(parents=True)
+    (cluster.folder / "cluster.json").write_text("")
+    cluster.down()
+    assert not cluster.folder.exists()
+
+
+def test_a_cluster_is_taken_down_by_one_while_another_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def is_held() -> bool:
+        with (tmp_path / "carpool" / "e2e" / "clusters.lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
+    meanwhile = []
+    monkeypatch.setattr(cgroups, "remove", lambda _: meanwhile.append(is_held()))
+    backend.Local("awaited").down()
+    assert meanwhile == [True]
+    assert not is_held()
+
+
+def test_a_cluster_whose_kubeconfig_is_just_being_written_is_not_up_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(process_table, "of_command", lambda *_: [1])
+    cluster = backend.Local("early")
+    cluster.folder.mkdir(parents=True)
+    cluster.kubeconfig.write_text("")
+    assert not cluster.is_up()

@@ -6,6 +6,7 @@ folder, the control groups of the pods, and one veth pair. All of it is found ag
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import kubernetes.config
 import urllib3
 
 from e2e.cluster import archives, backends, binaries, client, nodes, processes, requirements
@@ -34,7 +36,7 @@ class Local:
     """See backends.Cluster."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name = backends.check_name(name)
         self.nodes = NODES
         self.folder = binaries.cache_folder() / "clusters" / name
         self.kubeconfig = self.folder / "admin.kubeconfig"
@@ -56,12 +58,16 @@ class Local:
     # --- Up and down -------------------------------------------------------------------------------------------------
 
     def up(self) -> None:
+        with self._one_at_a_time():
+            self._up()
+
+    def _up(self) -> None:
         if self.is_up():
             # Whoever brought it up may have been stopped half-way.
             self._prepare_nodes(archives.pause_archive())
             binaries.say(f"{self.name} is up already")
             return
-        self.down()
+        self._down()
         if missing := requirements.missing():
             reasons = "\n".join(f"  {reason}" for reason in missing)
             raise backends.Problem(f"this machine cannot host a local cluster:\n{reasons}")
@@ -77,9 +83,13 @@ class Local:
         binaries.say(f"{len(NODES)} nodes are Ready after {time.monotonic() - start:.0f} s")
 
     def down(self) -> None:
+        with self._one_at_a_time():
+            self._down()
+
+    def _down(self) -> None:
         self._end_processes()
         if subnet := self._told().get("subnet"):
-            network.unlink_from_this_machine(subnet)
+            network.unlink_from_this_machine(self.name, subnet)
         cgroups.remove(self._cgroup)
         shutil.rmtree(self.folder, ignore_errors=not self.folder.exists())
 
@@ -88,9 +98,14 @@ class Local:
             return False
         try:
             client.Client(self.kubeconfig).list("Node")
-        except (client.Refused, urllib3.exceptions.HTTPError, OSError):
+        # The last one: a kubeconfig that is being written.
+        except (client.Refused, urllib3.exceptions.HTTPError, OSError, kubernetes.config.ConfigException):
             return False
         return True
+
+    def _one_at_a_time(self) -> contextlib.AbstractContextManager[None]:
+        """For all clusters of this machine: they look for free subnets, and clear away what others may be making."""
+        return binaries.one_at_a_time(binaries.cache_folder() / "clusters.lock")
 
     def _start(self, executable: Path) -> None:
         """Returns when the API server answers."""
@@ -135,13 +150,13 @@ class Local:
         nodes.announce_gpus(admin, NODES[-1], backends.GPUS)
 
     def _end_processes(self) -> None:
-        first = self._first_process()
-        if first is None:
-            return
-        os.kill(first, signal.SIGKILL)  # and with it, by the kernel, all others in its namespace
-        processes.eventually(lambda: self._first_process() is None, END_SECONDS, f"process {first} has ended")
         if self._outer is not None:
+            self._outer.kill()  # and with it the first process, also one that has not become what it is found by yet
             self._outer.wait(END_SECONDS)
+        if first := self._first_process():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(first, signal.SIGKILL)  # and with it, by the kernel, all others in its namespace
+            processes.eventually(lambda: self._first_process() is None, END_SECONDS, f"process {first} has ended")
 
     # --- Use ---------------------------------------------------------------------------------------------------------
 
@@ -171,5 +186,8 @@ class Local:
         return next(iter(process_table.of_command(SHELL[0], self._program)), None)
 
     def _told(self) -> dict[str, Any]:
-        """What the cluster was started with; empty where there is none."""
-        return dict(json.loads(self._facts.read_text())) if self._facts.exists() else {}
+        """What the cluster was started with; empty where there is none, or a full disk let nothing be written."""
+        try:
+            return dict(json.loads(self._facts.read_text()))
+        except (FileNotFoundError, ValueError):
+            return {}

@@ -61,14 +61,29 @@ def link_to_this_machine(name: str, subnet: int, holder: int) -> None:
     """Makes the veth pair between this machine and the namespace of the process `holder`; gone with that namespace."""
     outside = f"cp-{subnet}"
     run("ip", "link", "add", outside, "type", "veth", "peer", "name", UPLINK, "netns", str(holder))
-    run("ip", "link", "set", outside, "alias", f"cluster {name}")
+    run("ip", "link", "set", outside, "alias", alias(name))
     run("ip", "address", "add", f"{RANGE}.{subnet}.254/24", "dev", outside)
     run("ip", "link", "set", outside, "up")
 
 
-def unlink_from_this_machine(subnet: int) -> None:
-    """Removes the veth pair if it is there, and with it its addresses and routes."""
-    subprocess.run(["ip", "link", "delete", f"cp-{subnet}"], capture_output=True)
+def unlink_from_this_machine(name: str, subnet: int) -> None:
+    """Removes the veth pair if it is there, and with it its addresses and routes.
+
+    The pair of a cluster that crashed went with its namespace: one that is there may be another cluster's by now.
+    """
+    device = f"cp-{subnet}"
+    shown = subprocess.run(["ip", "-json", "link", "show", device], capture_output=True, text=True)
+    if shown.returncode == 0 and is_of(name, shown.stdout):
+        subprocess.run(["ip", "link", "delete", device], capture_output=True)
+
+
+def is_of(name: str, shown: str) -> bool:
+    """Whether the device that `ip -json link show` tells of is a cluster's; one without a name is nobody else's."""
+    return all(device.get("ifalias", alias(name)) == alias(name) for device in json.loads(shown))
+
+
+def alias(name: str) -> str:
+    return f"cluster {name}"
 
 
 def set_up(subnet: int, nodes: Sequence[str]) -> None:
