@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from e2e.cluster import authority, binaries, client, control_plane, processes
+from e2e.cluster import authority, binaries, client, processes
 
 FILES = {"go.mod": b"module cluster\n", "go.sum": b"", "main.go": b"package main\n"}
 
