@@ -34,14 +34,20 @@ def with_bundle(configuration: Mapping[str, Any], bundle: bytes, now: datetime.d
 
     That is `bundle` and what the entries had besides and may still be needed (`rotation.may_leave`).
     """
-    wanted = pem.read_certificates(bundle)
-    newest = max(wanted, key=lambda certificate: certificate.not_valid_before_utc)
+    own = pem.read_certificates(bundle)
+    newest = max(own, key=_began)
     bundles = _bundles(configuration)
+    others: list[x509.Certificate] = []
     for certificate in (c for entry in bundles for c in entry):
-        if certificate not in wanted and not rotation.may_leave(certificate, newest, now):
-            wanted.append(certificate)
-    wanted = sorted(wanted, key=lambda certificate: certificate.not_valid_before_utc)[-_MOST_AUTHORITIES:]
+        if certificate not in (*own, *others) and not rotation.may_leave(certificate, newest, now):
+            others.append(certificate)
+    others = sorted(others, key=_began, reverse=True)[: max(0, _MOST_AUTHORITIES - len(own))]
+    wanted = sorted([*own, *others], key=_began)
     return None if all(set(entry) == set(wanted) for entry in bundles) else pem.write_certificates(wanted)
+
+
+def _began(certificate: x509.Certificate) -> datetime.datetime:
+    return certificate.not_valid_before_utc
 
 
 class Sightings:

@@ -16,6 +16,8 @@ PROG = "carpool-injector"
 PREFIX = "CARPOOL_INJECTOR"
 _SIGPIPE = 128 + 13
 _LAST = "Other"  # heading of what has none
+# Beside a Service named carpool-injector Kubernetes sets CARPOOL_INJECTOR_PORT to such a link in every pod.
+_SERVICE_LINKS = ("tcp://", "udp://", "sctp://")
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -40,8 +42,10 @@ class Option(click.Option):
             self.show_envvar = True
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
-        """An empty variable is one that is not set, unless empty is a value of this option."""
+        """An empty variable is one that is not set, unless empty is a value of this option; nor is a link."""
         found = os.environ.get(self.envvar) if isinstance(self.envvar, str) else None
+        if found and found.startswith(_SERVICE_LINKS):
+            return None
         return found if found or isinstance(self.type, Empty) else None
 
 

@@ -111,6 +111,13 @@ def test_flags_win_over_variables_and_empty_means_none(monkeypatch: pytest.Monke
     assert (chosen.certificates, chosen.validating_webhook, chosen.quiet_period) == ("files", None, 1.5)
 
 
+def test_the_link_variable_of_a_service_named_carpool_injector_is_not_taken_for_a_port(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CARPOOL_INJECTOR_PORT", "tcp://10.0.0.7:443")
+    assert options.Options(**serve.command.make_context("serve", []).params) == options.Options()
+
+
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [

@@ -59,6 +59,13 @@ def test_a_bundle_does_not_grow_without_end():
     assert certificates(bundle) == certificates(b"".join([NEW, *many[:9]]))
 
 
+def test_what_the_secret_names_is_published_however_many_newer_ones_others_have_published():
+    many = b"".join(authority.issue_authority(NOW + i * DAY / 24).certificate for i in range(1, 15))
+    bundle = publication.with_bundle(configuration(many), OLD, NOW + DAY)
+    assert certificates(OLD) < certificates(bundle)
+    assert len(certificates(bundle)) == 10
+
+
 def test_trusted_is_what_every_entry_of_every_configuration_has():
     assert publication.trusted_by_all([]) == b""
     assert publication.trusted_by_all([configuration(OLD + NEW), configuration(NEW, NEW)]) == NEW
