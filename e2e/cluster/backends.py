@@ -32,7 +32,10 @@ class Cluster(Protocol):
     nodes: tuple[str, ...]  # the last one is the GPU node
 
     def up(self) -> None:
-        """Returns when all nodes are Ready; at once if they are. Clears away what a crash left. Raises Problem."""
+        """Returns when all nodes are Ready; at once if they are. Clears away what a crash left.
+
+        Raises Problem, and binaries.Unavailable where this machine cannot host a cluster.
+        """
 
     def down(self) -> None:
         """Removes every trace. Does nothing where there is none."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster import backends
+from e2e.cluster import backends, binaries, requirements
 from e2e.cluster.local import backend, cgroups, network, node, process_table
 
 
@@ -226,3 +226,14 @@ def test_a_cluster_whose_kubeconfig_is_just_being_written_is_not_up_yet(
     cluster.folder.mkdir(parents=True)
     cluster.kubeconfig.write_text("")
     assert not cluster.is_up()
+
+
+def test_a_machine_that_cannot_host_a_cluster_says_why_and_nothing_is_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(requirements, "missing", lambda: ["you are not root: use sudo"])
+    cluster = backend.Local("never-made")
+    with pytest.raises(binaries.Unavailable, match="you are not root: use sudo"):
+        cluster.up()
+    assert not cluster.folder.exists()

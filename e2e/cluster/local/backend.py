@@ -70,7 +70,7 @@ class Local:
         self._down()
         if missing := requirements.missing():
             reasons = "\n".join(f"  {reason}" for reason in missing)
-            raise backends.Problem(f"this machine cannot host a local cluster:\n{reasons}")
+            raise binaries.Unavailable(f"this machine cannot host a local cluster:\n{reasons}")
         executable, pause = binaries.provide(), archives.pause_archive()
         start = time.monotonic()
         try:
