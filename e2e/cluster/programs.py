@@ -11,7 +11,6 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,8 +51,6 @@ PROGRAMS = {
         Program("traefik", "github.com/traefik/traefik/v3", "v3.5.3", "./cmd/traefik", "the ingress", 5),
         Program("prometheus-adapter", "sigs.k8s.io/prometheus-adapter", "v0.12.0", "./cmd/adapter", "autoscaling", 2),
         Program("prometheus", "github.com/prometheus/prometheus", "v0.305.0", "./cmd/prometheus", "autoscaling", 4),
-        Program("metrics-server", "sigs.k8s.io/metrics-server", "v0.7.2", "./cmd/metrics-server", "kubectl top", 3),
-        Program("coredns", "github.com/coredns/coredns", "v1.12.4", ".", "names of Services", 2),
     )
 }
 TOOLS = ("kubectl", "helm")
@@ -73,11 +70,6 @@ def provide(name: str) -> Path:
             if not target.exists():
                 _build_program(program, target)
     return target
-
-
-def provide_all(names: Iterable[str]) -> dict[str, Path]:
-    """Several executables by their names, one after the other: each build uses all cores."""
-    return {name: provide(name) for name in names}
 
 
 def folder() -> Path:

@@ -128,7 +128,7 @@ class Settings(pydantic.BaseModel):
         str | None, values.text(values.PATH, "a path that begins with /, at most 256 characters")
     ] = _field("Path that answers 200 once the predictor is ready. Without it: the container's own readiness probe.")
     quiet_period: Annotated[float | None, values.number(0, 3600, "seconds")] = _field(
-        "Seconds still served after SIGTERM."
+        "Seconds still served after SIGTERM, at least."
     )
     grace_period: Annotated[float | None, values.number(0, _DAY, "seconds", above=True)] = _field(
         "Seconds from SIGTERM to exit, at most. Without it: 5 less than terminationGracePeriodSeconds."

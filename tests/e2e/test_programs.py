@@ -63,10 +63,6 @@ def test_an_executable_is_named_with_its_version(go: Path) -> None:
     assert programs.provide("traefik").name == "traefik-v3.5.3"
 
 
-def test_several_programs_are_found_by_their_names(go: Path) -> None:
-    assert set(programs.provide_all(["hey", "coredns"])) == {"hey", "coredns"}
-
-
 def test_pause_is_built_from_our_own_source(go: Path) -> None:
     assert programs.provide("pause").name.startswith("pause-")
     (asked,) = go.read_text().splitlines()

@@ -14,14 +14,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from e2e.cluster import processes
+from e2e.cluster import archives, processes
 from e2e.cluster.local import network
 
 READY_SECONDS = 60.0
 # How often it is looked whether all programs still run.
 WATCH_SECONDS = 0.5
 CNI_PROGRAMS = "/usr/lib/cni"
-PAUSE_IMAGE = "docker.io/library/carpool-pause:1"
+PAUSE_IMAGE = f"docker.io/library/{archives.PAUSE_TAG}"
 # Folders that programs of a node use by fixed names: each node has its own, and they go with it. What /var/lib has on
 # this machine shows through.
 EMPTY_FOLDERS = ("/run", "/var/log")

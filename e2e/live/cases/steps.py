@@ -42,7 +42,6 @@ class Together(NamedTuple):
 
 
 ONE_BATCH = Together(frozenset({200}), True, 1)
-UNBATCHED = Together(frozenset({200}), True, 0)
 
 
 def apply(kubectl: kubectls.Kubectl, name: str) -> str:
