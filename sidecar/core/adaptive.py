@@ -107,7 +107,7 @@ class Adaptive:
         queue = backlog.first()
         if queue is None:
             return Wait(None)
-        safe_until = self.device.latest_start(self._limits.max_batch_size, queue.first.goal)
+        safe_until = self.device.latest_start(queue.max_batch_size, queue.first.goal)
         late = None if now < safe_until else self._late_head(queue, now)
         if late is not None:
             return Drop(late, errors.Overloaded("it cannot be answered within its deadline any more"))
@@ -115,7 +115,7 @@ class Adaptive:
         if isinstance(decision, Release):
             return self._sized(decision)
         full = backlog.full()
-        has_time = full is not None and now - queue.head.arrived < self.device.work(self._limits.max_batch_size)
+        has_time = full is not None and now - queue.head.arrived < self.device.work(full.max_batch_size)
         if full is not None and has_time and not self.device.should_run_dry:
             return self._sized(Release(full, "full"))
         return Wait(decision.until, min(decision.settled_until, safe_until))
@@ -200,7 +200,7 @@ class Adaptive:
 
     def _hold(self, queue: Queue, now: float) -> Wait | None:
         """Wait for callers that should be back any moment, if that is worth more than it costs those who wait."""
-        room = self._limits.max_batch_size - queue.rows
+        room = queue.max_batch_size - queue.rows
         longest = self._longest_hold()
         if self.device.is_idle:
             back = min(self.returns.expected(), room)
@@ -214,7 +214,7 @@ class Adaptive:
         gain = back * self.device.work(0) * tuning.HOLD_GAIN
         if gain <= (queue.rows + back / 2) * left:
             return None
-        size = min(self._limits.max_batch_size, queue.rows + int(back) + 1)
+        size = min(queue.max_batch_size, queue.rows + int(back) + 1)
         latest = queue.first.goal - self.device.round_trip.pessimistic(size)
         until = min(now + left, latest)
         if until <= now + tuning.SHORTEST_WAIT:

@@ -48,7 +48,7 @@ class Backlog:
         limits, rows = self._limits, request.rows
         queue = self._queues.get(request.key)
         if queue is None:
-            queue = self._queues[request.key] = Queue(request.key, limits)
+            queue = self._queues[request.key] = Queue(request.key, limits, request.max_batch_size)
         lane = queue.large if rows > limits.small_batch_threshold else queue.small
         is_head = not lane.requests
         if is_head:
@@ -63,7 +63,7 @@ class Backlog:
         self.size += request.size
         # As `queue.is_full` tells, without a call for each request.
         if (
-            queue.rows < limits.max_batch_size
+            queue.rows < queue.max_batch_size
             and queue.size < limits.max_batch_bytes
             and queue.cost < limits.max_batch_cost
         ):
@@ -118,7 +118,7 @@ class Backlog:
         It may be fewer, as requests are not cut without need, and more if the first one alone has more.
         """
         limits = self._limits
-        room = limits.max_batch_size if rows is None else max(1, min(rows, limits.max_batch_size))
+        room = queue.max_batch_size if rows is None else max(1, min(rows, queue.max_batch_size))
         if queue.rows <= room and queue.size <= limits.max_batch_bytes and queue.cost <= limits.max_batch_cost:
             return self._take_all(queue)
         parts = packing.pack(queue, room, limits)
@@ -145,6 +145,7 @@ class Backlog:
         """Adapt to changed limits. Who waits already keeps the priority it came with."""
         costs = self._limits.row_costs
         for queue in self._queues.values():
+            queue.refresh()
             for request in queue:
                 payload, start, stop = request.payload, request.rows_taken, request.rows
                 request.cost_queued = 0 if costs is None else sum(costs(payload, start, stop))

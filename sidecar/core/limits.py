@@ -24,8 +24,9 @@ class Limits:
 
     `slo` is the service objective: seconds from arrival to answer. `max_queue_instances` bounds what waits for a batch;
     `max_queue_bytes` bounds everything held, waiting or at the predictor, because that is what memory is spent on.
-    `retry_budget` is the number of extra predictor calls that each regular batch earns for isolating failures, see
-    `retries.Budget`.
+    `retry_statuses` are those after which a batch is tried again by halves, and `isolates_doubtful` says whether it is
+    after those that its route calls doubtful, too. `retry_budget` is the number of extra predictor calls that each
+    regular batch earns for isolating failures, see `retries.Budget`.
 
     A batch carries at most `max_batch_size` instances, `max_batch_bytes` of request bodies and `max_batch_cost` of what
     `row_costs` measures (None: costs nothing); only an instance that is over a limit by itself goes beyond it, alone.
@@ -43,6 +44,7 @@ class Limits:
     max_queue_instances: int = 4096
     max_queue_bytes: int = 256 * 1024 * 1024
     retry_statuses: retries.Statuses = field(default_factory=lambda: retries.Statuses.parse("4xx"))
+    isolates_doubtful: bool = True
     retry_budget: float = 2.0
     max_batch_bytes: float = math.inf
     max_batch_cost: float = math.inf

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from sidecar import errors
 
@@ -14,14 +15,15 @@ class Request:
     `key` says with whom it may share a batch; `rows` is its number of instances, `size` its bytes and `deadline` the
     time (on the core's clock) after which nobody waits for it; `goal` is when its answer should be there (the service
     objective), no later than the deadline. `payload` and `tag` belong to the caller of the core,
-    who gets them back in effects; the payload is let go as soon as the request is answered.
+    who gets them back in effects; the payload is let go as soon as the request is answered. `max_batch_size` is how
+    many rows the predictor takes in one call of this key, if it is choosy.
     """
 
-    # Set by the caller, constant:     key rows size timeout tag
+    # Set by the caller, constant:     key rows size timeout tag max_batch_size
     # Owned by the scheduler, mutable: everything else
     __slots__ = (
-        "arrived", "cost_queued", "deadline", "goal", "key", "open", "payload", "pieces", "rows", "rows_answered",
-        "rows_taken", "sequence", "size", "size_queued", "tag", "timeout",
+        "arrived", "cost_queued", "deadline", "goal", "key", "max_batch_size", "open", "payload", "pieces", "rows",
+        "rows_answered", "rows_taken", "sequence", "size", "size_queued", "tag", "timeout",
     )  # fmt: skip
 
     # Set on submission.
@@ -41,6 +43,7 @@ class Request:
         payload: Any = None,
         tag: Any = None,
         timeout: float | None = None,
+        max_batch_size: float = math.inf,
     ) -> None:
         self.key = key
         self.rows = rows
@@ -48,6 +51,7 @@ class Request:
         self.payload = payload
         self.tag = tag
         self.timeout = timeout
+        self.max_batch_size = max_batch_size
         self.open = False
         self.rows_taken = 0  # rows that wait no more: they travel in some batch, or nobody waits for them
         self.size_queued = size  # bytes of the rows that wait for a batch, while some do
@@ -67,12 +71,20 @@ class Part(NamedTuple):
     stop: int
 
 
+class Rows(Protocol):
+    """A batch's predictions, one for each of its rows, to be handed out in slices."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, which: slice, /) -> Any: ...
+
+
 class Piece(NamedTuple):
-    """The predictions for one part, with the id of the batch they came from."""
+    """The predictions for one part, a slice of its batch's `Rows`, with the id of that batch."""
 
     start: int
     batch_id: str
-    predictions: Sequence[Any]
+    predictions: Any
 
 
 class Batch:

@@ -50,7 +50,7 @@ def rest(request: Request, start: int, stop: int, limits: Limits) -> tuple[int, 
 
 def _travels_whole(request: Request, limits: Limits) -> bool:
     return not request.rows_taken and (
-        request.rows <= limits.max_batch_size
+        request.rows <= min(limits.max_batch_size, request.max_batch_size)
         and request.size_queued <= limits.max_batch_bytes
         and request.cost_queued <= limits.max_batch_cost
     )

@@ -50,12 +50,18 @@ _EMPTY = Lane(None)
 
 
 class Queue:
-    """Requests of one key. `rows`, `size` and `cost` sum up the instances that still wait, their bytes, their cost."""
+    """Requests of one key. `rows`, `size` and `cost` sum up the instances that still wait, their bytes, their cost.
 
-    __slots__ = ("_limits", "_stale", "cost", "key", "large", "rows", "size", "small")
+    `max_batch_size` is what one batch of them may carry.
+    """
 
-    def __init__(self, key: Hashable, limits: Limits) -> None:
+    __slots__ = ("_limits", "_most", "_stale", "cost", "key", "large", "max_batch_size", "rows", "size", "small")
+
+    def __init__(self, key: Hashable, limits: Limits, most: float = math.inf) -> None:
+        """`most` is how many rows the predictor takes in one call of this key."""
         self._limits = limits
+        self._most = most
+        self.refresh()
         self._stale = 0  # requests in the lanes that do not wait any more, at most
         self.key = key
         self.rows = 0
@@ -63,6 +69,10 @@ class Queue:
         self.cost = 0
         self.small = _EMPTY  # requests that may overtake
         self.large = _EMPTY  # all others
+
+    def refresh(self) -> None:
+        """Adapt to changed limits."""
+        self.max_batch_size = int(min(self._limits.max_batch_size, self._most))
 
     @property
     def head(self) -> Request:
@@ -85,7 +95,7 @@ class Queue:
         """Whether the next batch is as large as it can get: waiting would not let it carry more."""
         limits = self._limits
         return (
-            self.rows >= limits.max_batch_size
+            self.rows >= self.max_batch_size
             or self.size >= limits.max_batch_bytes
             or self.cost >= limits.max_batch_cost
         )
@@ -100,7 +110,7 @@ class Queue:
         """How many instances the next batch would carry; takes as long as cutting it if the queue is full."""
         if not self.is_full:
             return self.rows
-        return sum([part.stop - part.start for part in packing.pack(self, self._limits.max_batch_size, self._limits)])
+        return sum([part.stop - part.start for part in packing.pack(self, self.max_batch_size, self._limits)])
 
     def __iter__(self) -> Iterator[Request]:
         """All requests in the order in which they travel; the queue must not change meanwhile."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from sidecar import errors
 from sidecar.core import retries, shares
@@ -18,7 +17,7 @@ from sidecar.core.admission import Admission
 from sidecar.core.backlog import Backlog
 from sidecar.core.deadlines import Deadlines
 from sidecar.core.limits import Limits
-from sidecar.core.model import Abandon, Batch, Dispatch, Effect, Part, Refuse, Request
+from sidecar.core.model import Abandon, Batch, Dispatch, Effect, Part, Refuse, Request, Rows
 from sidecar.core.policies import Decision, Drop, Policy, Release, Wait
 
 
@@ -89,7 +88,7 @@ class Scheduler:
         orphans = [batch for batch in self.in_flight if not any(part.request.open for part in batch.parts)]
         return [*self._step(self._clock()), *map(Abandon, orphans)]
 
-    def done(self, batch: Batch, predictions: Sequence[Any]) -> Sequence[Effect]:
+    def done(self, batch: Batch, predictions: Rows) -> Sequence[Effect]:
         """The predictor answered. A wrong number of predictions fails this batch, and only this batch."""
         if len(predictions) != batch.rows:
             text = f"the predictor gave {len(predictions)} predictions for {batch.rows} instances"
@@ -225,7 +224,9 @@ class Scheduler:
         # An answer that cannot be read is one row's fault as often as not: NaN, half an emoji, a row left out.
         if isinstance(error, errors.UpstreamBroken):
             return True
-        return isinstance(error, errors.UpstreamStatus) and error.status in self.limits.retry_statuses
+        if not isinstance(error, errors.UpstreamStatus):
+            return False
+        return error.status in self.limits.retry_statuses or (error.is_doubtful and self.limits.isolates_doubtful)
 
     def _isolate(self, parts: Sequence[Part]) -> bool:
         """Send the members of a rejected batch again, by halves; False if the budget does not allow it."""

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-from sidecar.core.model import Answer, Batch, Piece, Request
+from sidecar.core.model import Answer, Batch, Piece, Request, Rows
 
 
-def deal(batch: Batch, predictions: Sequence[Any]) -> list[Answer]:
+def deal(batch: Batch, predictions: Rows) -> list[Answer]:
     """Give every member that still waits its share, and close those that have all of theirs now.
 
     There is one prediction for each of the batch's instances. A request that was cut is answered with its last part.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
@@ -40,11 +41,16 @@ class Desk:
     # --- doing -------------------------------------------------------------------------------------------------
 
     def submit(
-        self, name: str, rows: int = 1, key: Hashable = "key", timeout: float | None = None, size: int = 10
+        self,
+        name: str,
+        rows: int = 1,
+        key: Hashable = "key",
+        timeout: float | None = None,
+        size: int = 10,
+        max_batch_size: float = math.inf,
     ) -> model.Request:
-        request = model.Request(
-            key, rows, size, payload=[f"{name}/{i}" for i in range(rows)], tag=name, timeout=timeout
-        )
+        payload = [f"{name}/{i}" for i in range(rows)]
+        request = model.Request(key, rows, size, payload, name, timeout, max_batch_size)
         self.requests[name] = request
         self.do(self.core.submit(request))
         return request

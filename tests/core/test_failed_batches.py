@@ -35,6 +35,18 @@ def test_one_poisonous_request_gets_its_own_error_and_its_mates_their_answers(de
     assert calls == 1 + 2 * 5  # halves of 32, 16, 8, 4, 2
 
 
+@pytest.mark.parametrize(("isolates", "served"), [(True, 3), (False, 0)])
+def test_a_status_that_may_be_one_members_fault_is_isolated_where_that_is_wanted(desk_of, isolates, served):
+    desk = desk_of(max_batch_size=4, isolates_doubtful=isolates)
+    for name in "abcd":
+        desk.submit(name)
+    error = status(500)
+    error.is_doubtful = True
+    run_with_poison(desk, {"b"}, error)
+    assert len(desk.answers) == served
+    assert desk.refusals["b"].status == 500
+
+
 @pytest.mark.parametrize("culprits", [0, 1, 2, 5, 16])
 def test_every_culprit_is_found_while_the_budget_lasts(desk_of, culprits):
     desk = desk_of(max_batch_size=16)

@@ -25,6 +25,26 @@ def test_parts_that_come_back_in_another_order_are_rejoined_in_order(desk_of):
     assert desk.answer_ids["big"] == ["batch-1", "batch-2", "batch-3"]
 
 
+def test_a_batch_is_no_larger_than_the_predictor_takes_of_its_key(desk_of):
+    desk = desk_of(max_batch_size=8, max_in_flight=9)
+    for name in "abcde":
+        desk.submit(name, max_batch_size=2)
+    desk.submit("big", rows=7, max_batch_size=2)
+    for name in "vwxyz":
+        desk.submit(name, key="another")
+    desk.pass_time(1)
+    desk.answer_all()
+    assert sorted(desk.sizes) == [2, 2, 2, 2, 2, 2, 5]
+    assert desk.answers["big"] == rows("big", 7)
+
+
+def test_a_predictor_that_takes_more_than_the_limit_gets_no_more_than_the_limit(desk_of):
+    desk = desk_of(max_batch_size=4, max_in_flight=3)
+    desk.submit("big", rows=10, max_batch_size=64)
+    desk.answer_all()
+    assert desk.sizes == [4, 4, 2]
+
+
 def test_the_end_of_a_split_request_shares_its_batch_with_others(desk):
     desk.submit("big", rows=6)
     desk.submit("small", rows=2)
