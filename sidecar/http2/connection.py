@@ -1,0 +1,255 @@
+"""An HTTP/2 connection without its socket: bytes in, calls to handlers, bytes out (RFC 9113).
+
+Nothing a client sends raises here. What breaks one stream ends that stream; what leaves the connection's state
+unknown, or is hostile, ends the connection with GOAWAY, and every handler hears of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sidecar.http2 import control, exchange, faults, floods, frames, headers, heads, limits, reader, sender, streams
+from sidecar.http2 import windows as flow
+
+_MOST_UNREAD = 1024 * 1024
+"""Bytes of acknowledgements that may wait for a client which does not read."""
+
+_RESET_INTERVAL = 0.001
+
+
+class Connection(control.Control):
+    """One client. `wake` asks for a call of `take`; `report` gets what handlers raise; `clock` tells seconds."""
+
+    # State beside the base's. _ended: streams gone lately, True for those that we broke off, whose client may not yet
+    # know. _incoming: the connection's window for DATA.
+    def __init__(
+        self,
+        door: streams.Door,
+        chosen: limits.Limits,
+        wake: Callable[[], None],
+        report: Callable[[Exception], None],
+        clock: Callable[[], float],
+    ) -> None:
+        super().__init__(sender.Sender(chosen.most_unsent, wake), chosen, clock)
+        self._door = door
+        self.call_failed = report
+        self._ended: dict[int, bool] = {}
+        self._most_ended = 2 * chosen.max_streams
+        self._decoder = headers.Decoder(chosen.max_header_bytes)
+        self._incoming = flow.Incoming(max(chosen.connection_window, frames.FIRST_WINDOW))
+        self._resets = floods.Allowance(chosen.resets, _RESET_INTERVAL, clock)
+        self._reader = reader.Reader(chosen.max_frame, chosen.max_header_bytes)
+        self._takers = (
+            self._on_data, self._on_headers, self._on_priority, self._on_rst_stream, self._on_settings,
+            self._on_push_promise, self._on_ping, self._on_goaway, self._on_window_update,
+        )  # fmt: skip
+        self._greet()
+
+    # --- for the socket's side ---------------------------------------------------------------------------------
+
+    @property
+    def has_begun(self) -> bool:
+        """The client has said that it speaks HTTP/2."""
+        return self._reader.has_begun
+
+    def receive(self, data: bytes) -> None:
+        """The client has sent this."""
+        try:
+            for kind, flags, number, payload in self._reader.read(data):
+                if self.is_done:
+                    return
+                if kind < len(self._takers):
+                    try:
+                        self._takers[kind](flags, number, payload)
+                    except faults.StreamFault as fault:
+                        self._break(number, fault)
+            if self.sender.is_paused and self.sender.size > _MOST_UNREAD:
+                raise faults.ConnectionFault(faults.Code.ENHANCE_YOUR_CALM, "too much is left unread")
+        except faults.ConnectionFault as fault:
+            self._fail(fault)
+
+    def take(self) -> bytes:
+        """Bytes to send now, possibly none."""
+        return self.sender.take()
+
+    def lost(self) -> None:
+        """There is no connection any more."""
+        self.is_done = True
+        for each in list(self.exchanges.values()):
+            each.cancel()
+        self.exchanges.clear()
+
+    def leave(self) -> None:
+        """Let the client open no more streams; what it has sent until it hears of that is still served."""
+        if not self.is_leaving:
+            self.is_leaving = True
+            if self.has_begun and not self.is_done:
+                self._say_goodbye()
+            self.is_done = self.is_done or not self.has_begun
+
+    def cut_stalled(self, now: float, patience: float) -> None:
+        """Break off complete answers of which the client has taken nothing for so many seconds."""
+        for each in list(self.exchanges.values()):
+            if not each.is_over or not each.unsent_size:
+                continue
+            if each.stalled_at is None:
+                each.stalled_at = now
+            elif now - each.stalled_at > patience:
+                self.broke_off(each, faults.Code.CANCEL)
+
+    # --- for exchanges -----------------------------------------------------------------------------------------
+
+    def finished(self, ended: exchange.Exchange) -> None:
+        """See `exchange.Owner`."""
+        if not ended.has_ended:
+            self.sender.put(frames.rst_stream(ended.number, faults.Code.NO_ERROR))
+        self._forget(ended, is_ours=not ended.has_ended)
+
+    def broke_off(self, broken: exchange.Exchange, code: int) -> None:
+        """See `exchange.Owner`."""
+        broken.drop()
+        self.sender.put(frames.rst_stream(broken.number, code))
+        self._forget(broken, is_ours=True)
+
+    def returned(self, owner: exchange.Exchange, count: int) -> None:
+        """See `exchange.Owner`."""
+        self._return(count)
+        if not owner.has_ended and owner.incoming is not None:
+            grant = owner.incoming.give_back(count)
+            if grant:
+                self.sender.put(frames.window_update(owner.number, grant))
+
+    # --- beginnings and ends -----------------------------------------------------------------------------------
+
+    def _fail(self, fault: faults.ConnectionFault) -> None:
+        if not self.is_done:
+            self.sender.put(frames.goaway(self.last, fault.code, fault.reason))
+            self.lost()
+
+    def _break(self, number: int, fault: faults.StreamFault) -> None:
+        """End a stream because of what its client did."""
+        self._count_reset()
+        self.sender.put(frames.rst_stream(number, fault.code))
+        broken = self.exchanges.get(number)
+        if broken is None:
+            self._remember(number, is_ours=True)
+        else:
+            broken.cancel()
+            self._forget(broken, is_ours=True)
+
+    def _count_reset(self) -> None:
+        if not self._resets.take():
+            raise faults.ConnectionFault(faults.Code.ENHANCE_YOUR_CALM, "too many streams were reset")
+
+    def _forget(self, gone: exchange.Exchange, *, is_ours: bool) -> None:
+        if self.exchanges.pop(gone.number, None) is None:
+            return
+        held, gone.held = gone.held, 0
+        if held:
+            self._return(held)
+        self._remember(gone.number, is_ours=is_ours)
+        self._check_done()
+
+    def _remember(self, number: int, *, is_ours: bool) -> None:
+        self._ended[number] = is_ours
+        if len(self._ended) > self._most_ended:
+            del self._ended[next(iter(self._ended))]
+
+    def _return(self, count: int) -> None:
+        grant = self._incoming.give_back(count)
+        if grant:
+            self.sender.put(frames.window_update(0, grant))
+
+    # --- requests ----------------------------------------------------------------------------------------------
+
+    def _on_headers(self, flags: int, number: int, block: bytes) -> None:
+        if number <= self.last:
+            self._on_trailers(flags, number, block)
+            return
+        if not number & 1:
+            raise faults.ConnectionFault(faults.Code.PROTOCOL_ERROR, f"stream {number} is not a client's")
+        self.last = number
+        if number > self._cutoff:
+            self._decoder.skip(block)
+            return
+        request = self._decoder.request(block)
+        if len(self.exchanges) >= self._limits.max_streams:
+            raise faults.StreamFault(faults.Code.REFUSED_STREAM, "too many streams at once")
+        self._open(number, request, bool(flags & frames.END_STREAM))
+
+    def _open(self, number: int, request: heads.Request, has_ended: bool) -> None:
+        opened = exchange.Exchange(self, number, self.sender.initial_window, self._limits.most_unsent)
+        opened.missing = request.length
+        opened.has_ended = has_ended
+        if has_ended and request.length:
+            raise faults.StreamFault(faults.Code.PROTOCOL_ERROR, "content-length without a body")
+        if not has_ended:
+            opened.incoming = flow.Incoming(self._stream_window)
+        self.exchanges[number] = opened
+        opened.begin(self._door, request.head)
+        if has_ended:
+            self._end(opened)
+
+    def _on_trailers(self, flags: int, number: int, block: bytes) -> None:
+        found = self.exchanges.get(number)
+        if found is None:
+            self._decoder.skip(block)
+            is_ours = self._ended.get(number)
+            if not is_ours:
+                code = faults.Code.PROTOCOL_ERROR if is_ours is None else faults.Code.STREAM_CLOSED
+                raise faults.ConnectionFault(code, f"HEADERS for stream {number}, which has ended")
+            return
+        if found.has_ended:
+            self._decoder.skip(block)
+            raise faults.StreamFault(faults.Code.STREAM_CLOSED, "HEADERS after the end of a stream")
+        self._decoder.trailers(block)
+        if not flags & frames.END_STREAM:
+            raise faults.StreamFault(faults.Code.PROTOCOL_ERROR, "trailers that do not end their stream")
+        self._end(found)
+
+    def _on_data(self, flags: int, number: int, payload: bytes) -> None:
+        size = len(payload)
+        if not self._incoming.take(size):
+            raise faults.ConnectionFault(faults.Code.FLOW_CONTROL_ERROR, "more DATA than the connection's window")
+        found = self.exchanges.get(number)
+        if found is None:
+            self._discard(number, size)
+            return
+        found.held += size
+        if found.has_ended:
+            raise faults.StreamFault(faults.Code.STREAM_CLOSED, "DATA after the end of a stream")
+        if found.incoming is not None and not found.incoming.take(size):
+            raise faults.StreamFault(faults.Code.FLOW_CONTROL_ERROR, "more DATA than the stream's window")
+        found.has_ended = bool(flags & frames.END_STREAM)
+        if flags & frames.PADDED:
+            payload = frames.unpadded(payload)
+            found.consumed(size - len(payload))
+        if found.missing is not None:
+            found.missing -= len(payload)
+            if found.missing < 0:
+                raise faults.StreamFault(faults.Code.PROTOCOL_ERROR, "more DATA than content-length says")
+        if payload:
+            found.take(payload)
+        if found.has_ended:
+            self._end(found)
+
+    def _end(self, found: exchange.Exchange) -> None:
+        if found.missing:
+            raise faults.StreamFault(faults.Code.PROTOCOL_ERROR, "less DATA than content-length says")
+        found.end()
+
+    def _discard(self, number: int, size: int) -> None:
+        """DATA for a stream that is not open."""
+        self._check_not_idle(number, "DATA")
+        self._return(size)
+        if number <= self._cutoff and not self._ended.get(number):
+            raise faults.StreamFault(faults.Code.STREAM_CLOSED, "DATA for a stream that has ended")
+
+    def _on_rst_stream(self, flags: int, number: int, payload: bytes) -> None:
+        frames.read_word(payload, "RST_STREAM")
+        self._check_not_idle(number, "RST_STREAM")
+        found = self.exchanges.get(number)
+        if found is not None:
+            found.cancel()
+            self._forget(found, is_ours=False)
+            self._count_reset()

@@ -1,0 +1,164 @@
+"""A connection's socket: when to write, when a client has been silent or deaf for too long, and how to part.
+
+Answers of one turn of the loop leave in one write. A connection that is done says so and stops writing, but goes on
+reading for a moment: closing with bytes unread would make the kernel reset the connection, and the client lose its
+last answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import typing
+
+from sidecar.http2 import connection, limits, streams
+
+_LINGER = 1.0
+"""Seconds that a client has to close its side, or to say that it knows of our leaving."""
+
+_WRITE_BUFFER = 256 * 1024
+
+
+class Owner(typing.Protocol):
+    """The server."""
+
+    door: streams.Door
+    limits: limits.Limits
+
+    def joined(self, client: ServerProtocol) -> None:
+        """A client connected."""
+        ...
+
+    def left(self, client: ServerProtocol) -> None:
+        """It is gone."""
+        ...
+
+
+class ServerProtocol(asyncio.Protocol):
+    """One client of the server."""
+
+    # State. _is_reading: within data_received, which writes at its end; _is_due: a write is to come in the next turn.
+    # _has_parted: nothing will be written any more. _quiet_since, _deaf_since, _parting_since: times of the loop, with
+    # the last stream and the progress that were seen then.
+    _transport: asyncio.Transport
+    connection: connection.Connection
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
+        self._is_reading = False
+        self._is_due = True  # so that nothing is written before there is a transport
+        self._has_parted = False
+        self._quiet_since = self._deaf_since = self._loop.time()
+        self._parting_since: float | None = None
+        self._last_seen = 0
+        self._progress_seen = 0
+
+    # --- the transport's calls ---------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = typing.cast("asyncio.Transport", transport)  # uvloop's is not one by inheritance
+        self._transport.set_write_buffer_limits(high=_WRITE_BUFFER)
+        owner = self._owner
+        self.connection = connection.Connection(owner.door, owner.limits, self._wake, self._report, self._loop.time)
+        owner.joined(self)
+        self._flush_due()
+
+    def data_received(self, data: bytes) -> None:
+        self._is_reading = True
+        try:
+            self.connection.receive(data)
+        finally:
+            self._is_reading = False
+        self._flush()
+
+    def eof_received(self) -> None:
+        """A client that sends no more cannot acknowledge what it gets: the transport closes."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._has_parted = True
+        self._owner.left(self)
+        self.connection.lost()
+
+    def pause_writing(self) -> None:
+        self.connection.sender.is_paused = True
+
+    def resume_writing(self) -> None:
+        self.connection.sender.is_paused = False
+        self._flush()
+
+    # --- writing -----------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        if not self._is_reading and not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._flush_due)
+
+    def _flush_due(self) -> None:
+        self._is_due = False
+        self._flush()
+
+    def _flush(self) -> None:
+        current = self.connection
+        while not current.sender.is_paused and not self._has_parted:
+            data = current.take()
+            if not data:
+                break
+            self._transport.write(data)
+        if current.is_done and not current.sender.is_paused and not self._has_parted:
+            self._part()
+
+    def _part(self) -> None:
+        self._has_parted = True
+        self._parting_since = self._loop.time()
+        if self._transport.can_write_eof() and not self._transport.is_closing():
+            self._transport.write_eof()
+
+    def _report(self, error: Exception) -> None:
+        self._loop.call_exception_handler(
+            {"message": "a handler of an HTTP/2 stream failed", "exception": error, "protocol": self}
+        )
+
+    # --- for the server ----------------------------------------------------------------------------------------
+
+    def leave(self) -> None:
+        """Take no more streams, finish those that run, then close."""
+        if not self.connection.is_leaving:
+            self._parting_since = self._loop.time()
+            self.connection.leave()
+            self._flush()
+
+    def cut(self) -> None:
+        """Close at once."""
+        self._transport.abort()
+
+    def expire(self, now: float) -> None:
+        """End the connection if its client does nothing, or reads nothing, for longer than it may."""
+        if self._has_parted:
+            self._expire_parted(now)
+            return
+        current, chosen = self.connection, self._owner.limits
+        if self._is_deaf(now):
+            self.cut()
+            return
+        current.cut_stalled(now, chosen.patience)
+        if self._parting_since is not None:
+            if now - self._parting_since > _LINGER:
+                current.settle()
+        elif current.exchanges or current.last != self._last_seen:
+            self._quiet_since, self._last_seen = now, current.last
+        elif now - self._quiet_since > (chosen.keep_alive if current.has_begun else chosen.handshake):
+            self.leave()
+        self._flush()
+
+    def _expire_parted(self, now: float) -> None:
+        silence = now - (self._parting_since or 0.0)
+        if silence > _LINGER and not self._transport.get_write_buffer_size():
+            self._transport.close()
+        elif silence > self._owner.limits.patience:
+            self.cut()
+
+    def _is_deaf(self, now: float) -> bool:
+        sender = self.connection.sender
+        if not sender.is_stuck or sender.progress != self._progress_seen:
+            self._deaf_since, self._progress_seen = now, sender.progress
+        return now - self._deaf_since > self._owner.limits.patience

@@ -1,0 +1,96 @@
+"""Listens, and watches over all connections.
+
+Conformance is tested with h2spec (https://github.com/summerwind/h2spec): `python -m tests.http2.echo 8080` serves, then
+`h2spec generic -p 8080 -P /late`, and the same with `http2` and `hpack`. One failure is expected: in 4.2, h2spec takes
+16 KiB for the largest frame, though the server allows more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from sidecar.http2 import limits, protocol, streams
+
+# Seconds between looks at the clock on behalf of all connections; a timer for each would cost as much as an answer.
+_SHORTEST_ROUND, _LONGEST_ROUND = 0.05, 0.5
+_ROUNDS_IN_A_TIMEOUT = 4
+
+
+class Server:
+    """HTTP/2 over cleartext TCP, with prior knowledge; `door` gets every request."""
+
+    def __init__(self, door: streams.Door, chosen: limits.Limits | None = None) -> None:
+        self.door = door
+        self.limits = chosen or limits.Limits()
+        shortest = min(self.limits.keep_alive, self.limits.handshake, self.limits.patience)
+        self._round = max(_SHORTEST_ROUND, min(_LONGEST_ROUND, shortest / _ROUNDS_IN_A_TIMEOUT))
+        self._clients: set[protocol.ServerProtocol] = set()
+        self._gone = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._server: asyncio.Server | None = None
+        self._is_closing = False
+
+    @property
+    def connections(self) -> int:
+        """Clients connected now."""
+        return len(self._clients)
+
+    @property
+    def port(self) -> int:
+        """The port in use, also where 0 was asked for; 0 before `listen`."""
+        return int(self._server.sockets[0].getsockname()[1]) if self._server is not None else 0
+
+    async def listen(self, host: str, port: int, backlog: int = 100) -> None:
+        """Accept connections; raises `OSError` if the port is taken."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: protocol.ServerProtocol(self), host, port, backlog=backlog)
+
+    def goaway(self) -> None:
+        """Ask all clients to open no more streams on their connections, and close each when it has its answers.
+
+        Clients may connect anew and are served, until `close`."""
+        for client in list(self._clients):
+            client.leave()
+
+    async def close(self, patience: float) -> None:
+        """Accept nothing more; running streams have `patience` seconds to end, then they are cancelled."""
+        self._is_closing = True
+        if self._server is not None:
+            self._server.close()
+        self.goaway()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await self._wait_for_all()
+        for client in list(self._clients):
+            client.cut()
+        await self._wait_for_all()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def _wait_for_all(self) -> None:
+        while self._clients:
+            self._gone.clear()
+            await self._gone.wait()
+
+    def joined(self, client: protocol.ServerProtocol) -> None:
+        """See `protocol.Owner`."""
+        self._clients.add(client)
+        if self._is_closing:
+            client.leave()
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._round, self._go_round)
+
+    def left(self, client: protocol.ServerProtocol) -> None:
+        """See `protocol.Owner`."""
+        self._clients.discard(client)
+        self._gone.set()
+
+    def _go_round(self) -> None:
+        self._timer = None
+        now = asyncio.get_running_loop().time()
+        for client in list(self._clients):
+            client.expire(now)
+        if self._clients:
+            self._timer = asyncio.get_running_loop().call_later(self._round, self._go_round)

@@ -1,0 +1,59 @@
+"""Which header fields make a request."""
+
+from __future__ import annotations
+
+import pytest
+
+from sidecar.http2 import faults, heads, streams
+
+METHOD, SCHEME, PATH = (b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/a.B/C")
+
+
+def test_a_request_is_its_pseudo_headers_and_the_rest_in_order() -> None:
+    fields = [PATH, METHOD, (b":authority", b"host:1"), SCHEME, (b"b", b"2"), (b"a", b"1"), (b"b", b"3")]
+    head, length = heads.request(fields)
+    assert head == streams.Head("POST", "/a.B/C", b"host:1", ((b"b", b"2"), (b"a", b"1"), (b"b", b"3")))
+    assert length is None
+
+
+def test_content_length_is_told() -> None:
+    assert heads.request([METHOD, SCHEME, PATH, (b"content-length", b"12")]).length == 12
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [METHOD, SCHEME],
+        [METHOD, PATH],
+        [SCHEME, PATH],
+        [METHOD, SCHEME, (b":path", b"")],
+        [METHOD, METHOD, SCHEME, PATH],
+        [METHOD, SCHEME, PATH, (b":unknown", b"1")],
+        [METHOD, SCHEME, PATH, (b":status", b"200")],
+        [METHOD, SCHEME, (b"a", b"1"), PATH],
+        [METHOD, SCHEME, PATH, (b"", b"1")],
+        [METHOD, SCHEME, PATH, (b"Upper", b"1")],
+        [METHOD, SCHEME, PATH, (b"a b", b"1")],
+        [METHOD, SCHEME, PATH, (b"a\x7f", b"1")],
+        [METHOD, SCHEME, PATH, (b"connection", b"close")],
+        [METHOD, SCHEME, PATH, (b"transfer-encoding", b"chunked")],
+        [METHOD, SCHEME, PATH, (b"te", b"gzip")],
+        [METHOD, SCHEME, PATH, (b"a", b"1\n2")],
+        [METHOD, SCHEME, PATH, (b"a", b"1\x00")],
+        [METHOD, SCHEME, PATH, (b"a", b" 1")],
+        [METHOD, SCHEME, PATH, (b"content-length", b"+1")],
+        [METHOD, SCHEME, PATH, (b"content-length", b"1"), (b"content-length", b"2")],
+        [METHOD, SCHEME, (b":path", b"/\xff")],
+    ],
+)
+def test_a_malformed_request_is_refused(fields: list[tuple[bytes, bytes]]) -> None:
+    with pytest.raises(faults.StreamFault) as caught:
+        heads.request(fields)
+    assert caught.value.code == faults.Code.PROTOCOL_ERROR
+
+
+@pytest.mark.parametrize("field", [(b":path", b"/"), (b"Upper", b"1"), (b"a", b"\r\n")])
+def test_malformed_trailers_are_refused(field: tuple[bytes, bytes]) -> None:
+    heads.check_trailers([(b"a", b"1")])
+    with pytest.raises(faults.StreamFault):
+        heads.check_trailers([field])
