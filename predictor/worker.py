@@ -90,7 +90,7 @@ def answer(predict: Predict, request: bytes) -> tuple[int, Body]:
     """Answer one predict request: its HTTP status, and the response body in pieces."""
     try:
         return 200, (_HEAD, predict(v1.parse_request(request)), _TAIL)
-    except v1.Columnar:
+    except shared.Unbatchable:
         return 400, [v1.render_error("'inputs' must be a list; an object of columns is not supported")]
     except model.InvalidInstances as error:
         return 400, [v1.render_error(str(error))]

@@ -11,16 +11,19 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import yarl
 from aiohttp import web
 
-from sidecar import config, driver, lag, lifecycle, logs, memory, metrics
+from sidecar import bounds, config, driver, lag, lifecycle, logs, memory, metrics, upstreams
 from sidecar.core import adaptive, limits, policies, scheduler
 from sidecar.http import admin, fastlane, front, intake, noise, passthrough, predict
-from sidecar.upstream import overhead, predictor, probes, readiness
-from sidecar.wire import v1
+from sidecar.upstream import overhead, probes, readiness
+from sidecar.wire import rows
+
+if TYPE_CHECKING:
+    from sidecar.rpc import port
 
 log = logging.getLogger("carpool")
 
@@ -37,7 +40,7 @@ _TIMER_TICK = 0.001
 
 
 class Sidecar:
-    """Listens from `start()` to `stop()`; in between, `drain()` leads the way out.
+    """Listens from `start()` to `stop()`; in between, `drain()` leads the way out. To be made in a running event loop.
 
     `wanted` are the probes that decide whether the predictor is ready. `clock` returns seconds and never goes back.
     """
@@ -50,12 +53,12 @@ class Sidecar:
         self.metrics = metrics.Metrics()
         self.life = lifecycle.Lifecycle()
         self.ready = readiness.Readiness(wanted, clock)
-        self.limits = chosen.core_limits()
+        self.limits = bounds.core_limits(chosen)
         self.policy = _make_policy(chosen, self.limits)
         self.core = scheduler.Scheduler(self.limits, self.policy, clock, _new_batch_id)
         self._base = yarl.URL.build(scheme="http", host=probes.LOOPBACK, port=chosen.component_port)
-        self.predictor = predictor.HttpPredictor(str(self._base), chosen.connect_timeout, chosen.max_queue_bytes)
-        self.driver = driver.Driver(self.core, self.predictor, self.metrics, clock)
+        self.upstreams = upstreams.Upstreams(chosen, str(self._base), clock)
+        self.driver = driver.Driver(self.core, self.metrics, clock)
         self.bodies = intake.Intake(
             chosen.max_body_bytes, chosen.max_queue_bytes, chosen.timeout, lambda: self.core.admission.held
         )
@@ -64,15 +67,17 @@ class Sidecar:
         self._lag = lag.Monitor(self.metrics.event_loop_lag, clock)
         self._relay: passthrough.PassThrough | None = None
         self._fast_lane: fastlane.FastLane | None = None
+        self._grpc: port.GrpcPort | None = None
         self._runners: list[web.BaseRunner] = []
         self._first_contact: asyncio.Task[None] | None = None
         self._watch()
 
     async def start(self) -> None:
-        """Listen on both ports; raises `OSError` if one is taken."""
+        """Listen on all ports; raises `OSError` if one is taken."""
         await self._listen(self._admin_runner(), self.settings.admin_host, self.settings.admin_port)
         await self._open_data_port()
-        v1.bounded_rows(self.settings.max_queue_instances)  # now: it takes too long in the midst of requests
+        await self._open_grpc_port()
+        rows.bounded_rows(self.settings.max_queue_instances)  # now: it takes too long in the midst of requests
         self._lag.start()
         if isinstance(self.policy, adaptive.Adaptive):
             self._first_contact = asyncio.create_task(self._measure_overhead(self.policy), name="first contact")
@@ -87,6 +92,8 @@ class Sidecar:
         connections may go on until then.
         """
         self.metrics.draining.set(1)
+        if self._grpc is not None:
+            self._grpc.goaway()
         grace_period = self.settings.grace_period
         time_for_answers = max(grace_period / 2, grace_period - _CLOSING_RESERVE)
         try:
@@ -109,26 +116,28 @@ class Sidecar:
         self.driver.close()
         if self._fast_lane is not None:
             await self._fast_lane.close(_CLOSING_SECONDS)
+        if self._grpc is not None:
+            await self._grpc.close(_CLOSING_SECONDS)
         if self._relay is not None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._relay.close(), _CLOSING_SECONDS)
         for runner in reversed(self._runners):
             await runner.cleanup()
-        await self.predictor.close()
+        await self.upstreams.close()
         await self.ready.close()
 
     def apply(self, changed: config.Settings) -> None:
         """Put changed live settings in force."""
         self.settings = changed
-        bounds = changed.core_limits()
-        for field in dataclasses.fields(bounds):
-            setattr(self.limits, field.name, getattr(bounds, field.name))
+        changed_limits = bounds.core_limits(changed)
+        for field in dataclasses.fields(changed_limits):
+            setattr(self.limits, field.name, getattr(changed_limits, field.name))
         self.bodies.max_body_bytes = changed.max_body_bytes
         self.bodies.max_buffered_bytes = changed.max_queue_bytes
         self.bodies.read_timeout = changed.timeout
         logging.getLogger().setLevel(changed.log_level.upper())
         self.driver.limits_changed()
-        v1.bounded_rows(changed.max_queue_instances)
+        rows.bounded_rows(changed.max_queue_instances)
         log.info("settings changed", extra=logs.facts(**{name: getattr(changed, name) for name in changed.live}))
 
     async def _measure_overhead(self, policy: adaptive.Adaptive) -> None:
@@ -151,9 +160,9 @@ class Sidecar:
             self._base, connect_timeout=self.settings.connect_timeout, is_ending=lambda: self.life.draining
         )
         self.metrics.watch(self.metrics.tunnels, lambda: relay.tunnels)
-        lane = predict.PredictLane(self.settings, self.limits, self.bodies, self.driver)
+        lane = predict.PredictLane(self.settings, self.limits, self.bodies, self.driver, self.upstreams.routes)
         batched = lane if self.settings.enable_batcher else None
-        door = front.Front(batched, relay, self.ready, self.life, self.metrics)
+        door = front.Front(batched, relay, self.ready, self.life, self.metrics, self.upstreams.v1_models())
         runner = self._general_runner(door)
         if batched is None or self.settings.fast_lane == "off":
             await self._listen(runner, self.settings.host, self.settings.port)
@@ -163,6 +172,18 @@ class Sidecar:
         general = cast(Callable[[], asyncio.Protocol], runner.server)  # None before it is set up
         self._fast_lane = fastlane.FastLane(self.settings, lane, self.life, self.metrics, self._clock, general)
         await self._fast_lane.listen(self.settings.host, self.settings.port, _BACKLOG)
+
+    async def _open_grpc_port(self) -> None:
+        rpc = self.upstreams.rpc
+        if rpc is None or not self.settings.grpc_port:
+            return
+        from sidecar.rpc import port
+
+        models = self.upstreams.rpc_models(rpc) if self.settings.enable_batcher else None
+        self._grpc = port.GrpcPort(
+            self.settings, self.limits, models, rpc, self.driver, self.life, self.metrics, self.bodies
+        )
+        await self._grpc.listen(self.settings.host, self.settings.grpc_port, _BACKLOG)
 
     def _general_runner(self, door: front.Front) -> web.ServerRunner:
         server = web.Server(
@@ -210,6 +231,7 @@ class Sidecar:
         chosen = self.settings
         return {
             "port": chosen.port,
+            "grpc_port": chosen.grpc_port or "none",
             "admin_port": chosen.admin_port,
             "predictor": str(self._base),
             "batching": chosen.enable_batcher,

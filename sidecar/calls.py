@@ -6,16 +6,16 @@ Whoever accepts a connection makes a `Call` and gets exactly one `Outcome`.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from sidecar import errors
 from sidecar.core import model
-from sidecar.wire import v1
+from sidecar.wire import codec
 
-Headers = tuple[tuple[str, str], ...]
-Pieces = Sequence[bytes | memoryview]  # a body, to be sent in order
+Headers = codec.Headers
+Pieces = codec.Pieces
 
 # One header carries the ids of all members; predictors refuse heads that are too long.
 _MAX_REQUEST_ID = 200
@@ -29,10 +29,11 @@ _TRACEPARENT = re.compile(rf"00{_IDS}|(?!00|ff)[0-9a-f]{{2}}{_IDS}(?:-[!-~]{{1,2
 
 @dataclass(slots=True)
 class Answered:
-    """Predictions for every instance of the request, in its own order."""
+    """Predictions for every instance of the request, in its own order. `form` is the payload's, as is `member`."""
 
     member: bytes
     pieces: Sequence[model.Piece]
+    form: codec.Form | None = None
 
     @property
     def batch_ids(self) -> list[str]:
@@ -43,41 +44,90 @@ class Answered:
 Outcome = Answered | errors.CarpoolError
 
 
+class Exchange(Protocol):
+    """A batch that was posted."""
+
+    def cancel(self) -> None:
+        """Break it off, without a reply."""
+        ...
+
+
+class Predictor(Protocol):
+    """Where batches go."""
+
+    def post(
+        self,
+        target: str,
+        headers: Headers,
+        body: Pieces,
+        timeout: float,
+        reply: Callable[[codec.Reply | errors.UpstreamError], None],
+    ) -> Exchange:
+        """Post a body; `reply` is called once, later and within `timeout` seconds, with the answer or an error.
+
+        Raises `errors.BadRequest` for what cannot be posted.
+        """
+        ...
+
+
+class Route(NamedTuple):
+    """How calls of one kind travel: the words of their protocol, and where they go.
+
+    `objection` tells, if there is one, why they must not be batched any more (one of `errors.UNBATCHABLE`), or None.
+    `doubtful` are statuses beside 4xx by which these predictors tell of a request's own faults as well as of theirs.
+    """
+
+    codec: codec.Codec
+    predictor: Predictor
+    objection: Callable[[], str | None] | None = None
+    doubtful: frozenset[int] = frozenset()
+
+
 class Head(NamedTuple):
     """What a call needs of a request's head; requests of one connection mostly share it.
 
     `target` is the path and query as received, in origin form, `headers` those that belong to the batch key, `timeout`
-    the caller's in seconds. `traceparent` and `tracestate` are the caller's, not yet checked.
+    the caller's in seconds. `traceparent` and `tracestate` are the caller's, not yet checked. `json_size` is how many
+    bytes of the body are JSON, if it says so (v2's binary tensors).
     """
 
+    route: Route
     target: str
     headers: Headers = ()
     timeout: float | None = None
     request_id: str | None = None
     traceparent: str | None = None
     tracestate: str | None = None
+    json_size: int | None = None
 
-    def key(self, payload: v1.Payload) -> tuple[object, ...]:
+    def key(self, payload: codec.Payload) -> tuple[object, ...]:
         """Requests with equal keys may share a batch."""
-        return (self.target, self.headers, payload.member, payload.others)
+        return (self.target, self.headers, payload.key)
 
 
 class Call(model.Request):
-    """A predict request on its way: the core's request, whose tag is a `Head` and whose payload a `v1.Payload`.
+    """A predict request on its way: the core's request, whose tag is a `Head` and whose payload a `codec.Payload`.
 
-    One object for both, because there is one for each request. `replier` takes its outcome, once, from the event loop,
-    unless the call is cancelled first.
+    One object for both, because there is one for each request. `form` is the payload's, which is gone when the answer
+    comes. `replier` takes the call's outcome, once, from the event loop, unless it is cancelled first.
     """
 
-    __slots__ = ("replier",)
+    __slots__ = ("form", "replier")
+    form: codec.Form | None
     replier: Replier
+
+    def __init__(self, head: Head, payload: codec.Payload, size: int) -> None:
+        """`size` is the body's, in bytes."""
+        most = head.route.codec.max_batch_size
+        super().__init__(head.key(payload), payload.row_count, size, payload, head, head.timeout, most)
+        self.form = payload.form
 
 
 class Replier(Protocol):
     """Hands outcomes over to callers. One caller's trouble must not become the others'."""
 
     def answer(self, answers: Sequence[model.Answer], member: bytes) -> None:
-        """Predictions, each in the order of the call's own instances, and the name of their list.
+        """Predictions, each in the order of the call's own instances, and the name of their list (`codec.Answer`).
 
         The calls, with this replier, are `answers[i].request`; those of one batch come together.
         """
@@ -88,15 +138,20 @@ class Replier(Protocol):
         ...
 
 
-def merged_headers(heads: Sequence[Head]) -> Headers:
-    """The request headers of a batch: what its members share, their request ids, and the first valid trace.
+def merged_headers(heads: Sequence[Head], own: Headers = ()) -> Headers:
+    """The request headers of a batch: its `own`, what its members share, their request ids, the first valid trace.
 
-    Ids are cut at 200 characters, and only as many whole ones are listed as fit into 4096. What is no `traceparent`
-    (W3C Trace Context) is left out, and so is a `tracestate` of more than 512 characters.
+    Of what they share all but those of the same names as its own. Ids are cut at 200 characters, and only as many
+    whole ones are listed as fit into 4096. What is no `traceparent` (W3C Trace Context) is left out, and so is a
+    `tracestate` of more than 512 characters.
     """
     request_ids = _join_request_ids(heads)
     headers: Headers = (("X-Request-ID", request_ids),) if request_ids else ()
-    return heads[0].headers + headers + _first_trace(heads)
+    shared = heads[0].headers
+    if own:
+        names = {name.lower() for name, _ in own}
+        shared = own + tuple(header for header in shared if header[0].lower() not in names)
+    return shared + headers + _first_trace(heads)
 
 
 def _first_trace(heads: Sequence[Head]) -> Headers:

@@ -5,7 +5,7 @@ The README's table is held against this model by a test. What `Settings.live` na
 
 from __future__ import annotations
 
-import math
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
@@ -14,15 +14,13 @@ import pydantic
 from pydantic_settings import BaseSettings
 
 from sidecar import agent_flags, logs, settings
-from sidecar.core import limits, retries, sizes
-from sidecar.wire import v1
+from sidecar.core import retries, sizes
 
 PROG = "carpool-sidecar"
 
 _KIB, _MIB = 1024, 1024 * 1024
 
 _WINDOW_LATENCY = 500.0  # what KServe documents
-_ADAPTIVE_IN_FLIGHT = 8
 
 _EPILOG = """\
 Settings come from flags first, then from the environment variable in brackets, then from the default.
@@ -37,6 +35,7 @@ Stopping a pod without losing a request: see carpool-sidecar drain --help.
 
 
 Port = Annotated[settings.PortOrLink, pydantic.Field(ge=1, le=65535)]
+OptionalPort = Annotated[settings.PortOrLink, pydantic.Field(ge=0, le=65535)]
 
 
 def _parse_statuses(text: str) -> str:
@@ -62,9 +61,6 @@ def _check_key_headers(names: tuple[str, ...]) -> tuple[str, ...]:
         if name.lower() in _NOT_IN_A_KEY:
             raise ValueError(f"{name!r} belongs to a single message and cannot be shared by a batch")
     return names
-
-
-_ROW_COSTS: Mapping[str, limits.RowMeasure] = {"bytes": v1.row_sizes, "length": v1.row_lengths}
 
 
 class Settings(BaseSettings):
@@ -167,11 +163,11 @@ class Settings(BaseSettings):
         "Overload", "Status for what is refused because there is too much.", "429"
     )
     # --- Failures
-    retry_statuses: Annotated[str, pydantic.AfterValidator(_parse_statuses)] = settings.field(
+    retry_statuses: Annotated[str, pydantic.AfterValidator(_parse_statuses)] | None = settings.field(
         "Failures",
         "Predictor statuses after which a batch is retried by halves to find the culprit: 4xx, 5xx, single statuses, "
-        "comma-separated; empty: never.",
-        "4xx",
+        "comma-separated; empty: never. Not given: 4xx, and 500 in v2 and gRPC, where it tells of bad requests too.",
+        None,
     )
     retry_budget: float = settings.field(
         "Failures", "Such retries per regular batch in the long run (bursts of 100 are fine); 0: only the burst.",
@@ -198,6 +194,9 @@ class Settings(BaseSettings):
         "on: plain predict requests take a shorter way than the general HTTP server; off: all requests take that one.",
         "on",
     )
+    grpc_port: OptionalPort = settings.field(
+        "Listening", "Port for gRPC: ModelInfer is batched, all other calls are passed through; 0: none.", 0
+    )
     admin_host: str = settings.field("Listening", "Address of the admin port.", "0.0.0.0")
     admin_port: Port = settings.field("Listening", "Port for /livez /readyz /metrics /config /drain /drained.", 9082)
     admin_write: Literal["loopback", "any"] = settings.field(
@@ -205,6 +204,19 @@ class Settings(BaseSettings):
     )
     # --- Predictor
     component_port: Port = settings.field("Predictor", "Port of the predictor.", 8080)
+    component_grpc_port: Port = settings.field("Predictor", "Port of the predictor for gRPC.", 8001)
+    upstream: Literal["http", "triton-http", "triton-grpc"] = settings.field(
+        "Predictor",
+        "What the predictor is sent for v1 requests. http: v1; triton-http, triton-grpc: v2, as tensors made by the "
+        "model's metadata, over HTTP or gRPC.",
+        "http",
+    )
+    unknown_models: Literal["batch", "pass"] = settings.field(
+        "Predictor",
+        "v2 models of which the predictor does not tell whether they have a batch dimension. batch: as if they had, "
+        "while their answers fit; pass: unbatched.",
+        "batch",
+    )
     connect_timeout: float = settings.field(
         "Predictor", "Seconds to connect to the predictor; beyond it the answer is 502.", 5.0, gt=0, le=600
     )
@@ -240,8 +252,7 @@ class Settings(BaseSettings):
                 f"--timeout ({self.timeout} s) must be longer than --max-latency ({self.latency_bound} ms), or "
                 "requests would time out while they wait for a batch"
             )
-        if self.port == self.admin_port:
-            raise ValueError(f"--port and --admin-port must differ; both are {self.port}")
+        self._check_ports()
         if self.max_body_bytes > self.max_queue_bytes:
             raise ValueError(
                 f"--max-body-bytes ({self.max_body_bytes}) must not exceed --max-queue-bytes ({self.max_queue_bytes})"
@@ -260,6 +271,14 @@ class Settings(BaseSettings):
             )
         return self
 
+    def _check_ports(self) -> None:
+        taken = {"--port": self.port, "--admin-port": self.admin_port}
+        if self.grpc_port:
+            taken["--grpc-port"] = self.grpc_port
+        for (name, port), (other, same) in itertools.combinations(taken.items(), 2):
+            if port == same:
+                raise ValueError(f"{name} and {other} must differ; both are {port}")
+
     @property
     def is_adaptive(self) -> bool:
         """Whether the adaptive policy runs: told so, or told neither a latency nor that this is KServe's batcher."""
@@ -272,28 +291,6 @@ class Settings(BaseSettings):
     def latency_bound(self) -> float:
         """The longest voluntary wait in milliseconds."""
         return _WINDOW_LATENCY if self.max_latency is None else self.max_latency
-
-    def core_limits(self) -> limits.Limits:
-        """The core's numbers, in its units."""
-        allowed = sizes.parse(self.allowed_batch_sizes)
-        return limits.Limits(
-            max_batch_size=allowed[-1] if allowed else self.max_batch_size,
-            max_latency=self.latency_bound / 1000,
-            timeout=self.timeout,
-            slo=math.inf if self.slo is None else self.slo / 1000,
-            max_in_flight=self.max_in_flight or (_ADAPTIVE_IN_FLIGHT if self.is_adaptive else 1),
-            max_queue_instances=self.max_queue_instances,
-            max_queue_bytes=self.max_queue_bytes,
-            retry_statuses=retries.Statuses.parse(self.retry_statuses),
-            retry_budget=self.retry_budget,
-            max_batch_bytes=self.max_batch_bytes or math.inf,
-            max_batch_cost=self.max_batch_cost or math.inf,
-            row_sizes=v1.row_sizes,
-            row_costs=_ROW_COSTS.get(self.instance_cost) if self.max_batch_cost else None,
-            allowed_sizes=allowed,
-            small_batch_threshold=self.small_batch_threshold,
-            priority_ageing=self.priority_ageing / 1000,
-        )
 
     def changed(self, changes: Mapping[str, Any]) -> Settings:
         """A copy with some live settings changed.

@@ -12,39 +12,12 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from sidecar import calls, errors, logs, metrics
 from sidecar.core import model, scheduler
-from sidecar.wire import v1
+from sidecar.wire import codec
 
 log = logging.getLogger("carpool.driver")
-
-
-class Exchange(Protocol):
-    """A body that was posted."""
-
-    def cancel(self) -> None:
-        """Break it off, without a reply."""
-        ...
-
-
-class Predictor(Protocol):
-    """Where batches go."""
-
-    def post(
-        self,
-        target: str,
-        headers: calls.Headers,
-        body: calls.Pieces,
-        timeout: float,
-        reply: Callable[[bytes | errors.UpstreamError], None],
-    ) -> Exchange:
-        """Post a body; `reply` is called once, later and within `timeout` seconds, with the answer's body or an error.
-
-        Raises `errors.BadRequest` for what cannot be posted.
-        """
-        ...
 
 
 class Driver:
@@ -54,16 +27,14 @@ class Driver:
     def __init__(
         self,
         core: scheduler.Scheduler,
-        predictor: Predictor,
         counters: metrics.Metrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.core = core
-        self._predictor = predictor
         self._metrics = counters
         self._clock = clock
         self._complaints = logs.Seldom(log, clock)
-        self._exchanges: dict[model.Batch, Exchange] = {}
+        self._exchanges: dict[model.Batch, calls.Exchange] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
         self._idle: asyncio.Event | None = None  # once draining: set when nothing is left
@@ -155,20 +126,28 @@ class Driver:
         self._metrics.dispatched(batch)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("batch leaves", extra=_facts(batch, batch.dispatched))
-        parts = batch.parts
-        body = v1.merge([(part.request.payload, part.start, part.stop) for part in parts])
-        heads: Sequence[calls.Head] = [part.request.tag for part in parts]
+        heads: Sequence[calls.Head] = [part.request.tag for part in batch.parts]
+        route = heads[0].route
+        target, own, body, read = route.codec.merge(heads[0].target, batch.parts)
+        headers = calls.merged_headers(heads, own)
         timeout = max(0.001, batch.deadline - self._clock())
-        reply = functools.partial(self._returned, batch)
-        headers = calls.merged_headers(heads)
-        self._exchanges[batch] = self._predictor.post(heads[0].target, headers, body, timeout, reply)
+        reply = functools.partial(self._returned, batch, read, route.doubtful)
+        self._exchanges[batch] = route.predictor.post(target, headers, body, timeout, reply)
 
-    def _returned(self, batch: model.Batch, outcome: bytes | errors.UpstreamError) -> None:
+    def _returned(
+        self,
+        batch: model.Batch,
+        read: Callable[[codec.Reply], codec.Answer],
+        doubtful: frozenset[int],
+        outcome: codec.Reply | errors.UpstreamError,
+    ) -> None:
         del self._exchanges[batch]
         try:
             if isinstance(outcome, errors.UpstreamError):
+                if isinstance(outcome, errors.UpstreamStatus):
+                    outcome.is_doubtful = outcome.status in doubtful
                 raise outcome
-            answer = v1.parse_answer(outcome)
+            answer = read(outcome)
         except errors.CarpoolError as error:
             self._fail(batch, errors.bare(error))
         except Exception:

@@ -132,6 +132,26 @@ class DeadlineExceeded(CarpoolError):
     message = "no answer within the request's deadline"
 
 
+# --- what has to travel alone -----------------------------------------------------------------------------------
+
+UNBATCHABLE = (
+    "columnar", "datatype", "decoupled", "members", "no_batch_dimension", "outputs", "sequence", "shape",
+    "shared_memory", "unknown_model",
+)  # fmt: skip
+"""Why a predict request is passed on unbatched: a closed set, as metrics count by it."""
+
+
+class Unbatchable(Exception):
+    """A verdict, not a failure: the request is valid, but only the predictor can tell its rows. Forward it as it is.
+
+    `reason` is one of `UNBATCHABLE`.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
 # --- the predictor's side ---------------------------------------------------------------------------------------
 
 
@@ -172,6 +192,16 @@ class UpstreamBroken(UpstreamError):
     message = "the predictor's answer is not a valid predict response"
 
 
+class NotMergeable(UpstreamBroken):
+    """A member of a batch does not go with the others after all; alone, the predictor will tell what it thinks of it.
+
+    Like a broken answer it is cured by sending the members in smaller groups.
+    """
+
+    reason = "not_mergeable"
+    message = "the request does not go with others in one call"
+
+
 class UpstreamTimeout(UpstreamError):
     """The predictor was still busy when the last deadline in the batch passed."""
 
@@ -193,11 +223,29 @@ class UpstreamStatus(UpstreamError):
 
     reason = "predictor_status"
 
+    is_doubtful = False
+    """Whether a single member's request may be the reason although the status does not say so."""
+
     def __init__(self, status: int, body: bytes, headers: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(f"the predictor answered {status}")
         self.status = status
         self.body = body
         self.headers = headers
+
+
+class UpstreamRpcStatus(UpstreamStatus):
+    """The same, told by gRPC: `code` is its status code, `details` its words and `metadata` its trailing metadata.
+
+    `status` and `body` say it in HTTP's and the v2 protocol's words.
+    """
+
+    def __init__(
+        self, code: int, details: str, status: int, body: bytes, metadata: tuple[tuple[str, str | bytes], ...] = ()
+    ) -> None:
+        super().__init__(status, body, (("Content-Type", "application/json"),))
+        self.code = code
+        self.details = details
+        self.metadata = metadata
 
 
 def reasons(kind: type[CarpoolError] = CarpoolError) -> list[str]:

@@ -42,6 +42,12 @@ _LEARNED = {
 }
 
 LANES = ("batched", "passthrough")
+# https://grpc.io/docs/guides/status-codes, by number.
+_RPC_CODES = (
+    "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
+    "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
+    "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
+)  # fmt: skip
 # Why a batch is sent again.
 _RETRIES = ("closed", "isolate")
 
@@ -135,6 +141,12 @@ class Metrics:
             "request_seconds", "Time from a predict request's arrival to its answer.", _SECONDS
         )
         self.refused = counter("refused", "Predict requests answered with an error, by reason.", "reason")
+        self._unbatched = counter(
+            "unbatched",
+            "Predict requests that were passed through because batching them is not safe, by reason.",
+            "reason",
+        )
+        self._rpc = counter("rpc_requests", "gRPC calls answered, by lane and status code.", "lane", "code")
         self.abandoned = counter("abandoned", "Predict requests whose caller left before the answer.").labels()
         self.batches = counter("batches", "Batches sent, by the reason they left.", "reason")
         self.batch_size = histogram("batch_size", "Instances in a batch.", _SIZES)
@@ -161,6 +173,7 @@ class Metrics:
         self._begin_with_nothing()
         # By lane and status: looking labels up costs more than counting.
         self._answered: dict[str, dict[int, Count]] = {lane: {} for lane in LANES}
+        self._rpc_answered: dict[str, dict[int, Count]] = {lane: {} for lane in LANES}
 
     # --- events ------------------------------------------------------------------------------------------------
 
@@ -192,6 +205,18 @@ class Metrics:
             count = counts[code] = self.requests.labels(lane, code)
         count.value += times
 
+    def unbatched(self, reason: str) -> None:
+        """A predict request was passed through, for one of `errors.UNBATCHABLE`."""
+        self._unbatched.labels(reason).inc()
+
+    def rpc_answered(self, lane: str, code: int, times: int = 1) -> None:
+        """A gRPC call was answered, or so many with the same status code."""
+        counts = self._rpc_answered[lane]
+        count = counts.get(code)
+        if count is None:
+            count = counts[code] = self._rpc.labels(lane, _RPC_CODES[code] if 0 <= code < len(_RPC_CODES) else "OTHER")
+        count.value += times
+
     def render(self) -> bytes:
         """All metrics in the Prometheus text format."""
         return prometheus.generate_latest(self.registry)
@@ -206,6 +231,8 @@ class Metrics:
             self.refused.labels(reason)
         for reason in errors.reasons(errors.UpstreamError):
             self.predictor_errors.labels(reason)
+        for reason in errors.UNBATCHABLE:
+            self._unbatched.labels(reason)
         for reason in _RETRIES:
             self.retries.labels(reason)
 

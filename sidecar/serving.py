@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import os
 import signal
@@ -25,15 +26,34 @@ def main(argv: Sequence[str]) -> int:
     be had. Exits with 2 for bad settings.
     """
     chosen = config.load(argv)
+    _check_packages(chosen)
     wanted = _readiness_probes(chosen)
     logs.set_up(chosen.log_format, chosen.log_level)
     try:
-        return uvloop.run(_run(assembly.Sidecar(chosen, wanted)))
+        return uvloop.run(_run(chosen, wanted))
     except KeyboardInterrupt:  # before the signal handlers were in place
         raise SystemExit(130) from None
 
 
-async def _run(sidecar: assembly.Sidecar) -> int:
+def _check_packages(chosen: config.Settings) -> None:
+    """Exits with status 2 if settings ask for what needs packages that a plain install does not have."""
+    wanted = {"--grpc-port": "sidecar.rpc.port"} if chosen.grpc_port else {}
+    if chosen.upstream != "http":
+        wanted[f"--upstream {chosen.upstream}"] = "sidecar.wire.instances"
+    if chosen.upstream == "triton-grpc":
+        wanted["--upstream triton-grpc"] = "sidecar.rpc.messages"
+    for setting, module in wanted.items():
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            settings.fail(
+                config.PROG,
+                f"{setting} needs the package {error.name}, which is missing: pip install 'carpool[triton]'",
+            )
+
+
+async def _run(chosen: config.Settings, wanted: Sequence[probes.Probe]) -> int:
+    sidecar = assembly.Sidecar(chosen, wanted)
     stop = _on_signals(sidecar)
     try:
         await sidecar.start()

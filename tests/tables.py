@@ -64,12 +64,14 @@ def deciders() -> str:
 
 def recognised_servers() -> str:
     """Model servers that can be moved to another port, and by what."""
-    rows = ["| server | told its port by | port if not told |", "|---|---|---|"]
+    rows = ["| server | told its port by | port if not told | for gRPC by | if not told |", "|---|---|---|---|---|"]
     by_title = {server.title: server for server in reversed(servers.SERVERS)}  # the first row of a title counts
     for title in dict.fromkeys(server.title for server in servers.SERVERS):
         server = by_title[title]
         told = ", ".join(f"`{name}`" for name in (*server.flags, *server.variables)) or "a file: not movable"
-        rows.append(f"| {title} | {told} | {server.default_port} |")
+        grpc = server.grpc
+        by_grpc = ", ".join(f"`{name}`" for name in (*grpc.flags, *grpc.variables)) if grpc else ""
+        rows.append(f"| {title} | {told} | {server.default_port} | {by_grpc} | {grpc.default_port if grpc else ''} |")
     return "\n".join(rows)
 
 

@@ -7,12 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar import calls
+from sidecar.wire import v1
 
+ROUTE = calls.Route(v1.Codec(), None)  # type: ignore[arg-type] # nothing is sent
 TRACE = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
 
 
 def head(**options: str | None) -> calls.Head:
-    return calls.Head("/", (("Authorization", "a"),), **options)  # type: ignore[arg-type]
+    return calls.Head(ROUTE, "/", (("Authorization", "a"),), **options)  # type: ignore[arg-type]
 
 
 def merged(*members: calls.Head) -> dict[str, str]:
@@ -24,6 +26,11 @@ def merged(*members: calls.Head) -> dict[str, str]:
 
 def test_what_no_member_sent_is_not_there() -> None:
     assert merged(head(), head()) == {}
+
+
+def test_a_batchs_own_headers_stand_for_those_of_the_same_name() -> None:
+    own = (("Content-Type", "application/octet-stream"), ("authorization", "b"))
+    assert calls.merged_headers([head(request_id="7")], own) == (*own, ("X-Request-ID", "7"))
 
 
 def test_request_ids_are_listed_once_each_in_order() -> None:

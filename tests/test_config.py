@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from sidecar import config
-from sidecar.wire import v1
+from sidecar import bounds, config
 
 
 @pytest.fixture(autouse=True)
@@ -55,8 +54,8 @@ def test_who_names_a_latency_gets_the_window_and_who_names_none_the_adaptive_pol
 ):
     chosen = config.load(argv.split())
     assert chosen.is_adaptive == (policy == "adaptive")
-    assert chosen.core_limits().max_latency == max_latency
-    assert chosen.core_limits().max_in_flight == max_in_flight
+    assert bounds.core_limits(chosen).max_latency == max_latency
+    assert bounds.core_limits(chosen).max_in_flight == max_in_flight
 
 
 def test_a_latency_given_at_run_time_does_not_change_the_policy():
@@ -117,15 +116,15 @@ def test_bad_values_give_one_line_that_names_the_field_and_what_is_allowed(argv,
 
 def test_what_a_batch_may_contain_reaches_the_core_in_its_units():
     argv = "--allowed-batch-sizes 1,4,16 --instance-cost length --max-batch-cost 512 --small-batch-threshold 2"
-    bounds = config.load([*argv.split(), "--priority-ageing", "250", "--max-batch-bytes", "1000"]).core_limits()
-    assert (bounds.allowed_sizes, bounds.max_batch_size) == ((1, 4, 16), 16)
-    assert (bounds.max_batch_bytes, bounds.max_batch_cost, bounds.row_costs) == (1000, 512, v1.row_lengths)
-    assert (bounds.small_batch_threshold, bounds.priority_ageing) == (2, 0.25)
+    found = bounds.core_limits(config.load([*argv.split(), "--priority-ageing", "250", "--max-batch-bytes", "1000"]))
+    assert (found.allowed_sizes, found.max_batch_size) == ((1, 4, 16), 16)
+    assert (found.max_batch_bytes, found.max_batch_cost, found.row_costs) == (1000, 512, bounds.ROW_COSTS["length"])
+    assert (found.small_batch_threshold, found.priority_ageing) == (2, 0.25)
 
 
 def test_a_limit_of_zero_is_none_and_nothing_is_measured_for_it():
-    bounds = config.load(["--max-batch-bytes", "0", "--instance-cost", "bytes"]).core_limits()
-    assert (bounds.max_batch_bytes, bounds.max_batch_cost, bounds.row_costs) == (math.inf, math.inf, None)
+    found = bounds.core_limits(config.load(["--max-batch-bytes", "0", "--instance-cost", "bytes"]))
+    assert (found.max_batch_bytes, found.max_batch_cost, found.row_costs) == (math.inf, math.inf, None)
 
 
 def test_any_request_that_is_let_in_by_default_makes_a_batch_no_larger_than_others():
@@ -189,3 +188,33 @@ def test_live_settings_can_be_changed_and_others_cannot():
         chosen.changed({"admin_port": 1})
     with pytest.raises(ValueError, match=r"--timeout .* got 0: must be greater than 0"):
         chosen.changed({"timeout": 0})
+
+
+def test_without_a_word_on_retries_client_errors_and_doubtful_statuses_are_isolated():
+    found = bounds.core_limits(config.load([]))
+    assert 400 in found.retry_statuses
+    assert 500 not in found.retry_statuses
+    assert found.isolates_doubtful
+
+
+@pytest.mark.parametrize(("statuses", "has_400"), [("", False), ("4xx", True), ("500", False)])
+def test_who_names_the_statuses_to_isolate_gets_those_and_no_others(statuses, has_400):
+    found = bounds.core_limits(config.load(["--retry-statuses", statuses]))
+    assert (400 in found.retry_statuses) == has_400
+    assert not found.isolates_doubtful
+
+
+@pytest.mark.parametrize(
+    ("argv", "clash"),
+    [
+        ("--grpc-port 9081", "--port and --grpc-port"),
+        ("--grpc-port 9082", "--admin-port and --grpc-port"),
+        ("--port 9082", "--port and --admin-port"),
+    ],
+)
+def test_every_port_that_is_listened_on_is_another(argv, clash, capsys):
+    assert clash in refused(argv.split(), capsys)
+
+
+def test_no_grpc_port_clashes_with_nothing():
+    assert config.load(["--grpc-port", "0"]).grpc_port == 0

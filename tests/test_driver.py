@@ -9,7 +9,7 @@ import pytest
 from sidecar import calls, driver, errors, metrics
 from sidecar.core import limits as core_limits
 from sidecar.core import policies, scheduler
-from sidecar.wire import v1
+from sidecar.wire import codec, v1
 
 pytestmark = pytest.mark.looptime
 
@@ -30,7 +30,7 @@ class Predictor:
 
     async def _answer(self, body, reply):
         await self.gate.wait()
-        reply(self.error or body.replace(b"instances", b"predictions", 1))
+        reply(self.error or codec.Reply(body.replace(b"instances", b"predictions", 1), {}))
 
 
 class Replier:
@@ -55,13 +55,14 @@ class Bench:
         chosen = core_limits.Limits(**limits)
         core = scheduler.Scheduler(chosen, policies.Window(chosen), loop.time, lambda: f"batch-{next(numbers)}")
         self.metrics = metrics.Metrics()
-        self.driver = driver.Driver(core, self.predictor, self.metrics, loop.time)
+        self.driver = driver.Driver(core, self.metrics, loop.time)
+        self.doubtful: frozenset[int] = frozenset()
         self.outcomes: dict[str, calls.Outcome] = {}
 
     def submit(self, name: str, rows: int = 1, **options):
         payload = v1.parse_request(b'{"instances":[' + b",".join([f'"{name}"'.encode()] * rows) + b"]}")
-        head = calls.Head("/v1/models/m:predict", **options)
-        call = calls.Call(head.key(payload), rows, len(payload.text), payload, head, head.timeout)
+        route = calls.Route(v1.Codec(), self.predictor, doubtful=self.doubtful)
+        call = calls.Call(calls.Head(route, "/v1/models/m:predict", **options), payload, len(payload.text))
         call.replier = Replier(lambda outcome: self.outcomes.__setitem__(name, outcome))
         self.driver.submit(call)
         return call
@@ -112,6 +113,20 @@ async def test_a_bug_in_the_predictor_client_answers_500_and_the_driver_lives_on
     bench.submit("b")
     await turns()
     assert bench.rows("b") == [b'"b"']
+    bench.driver.close()
+
+
+@pytest.mark.parametrize("doubtful", [frozenset({500}), frozenset()])
+async def test_only_statuses_that_its_route_calls_doubtful_make_a_batch_travel_again_by_halves(doubtful):
+    bench = Bench(max_latency=0.1)
+    bench.doubtful = doubtful
+    bench.predictor.error = errors.UpstreamStatus(500, b"a model's word")
+    bench.submit("a")
+    bench.submit("b")
+    await asyncio.sleep(0.2)
+    await turns(30)
+    assert len(bench.predictor.posted) == (3 if doubtful else 1)
+    assert [outcome.status for outcome in bench.outcomes.values()] == [500, 500]
     bench.driver.close()
 
 

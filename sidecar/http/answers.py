@@ -16,6 +16,8 @@ from sidecar.wire import v1
 _JSON = "application/json"
 # KServe's batcher sets no Content-Type, and Go's server sniffs this one.
 _SNIFFED = "text/plain; charset=utf-8"
+BATCH_ID = "carpool-batch-id"
+"""The header for protocols whose bodies have no room for it."""
 _BATCH_IDS = "carpool-batch-ids"
 _BATCH_COUNT = "carpool-batch-count"
 _MAX_BATCH_IDS = 64  # 2.4 kB: many clients and proxies read no header larger than 8 kB, all headers together
@@ -44,8 +46,12 @@ class Dialect:
         instances.
         """
         batch_ids = outcome.batch_ids
-        body = v1.render(batch_ids[0], outcome.member, [piece.predictions for piece in outcome.pieces])
-        headers: calls.Headers = (("Content-Type", self.content_type),)
+        if outcome.form is not None:
+            headers, pieces = outcome.form.render(outcome.pieces)
+            headers, body = (*headers, (BATCH_ID, batch_ids[0])), b"".join(pieces)
+        else:
+            headers = (("Content-Type", self.content_type),)
+            body = v1.render(batch_ids[0], outcome.member, [piece.predictions for piece in outcome.pieces])
         if len(batch_ids) > 1:
             listed = ", ".join(batch_ids[:_MAX_BATCH_IDS])
             headers += ((_BATCH_COUNT, str(len(batch_ids))), (_BATCH_IDS, listed))

@@ -11,7 +11,8 @@ import asyncio
 from typing import Protocol
 
 from sidecar import errors, memory
-from sidecar.http import answering, arrivals, exchanges, heads
+from sidecar.http import answering, arrivals, exchanges, heads, routes
+from sidecar.upstream import catalog
 
 _MOST_PENDING = 64
 """Pipelined requests that may wait for their answers; more are not understood yet."""
@@ -45,8 +46,8 @@ class Connection(answering.Answering):
     """One connection, from its start to its end or to the first request for the general server."""
 
     # State beside the answers': _shape, of the last head. _rest: bytes not yet understood, with _beginning while they
-    # are the start of a head that came at _began. _body: a body that is arriving.
-    __slots__ = ("_began", "_beginning", "_body", "_is_reading", "_lane", "_rest", "_shape")
+    # are the start of a head that came at _began. _body: a body that is arriving. _waiting: to be told of a model.
+    __slots__ = ("_began", "_beginning", "_body", "_is_reading", "_lane", "_rest", "_shape", "_waiting")
 
     def __init__(self, lane: Lane) -> None:
         super().__init__(lane.desk)
@@ -57,6 +58,7 @@ class Connection(answering.Answering):
         self._began = 0.0
         self._body: arrivals.Body | None = None
         self._is_reading = True
+        self._waiting: catalog.Waiting | None = None
 
     # --- the transport's calls ---------------------------------------------------------------------------------
 
@@ -81,6 +83,8 @@ class Connection(answering.Answering):
     def connection_lost(self, exc: Exception | None) -> None:
         self._lane.left(self)
         self._drop_body()
+        if self._waiting is not None:
+            self._waiting.cancel()
         super().connection_lost(exc)
 
     # --- requests ----------------------------------------------------------------------------------------------
@@ -117,13 +121,23 @@ class Connection(answering.Answering):
         if end < 4:
             self._wait_for_head(data[at:])
             return None
-        found = self._lane.reader.read(data[at:end])
+        try:
+            found = self._lane.reader.read(data[at:end])
+        except routes.NotKnownYet as pause:
+            self._beginning = None
+            self._hold(data[at:])
+            self._waiting = pause.wait(self._learned)
+            return None
         if found is None:
             self._beginning = None
             self._step_aside(data[at:])
             return None
         (_, length, head), self._shape = found
         return end, length, head
+
+    def _learned(self, _: object) -> None:
+        self._waiting = None
+        self._go_on()
 
     def _wait_for_head(self, begun: bytes) -> None:
         more = begun
@@ -146,7 +160,7 @@ class Connection(answering.Answering):
         elif not self._desk.takes(length):
             self._step_aside(data[at:])
         else:
-            self._body = arrivals.Body(data[at:end], head, length, start, self._touched, self._desk.scan(length))
+            self._body = arrivals.Body(data[at:end], head, length, start, self._touched, self._desk.scan(head, length))
             self._desk.lane.bodies.buffered_bytes += len(start)
             self._desk.life.enter()
 

@@ -12,7 +12,7 @@ from typing import Protocol, cast
 from sidecar import calls, errors, lifecycle, metrics
 from sidecar.core import model
 from sidecar.http import answers, predict, rendering
-from sidecar.wire import slices, v1
+from sidecar.wire import codec, slices, v1
 
 log = logging.getLogger("carpool.http")
 
@@ -62,9 +62,11 @@ class Desk:
         """Whether nothing speaks against a body of `size` bytes; else the general server will tell what."""
         return not self.life.draining and self.lane.bodies.takes(size)
 
-    def scan(self, size: int) -> slices.Scan | None:
-        """What looks through a body of `size` bytes while it arrives; None if that is not worth it."""
-        return slices.Scan(self.lane.bounds.max_queue_instances) if size >= slices.LARGE else None
+    def scan(self, head: calls.Head, size: int) -> slices.Scan | None:
+        """What looks through a v1 body of `size` bytes while it arrives; None if that is not worth it."""
+        if size < slices.LARGE or not isinstance(head.route.codec, v1.Codec):
+            return None
+        return slices.Scan(self.lane.bounds.max_queue_instances)
 
     def accept(
         self, head: calls.Head, body: bytes, connection: Connection, started: float, scan: slices.Scan | None = None
@@ -77,11 +79,13 @@ class Desk:
         if self.life.draining or not lane.bodies.takes(size):
             return None
         try:
-            payload = scan.payload(body) if scan is not None else None
-            payload = payload or v1.parse_request(body, lane.bounds.max_queue_instances)
+            objection = head.route.objection
+            if objection is not None and objection() is not None:
+                return None
+            payload: codec.Payload | None = scan.payload(body) if scan is not None else None
+            exchange = Exchange(head, payload or lane.payload(head, body), size)
         except Exception:
             return None
-        exchange = Exchange(head.key(payload), len(payload.rows), size, payload, head, head.timeout)
         exchange.replier = self
         exchange.message = None
         exchange.connection = connection
@@ -101,16 +105,22 @@ class Desk:
     def answer(self, answers_: Sequence[model.Answer], member: bytes) -> None:
         """Part of `calls.Replier`."""
         self.now = now = self.clock()
-        render, seconds = self._predictions.render, []
+        render, render_form, seconds = self._predictions.render, self._predictions.render_form, []
         for call, pieces in answers_:
             exchange: Exchange = call  # type: ignore[assignment]
             try:
-                message = None if self.life.draining else render(member, pieces)
+                form, message, body = exchange.form, None, b""
+                if self.life.draining:
+                    pass  # the connection may have to close
+                elif form is None:
+                    message = render(member, pieces)
+                elif len(pieces) == 1:
+                    message, body = render_form(form, pieces)
                 if message is None:
-                    self.tell(exchange, calls.Answered(member, pieces))
+                    self.tell(exchange, calls.Answered(member, pieces, form))
                 else:
                     seconds.append(now - exchange.started)
-                    exchange.connection.answered(exchange, message, b"", False)
+                    exchange.connection.answered(exchange, message, body, False)
             except Exception:
                 log.exception("an answer could not be handed over")
         self._metrics.predicted_all(200, seconds)
@@ -121,7 +131,7 @@ class Desk:
 
     def tell(self, exchange: Exchange, outcome: calls.Outcome) -> None:
         """Tell the caller any outcome."""
-        answer = self._tell(outcome)
+        answer = self._tell(outcome, exchange.form is None)
         exchange.payload = None  # one that was refused may have to wait for its turn
         close = answer.close or (self.life.draining and exchange.connection.is_last(exchange))
         message, *body = rendering.render(answer, close)
@@ -135,13 +145,16 @@ class Desk:
         self._metrics.predicted(error.status, self.clock() - since)
         return b"".join(rendering.render(self.lane.tell_early(error), close=True))
 
-    def _tell(self, outcome: calls.Outcome) -> answers.Answer:
+    def _tell(self, outcome: calls.Outcome, is_v1: bool) -> answers.Answer:
         try:
-            answer = self.lane.tell(outcome)
+            answer = self.lane.tell(outcome, is_v1)
+        except errors.CarpoolError as error:  # parts of a split request that do not go together
+            outcome = errors.bare(error)
+            answer = self.lane.tell_early(outcome, is_v1)
         except Exception:
             log.exception("a request failed for a reason that is a bug")
             outcome = errors.CarpoolError()
-            answer = self.lane.tell_early(outcome)
+            answer = self.lane.tell_early(outcome, is_v1)
         if isinstance(outcome, errors.CarpoolError):
             self._metrics.refused.labels(outcome.reason).inc()
         return answer

@@ -8,15 +8,17 @@ import time
 from aiohttp import web
 
 from sidecar import calls, errors, lifecycle, metrics
-from sidecar.http import answers, health, passthrough, predict, rendering, responses
+from sidecar.http import answers, health, passthrough, predict, rendering, responses, routes, v1_models
 from sidecar.upstream import readiness
-from sidecar.wire import v1
 
 log = logging.getLogger("carpool.http")
 
 
 class Front:
-    """The aiohttp handler of the data port. `lane` is None when batching is off."""
+    """The aiohttp handler of the data port. `lane` is None when batching is off.
+
+    `v1_models` answers for a predictor that does not speak v1 itself.
+    """
 
     def __init__(
         self,
@@ -25,8 +27,10 @@ class Front:
         ready: readiness.Readiness,
         life: lifecycle.Lifecycle,
         counters: metrics.Metrics,
+        v1_models: v1_models.V1Models | None = None,
     ) -> None:
         self._lane = lane
+        self._v1_models = v1_models
         self._relay = relay
         self._ready = ready
         self._life = life
@@ -55,28 +59,39 @@ class Front:
             return responses.respond(request, told)
         if self._life.draining and health.comes_from_prober(request.headers):
             return responses.respond(request, health.shutting_down())
-        if self._lane and predict.is_batchable(request.method, request.raw_path, request.headers):
-            return await self._batch(request, self._lane)
-        return await self._pass_on(request)
+        if self._v1_models is not None:
+            told_instead = await self._v1_models.answer(request.method, request.raw_path)
+            if told_instead is not None:
+                return responses.respond(request, told_instead)
+        lane = self._lane
+        match = lane.routes.match(request.method, request.raw_path, request.headers) if lane is not None else None
+        if lane is None or match is None:
+            return await self._pass_on(request)
+        return await self._batch(request, lane, match)
 
-    async def _batch(self, request: web.BaseRequest, lane: predict.PredictLane) -> web.StreamResponse:
+    async def _batch(
+        self, request: web.BaseRequest, lane: predict.PredictLane, match: routes.Match
+    ) -> web.StreamResponse:
         started = time.perf_counter()  # the loop's own clock may count whole milliseconds
         outcome: calls.Outcome
+        body: bytes | None = None
         try:
             self._life.check_open()
+            route = await lane.routes.learn(match)
             body = await lane.read(request)
-            outcome = await lane.outcome(request, body)
-            answer = lane.tell(outcome)
-        except v1.Columnar:
-            with lane.hold(body):
+            outcome = await lane.outcome(request, body, match, route)
+            answer = lane.tell(outcome, match.is_v1)
+        except errors.Unbatchable as verdict:
+            self._metrics.unbatched(verdict.reason)
+            with lane.hold(body or b""):
                 return await self._pass_on(request, body)
         except errors.CarpoolError as error:
             outcome = errors.bare(error)  # else this frame and the error keep each other, and the body, alive
-            answer = lane.tell_early(outcome)
+            answer = lane.tell_early(outcome, match.is_v1)
         except Exception:
             log.exception("a request failed for a reason that is a bug")
             outcome = errors.CarpoolError()
-            answer = lane.tell_early(outcome)
+            answer = lane.tell_early(outcome, match.is_v1)
         if isinstance(outcome, errors.CarpoolError):
             self._metrics.refused.labels(outcome.reason).inc()
         self._metrics.predicted(answer.status, time.perf_counter() - started)

@@ -38,10 +38,15 @@ Gaps = list[tuple[int, int, int]]
 """Where values begin and end in a head, and which they are."""
 
 # Whose values are new with every request of a connection.
-_LENGTH, _REQUEST_ID, _TRACEPARENT = range(3)
+_LENGTH, _REQUEST_ID, _TRACEPARENT, _JSON_SIZE = range(4)
 _LINES = {
     which: re.compile(rb"\r\n%b: ?([!-~]{1,256})(?=\r)" % name, re.IGNORECASE)
-    for which, name in ((_LENGTH, b"content-length"), (_REQUEST_ID, b"x-request-id"), (_TRACEPARENT, b"traceparent"))
+    for which, name in (
+        (_LENGTH, b"content-length"),
+        (_REQUEST_ID, b"x-request-id"),
+        (_TRACEPARENT, b"traceparent"),
+        (_JSON_SIZE, b"inference-header-content-length"),
+    )
 }
 
 
@@ -85,12 +90,14 @@ class Shape:
             value = _TOKEN.match(data, at + len(before)) if data.startswith(before, at) else None
             if value is None:
                 return None
-            if which != _LENGTH:
+            if which in (_REQUEST_ID, _TRACEPARENT):
                 head = _with(head, which, value[0].decode())
-            elif _is_length(value[0]):
+            elif not _is_length(value[0]):
+                return None
+            elif which == _LENGTH:
                 length = int(value[0])
             else:
-                return None
+                head = head._replace(json_size=int(value[0]))
             at = value.end()
         return (at + self._end_size, length, head) if data.startswith(self._end, at) else None
 
@@ -102,17 +109,23 @@ class Reader:
         self._lane = lane
 
     def read(self, text: bytes) -> tuple[Plain, Shape | None] | None:
-        """Judge a complete head, up to and with its empty line; None if it is for the general server."""
+        """Judge a complete head, up to and with its empty line; None if it is for the general server.
+
+        Raises `routes.NotKnownYet` if that depends on a model of which nothing is known.
+        """
         fields = _fields(text)
         if fields is None:
             return None
         target, headers = fields
         length = headers.get("Content-Length", "").encode()
-        if not _is_length(length) or not _is_usual(headers) or not predict.is_batchable("POST", target, headers):
+        if not _is_length(length) or not _is_usual(headers):
+            return None
+        match = self._lane.routes.match("POST", target, headers)
+        if match is None:
             return None
         try:
-            head = self._lane.head(target, headers)
-        except errors.BadRequest:
+            head = self._lane.head(target, headers, match, self._lane.routes.route(match))
+        except (errors.CarpoolError, errors.Unbatchable):
             return None
         gaps = _gaps(text)
         is_repeatable = gaps and len(text) + _MAX_GROWTH <= MAX_HEAD
@@ -183,10 +196,10 @@ def _is_usual(headers: CIMultiDict[str]) -> bool:
 
 
 def _with(head: calls.Head, which: int, value: str) -> calls.Head:
-    target, headers, timeout, request_id, traceparent, tracestate = head
+    route, target, headers, timeout, request_id, traceparent, tracestate, json_size = head
     if which == _REQUEST_ID:
-        return calls.Head(target, headers, timeout, value, traceparent, tracestate)
-    return calls.Head(target, headers, timeout, request_id, value, tracestate)
+        return calls.Head(route, target, headers, timeout, value, traceparent, tracestate, json_size)
+    return calls.Head(route, target, headers, timeout, request_id, value, tracestate, json_size)
 
 
 def _is_length(digits: bytes) -> bool:

@@ -12,36 +12,19 @@ from multidict import MultiMapping, istr
 
 from sidecar import calls, config, driver, errors
 from sidecar.core import limits, model
-from sidecar.http import answers, intake
+from sidecar.http import answers, intake, routes
 from sidecar.http import headers as headers_
 from sidecar.http import target as target_
-from sidecar.wire import v1
+from sidecar.wire import codec
 
-# What people send JSON as: curl -d says it is a form, simple clients say nothing or text.
-_JSON_TYPES = frozenset({"", "application/json", "application/x-www-form-urlencoded", "text/plain", "text/json"})
 # As istr a name is looked up without being lowered first.
-_EVENT_ID, _REQUEST_ID, _TIMEOUT = istr("ce-id"), istr("X-Request-ID"), istr("carpool-timeout-ms")
+_REQUEST_ID, _TIMEOUT = istr("X-Request-ID"), istr("carpool-timeout-ms")
 _TRACEPARENT, _TRACESTATE = istr("traceparent"), istr("tracestate")
 
 # Bytes a second below which a caller does not read but hold our memory.
 _SLOWEST_READER = 64 * 1024
 _MAX_TIMEOUT_MS = 86_400_000
-
-
-def is_batchable(method: str, target: str, headers: MultiMapping[str]) -> bool:
-    """Whether this is a v1 predict request in JSON; `target` as received.
-
-    KServe's rule, the decoded path ends in `:predict`, for POST only. Other media types (tensors in binary, forms
-    with files) and CloudEvents, whose envelope a batch would lose, are not ours.
-    """
-    if method != "POST":
-        return False
-    path = target_.origin_form(target).partition("?")[0]
-    if not path.endswith((":predict", "%3Apredict", "%3apredict")):
-        return False
-    media_type = headers.get(hdrs.CONTENT_TYPE, "").partition(";")[0].strip().lower()
-    is_json = media_type in _JSON_TYPES or (media_type.endswith("+json") and "cloudevents" not in media_type)
-    return is_json and _EVENT_ID not in headers
+_MAX_DIGITS = 12
 
 
 class PredictLane:
@@ -51,14 +34,23 @@ class PredictLane:
     """
 
     def __init__(
-        self, chosen: config.Settings, bounds: limits.Limits, bodies: intake.Intake, calls_driver: driver.Driver
+        self,
+        chosen: config.Settings,
+        bounds: limits.Limits,
+        bodies: intake.Intake,
+        calls_driver: driver.Driver,
+        ways: routes.Routes,
     ) -> None:
         self.bounds = bounds
         self.bodies = bodies
         self.driver = calls_driver
-        self._key_headers = tuple((istr(name), name.title()) for name in chosen.key_headers)
+        self.routes = ways
+        self._v1_headers = tuple((istr(name), name.title()) for name in chosen.key_headers)
+        # A v2 body's type is told by what is in it: JSON, or JSON and binary tensors.
+        self._v2_headers = tuple((name, title) for name, title in self._v1_headers if title != hdrs.CONTENT_TYPE)
         dialect = answers.KServeDialect if chosen.kserve_errors else answers.Dialect
         self.dialect: answers.Dialect = dialect(int(chosen.overload_status))
+        self._v2_dialect = answers.Dialect(int(chosen.overload_status))
 
     async def read(self, request: web.BaseRequest) -> bytes:
         """The decoded body, within all limits; raises `errors.CarpoolError`."""
@@ -68,15 +60,16 @@ class PredictLane:
         """Keep counting a body that `read` returned and no call took over."""
         return self.bodies.hold(len(body))
 
-    async def outcome(self, request: web.BaseRequest, body: bytes) -> calls.Outcome:
+    async def outcome(
+        self, request: web.BaseRequest, body: bytes, match: routes.Match, route: calls.Route
+    ) -> calls.Outcome:
         """Predictions, or why there are none, for one request.
 
-        Raises `errors.CarpoolError` for a body that never made it into the queue, and `v1.Columnar` if it is valid
-        but has no rows to batch by. Cancelling this takes the request out of the queue.
+        Raises `errors.CarpoolError` for a body that never made it into the queue, and `errors.Unbatchable` if it is
+        valid but has to travel alone. Cancelling this takes the request out of the queue.
         """
-        head = self.head(request.raw_path, request.headers)
-        payload = self.payload(body)
-        call = _Waiting(head.key(payload), len(payload.rows), len(body), payload, head, head.timeout)
+        head = self.head(request.raw_path, request.headers, match, route)
+        call = _Waiting(head, self.payload(head, body), len(body))
         call.replier = self
         call.waiter = asyncio.get_running_loop().create_future()
         self.driver.submit(call)
@@ -89,7 +82,8 @@ class PredictLane:
     def answer(self, answers_: Sequence[model.Answer], member: bytes) -> None:
         """Part of `calls.Replier`."""
         for call, pieces in answers_:
-            _resolve(cast(calls.Call, call), calls.Answered(member, pieces))
+            waiting = cast(calls.Call, call)
+            _resolve(waiting, calls.Answered(member, pieces, waiting.form))
 
     def refuse(self, call: calls.Call, error: errors.CarpoolError) -> None:
         """Part of `calls.Replier`."""
@@ -99,31 +93,34 @@ class PredictLane:
         """Seconds a caller gets to take an answer of so many bytes off our hands."""
         return self.bounds.timeout + size / _SLOWEST_READER
 
-    def head(self, target: str, headers: MultiMapping[str]) -> calls.Head:
+    def head(self, target: str, headers: MultiMapping[str], match: routes.Match, route: calls.Route) -> calls.Head:
         """What counts of a request's target and headers, as received; raises `errors.BadRequest`."""
         timeout = headers.get(_TIMEOUT)
         return calls.Head(
+            route,
             target_.origin_form(target),
-            _select(headers, self._key_headers),
+            _select(headers, self._v1_headers if match.is_v1 else self._v2_headers),
             None if timeout is None else _seconds(timeout),
             _value(headers, _REQUEST_ID),
             _value(headers, _TRACEPARENT),
             _value(headers, _TRACESTATE),
+            None if match.is_v1 else _json_size(headers.get(routes.JSON_SIZE)),
         )
 
-    def payload(self, body: bytes) -> v1.Payload:
-        """The instances of a decoded body; raises `errors.BadRequest`, `errors.PayloadTooLarge` or `v1.Columnar`."""
-        return v1.parse_request(body, self.bounds.max_queue_instances)
+    def payload(self, head: calls.Head, body: bytes) -> codec.Payload:
+        """The rows of a decoded body; raises `errors.BadRequest`, `errors.PayloadTooLarge` or `errors.Unbatchable`."""
+        return head.route.codec.parse(body, self.bounds.max_queue_instances, head.json_size)
 
-    def tell(self, outcome: calls.Outcome) -> answers.Answer:
+    def tell(self, outcome: calls.Outcome, is_v1: bool = True) -> answers.Answer:
         """The answer to an outcome."""
+        dialect = self.dialect if is_v1 else self._v2_dialect
         if isinstance(outcome, calls.Answered):
-            return self.dialect.predictions(outcome)
-        return self.dialect.failure(outcome)
+            return dialect.predictions(outcome)
+        return dialect.failure(outcome)
 
-    def tell_early(self, error: errors.CarpoolError) -> answers.Answer:
+    def tell_early(self, error: errors.CarpoolError, is_v1: bool = True) -> answers.Answer:
         """The answer to a request that never became a call."""
-        return self.dialect.error(error)
+        return (self.dialect if is_v1 else self._v2_dialect).error(error)
 
 
 class _Waiting(calls.Call):
@@ -151,6 +148,12 @@ def _value(headers: MultiMapping[str], name: str) -> str | None:
     value = ", ".join(headers.getall(name))
     headers_.check_utf8(name, value)
     return value
+
+
+def _json_size(text: str | None) -> int | None:
+    if text is None or (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
+        return None if text is None else int(text)
+    raise errors.BadRequest(f"{routes.JSON_SIZE} must be a whole number of bytes; got {text[:40]!r}")
 
 
 def _seconds(text: str) -> float:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from sidecar import calls
 from sidecar.core import model
 from sidecar.http import answers
-from sidecar.wire import v1
+from sidecar.wire import codec, v1
 
 # Up to this size one more copy is cheaper than one more system call, and the socket's buffer takes all of it.
 LARGE = 64 * 1024
@@ -40,11 +40,24 @@ def render(answer: answers.Answer, close: bool) -> list[bytes]:
 class Predictions:
     """Renders the answers of one batch after the other, in the words of a dialect."""
 
-    # State: the batch that was rendered last, and what all answers of it begin with.
+    # State: the batch that was rendered last, and what all answers of it begin with; the same for `render_form`.
     def __init__(self, dialect: answers.Dialect) -> None:
         self._content_type = (("Content-Type", dialect.content_type),)
         self._batch_id = ""
         self._member = self._head = self._start = b""
+        self._form_batch_id, self._form_head = "", b""
+        self._form_headers: calls.Headers = ()
+
+    def render_form(self, form: codec.Form, pieces: Sequence[model.Piece]) -> tuple[bytes, bytes]:
+        """As `render`, for one piece, in the words of another protocol; large ones have a body apart."""
+        headers, body = form.render(pieces)
+        batch_id = pieces[0].batch_id
+        if batch_id is not self._form_batch_id or headers is not self._form_headers:
+            start = _head(200, (*headers, (answers.BATCH_ID, batch_id)), False, int(time.time()))
+            self._form_batch_id, self._form_headers, self._form_head = batch_id, headers, start + b"Content-Length: "
+        text = b"".join(body)
+        head = b"%b%d\r\n\r\n" % (self._form_head, len(text))
+        return (head + text, b"") if len(text) <= LARGE else (head, text)
 
     def render(self, member: bytes, pieces: Sequence[model.Piece]) -> bytes | None:
         """Head and body of an answer on a connection that stays open; None if it is large, or of several batches."""
@@ -70,8 +83,12 @@ def _head(status: int, headers: calls.Headers, close: bool, second: int) -> byte
     lines = [f"{name}: {value}\r\n" for name, value in headers]
     if close:
         lines.append("Connection: close\r\n")
-    date = email.utils.formatdate(second, usegmt=True)
-    return f"HTTP/1.1 {status} {_reason(status)}\r\n{''.join(lines)}Date: {date}\r\n".encode()
+    return f"HTTP/1.1 {status} {_reason(status)}\r\n{''.join(lines)}Date: {_date(second)}\r\n".encode()
+
+
+@functools.lru_cache(maxsize=2)
+def _date(second: int) -> str:
+    return email.utils.formatdate(second, usegmt=True)
 
 
 def _reason(status: int) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import httptools
 
 from sidecar import errors
+from sidecar.wire import codec
 
-Outcome = bytes | errors.UpstreamError
-"""What becomes of a request: the body of an answer with status 2xx, or why there is none."""
+Outcome = codec.Reply | errors.UpstreamError
+"""What becomes of a request: an answer with status 2xx, or why there is none."""
 
 # Bytes in a row that are no body: a head, informational answers before it, chunk extensions, trailers.
 MOST_OVERHEAD = 64 * 1024
@@ -68,7 +69,8 @@ class AnswerReader:
         """The outcome of a complete answer, and whether the connection may be used again; ready for the next."""
         body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         is_good = 200 <= self._status < 300
-        outcome: Outcome = body if is_good else errors.UpstreamStatus(self._status, body, self._told)
+        refusal = None if is_good else errors.UpstreamStatus(self._status, body, self._told)
+        outcome = refusal or codec.Reply(body, self._headers)
         keep_alive = self._keep_alive
         self._reset()
         return outcome, keep_alive

@@ -14,6 +14,7 @@ import yarl
 
 from sidecar import calls, errors
 from sidecar.upstream import alarm, answers, connection, pool, requests
+from sidecar.wire import codec
 
 _NO_LIMIT = sys.maxsize
 
@@ -95,7 +96,7 @@ class HttpPredictor:
     ) -> Exchange:
         """Post a body to `target`, a path with its query. The exchange is for `cancel`.
 
-        `reply` is called once, after this has returned, from the event loop: with the body of an answer with status
+        `reply` is called once, after this has returned, from the event loop: with an answer of status
         2xx, `errors.UpstreamStatus` for any other, or another `errors.UpstreamError` if the predictor cannot be
         reached, breaks off, or takes more than `timeout` seconds. Raises `errors.BadRequest` for a target or headers
         that cannot be written.
@@ -115,8 +116,8 @@ class HttpPredictor:
         self._alarm.ring_by(exchange.deadline)
         return exchange
 
-    async def predict(self, target: str, headers: calls.Headers, body: calls.Pieces, timeout: float) -> bytes:
-        """`post` for those who wait: returns the answer's body, and raises what is none.
+    async def predict(self, target: str, headers: calls.Headers, body: calls.Pieces, timeout: float) -> codec.Reply:
+        """`post` for those who wait: returns the answer, and raises what is none.
 
         Cancelling it closes the connection.
         """

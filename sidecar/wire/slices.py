@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from sidecar.wire import rows as rows_
 from sidecar.wire import v1
 
 LARGE = 2 * 1024 * 1024
@@ -100,7 +101,7 @@ class Scan:
         if not first or (before and first.startswith(b"]")) or last.rstrip(_SPACE)[-1:] in (b"", b"["):
             return False
         try:
-            found = v1.ROWS.decode(text)
+            found = rows_.LIST.decode(text)
         except (msgspec.MsgspecError, RecursionError):
             return False
         self._depth = after

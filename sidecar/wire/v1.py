@@ -8,22 +8,21 @@ REST API (`signature_name` and friends, `inputs` / `outputs`).
 
 from __future__ import annotations
 
-import bisect
-import codecs
-import functools
 import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import msgspec
 
 from sidecar import errors
+from sidecar.core import model
+from sidecar.wire import codec, utf8
+from sidecar.wire import rows as rows_
 
-Rows = Sequence[msgspec.Raw]
+Rows = rows_.Rows
 
-ROWS = msgspec.json.Decoder(list[msgspec.Raw])
-_NO_ROW = msgspec.Raw()
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 # Members beside the list are compared byte for byte in the batch key and read one by one: keep them few.
@@ -41,15 +40,6 @@ _SPACE = b" \t\r\n"
 _WORTH_A_VIEW = 64 * 1024
 _AFTER_VALUE = frozenset(b"%c" % byte for byte in b" \t\r\n,}")
 
-# Up to this size a list is decoded first and counted then: 18 MB for a moment, if it is `1,1,1,…`.
-_MAX_UNCOUNTED = 512 * 1024
-
-# What is decoded at once to check it: as fast as the whole, and never a large string.
-_UTF8_STEP = 256 * 1024
-
-# Elements are counted by decoding; beyond this many commas the objects for them would cost too much memory.
-_MAX_COUNTED = 1_000_000
-
 _REQUEST_MEMBERS = ("instances", "inputs")
 _ANSWER_MEMBERS = ("predictions", "outputs")
 
@@ -64,10 +54,6 @@ class _Lists(msgspec.Struct):
 
 
 _LISTS = msgspec.json.Decoder(_Lists)
-
-
-class Columnar(Exception):  # an answer to "can this be batched?", not a failure
-    """`inputs` is an object of columns: valid, but there is no row to cut it by. Forward it unbatched."""
 
 
 @dataclass(slots=True)
@@ -85,13 +71,47 @@ class Payload:
     rows: Rows
     others: bytes
 
+    form: ClassVar[None] = None
 
-@dataclass(slots=True)
-class Answer:
-    """The predictor's answer to a batch: one byte range for each instance, and the name of their list."""
+    @property
+    def key(self) -> tuple[bytes, bytes]:
+        """Part of `codec.Payload`."""
+        return self.member, self.others
 
-    member: bytes
-    rows: Rows
+    @property
+    def row_count(self) -> int:
+        """Part of `codec.Payload`."""
+        return len(self.rows)
+
+    def row_sizes(self, start: int, stop: int) -> list[int]:
+        """Part of `codec.Payload`: as they were written."""
+        return [len(row) for row in self.rows[start:stop]]
+
+    def row_lengths(self, start: int, stop: int) -> list[int]:
+        """Elements of the instances `start` to `stop` (exclusive) that are JSON arrays; 1 for any other instance.
+
+        An array with more than a million commas that has more in it than plain numbers counts as one more than those.
+        """
+        return [rows_.length(bytes(row)) for row in self.rows[start:stop]]
+
+
+class Codec:
+    """Part of `codec.Codec`; there is one for all models, of which nothing is known."""
+
+    max_batch_size = sys.maxsize
+
+    def parse(self, body: bytes, max_rows: int, json_size: int | None = None) -> Payload:
+        """Part of `codec.Codec`."""
+        return parse_request(body, max_rows)
+
+    def merge(self, target: str, parts: Sequence[model.Part]) -> codec.Outgoing:
+        """Part of `codec.Codec`."""
+        pieces = merge([(request.payload, start, stop) for request, start, stop in parts])
+        return codec.Outgoing(target, (), pieces, _read)
+
+
+def _read(reply: codec.Reply) -> codec.Answer:
+    return parse_answer(reply.body)
 
 
 def parse_request(body: bytes, max_rows: int = sys.maxsize) -> Payload:
@@ -99,12 +119,12 @@ def parse_request(body: bytes, max_rows: int = sys.maxsize) -> Payload:
 
     Raises `errors.BadRequest` (with the place and the reason) for anything that is not one JSON object with a
     non-empty list `instances` or `inputs` and no duplicate member, `errors.PayloadTooLarge` for more than `max_rows`
-    instances (found before memory is spent on them), and `Columnar` for an `inputs` object.
+    instances (found before memory is spent on them), and `errors.Unbatchable` for an `inputs` object of columns.
     """
     if not body.isascii():
-        _check_utf8(body)
+        utf8.check(body)
     # A row takes at least two bytes, so most bodies are cleared by a glance.
-    decode = ROWS.decode if len(body) <= 2 * max_rows else _careful_decoder(body, max_rows)
+    decode = rows_.LIST.decode if len(body) <= 2 * max_rows else rows_.careful_decoder(body, max_rows)
     try:
         single = _single_member(body, ONLY_REQUEST_MEMBER, decode)
         if single is not None:
@@ -144,20 +164,7 @@ def merge(parts: Sequence[tuple[Payload, int, int]]) -> list[bytes | memoryview]
     return pieces
 
 
-def row_sizes(payload: Payload, start: int, stop: int) -> list[int]:
-    """Bytes of the instances `start` to `stop` (exclusive), as they were written."""
-    return [len(row) for row in payload.rows[start:stop]]
-
-
-def row_lengths(payload: Payload, start: int, stop: int) -> list[int]:
-    """Elements of the instances `start` to `stop` (exclusive) that are JSON arrays; 1 for any other instance.
-
-    An array with more than a million commas that has more in it than plain numbers counts as one more than those.
-    """
-    return [_length(bytes(row)) for row in payload.rows[start:stop]]
-
-
-def parse_answer(body: bytes) -> Answer:
+def parse_answer(body: bytes) -> codec.Answer:
     """Find the predictions in a predict response.
 
     Raises `errors.UpstreamBroken` for anything but a JSON object with a list `predictions` (or TensorFlow
@@ -166,12 +173,12 @@ def parse_answer(body: bytes) -> Answer:
     """
     try:
         if not body.isascii():
-            _check_utf8(body)
-        single = _single_member(body, _ONLY_ANSWER_MEMBER, ROWS.decode)
+            utf8.check(body)
+        single = _single_member(body, _ONLY_ANSWER_MEMBER, rows_.LIST.decode)
         if single is not None:
-            return Answer(single[0], single[2])
-        member, _, rows = _pick(_lists(body), _ANSWER_MEMBERS, ROWS.decode)
-        return Answer(member, rows)
+            return codec.Answer(single[0], single[2])
+        member, _, rows = _pick(_lists(body), _ANSWER_MEMBERS, rows_.LIST.decode)
+        return codec.Answer(member, rows)
     except RecursionError:
         raise errors.UpstreamBroken("the predictor's answer is nested too deeply") from None
     except errors.BadRequest as error:
@@ -198,64 +205,6 @@ def render_error(message: str) -> bytes:
 
 
 # --- scanning ---------------------------------------------------------------------------------------------------
-
-
-def _check_utf8(body: bytes) -> None:
-    # msgspec checks JSON syntax but not the UTF-8 inside strings it is told to skip.
-    view, at = memoryview(body), 0
-    while at < len(body):
-        try:
-            _, used = codecs.utf_8_decode(view[at : at + _UTF8_STEP], "strict", at + _UTF8_STEP >= len(body))
-        except UnicodeDecodeError as error:
-            raise errors.BadRequest(f"the body is not valid UTF-8 (byte {at + error.start})") from None
-        at += used
-
-
-def _careful_decoder(body: bytes, max_rows: int) -> Callable[[bytes | memoryview], Rows]:
-    """A decoder of lists for a body in which more than `max_rows` rows may be."""
-    return functools.partial(_decode_at_most if len(body) <= _MAX_UNCOUNTED else _decode_bounded, max_rows)
-
-
-def _decode_at_most(max_rows: int, text: bytes | memoryview) -> Rows:
-    rows = ROWS.decode(text)
-    if len(rows) > max_rows:
-        raise _too_many(max_rows)
-    return rows
-
-
-def _decode_bounded(max_rows: int, text: bytes | memoryview) -> Rows:
-    """Refuse a list of more than `max_rows` rows at the first row too many, before `1,1,1,…` becomes gigabytes."""
-    try:
-        rows = msgspec.structs.astuple(bounded_rows(max_rows).decode(text))
-    except msgspec.ValidationError as error:
-        if str(error).startswith("Expected `array` of at most length"):
-            raise _too_many(max_rows) from None
-        raise
-    return rows[: bisect.bisect_left(rows, True, key=_NO_ROW.__eq__)]
-
-
-@functools.lru_cache(maxsize=2)
-def bounded_rows(max_rows: int) -> msgspec.json.Decoder[msgspec.Struct]:
-    """A decoder of lists of at most so many rows; making it takes 5 microseconds for each, so make it beforehand.
-
-    msgspec checks the `max_length` of a list once that is complete, but an array-like struct has only so many fields.
-    """
-    fields = [(f"row{number}", msgspec.Raw, _NO_ROW) for number in range(max_rows)]
-    return msgspec.json.Decoder(msgspec.defstruct("Rows", fields, array_like=True, forbid_unknown_fields=True))
-
-
-def _too_many(max_rows: int) -> errors.PayloadTooLarge:
-    return errors.PayloadTooLarge(f"more than {max_rows} instances in one request")
-
-
-def _length(row: bytes) -> int:
-    if not row.startswith(b"["):
-        return 1
-    commas = row.count(b",")
-    if not commas:
-        return 0 if not row[1:-1].strip(_SPACE) else 1
-    is_flat = b'"' not in row and b"{" not in row and row.rfind(b"[") == 0
-    return commas + 1 if is_flat or commas > _MAX_COUNTED else len(ROWS.decode(row))
 
 
 def _single_member(
@@ -344,7 +293,7 @@ def _payload_of_members(body: bytes, decode: Callable[[bytes | memoryview], Rows
     if members[present[0]][1] == b"null":
         raise errors.NoInstances
     if present == ["inputs"] and members["inputs"][1].startswith(b"{"):
-        raise Columnar
+        raise errors.Unbatchable("columnar")
     others = b",".join(key + b":" + text for name, (key, text) in members.items() if name != present[0])
     member, text, rows = _pick(members, present, decode)
     return Payload(member, body, text, rows, others)

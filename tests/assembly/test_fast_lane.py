@@ -218,7 +218,7 @@ class TestOnUvloop(OnAnyLoop):
         bench = await sidecar_of(max_latency=0)
         client = await connect(bench)
         await client.send(request())
-        opened = bench.sidecar.predictor._pool._all
+        opened = bench.sidecar.upstreams.http._pool._all
         await until(lambda: opened)
         [batch] = bench.sidecar.core.in_flight
         bench.sidecar.driver.cancel(batch.parts[0].request)

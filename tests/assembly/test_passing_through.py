@@ -18,7 +18,7 @@ JSON = {"Content-Type": "application/json"}
     ("method", "path"),
     [
         ("GET", "/v1/models"), ("GET", PREDICT), ("PUT", PREDICT), ("POST", "/v1/models/m:explain"),
-        ("POST", PREDICT + "/"), ("POST", "/v2/models/m/infer"), ("DELETE", "/x?y=1"), ("PATCH", "/"),
+        ("POST", PREDICT + "/"), ("POST", "/v2/models/m/load"), ("DELETE", "/x?y=1"), ("PATCH", "/"),
     ],
 )  # fmt: skip
 async def test_other_methods_and_paths_are_not_batched(bench, method, path):

@@ -19,10 +19,10 @@ import uvloop
 from rich import console
 from rich.table import Table
 
-from sidecar import calls, config, driver, lifecycle, memory, metrics
+from sidecar import bounds, calls, config, driver, lifecycle, memory, metrics
 from sidecar.core import model, policies, scheduler
-from sidecar.http import connections, fastlane, heads, intake, predict, rendering
-from sidecar.wire import v1
+from sidecar.http import connections, fastlane, heads, intake, predict, rendering, routes
+from sidecar.wire import codec, v1
 from tests.bench import bodies, machine, processes, wrk
 
 _CONNECTIONS, _BATCH = 64, 32
@@ -68,7 +68,7 @@ class Predictor:
     def answer_all(self) -> None:
         while self.waiting:
             body, reply = self.waiting.pop()
-            reply(body.replace(b"instances", b"predictions", 1))
+            reply(codec.Reply(body.replace(b"instances", b"predictions", 1), {}))
 
 
 def null_microseconds(seconds: float) -> tuple[float, float]:
@@ -87,14 +87,15 @@ def null_microseconds(seconds: float) -> tuple[float, float]:
 async def own_microseconds() -> tuple[float, float]:
     """The sidecar's own code for one request of 37 B, in batches of 32, without sockets: up to the queue, and after."""
     chosen = config.load(["--max-batch-size", str(_BATCH), "--max-latency", "10", "--max-in-flight", "2"])
-    bounds, predictor = chosen.core_limits(), Predictor()
-    core = scheduler.Scheduler(bounds, policies.Window(bounds), time.monotonic, lambda: "0" * 36)
+    limits, predictor = bounds.core_limits(chosen), Predictor()
+    core = scheduler.Scheduler(limits, policies.Window(limits), time.monotonic, lambda: "0" * 36)
     counters = metrics.Metrics()
     lane = predict.PredictLane(
         chosen,
-        bounds,
+        limits,
         intake.Intake(chosen.max_body_bytes, chosen.max_queue_bytes, 60.0, lambda: core.admission.held),
-        driver.Driver(core, predictor, counters),
+        driver.Driver(core, counters),
+        routes.Routes(calls.Route(v1.Codec(), predictor), cast(Any, None)),
     )
     fast = fastlane.FastLane(chosen, lane, lifecycle.Lifecycle(), counters, time.monotonic, asyncio.Protocol)
     opened = [connections.Connection(fast) for _ in range(_BATCH)]
@@ -121,7 +122,8 @@ async def own_microseconds() -> tuple[float, float]:
 def steps() -> list[tuple[str, float]]:
     """Single steps, in microseconds."""
     chosen = config.load([])
-    lane = predict.PredictLane(chosen, chosen.core_limits(), cast(Any, None), cast(Any, None))
+    ways = routes.Routes(calls.Route(v1.Codec(), cast(Any, None)), cast(Any, None))
+    lane = predict.PredictLane(chosen, bounds.core_limits(chosen), cast(Any, None), cast(Any, None), ways)
     reader, body = heads.Reader(lane), bodies.exact(37)
     text, with_id = _HEAD % 37, (_HEAD % 37).replace(b"Content-Length", _ID)
     request, request_with_id = text + body, with_id + body

@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from sidecar import calls, config, errors, lifecycle, metrics
+from sidecar import bounds, calls, config, errors, lifecycle, metrics
 from sidecar.core import model
-from sidecar.http import connections, exchanges, heads, intake, predict
+from sidecar.http import connections, exchanges, heads, intake, predict, routes
+from sidecar.wire import v1
 
 PREDICT = b"/v1/models/m:predict"
 BODY = b'{"instances":[1]}'
+V1_ROUTE = calls.Route(v1.Codec(), None)  # type: ignore[arg-type] # nothing is sent
+V1_ROUTES = routes.Routes(V1_ROUTE, None)  # type: ignore[arg-type] # no v2 request comes
 # As asyncio and uvloop have them.
 _HIGH_WATER, _LOW_WATER = 64 * 1024, 16 * 1024
 
@@ -182,15 +185,16 @@ class Driver:
 class House:
     """A lane's connections and what they share, on a clock that stands still until `pass_time`."""
 
-    def __init__(self, **chosen: Any) -> None:
+    def __init__(self, ways: routes.Routes = V1_ROUTES, **chosen: Any) -> None:
         self.now = 1000.0
         self.settings = config.Settings(policy="window", **chosen)
         self.driver = Driver()
-        limits = (self.settings.max_body_bytes, self.settings.max_queue_bytes, self.settings.timeout)
-        self.bodies = intake.Intake(*limits, lambda: self.driver.held)
+        room = (self.settings.max_body_bytes, self.settings.max_queue_bytes, self.settings.timeout)
+        self.bodies = intake.Intake(*room, lambda: self.driver.held)
         self.life = lifecycle.Lifecycle()
         self.metrics = metrics.Metrics()
-        lane = predict.PredictLane(self.settings, self.settings.core_limits(), self.bodies, self.driver)  # type: ignore[arg-type]
+        limits = bounds.core_limits(self.settings)
+        lane = predict.PredictLane(self.settings, limits, self.bodies, self.driver, ways)  # type: ignore[arg-type]
         self.desk = exchanges.Desk(lane, self.life, self.metrics, lambda: self.now)
         self.reader = heads.Reader(lane)
         self.keep_alive, self.head_timeout = self.settings.keep_alive, self.settings.head_timeout

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar import calls, errors
-from tests.http.fast_lane import BODY, PREDICT, House, Transport, get, post, settle
+from tests.http.fast_lane import BODY, PREDICT, V1_ROUTE, House, Transport, get, post, settle
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ async def test_a_request_becomes_a_call_and_its_answer_one_write(house: House) -
     client.send(post(BODY, b"Authorization: me", b"X-Request-ID: 7", b"carpool-timeout-ms: 250"))
     [call] = house.driver.calls
     headers = (("Authorization", "me"), ("Content-Type", "application/json"))
-    assert call.tag == calls.Head(PREDICT.decode(), headers, 0.25, "7")
+    assert call.tag == calls.Head(V1_ROUTE, PREDICT.decode(), headers, 0.25, "7")
     assert (call.timeout, call.rows, call.size) == (0.25, 1, len(BODY))
     assert [bytes(row) for row in call.payload.rows] == [b"1"]
     assert call.key == call.tag.key(call.payload)

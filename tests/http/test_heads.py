@@ -6,12 +6,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sidecar import calls, config
+from sidecar import bounds, calls, config
 from sidecar.http import heads, predict
-from tests.http.fast_lane import PREDICT, post
+from tests.http.fast_lane import PREDICT, V1_ROUTE, V1_ROUTES, post
 
 SETTINGS = config.Settings(key_headers=("authorization", "content-type", "x-tenant"))
-READER = heads.Reader(predict.PredictLane(SETTINGS, SETTINGS.core_limits(), None, None))  # type: ignore[arg-type] # for heads alone
+LANE = predict.PredictLane(SETTINGS, bounds.core_limits(SETTINGS), None, None, V1_ROUTES)  # type: ignore[arg-type] # for heads alone
+READER = heads.Reader(LANE)
 
 NAMES = (
     "Host", "Content-Type", "Content-Length", "X-Request-ID", "traceparent", "tracestate", "Authorization", "X-Tenant",
@@ -99,7 +100,7 @@ def test_what_varies_from_request_to_request_is_recognised() -> None:
     _, shape = READER.read(known) or (None, None)
     assert shape is not None
     headers = (("Authorization", "me"), ("Content-Type", "application/json"))
-    told = calls.Head(PREDICT.decode(), headers, None, "another", "00-bcd")
+    told = calls.Head(V1_ROUTE, PREDICT.decode(), headers, None, "another", "00-bcd")
     assert shape.match(other, 0) == (len(other), 345, told)
 
 

@@ -44,7 +44,7 @@ class Seen:
         """Its instances and what is beside them; None if it is no predict request that could have been a batch."""
         try:
             return v1.parse_request(self.body or b"")
-        except (errors.CarpoolError, v1.Columnar):
+        except (errors.CarpoolError, errors.Unbatchable):
             return None
 
     @property

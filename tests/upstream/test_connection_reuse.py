@@ -43,7 +43,7 @@ async def test_a_request_sent_from_within_a_reply_uses_the_connection_just_freed
     done = asyncio.Event()
 
     def reply(outcome):
-        outcomes.append(outcome)
+        outcomes.append(outcome.body)
         if len(outcomes) == 4:
             done.set()
         else:
@@ -106,7 +106,7 @@ async def test_not_even_what_the_loop_has_not_seen_yet_is_taken_for_the_next_ans
     predictor.post(TARGET, (), (b"{}",), 5.0, outcome.set_result)
     second = await bare.accept()
     await bare.answer(second, http(b"second"))
-    assert await outcome == b"second"
+    assert (await outcome).body == b"second"
     await predictor.close()
     for each in (first, second, bare.listener):
         each.close()

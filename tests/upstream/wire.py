@@ -127,7 +127,7 @@ class Bare:
 
 async def ask(predictor, body=(b"{}",), timeout: float = 5.0) -> bytes:
     """Post a small body and wait for what comes back."""
-    return await predictor.predict(TARGET, (), body, timeout)
+    return (await predictor.predict(TARGET, (), body, timeout)).body
 
 
 async def turns(count: int = 10) -> None:

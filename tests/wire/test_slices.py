@@ -61,7 +61,7 @@ def scanned(body, sizes, max_rows=1000):
 def parsed(body):
     try:
         return v1.parse_request(body)
-    except (errors.CarpoolError, v1.Columnar):
+    except (errors.CarpoolError, errors.Unbatchable):
         return None
 
 

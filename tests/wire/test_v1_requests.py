@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 
 from sidecar import errors
-from sidecar.wire import v1
+from sidecar.wire import rows, utf8, v1
 
 # Texts that a decoder and encoder would not give back as they were.
 DELICATE = [
@@ -133,7 +133,7 @@ def test_a_misspelt_member_is_pointed_out():
 
 
 def test_columnar_inputs_are_not_batched():
-    with pytest.raises(v1.Columnar):
+    with pytest.raises(errors.Unbatchable, match="columnar"):
         v1.parse_request(b'{"inputs":{"a":[1,2]}}')
 
 
@@ -151,7 +151,7 @@ def test_too_many_rows_are_refused_before_memory_is_spent_on_them(prefix):
 @pytest.mark.parametrize("row", [b"1", b'"x"', b"[]", b"null"])
 def test_a_million_rows_too_many_cost_neither_memory_nor_time(prefix, row):
     body = prefix + b'"instances":[' + (row + b",") * 1_000_000 + b"1]}"
-    v1.bounded_rows(16_384)
+    rows.bounded_rows(16_384)
     tracemalloc.start()
     try:
         with pytest.raises(errors.PayloadTooLarge, match="more than 16384 instances"):
@@ -173,7 +173,7 @@ def test_checking_utf8_takes_no_memory_to_speak_of():
     body = b'{"instances":["' + "é".encode() + b"x" * 8_000_000 + b'"]}'
     tracemalloc.start()
     try:
-        v1._check_utf8(body)
+        utf8.check(body)
         assert tracemalloc.get_traced_memory()[1] < 2_000_000
     finally:
         tracemalloc.stop()
@@ -182,10 +182,10 @@ def test_checking_utf8_takes_no_memory_to_speak_of():
 @given(text=st.text(max_size=40), step=st.integers(1, 12))
 def test_utf8_is_checked_alike_wherever_the_slices_end(text, step):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(v1, "_UTF8_STEP", max(step, 4))  # a character has at most four bytes
-        v1._check_utf8(text.encode())
+        patch.setattr(utf8, "_STEP", max(step, 4))  # a character has at most four bytes
+        utf8.check(text.encode())
         with pytest.raises(errors.BadRequest, match=rf"\(byte {len(text.encode())}\)"):
-            v1._check_utf8(text.encode() + b"\xff")
+            utf8.check(text.encode() + b"\xff")
 
 
 def test_members_beside_the_list_must_be_small():
@@ -204,15 +204,15 @@ def test_members_beside_the_list_must_be_small():
 )  # fmt: skip
 def test_the_length_of_an_instance_is_that_of_its_array_or_one(row, length):
     payload = v1.parse_request(b'{"instances":[0,' + row + b",[1,2]]}")
-    assert v1.row_lengths(payload, 0, 3) == [1, length, 2]
-    assert v1.row_lengths(payload, 1, 2) == [length]
+    assert payload.row_lengths(0, 3) == [1, length, 2]
+    assert payload.row_lengths(1, 2) == [length]
 
 
 def test_counting_elements_costs_no_memory_for_each_of_them():
     payload = v1.parse_request(b'{"instances":[[' + b'"",' * 2_000_000 + b'""]]}')
     tracemalloc.start()
     try:
-        assert v1.row_lengths(payload, 0, 1) == [2_000_001]
+        assert payload.row_lengths(0, 1) == [2_000_001]
         assert tracemalloc.get_traced_memory()[1] < 3 * len(payload.text)
     finally:
         tracemalloc.stop()
@@ -221,8 +221,8 @@ def test_counting_elements_costs_no_memory_for_each_of_them():
 @pytest.mark.parametrize("text", DELICATE)
 def test_the_size_of_an_instance_is_that_of_its_text(text):
     payload = v1.parse_request(b'{"instances":[1, ' + text + b" ,22]}")
-    assert v1.row_sizes(payload, 0, 3) == [1, len(text), 2]
-    assert v1.row_sizes(payload, 2, 3) == [2]
+    assert payload.row_sizes(0, 3) == [1, len(text), 2]
+    assert payload.row_sizes(2, 3) == [2]
 
 
 JSON = st.recursive(
@@ -255,8 +255,8 @@ def test_any_valid_body_keeps_its_meaning_and_every_row_its_bytes(instances, oth
     again = v1.parse_request(merge_alone(payload))
     assert rows_of(again) == rows_of(payload)
     lengths = [len(instance) if isinstance(instance, list) else 1 for instance in instances]
-    assert v1.row_lengths(payload, 0, len(instances)) == lengths
-    assert sum(v1.row_sizes(payload, 0, len(instances))) <= len(payload.text)
+    assert payload.row_lengths(0, len(instances)) == lengths
+    assert sum(payload.row_sizes(0, len(instances))) <= len(payload.text)
     assert again.others == payload.others
 
 
@@ -264,7 +264,7 @@ def test_any_valid_body_keeps_its_meaning_and_every_row_its_bytes(instances, oth
 def test_any_bytes_give_a_payload_or_a_clear_refusal(body):
     try:
         payload = v1.parse_request(body)
-    except (errors.BadRequest, v1.Columnar):
+    except (errors.BadRequest, errors.Unbatchable):
         return
     assert payload.rows
 
@@ -276,7 +276,7 @@ def test_any_bytes_give_a_payload_or_a_clear_refusal(body):
 def test_whatever_is_accepted_is_json_that_an_ordinary_parser_reads_the_same(prefix, tail):
     try:
         payload = v1.parse_request(prefix + tail)
-    except (errors.BadRequest, v1.Columnar):
+    except (errors.BadRequest, errors.Unbatchable):
         return
     read = json.loads(prefix + tail, parse_constant=_refuse)
     assert len(read["instances"]) == len(payload.rows)

@@ -1,0 +1,238 @@
+"""One model's requests over gRPC: serialized ModelInferRequests become one, and its answer theirs.
+
+Tensors are joined and cut as bytes. Who sent lists of numbers shares batches with who sent raw tensors.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sidecar import errors
+from sidecar.core import model
+from sidecar.rpc import contents, fields, layouts
+from sidecar.wire import codec
+from sidecar.wire.v2 import models
+
+_SEQUENCE = frozenset(("sequence_id", "sequence_start", "sequence_end"))
+
+
+class Payload:
+    """One parsed request; `raw` are its inputs."""
+
+    # State: what the first of its answers had, if it is cut.
+    __slots__ = ("answered", "body", "form", "key", "raw", "row_count", "schema")
+
+    def __init__(self, body: bytes, read: layouts.Read, form: codec.Form) -> None:
+        self.body = body
+        self.schema = read.layout.schema
+        self.key = self.schema.key
+        self.row_count = read.layout.rows
+        self.raw = read.raw
+        self.form: codec.Form | None = form
+        self.answered: tuple[layouts.Column, ...] | None = None
+
+    def row_sizes(self, start: int, stop: int) -> Sequence[int]:
+        """Part of `codec.Payload`: bytes of all inputs."""
+        if not self.schema.has_bytes:
+            return [self.schema.row_size] * (stop - start)
+        inputs = zip(self.schema.columns, self.raw, strict=True)
+        sizes = [column.sizes(data, self.row_count)[start:stop] for column, data in inputs]
+        return [sum(row) for row in zip(*sizes, strict=True)]
+
+    def row_lengths(self, start: int, stop: int) -> Sequence[int]:
+        """Part of `codec.Payload`: elements of the input that has most of them."""
+        return [self.schema.longest] * (stop - start)
+
+    def cut(self, index: int, start: int, stop: int) -> bytes | memoryview:
+        """Rows of one input."""
+        if stop - start == self.row_count:
+            return self.raw[index]
+        return self.schema.columns[index].cut(self.raw[index], self.row_count, start, stop)
+
+
+class Verbatim:
+    """The rows of an answer to one whole request: the message itself."""
+
+    __slots__ = ("_rows", "body")
+
+    def __init__(self, body: bytes, rows: int) -> None:
+        self.body = body
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def __getitem__(self, which: slice) -> Verbatim:
+        return self
+
+
+class Rows:
+    """The rows of an answer that is shared: outputs with `rows` of them, of which this has `start` to `stop`."""
+
+    __slots__ = ("_outputs", "is_listed", "schema", "start", "stop")
+
+    def __init__(
+        self, schema: layouts.Schema, outputs: Sequence[_Output], is_listed: bool, start: int, stop: int
+    ) -> None:
+        self.schema = schema
+        self.is_listed = is_listed
+        self.start = start
+        self.stop = stop
+        self._outputs = outputs
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def __getitem__(self, which: slice) -> Rows:
+        start, stop, _ = which.indices(len(self))
+        return Rows(self.schema, self._outputs, self.is_listed, self.start + start, self.start + stop)
+
+    def cut(self, index: int) -> bytes | memoryview:
+        """These rows of one output."""
+        return self._outputs[index].cut(self.start, self.stop)
+
+
+class _Output:
+    """One output of a shared answer."""
+
+    __slots__ = ("_data", "_ends", "_size")
+
+    def __init__(self, column: layouts.Column, data: bytes | memoryview, rows: int) -> None:
+        self._data = data
+        self._size = column.size
+        self._ends = [] if column.size is not None else [0, *contents.row_ends(data, rows, column.elements)]
+
+    def cut(self, start: int, stop: int) -> bytes | memoryview:
+        if self._size is not None:
+            return self._data[start * self._size : stop * self._size]
+        return self._data[self._ends[start] : self._ends[stop]]
+
+
+class Form:
+    """One caller's id; `wants_lists` if its answer has lists of numbers although the predictor gave raw tensors."""
+
+    __slots__ = ("_id", "_wants_lists")
+
+    def __init__(self, identity: bytes, wants_lists: bool) -> None:
+        self._id = fields.start(fields.ID, len(identity)) + identity if identity else b""
+        self._wants_lists = wants_lists
+
+    def render(self, shares: Sequence[model.Piece]) -> codec.Content:
+        """Part of `codec.Form`: a ModelInferResponse."""
+        first = shares[0].predictions
+        if type(first) is Verbatim:
+            return codec.Content((), [first.body])
+        runs: list[Rows] = [share.predictions for share in shares]
+        schema, rows = first.schema, sum(map(len, runs))
+        columns = schema.columns
+        tensors = [[run.cut(index) for run in runs] for index in range(len(columns))]
+        if (first.is_listed or self._wants_lists) and contents.has_lists([column.datatype for column in columns]):
+            return codec.Content((), [_listed(schema, rows, tensors), self._id])
+        pieces = [schema.head(rows), self._id]
+        for data in tensors:
+            pieces.append(fields.start(fields.RAW_OUTPUT, sum(map(len, data))))
+            pieces += data
+        return codec.Content((), pieces)
+
+
+class Codec:
+    """Part of `codec.Codec`, for one model, of which `info` tells.
+
+    `on_uneven` is called when an answer shows that batches of this model cannot be shared out.
+    """
+
+    # State: info, replaced when it is asked for again; what the readers remember.
+    def __init__(self, info: models.ModelInfo, on_uneven: Callable[[], None]) -> None:
+        self.info = info
+        self._on_uneven = on_uneven
+        self._requests = layouts.Reader(layouts.REQUEST, _check_parameters)
+        self._answers = layouts.Reader(layouts.ANSWER)
+
+    @property
+    def max_batch_size(self) -> int:
+        """Part of `codec.Codec`."""
+        return self.info.most_rows
+
+    def parse(self, body: bytes, max_rows: int, json_size: int | None = None) -> Payload:
+        """Part of `codec.Codec`."""
+        return self.understand(body, scan(body), max_rows)
+
+    def understand(self, body: bytes, found: fields.Fields, max_rows: int) -> Payload:
+        """`parse` for a body that was scanned already."""
+        try:
+            read = self._requests.read(found)
+        except layouts.Unfit as error:
+            raise errors.Unbatchable(error.reason) from None
+        except contents.Misfit as error:
+            raise errors.BadRequest(str(error)) from None
+        if read.layout.rows > max_rows:
+            raise errors.PayloadTooLarge(f"the request has {read.layout.rows} rows; at most {max_rows} are allowed")
+        # Triton, which alone tells of a batch size, answers in raw form whatever it was asked in.
+        return Payload(body, read, Form(read.id, read.is_listed and self.info.max_batch_size is None))
+
+    def merge(self, target: str, parts: Sequence[model.Part]) -> codec.Outgoing:
+        """Part of `codec.Codec`."""
+        rows = sum([part.stop - part.start for part in parts])
+        first: Payload = parts[0].request.payload
+        if len(parts) == 1 and rows == first.row_count:
+            return codec.Outgoing(target, (), [first.body], functools.partial(_read_whole, rows))
+        pieces: list[bytes | memoryview] = [first.schema.head(rows)]
+        for index in range(len(first.raw)):
+            tensors = [part.request.payload.cut(index, part.start, part.stop) for part in parts]
+            pieces.append(fields.start(fields.RAW_INPUT, sum(map(len, tensors))))
+            pieces += tensors
+        cut = [part.request.payload for part in parts if part.stop - part.start < part.request.payload.row_count]
+        return codec.Outgoing(target, (), pieces, functools.partial(self._read, rows, cut))
+
+    def _read(self, rows: int, cut: Sequence[Payload], reply: codec.Reply) -> codec.Answer:
+        try:
+            read = self._answers.read(layouts.ANSWER.scan(reply.body))
+        except layouts.Unfit as error:
+            raise self._uneven(f"its outputs have no rows that could be shared out ({error.reason})") from None
+        except contents.Misfit as error:
+            raise errors.UpstreamBroken(f"the predictor's answer is broken: {error}") from None
+        schema = read.layout.schema
+        if read.layout.rows != rows:
+            raise self._uneven(f"{rows} rows were answered with {read.layout.rows}")
+        for payload in cut:
+            if payload.answered not in (None, schema.columns):
+                raise self._uneven("the parts of one request were answered with different outputs")
+            payload.answered = schema.columns
+        outputs = [_Output(*each, rows) for each in zip(schema.columns, read.raw, strict=True)]
+        return codec.Answer(b"", Rows(schema, outputs, read.is_listed, 0, rows))
+
+    def _uneven(self, message: str) -> errors.UpstreamBroken:
+        self._on_uneven()
+        return errors.UpstreamBroken(f"the predictor's answer cannot be shared out: {message}")
+
+
+def scan(body: bytes) -> fields.Fields:
+    """Take a request apart; raises `errors.BadRequest` and `errors.Unbatchable`."""
+    try:
+        return layouts.REQUEST.scan(body)
+    except layouts.Unfit as error:
+        raise errors.Unbatchable(error.reason) from None
+    except contents.Misfit as error:
+        raise errors.BadRequest(str(error)) from None
+
+
+def _read_whole(rows: int, reply: codec.Reply) -> codec.Answer:
+    return codec.Answer(b"", Verbatim(reply.body, rows))
+
+
+def _check_parameters(request: Any) -> None:
+    if any(name in request.parameters for name in _SEQUENCE):
+        raise layouts.Unfit("sequence")
+    if any(layouts.SHARED_MEMORY in output.parameters for output in request.outputs):
+        raise layouts.Unfit("shared_memory")
+
+
+def _listed(schema: layouts.Schema, rows: int, tensors: Sequence[Sequence[bytes | memoryview]]) -> bytes:
+    """A ModelInferResponse with lists of numbers."""
+    message = schema.message(rows)
+    for output, column, data in zip(message.outputs, schema.columns, tensors, strict=True):
+        output.contents.CopyFrom(contents.to_contents(b"".join(data), column.datatype))
+    listed: bytes = message.SerializeToString()
+    return listed

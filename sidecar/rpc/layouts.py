@@ -1,0 +1,250 @@
+"""What messages say of their tensors, understood once for all that say the same.
+
+Messages to one model, and its answers, mostly differ in their ids and raw tensors only. The rest of them is decoded
+when it is first seen; for the same bytes seen again that costs one look-up.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from google.protobuf import message as protobuf
+from tritonclient.grpc import service_pb2
+
+from sidecar.rpc import contents, fields
+
+# What is remembered: rests of messages up to this many bytes, and this many of each sort.
+_LONGEST = 4 * 1024
+_MOST = 128
+
+SHARED_MEMORY = "shared_memory_region"
+"""The parameter of tensors that are somewhere else."""
+
+_Known = TypeVar("_Known")
+
+
+class Unfit(Exception):
+    """A message whose tensors have no rows to share or cut; `reason` is one of `errors.UNBATCHABLE`."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Column(NamedTuple):
+    """One tensor's part in each row: so many elements, and so many bytes or None for BYTES."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    elements: int
+    size: int | None
+
+    def sizes(self, data: bytes | memoryview, rows: int) -> list[int]:
+        """Bytes of each row of such a tensor."""
+        if self.size is not None:
+            return [self.size] * rows
+        ends = [0, *contents.row_ends(data, rows, self.elements)]
+        return [end - start for start, end in itertools.pairwise(ends)]
+
+    def cut(self, data: bytes | memoryview, rows: int, start: int, stop: int) -> bytes | memoryview:
+        """Rows `start` to `stop` (exclusive) of such a tensor, which has `rows` of them."""
+        if stop - start == rows:
+            return data
+        if self.size is not None:
+            return data[start * self.size : stop * self.size]
+        ends = [0, *contents.row_ends(data, rows, self.elements)]
+        return data[ends[start] : ends[stop]]
+
+
+class Schema:
+    """All that a message says but its id, its raw tensors, and how many rows it has.
+
+    Two with equal `key`s say the same. `columns` are its tensors.
+    """
+
+    # State: the message, whose shapes get their rows when it is written; heads by rows.
+    def __init__(self, key: bytes, message: Any, tensors: Sequence[Any], columns: tuple[Column, ...]) -> None:
+        self.key = key
+        self.columns = columns
+        self.row_size = sum([column.size or 0 for column in columns])
+        self.has_bytes = any(column.size is None for column in columns)
+        self.longest = max([column.elements for column in columns], default=1)
+        self._message = message
+        self._tensors = tensors
+        self._heads: dict[int, bytes] = {}
+
+    def head(self, rows: int) -> bytes:
+        """The message for so many rows, without an id; the raw tensors are to follow."""
+        head = self._heads.get(rows)
+        if head is None:
+            head = self.message(rows).SerializeToString(deterministic=True)
+            _remember(self._heads, rows, head)
+        return head
+
+    def message(self, rows: int) -> Any:
+        """The same, not yet written: a copy."""
+        for tensor in self._tensors:
+            tensor.shape[0] = rows
+        copy = type(self._message)()
+        copy.CopyFrom(self._message)
+        return copy
+
+
+class Layout(NamedTuple):
+    """A schema, and the rows of one message: `sizes` are those its raw tensors must have, None for BYTES."""
+
+    schema: Schema
+    rows: int
+    sizes: tuple[int | None, ...]
+
+
+class Read(NamedTuple):
+    """A message that was read. `raw` are its tensors; `is_listed` if they had come as lists of numbers."""
+
+    layout: Layout
+    id: bytes
+    raw: Sequence[bytes | memoryview]
+    is_listed: bool
+
+
+class Kind(NamedTuple):
+    """A message with tensors: its class, the field they are in, and what one of them is called."""
+
+    message: Any
+    field: str
+    raw_tag: int
+    noun: str
+
+    def scan(self, body: bytes) -> fields.Fields:
+        """Take a message apart; raises `contents.Misfit` for what is none, and `Unfit` for unknown fields."""
+        try:
+            return fields.scan(body, self.raw_tag)
+        except fields.Unreadable:
+            self.decode(body)
+            raise Unfit("members") from None
+
+    def decode(self, body: bytes) -> Any:
+        """The message; raises `contents.Misfit`."""
+        try:
+            return self.message.FromString(body)
+        except protobuf.DecodeError:
+            raise contents.Misfit(f"this is not a valid {self.message.DESCRIPTOR.name}") from None
+
+
+REQUEST = Kind(service_pb2.ModelInferRequest, "inputs", fields.RAW_INPUT, "input")
+ANSWER = Kind(service_pb2.ModelInferResponse, "outputs", fields.RAW_OUTPUT, "output")
+
+
+class Reader:
+    """Reads messages of one kind. `check` is for what else can be wrong with one; it raises `Unfit`."""
+
+    # State: layouts by the rests of messages, schemas by their keys.
+    def __init__(self, kind: Kind, check: Callable[[Any], None] = lambda message: None) -> None:
+        self._kind = kind
+        self._check = check
+        self._layouts: dict[bytes, Layout] = {}
+        self._schemas: dict[bytes, Schema] = {}
+
+    def read(self, found: fields.Fields) -> Read:
+        """Understand a message; raises `contents.Misfit` for what contradicts itself, and `Unfit`."""
+        layout, raw, is_listed = self._layouts.get(found.rest), found.raw, False
+        if layout is None or len(raw) != len(layout.sizes):
+            layout, raw, is_listed = self._understand(found)
+        for data, size, column in zip(raw, layout.sizes, layout.schema.columns, strict=True):
+            if len(data) != size:  # as always with BYTES
+                with contents.naming(self._kind.noun, column.name):
+                    contents.check_raw(data, column.datatype, (layout.rows, *column.shape))
+        if not found.id.isascii():
+            _check_text(found.id)
+        return Read(layout, found.id, raw, is_listed)
+
+    def _understand(self, found: fields.Fields) -> tuple[Layout, list[bytes | memoryview], bool]:
+        message = self._kind.decode(found.rest)
+        if _has_unknown_fields(message):
+            raise Unfit("members")
+        self._check(message)
+        tensors, noun = getattr(message, self._kind.field), self._kind.noun
+        rows = _rows(tensors, noun)
+        if found.raw:
+            _check_raw_only(tensors, len(found.raw), noun)
+            layout = self._layout(message, tensors, rows)
+            if len(found.rest) <= _LONGEST:
+                _remember(self._layouts, found.rest, layout)
+            return layout, found.raw, False
+        raw: list[bytes | memoryview] = [_unlisted(tensor, noun) for tensor in tensors]
+        return self._layout(message, tensors, rows), raw, True
+
+    def _layout(self, message: Any, tensors: Any, rows: int) -> Layout:
+        columns = tuple([_column(tensor) for tensor in tensors])
+        for tensor in tensors:
+            tensor.shape[0] = 0
+        key = message.SerializeToString(deterministic=True)
+        schema = self._schemas.get(key)
+        if schema is None:
+            schema = Schema(key, message, tensors, columns)
+            _remember(self._schemas, key, schema)
+        return Layout(schema, rows, tuple([None if each.size is None else rows * each.size for each in columns]))
+
+
+def _rows(tensors: Any, noun: str) -> int:
+    """Rows that all tensors have; raises `Unfit` and, for shapes that cannot be, `contents.Misfit`."""
+    rows = set()
+    for tensor in tensors:
+        if SHARED_MEMORY in tensor.parameters:
+            raise Unfit("shared_memory")
+        if tensor.datatype not in contents.DATATYPES:
+            raise Unfit("datatype")
+        if min(tensor.shape, default=0) < 0:
+            shape = list(tensor.shape)
+            raise contents.Misfit(f"{noun} {tensor.name[:200]!r}: the shape {shape} has a negative dimension")
+        rows.add(tensor.shape[0] if tensor.shape else 0)
+    if len(rows) != 1 or 0 in rows:
+        raise Unfit("shape")
+    return int(rows.pop())
+
+
+def _column(tensor: Any) -> Column:
+    shape = tuple(tensor.shape)[1:]
+    elements, size = math.prod(shape), contents.DATATYPES[tensor.datatype].size
+    return Column(tensor.name, tensor.datatype, shape, elements, None if size is None else elements * size)
+
+
+def _check_raw_only(tensors: Any, count: int, noun: str) -> None:
+    if len(tensors) != count:
+        raise contents.Misfit(f"{len(tensors)} {noun}s need {len(tensors)} raw contents; got {count}")
+    for tensor in tensors:
+        if tensor.contents.ListFields():
+            name = tensor.name[:200]
+            raise contents.Misfit(f"{noun} {name!r}: there must be no typed contents where there are raw contents")
+        tensor.ClearField("contents")
+
+
+def _unlisted(tensor: Any, noun: str) -> bytes:
+    with contents.naming(noun, tensor.name):
+        raw = contents.to_raw(tensor.contents, tensor.datatype, tensor.shape)
+    tensor.ClearField("contents")
+    return raw
+
+
+def _has_unknown_fields(message: Any) -> bool:
+    known = type(message)()
+    known.CopyFrom(message)
+    known.DiscardUnknownFields()
+    return bool(known.ByteSize() != message.ByteSize())
+
+
+def _check_text(text: bytes) -> None:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        raise contents.Misfit("the id is not valid UTF-8") from None
+
+
+def _remember(known: dict[Any, _Known], key: Any, value: _Known) -> None:
+    if len(known) >= _MOST:
+        known.clear()
+    known[key] = value

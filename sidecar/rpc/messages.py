@@ -1,0 +1,56 @@
+"""v2's messages for those who have tensors rather than a gRPC caller: v1 requests on a predictor that speaks gRPC."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from google.protobuf import message as protobuf
+from tritonclient.grpc import service_pb2
+
+from sidecar import errors
+from sidecar.rpc import contents
+from sidecar.wire import codec
+from sidecar.wire.v2 import models
+
+SERVICE = "/inference.GRPCInferenceService/"
+MODEL_INFER = SERVICE + "ModelInfer"
+
+
+def write_request(name: models.ModelName, tensors: Sequence[models.Tensor]) -> tuple[str, codec.Headers, codec.Pieces]:
+    """Method path, metadata and message of a call of `ModelInfer` with these inputs."""
+    request = service_pb2.ModelInferRequest(model_name=name.name, model_version=name.version)
+    for tensor in tensors:
+        request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+    request.raw_input_contents.extend([bytes(tensor.data) for tensor in tensors])
+    return MODEL_INFER, (), [request.SerializeToString()]
+
+
+def read_answer(reply: codec.Reply) -> list[models.Tensor]:
+    """The outputs of a ModelInferResponse; raises `errors.UpstreamBroken` if they are not what they say they are."""
+    try:
+        response = service_pb2.ModelInferResponse.FromString(reply.body)
+    except protobuf.DecodeError:
+        raise errors.UpstreamBroken("the predictor's answer is not a ModelInferResponse") from None
+    return tensors_of(response.outputs, list(response.raw_output_contents))
+
+
+def tensors_of(outputs: Sequence[Any], raw: Sequence[bytes | memoryview]) -> list[models.Tensor]:
+    """Outputs with their raw contents, or those in them; raises `errors.UpstreamBroken`."""
+    if raw and len(raw) != len(outputs):
+        raise errors.UpstreamBroken(f"the predictor answered {len(outputs)} outputs with {len(raw)} raw contents")
+    return [_tensor(output, raw[index] if raw else None) for index, output in enumerate(outputs)]
+
+
+def _tensor(output: Any, data: bytes | memoryview | None) -> models.Tensor:
+    shape, datatype = tuple(output.shape), output.datatype
+    if datatype not in contents.DATATYPES or min(shape, default=0) < 0:
+        raise errors.UpstreamBroken(f"the predictor's output {output.name!r} is {datatype} of shape {list(shape)}")
+    try:
+        if data is None:
+            data = contents.to_raw(output.contents, datatype, shape)
+        else:
+            contents.check_raw(data, datatype, shape)
+    except contents.Misfit as error:
+        raise errors.UpstreamBroken(f"the predictor's output {output.name!r}: {error}") from None
+    return models.Tensor(output.name, datatype, shape, data)

@@ -1,0 +1,47 @@
+"""The gRPC port, put together: a server, the door that takes its calls, and the way through for those not batched."""
+
+from __future__ import annotations
+
+from sidecar import config, driver, lifecycle, metrics
+from sidecar.core import limits
+from sidecar.http2 import limits as http2_limits
+from sidecar.http2 import server
+from sidecar.rpc import door, parts, predictor, relay
+
+
+class GrpcPort:
+    """Listens from `listen()` to `close()`. `models` is None when batching is off."""
+
+    def __init__(
+        self,
+        chosen: config.Settings,
+        bounds: limits.Limits,
+        models: parts.Models | None,
+        upstream: predictor.GrpcPredictor,
+        calls_driver: driver.Driver,
+        life: lifecycle.Lifecycle,
+        counters: metrics.Metrics,
+        bodies: parts.Room,
+    ) -> None:
+        self._relay = relay.Relay(upstream.channel)
+        self._door = door.Door(
+            models, self._relay, calls_driver, life, counters, bodies, lambda: bounds.max_queue_instances,
+            chosen.key_headers,
+        )  # fmt: skip
+        self._server = server.Server(
+            self._door, http2_limits.Limits(keep_alive=chosen.keep_alive, handshake=chosen.head_timeout)
+        )
+
+    async def listen(self, host: str, port: int, backlog: int) -> None:
+        """Accept connections; raises `OSError` if the port is taken."""
+        await self._server.listen(host, port, backlog)
+
+    def goaway(self) -> None:
+        """Tell clients to open new connections, which other pods may get."""
+        self._server.goaway()
+
+    async def close(self, patience: float) -> None:
+        """Accept nothing more; calls have `patience` seconds to end."""
+        await self._server.close(patience)
+        await self._relay.close()
+        self._door.close()

@@ -1,0 +1,133 @@
+"""Calls passed through to the predictor, with messages as bytes: what all of them have in common."""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import grpc.aio
+
+from sidecar import errors
+from sidecar.http2 import streams
+from sidecar.rpc import arrivals, metadata, replies, statuses
+
+log = logging.getLogger(__name__)
+
+
+class Relay:
+    """Passes calls through over a channel."""
+
+    # State: the calls under way.
+    def __init__(self, channel: Any) -> None:
+        self._channel = channel
+        self._out: set[asyncio.Task[None]] = set()
+
+    def start(self, passage: Passage, path: str, sent: metadata.Metadata, timeout: float | None) -> None:
+        """Call the predictor's method for `passage`; `timeout` is in seconds."""
+        call = passage.begin(self._channel, path, sent, timeout)
+        task = asyncio.get_running_loop().create_task(passage.run(call), name="pass a call through")
+        passage.task = task
+        self._out.add(task)
+        task.add_done_callback(self._out.discard)
+        task.add_done_callback(lambda _: passage.over(call))
+
+    async def close(self) -> None:
+        """Break off all calls that are under way."""
+        for task in self._out:
+            task.cancel()
+        await asyncio.gather(*self._out, return_exceptions=True)
+
+
+class Passage(abc.ABC):
+    """One call that is passed through.
+
+    `ended` is called once with its status code, or None if the caller left.
+    """
+
+    # State: the task that passes it on; whether the answer has begun; `ended` until it was called.
+    def __init__(
+        self,
+        stream: streams.Stream,
+        content_type: bytes,
+        arrival: arrivals.Arrival,
+        ended: Callable[[int | None], None],
+    ) -> None:
+        self._stream = stream
+        self._content_type = content_type
+        self._arrival = arrival
+        self._ended: Callable[[int | None], None] | None = ended
+        self._has_begun = False
+        self.task: asyncio.Task[None] | None = None
+
+    @abc.abstractmethod
+    def begin(self, channel: Any, path: str, sent: metadata.Metadata, timeout: float | None) -> Any:
+        """The call of grpc.aio."""
+
+    @abc.abstractmethod
+    async def exchange(self, call: Any) -> None:
+        """Pass everything on until the predictor has told its status; may raise `grpc.aio.AioRpcError` with that."""
+
+    async def run(self, call: Any) -> None:
+        """Pass everything on until the predictor has told its status, or the caller left."""
+        try:
+            await self.exchange(call)
+        except grpc.aio.AioRpcError as error:
+            first = error.initial_metadata()
+            if first:
+                self._start(first)
+            self._tell(error.code(), error.details(), error.trailing_metadata())
+        except Exception:
+            log.exception("a call could not be passed through for a reason that is a bug")
+            self._refuse(errors.CarpoolError())
+
+    def over(self, call: Any) -> None:
+        """`run` has ended, or was cancelled before it began: because the caller left, or the sidecar closes."""
+        call.cancel()
+        self._refuse(errors.Draining())
+
+    def cancelled(self) -> None:
+        """Part of `streams.Handler`."""
+        self._finish(None)
+        self._stop()
+
+    @property
+    def _is_over(self) -> bool:
+        return self._ended is None
+
+    def _start(self, first: Any) -> None:
+        """Begin the answer, if it has not begun, with the predictor's initial metadata."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._stream.start(replies.head(self._content_type) + metadata.write(first or ()))
+
+    def _tell(self, code: Any, details: str | None, last: Any) -> None:
+        """End the answer with the predictor's status."""
+        number = code.value[0]
+        self._end(number, metadata.status(number, details or "") + metadata.write(last or ()))
+
+    def _break_off(self, error: errors.CarpoolError) -> None:
+        self._refuse(error)
+        self._stop()
+
+    def _refuse(self, error: errors.CarpoolError) -> None:
+        """Our own failure: its status is the call's."""
+        code = statuses.code(error)
+        self._end(code, metadata.status(code, statuses.details(error)))
+
+    def _end(self, code: int, trailers: streams.Headers) -> None:
+        if not self._is_over:
+            self._stream.finish(trailers if self._has_begun else replies.head(self._content_type) + trailers)
+            self._finish(code)
+
+    def _finish(self, code: int | None) -> None:
+        ended, self._ended = self._ended, None
+        if ended is not None:
+            self._arrival.release_all()
+            ended(code)
+
+    def _stop(self) -> None:
+        if self.task is not None:
+            self.task.cancel()

@@ -1,0 +1,115 @@
+"""Calls of any kind passed through: messages in both directions at once, no faster than either side reads."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+from collections.abc import Callable
+from typing import Any
+
+import grpc.aio
+
+from sidecar import errors
+from sidecar.http2 import streams
+from sidecar.rpc import arrivals, framing, metadata, relay
+
+
+class Streaming(relay.Passage):
+    """Part of `streams.Handler`."""
+
+    # State: messages not yet sent on, and bytes that the caller may not send again yet; whether the caller has sent
+    # all; events for the two directions.
+    def __init__(
+        self,
+        stream: streams.Stream,
+        content_type: bytes,
+        arrival: arrivals.Arrival,
+        ended: Callable[[int | None], None],
+    ) -> None:
+        super().__init__(stream, content_type, arrival, ended)
+        self._messages: collections.deque[bytes] = collections.deque()
+        self._ungranted = 0
+        self._is_complete = False
+        self._news = asyncio.Event()
+        self._is_writable = asyncio.Event()
+
+    # --- from the caller ---------------------------------------------------------------------------------------
+
+    def data(self, data: bytes) -> None:
+        """Part of `streams.Handler`."""
+        if self._is_over:
+            return
+        try:
+            messages = self._arrival.feed(data)
+        except errors.CarpoolError as error:
+            self._break_off(error)
+            return
+        self._ungranted += len(data)
+        self._messages.extend(messages)
+        if self._messages:
+            self._news.set()
+        else:
+            self._grant()
+
+    def end(self) -> None:
+        """Part of `streams.Handler`."""
+        try:
+            self._arrival.end()
+        except errors.CarpoolError as error:
+            self._break_off(error)
+        self._is_complete = True
+        self._news.set()
+
+    def writable(self) -> None:
+        """Part of `streams.Handler`."""
+        self._is_writable.set()
+
+    def _grant(self) -> None:
+        granted, self._ungranted = self._ungranted, 0
+        if granted:
+            self._stream.consumed(granted)
+
+    # --- to the predictor and back -----------------------------------------------------------------------------
+
+    def begin(self, channel: Any, path: str, sent: metadata.Metadata, timeout: float | None) -> Any:
+        """Part of `relay.Passage`."""
+        return channel.stream_stream(path)(metadata=sent, timeout=timeout)
+
+    async def exchange(self, call: Any) -> None:
+        """Part of `relay.Passage`."""
+        sending = asyncio.create_task(self._send(call), name="pass a caller's messages on")
+        try:
+            await self._receive(call)
+        finally:
+            sending.cancel()
+            await asyncio.wait([sending])
+
+    async def _send(self, call: Any) -> None:
+        try:
+            while True:
+                while self._messages:
+                    message = self._messages.popleft()
+                    await call.write(message)
+                    self._arrival.release(len(message))
+                self._grant()
+                if self._is_complete:
+                    await call.done_writing()
+                    return
+                self._news.clear()
+                await self._news.wait()
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            return  # the call is over: `_receive` learns why
+
+    async def _receive(self, call: Any) -> None:
+        first = await call.initial_metadata()
+        if not call.done():
+            self._start(first)
+        while (message := await call.read()) is not grpc.aio.EOF:
+            self._start(first)
+            self._stream.send(framing.frame((message,)))
+            while self._stream.is_blocked:
+                self._is_writable.clear()
+                await self._is_writable.wait()
+        if first:
+            self._start(first)
+        self._tell(await call.code(), await call.details(), await call.trailing_metadata())

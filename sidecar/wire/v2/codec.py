@@ -1,0 +1,40 @@
+"""The v2 protocol over HTTP as the core's batches need it: JSON, and Triton's binary tensor data extension.
+
+Sources: Open Inference Protocol, "Inference", and Triton's `extension_binary_data.md`. One object for each model.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+from sidecar.core import model
+from sidecar.wire import codec
+from sidecar.wire.v2 import answers, binary, merging, models, requests
+
+
+class Codec:
+    """One model's requests. `info` is what its predictor tells of it and may be replaced at any time."""
+
+    def __init__(self, info: models.ModelInfo, on_uneven: Callable[[], None]) -> None:
+        """`on_uneven` is told of outputs whose first dimension is not the batch's: the model cannot be batched."""
+        self.info = info
+        self._requests = requests.Reader()
+        self._answers = answers.Reader(on_uneven)
+        self.parse = self._requests.parse
+
+    @property
+    def max_batch_size(self) -> int:
+        """Rows that the model takes in one call."""
+        return self.info.most_rows
+
+    def merge(self, target: str, parts: Sequence[model.Part]) -> codec.Outgoing:
+        """As `codec.Codec.merge`."""
+        if len(parts) == 1:
+            request, start, stop = parts[0]
+            payload: requests.Payload = request.payload
+            if stop - start == payload.row_count:
+                read = functools.partial(answers.read_verbatim, payload.row_count)
+                return codec.Outgoing(target, binary.headers(payload.json_size), (payload.body,), read)
+        call = merging.merge(parts)
+        return codec.Outgoing(target, call.headers, call.body, functools.partial(self._answers.read, call.slots))

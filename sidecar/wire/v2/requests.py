@@ -1,0 +1,172 @@
+"""One caller's request: its tensors' data where they lie in the body, checked against their shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from sidecar import errors
+from sidecar.core import model
+from sidecar.wire import codec
+from sidecar.wire.v2 import conversion, datatypes, layouts, splitting, texts
+
+Data = splitting.Data
+
+
+class Result(Protocol):
+    """What one batch came to, or a run of its rows."""
+
+    def render(self, form: Form, shares: Sequence[model.Piece]) -> codec.Content:
+        """One caller's answer, of shares of which the first is of this result."""
+        ...
+
+
+class Form:
+    """How one caller wants its answer: with its `ident`, as written or None, and by its request's `layout`."""
+
+    __slots__ = ("ident", "layout")
+
+    def __init__(self, layout: layouts.Layout, ident: bytes | None) -> None:
+        self.layout = layout
+        self.ident = ident
+
+    def render(self, shares: Sequence[model.Piece]) -> codec.Content:
+        """Raises `errors.UpstreamBroken` if shares of several batches do not make one tensor."""
+        result: Result = shares[0].predictions
+        return result.render(self, shares)
+
+
+class Payload:
+    """A parsed request. `data` are the inputs': JSON lists with their brackets, or binary."""
+
+    # Constant but for _cut: the rows of inputs in JSON, or the ends of those in binary, once somebody needed them.
+    __slots__ = ("_cut", "body", "data", "form", "json_size", "key", "layout", "row_count")
+
+    def __init__(
+        self, layout: layouts.Layout, body: bytes, json_size: int | None, data: Sequence[Data], ident: bytes | None
+    ) -> None:
+        self.layout = layout
+        self.key = layout.kind.key
+        self.row_count = layout.rows
+        self.body = body
+        self.json_size = json_size
+        self.data = data
+        self.form = Form(layout, ident)
+        self._cut: Cut | None = None
+
+    def row_sizes(self, start: int, stop: int) -> Sequence[int]:
+        """Bytes of the rows `start` to `stop` (exclusive); those of the whole request are shared out evenly."""
+        size, left = divmod(len(self.body), self.layout.rows)
+        return [size + 1 if row < left else size for row in range(start, stop)]
+
+    def row_lengths(self, start: int, stop: int) -> Sequence[int]:
+        """Elements of each of those rows, of all inputs together."""
+        return [self.layout.row_elements] * (stop - start)
+
+    def json_rows(self, number: int, start: int, stop: int) -> bytes:
+        """Rows of an input in JSON as elements of a flat list."""
+        width = self.layout.inputs[number].width
+        if not width:
+            return b""
+        rows = self.cut.rows.get(number)
+        if rows is None:
+            rows = self.cut.rows[number] = texts.rows(self.data[number], self.row_count, width)
+        return b",".join(rows[start:stop])
+
+    def binary_rows(self, number: int, start: int, stop: int) -> Data:
+        """Rows of any input in binary; raises `errors.NotMergeable` if it is in JSON and has no equal there."""
+        what = self.layout.inputs[number]
+        data = self.data[number]
+        is_whole = stop - start == self.row_count
+        if what.size is None:
+            text = data if is_whole else b"[%b]" % self.json_rows(number, start, stop)
+            return conversion.to_binary(what.name, what.datatype, text)
+        if is_whole:
+            return data
+        if what.datatype != datatypes.BYTES:
+            width = what.width * datatypes.SIZES[what.datatype]
+            return data[start * width : stop * width]
+        ends = self.cut.ends.get(number)
+        if ends is None:
+            ends = self.cut.ends[number] = row_ends(data, self.row_count, what.width) or ()
+        return data[ends[start] : ends[stop]]
+
+    @property
+    def cut(self) -> Cut:
+        """What was found out for cutting it."""
+        if self._cut is None:
+            self._cut = Cut({}, {})
+        return self._cut
+
+
+class Cut(NamedTuple):
+    """By an input's number: its rows in JSON, or where its rows of BYTES end."""
+
+    rows: dict[int, list[bytes]]
+    ends: dict[int, Sequence[int]]
+
+
+def row_ends(data: Data, rows: int, width: int) -> Sequence[int] | None:
+    """Where each of so many rows of BYTES ends, after a 0; None if there are not exactly as many elements."""
+    if not width:
+        return None if data else [0] * (rows + 1)
+    return datatypes.string_ends(data, rows * width, width)
+
+
+class Reader:
+    """Parses requests, of one model or of several alike."""
+
+    def __init__(self) -> None:
+        self._cache: splitting.Cache[layouts.Layout] = splitting.Cache("inputs", layouts.learn)
+
+    def parse(self, body: bytes, max_rows: int, json_size: int | None = None) -> Payload:
+        """As `codec.Codec.parse`."""
+        stop = len(body) if json_size is None else json_size
+        if not 0 <= stop <= len(body):
+            raise errors.BadRequest(f"Inference-Header-Content-Length is {stop}, the body has {len(body)} bytes")
+        if json_size == 0:
+            raise errors.Unbatchable("members")  # no JSON at all: Triton's raw binary request
+        layout, ident, data = self._cache.split(body, stop)
+        if layout.rows > max_rows:
+            raise errors.PayloadTooLarge(f"more than {max_rows} rows in one request")
+        if layout.binary_size is not None or stop != len(body):
+            data = _all_data(layout, body, json_size, data)
+        else:
+            for number, text in enumerate(data):
+                if texts.count(text) != layout.inputs[number].elements:
+                    raise _unfilled(layout.inputs[number], text)
+        return Payload(layout, body, json_size, data, layout.ident if ident is None else ident)
+
+
+def _unfilled(what: layouts.Input, text: Data) -> errors.BadRequest:
+    told = f"shape {list(what.shape)} has {what.elements} elements, 'data' has {texts.count(text)}"
+    return errors.BadRequest(f"input {what.name!r}: {told}")
+
+
+def _all_data(layout: layouts.Layout, body: bytes, json_size: int | None, in_json: Sequence[Data]) -> list[Data]:
+    """The data of a request with something in it that is not JSON."""
+    at = len(body) if json_size is None else json_size
+    expected = layout.binary_size or 0
+    if json_size is None:
+        raise errors.BadRequest("binary data need the header Inference-Header-Content-Length")
+    if at + expected != len(body):
+        told = (
+            f"the body has {len(body) - at} bytes after {at} bytes of JSON, the inputs' binary_data_size is {expected}"
+        )
+        raise errors.BadRequest(told)
+    found: list[Data] = []
+    lists = iter(in_json)
+    view = memoryview(body)
+    for what in layout.inputs:
+        if what.size is None:
+            found.append(next(lists))
+            if texts.count(found[-1]) != what.elements:
+                raise _unfilled(what, found[-1])
+            continue
+        data = view[at : at + what.size]
+        at += what.size
+        if what.datatype == datatypes.BYTES and row_ends(data, layout.rows, what.width) is None:
+            told = f"{what.size} bytes are not the {what.elements} strings of shape {list(what.shape)}"
+            raise errors.BadRequest(f"input {what.name!r}: {told}")
+        found.append(data)
+    return found

@@ -1,0 +1,240 @@
+"""Bodies of tensors in JSON, taken apart: the tensors' `data`, and all the rest.
+
+A JSON value can stand in the place of any other, so a body with its data taken out tells all about the body but the
+data. Clients send the same rest over and over; what was found out about it once is kept, and of a body like one that
+was seen before only the data are looked at. A caller's `id` differs from request to request, so where it is the first
+member or the last it is taken out too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from sidecar import errors
+from sidecar.wire.v2 import texts
+
+PLACEHOLDER = b"0"
+"""What stands in the rest for a tensor's data, which are a list."""
+
+_MAX_REST = 64 * 1024  # it is read one by one, and kept
+_MAX_KEPT = 256  # rests, mostly of less than 1 KiB
+_MAX_KEPT_BYTES = 1024 * 1024  # what is known of them takes about three times as much again
+# As most clients write it, and as it may be written.
+_PLAIN_ID = re.compile(rb'\{"id": ?("[ !#-\[\]-~]*"),')
+_ID = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*"id"[ \t\r\n]*:[ \t\r\n]*("[ !#-\[\]-~]*")[ \t\r\n]*,')
+_LAST_ID = re.compile(rb',[ \t\r\n]*"id"[ \t\r\n]*:[ \t\r\n]*("[ !#-\[\]-~]*")[ \t\r\n]*\}[ \t\r\n]*\Z')
+_LONGEST_LAST_ID = 256
+_BRACE = re.compile(rb"[ \t\r\n]*\{")
+_DATA = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*')
+_NOT_FINITE = re.compile(rb"(?<=[\[, \t\r\n])-?(?:NaN|Inf(?:inity)?)(?=[\], \t\r\n])")
+_WORTH_A_VIEW = 64 * 1024  # from here on a view costs less than a copy
+
+Data = bytes | memoryview
+Member = dict[str, msgspec.Raw]
+
+
+class Kept(Protocol):
+    """What is known of a rest: its `pieces` stand before, between and after the data."""
+
+    @property
+    def pieces(self) -> tuple[bytes, ...]: ...
+
+
+T = TypeVar("T", bound=Kept)
+
+
+class Rest(NamedTuple):
+    """A body without its data: its members, with `PLACEHOLDER` for each tensor's data.
+
+    `members` are without the tensors; an `id` is only among them if it is neither first nor last, or no simple string.
+    """
+
+    members: Member
+    tensors: list[Member]
+    pieces: tuple[bytes, ...]
+
+
+class Cache(Generic[T]):
+    """Takes bodies apart and remembers what `learn` made of their rests."""
+
+    # State: _known by what stands before the first data, _count and _bytes of all in it.
+    def __init__(self, member: str, learn: Callable[[Rest], T]) -> None:
+        self._member = member
+        self._learn = learn
+        self._decoder = msgspec.json.Decoder(
+            msgspec.defstruct("Body", [(member, list[Member])])  # one pass, and no objects but for tensors
+        )
+        self._known: dict[bytes, list[T]] = {}
+        self._count = self._bytes = 0
+
+    def split(self, body: bytes, stop: int) -> tuple[T, bytes | None, list[Data]]:
+        """What is known of the rest, the id taken out (as written, None if none was), and the data: valid JSON lists.
+
+        Only the body's first `stop` bytes are JSON. Raises `errors.BadRequest` for what is no JSON object with a list
+        of objects of the member's name, or has a member twice, and `errors.Unbatchable`.
+        """
+        found = _PLAIN_ID.match(body, 0, stop)
+        if found is not None:
+            ident, start = found[1], found.end()
+        elif body.startswith(b"{"):
+            ident, start = None, 1
+        else:
+            return self._study(body if stop == len(body) else body[:stop])
+        known = self._recall(body, start, stop)
+        if known is not None:
+            return known[0], ident, known[1]
+        return self._study(body if stop == len(body) else body[:stop])
+
+    def _recall(self, body: bytes, start: int, stop: int) -> tuple[T, list[Data]] | None:
+        before = body.find(b'"data":', start, stop)
+        for kept in self._known.get(body[start : before if before >= 0 else stop], ()):
+            pieces = kept.pieces
+            if len(pieces) != 2 or stop - start > _WORTH_A_VIEW:
+                data = _fit(pieces, body, start, stop)
+                if data is not None:
+                    return kept, data
+            elif body.startswith(pieces[0], start) and body.endswith(pieces[1], start, stop):  # as most are
+                text = body[start + len(pieces[0]) : stop - len(pieces[1])]
+                if texts.is_list(text):
+                    return kept, [text]
+        return None
+
+    def _study(self, text: bytes) -> tuple[T, bytes | None, list[Data]]:
+        """The same for a text that is written in another way, or is new."""
+        found, ident, start = _ID.match(text), None, 1
+        if found:
+            ident, start = found[1], found.end()
+        elif last := _LAST_ID.search(text, max(0, len(text) - _LONGEST_LAST_ID)):
+            text, ident = text[: last.start()] + b"}", last[1]
+        known = self._recall(text, start, len(text)) if found or text.startswith(b"{") else None
+        if known:
+            return known[0], ident, known[1]
+        try:
+            return self._learn_from(text, ident, start if found else _start(text))
+        except msgspec.ValidationError as error:
+            raise errors.BadRequest(f"the body is no v2 inference message: {error}") from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            if split := self._without_not_finite(text):
+                return split[0], ident if split[1] is None else split[1], split[2]
+            raise errors.BadRequest(str(error)) from None
+        except RecursionError:
+            raise errors.BadRequest("the body is nested too deeply") from None
+
+    def _without_not_finite(self, text: bytes) -> tuple[T, bytes | None, list[Data]] | None:
+        """The same for a text with NaN or infinity in its data, which is no JSON but what Triton takes and writes."""
+        tame = _NOT_FINITE.sub(lambda found: b"0".ljust(len(found[0])), text)
+        if tame == text:
+            return None
+        kept, ident, data = self.split(tame, len(tame))
+        at, found = tame.index(kept.pieces[0]), list[Data]()
+        for piece, each in zip(kept.pieces, data, strict=False):
+            stop = at + len(piece)
+            found.append(_slice(text, stop, stop + len(each)))
+            if text[at:stop] != piece or not texts.is_plain(found[-1]):
+                return None
+            at = stop + len(each)
+        return (kept, ident, found) if text.startswith(kept.pieces[-1][:-1], at) else None
+
+    def _learn_from(self, text: bytes, ident: bytes | None, start: int) -> tuple[T, bytes | None, list[Data]]:
+        texts.check_utf8(text)
+        spans = _find(text, getattr(self._decoder.decode(text), self._member))
+        edges = [0, *(edge for span in spans for edge in span), len(text)]
+        pieces = [text[edges[at] : edges[at + 1]] for at in range(0, len(edges), 2)]
+        if sum(map(len, pieces)) > _MAX_REST:
+            raise errors.Unbatchable("members")
+        whole = PLACEHOLDER.join(pieces)
+        json.loads(whole, object_pairs_hook=_unique, parse_int=str, parse_float=str)
+        members = _OBJECT.decode(whole)
+        tensors = _OBJECTS.decode(members.pop(self._member))
+        if any(bytes(tensor["data"]) != PLACEHOLDER for tensor in tensors if "data" in tensor):
+            raise errors.Unbatchable("members")  # something else named `data` was taken for a tensor's
+        if _ID.match(text):
+            del members["id"]
+        elif ident is not None and "id" in members:
+            raise errors.BadRequest("duplicate member 'id'")
+        pieces[0] = pieces[0][start:]
+        kept = self._learn(Rest(members, tensors, tuple(pieces)))
+        if "id" not in members:
+            self._keep(kept)
+        return kept, ident, [_slice(text, *span) for span in spans]
+
+    def _keep(self, kept: T) -> None:
+        size = sum(map(len, kept.pieces))
+        if self._count >= _MAX_KEPT or self._bytes + size > _MAX_KEPT_BYTES:
+            self._known.clear()
+            self._count = self._bytes = 0
+        first = kept.pieces[0]
+        before = first.find(b'"data":')
+        siblings = self._known.setdefault(first[:before] if before >= 0 else first, [])
+        if all(each.pieces != kept.pieces for each in siblings):
+            siblings.insert(0, kept)
+            self._count += 1
+            self._bytes += size
+            del siblings[8:]
+
+
+_OBJECT = msgspec.json.Decoder(Member)
+_OBJECTS = msgspec.json.Decoder(list[Member])
+
+
+def _fit(pieces: tuple[bytes, ...], body: bytes, start: int, stop: int) -> list[Data] | None:
+    """The data if all else of the body is these pieces, and the data are JSON lists; None otherwise."""
+    at, end = start + len(pieces[0]), stop - len(pieces[-1])
+    if not body.startswith(pieces[0], start) or not body.endswith(pieces[-1], start, stop):
+        return None
+    if len(pieces) == 1:
+        return [] if at == stop else None
+    found: list[Data] = []
+    for piece in pieces[1:-1]:
+        edge = body.find(piece, at, end)
+        if edge < 0 or not texts.is_list(data := _slice(body, at, edge)):
+            return None
+        found.append(data)
+        at = edge + len(piece)
+    if not texts.is_list(data := _slice(body, at, end)):
+        return None
+    found.append(data)
+    return found
+
+
+def _slice(body: bytes, start: int, stop: int) -> Data:
+    return body[start:stop] if stop - start < _WORTH_A_VIEW else memoryview(body)[start:stop]
+
+
+def _find(text: bytes, tensors: list[Member]) -> list[tuple[int, int]]:
+    """Where each tensor's data are; all that is known of them is what they are."""
+    spans, at = [], 0
+    for tensor in tensors:
+        raw = tensor.get("data")
+        if raw is None:
+            continue
+        data = bytes(raw)
+        if not data.startswith(b"["):
+            raise errors.BadRequest(f"'data' must be a list, not {data[:40].decode(errors='replace')}")
+        while True:
+            found = _DATA.search(text, at)
+            if found is None:
+                raise errors.Unbatchable("members")
+            at = found.end()
+            if text.startswith(data, at):
+                break
+        spans.append((at, at + len(data)))
+        at += len(data)
+    return spans
+
+
+def _start(piece: bytes) -> int:
+    found = _BRACE.match(piece)
+    return found.end() if found else 0
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> None:
+    names = [name for name, _ in pairs]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise errors.BadRequest(f"duplicate member {twice!r}")

@@ -1,0 +1,81 @@
+"""Messages are found in a stream's data however that is cut, and what is no message is refused."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+
+import hypothesis
+import pytest
+from hypothesis import strategies
+
+from sidecar import errors
+from sidecar.rpc import framing, statuses
+
+MESSAGES = (b"", b"a", b"hello" * 30)
+
+
+def fed(pieces, limit: int = 1000, encoding: bytes | None = None) -> list[bytes]:
+    unframer = framing.Unframer(limit, encoding)
+    messages = [message for piece in pieces for message in unframer.feed(piece)]
+    unframer.end()
+    return messages
+
+
+def compressed(data: bytes) -> bytes:
+    return b"\1" + len(data).to_bytes(4, "big") + data
+
+
+@hypothesis.given(strategies.lists(strategies.binary(max_size=40), max_size=6), strategies.data())
+def test_messages_come_out_as_they_went_in_at_every_split(messages, data) -> None:
+    stream = b"".join(framing.frame((message,)) for message in messages)
+    places = sorted(data.draw(strategies.lists(strategies.integers(0, len(stream)), max_size=8)))
+    pieces = [stream[start:stop] for start, stop in zip([0, *places], [*places, len(stream)], strict=True)]
+    assert fed(filter(None, pieces)) == messages
+
+
+def test_a_stream_may_come_byte_by_byte() -> None:
+    stream = b"".join(framing.frame((message,)) for message in MESSAGES)
+    assert fed(stream[i : i + 1] for i in range(len(stream))) == list(MESSAGES)
+
+
+def test_pieces_of_a_message_are_joined() -> None:
+    assert framing.frame([b"ab", memoryview(b"cd")]) == b"\0\0\0\0\4abcd"
+
+
+@pytest.mark.parametrize(("encoding", "compress"), [(b"gzip", gzip.compress), (b"deflate", zlib.compress)])
+def test_compressed_messages_are_decompressed_beside_plain_ones(encoding, compress) -> None:
+    stream = compressed(compress(b"hello")) + framing.frame((b"plain",)) + compressed(compress(b""))
+    assert fed([stream[:7], stream[7:]], encoding=encoding) == [b"hello", b"plain", b""]
+
+
+def test_a_message_over_the_limit_is_refused_by_its_length_before_it_has_come() -> None:
+    assert fed([framing.frame((b"x" * 1000,))]) == [b"x" * 1000]
+    with pytest.raises(errors.PayloadTooLarge, match="limit of 1000 bytes"):
+        fed([framing.frame((b"x" * 1001,))[:5]])
+
+
+def test_a_message_that_is_too_large_once_decompressed_is_refused() -> None:
+    assert fed([compressed(gzip.compress(b"x" * 1000))], encoding=b"gzip") == [b"x" * 1000]
+    with pytest.raises(errors.PayloadTooLarge):
+        fed([compressed(gzip.compress(b"x" * 1001))], encoding=b"gzip")
+
+
+@pytest.mark.parametrize(
+    ("stream", "encoding", "code", "words"),
+    [
+        (compressed(b"x"), b"br", statuses.UNIMPLEMENTED, "identity,deflate,gzip"),
+        (compressed(b"x"), None, statuses.INTERNAL, "does not say how"),
+        (compressed(b"x"), b"identity", statuses.INTERNAL, "does not say how"),
+        (b"\2\0\0\0\0", None, statuses.INTERNAL, "begins with 2"),
+        (compressed(b"x"), b"gzip", statuses.INTERNAL, "not valid"),
+        (compressed(gzip.compress(b"x")[:-1]), b"gzip", statuses.INTERNAL, "no clean end"),
+        (compressed(gzip.compress(b"x") + b"y"), b"gzip", statuses.INTERNAL, "no clean end"),
+        (b"\0\0\0", None, statuses.INTERNAL, "in the middle of a message"),
+        (b"\0\0\0\0\5abcd", None, statuses.INTERNAL, "in the middle of a message"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_the_code_for_it(stream, encoding, code, words) -> None:
+    with pytest.raises(statuses.Fault, match=words) as fault:
+        fed([stream], encoding=encoding)
+    assert statuses.code(fault.value) == code

@@ -1,0 +1,353 @@
+"""Requests become one call by joining bytes, and the answer to it becomes theirs again, or nobody's."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from typing import Any
+
+import pytest
+
+from sidecar import errors
+from sidecar.core import model
+from sidecar.wire import codec as wire
+from sidecar.wire.v2 import codec, models
+
+TARGET = "/v2/models/m/infer"
+OCTETS = b"application/octet-stream"
+
+
+@pytest.fixture
+def uneven() -> list[str]:
+    """Gets an entry whenever outputs did not have the batch's rows."""
+    return []
+
+
+@pytest.fixture
+def spoken(uneven):
+    return codec.Codec(models.ModelInfo(max_batch_size=8), lambda: uneven.append("uneven"))
+
+
+def in_json(data: str, shape: str = "[1,2]", datatype: str = "FP32", rest: str = "", ident: str = "") -> bytes:
+    start = f'"id":{ident},' if ident else ""
+    text = f'{{{start}"inputs":[{{"name":"x","shape":{shape},"datatype":"{datatype}","data":{data}}}]{rest}}}'
+    return text.encode()
+
+
+def in_binary(data: bytes, shape: str = "[1,2]", datatype: str = "FP32", rest: str = "") -> tuple[bytes, int]:
+    said = f'"parameters":{{"binary_data_size":{len(data)}}}'
+    head = f'{{"inputs":[{{"name":"x","shape":{shape},"datatype":"{datatype}",{said}}}]{rest}}}'.encode()
+    return head + data, len(head)
+
+
+def parts_of(spoken: codec.Codec, *bodies: bytes | tuple[bytes, int]) -> list[model.Part]:
+    found = []
+    for body in bodies:
+        payload = spoken.parse(body, 100) if isinstance(body, bytes) else spoken.parse(body[0], 100, body[1])
+        request = model.Request(payload.key, payload.row_count, payload=payload)
+        found.append(model.Part(request, 0, payload.row_count))
+    return found
+
+
+def merged(spoken: codec.Codec, *bodies: bytes | tuple[bytes, int]) -> tuple[dict[str, Any], bytes]:
+    """The call's JSON, and the bytes after it."""
+    call = spoken.merge(TARGET, parts_of(spoken, *bodies))
+    body, headers = b"".join(call.body), dict(call.headers)
+    size = int(headers.get("Inference-Header-Content-Length", len(body)))
+    assert headers["Content-Type"] == ("application/json" if len(headers) == 1 else "application/octet-stream")
+    return json.loads(body[:size]), body[size:]
+
+
+def reply_of(*outputs: str, data: bytes = b"") -> wire.Reply:
+    listed = ",".join(outputs)
+    text = f'{{"model_name":"m","model_version":"1","id":"theirs","outputs":[{listed}]}}'.encode()
+    headers = {b"inference-header-content-length": b"%d" % len(text)} if data else {}
+    return wire.Reply(text + data, {b"content-type": OCTETS if headers else b"application/json"} | headers)
+
+
+def output(data: str, shape: str = "[2,1]", datatype: str = "FP32", name: str = "y") -> str:
+    return f'{{"name":"{name}","shape":{shape},"datatype":"{datatype}",{data}}}'
+
+
+def sized(size: int) -> str:
+    return f'"parameters":{{"binary_data_size":{size}}}'
+
+
+def share_out(parts: list[model.Part], rows: Any) -> list[tuple[dict[str, Any], bytes]]:
+    """Each caller's JSON, and the bytes after it."""
+    found, at = [], 0
+    for part in parts:
+        end = at + part.stop - part.start
+        content = part.request.payload.form.render([model.Piece(0, "b", rows[at:end])])
+        at, body = end, b"".join(content.body)
+        size = int(dict(content.headers).get("Inference-Header-Content-Length", len(body)))
+        found.append((json.loads(body[:size]), body[size:]))
+    return found
+
+
+BINARY_ASKED = ',"parameters":{"binary_data_output":true}'
+
+
+# --- requests into calls -----------------------------------------------------------------------------------------
+
+
+def test_max_batch_size_is_the_models_own(spoken):
+    assert spoken.max_batch_size == 8
+
+
+def test_lone_request_goes_as_it_came_and_gets_the_predictors_answer_as_it_is(spoken):
+    body, size = in_binary(b"12345678", rest=',"id":"1" ')
+    parts = parts_of(spoken, (body, size))
+    call = spoken.merge(TARGET, parts)
+    assert (call.target, list(call.body)) == (TARGET, [body])
+    assert call.headers == (
+        ("Content-Type", "application/octet-stream"),
+        ("Inference-Header-Content-Length", str(size)),
+    )
+    rows = call.read(wire.Reply(b"anything", {b"content-type": b"x/y", b"server": b"z"})).rows
+    assert len(rows) == 1
+    content = parts[0].request.payload.form.render([model.Piece(0, "b", rows[0:1])])
+    assert content == ((("Content-Type", "x/y"),), (b"anything",))
+
+
+def test_lone_answer_in_binary_keeps_its_header(spoken):
+    parts = parts_of(spoken, in_json("[1,2]"))
+    reply = reply_of(output(sized(4)), data=b"1234")
+    rows = spoken.merge(TARGET, parts).read(reply).rows
+    headers = parts[0].request.payload.form.render([model.Piece(0, "b", rows[0:1])]).headers
+    assert headers == (
+        ("Content-Type", "application/octet-stream"),
+        ("Inference-Header-Content-Length", str(len(reply.body) - 4)),
+    )
+
+
+def test_numbers_are_spliced_as_they_were_written(spoken):
+    request, _ = merged(spoken, in_json("[1.10,2e0]"), in_json("[ 3 , 0.1000000000000000055]"))
+    assert request["inputs"][0]["shape"] == [2, 2]
+    body = b"".join(spoken.merge(TARGET, parts_of(spoken, in_json("[1.10,2e0]"), in_json("[3,1E-7]"))).body)
+    assert b'"data":[1.10,2e0,3,1E-7]' in body
+
+
+def test_lists_nested_alike_stay_nested_and_others_are_flattened(spoken):
+    alike, _ = merged(spoken, in_json("[[1,2]]"), in_json("[ [3,4],[5,6]]", "[2,2]"))
+    assert alike["inputs"][0]["data"] == [[1, 2], [3, 4], [5, 6]]
+    mixed, _ = merged(spoken, in_json("[[1,2]]"), in_json("[3,4,5,6]", "[2,2]"))
+    assert mixed["inputs"][0]["data"] == [1, 2, 3, 4, 5, 6]
+
+
+def test_strings_may_look_like_anything(spoken):
+    request, _ = merged(spoken, in_json('["],[","\\",\\""]', datatype="BYTES"), in_json('[["{",""]]', datatype="BYTES"))
+    assert request["inputs"][0]["data"] == ["],[", '","', "{", ""]
+
+
+def test_binary_data_are_joined_without_a_copy(spoken):
+    bodies = [in_binary(bytes([number]) * 80_000, "[1,20000]") for number in range(3)]
+    call = spoken.merge(TARGET, parts_of(spoken, *bodies))
+    assert [bytes(piece) for piece in call.body[1:]] == [bytes([number]) * 80_000 for number in range(3)]
+    assert [piece.obj for piece in call.body[1:]] == [body for body, _ in bodies]
+
+
+def test_json_beside_binary_becomes_binary(spoken):
+    request, data = merged(spoken, in_json("[1.5,2]"), in_binary(struct.pack("<2f", 3, 4)))
+    assert request["inputs"] == [
+        {"name": "x", "datatype": "FP32", "shape": [2, 2], "parameters": {"binary_data_size": 16}}
+    ]
+    assert data == struct.pack("<4f", 1.5, 2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("datatype", "data", "size"),
+    [
+        ("INT8", "[1,128]", 2), ("INT8", "[1,-129]", 2), ("UINT8", "[-1,1]", 2),
+        ("UINT64", "[1,18446744073709551616]", 16),
+        ("INT32", "[1.0,2]", 8), ("INT32", "[true,2]", 8), ("INT32", '["1",2]', 8), ("INT32", "[null,2]", 8),
+        ("FP32", "[1e39,2]", 8), ("FP64", "[1e400,2]", 16), ("FP32", "[true,2]", 8), ("FP32", '[{"a":1},2]', 8),
+        ("BOOL", "[1,0]", 2), ("BYTES", "[1,2]", 8),
+    ],
+)  # fmt: skip
+def test_json_that_has_no_equal_in_binary_travels_alone(spoken, datatype, data, size):
+    parts = parts_of(spoken, in_json(data, datatype=datatype), in_binary(bytes(size), datatype=datatype))
+    assert parts[0].request.key == parts[1].request.key
+    with pytest.raises(errors.NotMergeable, match="tensor 'x'"):
+        spoken.merge(TARGET, parts)
+    for part in parts:
+        assert b"".join(spoken.merge(TARGET, [part]).body) == part.request.payload.body
+
+
+def test_what_requests_say_beside_their_data_is_said_once(spoken):
+    rest = ',"parameters":{"priority":1,"binary_data_output":false},"more":{"a":[1.50]},"outputs":[{"name":"y","z":1}]'
+    request, _ = merged(spoken, in_json("[1,2]", rest=rest, ident='"1"'), in_json("[3,4]", rest=rest, ident='"2"'))
+    assert request == {
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [2, 2], "data": [1, 2, 3, 4]}],
+        "parameters": {"priority": 1},
+        "more": {"a": [1.5]},
+        "outputs": [{"name": "y", "z": 1}],
+    }
+
+
+def test_binary_is_asked_for_where_somebody_wants_it(spoken):
+    request, _ = merged(spoken, in_json("[1,2]"), in_json("[1,2]", rest=BINARY_ASKED))
+    assert request["parameters"] == {"binary_data_output": True}
+    yes, no = ({"name": "y", "parameters": {"binary_data": want}} for want in (True, False))
+    bodies = [in_json("[1,2]", rest=f',"outputs":{json.dumps([each, no | {"name": "z"}])}') for each in (yes, no)]
+    request, _ = merged(spoken, *bodies)
+    assert request["outputs"] == [yes, {"name": "z"}]
+
+
+def test_question_that_servers_understand_differently_is_passed_on_as_it_was_asked(spoken):
+    outputs = '[{"name":"y"},{"name":"z","parameters":{"binary_data":false}}]'
+    body = in_json("[1,2]", rest=f'{BINARY_ASKED},"outputs":{outputs}')
+    request, _ = merged(spoken, body, body)
+    assert request["parameters"] == {"binary_data_output": True}
+    assert request["outputs"] == json.loads(outputs)
+
+
+# --- answers into shares -----------------------------------------------------------------------------------------
+
+
+def test_each_gets_its_own_rows_and_id_and_the_predictors_words(spoken):
+    parts = parts_of(spoken, in_json("[1,2]", ident='"a"'), in_json("[3,4,5,6]", "[2,2]"))
+    reply = reply_of(output('"data":[1.0,2.50,3.0]', "[3]"), output('"data":[[1],[2],[3]]', "[3,1]", name="z"))
+    answer = spoken.merge(TARGET, parts).read(reply)
+    assert answer.member == b"outputs"
+    (first, _), (second, _) = share_out(parts, answer.rows)
+    assert (first["id"], first["model_name"], first["model_version"]) == ("a", "m", "1")
+    assert "id" not in second
+    assert [each["data"] for each in first["outputs"]] == [[1.0], [[1]]]
+    assert [each["shape"] for each in second["outputs"]] == [[2], [2, 1]]
+    content = parts[1].request.payload.form.render([model.Piece(0, "b", answer.rows[1:3])])
+    assert b'"data":[2.50,3.0]' in content.body[0]
+
+
+@pytest.mark.parametrize("shape", ["[]", "[1]", "[3,1]", "[1,2]"])
+def test_outputs_without_the_batchs_rows_are_nobodys_and_told_of(spoken, uneven, shape):
+    count = math.prod(json.loads(shape))
+    reply = reply_of(output(f'"data":{[0] * count}', shape))
+    call = spoken.merge(TARGET, parts_of(spoken, in_json("[1,2]"), in_json("[3,4]")))
+    with pytest.raises(errors.UpstreamBroken, match=r"output 'y' has shape .* should be 2"):
+        call.read(reply)
+    assert uneven == ["uneven"]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "data"),
+    [
+        (output('"data":[1]'), b""),
+        (output('"data":[1,2,3]'), b""),
+        (output('"data":[1,nan]'), b""),
+        (output('"data":["a",NaN]'), b""),
+        (output('"more":[1,2]'), b""),
+        (output('"data":5'), b""),
+        (output(sized(8)), b"1234567"),
+        (output(sized(8)), b"123456789"),
+        (output(sized(9)), b"123456789"),
+        (output(sized(6), datatype="BYTES"), b"\1\0\0\0a\0"),
+        (output(sized(8), datatype="NEW"), b"12345678"),
+        ("5", b""),
+        ("[", b""),
+    ],
+)
+def test_answer_that_is_none_is_nobodys(spoken, uneven, outputs, data):
+    call = spoken.merge(TARGET, parts_of(spoken, in_json("[1,2]"), in_json("[3,4]")))
+    with pytest.raises(errors.UpstreamBroken):
+        call.read(reply_of(outputs, data=data))
+    assert uneven == []
+
+
+@pytest.mark.parametrize("size", [b"-1", b"x", b"1" * 30, b"9999"])
+def test_answer_whose_json_is_of_no_possible_size_is_nobodys(spoken, size):
+    call = spoken.merge(TARGET, parts_of(spoken, in_json("[1,2]"), in_json("[3,4]")))
+    with pytest.raises(errors.UpstreamBroken, match="Inference-Header-Content-Length"):
+        call.read(wire.Reply(b"{}", {b"inference-header-content-length": size}))
+
+
+def test_floats_in_json_are_the_doubles_they_equal(spoken):
+    parts = parts_of(spoken, in_json("[1,2]"), in_json("[3,4]", rest=BINARY_ASKED))
+    data = struct.pack("<2f", 0.1, 0.2)
+    reply = reply_of(output(sized(8)), data=data)
+    (first, _), (second, rest) = share_out(parts, spoken.merge(TARGET, parts).read(reply).rows)
+    assert first["outputs"][0]["data"] == [0.10000000149011612]
+    assert second["outputs"][0]["parameters"] == {"binary_data_size": 4}
+    assert rest == data[4:]
+
+
+def test_not_a_number_and_infinity_are_spliced_as_triton_takes_and_writes_them(spoken):
+    parts = parts_of(spoken, in_json("[NaN,1]", ident='"NaN"'), in_json("[ -Infinity , 2 ]"))
+    call = spoken.merge(TARGET, parts)
+    assert b'"data":[NaN,1, -Infinity , 2 ]' in b"".join(call.body)
+    rows = call.read(reply_of(output('"data":[Infinity,NaN]'))).rows
+    (first, _), (second, _) = share_out(parts, rows)
+    assert (first["id"], first["outputs"][0]["data"]) == ("NaN", [math.inf])
+    assert math.isnan(second["outputs"][0]["data"][0])
+    nested = share_out(parts, call.read(reply_of(output('"data":[[-Infinity],[NaN]]'))).rows)
+    assert nested[0][0]["outputs"][0]["data"] == [-math.inf]
+
+
+def test_members_that_are_null_say_nothing(spoken):
+    nothing = '"id":null,"parameters":null,"outputs":null'
+    body = in_json("[1,2]", rest=f",{nothing}").replace(b'"name"', b'"parameters":null,"name"')
+    parts = parts_of(spoken, body, body)
+    call = spoken.merge(TARGET, parts)
+    request = json.loads(b"".join(call.body))
+    assert request["inputs"][0] == {"name": "x", "datatype": "FP32", "parameters": None, "shape": [2, 2]} | {
+        "data": [1, 2, 1, 2]
+    }
+    reply = reply_of(output('"parameters":null,"data":[1,2]'))
+    (first, _), _ = share_out(parts, call.read(reply).rows)
+    assert "id" not in first
+    assert first["outputs"] == [{"name": "y", "datatype": "FP32", "shape": [1, 1], "data": [1]}]
+
+
+@pytest.mark.parametrize(
+    ("datatype", "data"),
+    [
+        ("FP32", struct.pack("<2f", float("nan"), 1)),
+        ("FP64", struct.pack("<2d", float("-inf"), 1)),
+        ("FP16", b"1234"),
+        ("BF16", b"1234"),
+        ("BYTES", b"\1\0\0\0\xff\1\0\0\0a"),
+    ],
+)
+def test_data_that_json_cannot_carry_send_members_on_alone(spoken, datatype, data):
+    parts = parts_of(spoken, in_json("[1,2]"), in_json("[3,4]", rest=BINARY_ASKED))
+    reply = reply_of(output(sized(len(data)), datatype=datatype), data=data)
+    with pytest.raises(errors.NotMergeable, match="tensor 'y'"):
+        spoken.merge(TARGET, parts).read(reply)
+
+
+def test_data_that_json_cannot_carry_are_no_trouble_for_those_who_want_binary(spoken):
+    parts = parts_of(spoken, in_json("[1,2]"), in_json("[3,4]", rest=BINARY_ASKED))
+    data = struct.pack("<2f", 1, float("nan"))
+    reply = reply_of(output(sized(8)), data=data)
+    (first, _), (_, rest) = share_out(parts, spoken.merge(TARGET, parts).read(reply).rows)
+    assert first["outputs"][0]["data"] == [1.0]
+    assert rest == data[4:]
+
+
+def test_predictor_that_knows_no_binary_serves_those_who_want_it(spoken):
+    parts = parts_of(spoken, in_json("[1,2]", rest=BINARY_ASKED), in_json("[3,4]", rest=BINARY_ASKED))
+    rows = spoken.merge(TARGET, parts).read(reply_of(output('"data":[1,2.5]'))).rows
+    assert [rest for _, rest in share_out(parts, rows)] == [struct.pack("<f", 1), struct.pack("<f", 2.5)]
+
+
+def test_shares_of_answers_that_differ_are_never_joined(spoken):
+    part = parts_of(spoken, in_json("[1,2,3,4]", "[2,2]"))[0]
+    calls = [spoken.merge(TARGET, [model.Part(part.request, at, at + 1)]) for at in range(2)]
+    rows = [
+        calls[0].read(reply_of(output('"data":[1]', "[1,1]"))).rows,
+        calls[1].read(reply_of(output('"data":[1,2]', "[1,2]"))).rows,
+    ]
+    with pytest.raises(errors.UpstreamBroken, match="do not go together"):
+        part.request.payload.form.render([model.Piece(at, "b", rows[at][0:1]) for at in range(2)])
+
+
+@pytest.mark.parametrize("width", [1, 3, 40, 3000])
+def test_large_requests_are_cut_between_rows(spoken, width):
+    values = [number % 89 / 4 for number in range(5 * width)]
+    for data in (values, [values[at : at + width] for at in range(0, len(values), width)]):
+        part = parts_of(spoken, in_json(json.dumps(data), f"[5,{width}]"))[0]
+        for start, stop in [(0, 2), (2, 3), (3, 5)]:
+            request = json.loads(b"".join(spoken.merge(TARGET, [model.Part(part.request, start, stop)]).body))
+            assert request["inputs"][0]["shape"] == [stop - start, width]
+            assert request["inputs"][0]["data"] == values[start * width : stop * width]
