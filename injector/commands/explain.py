@@ -113,8 +113,11 @@ def _plan(found: explanation.Explanation) -> list[str]:
         return []
     plan = found.plan
     kind = "a native sidecar (an init container that runs on)" if plan.native else "a container beside the app"
-    ports = f"callers reach it on {plan.listen_port}, it reaches the app on {plan.app_port}; admin port"
-    return [f"{plan.takeover}: {kind}", f"{ports} {plan.admin_port}", *(f"- {step}" for step in plan.steps)]
+    ports = f"callers reach it on {plan.listen_port}, it reaches the app on {plan.app_port}"
+    if plan.grpc_listen_port is not None:
+        ports += f"; for gRPC: {plan.grpc_listen_port}, {plan.grpc_app_port}"
+    steps = (f"- {step}" for step in plan.steps)
+    return [f"{plan.takeover}: {kind}", f"{ports}; admin port {plan.admin_port}", *steps]
 
 
 def _section(title: str, lines: list[str]) -> Iterator[str]:

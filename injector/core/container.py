@@ -41,7 +41,7 @@ def build(pod: pods.Pod, plan: model.Plan, effects: Effects, settings: Settings,
         **({"imagePullPolicy": config.image_pull_policy} if config.image_pull_policy else {}),
         "args": list(_args(pod, plan, settings)),
         **({"env": [{"name": PROBE_VARIABLE, "value": effects.readiness}]} if effects.readiness else {}),
-        "ports": [effects.data_port, _admin_port(plan.admin_port)],
+        "ports": [effects.data_port, *([effects.grpc.port] if effects.grpc else []), _admin_port(plan.admin_port)],
         "resources": _resources(pod, settings, config),
         "securityContext": _security_context(pod, config),
         **_probes(plan.admin_port),
@@ -105,6 +105,10 @@ def _defaults_of(ports: Any, port: model.Object) -> model.Object:
 def _args(pod: pods.Pod, plan: model.Plan, settings: Settings) -> Iterator[str]:
     yield f"--port={plan.listen_port}"
     yield f"--component-port={plan.app_port}"
+    if plan.grpc_listen_port is not None:
+        yield f"--grpc-port={plan.grpc_listen_port}"
+    if plan.grpc_app_port is not None:
+        yield f"--component-grpc-port={plan.grpc_app_port}"
     yield f"--admin-port={plan.admin_port}"
     flags = dict(settings.flags()) | periods.flags(pod, settings)
     # Kubernetes expands $(NAME) in arguments, and reads $$ as a plain $.

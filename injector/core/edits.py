@@ -11,6 +11,8 @@ from injector.core import model
 
 APP_PORT_NAME = "carpool-app"
 """Name of the app's port once the sidecar has taken its name over."""
+APP_GRPC_PORT_NAME = "carpool-app-rpc"
+"""Likewise, of its port for gRPC: a port's name has 15 characters at most."""
 
 _HANDLERS = ("readinessProbe", "livenessProbe", "startupProbe")
 _HOOKS = ("postStart", "preStop")

@@ -76,7 +76,9 @@ class Decision:
 class Plan:
     """How the sidecar gets in front of the app: who listens where afterwards, and what is changed for it.
 
-    `app_port` is where the app listens afterwards and `listen_port` where the sidecar does. `steps` are sentences.
+    `app_port` is where the app listens afterwards and `listen_port` where the sidecar does. `grpc_app_port` and
+    `grpc_listen_port` are the same for gRPC; None: it is not known, or none of the sidecar's business. `steps` are
+    sentences.
     """
 
     takeover: Takeover
@@ -86,6 +88,8 @@ class Plan:
     listen_port: int
     admin_port: int
     steps: tuple[str, ...] = ()
+    grpc_app_port: int | None = None
+    grpc_listen_port: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,10 @@ from injector.core.errors import Refusal
 from injector.core.takeover import choice, context
 
 _HOOK = "preStop"
-_PORT_NAMES = (edits.APP_PORT_NAME, container.ADMIN_PORT_NAME, context.DATA_PORT_NAME)
+_PORT_NAMES = (
+    edits.APP_PORT_NAME, edits.APP_GRPC_PORT_NAME, container.ADMIN_PORT_NAME, context.DATA_PORT_NAME,
+    context.GRPC_PORT_NAME,
+)  # fmt: skip
 
 
 def check_names(pod: pods.Pod, config: Config) -> None:
@@ -82,6 +85,10 @@ def _status(asked: context.Context, plan: model.Plan, effects: context.Effects) 
         told_by=effects.told_by,
         added=effects.added,
         batcher=effects.batcher,
+        grpc_app_port=plan.grpc_app_port,
+        grpc_listen_port=plan.grpc_listen_port,
+        grpc_told_by=effects.grpc.told_by if effects.grpc else None,
+        grpc_added=effects.grpc.added if effects.grpc else None,
     )
 
 

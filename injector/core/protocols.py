@@ -1,4 +1,4 @@
-"""Whether an app speaks what the sidecar does: HTTP/1.1 without TLS, reachable for it.
+"""Whether an app speaks what the sidecar does: HTTP/1.1, and gRPC on another port, without TLS and reachable for it.
 
 A sidecar in front of anything else answers errors only; each sign of it is a reason to refuse.
 """
@@ -6,13 +6,13 @@ A sidecar in front of anything else answers errors only; each sign of it is a re
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from injector.core import edits, model, pods
 from injector.core.errors import Refusal
 
 _NOT_HTTP1 = ("grpc", "h2c", "http2")
-_TLS_NAMES = ("https", "tls", "ssl")
+_TLS_NAMES = ("https", "grpcs", "tls", "ssl")
 _TLS_FLAGS = (
     "--ssl-keyfile", "--ssl-certfile", "--keyfile", "--certfile", "--ssl_config_file", "--ssl-cert", "--ssl-key",
 )  # fmt: skip
@@ -26,7 +26,8 @@ def check(container: pods.Container, port: int) -> None:
         raise Refusal(
             "not-http",
             f"{where} speaks gRPC or HTTP/2: {sign}",
-            f"Carpool batches HTTP/1.1: set {model.PREFIX}port to the port for it",
+            f"set {model.PREFIX}port to the port for HTTP/1.1; or {model.PREFIX}grpc-port, if the app answers the v2 "
+            "protocol's gRPC calls there",
         )
     for sign in _tls(container, port):
         raise Refusal(
@@ -40,6 +41,24 @@ def check(container: pods.Container, port: int) -> None:
             f"{where} listens within the pod only: {sign}",
             f"let it listen on 0.0.0.0, or name the container that callers reach in {model.PREFIX}container",
         )
+
+
+def check_grpc(container: pods.Container, port: int, flags: Sequence[str], leave: str) -> None:
+    """Raises `Refusal` if the container speaks TLS on its port for gRPC: by the `flags` it is given, or by its name."""
+    name = _name(container, port)
+    by_name = [f"it is named {name!r}"] if name.partition("-")[0] in _TLS_NAMES else []
+    for sign in [*(f"the server is given {flag}" for flag in flags), *by_name]:
+        raise Refusal(
+            "tls",
+            f"port {port} of container {container.name!r} speaks gRPC over TLS: {sign}",
+            f"let the app speak gRPC without TLS and end TLS in front of the pod (ingress or service mesh), or {leave}",
+        )
+
+
+def is_local(container: pods.Container, flag: str) -> bool:
+    """Whether that flag lets the server listen within the pod only; the last one counts."""
+    found = [value for _, _, value in edits.flag_values(container.words, flag)] if flag else []
+    return bool(found) and _LOOPBACK.fullmatch(found[-1]) is not None
 
 
 def _name(container: pods.Container, port: int) -> str:
@@ -70,7 +89,7 @@ def _tls(container: pods.Container, port: int) -> Iterator[str]:
 
 
 def _loopback(container: pods.Container) -> Iterator[str]:
-    for flag in ("--host", "--bind", "-b"):
+    for flag in ("--host", "--http-address", "--bind", "-b"):
         for _, _, value in edits.flag_values(container.words, flag):
             if _LOOPBACK.fullmatch(value):
                 yield f"{flag} {value}"

@@ -13,13 +13,32 @@ from injector.core import edits, invocations, pods
 
 
 @dataclass(frozen=True, slots=True)
+class Grpc:
+    """Where a server listens for gRPC calls of the v2 protocol; `flags` to `switch` are what `Server` has for HTTP.
+
+    `address` is a flag that names the address to listen on. With one of `tls` it speaks TLS: flags with a value that
+    may say no, and `mutual_tls` whatever its value.
+    """
+
+    default_port: int
+    flags: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
+    adds: str = ""
+    switch: str = ""
+    address: str = ""
+    tls: tuple[str, ...] = ()
+    mutual_tls: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Server:
     """A kind of server.
 
     It is recognised by `programs` (with one of `subcommands`, if there are any), by `images` whose entrypoint it is, by
     `marks`: flags or variables that are its own. `flags` and `variables` set its HTTP port; `default_port` is taken
     without them. `adds` is the one that may be added where none is there; empty: none. `files` are flags that name a
-    file in which a port may stand; with one of `elsewhere` it listens on no port at all.
+    file in which a port may stand; with one of `elsewhere` it listens on no port at all, and `switch` is a flag that
+    may turn HTTP off. `grpc` is there where it speaks the v2 protocol over gRPC as well.
     """
 
     title: str
@@ -33,6 +52,8 @@ class Server:
     adds: str = ""
     files: tuple[str, ...] = ()
     elsewhere: tuple[str, ...] = ()
+    switch: str = ""
+    grpc: Grpc | None = None
 
     def recognises(self, container: pods.Container) -> bool:
         """Whether this server runs in the container, for certain."""
@@ -60,14 +81,25 @@ class PortSetting:
         return f"argument {self.name}" if self.is_flag else f"environment variable {self.name}"
 
 
+_NO = ("false", "off", "0")  # what Triton's flags take for no
+
 _KSERVE = tuple(
     f"{prefix}{kind}server"
     for kind in ("sklearn", "xgb", "lgb", "pmml", "paddle", "huggingface", "autogluon", "predictive")
     for prefix in ("", "kserve-")
 )
 
+_TRITONS_GRPC = Grpc(
+    8001, flags=("--grpc-port",), adds="--grpc-port", switch="--allow-grpc", address="--grpc-address",
+    tls=("--grpc-use-ssl",), mutual_tls=("--grpc-use-ssl-mutual",),
+)  # fmt: skip
+_MLSERVERS_GRPC = Grpc(8081, variables=("MLSERVER_GRPC_PORT",))
+
 SERVERS = (
-    Server("Triton", 8000, programs=("tritonserver",), flags=("--http-port",), adds="--http-port"),
+    Server(
+        "Triton", 8000, programs=("tritonserver",), flags=("--http-port",), adds="--http-port", switch="--allow-http",
+        grpc=_TRITONS_GRPC,
+    ),
     # The image's entrypoint says 8501; the program itself has no HTTP port unless it is told one.
     Server(
         "TensorFlow Serving", 8501, images=("tensorflow/serving", "tensorflow-serving"),
@@ -77,7 +109,7 @@ SERVERS = (
     # No variable is added: a settings.json would overrule it.
     Server(
         "MLServer", 8080, programs=("mlserver",), subcommands=("start",), images=("mlserver",),
-        marks=("MLSERVER_HTTP_PORT",), variables=("MLSERVER_HTTP_PORT",),
+        marks=("MLSERVER_HTTP_PORT",), variables=("MLSERVER_HTTP_PORT",), grpc=_MLSERVERS_GRPC,
     ),
     Server(
         "KServe's model server", 8080, programs=_KSERVE, images=_KSERVE, marks=("--http_port",),
@@ -130,26 +162,42 @@ def custom(flag: str | None, variable: str | None) -> Server:
     return Server("the app", 0, flags=(flag,) if flag else (), variables=(variable,) if variable else ())
 
 
+def custom_grpc(flag: str | None, variable: str | None) -> Grpc:
+    """The same for gRPC."""
+    return Grpc(0, flags=(flag,) if flag else (), variables=(variable,) if variable else ())
+
+
 TWELVE_FACTOR = Server("an app that reads PORT", 8080, variables=("PORT",))
 
 
 def port_setting(server: Server, container: pods.Container) -> PortSetting | None:
-    """Where this container's server is told its HTTP port; None if it cannot be told.
+    """Where this container's server is told its HTTP port; None if it cannot be told, or has none."""
+    if is_off(server, container) or any(_is_there(flag, container) for flag in server.elsewhere):
+        return None
+    return told(server, container)
+
+
+def is_off(listener: Server | Grpc, container: pods.Container) -> bool:
+    """Whether its switch says that it does not listen; the last one counts."""
+    found = [value for _, _, value in edits.flag_values(container.words, listener.switch)] if listener.switch else []
+    return bool(found) and found[-1].lower() in _NO
+
+
+def told(listener: Server | Grpc, container: pods.Container) -> PortSetting | None:
+    """Where a server is told this port; None if it cannot be told.
 
     The last flag counts, as in the parsers of these servers, and flags win over variables. A flag that refers to a
     variable (`--port=$(PORT)`) is told by that variable.
     """
-    if any(_is_there(flag, container) for flag in server.elsewhere):
-        return None
-    for flag in server.flags:
+    for flag in listener.flags:
         found = [value for _, _, value in edits.flag_values(container.words, flag)]
         if found:
             return _told(flag, found[-1], container)
-    for name in server.variables:
+    for name in listener.variables:
         if container.has_variable(name):
             value = edits.port_in(container.variable(name) or "")
             return PortSetting(name, value, True) if value is not None else None
-    return PortSetting(server.adds, server.default_port, False) if server.adds else None
+    return PortSetting(listener.adds, listener.default_port, False) if listener.adds else None
 
 
 def _told(flag: str, value: str, container: pods.Container) -> PortSetting | None:
@@ -159,6 +207,15 @@ def _told(flag: str, value: str, container: pods.Container) -> PortSetting | Non
     name, number = (reference[1], container.variable(reference[1]) or "") if reference else (flag, value)
     port = edits.port_in(number)
     return None if port is None else PortSetting(name, port, True)
+
+
+def tls_flags(listener: Grpc, container: pods.Container) -> list[str]:
+    """The flags by which this server speaks TLS there."""
+    found = [flag for flag in listener.mutual_tls if _is_there(flag, container)]
+    for flag in listener.tls:
+        values = [value for _, _, value in edits.flag_values(container.words, flag)]
+        found += [flag] if values and values[-1].lower() not in _NO else []
+    return found
 
 
 def may_be_in_a_file(server: Server | None, container: pods.Container) -> bool:

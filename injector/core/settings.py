@@ -124,6 +124,12 @@ class Settings(pydantic.BaseModel):
     connect_timeout: Annotated[float | None, values.number(0, 600, "seconds", above=True)] = _field(
         "Seconds to reach the predictor."
     )
+    upstream: Annotated[str | None, values.choice("http", "triton-http", "triton-grpc")] = _field(
+        "What v1 predict requests go on as. http: as they are; triton-http, triton-grpc: v2, for Triton and MLServer."
+    )
+    unknown_models: Annotated[str | None, values.choice("batch", "pass")] = _field(
+        "v2 models of which the predictor does not say whether they have a batch dimension: batch them or pass them on."
+    )
     predictor_health_path: Annotated[
         str | None, values.text(values.PATH, "a path that begins with /, at most 256 characters")
     ] = _field("Path that answers 200 once the predictor is ready. Without it: the container's own readiness probe.")
@@ -147,12 +153,23 @@ class Settings(pydantic.BaseModel):
     port: Annotated[str | None, values.checked(values.port)] = _field(
         "The app's port for predictions, number or name, where its container has several.", flag=False
     )
+    grpc_port: Annotated[str | None, values.checked(values.port_or_off)] = _field(
+        "The app's port for gRPC calls of the v2 protocol, number or name; off leaves gRPC to the app. Without it: "
+        "Triton's and MLServer's.",
+        flag=False,
+    )
     app_port_arg: Annotated[str | None, values.text(r"--?[a-zA-Z][a-zA-Z0-9_.-]{0,63}", "a flag such as --port")] = (
         _field("The flag that tells the app its port, for port-swap on a server that is not recognised.", flag=False)
     )
     app_port_env: Annotated[
         str | None, values.text(r"[A-Za-z_][A-Za-z0-9_]{0,127}", "the name of an environment variable")
     ] = _field("The environment variable that tells the app its port, likewise.", flag=False)
+    app_grpc_port_arg: Annotated[
+        str | None, values.text(r"--?[a-zA-Z][a-zA-Z0-9_.-]{0,63}", "a flag such as --grpc-port")
+    ] = _field("The flag that tells the app its port for gRPC, likewise.", flag=False)
+    app_grpc_port_env: Annotated[
+        str | None, values.text(r"[A-Za-z_][A-Za-z0-9_]{0,127}", "the name of an environment variable")
+    ] = _field("The environment variable that tells the app its port for gRPC, likewise.", flag=False)
     sidecar_mode: Annotated[str | None, values.choice("auto", "native", "classic")] = _field(
         "native: an init container that restarts; classic: a container.", flag=False
     )

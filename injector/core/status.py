@@ -15,12 +15,13 @@ from pydantic import alias_generators
 from injector.core import errors, model, pod_annotations, pods
 
 _Port = Annotated[int, pydantic.Field(ge=1, le=65535)]
+_ToldBy = Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
 
 
 class Injected(pydantic.BaseModel):
     """How a pod was injected. `told_by` is the flag or variable that tells the app its port, `added` whether it is new.
 
-    `batcher` is the value of KServe's batcher annotation that was taken over.
+    `grpc_…` are the same for gRPC. `batcher` is the value of KServe's batcher annotation that was taken over.
     """
 
     model_config = pydantic.ConfigDict(
@@ -35,8 +36,12 @@ class Injected(pydantic.BaseModel):
     app_port: _Port
     listen_port: _Port
     admin_port: _Port
-    told_by: Annotated[str | None, pydantic.Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")] = None
+    told_by: _ToldBy | None = None
     added: bool = False
+    grpc_app_port: _Port | None = None
+    grpc_listen_port: _Port | None = None
+    grpc_told_by: _ToldBy | None = None
+    grpc_added: bool | None = None
     batcher: Annotated[str | None, pydantic.Field(max_length=64)] = None
 
     def text(self) -> str:

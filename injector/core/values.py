@@ -82,6 +82,20 @@ def port(value: str) -> str:
     return value
 
 
+OFF = ("off", "0")
+"""Words for no port."""
+
+
+def port_or_off(value: str) -> str:
+    """The same, or that there is to be none."""
+    if value in OFF:
+        return value
+    try:
+        return port(value)
+    except ValueError as error:
+        raise ValueError(f"{error}, or off") from None
+
+
 def checked(check: Callable[[str], str]) -> pydantic.BeforeValidator:
     """Text that `check` lets through or refuses with a ValueError."""
     return pydantic.BeforeValidator(check)

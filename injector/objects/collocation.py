@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from injector.core import container, errors, model, pod_annotations, pods
+from injector.core import container, errors, grpc_sites, model, pod_annotations, pods
 from injector.core.config import Config
+from injector.core.settings import Settings
 from injector.core.takeover import context
 from injector.objects import inference_services, workloads
 
@@ -129,7 +130,8 @@ def _server_port(service: inference_services.InferenceService) -> int:
         raise errors.Refusal(
             "not-http",
             f"the model server's port {first.get('containerPort')} is named {first['name']!r}: gRPC or HTTP/2",
-            f"Carpool batches HTTP/1.1: set {model.PREFIX}port to the port for it",
+            f"a sidecar that is declared takes HTTP/1.1 only: set {model.PREFIX}port to the port for it, or let the "
+            "webhook inject the pods",
         )
     return inference_services.whole(first.get("containerPort")) or _APP_PORT
 
@@ -142,14 +144,30 @@ def _container(service: inference_services.InferenceService, app_port: int, conf
     ]
     settings = pod_annotations.read(sources, config)
     pod = pods.read(inference_services.stand_in(service))
-    ports = context.Ports(frozenset({app_port}))
+    reached = _grpc_port(pod, settings)
+    ports = context.Ports(frozenset({app_port, *([reached] if reached else [])}))
     listen, admin = ports.take(), ports.take(config.admin_port)
-    plan = model.Plan("none", False, _SERVER, app_port, listen, admin)
+    plan = model.Plan("none", False, _SERVER, app_port, listen, admin, grpc_app_port=reached)
     data_port = {"name": _PORT_NAME, "containerPort": listen, "protocol": "TCP"}
     built = container.build(pod, plan, context.Effects(data_port), settings, config)
     for key in ("lifecycle", *_PROBES):
         built.pop(key, None)
     return {**built, "name": NAME, "ports": [data_port], "readinessProbe": _readiness(listen)}
+
+
+def _grpc_port(pod: pods.Pod, settings: Settings) -> int | None:
+    """Where the sidecar sends v1 requests as gRPC calls, if it is told to. Raises `Refusal` if that is not known."""
+    if settings.upstream != "triton-grpc":
+        return None
+    server = pod.container(_SERVER)
+    found = grpc_sites.find(server, settings) if server else None
+    if found is None:
+        raise errors.Refusal(
+            "no-grpc",
+            f"{model.PREFIX}upstream is triton-grpc, and nothing says where the model server answers gRPC",
+            f"set {grpc_sites.SETTING}, or {model.PREFIX}upstream: triton-http",
+        )
+    return found.port
 
 
 def _readiness(port: int) -> model.Object:

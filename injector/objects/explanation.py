@@ -104,6 +104,8 @@ def as_values(found: Explanation) -> Mapping[str, Any]:
             "container": plan.container,
             "appPort": plan.app_port,
             "listenPort": plan.listen_port,
+            "grpcAppPort": plan.grpc_app_port,
+            "grpcListenPort": plan.grpc_listen_port,
             "adminPort": plan.admin_port,
             "steps": list(plan.steps),
         },

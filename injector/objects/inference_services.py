@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from injector.core import decision, model
+from injector.objects import runtimes
 
 MODE = "serving.kserve.io/deploymentMode"
 MODES = {
@@ -22,6 +23,11 @@ MODES = {
 _SERVING = "kserve-container"
 _LOGGER = "internal.serving.kserve.io/logger"
 COMPONENTS = ("predictor", "transformer", "explainer")
+# Annotations that tell how a server is told its ports, or that it answers gRPC.
+_TOLD = {f"{model.PREFIX}{name}" for name in ("app-port-arg", "app-port-env", "app-grpc-port-arg", "app-grpc-port-env")}
+_GRPC = {f"{model.PREFIX}{name}" for name in ("grpc-port", "app-grpc-port-arg", "app-grpc-port-env")}
+_UPSTREAM = f"{model.PREFIX}upstream"
+_GRPC_PORT = "9000"  # of KServe's runtimes
 _BATCHER_KEYS = {"maxBatchSize": "max-batchsize", "maxLatency": "max-latency"}
 
 
@@ -124,8 +130,29 @@ def _containers(predictor: Component) -> list[model.Object]:
     own = predictor.containers
     if predictor.runtime or not own:
         beside = [each for each in own if each.get("name") != _SERVING]
-        return [{"name": _SERVING, **_told(predictor.annotations)}, *beside]
+        return [{"name": _SERVING, **_stand_in(predictor)}, *beside]
     return [{**own[0], "name": _SERVING}] if len(own) == 1 else own  # KServe renames a lone one
+
+
+def _stand_in(predictor: Component) -> model.Object:
+    """The runtime's own container where it answers gRPC calls, with the ports that the manifest gives it."""
+    given = part(predictor.spec, "model")
+    if runtimes.speaks_grpc(predictor.runtime) and _TOLD.isdisjoint(predictor.annotations):
+        return runtimes.merged(runtimes.container(predictor.runtime) or {}, given)
+    if _GRPC.isdisjoint(predictor.annotations) and predictor.annotations.get(_UPSTREAM) != "triton-grpc":
+        return _told(predictor.annotations)
+    return runtimes.merged(_told_both(predictor.annotations), {"ports": given.get("ports")})
+
+
+def _told_both(annotations: Mapping[str, str]) -> model.Object:
+    """The same, and its port for gRPC, for a server that is one of those which answer such calls."""
+    told = _told({f"{model.PREFIX}app-port-arg": "--http-port", **annotations})
+    flag = annotations.get(f"{model.PREFIX}app-grpc-port-arg", "--grpc-port")
+    variable = annotations.get(f"{model.PREFIX}app-grpc-port-env")
+    chosen = annotations.get(f"{model.PREFIX}grpc-port", "")
+    number = chosen if chosen.isascii() and chosen.isdecimal() and int(chosen) else _GRPC_PORT
+    env = [{"name": variable, "value": number}] if variable else []
+    return {"args": ["tritonserver", *told["args"], f"{flag}={number}"], "env": [*told["env"], *env]}
 
 
 def _told(annotations: Mapping[str, str]) -> model.Object:

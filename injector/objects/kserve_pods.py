@@ -87,11 +87,7 @@ def _container(service: inference_services.InferenceService, pod: model.Object) 
     if own and not name:
         return [f"the containers are the manifest's own: {', '.join(str(name) for name in own)}"], []
     known = runtimes.container(name)
-    found: model.Object = dict(known or {"image": name or "unknown"})
-    given = inference_services.part(predictor.spec, "model")
-    for field in ("image", "args", "env", "ports", "command"):
-        if isinstance(given.get(field), list):
-            found[field] = [*found.get(field, []), *given[field]]
+    found = runtimes.merged(known or {"image": name or "unknown"}, inference_services.part(predictor.spec, "model"))
     others = [each for each in predictor.containers if each.get("name") != "kserve-container"]
     pod["spec"]["containers"] = [{"name": "kserve-container", **found}, *others]
     title = f"KServe's runtime for {name!r}" if known else f"the runtime {name!r}, which is not known here"

@@ -129,6 +129,8 @@ def summary(plan: model.Plan) -> str:
     """A plan in one sentence."""
     kind = "as a native sidecar" if plan.native else "as a container"
     ports = f"listening on {plan.listen_port}, the app on {plan.app_port}"
+    if plan.grpc_listen_port is not None:
+        ports += f"; for gRPC on {plan.grpc_listen_port}, the app on {plan.grpc_app_port}"
     return f"{plan.takeover}, {kind}, in front of container {plan.container!r}: {ports}"
 
 

@@ -21,7 +21,7 @@ def deal(batch: Batch, predictions: Rows) -> list[Answer]:
             continue
         # Past the constructors of the named tuples, which cost more than all the rest.
         piece = tuple.__new__(Piece, (start, batch_id, predictions[begin:end]))
-        pieces = [piece] if rows == request.rows else _join(request, piece)
+        pieces = [piece] if rows == request.rows else _join(request, piece, rows)
         if pieces is not None:
             request.open = False
             request.payload = None
@@ -29,10 +29,10 @@ def deal(batch: Batch, predictions: Rows) -> list[Answer]:
     return answers
 
 
-def _join(request: Request, piece: Piece) -> list[Piece] | None:
+def _join(request: Request, piece: Piece, rows: int) -> list[Piece] | None:
     """Keep a piece of a request that was cut; all of them in order, once none is missing."""
     request.pieces.append(piece)
-    request.rows_answered += len(piece.predictions)
+    request.rows_answered += rows
     if request.rows_answered < request.rows:
         return None
     # Parts of one request may come back in any order.

@@ -18,6 +18,7 @@ DASHBOARD = json.loads((helm.CHART / "files" / "dashboard.json").read_text())
 ALERTS = (
     "CarpoolInjectorNotReady", "CarpoolInjectorCertificateExpires", "CarpoolInjectorErrors", "CarpoolInjectorSlow",
     "CarpoolInjectorNamespacesUnknown", "CarpoolSidecarOverloaded", "CarpoolPredictorFails", "CarpoolSidecarStalls",
+    "CarpoolNothingBatched",
 )  # fmt: skip
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 

@@ -21,6 +21,8 @@ def route(pod: Object, entry: int) -> list[str]:
         if name in by_name:
             flags = pods.flags(by_name[name]["args"])
             listeners[int(flags.get("--port", default))] = (name, int(flags["--component-port"]))
+            if "--grpc-port" in flags:
+                listeners[int(flags["--grpc-port"])] = (name, int(flags["--component-grpc-port"]))
     port, passed = entry, []
     if "queue-proxy" in by_name:
         variables = {variable["name"]: variable.get("value") for variable in by_name["queue-proxy"]["env"]}
@@ -36,4 +38,9 @@ def entry(pod: Object) -> int:
     annotations = pod["metadata"].get("annotations") or {}
     if kserve_model.BATCHER in annotations or kserve_model.LOGGER in annotations:
         return kserve_model.AGENT_PORT
+    return first_port(pod)
+
+
+def first_port(pod: Object) -> int:
+    """The model server's first declared port, which KServe and Knative send to."""
     return int((pods.container(pod, "kserve-container").get("ports") or [{"containerPort": 8080}])[0]["containerPort"])

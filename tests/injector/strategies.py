@@ -41,8 +41,11 @@ SETTINGS: dict[str, st.SearchStrategy[str]] = {
     "resources-requests-cpu": st.sampled_from(["50m", "0.25", "1"]),
     "components": st.sampled_from(["predictor", "predictor,transformer"]),
     "sidecar-mode": st.sampled_from(["auto", "classic"]),
+    "grpc-port": st.sampled_from(["off", "9000"]),
+    "upstream": st.sampled_from(["http", "triton-http", "triton-grpc"]),
 }
 
+GRPC_PORT = 9000
 _NUMBERS = {"periodSeconds": 5, "failureThreshold": 4}
 
 
@@ -56,7 +59,7 @@ def probes(draw: st.DrawFn, port: int, names: list[str]) -> Object:
                 {"httpGet": {"path": "/ready", "port": reference}},
                 {"httpGet": {"path": "/ready", "port": reference, "scheme": "HTTP"}, **_NUMBERS},
                 {"tcpSocket": {"port": reference}, **_NUMBERS},
-                {"grpc": {"port": 9000}},
+                {"grpc": {"port": GRPC_PORT}},
                 {"exec": {"command": ["test", "-f", "/tmp/ready"]}},
                 {"httpGet": {"path": "/healthz", "port": 9500}},
             ]
@@ -66,7 +69,7 @@ def probes(draw: st.DrawFn, port: int, names: list[str]) -> Object:
 
 @st.composite
 def servers(draw: st.DrawFn) -> Object:
-    """A model server's container, with or without declared ports, probes, hooks and devices."""
+    """A model server's container, with or without declared ports (one may be for gRPC), probes, hooks, devices."""
     container = draw(st.sampled_from(pods.SERVERS))()
     port = 8000 if "vllm" in container["image"] else 8080
     names = []
@@ -79,6 +82,10 @@ def servers(draw: st.DrawFn) -> Object:
         container["ports"] = [entry]
         if draw(st.booleans()):
             container["ports"].append({"name": "metrics", "containerPort": 9500})
+    if draw(st.booleans()):
+        name = draw(st.sampled_from([None, "grpc", "h2c"]))
+        entry = {"containerPort": GRPC_PORT, **({"name": name} if name else {})}
+        container["ports"] = draw(st.permutations([*container.get("ports", []), entry]))
     for name in draw(st.sets(st.sampled_from(["readinessProbe", "livenessProbe", "startupProbe"]))):
         container[name] = draw(probes(port, names))
     if draw(st.integers(0, 3)) == 0:
@@ -101,6 +108,8 @@ def predictor_pods(draw: st.DrawFn, modes: tuple[str, ...] = ("standard", "knati
     asked = draw(st.sampled_from([{}, pods.batched(), batched, logged, logged | batched]))
     mode = draw(st.sampled_from(modes))
     if mode == "plain":
+        way = draw(st.sampled_from(["auto", "port-swap", "named-port", "none"]))
+        settings |= {"carpool.dev/takeover": way} if draw(st.booleans()) else {}
         pod = pods.plain(container, *more, annotations=settings)
     else:
         make = pods.knative if mode == "knative" else pods.kserve

@@ -69,7 +69,8 @@ def test_whatever_the_pod_every_request_passes_the_sidecar_once_and_then_the_app
     outcome = situation.inject(pod)
     if outcome.plan is not None:
         way = routes.route(pod, routes.entry(situation.pod))
-        assert way[-2:] == [model.CONTAINER, str(outcome.plan.app_port)]
+        is_grpc = routes.first_port(situation.pod) == strategies.GRPC_PORT and outcome.plan.grpc_listen_port
+        assert way[-2:] == [model.CONTAINER, str(outcome.plan.grpc_app_port if is_grpc else outcome.plan.app_port)]
         assert way.count(model.CONTAINER) == 1
         assert pod_rules.invalid(pod) == []
 

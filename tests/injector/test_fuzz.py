@@ -50,7 +50,10 @@ HOSTILE = [
     "\ud800",
 ]
 # Settings whose values are words: some of the above are words, if strange ones.
-_WORDS = {"key-headers", "container", "port", "app-port-arg", "app-port-env", "image-channel", "predictor-health-path"}
+_WORDS = {
+    "key-headers", "container", "port", "app-port-arg", "app-port-env", "grpc-port", "app-grpc-port-arg",
+    "app-grpc-port-env", "image-channel", "predictor-health-path",
+}  # fmt: skip
 _LISTS = {"key-headers", "retry-statuses", "allowed-batch-sizes"}
 _CLAIMS: dict[str, list[Any]] = {
     "takeover": ["port-swap", "queue-proxy", "kserve-agent", "named-port", "none", "evil", None],
@@ -61,6 +64,10 @@ _CLAIMS: dict[str, list[Any]] = {
     "native": [True, False, "yes"],
     "toldBy": ["--http_port", "--model_name", "-c", "PATH", "--x\n"],
     "added": [True, False],
+    "grpcAppPort": [9084, 8080, 9083, 0, "9000", None],
+    "grpcListenPort": [9000, 8080, 70000, None],
+    "grpcToldBy": ["--grpc-port", "--http_port", "PATH", "--x\n", None],
+    "grpcAdded": [True, False, "yes", None],
     "batcher": ["true", "x" * 65, "\n- evil"],
 }
 _SETTINGS = sorted(key.removeprefix(model.PREFIX) for key in pod_annotations.KNOWN)

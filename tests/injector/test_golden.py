@@ -122,6 +122,8 @@ def test_the_sidecar_starts_with_the_flags_it_is_given(name: str) -> None:
     assert settings.port == outcome.plan.listen_port
     assert settings.admin_port == outcome.plan.admin_port
     assert settings.component_port == outcome.plan.app_port
+    assert settings.grpc_port == (outcome.plan.grpc_listen_port or 0)
+    assert outcome.plan.grpc_app_port in (None, settings.component_grpc_port)
 
 
 @every_injected_case
@@ -145,12 +147,13 @@ def test_every_case_file_is_in_use_and_says_what_it_is_about() -> None:
 def listeners_in_conflict(outcome: model.Outcome) -> list[Any]:
     """Ports that the sidecar shares with what another container declares, or with the app."""
     assert outcome.plan is not None
-    ours = [outcome.plan.listen_port, outcome.plan.admin_port]
-    taken = [outcome.plan.app_port]
+    plan = outcome.plan
+    ours = [plan.listen_port, plan.admin_port, *([plan.grpc_listen_port] if plan.grpc_listen_port else [])]
+    taken = [plan.app_port, plan.grpc_app_port]
     for container in api_defaults.containers(outcome.pod):
         if container["name"] != model.CONTAINER:
             taken += [port["containerPort"] for port in container.get("ports") or ()]
-    return [port for port in ours if port in taken] + ([ours] if ours[0] == ours[1] else [])
+    return [port for port in ours if port in taken] + ([ours] if len(set(ours)) < len(ours) else [])
 
 
 def _names(pod: dict[str, Any]) -> list[str]:

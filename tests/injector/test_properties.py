@@ -105,8 +105,10 @@ def test_the_sidecar_accepts_its_flags(situation: strategies.Situation) -> None:
     outcome = _injected(situation)
     assert outcome.plan is not None
     settings = sidecar_config.load(pods.container(outcome.pod, model.CONTAINER)["args"])
-    ports = (settings.component_port, settings.port, settings.admin_port)
-    assert ports == (outcome.plan.app_port, outcome.plan.listen_port, outcome.plan.admin_port)
+    plan = outcome.plan
+    ports = (settings.component_port, settings.port, settings.admin_port, settings.grpc_port)
+    assert ports == (plan.app_port, plan.listen_port, plan.admin_port, plan.grpc_listen_port or 0)
+    assert plan.grpc_app_port in (None, settings.component_grpc_port)
     patience = outcome.pod["spec"]["terminationGracePeriodSeconds"]
     assert settings.grace_period < max(patience, 1) or patience == 30
 
@@ -142,16 +144,19 @@ def test_what_is_injected_can_be_stored_and_passes_restricted_pod_security(situa
 def test_the_sidecar_and_the_app_listen_where_nobody_else_does(situation: strategies.Situation) -> None:
     outcome = _injected(situation)
     assert outcome.plan is not None
+    plan = outcome.plan
+    listens = {plan.listen_port, plan.admin_port} | ({plan.grpc_listen_port} - {None})
+    apps = {plan.app_port} | ({plan.grpc_app_port} - {None})
     taken: set[int] = set()
     for container in api_defaults.containers(outcome.pod):
         declared = {port["containerPort"] for port in container.get("ports") or ()}
         if container["name"] == model.CONTAINER:
-            assert declared == {outcome.plan.listen_port, outcome.plan.admin_port}
+            assert declared == listens
         else:
-            taken |= declared - ({outcome.plan.app_port} if container["name"] == outcome.plan.container else set())
-    ours = [outcome.plan.listen_port, outcome.plan.admin_port, outcome.plan.app_port]
-    assert len(set(ours)) == 3
-    assert not taken & set(ours)
+            taken |= declared - (apps if container["name"] == plan.container else set())
+    assert len(listens) == (3 if plan.grpc_listen_port else 2)
+    assert not apps & listens
+    assert not taken & (apps | listens)
 
 
 @given(strategies.situations())

@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -31,7 +31,7 @@ SITUATIONS = {
     "settings of many kinds": pods.plain(
         pods.sklearn(), annotations={f"carpool.dev/{key}": value for key, value in _SETTINGS.items()}
     ),
-    "a probe that only says that the port is open": pods.kserve(pods.mlserver()),
+    "a probe that only says that the port is open, and a port for gRPC": pods.kserve(pods.mlserver()),
 }
 
 
@@ -53,8 +53,9 @@ def test_the_injected_command_serves_predictions_and_ends_cleanly(
         SITUATIONS[situation], config.Config(), model.Namespace("models"), model.Capabilities(native, native)
     )
     assert outcome.plan is not None
-    port, admin_port = processes.free_ports(2)
+    port, admin_port, *rpc = processes.free_ports(4)
     numbers = {outcome.plan.listen_port: port, outcome.plan.admin_port: admin_port, outcome.plan.app_port: app_port}
+    numbers |= dict(zip((outcome.plan.grpc_listen_port, outcome.plan.grpc_app_port), rpc, strict=True))
     container = _on_this_machine(pods.container(outcome.pod, model.CONTAINER), numbers)
     for variable in container.get("env", []):
         monkeypatch.setenv(variable["name"], variable["value"])
@@ -102,9 +103,9 @@ def test_the_hooks_of_app_and_sidecar_drain_it_as_the_kubelet_runs_them(
         assert child._process.wait(10) == 0
 
 
-def _on_this_machine(container: Object, numbers: dict[int, int]) -> Object:
+def _on_this_machine(container: Object, numbers: Mapping[Any, int]) -> Object:
     """The container with other port numbers, in one pass, wherever a port may stand."""
-    words = {str(old): str(new) for old, new in numbers.items()}
+    words = {str(old): str(new) for old, new in numbers.items() if old is not None}
     text = json.dumps({key: container[key] for key in container if key != "resources"})
     number = re.compile(rf"(?<![\d.])({'|'.join(words)})(?![\d.])")
     return json.loads(number.sub(lambda match: words[match[1]], text))

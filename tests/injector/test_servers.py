@@ -59,9 +59,18 @@ def test_an_image_of_another_name_is_not_recognised(image):
 @pytest.mark.parametrize(
     ("container", "expected"),
     [
-        ({"args": ["tritonserver", "--http-port=8000"]}, ["tritonserver", "--http-port=9083"]),
-        ({"args": ["tritonserver", "--http-port", "8000"]}, ["tritonserver", "--http-port", "9083"]),
-        ({"args": ["/opt/tritonserver/bin/tritonserver"]}, ["/opt/tritonserver/bin/tritonserver", "--http-port=9083"]),
+        (
+            {"args": ["tritonserver", "--http-port=8000", "--allow-grpc=false"]},
+            ["tritonserver", "--http-port=9083", "--allow-grpc=false"],
+        ),
+        (
+            {"args": ["tritonserver", "--http-port", "8000", "--grpc-port", "8001"]},
+            ["tritonserver", "--http-port", "9083", "--grpc-port", "9084"],
+        ),
+        (
+            {"args": ["/opt/tritonserver/bin/tritonserver"]},
+            ["/opt/tritonserver/bin/tritonserver", "--http-port=9083", "--grpc-port=9084"],
+        ),
         ({"args": ["uvicorn", "app:app", "--port", "8000"]}, ["uvicorn", "app:app", "--port", "9083"]),
         ({"args": ["gunicorn", "-b", "0.0.0.0:8000", "app"]}, ["gunicorn", "-b", "0.0.0.0:9083", "app"]),
         ({"args": ["gunicorn", "--bind=[::]:8000", "app"]}, ["gunicorn", "--bind=[::]:9083", "app"]),
@@ -116,9 +125,9 @@ def test_the_pods_owner_may_name_the_variable():
 
 
 def test_other_numbers_of_the_same_value_are_left_alone():
-    args = ["tritonserver", "--http-port=8000", "--grpc-port=8001", "--model-repository=/8000", "--timeout", "8000"]
+    args = ["tritonserver", "--http-port=8000", "--grpc-port=8001", "--model-repository=/8000", "--timeout", "8001"]
     _, app = moved({"args": args})
-    assert app["args"] == ["tritonserver", "--http-port=9083", *args[2:]]
+    assert app["args"] == ["tritonserver", "--http-port=9083", "--grpc-port=9084", *args[3:]]
 
 
 def test_the_app_moves_past_ports_that_others_use():

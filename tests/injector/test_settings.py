@@ -22,6 +22,7 @@ NUMBERS = st.one_of(
 )
 WORDS = st.sampled_from(
     ["auto", "window", "adaptive", "none", "bytes", "length", "429", "4xx", "4xx,503", "5xx", "true", "false", "",
+     "triton-http", "triton-grpc", "batch", "pass",
      "1,2,4,8", "1,2,64", "authorization,x-tenant", "host", "/v1/models/m", "/a?b=%20", "info", "json", "text"]
 )  # fmt: skip
 FLAGS = [name for name, info in Settings.model_fields.items() if info.json_schema_extra["flag"]]
@@ -64,6 +65,8 @@ def test_every_setting_of_the_sidecar_can_be_annotated_unless_the_takeover_decid
         "admin_port",
         "admin_write",
         "component_port",
+        "grpc_port",
+        "component_grpc_port",
         "enable_batcher",
         "fast_lane",
     }

@@ -61,7 +61,7 @@ def test_a_chosen_port_that_nothing_speaks_for_is_refused():
 )
 def test_a_flag_is_added_where_command_or_arguments_are_written_out(container):
     found = outcome(plain({"name": "app", **container}))
-    assert found.pod["spec"]["containers"][0]["args"][-1] == "--http-port=9083"
+    assert found.pod["spec"]["containers"][0]["args"][-2:] == ["--http-port=9083", "--grpc-port=9084"]
     assert injection.uninject(found.pod).pod["spec"]["containers"] == [{"name": "app", **container}]
 
 

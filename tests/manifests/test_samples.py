@@ -13,6 +13,7 @@ from ruamel.yaml import YAML
 import injector
 from injector import cli
 from injector.core import pod_annotations
+from sidecar import config
 from tests.charts import metric_names
 from tests.charts.helm import ROOT
 from tests.injector import pod_rules
@@ -28,7 +29,18 @@ TAKEOVERS = {
     "inferenceservice-batcher.yaml": ("kserve-agent", 9081, 8080),
     "inferenceservice-custom.yaml": ("port-swap", 8080, 9083),
     "inferenceservice-knative.yaml": ("queue-proxy", 9081, 8080),
-    "triton.yaml": ("port-swap", 8080, 9083),
+    "inferenceservice-mlserver.yaml": ("port-swap", 8080, 9083),
+    "inferenceservice-triton.yaml": ("port-swap", 8080, 9083),
+    "inferenceservice-triton-grpc.yaml": ("port-swap", 8080, 9083),
+    "triton.yaml": ("port-swap", 8000, 9083),
+    "triton-v1.yaml": ("port-swap", 8000, 9083),
+}
+# Likewise for gRPC, of those that have a port for it.
+GRPC = {
+    "inferenceservice-mlserver.yaml": (9000, 9084),
+    "inferenceservice-triton.yaml": (9000, 9084),
+    "inferenceservice-triton-grpc.yaml": (9000, 9084),
+    "triton.yaml": (8001, 9084),
 }
 WITHOUT_PODS = {"hpa.yaml", "keda.yaml", "kserve-agent-image.yaml"}
 
@@ -66,6 +78,7 @@ def test_a_sample_gets_the_sidecar_in_the_way_it_is_there_to_show(name: str) -> 
     assert (found["result"], found["refusal"]) == ("injected", None)
     plan = found["plan"]
     assert (plan["takeover"], plan["listenPort"], plan["appPort"]) == TAKEOVERS[name]
+    assert (plan["grpcListenPort"], plan["grpcAppPort"]) == GRPC.get(name, (None, None))
     assert found["warnings"] == []
 
 
@@ -94,7 +107,7 @@ def keys_of_ours(thing: Any) -> set[str]:
     return set().union(*map(keys_of_ours, thing)) if isinstance(thing, list) else set()
 
 
-@pytest.mark.parametrize("name", ["deployment.yaml", "gpu.yaml", "triton.yaml"])
+@pytest.mark.parametrize("name", ["deployment.yaml", "gpu.yaml", "triton.yaml", "triton-v1.yaml"])
 def test_services_find_the_pods_and_their_ports(name: str) -> None:
     things = {each["kind"]: each for each in read(name)}
     template, service = things["Deployment"]["spec"]["template"], things["Service"]["spec"]
@@ -102,6 +115,29 @@ def test_services_find_the_pods_and_their_ports(name: str) -> None:
     assert things["Deployment"]["spec"]["selector"]["matchLabels"] == service["selector"]
     ports = {port["name"] for container in template["spec"]["containers"] for port in container["ports"]}
     assert {port["targetPort"] for port in service["ports"]} <= ports
+
+
+@pytest.mark.parametrize("name", [name for name in TAKEOVERS if "triton" in name])
+def test_a_row_that_triton_refuses_spoils_no_other(name: str) -> None:
+    (found,) = explain(name)
+    values = {each["key"]: each["value"] for each in found["settings"]}
+    assert values["carpool.dev/retry-statuses"] == "4xx,500"
+
+
+def test_the_sample_for_v1_clients_has_them_answered_by_a_server_that_speaks_v2_only() -> None:
+    injected = testing.CliRunner().invoke(cli.program, ["inject", str(SAMPLES / "triton-v1.yaml")]).stdout
+    (deployment, _) = YAML(typ="safe", pure=True).load_all(injected)
+    (sidecar,) = deployment["spec"]["template"]["spec"]["initContainers"]
+    settings = config.load(sidecar["args"])
+    assert (settings.port, settings.component_port, settings.upstream) == (8000, 9083, "triton-http")
+
+
+def test_the_sample_for_grpc_stands_behind_queue_proxy_with_knative() -> None:
+    given = (SAMPLES / "inferenceservice-triton-grpc.yaml").read_text().replace("Mode: Standard", "Mode: Knative")
+    result = testing.CliRunner().invoke(cli.program, ["explain", "--output=json"], input=given)
+    (found,) = json.loads(result.stdout)
+    plan = found["plan"]
+    assert (plan["takeover"], plan["grpcListenPort"], plan["grpcAppPort"]) == ("queue-proxy", 9083, 9000)
 
 
 def test_the_sample_to_start_with_is_restricted() -> None:

@@ -11,13 +11,17 @@ def plan(asked: context.Context, native: bool) -> model.Plan:
     """Nothing is taken over."""
     ports = asked.ports()
     listen, admin = ports.take(asked.config.port, may_be_agents=True), ports.take(asked.config.admin_port)
-    steps = (f"the sidecar listens on {listen}; point the Service's targetPort there", "the app is left as it is")
-    return model.Plan("none", native, asked.site.container.name, asked.site.port, listen, admin, steps)
+    site = asked.site
+    rpc = ports.take() if site.taken_grpc else None
+    both = f"{listen} and, for gRPC, on {rpc}" if rpc else str(listen)
+    steps = (f"the sidecar listens on {both}; point the Service's targetPort there", "the app is left as it is")
+    reached = site.grpc.port if site.grpc else None
+    return model.Plan("none", native, site.container.name, site.port, listen, admin, steps, reached, rpc)
 
 
 def apply(draft: Draft, planned: model.Plan, asked: context.Context) -> context.Effects:
     """The app is left as it is."""
-    return context.Effects(context.data_port(planned.listen_port))
+    return context.Effects(context.data_port(planned.listen_port), grpc=context.grpc_port(planned.grpc_listen_port))
 
 
 def revert(draft: Draft, done: status.Injected) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from injector.core import model, pods, sites, status, suitability
+from injector.core import entries, model, pods, sites, status, suitability
 from injector.core.drafts import Draft
 from injector.core.errors import Refusal
 from injector.core.takeover import beside, context, kserve_agent, named_port, port_swap, queue_proxy
@@ -46,17 +46,24 @@ def _automatic(asked: context.Context) -> str:
         return "queue-proxy"
     if site.is_kserve and kserve_agent.find(asked.pod).expected:
         return "kserve-agent"
-    if site.server is not None and site.setting is not None:
+    if _is_movable(site):
         return "port-swap"
-    if not site.is_kserve and site.entry is not None and site.entry.name and _is_http(asked):
+    if not site.is_kserve and site.entry is not None and site.entry.name and _is_meant(asked):
         return "named-port"
     raise _no_way(site)
 
 
-def _is_http(asked: context.Context) -> bool:
-    """Whether the port's name says so, or the pod's owner chose the port: mysql is a name, too."""
-    entry = asked.site.entry
-    return asked.settings.port is not None or (entry is not None and sites.is_for_http(entry))
+def _is_movable(site: sites.Site) -> bool:
+    if not site.has_http:
+        return site.grpc is not None and site.grpc.setting is not None
+    return site.server is not None and site.setting is not None
+
+
+def _is_meant(asked: context.Context) -> bool:
+    """Whether the port's name says HTTP, or the pod's owner chose the port: mysql is a name, too."""
+    entry, settings = asked.site.entry, asked.settings
+    chosen = settings.port if asked.site.has_http else settings.grpc_port
+    return chosen is not None or (entry is not None and entries.is_for_http(entry))
 
 
 def _no_way(site: sites.Site) -> Refusal:
@@ -81,15 +88,23 @@ def _is_native(asked: context.Context, name: str) -> bool:
 
 def _obstacles(asked: context.Context, name: str) -> Iterator[str]:
     """What speaks for an ordinary container."""
-    entry = asked.site.entry if name in ("named-port", "port-swap") else None
+    taken = _taken_entries(asked.site, name)
     if not asked.capabilities.native_sidecars:
         yield "native sidecars need Kubernetes 1.29 on the API server and all nodes"
     if any(container.name in pods.MESH_PROXIES for container in asked.pod.spec.containers):
         yield "the mesh's proxy starts after init containers, so nothing could probe or reach the sidecar before"
-    if name == "port-swap" and entry is not None and entry.host_port:
+    if name != "named-port" and any(entry.host_port for entry in taken):
         yield "the kubelet opens a hostPort for ordinary containers only"
-    if entry is not None and entry.name and not asked.capabilities.native_named_ports:
+    if any(entry.name for entry in taken) and not asked.capabilities.native_named_ports:
         yield "Services find a named port of a native sidecar from Kubernetes 1.32 on"
+
+
+def _taken_entries(site: sites.Site, name: str) -> list[pods.Port]:
+    """The declared ports that will be the sidecar's."""
+    found = [site.entry] if name in ("named-port", "port-swap") else []
+    grpc = site.taken_grpc
+    found += [grpc.entry] if grpc and name in ("named-port", "port-swap", "kserve-agent") else []
+    return [entry for entry in found if entry is not None]
 
 
 def _mode(asked: context.Context) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from injector.core import edits, model, pods, sites
+from injector.core import edits, model, pods, servers, sites
 from injector.core.config import Config
 from injector.core.errors import Refusal
 from injector.core.settings import Settings
@@ -32,7 +32,17 @@ class Context:
 
     def ports(self) -> Ports:
         """The ports that are still free in this pod."""
-        return Ports(frozenset(_used(self.pod)) | {self.site.port})
+        grpc = {self.site.grpc.port} if self.site.grpc else set()
+        return Ports(frozenset(_used(self.pod)) | {self.site.port} | grpc)
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcEffects:
+    """The declared port of a sidecar that listens for gRPC, and what goes into the status of how the app was told."""
+
+    port: model.Object
+    told_by: str | None = None
+    added: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +50,7 @@ class Effects:
     """What a takeover means for the sidecar container.
 
     `data_port` is its declared port. `readiness` is the predictor's probe (SERVING_READINESS_PROBE), None: the app
-    container's own. `told_by`, `added` and `batcher` go into the status.
+    container's own. `told_by`, `added` and `batcher` go into the status. `grpc` is there if it listens for gRPC.
     """
 
     data_port: model.Object
@@ -48,6 +58,7 @@ class Effects:
     told_by: str | None = None
     added: bool = False
     batcher: str | None = None
+    grpc: GrpcEffects | None = None
 
     def with_readiness(self, probe: str | None) -> Effects:
         """The same with this probe for the predictor."""
@@ -83,6 +94,17 @@ def data_port(port: int) -> model.Object:
 
 
 DATA_PORT_NAME = "carpool-http"
+GRPC_PORT_NAME = "carpool-grpc"
+
+
+def grpc_port(port: int | None) -> GrpcEffects | None:
+    """That of a sidecar that takes nobody's name over for gRPC; None where it does not listen for it."""
+    return GrpcEffects({"name": GRPC_PORT_NAME, "containerPort": port, "protocol": "TCP"}) if port else None
+
+
+def moved_grpc(port: model.Object | None, setting: servers.PortSetting | None) -> GrpcEffects | None:
+    """That of a sidecar which has the app's port for gRPC, where the app was told another one by `setting`."""
+    return GrpcEffects(port, setting.name, not setting.present) if port and setting else None
 
 
 def _is_port(variable: model.Object) -> bool:

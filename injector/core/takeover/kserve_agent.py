@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from injector.core import decision, edits, model, pods, sites, status
 from injector.core.drafts import Draft
 from injector.core.errors import Refusal
-from injector.core.takeover import context
+from injector.core.takeover import context, moves, port_swap
 
 AGENT = "agent"
 _INTERNAL = "internal.serving.kserve.io/"
@@ -75,10 +75,27 @@ def plan(asked: context.Context, native: bool) -> model.Plan:
             "this pod has no batcher or logger of KServe, so KServe's Service does not point at its agent",
             "set spec.predictor.batcher in the InferenceService (batcher: {} is enough)",
         )
+    check_http(site)
+    port_swap.check_grpc(site)
     ports = asked.ports()
     listen = ports.take() if agent.stays else _agents_port(asked, ports)
     admin = ports.take(asked.config.admin_port)
-    return model.Plan("kserve-agent", native, site.container.name, site.port, listen, admin, _steps(agent, listen))
+    steps, reached, rpc = list(_steps(agent, listen)), site.grpc.port if site.grpc else None, None
+    if site.taken_grpc:
+        reached, rpc = ports.take(), reached
+        steps += [port_swap.grpc_step(site, reached), f"the sidecar listens on {rpc} for gRPC"]
+    return model.Plan("kserve-agent", native, site.container.name, site.port, listen, admin, tuple(steps), reached, rpc)
+
+
+def check_http(site: sites.Site) -> None:
+    """Raises `Refusal` for an app that is entered by gRPC, which KServe's agent does not speak."""
+    if site.by_grpc:
+        raise Refusal(
+            "not-http",
+            f"port {site.grpc.port if site.grpc else site.port} of container {site.container.name!r} speaks gRPC, and "
+            "KServe's agent in front of it HTTP/1.1 only",
+            "remove spec.predictor.batcher and logger from the InferenceService; Carpool batches without them",
+        )
 
 
 def _agents_port(asked: context.Context, ports: context.Ports) -> int:
@@ -107,7 +124,13 @@ def _steps(agent: Agent, listen: int) -> tuple[str, ...]:
 def apply(draft: Draft, planned: model.Plan, asked: context.Context) -> context.Effects:
     """Take the batcher's place; an agent that stays sends to the sidecar."""
     detach(draft, find(asked.pod), planned.listen_port)
-    return context.Effects(context.data_port(planned.listen_port), batcher=batcher(asked.pod))
+    (rpc, *_) = [*moves.apply(draft.container(planned.container), moves.of_plan(planned, asked.site, http=False)), None]
+    grpc = asked.site.taken_grpc
+    return context.Effects(
+        context.data_port(planned.listen_port),
+        batcher=batcher(asked.pod),
+        grpc=context.moved_grpc(rpc, grpc.setting if grpc else None),
+    )
 
 
 def batcher(pod: pods.Pod) -> str | None:
@@ -132,6 +155,7 @@ def detach(draft: Draft, agent: Agent, listen: int) -> None:
 
 def revert(draft: Draft, done: status.Injected) -> None:
     """Give KServe its annotation back (its webhook adds the agent again), and let the agent send to the app."""
+    moves.revert(draft, done)
     if done.batcher is not None:
         draft.annotate(decision.BATCHER, done.batcher)
     if draft.has(AGENT):

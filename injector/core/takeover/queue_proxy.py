@@ -26,15 +26,20 @@ def plan(asked: context.Context, native: bool) -> model.Plan:
             "no-takeover", "the pod has no queue-proxy: it is not Knative's", "set carpool.dev/takeover: auto"
         )
     stays = kserve_agent.find(asked.pod).stays
+    if stays:
+        kserve_agent.check_http(site)
     ports = asked.ports()
     listen = ports.take() if stays else ports.take(asked.config.port, may_be_agents=True)
     admin = ports.take(asked.config.admin_port)
+    rpc = ports.take() if site.by_grpc else None  # Knative lets one port of a pod through
     sender = "KServe's agent, which stays," if stays else "queue-proxy"
+    reached = site.grpc.port if site.grpc else None
+    calls, to = ("gRPC to the sidecar on", reached) if rpc else ("to the sidecar on", site.port)
     steps = (
-        f"{sender} sends to the sidecar on {listen}, and the sidecar to the app on {site.port}",
+        f"{sender} sends {calls} {rpc or listen}, and the sidecar to the app on {to}",
         "queue-proxy's readiness probe asks the sidecar, which asks the app with the probe it had",
     )
-    return model.Plan("queue-proxy", native, site.container.name, site.port, listen, admin, steps)
+    return model.Plan("queue-proxy", native, site.container.name, site.port, listen, admin, steps, reached, rpc)
 
 
 def apply(draft: Draft, planned: model.Plan, asked: context.Context) -> context.Effects:
@@ -45,13 +50,18 @@ def apply(draft: Draft, planned: model.Plan, asked: context.Context) -> context.
     probe = _probe(edits.variable(queue, PROBE))
     behind_agent = agent.present and agent.stays
     if not behind_agent:
-        edits.set_variable(queue, _PORT, str(planned.listen_port))
+        edits.set_variable(queue, _PORT, str(planned.grpc_listen_port or planned.listen_port))
     if probe is not None:
         edits.set_variable(queue, PROBE, _ask_sidecar(planned.admin_port, probe))
     if behind_agent:
         _align(draft.container(kserve_agent.AGENT), planned)
     batcher = kserve_agent.batcher(asked.pod)
-    return context.Effects(context.data_port(planned.listen_port), readiness=probe, batcher=batcher)
+    return context.Effects(
+        context.data_port(planned.listen_port),
+        readiness=probe,
+        batcher=batcher,
+        grpc=context.grpc_port(planned.grpc_listen_port),
+    )
 
 
 def _probe(text: str | None) -> str | None:
@@ -87,8 +97,11 @@ def revert(draft: Draft, done: status.Injected) -> None:
     if not draft.has(QUEUE_PROXY):
         return
     queue = draft.container(QUEUE_PROXY)
-    if edits.variable(queue, _PORT) == str(done.listen_port) and not _is_agents(draft, done):
-        edits.set_variable(queue, _PORT, str(done.app_port))
+    ours, apps = done.listen_port, done.app_port
+    if done.grpc_listen_port and done.grpc_app_port:
+        ours, apps = done.grpc_listen_port, done.grpc_app_port
+    if edits.variable(queue, _PORT) == str(ours) and not _is_agents(draft, done):
+        edits.set_variable(queue, _PORT, str(apps))
     probe = edits.variable(draft.sidecar() or {}, PROBE)
     for name in (QUEUE_PROXY, kserve_agent.AGENT):
         if probe is None or not draft.has(name):

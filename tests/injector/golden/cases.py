@@ -94,6 +94,8 @@ def render(case: Case, outcome: model.Outcome) -> str:
         shown["reason"] = outcome.decision.reason
     if outcome.plan is not None:
         shown |= {name: getattr(outcome.plan, name) for name in ("takeover", "container", "app_port", "listen_port")}
+        if outcome.plan.grpc_listen_port is not None:
+            shown |= {name: getattr(outcome.plan, name) for name in ("grpc_app_port", "grpc_listen_port")}
         shown["steps"] = list(outcome.plan.steps)
     if outcome.refusal is not None:
         shown["refusal"] = {name: getattr(outcome.refusal, name) for name in ("code", "message", "fix")}
