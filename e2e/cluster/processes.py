@@ -66,6 +66,11 @@ class Process:
             )
 
     @property
+    def pid(self) -> int:
+        """Of the leash; what it holds are its children."""
+        return self._leash.pid
+
+    @property
     def is_running(self) -> bool:
         return self._leash.poll() is None
 

@@ -116,6 +116,14 @@ def test_the_sidecar_can_ask_for_readiness_over_grpc(images: Mapping[str, contai
     assert (ended.status, ended.output) == (0, "grpc\n")
 
 
+def test_the_sidecar_serves_grpc_and_makes_tensors(images: Mapping[str, container.Image], tmp_path: Path) -> None:
+    image = images["sidecar"]
+    python = {**image.config, "config": {**image.config["config"], "Entrypoint": ["python", "-c"]}}
+    program = "import sidecar.rpc.port, sidecar.rpc.messages, sidecar.wire.instances; print('all there')"
+    ended = container.run(container.Image("python", image.root, python), [program], tmp_path)
+    assert (ended.status, ended.output) == (0, "all there\n"), ended.errors
+
+
 def test_pods_are_planned_inside_the_sidecars_image(images: Mapping[str, container.Image], tmp_path: Path) -> None:
     words = ["plan", "--rate", "500", "--slo", "50", "--service", "10+0.5n"]
     ended = container.run(images["sidecar"], words, tmp_path)

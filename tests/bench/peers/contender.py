@@ -62,6 +62,7 @@ class Contender:
         behind: ground.Behind | None = None,
     ) -> None:
         self.entrant = entrant
+        self._cache = cache
         self._model = model
         self._cores = cores
         self._behind = behind
@@ -86,12 +87,16 @@ class Contender:
 
     def _start(self, stack: contextlib.ExitStack) -> None:
         if self._launch.needs_predictor and self._behind is None:
-            arguments = carpool.predictor_arguments(self._model)
-            predict = processes.predictor_command(self._component_port, arguments)
-            self._run(stack, "predictor", predict, processes.ready_url(self._component_port))
+            self._start_predictor(stack)
         self._run(stack, registry.slug(self.entrant.name), command(self._launch), self._launch.ready_url)
         stack.callback(self.wake)  # a stopped process would not hear that it is to end
         self.sleep()
+
+    def _start_predictor(self, stack: contextlib.ExitStack) -> None:
+        """The one behind a peer that is half a server: Carpool's own."""
+        arguments = carpool.predictor_arguments(self._model)
+        predict = processes.predictor_command(self._component_port, arguments)
+        self._run(stack, "predictor", predict, processes.ready_url(self._component_port))
 
     def _run(self, stack: contextlib.ExitStack, name: str, arguments: list[str], ready_url: str) -> None:
         child = stack.enter_context(processes.running(name, arguments, self._cores.peer))

@@ -35,10 +35,13 @@ _OPTIONS = ("--http-thread-count=1", "--allow-grpc=false", "--allow-metrics=fals
 
 
 class Triton:
-    """A `peer.Peer`; see there for what each method promises."""
+    """A `peer.Peer`; see there for what each method promises. Whether it `batches` by itself is the model's setting."""
 
-    name = "Triton"
     role = peer.SERVER
+
+    def __init__(self, name: str = "Triton", batches: bool = True) -> None:
+        self.name = name
+        self._batches = batches
 
     def missing(self) -> str | None:
         if sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"):
@@ -52,22 +55,22 @@ class Triton:
     def prepare(self, cache: pathlib.Path, say: Callable[[str], None]) -> None:
         environments.prepare(cache, _ENVIRONMENT, say)
         # The backend looks for its stub beside itself, for one version of Python; the package has one for each.
-        server = _server(cache)
-        stub = server / "backends" / "python" / "triton_python_backend_stub"
+        folder = server(cache)
+        stub = folder / "backends" / "python" / "triton_python_backend_stub"
         if not stub.exists():
-            shutil.copy2(server / "python_backend_stubs" / _python() / stub.name, stub)
+            shutil.copy2(folder / "python_backend_stubs" / _python() / stub.name, stub)
 
     def version(self, cache: pathlib.Path) -> str:
         return f"{_TRITON} (nvidia-pytriton {environments.pinned_version(_ENVIRONMENT)})"
 
     def launch(self, cache: pathlib.Path, model: peer.Model, port: int, component_port: int) -> peer.Launch:
-        repository = cache / _ENVIRONMENT / "models"
-        write_repository(repository, model)
-        server, address = _server(cache), f"http://{processes.HOST}:{port}"
-        folders = [f"--model-repository={repository}", f"--backend-directory={server / 'backends'}"]
+        repository = cache / _ENVIRONMENT / (f"models-{model.wait_ms:g}" if self._batches else "models-alone")
+        write_repository(repository, model, self._batches)
+        folder, address = server(cache), f"http://{processes.HOST}:{port}"
+        folders = [f"--model-repository={repository}", f"--backend-directory={folder / 'backends'}"]
         where = [f"--http-address={processes.HOST}", f"--http-port={port}"]
         return peer.Launch(
-            argv=[str(server / "bin" / "tritonserver"), *folders, *where, *_OPTIONS],
+            argv=[str(folder / "bin" / "tritonserver"), *folders, *where, *_OPTIONS],
             env=_variables(cache, model),
             ready_url=f"{address}/v2/health/ready",
             predict_url=f"{address}/v2/models/echo/infer",
@@ -77,23 +80,20 @@ class Triton:
         )
 
 
-def write_repository(repository: pathlib.Path, model: peer.Model) -> None:
+def write_repository(repository: pathlib.Path, model: peer.Model, batches: bool = True) -> None:
     """Lay out the one model as Triton wants it: `echo/config.pbtxt`, `echo/1/model.py` and what that imports."""
     version = repository / "echo" / "1"
     version.mkdir(parents=True, exist_ok=True)
     for source in (_MODEL / "model.py", python_servers.SERVERS / "sleep_model.py"):
         shutil.copyfile(source, version / source.name)
     template = string.Template((_MODEL / "config.pbtxt").read_text())
-    delay = round(model.wait_ms * 1000)
-    (version.parent / "config.pbtxt").write_text(template.substitute(max_batch=model.max_batch, delay_us=delay))
+    batching = f"dynamic_batching {{ max_queue_delay_microseconds: {round(model.wait_ms * 1000)} }}" if batches else ""
+    (version.parent / "config.pbtxt").write_text(template.substitute(max_batch=model.max_batch, batching=batching))
 
 
 def _variables(cache: pathlib.Path, model: peer.Model) -> dict[str, str]:
-    """The stub embeds Python: it finds the environment by PATH, the interpreter's library by LD_LIBRARY_PATH."""
-    programs = environments.program(cache, _ENVIRONMENT).parent
     return {
-        "PATH": f"{programs}:/usr/bin:/bin",
-        "LD_LIBRARY_PATH": str(_libpython()),
+        **interpreter(cache),
         # For servers/sleep_model.py, which all servers share.
         "PEER_FIXED_MS": repr(model.fixed_ms),
         "PEER_PER_ROW_MS": repr(model.per_row_ms),
@@ -101,7 +101,14 @@ def _variables(cache: pathlib.Path, model: peer.Model) -> dict[str, str]:
     }
 
 
-def _server(cache: pathlib.Path) -> pathlib.Path:
+def interpreter(cache: pathlib.Path) -> dict[str, str]:
+    """The stub embeds Python: it finds the environment by PATH, the interpreter's library by LD_LIBRARY_PATH."""
+    programs = environments.program(cache, _ENVIRONMENT).parent
+    return {"PATH": f"{programs}:/usr/bin:/bin", "LD_LIBRARY_PATH": str(_libpython())}
+
+
+def server(cache: pathlib.Path) -> pathlib.Path:
+    """The folder of the server: `bin/tritonserver` and `backends/`."""
     environment = environments.program(cache, _ENVIRONMENT).parents[1]
     return environment / "lib" / f"python{_python()}" / "site-packages" / "pytriton" / "tritonserver"
 
@@ -126,3 +133,4 @@ def _is_right(answer: bytes) -> bool:
 
 
 PEER: peer.Peer = Triton()
+ALONE: peer.Peer = Triton("Triton without its batcher", batches=False)

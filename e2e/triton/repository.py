@@ -1,0 +1,116 @@
+"""The models that the tests ask: one row each of a table, laid out as Triton wants a model repository.
+
+Their programs are in `models/` and run inside Triton, under the Python of its environment.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+from collections.abc import Sequence
+from typing import NamedTuple
+
+PROGRAMS = pathlib.Path(__file__).with_name("models")
+
+# Triton's datatypes, by what its configuration calls them.
+DATATYPES = (
+    "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", "BYTES",
+    "BF16",
+)  # fmt: skip
+
+# As NVIDIA's optimization guide advises: "no preferred batch sizes for most models", a delay of a fraction of the
+# model's own time, one instance because the model is one device.
+_DYNAMIC = "dynamic_batching { max_queue_delay_microseconds: 1000 }"
+_SEQUENCES = """\
+sequence_batching {
+  max_sequence_idle_microseconds: 60000000
+  control_input [
+    { name: "START" control [{ kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] }] },
+    { name: "END" control [{ kind: CONTROL_SEQUENCE_END int32_false_true: [ 0, 1 ] }] }
+  ]
+}"""
+
+
+class Tensor(NamedTuple):
+    """A tensor without its batch dimension; -1 is any size."""
+
+    name: str
+    datatype: str
+    dims: Sequence[int] = (-1,)
+
+
+class Model(NamedTuple):
+    """`program` is a file of `models/`; `more` goes into the configuration as it is."""
+
+    name: str
+    program: str
+    max_batch_size: int
+    inputs: Sequence[Tensor]
+    outputs: Sequence[Tensor]
+    more: str = ""
+    versions: int = 1
+    is_optional: bool = False  # all inputs
+
+
+_ROWS, _ROWS_OUT = (Tensor("rows", "FP32"),), (Tensor("rows_out", "FP32"),)
+_ANYTHING = (*(Tensor(datatype.lower(), datatype) for datatype in DATATYPES), Tensor("matrix", "FP32", (-1, -1)))
+
+MODELS = (
+    Model("identity", "identity", 32, _ROWS, _ROWS_OUT),
+    Model(
+        "anything", "identity", 32, _ANYTHING, [each._replace(name=f"{each.name}_out") for each in _ANYTHING],
+        is_optional=True,
+    ),
+    Model(
+        "add_sub", "add_sub", 32, (Tensor("a", "FP32"), Tensor("b", "FP32")),
+        (Tensor("sum", "FP32"), Tensor("difference", "FP32")),
+    ),
+    Model(
+        "strings", "strings", 32, (Tensor("text", "BYTES", (1,)),),
+        (Tensor("upper", "BYTES", (1,)), Tensor("length", "INT32", (1,))),
+    ),
+    Model("marked", "marked", 32, _ROWS, _ROWS_OUT),
+    Model("total", "total", 32, _ROWS, (Tensor("total", "FP32"),)),
+    Model("unbatched", "identity", 0, _ROWS, _ROWS_OUT),
+    Model("sequence", "sequence", 8, (Tensor("rows", "FP32", (1,)),), (Tensor("sum", "FP32", (1,)),), _SEQUENCES),
+    Model(
+        "decoupled", "decoupled", 8, (Tensor("count", "INT32", (1,)),), (Tensor("number", "INT32", (1,)),),
+        "model_transaction_policy { decoupled: true }",
+    ),
+    Model("small", "sizes", 4, _ROWS, (*_ROWS_OUT, Tensor("together", "INT32", (1,)))),
+    Model("scaled", "scaled", 32, _ROWS, _ROWS_OUT),
+    Model("versioned", "identity", 32, _ROWS, _ROWS_OUT, "version_policy { all {} }", versions=2),
+    Model("slow", "slow", 64, _ROWS, _ROWS_OUT),
+    Model("slow_dynamic", "slow", 64, _ROWS, _ROWS_OUT, _DYNAMIC),
+)  # fmt: skip
+
+
+def write(repository: pathlib.Path, models: Sequence[Model] = MODELS) -> None:
+    """Lay the models out: `NAME/config.pbtxt` and `NAME/VERSION/model.py` each."""
+    for model in models:
+        for version in range(1, model.versions + 1):
+            folder = repository / model.name / str(version)
+            folder.mkdir(parents=True)
+            shutil.copyfile(PROGRAMS / f"{model.program}.py", folder / "model.py")
+        (repository / model.name / "config.pbtxt").write_text(configuration(model))
+
+
+def configuration(model: Model) -> str:
+    """The text of `config.pbtxt`."""
+    optional = " optional: true" if model.is_optional else ""
+    return "\n".join(
+        [
+            'backend: "python"',
+            f"max_batch_size: {model.max_batch_size}",
+            *(f"input [{{ {_tensor(each)}{optional} }}]" for each in model.inputs),
+            *(f"output [{{ {_tensor(each)} }}]" for each in model.outputs),
+            "instance_group [{ count: 1 kind: KIND_CPU }]",
+            model.more,
+            "",
+        ]
+    )
+
+
+def _tensor(tensor: Tensor) -> str:
+    datatype = {"BYTES": "STRING"}.get(tensor.datatype, tensor.datatype)
+    return f'name: "{tensor.name}" data_type: TYPE_{datatype} dims: {list(tensor.dims)}'

@@ -1,0 +1,102 @@
+"""The sidecar's own process in front of a v2 predictor, and its counters."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import sys
+import urllib.request
+from collections.abc import Iterator
+
+from prometheus_client import parser
+
+from e2e.cluster import processes
+from e2e.triton import servers
+
+START_SECONDS = 20.0
+
+
+class Sidecar:
+    """`http`, `grpc` and `admin` are `host:port`."""
+
+    def __init__(self, folder: pathlib.Path, predictor: servers.Server, options: tuple[str, ...]) -> None:
+        port, grpc_port, admin_port = servers.different_ports(3)
+        self.http, self.grpc, self.admin = (f"{servers.HOST}:{each}" for each in (port, grpc_port, admin_port))
+        flags = {
+            "host": servers.HOST,
+            "port": port,
+            "grpc-port": grpc_port,
+            "admin-host": servers.HOST,
+            "admin-port": admin_port,
+            "component-port": predictor.http_port,
+            "component-grpc-port": predictor.grpc_port,
+            "quiet-period": 0,
+            "log-format": "text",
+        }
+        command = [sys.executable, "-m", "sidecar", *processes.flags(flags), *options]
+        self._process = processes.Process("sidecar", command, folder / f"sidecar-{port}.log")
+
+    def wait_until_ready(self) -> None:
+        """Raises `processes.ProcessFailed`, with the end of its log, if that takes too long."""
+        self._process.wait_until_ready(self.is_ready, START_SECONDS)
+
+    def is_ready(self) -> bool:
+        """Whether it says so itself."""
+        try:
+            with urllib.request.urlopen(f"http://{self.admin}/readyz", timeout=2) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    def counts(self) -> dict[str, float]:
+        """Every sample of its metrics, by the name that Prometheus knows it under, with its labels."""
+        with urllib.request.urlopen(f"http://{self.admin}/metrics", timeout=5) as answer:
+            text = answer.read().decode()
+        return {
+            _name(sample.name, sample.labels): sample.value
+            for family in parser.text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+
+    def stop(self) -> None:
+        """Ends it as Kubernetes does."""
+        self._process.stop()
+
+
+class Changes:
+    """How far counters have come since this was made."""
+
+    def __init__(self, sidecar: Sidecar) -> None:
+        self._sidecar = sidecar
+        self._before = sidecar.counts()
+
+    def of(self, name: str) -> float:
+        """Of one sample, as `name` or `name{label="value"}`; of all of that name if it has no labels."""
+        return self._total(self._sidecar.counts(), name) - self._total(self._before, name)
+
+    @property
+    def mean_batch(self) -> float:
+        """Rows in a batch."""
+        return self.of("carpool_batch_size_sum") / max(1, self.of("carpool_batch_size_count"))
+
+    @staticmethod
+    def _total(counts: dict[str, float], name: str) -> float:
+        if "{" in name:
+            return counts.get(name, 0.0)
+        return sum(value for each, value in counts.items() if each.partition("{")[0] == name)
+
+
+@contextlib.contextmanager
+def running(folder: pathlib.Path, predictor: servers.Server, *options: str) -> Iterator[Sidecar]:
+    """One with these flags besides those for its ports, ready to serve."""
+    sidecar = Sidecar(folder, predictor, options)
+    try:
+        sidecar.wait_until_ready()
+        yield sidecar
+    finally:
+        sidecar.stop()
+
+
+def _name(name: str, labels: dict[str, str]) -> str:
+    text = ",".join(f'{label}="{value}"' for label, value in labels.items())
+    return f"{name}{{{text}}}" if text else name
