@@ -15,7 +15,7 @@ Starts = Callable[..., sidecar.Sidecar]
 _WINDOW = ("--policy", "window", "--max-latency", "5")
 # Triton answers 500 (INTERNAL) when a model raises and when JSON is not as it should be. The budget is for tests in
 # which nearly all fail.
-_ISOLATION = ("--retry-statuses", "4xx,500", "--retry-budget", "100")
+_ISOLATION = ("--retry-budget", "100")
 
 # tritonclient.http.aio leaves answers that are all status unread; aiohttp complains when they are collected, which may
 # be in any later test.

@@ -19,7 +19,7 @@ A, B = np.float32([[1, 2], [3, 4]]), np.float32([[10, 20], [30, 40]])
 @pytest.fixture(scope="module")
 def before(mlserver: servers.Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[sidecar_.Sidecar]:
     """The sidecar in front of MLServer."""
-    options = ("--policy", "window", "--max-latency", "20", "--retry-statuses", "4xx,500", "--retry-budget", "100")
+    options = ("--policy", "window", "--max-latency", "20", "--retry-budget", "100")
     with sidecar_.running(tmp_path_factory.mktemp("sidecar"), mlserver, *options) as started:
         yield started
 

@@ -23,7 +23,7 @@ def front(
 ) -> Iterator[sidecar_.Sidecar]:
     """The sidecar that makes tensors of instances."""
     folder = tmp_path_factory.mktemp("sidecar")
-    options = ("--max-latency", "5", "--retry-statuses", "4xx,500", "--retry-budget", "100")
+    options = ("--max-latency", "5", "--retry-budget", "100")
     with sidecar_.running(folder, triton, "--upstream", request.param, *options) as started:
         yield started
 

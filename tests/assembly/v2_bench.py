@@ -83,7 +83,7 @@ async def running(**chosen: Any) -> AsyncIterator[Bench]:
             **{
                 "host": "127.0.0.1", "admin_host": "127.0.0.1", "component_port": fake.http_port,
                 "component_grpc_port": fake.grpc_port, "quiet_period": 0.0, "policy": "window", "max_latency": 5,
-                "retry_statuses": "4xx,500", "retry_budget": 100, **ports, **chosen,
+                "retry_budget": 100, **ports, **chosen,
             }
         )  # fmt: skip
         loop = asyncio.get_running_loop()

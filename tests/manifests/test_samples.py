@@ -117,13 +117,6 @@ def test_services_find_the_pods_and_their_ports(name: str) -> None:
     assert {port["targetPort"] for port in service["ports"]} <= ports
 
 
-@pytest.mark.parametrize("name", [name for name in TAKEOVERS if "triton" in name])
-def test_a_row_that_triton_refuses_spoils_no_other(name: str) -> None:
-    (found,) = explain(name)
-    values = {each["key"]: each["value"] for each in found["settings"]}
-    assert values["carpool.dev/retry-statuses"] == "4xx,500"
-
-
 def test_the_sample_for_v1_clients_has_them_answered_by_a_server_that_speaks_v2_only() -> None:
     injected = testing.CliRunner().invoke(cli.program, ["inject", str(SAMPLES / "triton-v1.yaml")]).stdout
     (deployment, _) = YAML(typ="safe", pure=True).load_all(injected)
