@@ -172,6 +172,8 @@ class Driver:
         elif isinstance(error, errors.Abandoned):
             log.debug("batch abandoned", extra=logs.facts(batch=batch.id))
         else:
+            if error.__cause__ is not None:
+                log.error("a batch failed for a reason that is a bug", exc_info=error.__cause__)
             self._metrics.predictor_errors.labels(error.reason).inc()
             told = {"batch": batch.id, "instances": batch.rows, "reason": error.reason, "error": str(error)}
             self._complaints.warning(error.reason, "batch failed", **told)

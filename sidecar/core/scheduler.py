@@ -17,7 +17,7 @@ from sidecar.core.admission import Admission
 from sidecar.core.backlog import Backlog
 from sidecar.core.deadlines import Deadlines
 from sidecar.core.limits import Limits
-from sidecar.core.model import Abandon, Batch, Dispatch, Effect, Part, Refuse, Request, Rows
+from sidecar.core.model import Abandon, Answer, Batch, Dispatch, Effect, Part, Refuse, Request, Rows
 from sidecar.core.policies import Decision, Drop, Policy, Release, Wait
 
 
@@ -98,7 +98,11 @@ class Scheduler:
         self.admission.observe(batch, now)
         self.policy.completed(batch, now)
         effects = self._step(now)
-        answers = shares.deal(batch, predictions)
+        answers: list[Answer] = []
+        try:
+            shares.deal(batch, predictions, answers)
+        except Exception as error:  # a bug; who has no answer yet must not wait for one until the deadline
+            effects = [*effects, *self._give_up(batch, error)]
         self.admission.held -= sum([request.size for request, _ in answers])
         self._deadlines.forget(len(answers))
         return [*effects, *answers]
@@ -236,6 +240,15 @@ class Scheduler:
         for group in reversed(groups):
             self._retry(group, "isolate")
         return True
+
+    def _give_up(self, batch: Batch, error: Exception) -> Sequence[Effect]:
+        """Refuse all members that still wait; the batch's error tells why."""
+        batch.error = errors.CarpoolError()
+        batch.error.__cause__ = error
+        waiting = [part.request for part in batch.parts if part.request.open]
+        for request in waiting:
+            self._close(request)
+        return [Refuse(request, errors.CarpoolError()) for request in waiting]
 
     def _close(self, request: Request) -> None:
         """The request's last moment: it is refused or cancelled. Answers do the same in one go for a whole batch."""

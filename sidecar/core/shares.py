@@ -5,13 +5,12 @@ from __future__ import annotations
 from sidecar.core.model import Answer, Batch, Piece, Request, Rows
 
 
-def deal(batch: Batch, predictions: Rows) -> list[Answer]:
-    """Give every member that still waits its share, and close those that have all of theirs now.
+def deal(batch: Batch, predictions: Rows, answers: list[Answer]) -> None:
+    """Give every member that still waits its share, and close those that have all of theirs now: their `answers`.
 
     There is one prediction for each of the batch's instances. A request that was cut is answered with its last part.
     Written out, as every request comes through here.
     """
-    answers: list[Answer] = []
     batch_id = batch.id
     end = 0
     for request, start, stop in batch.parts:
@@ -26,7 +25,6 @@ def deal(batch: Batch, predictions: Rows) -> list[Answer]:
             request.open = False
             request.payload = None
             answers.append(tuple.__new__(Answer, (request, pieces)))
-    return answers
 
 
 def _join(request: Request, piece: Piece, rows: int) -> list[Piece] | None:

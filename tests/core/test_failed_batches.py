@@ -230,3 +230,30 @@ def test_statuses_are_read_as_written(text, inside, outside):
 def test_statuses_that_make_no_sense_are_refused_with_what_is_allowed(text):
     with pytest.raises(ValueError, match="is not 4xx, 5xx or a status from 400 to 599"):
         retries.Statuses.parse(text)
+
+
+class Treacherous(list):
+    """Predictions that cannot be handed out from the third row on."""
+
+    def __getitem__(self, which):
+        if isinstance(which, slice) and which.start >= 2:
+            raise ZeroDivisionError("bug")
+        return super().__getitem__(which)
+
+
+def test_a_bug_in_handing_out_predictions_costs_only_those_who_have_none_yet(desk_of):
+    desk = desk_of(max_batch_size=4)
+    for name in "abcd":
+        desk.submit(name)
+    [batch] = desk.out
+    desk.out.remove(batch)
+    desk.do(desk.core.done(batch, Treacherous(desk.rows_of(batch))))
+    assert desk.answers == {"a": ["a/0"], "b": ["b/0"]}
+    assert {name: type(error) for name, error in desk.refusals.items()} == dict.fromkeys("cd", errors.CarpoolError)
+    assert isinstance(batch.error.__cause__, ZeroDivisionError)
+    assert desk.core.idle
+    assert desk.core.admission.held == 0
+    desk.submit("e")
+    desk.pass_time(1)
+    desk.answer()
+    assert desk.answers["e"] == ["e/0"]
