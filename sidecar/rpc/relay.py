@@ -27,12 +27,12 @@ class Relay:
 
     def start(self, passage: Passage, path: str, sent: metadata.Metadata, timeout: float | None) -> None:
         """Call the predictor's method for `passage`; `timeout` is in seconds."""
-        call = passage.begin(self._channel, path, sent, timeout)
-        task = asyncio.get_running_loop().create_task(passage.run(call), name="pass a call through")
+        running = passage.run(self._channel, path, sent, timeout)
+        task = asyncio.get_running_loop().create_task(running, name="pass a call through")
         passage.task = task
         self._out.add(task)
         task.add_done_callback(self._out.discard)
-        task.add_done_callback(lambda _: passage.over(call))
+        task.add_done_callback(passage.over)
 
     async def close(self) -> None:
         """Break off all calls that are under way."""
@@ -70,9 +70,11 @@ class Passage(abc.ABC):
     async def exchange(self, call: Any) -> None:
         """Pass everything on until the predictor has told its status; may raise `grpc.aio.AioRpcError` with that."""
 
-    async def run(self, call: Any) -> None:
+    async def run(self, channel: Any, path: str, sent: metadata.Metadata, timeout: float | None) -> None:
         """Pass everything on until the predictor has told its status, or the caller left."""
+        call = None
         try:
+            call = self.begin(channel, path, sent, timeout)
             await self.exchange(call)
         except grpc.aio.AioRpcError as error:
             first = error.initial_metadata()
@@ -82,10 +84,12 @@ class Passage(abc.ABC):
         except Exception:
             log.exception("a call could not be passed through for a reason that is a bug")
             self._refuse(errors.CarpoolError())
+        finally:
+            if call is not None:
+                call.cancel()
 
-    def over(self, call: Any) -> None:
-        """`run` has ended, or was cancelled before it began: because the caller left, or the sidecar closes."""
-        call.cancel()
+    def over(self, _: object) -> None:
+        """`run` has ended, or was cancelled, perhaps before it began: the caller left, or the sidecar closes."""
         self._refuse(errors.Draining())
 
     def cancelled(self) -> None:

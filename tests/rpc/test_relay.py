@@ -332,3 +332,13 @@ async def test_a_relay_that_closes_tells_its_callers(peer_site: Site, peer: Peer
     assert isinstance(peer_site.relay, relay.Relay)
     await peer_site.relay.close()
     assert [stream.status for stream in (running, new)] == [statuses.UNAVAILABLE] * 2
+
+
+async def test_a_status_that_comes_before_anything_was_sent_on_is_never_lost(peer_site: Site) -> None:
+    for _ in range(60):  # nobody there knows the method
+        stream, handler = opened(peer_site, path="/any.Service/Nothing")
+        handler.data(framed(b"hello"))
+        handler.end()
+        await stream.end()
+        assert stream.status == statuses.UNIMPLEMENTED
+    assert (peer_site.room.buffered_bytes, peer_site.life.active) == (0, 0)
