@@ -74,6 +74,7 @@ class Route(NamedTuple):
     """How calls of one kind travel: the words of their protocol, and where they go.
 
     `objection` tells, if there is one, why they must not be batched any more (one of `errors.UNBATCHABLE`), or None.
+    `rejected` is told when the predictor rejects a batch of several: what is known of it may be out of date.
     `doubtful` are statuses beside 4xx by which these predictors tell of a request's own faults as well as of theirs.
     """
 
@@ -81,6 +82,7 @@ class Route(NamedTuple):
     predictor: Predictor
     objection: Callable[[], str | None] | None = None
     doubtful: frozenset[int] = frozenset()
+    rejected: Callable[[], None] | None = None
 
 
 class Head(NamedTuple):

@@ -131,21 +131,23 @@ class Driver:
         target, own, body, read = route.codec.merge(heads[0].target, batch.parts)
         headers = calls.merged_headers(heads, own)
         timeout = max(0.001, batch.deadline - self._clock())
-        reply = functools.partial(self._returned, batch, read, route.doubtful)
+        reply = functools.partial(self._returned, batch, read, route)
         self._exchanges[batch] = route.predictor.post(target, headers, body, timeout, reply)
 
     def _returned(
         self,
         batch: model.Batch,
         read: Callable[[codec.Reply], codec.Answer],
-        doubtful: frozenset[int],
+        route: calls.Route,
         outcome: codec.Reply | errors.UpstreamError,
     ) -> None:
         del self._exchanges[batch]
         try:
             if isinstance(outcome, errors.UpstreamError):
                 if isinstance(outcome, errors.UpstreamStatus):
-                    outcome.is_doubtful = outcome.status in doubtful
+                    outcome.is_doubtful = outcome.status in route.doubtful
+                    if route.rejected is not None and len(batch.parts) > 1:
+                        route.rejected()
                 raise outcome
             answer = read(outcome)
         except errors.CarpoolError as error:

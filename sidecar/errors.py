@@ -202,6 +202,16 @@ class NotMergeable(UpstreamBroken):
     message = "the request does not go with others in one call"
 
 
+class Uneven(UpstreamBroken):
+    """The outputs do not have the rows of the batch: nobody's fault, but nobody's share can be told.
+
+    Its members are sent again one by one, which is no isolation of a culprit and costs none of its budget.
+    """
+
+    reason = "uneven_answer"
+    message = "the predictor's outputs do not have the rows of the batch"
+
+
 class UpstreamTimeout(UpstreamError):
     """The predictor was still busy when the last deadline in the batch passed."""
 

@@ -36,7 +36,8 @@ class Upstreams:
         self.http = predictor.HttpPredictor(base, chosen.connect_timeout, chosen.max_queue_bytes)
         self.questions = model_questions.HttpQuestions(base)
         self.rpc = self._open_rpc() if chosen.grpc_port or chosen.upstream == "triton-grpc" else None
-        infer = self._catalog(self.questions.model_info, lambda model: codec.Codec(model.info, model.avoid))
+        memory = codec.Memory()
+        infer = self._catalog(self.questions.model_info, lambda model: codec.Codec(model.info, model.avoid, memory))
         self.routes = routes.Routes(self._v1(), routes.Models(infer, self.http))
 
     def rpc_models(self, rpc: rpc_predictor.GrpcPredictor) -> routes.Models:

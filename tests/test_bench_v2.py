@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import struct
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.bench import client, golang, wrk
+from tests.bench import client, golang, load, wrk
 from tests.bench.peers import peer, samples, triton
 from tests.bench.v2 import before_triton, cells, rpc, run, stand, stub, tables, traffic
 
@@ -139,6 +140,24 @@ def test_the_stubs_answer_to_a_request_is_its_own_and_nobody_elses(kind: traffic
     assert not kind.is_own(43, body)
     assert not kind.is_own(42, b"")
     assert not kind.is_own(42, b"[]")
+
+
+async def test_callers_of_all_formats_get_their_own_answers_from_the_stub_over_one_port() -> None:
+    server = await asyncio.get_running_loop().create_server(stub.Connection, "127.0.0.1", 0)
+    address = server.sockets[0].getsockname()
+    for sent in (traffic.V1(200), traffic.V2(200), traffic.V2Binary(70_000), traffic.V1OfTensor(400)):
+        right: list[bool] = []
+        requests = (client.post("h", sent.path, sent.body(number), sent.headers) for number in range(20))
+        await load.closed_loop(
+            address, requests, 4, on_answer=lambda *answer, sent=sent, right=right: right.append(_is_own(sent, *answer))
+        )
+        assert right == [True] * 20
+    server.close()
+    await server.wait_closed()
+
+
+def _is_own(sent: traffic.Traffic, number: int, status: int, body: bytes) -> bool:
+    return status == 200 and sent.is_own(number, body)
 
 
 def test_the_stub_tells_of_its_model_what_the_sidecar_asks() -> None:
@@ -281,6 +300,13 @@ def test_each_sidecar_is_held_against_the_best_of_tritons_settings_in_each_figur
 def test_a_saturated_system_has_no_percentiles() -> None:
     row = tables.triton_row(_outcome(before_triton.systems()[0], 100.0, 9.9, saturated=True))
     assert row[4:7] == ["saturated", "", ""]
+
+
+def test_where_others_had_much_of_the_sidecars_core_is_said() -> None:
+    quiet, loud = _side("v1 JSON", 1, 2, 3), _side("v2 JSON", 1, 2, 3)
+    for sample in loud.rounds.samples[:2]:
+        sample.others_busy = 0.3  # type: ignore[attr-defined]
+    assert tables.disturbances(run.Outcome([run.DuelOutcome(cells.DUELS[0], quiet, loud)])) == ["100 B, v2 JSON (30%)"]
 
 
 def test_the_figures_of_every_round_are_kept() -> None:

@@ -171,7 +171,7 @@ class Backlog:
         queue.rows = queue.size = queue.cost = 0
         self._full.pop(queue, None)
         self._begun.pop(queue, None)
-        del self._queues[queue.key]
+        self._drop(queue)
         return parts
 
     def _subtract(self, queue: Queue, rows: int, size: int, cost: int) -> None:
@@ -187,7 +187,11 @@ class Backlog:
         if not queue.is_begun:
             self._begun.pop(queue, None)
         if not queue.rows:
-            del self._queues[queue.key]
+            self._drop(queue)
+
+    def _drop(self, queue: Queue) -> None:
+        del self._queues[queue.key]
+        queue.close()
 
 
 def _rank(request: Request, ageing: float) -> tuple[float, int]:

@@ -120,6 +120,12 @@ class Queue:
         ageing = self._limits.priority_ageing
         return (request for *_, request in heapq.merge(_ranked(self.small, 0.0), _ranked(self.large, ageing)))
 
+    def close(self) -> None:
+        """Let go of the lanes, once emptied: with these two knowing each other a key, which may be large, would stay
+        until the garbage collector comes round.
+        """
+        self.small = self.large = _EMPTY
+
     def shed(self) -> None:
         """Let those go from the front that do not wait any more; the sums are the caller's business."""
         self.small.shed()

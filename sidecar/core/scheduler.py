@@ -118,7 +118,7 @@ class Scheduler:
             self._retry(parts, "closed")
             return self._step(now)
         if len(batch.parts) > 1 and self._is_isolated(error):
-            if self._isolate(parts):
+            if self._isolate(parts, is_free=isinstance(error, errors.Uneven)):
                 return self._step(now)
             error = errors.NotIsolated()
         for part in parts:
@@ -232,10 +232,13 @@ class Scheduler:
             return False
         return error.status in self.limits.retry_statuses or (error.is_doubtful and self.limits.isolates_doubtful)
 
-    def _isolate(self, parts: Sequence[Part]) -> bool:
-        """Send the members of a rejected batch again, by halves; False if the budget does not allow it."""
-        groups = retries.halves(parts)
-        if not self._budget.spend(len(groups)):
+    def _isolate(self, parts: Sequence[Part], is_free: bool) -> bool:
+        """Send the members of a rejected batch again, by halves; False if the budget does not allow it.
+
+        If it `is_free`, as there is no culprit to find, one by one.
+        """
+        groups = [[part] for part in parts] if is_free else retries.halves(parts)
+        if not is_free and not self._budget.spend(len(groups)):
             return False
         for group in reversed(groups):
             self._retry(group, "isolate")

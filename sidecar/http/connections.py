@@ -85,6 +85,8 @@ class Connection(answering.Answering):
         self._drop_body()
         if self._waiting is not None:
             self._waiting.cancel()
+            self._waiting = None
+            self._desk.life.leave()
         super().connection_lost(exc)
 
     # --- requests ----------------------------------------------------------------------------------------------
@@ -126,6 +128,7 @@ class Connection(answering.Answering):
         except routes.NotKnownYet as pause:
             self._beginning = None
             self._hold(data[at:])
+            self._desk.life.enter()
             self._waiting = pause.wait(self._learned)
             return None
         if found is None:
@@ -138,6 +141,7 @@ class Connection(answering.Answering):
     def _learned(self, _: object) -> None:
         self._waiting = None
         self._go_on()
+        self._desk.life.leave()
 
     def _wait_for_head(self, begun: bytes) -> None:
         more = begun

@@ -113,7 +113,6 @@ class Connection(control.Control):
 
     def returned(self, owner: exchange.Exchange, count: int) -> None:
         """See `exchange.Owner`."""
-        self._return(count)
         if not owner.has_ended and owner.incoming is not None:
             grant = owner.incoming.give_back(count)
             if grant:
@@ -123,7 +122,7 @@ class Connection(control.Control):
 
     def _fail(self, fault: faults.ConnectionFault) -> None:
         if not self.is_done:
-            self.sender.put(frames.goaway(self.last, fault.code, fault.reason))
+            self.sender.put(frames.goaway(min(self.last, self._cutoff), fault.code, fault.reason))
             self.lost()
 
     def _break(self, number: int, fault: faults.StreamFault) -> None:
@@ -144,9 +143,7 @@ class Connection(control.Control):
     def _forget(self, gone: exchange.Exchange, *, is_ours: bool) -> None:
         if self.exchanges.pop(gone.number, None) is None:
             return
-        held, gone.held = gone.held, 0
-        if held:
-            self._return(held)
+        gone.held = 0
         self._remember(gone.number, is_ours=is_ours)
         self._check_done()
 
@@ -195,7 +192,7 @@ class Connection(control.Control):
         if found is None:
             self._decoder.skip(block)
             is_ours = self._ended.get(number)
-            if not is_ours:
+            if not is_ours and number <= self._cutoff:
                 code = faults.Code.PROTOCOL_ERROR if is_ours is None else faults.Code.STREAM_CLOSED
                 raise faults.ConnectionFault(code, f"HEADERS for stream {number}, which has ended")
             return
@@ -211,9 +208,10 @@ class Connection(control.Control):
         size = len(payload)
         if not self._incoming.take(size):
             raise faults.ConnectionFault(faults.Code.FLOW_CONTROL_ERROR, "more DATA than the connection's window")
+        self._return(size)  # now: what one handler is slow to consume must not stop the other streams
         found = self.exchanges.get(number)
         if found is None:
-            self._discard(number, size)
+            self._discard(number)
             return
         found.held += size
         if found.has_ended:
@@ -238,10 +236,9 @@ class Connection(control.Control):
             raise faults.StreamFault(faults.Code.PROTOCOL_ERROR, "less DATA than content-length says")
         found.end()
 
-    def _discard(self, number: int, size: int) -> None:
+    def _discard(self, number: int) -> None:
         """DATA for a stream that is not open."""
         self._check_not_idle(number, "DATA")
-        self._return(size)
         if number <= self._cutoff and not self._ended.get(number):
             raise faults.StreamFault(faults.Code.STREAM_CLOSED, "DATA for a stream that has ended")
 

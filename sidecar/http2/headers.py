@@ -23,6 +23,9 @@ _FIELD_OVERHEAD = 32
 _MOST_KNOWN = 64
 """Blocks remembered per connection. A client that has no more to say than this repeats itself."""
 
+_LONGEST_KNOWN = 2 * 1024
+"""Bytes of such a block: idle connections keep theirs."""
+
 _MOST_DIGITS = 5
 """Bytes of a number after its first one; 2**32 and more is an error anyway."""
 
@@ -56,7 +59,7 @@ class Decoder:
         if is_table_changed:
             self._known.clear()
         request = heads.request(self._limited(fields, size))
-        if not is_table_changed and len(self._known) < _MOST_KNOWN:
+        if not is_table_changed and len(self._known) < _MOST_KNOWN and len(block) <= _LONGEST_KNOWN:
             self._known[block] = request
         return request
 

@@ -16,6 +16,9 @@ _FORBIDDEN = {b"connection", b"proxy-connection", b"keep-alive", b"transfer-enco
 _BAD_NAME = re.compile(rb"[\x00-\x20A-Z:\x7f-\xff]")
 _BAD_VALUE = re.compile(rb"[\x00\r\n]|\A[ \t]|[ \t]\Z")
 
+_MOST_SHORT = 128
+"""Bytes of a name that is worth remembering."""
+
 
 class Request(NamedTuple):
     """A request's head, and the size its body claims to have, if any."""
@@ -67,9 +70,15 @@ def _head(pseudo: dict[bytes, bytes], regular: streams.Headers) -> streams.Head:
     return streams.Head(method, path, pseudo.get(b":authority", b""), regular)
 
 
-@functools.lru_cache(maxsize=4096)
 def _is_allowed(name: bytes) -> bool:
+    return _is_short_allowed(name) if len(name) <= _MOST_SHORT else _is_well_formed(name)
+
+
+def _is_well_formed(name: bytes) -> bool:
     return bool(name) and name not in _FORBIDDEN and not _BAD_NAME.search(name)
+
+
+_is_short_allowed = functools.lru_cache(maxsize=4096)(_is_well_formed)
 
 
 def _check_value(name: bytes, value: bytes) -> None:

@@ -21,7 +21,8 @@ class Limits(NamedTuple):
     """Of a stream's body, what its handler has not consumed yet; at least 65,535, which clients assume at first."""
 
     connection_window: int = 16 * 1024 * 1024
-    """The same for all streams together; at least 65,535."""
+    """Of all bodies together, what is on its way at once; at least 65,535. It is granted anew as it arrives: a stream
+    whose handler consumes nothing stops no other."""
 
     most_unsent: int = 256 * 1024
     """Of a stream's answer, when `Stream.is_blocked`."""

@@ -30,6 +30,11 @@ class Arrival:
         self._count(self._unframer.held - before + sum(map(len, messages)))
         return messages
 
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether a message has begun to arrive that is not all here."""
+        return self._unframer.held > 0
+
     def end(self) -> None:
         """No more data; raises `statuses.Fault` in the middle of a message."""
         self._unframer.end()

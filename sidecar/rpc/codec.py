@@ -205,7 +205,7 @@ class Codec:
 
     def _uneven(self, message: str) -> errors.UpstreamBroken:
         self._on_uneven()
-        return errors.UpstreamBroken(f"the predictor's answer cannot be shared out: {message}")
+        return errors.Uneven(f"the predictor's answer cannot be shared out: {message}")
 
 
 def scan(body: bytes) -> fields.Fields:

@@ -81,7 +81,7 @@ class Door:
     def _pass(self, stream: streams.Stream, path: str, head: heads.Head) -> streams.Handler:
         sent = head.metadata
         arrival = arrivals.Arrival(self.room, head.encoding)
-        passage = streaming.Streaming(stream, head.content_type, arrival, self._passed)
+        passage = streaming.Streaming(stream, head.content_type, arrival, self._passed, self.patience)
         self.relay.start(passage, path, sent, head.timeout)
         self.life.enter()
         return passage

@@ -16,7 +16,7 @@ from tritonclient.grpc import service_pb2
 
 from sidecar.rpc import contents, fields
 
-# What is remembered: rests of messages up to this many bytes, and this many of each sort.
+# What is remembered: rests of messages and what is made of them up to this many bytes, and this many of each sort.
 _LONGEST = 4 * 1024
 _MOST = 128
 
@@ -82,7 +82,8 @@ class Schema:
         head = self._heads.get(rows)
         if head is None:
             head = self.message(rows).SerializeToString(deterministic=True)
-            _remember(self._heads, rows, head)
+            if len(head) <= _LONGEST:
+                _remember(self._heads, rows, head)
         return head
 
     def message(self, rows: int) -> Any:
@@ -186,7 +187,8 @@ class Reader:
         schema = self._schemas.get(key)
         if schema is None:
             schema = Schema(key, message, tensors, columns)
-            _remember(self._schemas, key, schema)
+            if len(key) <= _LONGEST:
+                _remember(self._schemas, key, schema)
         return Layout(schema, rows, tuple([None if each.size is None else rows * each.size for each in columns]))
 
 

@@ -45,9 +45,7 @@ class Patience:
 
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
-        self._timer = None
         for call in [call for call, deadline in self._arriving.items() if deadline <= loop.time()]:
             self.remove(call)
             call.expire()
-        if self._arriving:
-            self._timer = loop.call_at(next(iter(self._arriving.values())), self._look)
+        self._timer = loop.call_at(next(iter(self._arriving.values())), self._look) if self._arriving else None

@@ -11,22 +11,25 @@ import grpc.aio
 
 from sidecar import errors
 from sidecar.http2 import streams
-from sidecar.rpc import arrivals, framing, metadata, relay
+from sidecar.rpc import arrivals, framing, metadata, patience, relay
 
 
 class Streaming(relay.Passage):
     """Part of `streams.Handler`."""
 
     # State: messages not yet sent on, and bytes that the caller may not send again yet; whether the caller has sent
-    # all, and whether that was sent on at once; events for the two directions.
+    # all, and whether that was sent on at once; whether a message is arriving; events for the two directions.
     def __init__(
         self,
         stream: streams.Stream,
         content_type: bytes,
         arrival: arrivals.Arrival,
         ended: Callable[[int | None], None],
+        patience_: patience.Patience,
     ) -> None:
         super().__init__(stream, content_type, arrival, ended)
+        self._patience = patience_
+        self._is_watched = False
         self._messages: collections.deque[bytes] = collections.deque()
         self._ungranted = 0
         self._is_complete = self._is_sent = False
@@ -46,13 +49,34 @@ class Streaming(relay.Passage):
             return
         self._ungranted += len(data)
         self._messages.extend(messages)
+        self._watch(bool(messages))
         if self._messages:
             self._news.set()
         else:
             self._grant()
 
+    def _watch(self, has_news: bool) -> None:
+        """A message that has begun must come to its end: its bytes are kept until then."""
+        if has_news or not self._arrival.is_incomplete:
+            self._patience.remove(self)
+        if self._arrival.is_incomplete and (has_news or not self._is_watched):
+            self._patience.add(self)
+        self._is_watched = self._arrival.is_incomplete
+
+    def expire(self) -> None:
+        """Part of `patience.Arriving`. A caller who is held up by the predictor is not late."""
+        if self._messages:
+            self._patience.add(self)
+        elif not self._is_over:
+            self._break_off(errors.BodyTooLate())
+
+    def _finish(self, code: int | None) -> None:
+        self._patience.remove(self)
+        super()._finish(code)
+
     def end(self) -> None:
         """Part of `streams.Handler`."""
+        self._patience.remove(self)
         try:
             self._arrival.end()
         except errors.CarpoolError as error:
@@ -102,7 +126,7 @@ class Streaming(relay.Passage):
             while True:
                 while self._messages:
                     message = self._messages.popleft()
-                    await call.write(message)
+                    await _write(call, message)
                     self._arrival.release(len(message))
                 self._grant()
                 if self._is_complete:
@@ -110,7 +134,7 @@ class Streaming(relay.Passage):
                     return
                 self._news.clear()
                 await self._news.wait()
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        except (grpc.aio.AioRpcError, grpc.aio.InternalError, asyncio.InvalidStateError):
             return  # the call is over: `_receive` learns why
 
     async def _receive(self, call: Any) -> None:
@@ -126,3 +150,13 @@ class Streaming(relay.Passage):
         if first:
             self._start(first)
         self._tell(await call.code(), await call.details(), await call.trailing_metadata())
+
+
+async def _write(call: Any, message: bytes) -> None:
+    """What `call.write` does, which makes INTERNAL of any status that comes meanwhile: nothing public leaves it be."""
+    send = getattr(getattr(call, "_cython_call", None), "send_serialized_message", None)
+    if send is None:  # a grpcio that is built differently
+        await call.write(message)
+        return
+    await call.wait_for_connection()
+    await send(message)

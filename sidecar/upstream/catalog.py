@@ -27,6 +27,8 @@ FRESH_SECONDS = 60.0
 
 AVOID_SECONDS = 60.0
 
+_GLANCE = 0.05  # seconds for which a look at a model in use is good, unless something changes
+
 _FIRST_PAUSE = 1.0  # seconds until a question that failed is asked again; each failure doubles it
 
 
@@ -43,6 +45,7 @@ class Model:
     `is_known` to nobody and `info` is empty.
     """
 
+    # settled_until: nothing of it has to be looked at before.
     # State: info, is_known and failure by the latest answers, failures since then; when to ask again; avoid() so far.
     def __init__(
         self,
@@ -57,6 +60,7 @@ class Model:
         self.failure: errors.CarpoolError | None = None
         self.failures = 0
         self.due = 0.0
+        self.settled_until = self._asked = float("-inf")
         self._avoided_until = float("-inf")
         self._batches_unknown = batches_unknown
         self._clock = clock
@@ -76,14 +80,23 @@ class Model:
         """
         now = self._clock()
         self._avoided_until = now + AVOID_SECONDS
+        self.settled_until = now
         self.due = min(self.due, now)
+
+    def reconsider(self) -> None:
+        """The predictor rejected a batch: ask about it again when it is next used, once a second at most."""
+        soonest = self._asked + _FIRST_PAUSE
+        self.due = min(self.due, max(self._clock(), soonest))
+        self.settled_until = min(self.settled_until, self.due)
 
     def learn(self, info: models.ModelInfo) -> None:
         """Take what the predictor tells."""
         self.info = self.codec.info = info
+        self.settled_until = self._clock()
         self.is_known = True
         self.failure, self.failures = None, 0
-        self.due = self._clock() + FRESH_SECONDS
+        self._asked = self._clock()
+        self.due = self._asked + FRESH_SECONDS
 
     def miss(self, failure: errors.CarpoolError, longest_pause: float) -> None:
         """The predictor did not tell: what was known before still counts."""
@@ -149,6 +162,17 @@ class Catalog:
             if self._clock() >= model.due:
                 self._question(name, model)
         return model
+
+    def objection(self, model: Model) -> str | None:
+        """`model.objection`, for each request: it is in use, and may have to be asked about again."""
+        now = self._clock()
+        if now < model.settled_until:
+            return None
+        self.get(model.name)
+        found = model.objection
+        if found is None:
+            model.settled_until = now + _GLANCE
+        return found
 
     async def ask(self, name: models.ModelName) -> Model:
         """`get`, or ask the predictor. Raises nothing but the caller's own cancellation, which disturbs nobody else.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 
 import aiohttp
@@ -34,11 +35,19 @@ class HttpQuestions:
     # State: the session, from the first question on.
     def __init__(self, base: str, timeout: float = TIMEOUT) -> None:
         self._base = yarl.URL(base)
+        self._patience = timeout
         self._timeout = aiohttp.ClientTimeout(total=timeout)
         self._session: aiohttp.ClientSession | None = None
 
     async def model_info(self, name: models.ModelName) -> models.ModelInfo:
         """What is told of a model, by its metadata and, where the predictor has that, Triton's configuration."""
+        try:
+            async with asyncio.timeout(self._patience):
+                return await self._model_info(name)
+        except TimeoutError:
+            raise errors.UpstreamTimeout from None
+
+    async def _model_info(self, name: models.ModelName) -> models.ModelInfo:
         metadata = await self._get(name.path)
         config: bytes | None = None
         try:

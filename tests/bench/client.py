@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 import urllib.request
+from collections.abc import Mapping
 from typing import Protocol, cast
 
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)", re.IGNORECASE)
@@ -37,11 +38,13 @@ class Receiver(Protocol):
     def lost(self, connection: Connection, reason: str) -> None: ...
 
 
-def post(host: str, path: str, body: bytes) -> bytes:
-    """A complete POST request with a JSON body."""
-    head = (
-        f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
+JSON: Mapping[str, str] = {"Content-Type": "application/json"}
+
+
+def post(host: str, path: str, body: bytes, headers: Mapping[str, str] = JSON) -> bytes:
+    """A complete POST request with a body; `headers` besides Host and Content-Length."""
+    lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
+    head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\n{''.join(lines)}Content-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 

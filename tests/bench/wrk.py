@@ -11,8 +11,9 @@ import pathlib
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping
 
-from tests.bench import load, machine
+from tests.bench import client, load, machine
 
 _MARK = "carpool-result "
 
@@ -20,7 +21,7 @@ _SCRIPT = """\
 local file = assert(io.open({body!r}, "rb"))
 wrk.method = "POST"
 wrk.body = file:read("*a")
-wrk.headers["Content-Type"] = "application/json"
+{headers}
 file:close()
 
 done = function(summary, latency, requests)
@@ -42,12 +43,19 @@ def is_available() -> bool:
     return shutil.which("wrk") is not None
 
 
-def measure(url: str, body: bytes, connections: int, seconds: float, cores: set[int] | None) -> load.Measurement:
+def measure(
+    url: str,
+    body: bytes,
+    connections: int,
+    seconds: float,
+    cores: set[int] | None,
+    headers: Mapping[str, str] = client.JSON,
+) -> load.Measurement:
     """Post `body` to `url` over so many connections for so many (whole) seconds. Raises `WrkFailed`."""
     with tempfile.TemporaryDirectory(prefix="carpool-wrk-") as folder:
         body_file, script_file = pathlib.Path(folder, "body.json"), pathlib.Path(folder, "post.lua")
         body_file.write_bytes(body)
-        script_file.write_text(script(str(body_file)))
+        script_file.write_text(script(str(body_file), headers))
         command = ["wrk", "--threads=1", f"--connections={connections}", f"--duration={max(1, round(seconds))}s"]
         command += ["--timeout=30s", f"--script={script_file}", url]
         with machine.pinned(cores):
@@ -57,9 +65,10 @@ def measure(url: str, body: bytes, connections: int, seconds: float, cores: set[
     return parse(result.stdout + result.stderr)
 
 
-def script(body_file: str) -> str:
-    """The Lua script that posts the content of a file."""
-    return _SCRIPT.format(body=body_file, mark=_MARK)
+def script(body_file: str, headers: Mapping[str, str] = client.JSON) -> str:
+    """The Lua script that posts the content of a file with these headers; their values need no escapes in JSON."""
+    lines = [f"wrk.headers[{json.dumps(name)}] = {json.dumps(value)}" for name, value in headers.items()]
+    return _SCRIPT.format(body=body_file, mark=_MARK, headers="\n".join(lines))
 
 
 def parse(output: str) -> load.Measurement:

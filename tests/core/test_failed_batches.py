@@ -232,6 +232,20 @@ def test_statuses_that_make_no_sense_are_refused_with_what_is_allowed(text):
         retries.Statuses.parse(text)
 
 
+def test_members_of_an_answer_that_cannot_be_shared_out_travel_alone_whatever_the_budget(desk_of):
+    desk = desk_of(max_batch_size=32, retry_budget=0.0)
+    for number in range(320):
+        desk.submit(f"r{number}")
+        while desk.out:
+            batch = desk.out[0]
+            if len(batch.parts) > 1:
+                desk.fail(errors.Uneven(), batch)
+            else:
+                desk.answer(batch)
+    assert desk.refusals == {}
+    assert len(desk.answers) == 320
+
+
 class Treacherous(list):
     """Predictions that cannot be handed out from the third row on."""
 

@@ -158,6 +158,19 @@ async def test_a_model_whose_outputs_turn_out_to_be_uneven_is_batched_no_more(pr
     await predictor.catalog.close()
 
 
+async def test_a_request_counts_as_accepted_while_its_model_is_asked_about(predictor: Predictor) -> None:
+    house = predictor.house()
+    client = house.connect()
+    client.send(infer())
+    await settle()
+    assert house.life.active == 1
+    house.life.draining = True
+    await told(predictor, client)
+    assert [general.data for general in house.generals] == [infer()]
+    assert house.life.active == 0
+    await predictor.catalog.close()
+
+
 async def test_a_client_that_leaves_while_its_model_is_asked_about_is_forgotten(predictor: Predictor) -> None:
     house = predictor.house()
     client = house.connect()

@@ -72,6 +72,14 @@ def test_a_block_seen_before_says_what_the_table_holds_now() -> None:
     assert decoder.request(encoder.encode(request)).head.headers[-1] == (b"x", b"first")
 
 
+def test_long_blocks_are_not_remembered() -> None:
+    decoder = headers.Decoder(65536)
+    short, long = (headers.block((*peer.POST, (b"x", b"v" * size))) for size in (10, 10_000))
+    assert decoder.request(short) is decoder.request(short)
+    assert decoder.request(long) == decoder.request(long)
+    assert decoder.request(long) is not decoder.request(long)
+
+
 def test_a_list_of_fields_over_the_limit_costs_its_stream_and_leaves_the_table_in_order() -> None:
     encoder, decoder = hpack.Encoder(), headers.Decoder(500)
     with pytest.raises(faults.StreamFault, match="more than 500") as caught:

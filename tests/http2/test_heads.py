@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from sidecar.http2 import faults, heads, streams
@@ -57,3 +59,14 @@ def test_malformed_trailers_are_refused(field: tuple[bytes, bytes]) -> None:
     heads.check_trailers([(b"a", b"1")])
     with pytest.raises(faults.StreamFault):
         heads.check_trailers([field])
+
+
+def test_long_names_leave_nothing_behind() -> None:
+    tracemalloc.start()
+    try:
+        for number in range(100):
+            heads.request([METHOD, SCHEME, PATH, (b"%d" % number + b"x" * 50_000, b"1")])
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 500_000

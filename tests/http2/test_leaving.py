@@ -67,3 +67,14 @@ def test_fields_of_ignored_streams_still_count_for_the_table() -> None:
     client.say(client.headers(3, END, (*peer.POST, field)))
     client.say(client.headers(1, END, (field,)))
     assert [call.events for call in client.notes.calls] == [["end"]]
+
+
+def test_trailers_of_ignored_streams_are_ignored_and_the_last_stream_told_never_rises() -> None:
+    client = peer.Peer().begin()
+    client.call(1)
+    client.connection.leave()
+    client.connection.settle()
+    client.read()
+    assert client.say(client.headers(3), client.headers(3, END, ((b"x", b"1"),))) == []
+    (farewell,) = client.say(frames.frame(frames.PING, 0, 0, b"short"))
+    assert int.from_bytes(farewell.payload[:4]) == 1

@@ -69,6 +69,16 @@ def test_ids_and_rows_do_not_keep_requests_apart(talk) -> None:
     assert len(keys) == 1
 
 
+def test_what_is_long_is_not_remembered(talk) -> None:
+    made = request()
+    assert parsed(talk, made).schema is parsed(talk, made).schema
+    made.parameters["prompt"].string_param = "x" * 10_000
+    first, second = parsed(talk, made), parsed(talk, made)
+    assert first.key == second.key
+    assert first.schema is not second.schema
+    assert first.schema.head(1) is not first.schema.head(1)
+
+
 @pytest.mark.parametrize(
     "other",
     [

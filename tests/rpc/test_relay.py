@@ -205,7 +205,7 @@ async def test_a_caller_who_does_not_read_stops_the_predictor(peer_site: Site, p
 
     async def pour(messages: AsyncIterator[bytes], context: Any) -> None:
         nonlocal written
-        for _ in range(200):
+        for _ in range(250):
             await context.write(bytes(100_000))
             written += 1
 
@@ -215,12 +215,12 @@ async def test_a_caller_who_does_not_read_stops_the_predictor(peer_site: Site, p
     await until(lambda: bool(stream.sent))
     await asyncio.sleep(0.2)
     assert len(stream.messages) == 1
-    assert written < 190
+    assert written < 245
     stream.is_blocked = False
     handler.writable()
     handler.end()
     await stream.end()
-    assert len(stream.messages) == 200
+    assert len(stream.messages) == 250
 
 
 async def test_a_predictor_that_does_not_read_stops_the_caller(peer_site: Site, peer: Peer) -> None:
@@ -342,3 +342,48 @@ async def test_a_status_that_comes_before_anything_was_sent_on_is_never_lost(pee
         await stream.end()
         assert stream.status == statuses.UNIMPLEMENTED
     assert (peer_site.room.buffered_bytes, peer_site.life.active) == (0, 0)
+
+
+async def test_a_status_that_comes_while_messages_are_sent_on_is_never_lost(peer_site: Site, peer: Peer) -> None:
+    async def give_up(messages: AsyncIterator[bytes], context: Any) -> None:
+        await context.abort(grpc.StatusCode.NOT_FOUND, "nothing here")
+
+    async def told() -> int | None:
+        stream, handler = opened(peer_site)
+        for _ in range(40):
+            handler.data(framed(bytes(100_000)))
+            await asyncio.sleep(0)
+        handler.end()
+        await stream.end()
+        return stream.status
+
+    peer.methods[PATH] = give_up
+    for _ in range(10):
+        assert await asyncio.gather(*[told() for _ in range(5)]) == [statuses.NOT_FOUND] * 5
+    assert (peer_site.room.buffered_bytes, peer_site.life.active) == (0, 0)
+
+
+async def test_a_message_that_never_comes_to_its_end_is_not_kept_for_ever(peer_site: Site, peer: Peer) -> None:
+    peer.methods[PATH] = echo
+    peer_site.room.read_timeout = 0.2
+    stream, handler = opened(peer_site)
+    handler.data(framed(b"whole") + framed(b"cut off")[:-1])
+    await until(lambda: len(stream.messages) == 1)
+    await stream.end()
+    assert stream.messages == [b"whole"]
+    assert stream.status != statuses.OK
+    assert (peer_site.room.buffered_bytes, peer_site.life.active) == (0, 0)
+
+
+async def test_a_stream_may_rest_between_messages_for_as_long_as_it_likes(peer_site: Site, peer: Peer) -> None:
+    peer.methods[PATH] = echo
+    peer_site.room.read_timeout = 0.05
+    stream, handler = opened(peer_site)
+    handler.data(framed(b"one")[:4])
+    handler.data(framed(b"one")[4:])
+    await until(lambda: len(stream.messages) == 1)
+    await asyncio.sleep(0.2)
+    handler.data(framed(b"two"))
+    handler.end()
+    await stream.end()
+    assert (stream.messages, stream.status) == ([b"one", b"two"], statuses.OK)

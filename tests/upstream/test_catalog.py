@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from sidecar import errors
+from sidecar.core import model
 from sidecar.upstream import catalog as catalogs
 from sidecar.wire import codec as codecs
 from sidecar.wire.v2 import models
@@ -33,7 +34,7 @@ class Codec:
     def parse(self, body: bytes, max_rows: int, json_size: int | None = None) -> codecs.Payload:
         raise NotImplementedError
 
-    def merge(self, target: str, parts: Sequence[codecs.Part]) -> codecs.Outgoing:
+    def merge(self, target: str, parts: Sequence[model.Part]) -> codecs.Outgoing:
         raise NotImplementedError
 
 
@@ -302,6 +303,34 @@ class TestAModelThatIsNotTold:
         predictor.told[NAME] = models.ModelInfo()
         assert (await make(batches_unknown=True).ask(NAME)).objection is None
         assert (await make(batches_unknown=False).ask(NAME)).objection == "unknown_model"
+
+
+@pytest.mark.looptime
+async def test_a_model_whose_batch_was_rejected_is_asked_about_again_once_a_second_at_most(
+    catalog: catalogs.Catalog, predictor: Predictor
+) -> None:
+    model = await catalog.ask(NAME)
+    for _ in range(5):
+        model.reconsider()
+        catalog.objection(model)
+        await turn()
+    assert len(predictor.asked) == 1
+    await asyncio.sleep(1.1)
+    predictor.told[NAME] = models.ModelInfo(max_batch_size=2)
+    catalog.objection(model)
+    await turn()
+    assert len(predictor.asked) == 2
+    assert model.codec.info.max_batch_size == 2
+
+
+@pytest.mark.looptime
+async def test_a_glance_at_a_model_in_use_is_good_for_a_moment_only(
+    catalog: catalogs.Catalog, predictor: Predictor
+) -> None:
+    model = await catalog.ask(NAME)
+    assert catalog.objection(model) is None
+    model.avoid()
+    assert catalog.objection(model) == "outputs"
 
 
 @pytest.mark.looptime

@@ -30,18 +30,19 @@ class Transport(Protocol):
 
 @dataclass(slots=True)
 class Payload:
-    """One request, decoded: a column for each input that it has."""
+    """One request, decoded: a column for each input that it has. `most` is the codec's `max_batch_size` then."""
 
     columns: tuple[columns.Column, ...]
     row_count: int
     has_rows: bool
+    most: int
 
     form: ClassVar[None] = None
 
     @property
     def key(self) -> Hashable:
-        """Part of `codec.Payload`: which inputs there are, and their datatypes and shapes."""
-        return (self.has_rows, *(column.key for column in self.columns))
+        """Part of `codec.Payload`: which inputs there are, of what datatypes and shapes, and how many go together."""
+        return (self.has_rows, self.most, *(column.key for column in self.columns))
 
     def row_sizes(self, start: int, stop: int) -> list[int]:
         """Part of `codec.Payload`: as they go to the predictor."""
@@ -55,10 +56,11 @@ class Payload:
 class Codec:
     """The codec of one model; `info` may be replaced when the predictor tells anew.
 
-    `on_uneven` is called when an answer's outputs do not have the batch's rows.
+    `on_uneven` is called when an answer's outputs do not have the batch's rows. From then on instances travel alone,
+    until the predictor tells anew.
     """
 
-    # State: the reader, and the info that it is for.
+    # State: the reader, and the info that it is for; the info that turned out to be wrong about rows.
     def __init__(
         self,
         name: models.ModelName,
@@ -72,11 +74,12 @@ class Codec:
         self._on_uneven = on_uneven
         self._reader: requests.Reader | None = None
         self._read_for: models.ModelInfo | None = None
+        self._uneven: models.ModelInfo | None = None
 
     @property
     def max_batch_size(self) -> int:
         """Part of `codec.Codec`; an instance for a model without a batch dimension is a call of its own."""
-        return self.info.most_rows if self._has_rows else 1
+        return self.info.most_rows if self._has_rows and self._uneven is not self.info else 1
 
     @property
     def _has_rows(self) -> bool:
@@ -89,7 +92,7 @@ class Codec:
             reader = self._reader = self._make_reader()
             self._read_for = self.info
         found = tuple(map(_read, reader.read(body, max_rows)))
-        return Payload(found, found[0].rows, self._has_rows)
+        return Payload(found, found[0].rows, self._has_rows, self.max_batch_size)
 
     def merge(self, target: str, parts: Sequence[model.Part]) -> codec.Outgoing:
         """Part of `codec.Codec`: join the parts' bytes, input by input."""
@@ -104,6 +107,7 @@ class Codec:
         try:
             return codec.Answer(b"predictions", predictions.write(self._transport.read_answer(reply), rows))
         except predictions.Uneven:
+            self._uneven = self.info
             self._on_uneven()
             raise
 

@@ -21,7 +21,7 @@ from sidecar.wire.instances import numbers, strings
 from sidecar.wire.v2 import models
 
 
-class Uneven(errors.UpstreamBroken):
+class Uneven(errors.Uneven):
     """The outputs do not have the rows that were asked for."""
 
     def __init__(self, tensor: models.Tensor, rows: int) -> None:

@@ -22,6 +22,7 @@ class Layout(NamedTuple):
     pieces: tuple[bytes, ...]
     outputs: tuple[columns.Output, ...]
     others: bytes
+    numbers: int = 0  # what a predictor writes is looked at closely
 
 
 def learn(rest: splitting.Rest) -> Layout:
@@ -51,8 +52,8 @@ def _read_output(place: str, members: splitting.Member) -> columns.Output:
 class Reader:
     """Reads answers of one model."""
 
-    def __init__(self, on_uneven: Callable[[], None]) -> None:
-        self._cache: splitting.Cache[Layout] = splitting.Cache("outputs", learn)
+    def __init__(self, on_uneven: Callable[[], None], cache: splitting.Cache[Layout]) -> None:
+        self._cache = cache
         self._on_uneven = on_uneven
 
     def read(self, slots: Sequence[merging.Slot], reply: codec.Reply) -> codec.Answer:
@@ -65,7 +66,7 @@ class Reader:
         size = binary.json_size(reply.headers, len(reply.body))
         stop = len(reply.body) if size is None else size
         try:
-            layout, _, data = self._cache.split(reply.body, stop)
+            layout, _, data, _ = self._cache.split(reply.body, stop)
             self._check_rows(layout, rows)
             result = Result(layout, columns.read(layout.outputs, reply.body, stop, data, rows), rows)
         except (errors.BadRequest, errors.Unbatchable) as error:
@@ -74,10 +75,12 @@ class Reader:
         return codec.Answer(MEMBER, result)
 
     def _check_rows(self, layout: Layout, rows: int) -> None:
+        if not layout.outputs:
+            raise errors.UpstreamBroken("the predictor's answer has no outputs")
         for output in layout.outputs:
             if not output.shape or output.shape[0] != rows:
                 self._on_uneven()
-                raise errors.UpstreamBroken(
+                raise errors.Uneven(
                     f"the predictor's output {output.name!r} has shape {list(output.shape)}; its first dimension"
                     f" should be {rows}, as the batch's"
                 )
@@ -131,7 +134,7 @@ class Result:
             for column in self.columns:
                 found.append(start + column.what.opening(rows))
                 start = b"]},"
-            found.append(b"]}]}" if self.columns else start + b"]}")
+            found.append(b"]}]}")
         return found
 
 

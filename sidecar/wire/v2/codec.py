@@ -10,18 +10,26 @@ from collections.abc import Callable, Sequence
 
 from sidecar.core import model
 from sidecar.wire import codec
-from sidecar.wire.v2 import answers, binary, merging, models, requests
+from sidecar.wire.v2 import answers, binary, merging, models, requests, splitting
+
+
+class Memory:
+    """What is remembered of messages; models that share it share its limits, as callers choose models' names."""
+
+    def __init__(self) -> None:
+        self.requests = requests.Reader()
+        self.answers: splitting.Cache[answers.Layout] = splitting.Cache("outputs", answers.learn)
 
 
 class Codec:
     """One model's requests. `info` is what its predictor tells of it and may be replaced at any time."""
 
-    def __init__(self, info: models.ModelInfo, on_uneven: Callable[[], None]) -> None:
+    def __init__(self, info: models.ModelInfo, on_uneven: Callable[[], None], memory: Memory | None = None) -> None:
         """`on_uneven` is told of outputs whose first dimension is not the batch's: the model cannot be batched."""
         self.info = info
-        self._requests = requests.Reader()
-        self._answers = answers.Reader(on_uneven)
-        self.parse = self._requests.parse
+        memory = memory or Memory()
+        self._answers = answers.Reader(on_uneven, memory.answers)
+        self.parse = memory.requests.parse
 
     @property
     def max_batch_size(self) -> int:

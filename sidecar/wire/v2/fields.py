@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from sidecar import errors
@@ -12,6 +14,7 @@ _SHAPE = msgspec.json.Decoder(list[int])
 _MEMBERS = msgspec.json.Decoder(splitting.Member)
 _MISSING = msgspec.Raw(b"null")
 _MOST_DIGITS = 18  # more bytes than any body has
+_MOST_ELEMENTS = 2**63 - 1  # dimensions are of 64 bits, and Python writes no integer of more than 4300 digits
 
 
 def tensor(place: str, members: splitting.Member) -> tuple[str, str, tuple[int, ...]]:
@@ -71,4 +74,6 @@ def _shape(raw: msgspec.Raw, place: str) -> tuple[int, ...]:
         raise errors.BadRequest(f"{place} must be a list of whole numbers") from None
     if shape and min(shape) < 0:
         raise errors.BadRequest(f"{place} has a negative dimension: {list(shape)}")
+    if math.prod(max(1, each) for each in shape) > _MOST_ELEMENTS:
+        raise errors.BadRequest(f"{place} has too many elements: no more than {_MOST_ELEMENTS} are possible")
     return shape

@@ -89,7 +89,9 @@ class Kind:
 class Layout:
     """One request's text without its data."""
 
-    __slots__ = ("ask", "binary_size", "ident", "inputs", "is_json", "kind", "pieces", "row_elements", "rows")
+    __slots__ = (
+        "ask", "binary_size", "ident", "inputs", "is_json", "kind", "numbers", "pieces", "row_elements", "rows",
+    )  # fmt: skip
 
     def __init__(self, pieces: tuple[bytes, ...], inputs: tuple[Input, ...], kind: Kind, ask: Ask, ident: bytes | None):
         self.pieces = pieces
@@ -102,6 +104,8 @@ class Layout:
         self.row_elements = sum(each.width for each in inputs)
         sizes = [each.size for each in inputs if each.size is not None]
         self.binary_size = sum(sizes) if sizes else None
+        is_numeric = inputs[0].datatype not in (datatypes.BYTES, "BOOL")
+        self.numbers = inputs[0].elements if len(inputs) == 1 and not sizes and is_numeric else 0
 
 
 def learn(rest: splitting.Rest) -> Layout:

@@ -12,6 +12,10 @@ from sidecar.wire.v2 import conversion, datatypes, layouts, splitting, texts
 
 Data = splitting.Data
 
+# A request with more takes seconds to be looked through, and many times its size in memory.
+_MOST_STRINGS = 100_000
+_MOST_OBJECTS = 64 * 1024
+
 
 class Result(Protocol):
     """What one batch came to, or a run of its rows."""
@@ -117,7 +121,7 @@ class Reader:
     """Parses requests, of one model or of several alike."""
 
     def __init__(self) -> None:
-        self._cache: splitting.Cache[layouts.Layout] = splitting.Cache("inputs", layouts.learn)
+        self._cache: splitting.Cache[layouts.Layout] = splitting.Cache("inputs", layouts.learn, _MOST_OBJECTS)
 
     def parse(self, body: bytes, max_rows: int, json_size: int | None = None) -> Payload:
         """As `codec.Codec.parse`."""
@@ -126,21 +130,24 @@ class Reader:
             raise errors.BadRequest(f"Inference-Header-Content-Length is {stop}, the body has {len(body)} bytes")
         if json_size == 0:
             raise errors.Unbatchable("members")  # no JSON at all: Triton's raw binary request
-        layout, ident, data = self._cache.split(body, stop)
+        layout, ident, data, is_full = self._cache.split(body, stop)
         if layout.rows > max_rows:
             raise errors.PayloadTooLarge(f"more than {max_rows} rows in one request")
         if layout.binary_size is not None or stop != len(body):
             data = _all_data(layout, body, json_size, data)
-        else:
+        elif not is_full:
             for number, text in enumerate(data):
-                if texts.count(text) != layout.inputs[number].elements:
-                    raise _unfilled(layout.inputs[number], text)
+                _check_full(layout.inputs[number], text)
         return Payload(layout, body, json_size, data, layout.ident if ident is None else ident)
 
 
-def _unfilled(what: layouts.Input, text: Data) -> errors.BadRequest:
-    told = f"shape {list(what.shape)} has {what.elements} elements, 'data' has {texts.count(text)}"
-    return errors.BadRequest(f"input {what.name!r}: {told}")
+def _check_full(what: layouts.Input, text: Data) -> None:
+    if len(text) > _MOST_STRINGS and texts.has_strings(text, _MOST_STRINGS):
+        raise errors.Unbatchable("members")
+    count = texts.count(text)
+    if count != what.elements:
+        told = f"shape {list(what.shape)} has {what.elements} elements, 'data' has {count}"
+        raise errors.BadRequest(f"input {what.name!r}: {told}")
 
 
 def _all_data(layout: layouts.Layout, body: bytes, json_size: int | None, in_json: Sequence[Data]) -> list[Data]:
@@ -160,9 +167,10 @@ def _all_data(layout: layouts.Layout, body: bytes, json_size: int | None, in_jso
     for what in layout.inputs:
         if what.size is None:
             found.append(next(lists))
-            if texts.count(found[-1]) != what.elements:
-                raise _unfilled(what, found[-1])
+            _check_full(what, found[-1])
             continue
+        if what.datatype == datatypes.BYTES and what.elements > _MOST_STRINGS:
+            raise errors.Unbatchable("members")
         data = view[at : at + what.size]
         at += what.size
         if what.datatype == datatypes.BYTES and row_ends(data, layout.rows, what.width) is None:

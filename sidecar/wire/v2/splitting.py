@@ -9,6 +9,7 @@ member or the last it is taken out too.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -22,8 +23,8 @@ PLACEHOLDER = b"0"
 """What stands in the rest for a tensor's data, which are a list."""
 
 _MAX_REST = 64 * 1024  # it is read one by one, and kept
-_MAX_KEPT = 256  # rests, mostly of less than 1 KiB
-_MAX_KEPT_BYTES = 1024 * 1024  # what is known of them takes about three times as much again
+_MAX_KEPT = 1024  # rests, mostly of less than 1 KiB
+_MAX_KEPT_BYTES = 4 * 1024 * 1024  # what is known of them takes about three times as much again
 # As most clients write it, and as it may be written.
 _PLAIN_ID = re.compile(rb'\{"id": ?("[ !#-\[\]-~]*"),')
 _ID = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*"id"[ \t\r\n]*:[ \t\r\n]*("[ !#-\[\]-~]*")[ \t\r\n]*,')
@@ -31,7 +32,7 @@ _LAST_ID = re.compile(rb',[ \t\r\n]*"id"[ \t\r\n]*:[ \t\r\n]*("[ !#-\[\]-~]*")[ 
 _LONGEST_LAST_ID = 256
 _BRACE = re.compile(rb"[ \t\r\n]*\{")
 _DATA = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*')
-_NOT_FINITE = re.compile(rb"(?<=[\[, \t\r\n])-?(?:NaN|Inf(?:inity)?)(?=[\], \t\r\n])")
+_PLAIN_DATA = re.compile(rb'(?<="data")[ \t\r\n]*:[^"]*')  # up to the next string
 _WORTH_A_VIEW = 64 * 1024  # from here on a view costs less than a copy
 
 Data = bytes | memoryview
@@ -39,10 +40,17 @@ Member = dict[str, msgspec.Raw]
 
 
 class Kept(Protocol):
-    """What is known of a rest: its `pieces` stand before, between and after the data."""
+    """What is known of a rest: its `pieces` stand before, between and after the data.
+
+    `numbers` is how many there are if the data are those of a single tensor of numbers that need not be looked at more
+    closely (`texts.is_flat`); 0 otherwise.
+    """
 
     @property
     def pieces(self) -> tuple[bytes, ...]: ...
+
+    @property
+    def numbers(self) -> int: ...
 
 
 T = TypeVar("T", bound=Kept)
@@ -63,17 +71,22 @@ class Cache(Generic[T]):
     """Takes bodies apart and remembers what `learn` made of their rests."""
 
     # State: _known by what stands before the first data, _count and _bytes of all in it.
-    def __init__(self, member: str, learn: Callable[[Rest], T]) -> None:
+    def __init__(self, member: str, learn: Callable[[Rest], T], most_objects: float = math.inf) -> None:
+        """A text that is new and has more than so many opening braces is `errors.Unbatchable`."""
         self._member = member
         self._learn = learn
+        self._most_objects = most_objects
         self._decoder = msgspec.json.Decoder(
             msgspec.defstruct("Body", [(member, list[Member])])  # one pass, and no objects but for tensors
         )
         self._known: dict[bytes, list[T]] = {}
         self._count = self._bytes = 0
 
-    def split(self, body: bytes, stop: int) -> tuple[T, bytes | None, list[Data]]:
-        """What is known of the rest, the id taken out (as written, None if none was), and the data: valid JSON lists.
+    def split(self, body: bytes, stop: int) -> tuple[T, bytes | None, list[Data], bool]:
+        """What is known of the rest, the id taken out (as written, None if none was), the data, and if they are full.
+
+        The data are valid JSON lists, or, if they are full, flat lists of as many numbers as their tensor has, of which
+        some may be malformed (`texts.is_flat`).
 
         Only the body's first `stop` bytes are JSON. Raises `errors.BadRequest` for what is no JSON object with a list
         of objects of the member's name, or has a member twice, and `errors.Unbatchable`.
@@ -87,24 +100,26 @@ class Cache(Generic[T]):
             return self._study(body if stop == len(body) else body[:stop])
         known = self._recall(body, start, stop)
         if known is not None:
-            return known[0], ident, known[1]
+            return known[0], ident, known[1], known[2]
         return self._study(body if stop == len(body) else body[:stop])
 
-    def _recall(self, body: bytes, start: int, stop: int) -> tuple[T, list[Data]] | None:
+    def _recall(self, body: bytes, start: int, stop: int) -> tuple[T, list[Data], bool] | None:
         before = body.find(b'"data":', start, stop)
         for kept in self._known.get(body[start : before if before >= 0 else stop], ()):
             pieces = kept.pieces
-            if len(pieces) != 2 or stop - start > _WORTH_A_VIEW:
+            if len(pieces) != 2:
                 data = _fit(pieces, body, start, stop)
                 if data is not None:
-                    return kept, data
+                    return kept, data, False
             elif body.startswith(pieces[0], start) and body.endswith(pieces[1], start, stop):  # as most are
-                text = body[start + len(pieces[0]) : stop - len(pieces[1])]
+                text = _slice(body, start + len(pieces[0]), stop - len(pieces[1]))
+                if kept.numbers and texts.is_flat(text, kept.numbers):
+                    return kept, [text], True
                 if texts.is_list(text):
-                    return kept, [text]
+                    return kept, [text], False
         return None
 
-    def _study(self, text: bytes) -> tuple[T, bytes | None, list[Data]]:
+    def _study(self, text: bytes) -> tuple[T, bytes | None, list[Data], bool]:
         """The same for a text that is written in another way, or is new."""
         found, ident, start = _ID.match(text), None, 1
         if found:
@@ -113,34 +128,36 @@ class Cache(Generic[T]):
             text, ident = text[: last.start()] + b"}", last[1]
         known = self._recall(text, start, len(text)) if found or text.startswith(b"{") else None
         if known:
-            return known[0], ident, known[1]
+            return known[0], ident, known[1], known[2]
         try:
-            return self._learn_from(text, ident, start if found else _start(text))
+            return *self._learn_from(text, ident, start if found else _start(text)), False
         except msgspec.ValidationError as error:
             raise errors.BadRequest(f"the body is no v2 inference message: {error}") from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             if split := self._without_not_finite(text):
-                return split[0], ident if split[1] is None else split[1], split[2]
+                return split[0], ident if split[1] is None else split[1], split[2], False
             raise errors.BadRequest(str(error)) from None
         except RecursionError:
             raise errors.BadRequest("the body is nested too deeply") from None
 
     def _without_not_finite(self, text: bytes) -> tuple[T, bytes | None, list[Data]] | None:
         """The same for a text with NaN or infinity in its data, which is no JSON but what Triton takes and writes."""
-        tame = _NOT_FINITE.sub(lambda found: b"0".ljust(len(found[0])), text)
+        tame = _PLAIN_DATA.sub(lambda found: texts.tame(found[0]), text)
         if tame == text:
             return None
-        kept, ident, data = self.split(tame, len(tame))
+        kept, ident, data, _ = self.split(tame, len(tame))
         at, found = tame.index(kept.pieces[0]), list[Data]()
         for piece, each in zip(kept.pieces, data, strict=False):
             stop = at + len(piece)
             found.append(_slice(text, stop, stop + len(each)))
-            if text[at:stop] != piece or not texts.is_plain(found[-1]):
+            if text[at:stop] != piece or not texts.is_plain(bytes(found[-1])):
                 return None
             at = stop + len(each)
         return (kept, ident, found) if text.startswith(kept.pieces[-1][:-1], at) else None
 
     def _learn_from(self, text: bytes, ident: bytes | None, start: int) -> tuple[T, bytes | None, list[Data]]:
+        if text.count(b"{") > self._most_objects:
+            raise errors.Unbatchable("members")
         texts.check_utf8(text)
         spans = _find(text, getattr(self._decoder.decode(text), self._member))
         edges = [0, *(edge for span in spans for edge in span), len(text)]

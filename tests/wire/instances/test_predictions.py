@@ -94,6 +94,24 @@ def test_outputs_that_do_not_have_the_rows_are_a_broken_answer_and_counted(shape
     assert model.uneven == 1
 
 
+def test_instances_of_a_model_whose_outputs_were_uneven_travel_alone_until_the_predictor_tells_anew() -> None:
+    def total(tensors: Sequence[Tensor]) -> list[Tensor]:
+        values = np.frombuffer(tensors[0].data, "<f4")
+        return [tensor("FP32", np.array([values.sum()]), "<f4")]
+
+    model = Model(("a", "FP32", (-1,)), answer=total)
+    before = model.instances(1, 2)
+    with pytest.raises(errors.UpstreamBroken):
+        model.call((before, 0, 2))
+    assert model.codec.max_batch_size == 1
+    after = model.instances(1, 2)
+    assert after.key != before.key
+    assert [model.call((after, row, row + 1)) for row in range(2)] == [[b"1.0"], [b"2.0"]]
+    model.codec.info = model.codec.info._replace()
+    assert model.codec.max_batch_size == 64
+    assert model.instances(1, 2).key == before.key
+
+
 @pytest.mark.parametrize(
     "given",
     [

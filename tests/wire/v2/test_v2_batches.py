@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -246,6 +247,7 @@ def test_outputs_without_the_batchs_rows_are_nobodys_and_told_of(spoken, uneven,
         (output(sized(8), datatype="NEW"), b"12345678"),
         ("5", b""),
         ("[", b""),
+        ("", b""),
     ],
 )
 def test_answer_that_is_none_is_nobodys(spoken, uneven, outputs, data):
@@ -282,6 +284,37 @@ def test_not_a_number_and_infinity_are_spliced_as_triton_takes_and_writes_them(s
     assert math.isnan(second["outputs"][0]["data"][0])
     nested = share_out(parts, call.read(reply_of(output('"data":[[-Infinity],[NaN]]'))).rows)
     assert nested[0][0]["outputs"][0]["data"] == [-math.inf]
+
+
+def test_not_a_number_is_found_beside_names_that_look_like_one(spoken):
+    body = in_json("[NaN,-Infinity]", rest=',"parameters":{"NaN":"Inf,NaN,"}').replace(b'"x"', b'"Infinity"')
+    parts = parts_of(spoken, body, body)
+    request = b"".join(spoken.merge(TARGET, parts).body)
+    assert b'"name":"Infinity"' in request
+    assert b'"parameters":{"NaN":"Inf,NaN,"}' in request
+    assert b'"data":[NaN,-Infinity,NaN,-Infinity]' in request
+
+
+@pytest.mark.parametrize("data", ["[1NaN,2]", "[NaN1,2]", "[1-Infinity,2]", "[--NaN,2]", "[NaNNaN,2]", "[1,2]NaN"])
+def test_what_is_neither_a_number_nor_none_is_refused(spoken, data):
+    with pytest.raises(errors.BadRequest):
+        spoken.parse(in_json(data), 100)
+
+
+def test_many_that_are_no_numbers_take_little_more_memory_than_the_body(spoken):
+    body = in_json(f"[{','.join(['NaN'] * 100_000)}]", shape="[1,100000]")
+    tracemalloc.start()
+    spoken.parse(body, 100)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 * len(body)
+
+
+def test_what_is_remembered_of_messages_can_be_shared_by_models(spoken):
+    memory = codec.Memory()
+    one, other = (codec.Codec(models.ModelInfo(), lambda: None, memory) for _ in range(2))
+    body = in_json("[1,2]")
+    assert one.parse(body, 100).layout is other.parse(body, 100).layout
 
 
 def test_members_that_are_null_say_nothing(spoken):
