@@ -55,9 +55,11 @@ class Predictions:
         if batch_id is not self._form_batch_id or headers is not self._form_headers:
             start = _head(200, (*headers, (answers.BATCH_ID, batch_id)), False, int(time.time()))
             self._form_batch_id, self._form_headers, self._form_head = batch_id, headers, start + b"Content-Length: "
-        text = b"".join(body)
-        head = b"%b%d\r\n\r\n" % (self._form_head, len(text))
-        return (head + text, b"") if len(text) <= LARGE else (head, text)
+        text = bytes(body[0]) if len(body) == 1 else b"".join(body)
+        size = len(text)
+        if size <= LARGE:
+            return b"%b%d\r\n\r\n%b" % (self._form_head, size, text), b""
+        return b"%b%d\r\n\r\n" % (self._form_head, size), text
 
     def render(self, member: bytes, pieces: Sequence[model.Piece]) -> bytes | None:
         """Head and body of an answer on a connection that stays open; None if it is large, or of several batches."""

@@ -104,8 +104,7 @@ class Result:
         return self._rows
 
     def __getitem__(self, which: slice, /) -> Share:
-        start, stop, _ = which.indices(self._rows)
-        return Share(self, start, stop)
+        return Share(self, which.start, which.stop)
 
     def prepare(self, slots: Sequence[merging.Slot]) -> None:
         """Write what has to be converted for a caller, as only that can fail."""
@@ -154,10 +153,16 @@ class Share:
             return _render([share.predictions for share in shares], form)
         if not form.layout.is_json or not self.result.is_json:
             return _render([self], form)
-        found = [b"{" if form.ident is None else b'{"id":%b,' % form.ident]
-        texts = self.result.plain(self.stop - self.start)
-        for text, column in zip(texts, self.result.columns, strict=False):
-            found += (text, column.text(self.start, self.stop))
+        start, stop, columns_ = self.start, self.stop, self.result.columns
+        texts = self.result.plain(stop - start)
+        opening = b"{" if form.ident is None else b'{"id":%b,' % form.ident
+        if len(columns_) == 1:
+            return codec.Content(
+                binary.JSON, (b"%b%b%b%b" % (opening, texts[0], columns_[0].text(start, stop), texts[1]),)
+            )
+        found = [opening]
+        for text, column in zip(texts, columns_, strict=False):
+            found += (text, column.text(start, stop))
         found.append(texts[-1])
         return codec.Content(binary.JSON, (b"".join(found),))
 

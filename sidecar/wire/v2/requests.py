@@ -125,11 +125,13 @@ class Reader:
 
     def parse(self, body: bytes, max_rows: int, json_size: int | None = None) -> Payload:
         """As `codec.Codec.parse`."""
-        stop = len(body) if json_size is None else json_size
-        if not 0 <= stop <= len(body):
-            raise errors.BadRequest(f"Inference-Header-Content-Length is {stop}, the body has {len(body)} bytes")
-        if json_size == 0:
-            raise errors.Unbatchable("members")  # no JSON at all: Triton's raw binary request
+        stop = len(body)
+        if json_size is not None:
+            if not 0 <= json_size <= stop:
+                raise errors.BadRequest(f"Inference-Header-Content-Length is {json_size}, the body has {stop} bytes")
+            if json_size == 0:
+                raise errors.Unbatchable("members")  # no JSON at all: Triton's raw binary request
+            stop = json_size
         layout, ident, data, is_full = self._cache.split(body, stop)
         if layout.rows > max_rows:
             raise errors.PayloadTooLarge(f"more than {max_rows} rows in one request")

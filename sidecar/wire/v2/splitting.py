@@ -26,6 +26,7 @@ _MAX_REST = 64 * 1024  # it is read one by one, and kept
 _MAX_KEPT = 1024  # rests, mostly of less than 1 KiB
 _MAX_KEPT_BYTES = 4 * 1024 * 1024  # what is known of them takes about three times as much again
 # As most clients write it, and as it may be written.
+_ID_FIRST = b'{"id":'
 _PLAIN_ID = re.compile(rb'\{"id": ?("[ !#-\[\]-~]*"),')
 _ID = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*"id"[ \t\r\n]*:[ \t\r\n]*("[ !#-\[\]-~]*")[ \t\r\n]*,')
 _LAST_ID = re.compile(rb',[ \t\r\n]*"id"[ \t\r\n]*:[ \t\r\n]*("[ !#-\[\]-~]*")[ \t\r\n]*\}[ \t\r\n]*\Z')
@@ -70,7 +71,7 @@ class Rest(NamedTuple):
 class Cache(Generic[T]):
     """Takes bodies apart and remembers what `learn` made of their rests."""
 
-    # State: _known by what stands before the first data, _count and _bytes of all in it.
+    # State: _known by what stands before the first data, _count and _bytes of all in it; the _latest that was flat.
     def __init__(self, member: str, learn: Callable[[Rest], T], most_objects: float = math.inf) -> None:
         """A text that is new and has more than so many opening braces is `errors.Unbatchable`."""
         self._member = member
@@ -80,6 +81,7 @@ class Cache(Generic[T]):
             msgspec.defstruct("Body", [(member, list[Member])])  # one pass, and no objects but for tensors
         )
         self._known: dict[bytes, list[T]] = {}
+        self._latest: T | None = None
         self._count = self._bytes = 0
 
     def split(self, body: bytes, stop: int) -> tuple[T, bytes | None, list[Data], bool]:
@@ -91,7 +93,7 @@ class Cache(Generic[T]):
         Only the body's first `stop` bytes are JSON. Raises `errors.BadRequest` for what is no JSON object with a list
         of objects of the member's name, or has a member twice, and `errors.Unbatchable`.
         """
-        found = _PLAIN_ID.match(body, 0, stop)
+        found = _PLAIN_ID.match(body, 0, stop) if body.startswith(_ID_FIRST) else None
         if found is not None:
             ident, start = found[1], found.end()
         elif body.startswith(b"{"):
@@ -104,6 +106,13 @@ class Cache(Generic[T]):
         return self._study(body if stop == len(body) else body[:stop])
 
     def _recall(self, body: bytes, start: int, stop: int) -> tuple[T, list[Data], bool] | None:
+        latest = self._latest
+        if latest is not None:  # as most are; its outline is all that has to be looked at
+            first, last = latest.pieces
+            if body.startswith(first, start) and body.endswith(last, start, stop):
+                text = _slice(body, start + len(first), stop - len(last))
+                if texts.is_flat(text, latest.numbers):
+                    return latest, [text], True
         before = body.find(b'"data":', start, stop)
         for kept in self._known.get(body[start : before if before >= 0 else stop], ()):
             pieces = kept.pieces
@@ -111,9 +120,10 @@ class Cache(Generic[T]):
                 data = _fit(pieces, body, start, stop)
                 if data is not None:
                     return kept, data, False
-            elif body.startswith(pieces[0], start) and body.endswith(pieces[1], start, stop):  # as most are
+            elif body.startswith(pieces[0], start) and body.endswith(pieces[1], start, stop):
                 text = _slice(body, start + len(pieces[0]), stop - len(pieces[1]))
                 if kept.numbers and texts.is_flat(text, kept.numbers):
+                    self._latest = kept
                     return kept, [text], True
                 if texts.is_list(text):
                     return kept, [text], False

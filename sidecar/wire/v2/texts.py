@@ -22,6 +22,7 @@ _OPENING, _CLOSING = b"[]"
 _QUOTE, _BRACE = b'"{'  # numbers: looking for one is faster than for bytes
 _NOT_FINITE = (b"-Infinity", b"Infinity", b"-NaN", b"NaN", b"-Inf", b"Inf")  # each before what is part of it
 _NUMERIC = b"0123456789.-+eE "
+_BEGIN_NUMBERS, _END_NUMBERS = b"0123456789-", b"0123456789"
 _NO_ELEMENT = (b"", b",", b"[", b"]")
 _EDGE = 16  # few write more spaces than that
 _OPENINGS = re.compile(rb"[\[ \t\r\n]*")
@@ -70,6 +71,8 @@ def is_flat(data: bytes | memoryview, elements: int) -> bool:
     text = data if type(data) is bytes else bytes(data)
     if text.translate(None, _NUMERIC) != b"[%b]" % (b"," * (elements - 1)):
         return False
+    if text[1] in _BEGIN_NUMBERS and text[-2] in _END_NUMBERS:
+        return True
     return text[1:_EDGE].lstrip(b" ")[:1] not in _NO_ELEMENT and text[-_EDGE:-1].rstrip(b" ")[-1:] not in _NO_ELEMENT
 
 
