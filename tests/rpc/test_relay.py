@@ -11,29 +11,10 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
-from sidecar.http2 import streams
-from sidecar.rpc import framing, relay, statuses
-from tests.rpc.fake_stream import FakeStream
+from sidecar.rpc import relay, statuses
+from tests.rpc.any_calls import PATH, echo, framed, opened
 from tests.rpc.peer import Peer
 from tests.rpc.site import INFER, Site, turns, until
-
-PATH = "/any.Service/Method"
-FIELDS = ((b"content-type", b"application/grpc+proto"), (b"te", b"trailers"))
-
-
-async def echo(messages: AsyncIterator[bytes], context: Any) -> None:
-    async for message in messages:
-        await context.write(message)
-
-
-def opened(site: Site, *fields: tuple[bytes, bytes], path: str = PATH) -> tuple[FakeStream, Any]:
-    stream = FakeStream()
-    handler = site.door.open(stream, streams.Head("POST", path, b"here", FIELDS + fields))
-    return stream, handler
-
-
-def framed(*messages: bytes) -> bytes:
-    return b"".join(framing.frame((message,)) for message in messages)
 
 
 async def test_one_message_is_answered_with_one(peer_site: Site, peer: Peer) -> None:
@@ -200,60 +181,6 @@ async def test_a_predictor_that_is_not_there_is_unavailable(peer_site: Site, pee
     assert b"failed to connect" in stream.trailers[b"grpc-message"]
 
 
-async def test_a_caller_who_does_not_read_stops_the_predictor(peer_site: Site, peer: Peer) -> None:
-    written = 0
-
-    async def pour(messages: AsyncIterator[bytes], context: Any) -> None:
-        nonlocal written
-        for _ in range(250):
-            await context.write(bytes(100_000))
-            written += 1
-
-    peer.methods[PATH] = pour
-    stream, handler = opened(peer_site)
-    stream.is_blocked = True
-    await until(lambda: bool(stream.sent))
-    await asyncio.sleep(0.2)
-    assert len(stream.messages) == 1
-    assert written < 245
-    stream.is_blocked = False
-    handler.writable()
-    handler.end()
-    await stream.end()
-    assert len(stream.messages) == 250
-
-
-async def test_a_predictor_that_does_not_read_stops_the_caller(peer_site: Site, peer: Peer) -> None:
-    gate = asyncio.Event()
-
-    async def hesitate(messages: AsyncIterator[bytes], context: Any) -> None:
-        await gate.wait()
-        total = 0
-        async for message in messages:
-            total += len(message)
-        await context.write(b"%d" % total)
-
-    peer.methods[PATH] = hesitate
-    stream, handler = opened(peer_site)
-    body = framed(bytes(1_000_000))
-    sent = 0
-    for _ in range(30):
-        if stream.granted < sent:
-            break
-        handler.data(body)
-        sent += len(body)
-        await asyncio.sleep(0.02)
-    else:
-        pytest.fail("everything was taken although nobody read it")
-    assert peer_site.room.buffered_bytes > 0
-    gate.set()
-    await until(lambda: stream.granted == sent)
-    handler.end()
-    await stream.end()
-    assert stream.messages == [b"%d" % (sent // len(body) * 1_000_000)]
-    assert peer_site.room.buffered_bytes == 0
-
-
 async def test_compressed_messages_are_passed_on_decompressed(peer_site: Site, peer: Peer) -> None:
     peer.methods[PATH] = echo
     stream, handler = opened(peer_site, (b"grpc-encoding", b"gzip"))
@@ -361,29 +288,3 @@ async def test_a_status_that_comes_while_messages_are_sent_on_is_never_lost(peer
     for _ in range(10):
         assert await asyncio.gather(*[told() for _ in range(5)]) == [statuses.NOT_FOUND] * 5
     assert (peer_site.room.buffered_bytes, peer_site.life.active) == (0, 0)
-
-
-async def test_a_message_that_never_comes_to_its_end_is_not_kept_for_ever(peer_site: Site, peer: Peer) -> None:
-    peer.methods[PATH] = echo
-    peer_site.room.read_timeout = 0.2
-    stream, handler = opened(peer_site)
-    handler.data(framed(b"whole") + framed(b"cut off")[:-1])
-    await until(lambda: len(stream.messages) == 1)
-    await stream.end()
-    assert stream.messages == [b"whole"]
-    assert stream.status != statuses.OK
-    assert (peer_site.room.buffered_bytes, peer_site.life.active) == (0, 0)
-
-
-async def test_a_stream_may_rest_between_messages_for_as_long_as_it_likes(peer_site: Site, peer: Peer) -> None:
-    peer.methods[PATH] = echo
-    peer_site.room.read_timeout = 0.05
-    stream, handler = opened(peer_site)
-    handler.data(framed(b"one")[:4])
-    handler.data(framed(b"one")[4:])
-    await until(lambda: len(stream.messages) == 1)
-    await asyncio.sleep(0.2)
-    handler.data(framed(b"two"))
-    handler.end()
-    await stream.end()
-    assert (stream.messages, stream.status) == ([b"one", b"two"], statuses.OK)

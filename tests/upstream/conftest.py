@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
+from sidecar.upstream import catalog as catalogs
 from sidecar.upstream import predictor as predictors
 from sidecar.upstream import probes, readiness
+from tests.upstream.known_models import Codec, Make, Teller
 from tests.upstream.probed import Clock, Predictor, Ready
 from tests.upstream.wire import Wire
 
@@ -61,3 +64,27 @@ def closed_port() -> int:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         return int(bound.getsockname()[1])
+
+
+@pytest.fixture
+def teller() -> Teller:
+    return Teller()
+
+
+@pytest.fixture
+async def make_catalog(teller: Teller) -> AsyncIterator[Make]:
+    made = []
+
+    def make_one(batches_unknown: bool = True, **options: Any) -> catalogs.Catalog:
+        clock = asyncio.get_running_loop().time
+        made.append(catalogs.Catalog(teller.ask, Codec, batches_unknown, clock, **options))
+        return made[-1]
+
+    yield make_one
+    for each in made:
+        await each.close()
+
+
+@pytest.fixture
+async def catalog(make_catalog: Make) -> catalogs.Catalog:
+    return make_catalog()

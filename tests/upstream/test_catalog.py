@@ -1,133 +1,57 @@
-"""What is remembered of the predictor's models: for how long, for how many, and what failures change."""
+"""Asking about the predictor's models: once for all who want to know, and without disturbing anybody."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import weakref
-from collections.abc import AsyncIterator, Callable, Hashable, Sequence
-from typing import Any
 
 import pytest
 
 from sidecar import errors
-from sidecar.core import model
 from sidecar.upstream import catalog as catalogs
-from sidecar.wire import codec as codecs
 from sidecar.wire.v2 import models
-
-NAME = models.ModelName("m")
-BATCHED = models.ModelInfo(max_batch_size=8)
-STATEFUL = models.ModelInfo(max_batch_size=8, is_stateful=True)
+from tests.upstream.known_models import BATCHED, NAME, STATEFUL, Teller, turn
 
 
-class Codec:
-    """Takes part in nothing but being kept."""
-
-    def __init__(self, model: catalogs.Model) -> None:
-        self.model = model
-        self.info = model.info
-
-    max_batch_size = 1
-
-    def parse(self, body: bytes, max_rows: int, json_size: int | None = None) -> codecs.Payload:
-        raise NotImplementedError
-
-    def merge(self, target: str, parts: Sequence[model.Part]) -> codecs.Outgoing:
-        raise NotImplementedError
-
-
-class Predictor:
-    """Tells `told[name]`, or raises it, `delay` seconds after it was asked; `asked` has every question's name."""
-
-    def __init__(self) -> None:
-        self.told: dict[Hashable, models.ModelInfo | Exception] = {NAME: BATCHED}
-        self.delay = 0.0
-        self.asked: list[models.ModelName] = []
-
-    async def ask(self, name: models.ModelName) -> models.ModelInfo:
-        self.asked.append(name)
-        await asyncio.sleep(self.delay)
-        told = self.told.get(name, errors.UpstreamStatus(404, b""))
-        if isinstance(told, Exception):
-            raise told
-        return told
-
-
-@pytest.fixture
-def predictor() -> Predictor:
-    return Predictor()
-
-
-Make = Callable[..., catalogs.Catalog]
-
-
-@pytest.fixture
-async def make(predictor: Predictor) -> AsyncIterator[Make]:
-    made = []
-
-    def make_one(batches_unknown: bool = True, **options: Any) -> catalogs.Catalog:
-        clock = asyncio.get_running_loop().time
-        made.append(catalogs.Catalog(predictor.ask, Codec, batches_unknown, clock, **options))
-        return made[-1]
-
-    yield make_one
-    for each in made:
-        await each.close()
-
-
-@pytest.fixture
-async def catalog(make: Make) -> catalogs.Catalog:
-    return make()
-
-
-async def turn() -> None:
-    """Let questions be asked that take no time."""
-    for _ in range(5):
-        await asyncio.sleep(0)
-
-
-async def test_nothing_is_known_before_somebody_asks(catalog: catalogs.Catalog, predictor: Predictor) -> None:
+async def test_nothing_is_known_before_somebody_asks(catalog: catalogs.Catalog, teller: Teller) -> None:
     assert catalog.get(NAME) is None
-    assert predictor.asked == []
+    assert teller.asked == []
 
 
-async def test_a_model_is_asked_about_once_and_then_known(catalog: catalogs.Catalog, predictor: Predictor) -> None:
+async def test_a_model_is_asked_about_once_and_then_known(catalog: catalogs.Catalog, teller: Teller) -> None:
     model = await catalog.ask(NAME)
     assert (model.name, model.info, model.is_known, model.failure, model.objection) == (NAME, BATCHED, True, None, None)
     assert model.codec.info is model.info
     assert catalog.get(NAME) is model
     assert await catalog.ask(NAME) is model
-    assert predictor.asked == [NAME]
+    assert teller.asked == [NAME]
 
 
-async def test_versions_of_a_model_are_models_of_their_own(catalog: catalogs.Catalog, predictor: Predictor) -> None:
+async def test_versions_of_a_model_are_models_of_their_own(catalog: catalogs.Catalog, teller: Teller) -> None:
     other = models.ModelName("m", "2")
-    predictor.told[other] = STATEFUL
+    teller.told[other] = STATEFUL
     assert (await catalog.ask(NAME)).objection is None
     assert (await catalog.ask(other)).objection == "sequence"
 
 
 @pytest.mark.looptime
 async def test_all_who_ask_at_once_share_one_question(
-    catalog: catalogs.Catalog, predictor: Predictor, looptime: float
+    catalog: catalogs.Catalog, teller: Teller, looptime: float
 ) -> None:
-    predictor.delay = 1.0
+    teller.delay = 1.0
     told: list[catalogs.Model] = []
     catalog.when_known(NAME, told.append)
     models_asked = await asyncio.gather(*(catalog.ask(NAME) for _ in range(20)))
     await turn()
     assert {id(model) for model in models_asked + told} == {id(catalog.get(NAME))}
-    assert predictor.asked == [NAME]
+    assert teller.asked == [NAME]
     assert 1 <= looptime < 1.1
 
 
 @pytest.mark.looptime
-async def test_a_caller_that_leaves_does_not_disturb_the_others(
-    catalog: catalogs.Catalog, predictor: Predictor
-) -> None:
-    predictor.delay = 1.0
+async def test_a_caller_that_leaves_does_not_disturb_the_others(catalog: catalogs.Catalog, teller: Teller) -> None:
+    teller.delay = 1.0
     leaver, stayer = asyncio.create_task(catalog.ask(NAME)), asyncio.create_task(catalog.ask(NAME))
     await asyncio.sleep(0.5)
     leaver.cancel()
@@ -146,9 +70,9 @@ class TestCallbacks:
         assert told == [model]
 
     async def test_are_called_with_caution_when_nothing_was_answered(
-        self, catalog: catalogs.Catalog, predictor: Predictor
+        self, catalog: catalogs.Catalog, teller: Teller
     ) -> None:
-        predictor.told[NAME] = errors.UpstreamUnreachable()
+        teller.told[NAME] = errors.UpstreamUnreachable()
         told: list[catalogs.Model] = []
         catalog.when_known(NAME, told.append)
         await turn()
@@ -164,8 +88,8 @@ class TestCallbacks:
         assert told == []
         assert catalog.get(NAME) is not None
 
-    async def test_are_let_go_once_taken_back(self, catalog: catalogs.Catalog, predictor: Predictor) -> None:
-        predictor.delay = 1000.0
+    async def test_are_let_go_once_taken_back(self, catalog: catalogs.Catalog, teller: Teller) -> None:
+        teller.delay = 1000.0
 
         class Caller:
             def told(self, model: catalogs.Model) -> None: ...
@@ -177,228 +101,3 @@ class TestCallbacks:
         del caller
         gc.collect()
         assert gone() is None
-
-
-@pytest.mark.looptime
-class TestFreshness:
-    async def test_a_model_in_use_is_asked_again_after_a_minute_in_the_background(
-        self, catalog: catalogs.Catalog, predictor: Predictor, looptime: float
-    ) -> None:
-        model = await catalog.ask(NAME)
-        await asyncio.sleep(59.9)
-        assert catalog.get(NAME) is model
-        assert len(predictor.asked) == 1
-        predictor.told[NAME], predictor.delay = STATEFUL, 3.0
-        await asyncio.sleep(0.2)
-        before = looptime
-        assert await catalog.ask(NAME) is model
-        assert looptime == before
-        assert model.objection is None
-        await asyncio.sleep(3.1)
-        assert model.objection == "sequence"
-        assert model.codec.info is STATEFUL
-        assert len(predictor.asked) == 2
-
-    async def test_nobody_is_asked_about_a_model_that_is_not_used(
-        self, catalog: catalogs.Catalog, predictor: Predictor
-    ) -> None:
-        await catalog.ask(NAME)
-        await asyncio.sleep(3600)
-        assert len(predictor.asked) == 1
-
-    @pytest.mark.parametrize("failure", [errors.UpstreamTimeout(), errors.UpstreamStatus(404, b""), ValueError()])
-    async def test_a_question_that_fails_keeps_what_was_known(
-        self, catalog: catalogs.Catalog, predictor: Predictor, failure: Exception
-    ) -> None:
-        model = await catalog.ask(NAME)
-        predictor.told[NAME] = failure
-        await asyncio.sleep(61)
-        catalog.get(NAME)
-        await turn()
-        assert len(predictor.asked) == 2
-        assert (model.info, model.is_known, model.objection) == (BATCHED, True, None)
-        assert model.failure is not None
-        assert catalog.get(NAME) is model
-
-    async def test_after_a_failure_the_next_question_comes_after_a_second_not_a_minute(
-        self, catalog: catalogs.Catalog, predictor: Predictor
-    ) -> None:
-        await catalog.ask(NAME)
-        predictor.told[NAME] = errors.UpstreamTimeout()
-        await asyncio.sleep(61)
-        catalog.get(NAME)
-        await asyncio.sleep(1.1)
-        predictor.told[NAME] = STATEFUL
-        model = catalog.get(NAME)
-        await turn()
-        assert model is not None
-        assert (model.objection, model.failure) == ("sequence", None)
-
-
-@pytest.mark.looptime
-class TestAModelThatIsNotTold:
-    @pytest.mark.parametrize(
-        "failure", [errors.UpstreamUnreachable(), errors.UpstreamBroken(), errors.BadRequest(), OSError("no")]
-    )
-    async def test_is_treated_with_caution(
-        self, catalog: catalogs.Catalog, predictor: Predictor, failure: Exception, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        predictor.told[NAME] = failure
-        model = await catalog.ask(NAME)
-        assert (model.is_known, model.objection, model.info) == (False, "unknown_model", models.ModelInfo())
-        assert model.failure is failure or isinstance(failure, OSError)
-        assert model.failure is not None
-        assert model.failure.__traceback__ is None
-        bugs = [record for record in caplog.records if record.levelno >= logging.ERROR]
-        assert bool(bugs) is isinstance(failure, OSError)
-
-    async def test_is_asked_again_after_pauses_that_double_up_to_half_a_minute(
-        self, catalog: catalogs.Catalog, predictor: Predictor, looptime: float
-    ) -> None:
-        predictor.told.clear()
-        await catalog.ask(NAME)
-        times, asked = [], len(predictor.asked)
-        while looptime < 200:
-            await asyncio.sleep(0.1)
-            assert catalog.get(NAME) is not None
-            await turn()
-            if len(predictor.asked) > asked:
-                asked = len(predictor.asked)
-                times.append(float(looptime))
-        pauses = [later - sooner for sooner, later in zip([0.0, *times], times, strict=False)]
-        assert pauses[:7] == pytest.approx([1, 2, 4, 8, 16, 30, 30], abs=0.3)
-
-    async def test_can_be_asked_about_more_often(self, make: Make, predictor: Predictor, looptime: float) -> None:
-        catalog = make(longest_pause=1.0)
-        predictor.told.clear()
-        for _ in range(600):
-            await catalog.ask(NAME)
-            await asyncio.sleep(0.1)
-        assert 50 <= len(predictor.asked) <= 60
-
-    async def test_makes_nobody_wait_again(
-        self, catalog: catalogs.Catalog, predictor: Predictor, looptime: float
-    ) -> None:
-        predictor.told.clear()
-        await catalog.ask(NAME)
-        predictor.delay = 5.0
-        await asyncio.sleep(2)
-        before = looptime
-        assert (await catalog.ask(NAME)).objection == "unknown_model"
-        assert looptime == before
-
-    async def test_becomes_known_in_place_once_the_predictor_tells(
-        self, catalog: catalogs.Catalog, predictor: Predictor
-    ) -> None:
-        predictor.told.clear()
-        model = await catalog.ask(NAME)
-        predictor.told[NAME] = BATCHED
-        await asyncio.sleep(1.1)
-        await catalog.ask(NAME)
-        await turn()
-        assert catalog.get(NAME) is model
-        assert (model.is_known, model.objection, model.failure) == (True, None, None)
-
-    async def test_of_no_batch_dimension_may_be_batched_or_not(self, make: Make, predictor: Predictor) -> None:
-        predictor.told[NAME] = models.ModelInfo()
-        assert (await make(batches_unknown=True).ask(NAME)).objection is None
-        assert (await make(batches_unknown=False).ask(NAME)).objection == "unknown_model"
-
-
-@pytest.mark.looptime
-async def test_a_model_whose_batch_was_rejected_is_asked_about_again_once_a_second_at_most(
-    catalog: catalogs.Catalog, predictor: Predictor
-) -> None:
-    model = await catalog.ask(NAME)
-    for _ in range(5):
-        model.reconsider()
-        catalog.objection(model)
-        await turn()
-    assert len(predictor.asked) == 1
-    await asyncio.sleep(1.1)
-    predictor.told[NAME] = models.ModelInfo(max_batch_size=2)
-    catalog.objection(model)
-    await turn()
-    assert len(predictor.asked) == 2
-    assert model.codec.info.max_batch_size == 2
-
-
-@pytest.mark.looptime
-async def test_a_glance_at_a_model_in_use_is_good_for_a_moment_only(
-    catalog: catalogs.Catalog, predictor: Predictor
-) -> None:
-    model = await catalog.ask(NAME)
-    assert catalog.objection(model) is None
-    model.avoid()
-    assert catalog.objection(model) == "outputs"
-
-
-@pytest.mark.looptime
-class TestAvoiding:
-    async def test_lasts_a_minute(self, catalog: catalogs.Catalog) -> None:
-        model = await catalog.ask(NAME)
-        model.avoid()
-        assert model.objection == "outputs"
-        await asyncio.sleep(59.9)
-        assert model.objection == "outputs"
-        await asyncio.sleep(0.2)
-        assert model.objection is None
-
-    async def test_has_the_model_asked_about_again(self, catalog: catalogs.Catalog, predictor: Predictor) -> None:
-        model = await catalog.ask(NAME)
-        predictor.told[NAME] = STATEFUL
-        model.avoid()
-        catalog.get(NAME)
-        await turn()
-        assert len(predictor.asked) == 2
-        await asyncio.sleep(60.1)
-        assert model.objection == "sequence"
-
-
-class TestBounds:
-    async def test_the_least_recently_used_models_are_forgotten(
-        self, catalog: catalogs.Catalog, predictor: Predictor
-    ) -> None:
-        names = [models.ModelName(f"m{number}") for number in range(catalogs.MOST_NAMES + 1)]
-        predictor.told.update(dict.fromkeys(names, BATCHED))
-        for name in names[:-1]:
-            await catalog.ask(name)
-        catalog.get(names[0])
-        await catalog.ask(names[-1])
-        assert catalog.get(names[0]) is not None
-        assert catalog.get(names[1]) is None
-        assert sum(catalog.get(name) is not None for name in names) == catalogs.MOST_NAMES
-
-    async def test_names_that_nobody_knows_push_out_no_models(self, catalog: catalogs.Catalog) -> None:
-        model = await catalog.ask(NAME)
-        names = [models.ModelName(f"x{number}") for number in range(catalogs.MOST_NAMES + 10)]
-        for name in names:
-            await catalog.ask(name)
-        assert catalog.get(NAME) is model
-        assert sum(catalog.get(name) is not None for name in names) == catalogs.MOST_NAMES
-
-    async def test_no_more_models_than_that_are_asked_about_at_once(
-        self, catalog: catalogs.Catalog, predictor: Predictor
-    ) -> None:
-        predictor.delay = 1000.0
-        told: list[catalogs.Model] = []
-        for number in range(catalogs.MOST_NAMES + 1):
-            catalog.when_known(models.ModelName(f"x{number}"), told.append)
-        await turn()
-        assert len(predictor.asked) <= catalogs.MOST_NAMES
-        assert {type(model.failure) for model in told} == {errors.Overloaded}
-
-
-@pytest.mark.looptime
-async def test_closing_tells_all_who_wait_that_nothing_is_known(
-    catalog: catalogs.Catalog, predictor: Predictor, looptime: float
-) -> None:
-    predictor.delay = 100.0
-    told: list[catalogs.Model] = []
-    catalog.when_known(NAME, told.append)
-    waiting = asyncio.create_task(catalog.ask(NAME))
-    await asyncio.sleep(1)
-    await catalog.close()
-    assert (await waiting).objection == "unknown_model"
-    assert [model.objection for model in told] == ["unknown_model"]
-    assert looptime < 2

@@ -1,0 +1,94 @@
+"""Calls passed through whose caller or predictor is slow, or never comes to an end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from sidecar.rpc import statuses
+from tests.rpc.any_calls import PATH, echo, framed, opened
+from tests.rpc.peer import Peer
+from tests.rpc.site import Site, until
+
+
+async def test_a_caller_who_does_not_read_stops_the_predictor(peer_site: Site, peer: Peer) -> None:
+    written = 0
+
+    async def pour(messages: AsyncIterator[bytes], context: Any) -> None:
+        nonlocal written
+        for _ in range(250):
+            await context.write(bytes(100_000))
+            written += 1
+
+    peer.methods[PATH] = pour
+    stream, handler = opened(peer_site)
+    stream.is_blocked = True
+    await until(lambda: bool(stream.sent))
+    await asyncio.sleep(0.2)
+    assert len(stream.messages) == 1
+    assert written < 245
+    stream.is_blocked = False
+    handler.writable()
+    handler.end()
+    await stream.end()
+    assert len(stream.messages) == 250
+
+
+async def test_a_predictor_that_does_not_read_stops_the_caller(peer_site: Site, peer: Peer) -> None:
+    gate = asyncio.Event()
+
+    async def hesitate(messages: AsyncIterator[bytes], context: Any) -> None:
+        await gate.wait()
+        total = 0
+        async for message in messages:
+            total += len(message)
+        await context.write(b"%d" % total)
+
+    peer.methods[PATH] = hesitate
+    stream, handler = opened(peer_site)
+    body = framed(bytes(1_000_000))
+    sent = 0
+    for _ in range(30):
+        if stream.granted < sent:
+            break
+        handler.data(body)
+        sent += len(body)
+        await asyncio.sleep(0.02)
+    else:
+        pytest.fail("everything was taken although nobody read it")
+    assert peer_site.room.buffered_bytes > 0
+    gate.set()
+    await until(lambda: stream.granted == sent)
+    handler.end()
+    await stream.end()
+    assert stream.messages == [b"%d" % (sent // len(body) * 1_000_000)]
+    assert peer_site.room.buffered_bytes == 0
+
+
+async def test_a_message_that_never_comes_to_its_end_is_not_kept_for_ever(peer_site: Site, peer: Peer) -> None:
+    peer.methods[PATH] = echo
+    peer_site.room.read_timeout = 0.2
+    stream, handler = opened(peer_site)
+    handler.data(framed(b"whole") + framed(b"cut off")[:-1])
+    await until(lambda: len(stream.messages) == 1)
+    await stream.end()
+    assert stream.messages == [b"whole"]
+    assert stream.status != statuses.OK
+    assert (peer_site.room.buffered_bytes, peer_site.life.active) == (0, 0)
+
+
+async def test_a_stream_may_rest_between_messages_for_as_long_as_it_likes(peer_site: Site, peer: Peer) -> None:
+    peer.methods[PATH] = echo
+    peer_site.room.read_timeout = 0.05
+    stream, handler = opened(peer_site)
+    handler.data(framed(b"one")[:4])
+    handler.data(framed(b"one")[4:])
+    await until(lambda: len(stream.messages) == 1)
+    await asyncio.sleep(0.2)
+    handler.data(framed(b"two"))
+    handler.end()
+    await stream.end()
+    assert (stream.messages, stream.status) == ([b"one", b"two"], statuses.OK)

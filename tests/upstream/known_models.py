@@ -1,0 +1,58 @@
+"""A predictor that tells of its models, and a codec that is only kept: what a catalog deals with."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable, Sequence
+
+from sidecar import errors
+from sidecar.core import model
+from sidecar.upstream import catalog as catalogs
+from sidecar.wire import codec as codecs
+from sidecar.wire.v2 import models
+
+NAME = models.ModelName("m")
+BATCHED = models.ModelInfo(max_batch_size=8)
+STATEFUL = models.ModelInfo(max_batch_size=8, is_stateful=True)
+
+
+class Codec:
+    """Takes part in nothing but being kept."""
+
+    def __init__(self, model: catalogs.Model) -> None:
+        self.model = model
+        self.info = model.info
+
+    max_batch_size = 1
+
+    def parse(self, body: bytes, max_rows: int, json_size: int | None = None) -> codecs.Payload:
+        raise NotImplementedError
+
+    def merge(self, target: str, parts: Sequence[model.Part]) -> codecs.Outgoing:
+        raise NotImplementedError
+
+
+class Teller:
+    """Tells `told[name]`, or raises it, `delay` seconds after it was asked; `asked` has every question's name."""
+
+    def __init__(self) -> None:
+        self.told: dict[Hashable, models.ModelInfo | Exception] = {NAME: BATCHED}
+        self.delay = 0.0
+        self.asked: list[models.ModelName] = []
+
+    async def ask(self, name: models.ModelName) -> models.ModelInfo:
+        self.asked.append(name)
+        await asyncio.sleep(self.delay)
+        told = self.told.get(name, errors.UpstreamStatus(404, b""))
+        if isinstance(told, Exception):
+            raise told
+        return told
+
+
+Make = Callable[..., catalogs.Catalog]
+
+
+async def turn() -> None:
+    """Let questions be asked that take no time."""
+    for _ in range(5):
+        await asyncio.sleep(0)
