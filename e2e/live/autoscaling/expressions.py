@@ -19,6 +19,7 @@ SAMPLE, SAMPLE_NAMESPACE = "embeddings", "default"
 # All that a person can choose in Grafana, and the shortest time in which a rate is certain with 5 s between scrapes.
 GRAFANA = {"$namespace": ".*", "$pod": ".*", "$injector_namespace": ".*", "$__rate_interval": "30s"}
 COMPARISONS = frozenset({"==", "!=", "<", "<=", ">", ">="})
+EXCEPTIONS = frozenset({"and", "unless"})
 
 
 class Variable(NamedTuple):
@@ -47,8 +48,12 @@ def measured(condition: str) -> str:
     'sum(rate(carpool_retries_total[5m]))'
     >>> measured("absent(carpool_injector_ready == 1)")
     'carpool_injector_ready'
+    >>> measured("a > 0 unless on (pod) b > 0")
+    'a'
     """
     parsed = promql_parser.parse(condition)
+    while isinstance(parsed, promql_parser.BinaryExpr) and str(parsed.op) in EXCEPTIONS:
+        parsed = parsed.lhs
     if isinstance(parsed, promql_parser.Call) and parsed.func.name == "absent":
         parsed = parsed.args[0]
     if not isinstance(parsed, promql_parser.BinaryExpr) or str(parsed.op) not in COMPARISONS:
