@@ -115,7 +115,10 @@ class Desk:
                 elif form is None:
                     message = render(member, pieces)
                 elif len(pieces) == 1:
-                    message, body = render_form(form, pieces)
+                    try:
+                        message, body = render_form(form, pieces)
+                    except Exception:
+                        message = None  # `tell` fails alike, logs it, and answers all the same
                 if message is None:
                     self.tell(exchange, calls.Answered(member, pieces, form))
                 else:

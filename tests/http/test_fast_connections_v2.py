@@ -213,3 +213,21 @@ async def test_parts_of_a_split_request_that_do_not_go_together_are_a_broken_ans
     assert client.statuses == [502]
     assert b"do not go together" in client.received
     assert house.life.active == 0
+
+
+class Broken:
+    """A form with a bug."""
+
+    def render(self, shares: object) -> codecs.Content:
+        raise ZeroDivisionError("bug")
+
+
+async def test_a_bug_in_writing_an_answer_is_told_as_such(predictor: Predictor) -> None:
+    house = predictor.house()
+    client = house.connect()
+    client.send(infer())
+    await told(predictor, client)
+    house.driver.calls[0].form = Broken()
+    answer(house)
+    assert client.statuses == [500]
+    assert house.life.active == 0
