@@ -7,17 +7,16 @@ may hide commas and brackets, so those are told apart by a decoder.
 
 from __future__ import annotations
 
-import codecs
 import re
 
 import msgspec
 
 from sidecar import errors
+from sidecar.wire import utf8
 
 _decode = msgspec.json.Decoder(msgspec.Raw).decode  # checks that a text is one JSON value, and nothing else
 _ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
 _SPACE = b" \t\r\n"
-_UTF8_STEP = 256 * 1024
 _OPENING, _CLOSING = b"[]"
 _QUOTE, _BRACE = b'"{'  # numbers: looking for one is faster than for bytes
 _NOT_FINITE = (b"-Infinity", b"Infinity", b"-NaN", b"NaN", b"-Inf", b"Inf")  # each before what is part of it
@@ -37,16 +36,8 @@ _DEEPEST = 16
 
 def check_utf8(text: bytes | memoryview) -> None:
     """Raises `errors.BadRequest`, with the place, for what is not UTF-8."""
-    # msgspec checks JSON syntax but not the UTF-8 inside strings it is told to skip.
-    if isinstance(text, bytes) and text.isascii():
-        return
-    view, at = memoryview(text), 0
-    while at < len(view):
-        try:
-            _, used = codecs.utf_8_decode(view[at : at + _UTF8_STEP], "strict", at + _UTF8_STEP >= len(view))
-        except UnicodeDecodeError as error:
-            raise errors.BadRequest(f"the body is not valid UTF-8 (byte {at + error.start})") from None
-        at += used
+    if not (isinstance(text, bytes) and text.isascii()):
+        utf8.check(text)
 
 
 def is_list(text: bytes | memoryview) -> bool:
