@@ -5,6 +5,7 @@ Both come from packages, each into an environment of its own, pinned, that is ma
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import pathlib
 import signal
@@ -27,7 +28,7 @@ class Unavailable(Exception):
     """This machine cannot run it; `str()` says why."""
 
 
-class Server:
+class Server(abc.ABC):
     """A server that can be started, killed and started again where it was. `http` and `grpc` are `host:port`."""
 
     name = "predictor"
@@ -68,11 +69,13 @@ class Server:
             self._process.stop()
             self._process = None
 
+    @abc.abstractmethod
     def command(self) -> Sequence[str]:
-        raise NotImplementedError
+        """What starts it."""
 
+    @abc.abstractmethod
     def variables(self) -> Mapping[str, str]:
-        raise NotImplementedError
+        """Its environment."""
 
 
 class Triton(Server):

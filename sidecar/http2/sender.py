@@ -6,6 +6,7 @@ a frame each. What waits is never copied before it goes.
 
 from __future__ import annotations
 
+import abc
 import collections
 from collections.abc import Callable
 
@@ -20,7 +21,7 @@ _NOTHING: collections.deque[bytes | memoryview] = collections.deque()
 _END_OF_STREAM = frames.END_STREAM | frames.END_HEADERS
 
 
-class Outlet:
+class Outlet(abc.ABC):
     """One stream's side of sending."""
 
     # opening: the block of an answer's head, ending: of its trailers; None once sent, or not known yet.
@@ -52,13 +53,13 @@ class Outlet:
         """Send nothing more."""
         self.unsent, self.unsent_size, self.opening, self.ending = _NOTHING, 0, None, None
 
+    @abc.abstractmethod
     def sent(self) -> None:
         """The answer is complete and out."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def relieved(self) -> None:
         """`is_blocking`, and little is unsent now."""
-        raise NotImplementedError
 
 
 class Sender:

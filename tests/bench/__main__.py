@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import pathlib
 import shlex
-import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from tests.bench import cells, lag, machine, processes, report, simulated, stand, wrk
+from tests.bench import cells, command_line, lag, machine, processes, report, simulated, stand, wrk
 from tests.bench.peers import environments
 
 FULL_SECONDS, QUICK_SECONDS = 8.0, 2.0
 ADAPTIVE_SECONDS = 4.0  # at most, unless another length is asked for: there are many, and they vary little
 IDLE_SECONDS = 10.0
 LAG_SECONDS = 6.0  # at most, unless another length is asked for
-INTERRUPTED = 130
 
 Announce = Callable[[str], None]
 
@@ -29,7 +25,7 @@ Announce = Callable[[str], None]
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the cells that were asked for. 0 when all of them ran without an error, else 1."""
     options = _parser().parse_args(argv)
-    signal.signal(signal.SIGTERM, _interrupt)
+    command_line.end_on_sigterm()
     terminal = sys.stdout.isatty()
     width = 200 if options.markdown else None if terminal else 132  # a Markdown row must stay on one line
     console = Console(width=width, highlight=False)
@@ -42,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         console.print("stopped")
-        return INTERRUPTED
+        return command_line.INTERRUPTED
 
 
 def _run(options: argparse.Namespace, console: Console) -> int:
@@ -79,7 +75,12 @@ def _run(options: argparse.Namespace, console: Console) -> int:
     _show(console, results, idle, options.markdown)
     if met is not None:
         _show_lag(console, met, options.markdown)
-    facts = {"command": _command(), **machine.provenance(), "machine": machine.describe(), "load": options.load}
+    facts = {
+        "command": command_line.as_typed("tests.bench"),
+        **machine.provenance(),
+        "machine": machine.describe(),
+        "load": options.load,
+    }
     facts |= {"seconds_per_cell": seconds, "seconds_per_adaptive_cell": adaptive_seconds}
     facts |= {"sidecar_args": options.sidecar_args}
     facts |= {"seconds_per_lag_scene": lag_seconds}
@@ -136,23 +137,6 @@ def _set_up_line(generator: str) -> str:
     return f"{where}; {cells.CONNECTIONS} connections unless a row says otherwise, from {client}"
 
 
-def _command() -> str:
-    return shlex.join(["python", "-m", "tests.bench", *sys.argv[1:]])
-
-
-def _names(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    try:
-        cells.select(names)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return names
-
-
-def _interrupt(*_: object) -> NoReturn:
-    raise KeyboardInterrupt
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench",
@@ -165,7 +149,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--seconds", type=float, metavar="X", help="another length of a cell")
     parser.add_argument(
-        "--only", type=_names, default=[], metavar="A,B", help=f"only these cells: {', '.join(cells.NAMES)}"
+        "--only",
+        type=command_line.names(cells.select),
+        default=[],
+        metavar="A,B",
+        help=f"only these cells: {', '.join(cells.NAMES)}",
     )
     parser.add_argument(
         "--sidecar-args", default="", metavar="FLAGS", help="more sidecar flags: --sidecar-args='--a 1'"
@@ -176,14 +164,7 @@ def _parser() -> argparse.ArgumentParser:
         default="wrk" if wrk.is_available() else "own",
         help="load generator: wrk where it is installed, else our own client (this machine: %(default)s)",
     )
-    parser.add_argument(
-        "--json",
-        type=pathlib.Path,
-        default=pathlib.Path("out/bench.json"),
-        metavar="FILE",
-        help="where the figures go (default: %(default)s)",
-    )
-    parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
+    command_line.add_results(parser, "out/bench.json")
     return parser
 
 

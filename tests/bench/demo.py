@@ -12,15 +12,14 @@ import itertools
 import json
 import os
 import pathlib
-import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import uvloop
 
-from tests.bench import answers, client, demo_view, load, machine, metrics, processes, report
+from tests.bench import answers, client, command_line, demo_view, load, machine, metrics, processes, report
 
 PATH = "/v1/models/minilm:predict"
 SENTENCES = pathlib.Path(__file__).with_name("sentences.txt")
@@ -52,7 +51,7 @@ class Run:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the demo. 0 when everything worked and all embeddings agree, 1 if not, 130 when interrupted."""
     options = _parser().parse_args(argv)
-    signal.signal(signal.SIGTERM, _interrupt)
+    command_line.end_on_sigterm()
     view = demo_view.View()
     try:
         _run(options, view)
@@ -200,10 +199,6 @@ def _as_json(
         "speed_up": batched.measured.rate / direct.measured.rate,
         "largest_difference": difference,
     }
-
-
-def _interrupt(*_: object) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 def _positive(text: str) -> int:

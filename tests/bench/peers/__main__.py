@@ -5,16 +5,15 @@ from __future__ import annotations
 import argparse
 import pathlib
 import shlex
-import signal
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from tests.bench import machine, report, wrk
+from tests.bench import command_line, machine, report, wrk
 from tests.bench.peers import cells, chart, comparison, environments, ground, peer, registry, samples, tables
 from tests.sim import tables as plain
 
@@ -26,7 +25,7 @@ INTERRUPTED = 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Install, run and compare. 0 when something was measured, 1 if not, 130 when interrupted."""
     options = _parser().parse_args(argv)
-    signal.signal(signal.SIGTERM, _interrupt)
+    command_line.end_on_sigterm()
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     if not wrk.is_available():
         console.print("[bold red]error:[/] wrk is not on PATH (Debian: apt install wrk); the closed loops need it")
@@ -107,10 +106,6 @@ def _heading(facts: dict[str, Any]) -> str:
 def _progress(console: Console) -> Progress:
     columns = (SpinnerColumn(), TextColumn("{task.description:<44}"), BarColumn(), MofNCompleteColumn())
     return Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal)
-
-
-def _interrupt(*_: object) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 def _names(text: str) -> list[str]:

@@ -7,15 +7,7 @@ sidecar that decodes and encodes numbers on their way. Bodies are looked through
 
 from __future__ import annotations
 
-import argparse
-import asyncio
-import signal
-from typing import cast
-
-import httptools
-import uvloop
-
-from tests.bench import processes
+from tests.bench import stub_server
 
 _WIDEST = 40  # bytes of a number, with what may stand around it
 
@@ -41,21 +33,12 @@ class LastNumbers:
         return b'{"predictions":[' + b",".join(self._found) + b"]}"
 
 
-class Connection(asyncio.Protocol):
+class Connection(stub_server.Connection):
     """One connection from the sidecar. Any path predicts; a request without a body is a probe."""
 
     def __init__(self) -> None:
-        self._parser = httptools.HttpRequestParser(self)
+        super().__init__()
         self._rows = LastNumbers()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserError:
-            self._transport.close()
 
     def on_message_begin(self) -> None:
         self._rows = LastNumbers()
@@ -74,20 +57,5 @@ def command(python: str, port: int) -> list[str]:
     return [python, "-m", "tests.bench.peers.stub", "--port", str(port)]
 
 
-async def _serve(port: int) -> None:
-    loop = asyncio.get_running_loop()
-    stopped = asyncio.Event()
-    loop.add_signal_handler(signal.SIGTERM, stopped.set)
-    server = await loop.create_server(Connection, processes.HOST, port)
-    await stopped.wait()
-    server.close()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="A predictor that answers each row with its last number, at once.")
-    parser.add_argument("--port", type=int, required=True)
-    uvloop.run(_serve(parser.parse_args().port))
-
-
 if __name__ == "__main__":
-    main()
+    stub_server.main(Connection, "A predictor that answers each row with its last number, at once.")

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import pathlib
-import shlex
-import signal
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
 from rich.console import Console
 from rich.markup import escape
 
-from tests.bench import machine, processes, report, wrk
+from tests.bench import command_line, machine, processes, report, wrk
 from tests.bench.peers import contender, environments, ground
 from tests.bench.v2 import cells, rpc, run, stand, tables
 
 FULL_SECONDS, FULL_ROUNDS = 4.0, 3
 QUICK_SECONDS, QUICK_ROUNDS = 1.0, 1
-INTERRUPTED = 130
 FAILURES = (
     processes.ChildFailed, wrk.WrkFailed, stand.WrongAnswers, rpc.LoadFailed, contender.PeerFailed, OSError,
 )  # fmt: skip
@@ -28,7 +23,7 @@ FAILURES = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the cells that were asked for. 0 when all of them ran without an error, else 1."""
     options = _parser().parse_args(argv)
-    signal.signal(signal.SIGTERM, _interrupt)
+    command_line.end_on_sigterm()
     width = 200 if options.markdown else None if sys.stdout.isatty() else 150
     console = Console(width=width, highlight=False)
     if not wrk.is_available():
@@ -43,9 +38,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         console.print("stopped")
-        return INTERRUPTED
+        return command_line.INTERRUPTED
     _show(console, found, options.markdown)
-    facts = {"command": _command(), **machine.provenance(), "machine": machine.describe(), "seconds": options.seconds}
+    facts = {
+        "command": command_line.as_typed("tests.bench.v2"),
+        **machine.provenance(),
+        "machine": machine.describe(),
+        "seconds": options.seconds,
+    }
     report.write(options.json, tables.as_json(found, facts))
     console.print(f"written to {escape(str(options.json))}")
     return 1 if _has_failed(found) else 0
@@ -86,23 +86,6 @@ def _has_failed(found: run.Outcome) -> bool:
     return any(each.errors for each in rounds)
 
 
-def _command() -> str:
-    return shlex.join(["python", "-m", "tests.bench.v2", *sys.argv[1:]])
-
-
-def _names(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    try:
-        cells.select(names)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return names
-
-
-def _interrupt(*_: object) -> NoReturn:
-    raise KeyboardInterrupt
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench.v2",
@@ -113,16 +96,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--seconds", type=float, metavar="X", help="another length of a round")
     parser.add_argument(
-        "--only", type=_names, default=[], metavar="A,B", help=f"only these cells: {', '.join(cells.NAMES)}"
+        "--only",
+        type=command_line.names(cells.select),
+        default=[],
+        metavar="A,B",
+        help=f"only these cells: {', '.join(cells.NAMES)}",
     )
-    parser.add_argument(
-        "--json",
-        type=pathlib.Path,
-        default=pathlib.Path("out/bench-v2.json"),
-        metavar="FILE",
-        help="where the figures go (default: %(default)s)",
-    )
-    parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
+    command_line.add_results(parser, "out/bench-v2.json")
     return parser
 
 

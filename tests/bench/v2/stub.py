@@ -7,18 +7,12 @@ not the number of rows that came.
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 import json
 import re
-import signal
 import struct
-from typing import Protocol, cast
+from typing import Protocol
 
-import httptools
-import uvloop
-
-from tests.bench import processes
+from tests.bench import stub_server
 from tests.bench.v2 import traffic
 
 MOST_ROWS = 1024
@@ -152,24 +146,15 @@ def opening(rows: int, rest: bytes) -> bytes:
     return start % (name, output, rows, rest)
 
 
-class Connection(asyncio.Protocol):
+class Connection(stub_server.Connection):
     """One connection from the sidecar. A request without a body asks for a page, or is a probe."""
 
     def __init__(self) -> None:
-        self._parser = httptools.HttpRequestParser(self)
+        super().__init__()
         self._url = b""
         self._json_size: int | None = None
         self._reader: Reader | None = None
         self._trouble = ""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserError:
-            self._transport.close()
 
     def on_message_begin(self) -> None:
         self._url, self._json_size, self._reader, self._trouble = b"", None, None, ""
@@ -208,20 +193,5 @@ def command(python: str, port: int) -> list[str]:
     return [python, "-m", "tests.bench.v2.stub", "--port", str(port)]
 
 
-async def _serve(port: int) -> None:
-    loop = asyncio.get_running_loop()
-    stopped = asyncio.Event()
-    loop.add_signal_handler(signal.SIGTERM, stopped.set)
-    server = await loop.create_server(Connection, processes.HOST, port)
-    await stopped.wait()
-    server.close()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="A predictor that answers each row with its mark, at once.")
-    parser.add_argument("--port", type=int, required=True)
-    uvloop.run(_serve(parser.parse_args().port))
-
-
 if __name__ == "__main__":
-    main()
+    stub_server.main(Connection, "A predictor that answers each row with its mark, at once.")

@@ -1,0 +1,48 @@
+"""What stub predictors have in common: a connection that reads requests, and a process that serves until SIGTERM."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+from collections.abc import Callable
+from typing import cast
+
+import httptools
+import uvloop
+
+from tests.bench import processes
+
+
+class Connection(asyncio.Protocol):
+    """One connection from the sidecar. Subclasses have the parser's callbacks."""
+
+    _transport: asyncio.Transport
+
+    def __init__(self) -> None:
+        self._parser = httptools.HttpRequestParser(self)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            self._transport.close()
+
+
+def main(connect: Callable[[], Connection], description: str) -> None:
+    """Serve on the port that the command line names."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--port", type=int, required=True)
+    uvloop.run(_serve(connect, parser.parse_args().port))
+
+
+async def _serve(connect: Callable[[], Connection], port: int) -> None:
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, stopped.set)
+    server = await loop.create_server(connect, processes.HOST, port)
+    await stopped.wait()
+    server.close()
