@@ -138,7 +138,7 @@ async def test_the_deadline_is_passed_on_and_kept(peer_site: Site, peer: Peer) -
     await stream.end()
     assert stream.status == statuses.DEADLINE_EXCEEDED
     _, _, remaining = peer.calls[0]
-    assert 0 < remaining <= 0.3
+    assert 0 < remaining <= 0.31  # clients round what is left of a deadline up
 
 
 async def test_a_caller_who_leaves_is_gone_for_the_predictor_too(peer_site: Site, peer: Peer) -> None:
