@@ -19,11 +19,14 @@ LINE_ENDS = [b"\n", b"\r", b"\r\r\n", b"\n\r\n", b" \r\n", b"\r\n\r\n", b"\r\n \
 _ENDS = st.sampled_from([b"\r\n"] * 40 + LINE_ENDS)
 
 
-def examples(count: int) -> Callable[[Any], Any]:
-    """Settings for a property: `count` examples, always the same ones, or as many random ones as were asked for."""
+def examples(count: int, shrinks: bool = True) -> Callable[[Any], Any]:
+    """Settings for a property: `count` examples, always the same ones, or as many random ones as were asked for.
+
+    `shrinks`: look for a smaller example of a failure. In real time that can take minutes, chasing what was chance.
+    """
     return hypothesis.settings(
         max_examples=int(_MANY or count), derandomize=not _MANY, database=None, deadline=None, print_blob=True,
-        suppress_health_check=list(hypothesis.HealthCheck), phases=_PHASES,
+        suppress_health_check=list(hypothesis.HealthCheck), phases=_PHASES[: None if shrinks else -1],
     )  # fmt: skip
 
 

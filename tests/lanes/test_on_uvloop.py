@@ -30,12 +30,15 @@ def _ends_by_itself(part: bytes) -> bool:
 
 
 _good = streams.proper().filter(_ends_by_itself)
+# How reads are cut is chance here, and with it what differs: what follows a request of HTTP/1.0 is malformed and may
+# make aiohttp forget others, and nobody is told to continue whose body is there already.
+_passed_through = streams.passed_through.filter(lambda part: b"HTTP/1.0" not in part and b"Expect:" not in part)
 
 
-@streams.examples(40)
+@streams.examples(40, shrinks=False)
 @given(
     st.lists(
-        st.lists(st.one_of(_good, _good, _good, streams.passed_through), max_size=6).flatmap(
+        st.lists(st.one_of(_good, _good, _good, _passed_through), max_size=6).flatmap(
             lambda parts: streams.cut([*parts, _LAST], most=8, pauses=streams.TURNS)
         ),
         min_size=1, max_size=10,
@@ -62,7 +65,7 @@ def _ended(part: bytes) -> Stream:
     return Stream((part, _LAST), predicts=2)
 
 
-@streams.examples(15)
+@streams.examples(15, shrinks=False)
 @given(st.lists(streams.odd().filter(_ends_by_itself).filter(_is_framed).map(_ended), min_size=1, max_size=10))
 def test_any_spelling_of_a_head_is_answered_alike(uv_lanes: Pair, sent: list[Stream]) -> None:
     """In real time nothing tells that no more will come, so only bodies whose end is certain."""
