@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 
@@ -73,13 +74,16 @@ class Front:
         self, request: web.BaseRequest, lane: predict.PredictLane, match: routes.Match
     ) -> web.StreamResponse:
         started = time.perf_counter()  # the loop's own clock may count whole milliseconds
+        clock = asyncio.get_running_loop().time
         outcome: calls.Outcome
         body: bytes | None = None
         try:
             self._life.check_open()
-            route = await lane.routes.learn(match)
+            asked = clock()
+            route = await lane.route(request.headers, match)
+            spent = clock() - asked
             body = await lane.read(request)
-            outcome = await lane.outcome(request, body, match, route)
+            outcome = await lane.outcome(request, body, match, route, spent)
             answer = lane.tell(outcome, match.is_v1)
         except errors.Unbatchable as verdict:
             self._metrics.unbatched(verdict.reason)

@@ -13,7 +13,7 @@ import httptools
 from multidict import CIMultiDict
 
 from sidecar import calls, errors
-from sidecar.http import health, predict
+from sidecar.http import health, predict, routes
 
 MAX_HEAD = 16 * 1024
 """Bytes of a head; longer ones are the general server's business."""
@@ -111,7 +111,7 @@ class Reader:
     def read(self, text: bytes) -> tuple[Plain, Shape | None] | None:
         """Judge a complete head, up to and with its empty line; None if it is for the general server.
 
-        Raises `routes.NotKnownYet` if that depends on a model of which nothing is known.
+        Raises `routes.NotKnownYet` if that depends on a model of which nothing is known, and the caller has time.
         """
         fields = _fields(text)
         if fields is None:
@@ -127,6 +127,10 @@ class Reader:
             head = self._lane.head(target, headers, match, self._lane.routes.route(match))
         except (errors.CarpoolError, errors.Unbatchable):
             return None
+        except routes.NotKnownYet:
+            if predict.has_deadline(headers):
+                return None  # it may pass before the model is known
+            raise
         gaps = _gaps(text)
         is_repeatable = gaps and len(text) + _MAX_GROWTH <= MAX_HEAD
         return (len(text), int(length), head), Shape(text, head, gaps) if is_repeatable else None

@@ -60,15 +60,27 @@ class PredictLane:
         """Keep counting a body that `read` returned and no call took over."""
         return self.bodies.hold(len(body))
 
+    async def route(self, headers: MultiMapping[str], match: routes.Match) -> calls.Route:
+        """The way of a request, for which the predictor may have to be asked within the caller's own deadline.
+
+        Raises as `routes.Routes.route` does, `errors.BadRequest` and `errors.DeadlineExceeded`.
+        """
+        timeout = _timeout(headers)
+        try:
+            async with asyncio.timeout(timeout):
+                return await self.routes.learn(match)
+        except TimeoutError:
+            raise errors.DeadlineExceeded from None
+
     async def outcome(
-        self, request: web.BaseRequest, body: bytes, match: routes.Match, route: calls.Route
+        self, request: web.BaseRequest, body: bytes, match: routes.Match, route: calls.Route, spent: float = 0.0
     ) -> calls.Outcome:
-        """Predictions, or why there are none, for one request.
+        """Predictions, or why there are none, for one request. `spent` as for `head`.
 
         Raises `errors.CarpoolError` for a body that never made it into the queue, and `errors.Unbatchable` if it is
         valid but has to travel alone. Cancelling this takes the request out of the queue.
         """
-        head = self.head(request.raw_path, request.headers, match, route)
+        head = self.head(request.raw_path, request.headers, match, route, spent)
         call = _Waiting(head, self.payload(head, body), len(body))
         call.replier = self
         call.waiter = asyncio.get_running_loop().create_future()
@@ -93,14 +105,24 @@ class PredictLane:
         """Seconds a caller gets to take an answer of so many bytes off our hands."""
         return self.bounds.timeout + size / _SLOWEST_READER
 
-    def head(self, target: str, headers: MultiMapping[str], match: routes.Match, route: calls.Route) -> calls.Head:
-        """What counts of a request's target and headers, as received; raises `errors.BadRequest`."""
-        timeout = headers.get(_TIMEOUT)
+    def head(
+        self, target: str, headers: MultiMapping[str], match: routes.Match, route: calls.Route, spent: float = 0.0
+    ) -> calls.Head:
+        """What counts of a request's target and headers, as received.
+
+        `spent` are the seconds of the caller's own time that are over. Raises `errors.BadRequest`, and
+        `errors.DeadlineExceeded` if that was all of it.
+        """
+        timeout = _timeout(headers)
+        if timeout is not None and spent:
+            timeout -= spent
+            if timeout <= 0:
+                raise errors.DeadlineExceeded
         return calls.Head(
             route,
             target_.origin_form(target),
             _select(headers, self._v1_headers if match.is_v1 else self._v2_headers),
-            None if timeout is None else _seconds(timeout),
+            timeout,
             _value(headers, _REQUEST_ID),
             _value(headers, _TRACEPARENT),
             _value(headers, _TRACESTATE),
@@ -156,7 +178,15 @@ def _json_size(text: str | None) -> int | None:
     raise errors.BadRequest(f"{routes.JSON_SIZE} must be a whole number of bytes; got {text[:40]!r}")
 
 
-def _seconds(text: str) -> float:
+def has_deadline(headers: MultiMapping[str]) -> bool:
+    """Whether a request says how long its caller waits."""
+    return _TIMEOUT in headers
+
+
+def _timeout(headers: MultiMapping[str]) -> float | None:
+    text = headers.get(_TIMEOUT)
+    if text is None:
+        return None
     if text.isascii() and text.isdigit() and 1 <= int(text[:10]) <= _MAX_TIMEOUT_MS:
         return int(text[:10]) / 1000
     raise errors.BadRequest(f"carpool-timeout-ms must be a whole number from 1 to {_MAX_TIMEOUT_MS}; got {text[:40]!r}")
