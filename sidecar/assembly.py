@@ -98,7 +98,8 @@ class Sidecar:
         time_for_answers = max(grace_period / 2, grace_period - _CLOSING_RESERVE)
         try:
             async with asyncio.timeout(time_for_answers):
-                await self.life.drain(self.driver, self.settings.quiet_period, time_for_answers / 2)
+                turn_away = self._grpc.turn_away if self._grpc is not None else None
+                await self.life.drain(self.driver, self.settings.quiet_period, time_for_answers / 2, turn_away)
         except TimeoutError:
             await self.life.abandon()
             log.warning("the grace period of %g s is over: closing %d connections", grace_period, self.life.active)

@@ -11,6 +11,7 @@ import asyncio
 import enum
 import logging
 import math
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from sidecar import driver, errors
@@ -66,15 +67,24 @@ class Lifecycle:
         """Skip what is left of the quiet period."""
         self._hurry.set()
 
-    async def drain(self, calls_driver: driver.Driver, quiet_period: float, longest: float) -> None:
+    async def drain(
+        self,
+        calls_driver: driver.Driver,
+        quiet_period: float,
+        longest: float,
+        turn_away: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         """Go through the quiet period (seconds), then refuse; return when all requests have been dealt with.
 
-        While requests keep coming the quiet period lasts longer, up to `longest` seconds; one of 0 does not. The end
-        includes streams and upgraded connections, which end when their callers please. A second call joins the first,
-        or returns at once when that is over. Raises `TimeoutError` if it was abandoned.
+        While requests keep coming the quiet period lasts longer, up to `longest` seconds; one of 0 does not. Before
+        anything is refused, `turn_away` sees to it that callers who can be told so go elsewhere. The end includes
+        streams and upgraded connections, which end when their callers please. A second call joins the first, or returns
+        at once when that is over. Raises `TimeoutError` if it was abandoned.
         """
         if self._draining is None:
-            self._draining = asyncio.create_task(self._drain(calls_driver, quiet_period, longest), name="drain")
+            self._draining = asyncio.create_task(
+                self._drain(calls_driver, quiet_period, longest, turn_away), name="drain"
+            )
             self._begun.set()
         await asyncio.wait([self._draining])
         if self._draining.cancelled():
@@ -94,7 +104,13 @@ class Lifecycle:
             self._draining.cancel()
             await asyncio.wait([self._draining])
 
-    async def _drain(self, calls_driver: driver.Driver, quiet_period: float, longest: float) -> None:
+    async def _drain(
+        self,
+        calls_driver: driver.Driver,
+        quiet_period: float,
+        longest: float,
+        turn_away: Callable[[], Awaitable[None]] | None,
+    ) -> None:
         begun = asyncio.get_running_loop().time()
         self.phase = Phase.QUIET
         self.draining = True
@@ -103,6 +119,8 @@ class Lifecycle:
             await asyncio.wait_for(self._hurry.wait(), quiet_period)
         if quiet_period:
             await self._until_forgotten(begun + longest)
+        if turn_away is not None:
+            await turn_away()
         self.phase = Phase.REFUSING
         log.info("draining: refusing new requests, %d still to answer", self.active)
         await calls_driver.drain()

@@ -29,6 +29,11 @@ class Control:
         self._cutoff = frames.STREAM_MASK
         self._settings = floods.Allowance(_MOST_SETTINGS, _SETTINGS_INTERVAL, clock)
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether no stream is taken that the client opens from here on."""
+        return self.is_done or self._cutoff != frames.STREAM_MASK
+
     def settle(self) -> None:
         """The client has heard of our leaving, or had time enough: new streams are ignored from here on."""
         if self._cutoff == frames.STREAM_MASK and not self.is_done:

@@ -23,6 +23,8 @@ class Owner(typing.Protocol):
 
     door: streams.Door
     limits: limits.Limits
+    is_leaving: bool
+    """Whether clients are to look for others."""
 
     def joined(self, client: ServerProtocol) -> None:
         """A client connected."""
@@ -37,8 +39,8 @@ class ServerProtocol(asyncio.Protocol):
     """One client of the server."""
 
     # State. _is_reading: within data_received, which writes at its end; _is_due: a write is to come in the next turn.
-    # _has_parted: nothing will be written any more. _quiet_since, _deaf_since, _parting_since: times of the loop, with
-    # the last stream and the progress that were seen then.
+    # _has_parted: nothing will be written any more. _began, _quiet_since, _deaf_since, _parting_since: times of the
+    # loop, with the last stream and the progress that were seen then.
     _transport: asyncio.Transport
     connection: connection.Connection
 
@@ -48,7 +50,7 @@ class ServerProtocol(asyncio.Protocol):
         self._is_reading = False
         self._is_due = True  # so that nothing is written before there is a transport
         self._has_parted = False
-        self._quiet_since = self._deaf_since = self._loop.time()
+        self._began = self._quiet_since = self._deaf_since = self._loop.time()
         self._parting_since: float | None = None
         self._last_seen = 0
         self._progress_seen = 0
@@ -120,6 +122,11 @@ class ServerProtocol(asyncio.Protocol):
 
     # --- for the server ----------------------------------------------------------------------------------------
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether no more streams are taken; so it is within `_LINGER` and a round of the server's after `leave`."""
+        return self._has_parted or self.connection.is_settled
+
     def leave(self) -> None:
         """Take no more streams, finish those that run, then close."""
         if not self.connection.is_leaving:
@@ -144,6 +151,8 @@ class ServerProtocol(asyncio.Protocol):
         if self._parting_since is not None:
             if now - self._parting_since > _LINGER:
                 current.settle()
+        elif self._owner.is_leaving and now - self._began > _LINGER:
+            self.leave()
         elif current.exchanges or current.last != self._last_seen:
             self._quiet_since, self._last_seen = now, current.last
         elif now - self._quiet_since > (chosen.keep_alive if current.has_begun else chosen.handshake):

@@ -26,7 +26,8 @@ class Server:
         shortest = min(self.limits.keep_alive, self.limits.handshake, self.limits.patience)
         self._round = max(_SHORTEST_ROUND, min(_LONGEST_ROUND, shortest / _ROUNDS_IN_A_TIMEOUT))
         self._clients: set[protocol.ServerProtocol] = set()
-        self._gone = asyncio.Event()
+        self.is_leaving = False
+        self._changed = asyncio.Event()  # a client is gone, or time has passed
         self._timer: asyncio.TimerHandle | None = None
         self._server: asyncio.Server | None = None
         self._is_closing = False
@@ -49,16 +50,24 @@ class Server:
     def goaway(self) -> None:
         """Ask all clients to open no more streams on their connections, and close each when it has its answers.
 
-        Clients may connect anew and are served, until `close`."""
+        Clients may connect anew and are served, until `turn_away` or `close`, and asked again after a second: by then
+        they may find somebody else.
+        """
+        self.is_leaving = True
         for client in list(self._clients):
             client.leave()
 
+    async def turn_away(self) -> None:
+        """Accept no more connections, and return when no client opens streams any more, or within two seconds.
+
+        Running streams go on."""
+        self._shut()
+        while not all(client.is_settled for client in self._clients):
+            await self._change()
+
     async def close(self, patience: float) -> None:
         """Accept nothing more; running streams have `patience` seconds to end, then they are cancelled."""
-        self._is_closing = True
-        if self._server is not None:
-            self._server.close()
-        self.goaway()
+        self._shut()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience):
                 await self._wait_for_all()
@@ -69,10 +78,19 @@ class Server:
             self._timer.cancel()
             self._timer = None
 
+    def _shut(self) -> None:
+        self._is_closing = True
+        if self._server is not None:
+            self._server.close()
+        self.goaway()
+
     async def _wait_for_all(self) -> None:
         while self._clients:
-            self._gone.clear()
-            await self._gone.wait()
+            await self._change()
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
 
     def joined(self, client: protocol.ServerProtocol) -> None:
         """See `protocol.Owner`."""
@@ -85,12 +103,13 @@ class Server:
     def left(self, client: protocol.ServerProtocol) -> None:
         """See `protocol.Owner`."""
         self._clients.discard(client)
-        self._gone.set()
+        self._changed.set()
 
     def _go_round(self) -> None:
         self._timer = None
         now = asyncio.get_running_loop().time()
         for client in list(self._clients):
             client.expire(now)
+        self._changed.set()
         if self._clients:
             self._timer = asyncio.get_running_loop().call_later(self._round, self._go_round)

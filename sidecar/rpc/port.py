@@ -40,6 +40,10 @@ class GrpcPort:
         """Tell clients to open new connections, which other pods may get."""
         self._server.goaway()
 
+    async def turn_away(self) -> None:
+        """Accept no more connections; returns when no more calls come on those there are, or within two seconds."""
+        await self._server.turn_away()
+
     async def close(self, patience: float) -> None:
         """Accept nothing more; calls have `patience` seconds to end."""
         await self._server.close(patience)

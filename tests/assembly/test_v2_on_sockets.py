@@ -245,6 +245,22 @@ async def test_a_drain_answers_everybody_that_was_accepted(bench: v2_bench.Bench
     assert await draining is True
 
 
+async def test_callers_of_grpc_who_come_until_the_end_of_a_drain_are_turned_away_and_never_refused() -> None:
+    """They would send to another pod who find nobody here, but take a refusal for the answer."""
+    async with v2_bench.running(quiet_period=0.3, grace_period=3) as bench:
+        draining = asyncio.ensure_future(bench.sidecar.drain())
+        served, words = 0, ""
+        while not words:
+            try:
+                await bench.infer("identity", ("rows", [[1]]))
+                served += 1
+            except Refused as refused:
+                words = refused.message()
+        assert await draining is True
+        assert served > 10
+        assert "shutting down" not in words
+
+
 def _without_empty_id(answer: dict[str, Any]) -> dict[str, Any]:
     """An id that says nothing comes back from the sidecar, and not from Triton."""
     return {name: value for name, value in answer.items() if (name, value) != ("id", "")}

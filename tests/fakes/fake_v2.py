@@ -30,9 +30,10 @@ class Received(NamedTuple):
 
 
 class FakeV2:
-    """See the module; `http` and `grpc` are `host:port`."""
+    """See the module; `http` and `grpc` are `host:port`. A port of 0 is a free one, from the start on."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = HOST, http_port: int = 0, grpc_port: int = 0) -> None:
+        self.host, self.http_port, self.grpc_port = host, http_port, grpc_port
         self.received: list[Received] = []
         self.questions: list[v2_models.Question] = []  # those that a model answered
         self.seconds = 0.0  # that each inference takes
@@ -40,17 +41,16 @@ class FakeV2:
         self.gate.set()
         self.busy = 0  # inferences at work now
         self._changed = asyncio.Condition()
-        self.http_port = self.grpc_port = 0
         self._runner: web.AppRunner | None = None
         self._server: grpc.aio.Server | None = None
 
     @property
     def http(self) -> str:
-        return f"{HOST}:{self.http_port}"
+        return f"{self.host}:{self.http_port}"
 
     @property
     def grpc(self) -> str:
-        return f"{HOST}:{self.grpc_port}"
+        return f"{self.host}:{self.grpc_port}"
 
     @property
     def batches(self) -> list[int]:
@@ -61,7 +61,7 @@ class FakeV2:
         """Listen, the second time where it did the first time."""
         self._runner = web.AppRunner(v2_http.application(self), access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, HOST, self.http_port)
+        site = web.TCPSite(self._runner, self.host, self.http_port)
         await site.start()
         self.http_port = self._runner.addresses[0][1]
         self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])

@@ -103,6 +103,48 @@ async def test_a_client_that_does_not_introduce_itself_is_closed(here: server.Se
     writer.close()
 
 
+@pytest.mark.looptime
+async def test_who_connects_to_a_server_that_leaves_is_served_for_a_second_and_then_warned(here: server.Server) -> None:
+    here.goaway()
+    reader, writer = await connect(here, GREETING)
+    began = seconds()
+    await asyncio.sleep(0.9)
+    writer.write(peer.Peer().headers(1) + frames.frame(frames.DATA, frames.END_STREAM, 1, b"x"))
+    found = await read_all(reader)
+    assert 1 < seconds() - began < 5
+    kinds = [frame.kind for frame in found]
+    assert kinds.index(frames.DATA) < kinds.index(frames.GOAWAY)
+    writer.close()
+
+
+@pytest.mark.looptime
+async def test_a_server_turns_everybody_away_once_they_know(here: server.Server) -> None:
+    reader, writer = await connect(here, GREETING)
+    await reader.read(9)
+    port = here.port
+    turning_away = asyncio.ensure_future(here.turn_away())
+    await asyncio.sleep(0.5)
+    assert not turning_away.done(), "calls that the client sent before it knew are still to come"
+    writer.write(frames.frame(frames.PING, frames.ACK, 0, b"farewell"))
+    await turning_away
+    assert seconds() < 1.1
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
+    writer.close()
+
+
+@pytest.mark.looptime
+async def test_a_client_that_does_not_say_whether_it_knows_is_not_waited_for(here: server.Server) -> None:
+    _, writer = await connect(here, GREETING + peer.Peer().headers(1))
+    await peer.until(lambda: here.connections, step=0.01)
+    await asyncio.sleep(0.1)
+    began = seconds()
+    await here.turn_away()
+    assert 1 <= seconds() - began <= 1.6
+    assert here.connections == 1, "what it asked before is still answered"
+    writer.close()
+
+
 async def test_a_client_that_leaves_is_forgotten(here: server.Server) -> None:
     reader, writer = await connect(here, GREETING)
     await reader.read(9)

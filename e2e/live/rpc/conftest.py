@@ -1,0 +1,14 @@
+"""What these tests share: who calls."""
+
+from __future__ import annotations
+
+import pytest
+
+from e2e.live import kubectl as kubectls
+from e2e.live.rpc import callers as callers_in_pods
+
+
+@pytest.fixture
+def callers(kubectl: kubectls.Kubectl) -> callers_in_pods.Callers:
+    """Callers in the test's namespace."""
+    return callers_in_pods.ready(kubectl)

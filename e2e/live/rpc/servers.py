@@ -1,0 +1,109 @@
+"""A Triton of the tests' own in pods, by the manifests that its owners would use, and what it and the sidecar count.
+
+Its program stands in for Triton's, by the same name and with the same flags; it comes out of a ConfigMap, together with
+the fake v2 server that it is made of, and runs in the sidecar's image.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import parser
+
+from e2e.live import kubectl as kubectls
+
+Object = dict[str, Any]
+
+ROOT = Path(__file__).parents[3]
+SAMPLES = ROOT / "manifests" / "samples"
+RUNTIME = Path(__file__).with_name("runtime.yaml")
+PROGRAMS = Path(__file__).with_name("programs")
+FAKES = ROOT / "tests" / "fakes"
+IMAGE = "carpool-sidecar:0.1.0"
+FOLDER = "/server"
+PROGRAM = f"{FOLDER}/tritonserver"
+CALLER = f"{FOLDER}/caller.py"
+VOLUME = {"name": "programs", "mountPath": FOLDER, "readOnly": True}
+ADMIN_PORT, METRICS_PORT = 9082, 8002
+# Which file lies where under FOLDER: the fakes as the package that they are.
+FILES = {
+    "tritonserver": PROGRAMS / "tritonserver.py",
+    "caller.py": PROGRAMS / "caller.py",
+    **{f"tests/fakes/{path.name}": path for path in sorted(FAKES.glob("*.py")) if not path.name.startswith("test_")},
+}
+
+
+def programs() -> Object:
+    """The ConfigMap with all programs. Its keys may not have slashes."""
+    data = {name.replace("/", "-"): path.read_text() for name, path in FILES.items()}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "programs"}, "data": data}
+
+
+def volume() -> Object:
+    """They can be run; what lies beside a program can be imported by it."""
+    items = [{"key": name.replace("/", "-"), "path": name} for name in FILES]
+    return {"name": "programs", "configMap": {"name": "programs", "defaultMode": 0o555, "items": items}}
+
+
+def as_stand_in(container: Object) -> Object:
+    """A container that would run Triton, with the stand-in instead; its arguments and ports stay as they are."""
+    arguments = [word for word in [*container.get("command", ()), *container["args"]] if word != "tritonserver"]
+    return {
+        **container,
+        "image": IMAGE,
+        "command": [PROGRAM],
+        "args": arguments,
+        "volumeMounts": [VOLUME],
+        "resources": {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
+    }
+
+
+def sample(replicas: int = 1, **annotations: str) -> list[Object]:
+    """The sample for Triton, its Deployment and Service, with the stand-in; `annotations` are Carpool's."""
+    deployment, service = kubectls.load(SAMPLES / "triton.yaml")
+    deployment["spec"] |= {"replicas": replicas, "strategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}}
+    template = deployment["spec"]["template"]
+    added = {f"carpool.dev/{name.replace('_', '-')}": value for name, value in annotations.items()}
+    template["metadata"]["annotations"] |= added
+    template["spec"] |= {
+        "containers": [as_stand_in(each) for each in template["spec"]["containers"]],
+        "volumes": [volume()],
+    }
+    return [programs(), deployment, service]
+
+
+def inference_service() -> list[Object]:
+    """The sample of an InferenceService for gRPC, with KServe's runtime for Triton, and without storage."""
+    (runtime,) = kubectls.load(RUNTIME)
+    (service,) = kubectls.load(SAMPLES / "inferenceservice-triton-grpc.yaml")
+    predictor = service["spec"]["predictor"]
+    del predictor["model"]["storageUri"], predictor["model"]["resources"]
+    predictor["annotations"]["carpool.dev/max-latency"] = "50"
+    (container,) = runtime["spec"]["containers"]
+    runtime["spec"] |= {"containers": [as_stand_in(container)], "volumes": [volume()]}
+    return [programs(), runtime, service]
+
+
+def address(kubectl: kubectls.Kubectl, service: str, port: str) -> str:
+    """Where the cluster's own answer for a Service's port, by its name: `host:port`."""
+    spec = kubectl.get("service", service)["spec"]
+    (number,) = [each["port"] for each in spec["ports"] if each["name"] == port]
+    return f"{spec['clusterIP']}:{number}"
+
+
+def counts(kubectl: kubectls.Kubectl, pod: str, port: int) -> dict[str, float]:
+    """All samples that a port of a pod shows, past every Service, as `name` or
+    `name{label="value"}`, labels in the order of the alphabet.
+    """
+    text = kubectl.raw(f"/api/v1/namespaces/{kubectl.namespace}/pods/{pod}:{port}/proxy/metrics")
+    return {
+        _name(sample.name, sample.labels): sample.value
+        for family in parser.text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def _name(name: str, labels: dict[str, str]) -> str:
+    text = ",".join(f'{label}="{value}"' for label, value in sorted(labels.items()))
+    return f"{name}{{{text}}}" if text else name
