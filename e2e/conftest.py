@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e.cluster import binaries, client, control_plane, kserve, processes
+from e2e.cluster import binaries, client, control_plane, kserve
 from e2e.injector import installation, process, steps
+from tests import loopback
 
 # Of one test, without what it shares: building and starting the control plane has its own deadlines.
 TEST_SECONDS = 120
@@ -84,7 +85,7 @@ def start_injector(
 def shared(admin: client.Client, start_injector: steps.StartInjector) -> installation.Installation:
     """An installation with a running injector, for all tests that leave both as they are."""
     installed = installation.Installation(admin, "shared")
-    port = processes.free_port()
+    port = loopback.free_port()
     installed.install(port)
     start_injector(installed, port=port)
     steps.wait_until_effective(admin, steps.create_namespace(admin, "shared-probe", installed.labels))

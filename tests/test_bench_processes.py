@@ -8,6 +8,7 @@ import sys
 import psutil
 import pytest
 
+from tests import loopback
 from tests.bench import processes
 
 SERVE = """
@@ -21,7 +22,7 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Ready).serve_forever()
 
 
 def test_a_child_is_ready_once_its_page_answers_200_and_is_gone_afterwards() -> None:
-    (port,) = processes.free_ports(1)
+    (port,) = loopback.free_ports(1)
     with processes.running("server", [sys.executable, "-c", SERVE, str(port)]) as child:
         child.wait_until_ready(processes.ready_url(port), timeout=30, pause=0.01)
         assert child.is_running()
@@ -32,7 +33,7 @@ def test_a_child_is_ready_once_its_page_answers_200_and_is_gone_afterwards() -> 
 
 
 def test_a_child_that_ends_early_is_explained_by_its_output() -> None:
-    (port,) = processes.free_ports(1)
+    (port,) = loopback.free_ports(1)
     command = [sys.executable, "-c", "raise SystemExit('no such model')"]
     with (
         processes.running("predictor", command) as child,
@@ -43,7 +44,7 @@ def test_a_child_that_ends_early_is_explained_by_its_output() -> None:
 
 
 def test_a_child_that_logs_an_error_is_not_waited_for() -> None:
-    (port,) = processes.free_ports(1)
+    (port,) = loopback.free_ports(1)
     program = "import signal; print('12:00:00 ERROR   no driver', flush=True); signal.pause()"
     with (
         processes.running("predictor", [sys.executable, "-c", program]) as child,
@@ -67,7 +68,3 @@ def test_a_child_runs_on_the_cores_it_was_given_and_we_keep_ours() -> None:
     with processes.running("waiter", [sys.executable, "-c", "import signal; signal.pause()"], core) as child:
         assert set(psutil.Process(child.pid).cpu_affinity() or ()) == core
     assert os.sched_getaffinity(0) == ours
-
-
-def test_free_ports_differ() -> None:
-    assert len(set(processes.free_ports(5))) == 5

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from e2e.cluster import client, control_plane, processes
+from tests import loopback
 from tests.charts import helm, objects
 
 ACTS_HERE = "e2e.carpool.dev/installation"
@@ -101,7 +102,7 @@ class Release:
         """Runs what the Deployment says, until `stop`. Returns the port for reviews once it is ready."""
         name = f"{self.name}-carpool-injector"
         pod = self._admin.get("Deployment", name, self.namespace)["spec"]["template"]["spec"]
-        port, probes = processes.free_port(), processes.free_port()
+        port, probes = loopback.free_ports(2)
         config = self._folder / f"{self.name}.yaml"
         config.write_text(self._admin.get("ConfigMap", name, self.namespace)["data"]["config.yaml"])
         here = [f"--config={config}", f"--host={control_plane.HOST}", f"--port={port}", f"--metrics-port={probes}"]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from e2e.cluster import authority, binaries, kubeconfigs, processes
+from tests import loopback
 
 HOST = "127.0.0.1"
 READY_SECONDS = 90.0
@@ -52,7 +53,7 @@ class ControlPlane:
     def __init__(self, executable: Path, folder: Path, host: str = HOST, *, with_nodes: bool = False) -> None:
         """`host` is the address of the API server. With nodes, those and the pods on them can reach it there."""
         self.folder = folder
-        self.server = f"https://{host}:{processes.free_port()}"
+        self.server = f"https://{host}:{loopback.free_port()}"
         self._host = host
         self._with_nodes = with_nodes
         self._executable = executable
@@ -67,7 +68,7 @@ class ControlPlane:
 
     def start(self) -> None:
         """Returns when API server and controllers are ready. Raises processes.ProcessFailed with a log's end."""
-        etcd = f"http://{HOST}:{processes.free_port()}"
+        etcd = f"http://{HOST}:{loopback.free_port()}"
         components = [self._etcd(etcd), self._api_server(etcd), self._controllers()]
         components += [self._scheduler()] if self._with_nodes else []
         self._components = {each.name: each for each in components}
@@ -123,7 +124,7 @@ class ControlPlane:
         return answers_ok(url, context)
 
     def _etcd(self, client: str) -> Component:
-        peer = f"http://{HOST}:{processes.free_port()}"
+        peer = f"http://{HOST}:{loopback.free_port()}"
         values = {
             "data-dir": self.folder / "etcd",
             "unsafe-no-fsync": "true",  # nobody misses the data, and a flush per write is slow
@@ -195,7 +196,7 @@ class ControlPlane:
 
     def _client_component(self, name: str, more: Mapping[str, object]) -> Component:
         """A component that works through the API server, and serves its own health alone."""
-        port = processes.free_port()
+        port = loopback.free_port()
         serving = self._authority.issue(name, name, hosts=[HOST])
         # Named as in every cluster: the API server brings the roles for these users.
         values = {

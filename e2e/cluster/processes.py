@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import subprocess
 import sys
 import time
@@ -24,13 +23,6 @@ class ProcessFailed(Exception):
 def flags(values: Mapping[str, object]) -> list[str]:
     """Command line words, as Go's programs take them."""
     return [f"--{name}={value}" for name, value in values.items()]
-
-
-def free_port() -> int:
-    """A loopback TCP port that nobody listens on now. Another program may take it before it is used."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def eventually(question: Callable[[], object], within: float, what: str) -> None:

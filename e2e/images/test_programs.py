@@ -14,6 +14,7 @@ import pytest
 from e2e.cluster import client, control_plane, processes
 from e2e.images import conftest, container
 from e2e.injector import installation
+from tests import loopback
 
 READY_SECONDS = 30.0
 GRACE_SECONDS = 10.0
@@ -50,7 +51,7 @@ def predict(port: int, instances: list[Any]) -> dict[str, Any]:
 
 def start_predictor(start: conftest.Start, *more: str) -> tuple[container.Container, int]:
     """A ready predictor with the echo model, and its port."""
-    port = processes.free_port()
+    port = loopback.free_port()
     predictor = start("predictor", ["--port", str(port), *more])
     predictor.wait_until_ready(lambda: control_plane.answers_ok(url(port, "readyz")), READY_SECONDS)
     return predictor, port
@@ -58,7 +59,7 @@ def start_predictor(start: conftest.Start, *more: str) -> tuple[container.Contai
 
 def start_sidecar(start: conftest.Start, predictor: int) -> tuple[container.Container, int, int]:
     """A ready sidecar in front of a predictor, its port and its admin port."""
-    port, admin = processes.free_port(), processes.free_port()
+    port, admin = loopback.free_ports(2)
     flags = {"port": port, "admin-port": admin, "component-port": predictor, "quiet-period": 0, "grace-period": 5}
     sidecar = start("sidecar", processes.flags(flags))
     sidecar.wait_until_ready(lambda: control_plane.answers_ok(url(admin, "readyz")), READY_SECONDS)
@@ -159,7 +160,7 @@ def test_the_injector_becomes_ready_at_a_real_api_server_and_ends_with_status_0(
     plane: control_plane.ControlPlane, admin: client.Client, start: conftest.Start, tmp_path: Path
 ) -> None:
     installed = installation.Installation(admin, "image")
-    port, metrics = processes.free_port(), processes.free_port()
+    port, metrics = loopback.free_ports(2)
     installed.install(port)
     try:
         flags = {

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from e2e.cluster import control_plane, processes
 from e2e.injector import installation
+from tests import loopback
 
 ROOT = Path(__file__).parent.parent.parent
 READY_SECONDS = 60.0
@@ -30,8 +31,8 @@ class Injector:
         port: int = 0,
     ) -> None:
         """Listens on a free port, or on `port`. `more` are further flags of `serve`."""
-        self.port = port or processes.free_port()
-        self._metrics_port = processes.free_port()
+        self.port = port or loopback.free_port()
+        self._metrics_port = loopback.free_port()
         self._installed = installed
         self._command = [
             *(sys.executable, "-m", "injector", "serve"),

@@ -13,9 +13,10 @@ from collections.abc import Callable
 import pytest
 from cryptography import x509
 
-from e2e.cluster import client, control_plane, processes
+from e2e.cluster import client, control_plane
 from e2e.injector import installation, manifests, steps
 from injector.certificates import authority, rotation
+from tests import loopback
 
 # The injector looks at its Secret once a minute.
 LOOKS_WITHIN_SECONDS = 75.0
@@ -41,7 +42,7 @@ def test_replicas_that_start_at_once_agree_on_one_authority(
     start_injector: steps.StartInjector,
 ) -> None:
     installed = new_installation()
-    ports = [processes.free_port() for _ in range(3)]
+    ports = loopback.free_ports(3)
     installed.install(ports[0], "Fail")
     with concurrent.futures.ThreadPoolExecutor(len(ports)) as pool:
         list(pool.map(lambda port: start_injector(installed, port=port), ports))
@@ -57,7 +58,7 @@ def test_a_replica_that_joins_later_takes_over_what_it_finds(
     admin: client.Client, new_installation: steps.NewInstallation, start_injector: steps.StartInjector
 ) -> None:
     installed = new_installation()
-    first, second = processes.free_port(), processes.free_port()
+    first, second = loopback.free_ports(2)
     installed.install(first)
     start_injector(installed, port=first)
     before = admin.get("Secret", installed.secret, installed.namespace)["data"]
@@ -102,7 +103,7 @@ def test_no_pod_is_refused_while_certificates_are_replaced(
     what_happens: Callable[[client.Client, installation.Installation], None],
 ) -> None:
     installed = new_installation()
-    port = processes.free_port()
+    port = loopback.free_port()
     installed.install(port, "Fail")
     namespace = new_namespace(installed.labels)
     start_injector(installed, port=port)
@@ -122,7 +123,7 @@ def test_a_certificate_whose_time_has_come_is_replaced_at_the_start_without_refu
     start_injector: steps.StartInjector,
 ) -> None:
     installed = new_installation()
-    port = processes.free_port()
+    port = loopback.free_port()
     installed.install(port, "Fail")
     outdate(admin, installed)
     old = admin.get("Secret", installed.secret, installed.namespace)["data"][rotation.LEAF]

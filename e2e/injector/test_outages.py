@@ -10,6 +10,7 @@ import pytest
 
 from e2e.cluster import client, control_plane, processes
 from e2e.injector import installation, manifests, process, steps
+from tests import loopback
 from tests.injector import pods
 
 
@@ -19,7 +20,7 @@ def nobody(new_installation: steps.NewInstallation) -> Callable[[str], installat
 
     def register(failure_policy: str) -> installation.Installation:
         made = new_installation()
-        made.install(processes.free_port(), failure_policy)
+        made.install(loopback.free_port(), failure_policy)
         return made
 
     return register
@@ -67,7 +68,7 @@ def test_pods_that_were_refused_come_once_the_injector_is_back(
     start_injector: steps.StartInjector,
 ) -> None:
     installed = new_installation()
-    port = processes.free_port()
+    port = loopback.free_port()
     installed.install(port, "Fail")
     namespace = new_namespace(installed.labels)
     steps.wait_until_refused(admin, manifests.pod(namespace))
@@ -86,7 +87,7 @@ def test_an_injector_that_was_stopped_leaves_the_registration_and_its_certificat
     start_injector: steps.StartInjector,
 ) -> None:
     installed = new_installation()
-    port = processes.free_port()
+    port = loopback.free_port()
     installed.install(port)
     namespace = new_namespace(installed.labels)
     first = start_injector(installed, port=port)
@@ -106,7 +107,7 @@ def test_an_injector_outlives_a_restart_of_the_api_server(tmp_path: Path) -> Non
         plane = stack.enter_context(control_plane.running(tmp_path))
         admin = stack.enter_context(contextlib.closing(client.Client(plane.kubeconfig)))
         installed = installation.Installation(admin, "restart")
-        port = processes.free_port()
+        port = loopback.free_port()
         installed.install(port)
         injector = process.Injector(installed, plane.kubeconfig_of(installed.name), tmp_path, port=port)
         stack.callback(injector.stop)
@@ -125,7 +126,7 @@ def test_an_injector_without_its_rights_says_which_it_lacks(
     admin: client.Client, new_installation: steps.NewInstallation, plane: control_plane.ControlPlane, tmp_path: Path
 ) -> None:
     installed = new_installation()
-    installed.install(processes.free_port())
+    installed.install(loopback.free_port())
     injector = process.Injector(installed, plane.kubeconfig_of("stranger"), tmp_path)
     with contextlib.closing(injector):
         with pytest.raises(processes.ProcessFailed):

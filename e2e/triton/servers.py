@@ -16,6 +16,7 @@ import psutil
 
 from e2e.cluster import processes
 from e2e.triton import mlserver_models, repository
+from tests import loopback
 from tests.bench.peers import environments, triton
 
 HOST = "127.0.0.1"
@@ -35,7 +36,7 @@ class Server(abc.ABC):
 
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder = folder
-        self.http_port, self.grpc_port, self.metrics_port = different_ports(3)
+        self.http_port, self.grpc_port, self.metrics_port = loopback.free_ports(3)
         self.http = f"{HOST}:{self.http_port}"
         self.grpc = f"{HOST}:{self.grpc_port}"
         self._process: processes.Process | None = None
@@ -151,11 +152,3 @@ def running(server: Server) -> Iterator[Server]:
         yield server
     finally:
         server.stop()
-
-
-def different_ports(count: int) -> list[int]:
-    """Loopback ports that nobody listens on now."""
-    ports: set[int] = set()
-    while len(ports) < count:
-        ports.add(processes.free_port())
-    return list(ports)

@@ -12,6 +12,7 @@ from prometheus_client import parser
 
 from e2e.cluster import processes
 from e2e.triton import servers
+from tests import loopback
 
 START_SECONDS = 20.0
 
@@ -20,7 +21,7 @@ class Sidecar:
     """`http`, `grpc` and `admin` are `host:port`."""
 
     def __init__(self, folder: pathlib.Path, predictor: servers.Server, options: tuple[str, ...]) -> None:
-        port, grpc_port, admin_port = servers.different_ports(3)
+        port, grpc_port, admin_port = loopback.free_ports(3)
         self.http, self.grpc, self.admin = (f"{servers.HOST}:{each}" for each in (port, grpc_port, admin_port))
         flags = {
             "host": servers.HOST,

@@ -9,10 +9,10 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import unused_port
 
 from sidecar import assembly, config
 from sidecar.upstream import probes
+from tests import loopback
 from tests.assembly.fake_predictor import FakePredictor
 
 PREDICT = "/v1/models/m:predict"
@@ -90,11 +90,11 @@ async def sidecar_of(predictor: FakePredictor) -> AsyncIterator[Callable[..., Aw
     async def start(**chosen: Any) -> Bench:
         server = web.ServerRunner(web.Server(predictor.handle), shutdown_timeout=0.1)
         await server.setup()
-        component_port = unused_port()
+        port, admin_port, component_port = loopback.free_ports(3)
         await web.TCPSite(server, "127.0.0.1", component_port).start()
         settings = config.Settings(
             **{
-                "host": "127.0.0.1", "admin_host": "127.0.0.1", "port": unused_port(), "admin_port": unused_port(),
+                "host": "127.0.0.1", "admin_host": "127.0.0.1", "port": port, "admin_port": admin_port,
                 "component_port": component_port, "quiet_period": 0.0, "policy": "window", **chosen,
             }
         )  # fmt: skip

@@ -16,9 +16,9 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import unused_port
 
 from sidecar import cli, config, drain_command
+from tests import loopback
 from tests.assembly.fake_predictor import FakePredictor
 
 DRAINED = '{"phase": "drained", "active": 0}'
@@ -137,7 +137,7 @@ def test_any_other_answer_is_told_in_one_line(admin_port, capsys, status, text, 
 
 
 def test_a_sidecar_that_is_not_there_is_told_in_one_line(capsys) -> None:
-    port = unused_port()
+    port = loopback.free_port()
     assert drain("--admin-port", port) == 1
     told = capsys.readouterr().err
     assert f"the admin port 127.0.0.1:{port} cannot be reached: Connection refused; are --admin-host and" in told
@@ -249,7 +249,7 @@ async def served(predictor: Any) -> AsyncIterator[int]:
     """The port of a fake predictor."""
     runner = web.ServerRunner(web.Server(predictor.handle), shutdown_timeout=0.1)
     await runner.setup()
-    port = unused_port()
+    port = loopback.free_port()
     await web.TCPSite(runner, "127.0.0.1", port).start()
     yield port
     predictor.gate.set()
@@ -257,7 +257,7 @@ async def served(predictor: Any) -> AsyncIterator[int]:
 
 
 async def test_the_hook_returns_when_all_is_answered_and_sigterm_then_ends_the_sidecar_without_a_second_drain() -> None:
-    predictor, port, admin = FakePredictor(), unused_port(), unused_port()
+    predictor, (port, admin) = FakePredictor(), loopback.free_ports(2)
     predictor.gate.clear()
     own = ("--host", "127.0.0.1", "--admin-host", "127.0.0.1", "--port", port, "--admin-port", admin)
     async with (

@@ -12,11 +12,11 @@ import aiohttp
 import numpy as np
 import tritonclient.grpc
 import tritonclient.grpc.aio
-from aiohttp.test_utils import unused_port
 
 from e2e.triton import exchanges
 from sidecar import assembly, config
 from sidecar.upstream import probes
+from tests import loopback
 from tests.fakes import fake_v2, v2_json
 
 _TURNS = 5000  # of the loop, that a request gets to arrive
@@ -78,7 +78,7 @@ class Bench:
 async def running(**chosen: Any) -> AsyncIterator[Bench]:
     """With these settings; a batch waits for the one before it, and else for 5 ms."""
     async with fake_v2.running() as fake, aiohttp.ClientSession() as session:
-        ports = {name: unused_port() for name in ("port", "admin_port", "grpc_port")}
+        ports = dict(zip(("port", "admin_port", "grpc_port"), loopback.free_ports(3), strict=True))
         settings = config.Settings(
             **{
                 "host": "127.0.0.1", "admin_host": "127.0.0.1", "component_port": fake.http_port,

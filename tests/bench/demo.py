@@ -19,6 +19,7 @@ from typing import Any
 
 import uvloop
 
+from tests import loopback
 from tests.bench import answers, client, command_line, demo_view, load, machine, metrics, processes, report
 
 PATH = "/v1/models/minilm:predict"
@@ -71,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace, view: demo_view.View) -> None:
     _check_libraries()
-    port, component_port, admin_port = processes.free_ports(3)
+    port, component_port, admin_port = loopback.free_ports(3)
     predictor = processes.predictor_command(component_port, _predictor_settings(options))
     sidecar = processes.sidecar_command(port, component_port, admin_port, _sidecar_settings(options))
     with processes.running("predictor", predictor) as model_server:

@@ -23,6 +23,7 @@ from sidecar import bounds, calls, config, driver, lifecycle, memory, metrics
 from sidecar.core import model, policies, scheduler
 from sidecar.http import connections, fastlane, heads, intake, predict, rendering, routes
 from sidecar.wire import codec, v1
+from tests import loopback
 from tests.bench import bodies, machine, processes, wrk
 
 _CONNECTIONS, _BATCH = 64, 32
@@ -74,7 +75,7 @@ class Predictor:
 def null_microseconds(seconds: float) -> tuple[float, float]:
     """CPU time of one request to the null server, in microseconds, and its requests/s."""
     cores = machine.split_cores()
-    (port,) = processes.free_ports(1)
+    (port,) = loopback.free_ports(1)
     command = [sys.executable, "-m", "tests.bench.floor", "--null", str(port)]
     with processes.running("null server", command, cores[1] if cores else None) as server:
         server.wait_until_ready(f"http://{processes.HOST}:{port}/", 10.0)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from tests import loopback
 from tests.bench import bodies, cells, client, heavy, load, machine, metrics, processes
 from tests.bench.peers import ground, kserve, peer, poisson, stub
 
@@ -145,7 +146,7 @@ def run(
 
 def measure(system: System, scene: cells.Scene, seconds: float, cores: ground.Cores) -> Result:
     """One scene with one system, freshly started: its peak is the scene's own."""
-    port, component_port, admin_port = processes.free_ports(3)
+    port, component_port, admin_port = loopback.free_ports(3)
     address = (processes.HOST, port)
     with contextlib.ExitStack() as stack:
         stand_in = stub.command(sys.executable, component_port)

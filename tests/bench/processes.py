@@ -12,7 +12,6 @@ import os
 import pathlib
 import re
 import shlex
-import socket
 import subprocess
 import sys
 import tempfile
@@ -117,15 +116,6 @@ def running(name: str, command: Sequence[str], cores: set[int] | None = None) ->
             yield child
         finally:
             child.stop()
-
-
-def free_ports(count: int) -> list[int]:
-    """Different loopback ports that nobody listens on right now."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((HOST, 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def predictor_command(port: int, arguments: Sequence[str]) -> list[str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import uvloop
 
 from sidecar.planning import results
+from tests import loopback
 from tests.bench import bodies, cells, client, load, machine, metrics, processes, wrk
 
 PATH = "/v1/models/echo:predict"
@@ -67,7 +68,7 @@ class Stand:
         self._cores = {"predictor": cores[0], "sidecar": cores[1]} if cores else {}
         self._generator = generator
         self._extra = extra
-        self._port, self._component_port, self._admin_port = processes.free_ports(3)
+        self._port, self._component_port, self._admin_port = loopback.free_ports(3)
         # What runs now, and the flags it was started with.
         self._predictor: processes.Child | None = None
         self._sidecar: processes.Child | None = None

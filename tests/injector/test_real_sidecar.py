@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from injector.core import config, injection, model
+from tests import loopback
 from tests.bench import processes
 from tests.injector import pods
 
@@ -38,7 +39,7 @@ SITUATIONS = {
 @pytest.fixture(scope="module")
 def app_port() -> Iterator[int]:
     """The port of a real predictor with the model echo."""
-    [port] = processes.free_ports(1)
+    [port] = loopback.free_ports(1)
     with processes.running("predictor", processes.predictor_command(port, ["--models", "echo"])) as predictor:
         predictor.wait_until_ready(processes.ready_url(port), timeout=30)
         yield port
@@ -53,7 +54,7 @@ def test_the_injected_command_serves_predictions_and_ends_cleanly(
         SITUATIONS[situation], config.Config(), model.Namespace("models"), model.Capabilities(native, native)
     )
     assert outcome.plan is not None
-    port, admin_port, *rpc = processes.free_ports(4)
+    port, admin_port, *rpc = loopback.free_ports(4)
     numbers = {outcome.plan.listen_port: port, outcome.plan.admin_port: admin_port, outcome.plan.app_port: app_port}
     numbers |= dict(zip((outcome.plan.grpc_listen_port, outcome.plan.grpc_app_port), rpc, strict=True))
     container = _on_this_machine(pods.container(outcome.pod, model.CONTAINER), numbers)
@@ -81,7 +82,7 @@ def test_the_hooks_of_app_and_sidecar_drain_it_as_the_kubelet_runs_them(
         pods.kserve(pods.sklearn(), annotations=settings), config.Config(), model.Namespace("m"), model.Capabilities()
     )
     assert outcome.plan is not None
-    port, admin_port = processes.free_ports(2)
+    port, admin_port = loopback.free_ports(2)
     numbers = {outcome.plan.listen_port: port, outcome.plan.admin_port: admin_port, outcome.plan.app_port: app_port}
     container = _on_this_machine(pods.container(outcome.pod, model.CONTAINER), numbers)
     hook = pods.container(outcome.pod, "kserve-container")["lifecycle"]["preStop"]["httpGet"]

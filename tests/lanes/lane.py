@@ -7,10 +7,10 @@ from collections import Counter
 from typing import Any
 
 from aiohttp import web
-from aiohttp.test_utils import unused_port
 
 from sidecar import assembly, config
 from sidecar.upstream import probes
+from tests import loopback
 from tests.lanes import exchange, recorder
 
 # Short where a test waits in virtual time, different where it matters which of them it was.
@@ -44,9 +44,9 @@ class Lane:
     async def start(self) -> None:
         """Listen."""
         await self._runner.setup()
-        self.component_port = unused_port()
+        port, admin_port, self.component_port = loopback.free_ports(3)
         await web.TCPSite(self._runner, "127.0.0.1", self.component_port, backlog=1024).start()
-        ports = {"port": unused_port(), "admin_port": unused_port(), "component_port": self.component_port}
+        ports = {"port": port, "admin_port": admin_port, "component_port": self.component_port}
         settings = config.Settings(host="127.0.0.1", admin_host="127.0.0.1", **ports, **self._chosen)
         clock = asyncio.get_running_loop().time
         self.sidecar = assembly.Sidecar(settings, (probes.tcp_probe(self.component_port),), clock)

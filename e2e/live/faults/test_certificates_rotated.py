@@ -18,6 +18,7 @@ from e2e.live import kubectl as kubectls
 from e2e.live import releases
 from e2e.live.faults import predictors, watching
 from injector.certificates import authority, pem, rotation
+from tests import loopback
 
 SERVICE = "carpool-injector"
 SECRET = "carpool-injector-certificates"
@@ -61,7 +62,7 @@ def published(admin: client.Client) -> bytes:
 @contextlib.contextmanager
 def forwarded(kubectl: kubectls.Kubectl, pod: str) -> Iterator[tuple[str, int]]:
     """A local address that leads to the injector in a pod."""
-    port = processes.free_port()
+    port = loopback.free_port()
     command = kubectl.command("port-forward", f"pod/{pod}", f"{port}:{PORT}", "--address=127.0.0.1")
     forwarding = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import sidecar
+from tests import loopback
 from tests.bench import bodies, processes
 from tests.bench.peers import peer
 
@@ -33,7 +34,7 @@ class Carpool:
         return sidecar.__version__
 
     def launch(self, cache: pathlib.Path, model: peer.Model, port: int, component_port: int) -> peer.Launch:
-        (admin_port,) = processes.free_ports(1)
+        (admin_port,) = loopback.free_ports(1)
         return peer.Launch(
             argv=processes.sidecar_command(port, component_port, admin_port, self.flags(model)),
             env={},

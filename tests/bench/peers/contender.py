@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 import psutil
 import uvloop
 
+from tests import loopback
 from tests.bench import bodies, client, load, machine, processes, wrk
 from tests.bench.peers import carpool, cells, ground, peer, poisson, registry, samples
 
@@ -66,7 +67,7 @@ class Contender:
         self._model = model
         self._cores = cores
         self._behind = behind
-        port, component_port = processes.free_ports(2)
+        port, component_port = loopback.free_ports(2)
         self._component_port = behind.port if behind else component_port
         self._launch = entrant.launch(cache, model, port, self._component_port)
         self._body, self._is_right = self._launch.body, self._launch.check

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tests import loopback
 from tests.bench import machine, processes
 from tests.bench.peers import carpool, peer, stub
 
@@ -37,7 +38,7 @@ class Behind:
 @contextlib.contextmanager
 def predictor(model: peer.Model, cores: set[int] | None, as_stub: bool = False) -> Iterator[int]:
     """Run Carpool's predictor of this model, or the stub, which has no service time; gives its port."""
-    (port,) = processes.free_ports(1)
+    (port,) = loopback.free_ports(1)
     arguments = processes.predictor_command(port, carpool.predictor_arguments(model))
     started = stub.command(sys.executable, port) if as_stub else arguments
     with processes.running("predictor", started, cores) as child:

@@ -12,6 +12,7 @@ import pathlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tests import loopback
 from tests.bench import processes
 from tests.bench.peers import carpool, contender, ground, peer, samples, triton
 from tests.bench.peers import cells as peer_cells
@@ -64,7 +65,7 @@ class Sidecar:
         return carpool.SIDECAR.version(cache)
 
     def launch(self, cache: pathlib.Path, model: peer.Model, port: int, component_port: int) -> peer.Launch:
-        (admin_port,) = processes.free_ports(1)
+        (admin_port,) = loopback.free_ports(1)
         asked = triton.PEER.launch(cache, model, port, component_port)
         return dataclasses.replace(
             asked,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import uvloop
 
+from tests import loopback
 from tests.bench import client, load, machine, metrics, processes, wrk
 from tests.bench.peers import ground, samples
 from tests.bench.v2 import cells, stub, traffic
@@ -38,7 +39,7 @@ class Stand:
 
     def __init__(self, cores: ground.Cores) -> None:
         self.cores = cores
-        self.port, self.grpc_port, self.component_port, self._admin_port = processes.free_ports(4)
+        self.port, self.grpc_port, self.component_port, self._admin_port = loopback.free_ports(4)
         self._sidecar: processes.Child
         self._behind: processes.Child
 
