@@ -55,7 +55,7 @@ class Predictions:
         if batch_id is not self._form_batch_id or headers is not self._form_headers:
             start = _head(200, (*headers, (answers.BATCH_ID, batch_id)), False, int(time.time()))
             self._form_batch_id, self._form_headers, self._form_head = batch_id, headers, start + b"Content-Length: "
-        text = bytes(body[0]) if len(body) == 1 else b"".join(body)
+        text = b"".join(body)
         size = len(text)
         if size <= LARGE:
             return b"%b%d\r\n\r\n%b" % (self._form_head, size, text), b""

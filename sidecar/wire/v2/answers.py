@@ -117,7 +117,7 @@ class Result:
                 if is_binary is not column.is_binary:
                     column.convert(start, stop)
 
-    def wants(self, form: requests.Form) -> list[bool]:
+    def wants(self, form: layouts.Form) -> list[bool]:
         """Which outputs a caller gets in binary; where it did not say clearly, as the predictor understood it."""
         found = self._wants.get(form.layout)
         if found is None:
@@ -147,7 +147,7 @@ class Share:
         self.start = start
         self.stop = stop
 
-    def render(self, form: requests.Form, shares: Sequence[model.Piece]) -> codec.Content:
+    def render(self, form: layouts.Form, shares: Sequence[model.Piece]) -> codec.Content:
         """As `codec.Form.render`."""
         if len(shares) > 1:
             return _render([share.predictions for share in shares], form)
@@ -155,25 +155,22 @@ class Share:
             return _render([self], form)
         start, stop, columns_ = self.start, self.stop, self.result.columns
         texts = self.result.plain(stop - start)
-        opening = b"{" if form.ident is None else b'{"id":%b,' % form.ident
         if len(columns_) == 1:
-            return codec.Content(
-                binary.JSON, (b"%b%b%b%b" % (opening, texts[0], columns_[0].text(start, stop), texts[1]),)
-            )
-        found = [opening]
+            return codec.Content(binary.JSON, (form.opening, texts[0], columns_[0].text(start, stop), texts[1]))
+        found = [form.opening]
         for text, column in zip(texts, columns_, strict=False):
             found += (text, column.text(start, stop))
         found.append(texts[-1])
         return codec.Content(binary.JSON, (b"".join(found),))
 
 
-def _render(mine: Sequence[Share], form: requests.Form) -> codec.Content:
+def _render(mine: Sequence[Share], form: layouts.Form) -> codec.Content:
     """An answer with binary data in it, or of several shares."""
     result = mine[0].result
     rows = sum([share.stop - share.start for share in mine])
     if len(mine) > 1 and any(_differ(share.result.layout, result.layout) for share in mine):
         raise errors.UpstreamBroken("the predictor's answers to parts of the request do not go together")
-    head = [b"{" if form.ident is None else b'{"id":%b,' % form.ident, result.layout.others, b'"outputs":[']
+    head = [form.opening, result.layout.others, b'"outputs":[']
     tail: list[requests.Data] = []
     wants = result.wants(form)
     for number, column in enumerate(result.columns):
@@ -229,7 +226,7 @@ class Verbatim:
     def __getitem__(self, which: slice, /) -> Verbatim:
         return self
 
-    def render(self, form: requests.Form, shares: Sequence[model.Piece]) -> codec.Content:
+    def render(self, form: layouts.Form, shares: Sequence[model.Piece]) -> codec.Content:
         """As `codec.Form.render`."""
         kind = self._reply.headers.get(b"content-type", b"application/json")
         size = self._reply.headers.get(binary.HEADER_KEY)

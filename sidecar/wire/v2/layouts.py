@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
 from sidecar import errors
+from sidecar.core import model
+from sidecar.wire import codec
 from sidecar.wire.v2 import datatypes, fields, splitting
 
 _SEQUENCE = ("sequence_id", "sequence_start", "sequence_end", "correlation_id")
@@ -86,11 +88,34 @@ class Kind:
         self.output_members = output_members
 
 
+class Result(Protocol):
+    """What one batch came to, or a run of its rows."""
+
+    def render(self, form: Form, shares: Sequence[model.Piece]) -> codec.Content:
+        """One caller's answer, of shares of which the first is of this result."""
+        ...
+
+
+class Form:
+    """How one caller wants its answer: `opening` with its id, and by its request's `layout`."""
+
+    __slots__ = ("layout", "opening")
+
+    def __init__(self, layout: Layout, ident: bytes | None) -> None:
+        self.layout = layout
+        self.opening = b"{" if ident is None else b'{"id":%b,' % ident
+
+    def render(self, shares: Sequence[model.Piece]) -> codec.Content:
+        """Raises `errors.UpstreamBroken` if shares of several batches do not make one tensor."""
+        result: Result = shares[0].predictions
+        return result.render(self, shares)
+
+
 class Layout:
-    """One request's text without its data."""
+    """One request's text without its data. `form` is that of callers without an id other than the text's."""
 
     __slots__ = (
-        "ask", "binary_size", "ident", "inputs", "is_json", "kind", "numbers", "pieces", "row_elements", "rows",
+        "ask", "binary_size", "form", "inputs", "is_json", "kind", "numbers", "pieces", "row_elements", "rows",
     )  # fmt: skip
 
     def __init__(self, pieces: tuple[bytes, ...], inputs: tuple[Input, ...], kind: Kind, ask: Ask, ident: bytes | None):
@@ -99,7 +124,7 @@ class Layout:
         self.kind = kind
         self.ask = ask
         self.is_json = ask.is_json
-        self.ident = ident
+        self.form = Form(self, ident)
         self.rows = inputs[0].shape[0]
         self.row_elements = sum(each.width for each in inputs)
         sizes = [each.size for each in inputs if each.size is not None]

@@ -18,7 +18,7 @@ _LITTLE = 64 * 1024  # so much is joined rather than sent in pieces
 _FAR = 64  # brackets stand together at the beginning
 
 
-Slot = tuple[requests.Form, int, int]
+Slot = tuple[layouts.Form, int, int]
 """How one caller wants its rows, and which of the batch's they are: from the second to before the third."""
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from sidecar import errors
-from sidecar.core import model
-from sidecar.wire import codec
 from sidecar.wire.v2 import conversion, datatypes, layouts, splitting, texts
 
 Data = splitting.Data
@@ -17,31 +15,11 @@ _MOST_STRINGS = 100_000
 _MOST_OBJECTS = 64 * 1024
 
 
-class Result(Protocol):
-    """What one batch came to, or a run of its rows."""
-
-    def render(self, form: Form, shares: Sequence[model.Piece]) -> codec.Content:
-        """One caller's answer, of shares of which the first is of this result."""
-        ...
-
-
-class Form:
-    """How one caller wants its answer: with its `ident`, as written or None, and by its request's `layout`."""
-
-    __slots__ = ("ident", "layout")
-
-    def __init__(self, layout: layouts.Layout, ident: bytes | None) -> None:
-        self.layout = layout
-        self.ident = ident
-
-    def render(self, shares: Sequence[model.Piece]) -> codec.Content:
-        """Raises `errors.UpstreamBroken` if shares of several batches do not make one tensor."""
-        result: Result = shares[0].predictions
-        return result.render(self, shares)
-
-
 class Payload:
-    """A parsed request. `data` are the inputs': JSON lists with their brackets, or binary."""
+    """A parsed request. `data` are the inputs': JSON lists with their brackets, or binary.
+
+    `ident` is the caller's id as written, if it is not the layout's.
+    """
 
     # Constant but for _cut: the rows of inputs in JSON, or the ends of those in binary, once somebody needed them.
     __slots__ = ("_cut", "body", "data", "form", "json_size", "key", "layout", "row_count")
@@ -55,7 +33,7 @@ class Payload:
         self.body = body
         self.json_size = json_size
         self.data = data
-        self.form = Form(layout, ident)
+        self.form = layout.form if ident is None else layouts.Form(layout, ident)
         self._cut: Cut | None = None
 
     def row_sizes(self, start: int, stop: int) -> Sequence[int]:
@@ -140,7 +118,7 @@ class Reader:
         elif not is_full:
             for number, text in enumerate(data):
                 _check_full(layout.inputs[number], text)
-        return Payload(layout, body, json_size, data, layout.ident if ident is None else ident)
+        return Payload(layout, body, json_size, data, ident)
 
 
 def _check_full(what: layouts.Input, text: Data) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from sidecar import errors
-from sidecar.wire.v2 import texts
+from sidecar.wire.v2 import spans, texts
 
 PLACEHOLDER = b"0"
 """What stands in the rest for a tensor's data, which are a list."""
@@ -32,12 +32,10 @@ _ID = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*"id"[ \t\r\n]*:[ \t\r\n]*("[ !#-\[\]-~
 _LAST_ID = re.compile(rb',[ \t\r\n]*"id"[ \t\r\n]*:[ \t\r\n]*("[ !#-\[\]-~]*")[ \t\r\n]*\}[ \t\r\n]*\Z')
 _LONGEST_LAST_ID = 256
 _BRACE = re.compile(rb"[ \t\r\n]*\{")
-_DATA = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*')
 _PLAIN_DATA = re.compile(rb'(?<="data")[ \t\r\n]*:[^"]*')  # up to the next string
-_WORTH_A_VIEW = 64 * 1024  # from here on a view costs less than a copy
 
-Data = bytes | memoryview
-Member = dict[str, msgspec.Raw]
+Data = spans.Data
+Member = spans.Member
 
 
 class Kept(Protocol):
@@ -68,6 +66,27 @@ class Rest(NamedTuple):
     pieces: tuple[bytes, ...]
 
 
+class _Latest(Generic[T]):
+    """A rest with the data of one tensor, with what tells at a glance that a body is of it."""
+
+    __slots__ = ("_last", "_outline", "_size", "begin", "first", "kept", "opening")
+
+    def __init__(self, kept: T) -> None:
+        self.kept = kept
+        self.first, self._last = kept.pieces
+        self.opening = b"{" + self.first
+        self.begin = len(self.opening)
+        self._size = len(self._last)
+        self._outline = texts.outline(kept.numbers)
+
+    def data(self, body: bytes, begin: int, stop: int) -> Data | None:
+        """The data, which begin at a place in a body, if they are as flat and full as they should be."""
+        if not body.endswith(self._last, begin, stop):
+            return None
+        text = spans.data_at(body, begin, stop - self._size)
+        return text if texts.is_flat(text, self._outline) else None
+
+
 class Cache(Generic[T]):
     """Takes bodies apart and remembers what `learn` made of their rests."""
 
@@ -81,7 +100,7 @@ class Cache(Generic[T]):
             msgspec.defstruct("Body", [(member, list[Member])])  # one pass, and no objects but for tensors
         )
         self._known: dict[bytes, list[T]] = {}
-        self._latest: T | None = None
+        self._latest: _Latest[T] | None = None
         self._count = self._bytes = 0
 
     def split(self, body: bytes, stop: int) -> tuple[T, bytes | None, list[Data], bool]:
@@ -93,6 +112,11 @@ class Cache(Generic[T]):
         Only the body's first `stop` bytes are JSON. Raises `errors.BadRequest` for what is no JSON object with a list
         of objects of the member's name, or has a member twice, and `errors.Unbatchable`.
         """
+        latest = self._latest
+        if latest is not None and body.startswith(latest.opening):  # as most do, without an id
+            text = latest.data(body, latest.begin, stop)
+            if text is not None:
+                return latest.kept, None, [text], True
         found = _PLAIN_ID.match(body, 0, stop) if body.startswith(_ID_FIRST) else None
         if found is not None:
             ident, start = found[1], found.end()
@@ -107,23 +131,21 @@ class Cache(Generic[T]):
 
     def _recall(self, body: bytes, start: int, stop: int) -> tuple[T, list[Data], bool] | None:
         latest = self._latest
-        if latest is not None:  # as most are; its outline is all that has to be looked at
-            first, last = latest.pieces
-            if body.startswith(first, start) and body.endswith(last, start, stop):
-                text = _slice(body, start + len(first), stop - len(last))
-                if texts.is_flat(text, latest.numbers):
-                    return latest, [text], True
+        if latest is not None and body.startswith(latest.first, start):
+            text = latest.data(body, start + latest.begin - 1, stop)
+            if text is not None:
+                return latest.kept, [text], True
         before = body.find(b'"data":', start, stop)
         for kept in self._known.get(body[start : before if before >= 0 else stop], ()):
             pieces = kept.pieces
             if len(pieces) != 2:
-                data = _fit(pieces, body, start, stop)
+                data = spans.fit(pieces, body, start, stop)
                 if data is not None:
                     return kept, data, False
             elif body.startswith(pieces[0], start) and body.endswith(pieces[1], start, stop):
-                text = _slice(body, start + len(pieces[0]), stop - len(pieces[1]))
-                if kept.numbers and texts.is_flat(text, kept.numbers):
-                    self._latest = kept
+                text = spans.data_at(body, start + len(pieces[0]), stop - len(pieces[1]))
+                if kept.numbers and texts.is_flat(text, texts.outline(kept.numbers)):
+                    self._latest = _Latest(kept)
                     return kept, [text], True
                 if texts.is_list(text):
                     return kept, [text], False
@@ -159,7 +181,7 @@ class Cache(Generic[T]):
         at, found = tame.index(kept.pieces[0]), list[Data]()
         for piece, each in zip(kept.pieces, data, strict=False):
             stop = at + len(piece)
-            found.append(_slice(text, stop, stop + len(each)))
+            found.append(spans.data_at(text, stop, stop + len(each)))
             if text[at:stop] != piece or not texts.is_plain(bytes(found[-1])):
                 return None
             at = stop + len(each)
@@ -169,8 +191,8 @@ class Cache(Generic[T]):
         if text.count(b"{") > self._most_objects:
             raise errors.Unbatchable("members")
         texts.check_utf8(text)
-        spans = _find(text, getattr(self._decoder.decode(text), self._member))
-        edges = [0, *(edge for span in spans for edge in span), len(text)]
+        found = spans.find(text, getattr(self._decoder.decode(text), self._member))
+        edges = [0, *(edge for span in found for edge in span), len(text)]
         pieces = [text[edges[at] : edges[at + 1]] for at in range(0, len(edges), 2)]
         if sum(map(len, pieces)) > _MAX_REST:
             raise errors.Unbatchable("members")
@@ -188,7 +210,7 @@ class Cache(Generic[T]):
         kept = self._learn(Rest(members, tensors, tuple(pieces)))
         if "id" not in members:
             self._keep(kept)
-        return kept, ident, [_slice(text, *span) for span in spans]
+        return kept, ident, [spans.data_at(text, *span) for span in found]
 
     def _keep(self, kept: T) -> None:
         size = sum(map(len, kept.pieces))
@@ -207,52 +229,6 @@ class Cache(Generic[T]):
 
 _OBJECT = msgspec.json.Decoder(Member)
 _OBJECTS = msgspec.json.Decoder(list[Member])
-
-
-def _fit(pieces: tuple[bytes, ...], body: bytes, start: int, stop: int) -> list[Data] | None:
-    """The data if all else of the body is these pieces, and the data are JSON lists; None otherwise."""
-    at, end = start + len(pieces[0]), stop - len(pieces[-1])
-    if not body.startswith(pieces[0], start) or not body.endswith(pieces[-1], start, stop):
-        return None
-    if len(pieces) == 1:
-        return [] if at == stop else None
-    found: list[Data] = []
-    for piece in pieces[1:-1]:
-        edge = body.find(piece, at, end)
-        if edge < 0 or not texts.is_list(data := _slice(body, at, edge)):
-            return None
-        found.append(data)
-        at = edge + len(piece)
-    if not texts.is_list(data := _slice(body, at, end)):
-        return None
-    found.append(data)
-    return found
-
-
-def _slice(body: bytes, start: int, stop: int) -> Data:
-    return body[start:stop] if stop - start < _WORTH_A_VIEW else memoryview(body)[start:stop]
-
-
-def _find(text: bytes, tensors: list[Member]) -> list[tuple[int, int]]:
-    """Where each tensor's data are; all that is known of them is what they are."""
-    spans, at = [], 0
-    for tensor in tensors:
-        raw = tensor.get("data")
-        if raw is None:
-            continue
-        data = bytes(raw)
-        if not data.startswith(b"["):
-            raise errors.BadRequest(f"'data' must be a list, not {data[:40].decode(errors='replace')}")
-        while True:
-            found = _DATA.search(text, at)
-            if found is None:
-                raise errors.Unbatchable("members")
-            at = found.end()
-            if text.startswith(data, at):
-                break
-        spans.append((at, at + len(data)))
-        at += len(data)
-    return spans
 
 
 def _start(piece: bytes) -> int:

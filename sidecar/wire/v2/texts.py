@@ -53,14 +53,19 @@ def is_list(text: bytes | memoryview) -> bool:
     return True
 
 
-def is_flat(data: bytes | memoryview, elements: int) -> bool:
-    """Whether a text has the outline of a flat list of so many numbers, at least one.
+def outline(elements: int) -> bytes:
+    """What is left of a flat list of so many numbers, at least one, without the numbers."""
+    return b"[%b]" % (b"," * (elements - 1))
+
+
+def is_flat(data: bytes | memoryview, outlined: bytes) -> bool:
+    """Whether a text has this outline.
 
     One that has, but is none (`[1,,2]`, `[1-]`), has as many commas as the list it claims to be: joined with others it
     makes their list invalid, but never moves an element to another place. Looking closer takes twice as long.
     """
     text = data if type(data) is bytes else bytes(data)
-    if text.translate(None, _NUMERIC) != b"[%b]" % (b"," * (elements - 1)):
+    if text.translate(None, _NUMERIC) != outlined:
         return False
     if text[1] in _BEGIN_NUMBERS and text[-2] in _END_NUMBERS:
         return True
