@@ -79,8 +79,9 @@ class Desk:
         if self.life.draining or not lane.bodies.takes(size):
             return None
         try:
-            objection = head.route.objection
-            if objection is not None and objection() is not None:
+            route = head.route
+            watched = route.watched
+            if watched is not None and started >= watched.settled_until and _has_objection(route):
                 return None
             payload: codec.Payload | None = scan.payload(body) if scan is not None else None
             exchange = Exchange(head, payload or lane.payload(head, body), size)
@@ -161,3 +162,7 @@ class Desk:
         if isinstance(outcome, errors.CarpoolError):
             self._metrics.refused.labels(outcome.reason).inc()
         return answer
+
+
+def _has_objection(route: calls.Route) -> bool:
+    return route.objection is not None and route.objection() is not None

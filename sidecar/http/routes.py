@@ -46,9 +46,8 @@ class Models(NamedTuple):
         objection = model.objection
         if objection is not None:
             raise errors.Unbatchable(objection)
-        return calls.Route(
-            model.codec, self.predictor, functools.partial(self.catalog.objection, model), DOUBTFUL, model.reconsider
-        )
+        look = functools.partial(self.catalog.objection, model)
+        return calls.Route(model.codec, self.predictor, look, DOUBTFUL, model.reconsider, model)
 
 
 class Tensors(NamedTuple):
@@ -62,9 +61,8 @@ class Tensors(NamedTuple):
         """The way of a model's requests; raises `errors.CarpoolError` if the predictor has not told of it."""
         if not model.is_known:
             raise model.failure or errors.CarpoolError()
-        return calls.Route(
-            model.codec, self.predictor, functools.partial(self._objection, model), DOUBTFUL, model.reconsider
-        )
+        look = functools.partial(self._objection, model)
+        return calls.Route(model.codec, self.predictor, look, DOUBTFUL, model.reconsider, model)
 
     def _objection(self, model: catalogs.Model) -> None:
         self.catalog.get(model.name)  # it is in use, and may have to be asked about again

@@ -10,6 +10,7 @@ import asyncio
 import collections
 import functools
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -60,8 +61,8 @@ class Model:
         self.failure: errors.CarpoolError | None = None
         self.failures = 0
         self.due = 0.0
-        self.settled_until = self._asked = float("-inf")
-        self._avoided_until = float("-inf")
+        self.settled_until = self._asked = -math.inf
+        self._avoided_until = -math.inf
         self._batches_unknown = batches_unknown
         self._clock = clock
         self.codec = make_codec(self)
@@ -80,7 +81,7 @@ class Model:
         """
         now = self._clock()
         self._avoided_until = now + AVOID_SECONDS
-        self.settled_until = now
+        self.settled_until = -math.inf
         self.due = min(self.due, now)
 
     def reconsider(self) -> None:
@@ -92,7 +93,7 @@ class Model:
     def learn(self, info: models.ModelInfo) -> None:
         """Take what the predictor tells."""
         self.info = self.codec.info = info
-        self.settled_until = self._clock()
+        self.settled_until = -math.inf
         self.is_known = True
         self.failure, self.failures = None, 0
         self._asked = self._clock()

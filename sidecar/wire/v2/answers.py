@@ -104,7 +104,7 @@ class Result:
         return self._rows
 
     def __getitem__(self, which: slice, /) -> Share:
-        return Share(self, which.start, which.stop)
+        return tuple.__new__(Share, (self, which.start, which.stop))  # there is one for every caller
 
     def prepare(self, slots: Sequence[merging.Slot]) -> None:
         """Write what has to be converted for a caller, as only that can fail."""
@@ -137,15 +137,12 @@ class Result:
         return found
 
 
-class Share:
+class Share(NamedTuple):
     """Rows `start` to `stop` (exclusive) of a result."""
 
-    __slots__ = ("result", "start", "stop")
-
-    def __init__(self, result: Result, start: int, stop: int) -> None:
-        self.result = result
-        self.start = start
-        self.stop = stop
+    result: Result
+    start: int
+    stop: int
 
     def render(self, form: layouts.Form, shares: Sequence[model.Piece]) -> codec.Content:
         """As `codec.Form.render`."""
@@ -153,10 +150,11 @@ class Share:
             return _render([share.predictions for share in shares], form)
         if not form.layout.is_json or not self.result.is_json:
             return _render([self], form)
-        start, stop, columns_ = self.start, self.stop, self.result.columns
-        texts = self.result.plain(stop - start)
+        result, start, stop = self
+        columns_, texts = result.columns, result.plain(stop - start)
         if len(columns_) == 1:
-            return codec.Content(binary.JSON, (form.opening, texts[0], columns_[0].text(start, stop), texts[1]))
+            body = (form.opening, texts[0], columns_[0].text(start, stop), texts[1])
+            return tuple.__new__(codec.Content, (binary.JSON, body))
         found = [form.opening]
         for text, column in zip(texts, columns_, strict=False):
             found += (text, column.text(start, stop))

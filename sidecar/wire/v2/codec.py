@@ -26,15 +26,23 @@ class Codec:
 
     def __init__(self, info: models.ModelInfo, on_uneven: Callable[[], None], memory: Memory | None = None) -> None:
         """`on_uneven` is told of outputs whose first dimension is not the batch's: the model cannot be batched."""
-        self.info = info
+        self._take(info)
         memory = memory or Memory()
         self._answers = answers.Reader(on_uneven, memory.answers)
         self.parse = memory.requests.parse
 
     @property
-    def max_batch_size(self) -> int:
-        """Rows that the model takes in one call."""
-        return self.info.most_rows
+    def info(self) -> models.ModelInfo:
+        """See the class."""
+        return self._info
+
+    @info.setter
+    def info(self, told: models.ModelInfo) -> None:
+        self._take(told)
+
+    def _take(self, info: models.ModelInfo) -> None:
+        self._info = info
+        self.max_batch_size = info.most_rows  # every request asks for it
 
     def merge(self, target: str, parts: Sequence[model.Part]) -> codec.Outgoing:
         """As `codec.Codec.merge`."""

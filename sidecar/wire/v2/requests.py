@@ -104,7 +104,11 @@ class Reader:
     def parse(self, body: bytes, max_rows: int, json_size: int | None = None) -> Payload:
         """As `codec.Codec.parse`."""
         stop = len(body)
-        if json_size is not None:
+        if json_size is None:
+            like_the_last = self._cache.glance(body)
+            if like_the_last is not None and like_the_last[0].rows <= max_rows:
+                return Payload(like_the_last[0], body, None, (like_the_last[1],), None)
+        else:
             if not 0 <= json_size <= stop:
                 raise errors.BadRequest(f"Inference-Header-Content-Length is {json_size}, the body has {stop} bytes")
             if json_size == 0:
