@@ -20,6 +20,8 @@ log = logging.getLogger("carpool.lifecycle")
 
 # After the quiet period the pod counts as forgotten once no request has come for so long.
 _FORGOTTEN_SECONDS = 2.0
+# Clients who answer are gone after one, and the others are not waited for.
+_TURNING_AWAY_SECONDS = 2.0
 
 
 class Phase(enum.Enum):
@@ -77,9 +79,9 @@ class Lifecycle:
         """Go through the quiet period (seconds), then refuse; return when all requests have been dealt with.
 
         While requests keep coming the quiet period lasts longer, up to `longest` seconds; one of 0 does not. Before
-        anything is refused, `turn_away` sees to it that callers who can be told so go elsewhere. The end includes
-        streams and upgraded connections, which end when their callers please. A second call joins the first, or returns
-        at once when that is over. Raises `TimeoutError` if it was abandoned.
+        anything is refused, `turn_away` sees to it that callers who can be told so go elsewhere, within that time and
+        two seconds at most. The end includes streams and upgraded connections, which end when their callers please. A
+        second call joins the first, or returns at once when that is over. Raises `TimeoutError` if it was abandoned.
         """
         if self._draining is None:
             self._draining = asyncio.create_task(
@@ -111,16 +113,19 @@ class Lifecycle:
         longest: float,
         turn_away: Callable[[], Awaitable[None]] | None,
     ) -> None:
-        begun = asyncio.get_running_loop().time()
+        at_the_latest = asyncio.get_running_loop().time() + longest
+        time_to_turn_away = min(_TURNING_AWAY_SECONDS, longest / 2) if turn_away is not None else 0.0
         self.phase = Phase.QUIET
         self.draining = True
         log.info("draining: not ready any more, still serving for at least %g s", quiet_period)
         with suppress(TimeoutError):
             await asyncio.wait_for(self._hurry.wait(), quiet_period)
         if quiet_period:
-            await self._until_forgotten(begun + longest)
+            await self._until_forgotten(at_the_latest - time_to_turn_away)
         if turn_away is not None:
-            await turn_away()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(time_to_turn_away):
+                    await turn_away()
         self.phase = Phase.REFUSING
         log.info("draining: refusing new requests, %d still to answer", self.active)
         await calls_driver.drain()

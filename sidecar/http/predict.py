@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import cast
@@ -63,9 +64,12 @@ class PredictLane:
     async def route(self, headers: MultiMapping[str], match: routes.Match) -> calls.Route:
         """The way of a request, for which the predictor may have to be asked within the caller's own deadline.
 
-        Raises as `routes.Routes.route` does, `errors.BadRequest` and `errors.DeadlineExceeded`.
+        Raises as `routes.Routes.route` does, and `errors.DeadlineExceeded`. A deadline that is none is ignored here:
+        `head` tells of it, and a request that is not batched goes on as it came.
         """
-        timeout = _timeout(headers)
+        timeout = None
+        with contextlib.suppress(errors.BadRequest):
+            timeout = _timeout(headers)
         try:
             async with asyncio.timeout(timeout):
                 return await self.routes.learn(match)

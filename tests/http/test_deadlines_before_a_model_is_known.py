@@ -90,3 +90,14 @@ async def test_once_the_model_is_known_a_deadline_keeps_nobody_from_the_fast_lan
     assert [call.tag.timeout for call in found] == [0.3]
     assert house.generals == []
     await predictor.catalog.close()
+
+
+async def test_a_deadline_that_is_none_is_told_only_of_a_request_that_is_batched(predictor: Predictor) -> None:
+    predictor.may_tell.set()
+    lane = lane_of(predictor.house())
+    nonsense = CIMultiDict({"carpool-timeout-ms": "soon"})
+    with pytest.raises(errors.Unbatchable, match="unknown_model"):
+        await lane.route(nonsense, routes.Match(models.ModelName("stranger", ""), is_v1=False))
+    route = await lane.route(nonsense, ASKED)
+    with pytest.raises(errors.BadRequest, match="carpool-timeout-ms"):
+        lane.head("/v2/models/m/infer", nonsense, ASKED, route)

@@ -6,6 +6,7 @@ Clients send the same again and again, so it is found out once for each text (`s
 
 from __future__ import annotations
 
+import abc
 import math
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -96,14 +97,18 @@ class Result(Protocol):
         ...
 
 
-class Form:
-    """How one caller wants its answer: `opening` with its id, and by its request's `layout`."""
+class Form(abc.ABC):
+    """How one caller wants its answer: `opening` is its beginning, with the caller's id as written, or None."""
 
-    __slots__ = ("layout", "opening")
+    __slots__ = ("opening",)
 
-    def __init__(self, layout: Layout, ident: bytes | None) -> None:
-        self.layout = layout
+    def __init__(self, ident: bytes | None) -> None:
         self.opening = b"{" if ident is None else b'{"id":%b,' % ident
+
+    @property
+    @abc.abstractmethod
+    def layout(self) -> Layout:
+        """The request's."""
 
     def render(self, shares: Sequence[model.Piece]) -> codec.Content:
         """Raises `errors.UpstreamBroken` if shares of several batches do not make one tensor."""
@@ -111,26 +116,50 @@ class Form:
         return result.render(self, shares)
 
 
-class Layout:
-    """One request's text without its data. `form` is that of callers without an id other than the text's."""
+class OwnForm(Form):
+    """That of a caller with an id of its own."""
+
+    __slots__ = ("_layout",)
+
+    def __init__(self, layout: Layout, ident: bytes) -> None:
+        super().__init__(ident)
+        self._layout = layout
+
+    @property
+    def layout(self) -> Layout:
+        """See `Form`."""
+        return self._layout
+
+
+class Layout(Form):
+    """One request's text without its data, and the form of all callers whose id, if any, is in that text.
+
+    One object for both: two that know each other would stay in memory until the garbage collector comes, which is
+    seldom here.
+    """
 
     __slots__ = (
-        "ask", "binary_size", "form", "inputs", "is_json", "kind", "numbers", "pieces", "row_elements", "rows",
+        "ask", "binary_size", "inputs", "is_json", "kind", "numbers", "pieces", "row_elements", "rows",
     )  # fmt: skip
 
     def __init__(self, pieces: tuple[bytes, ...], inputs: tuple[Input, ...], kind: Kind, ask: Ask, ident: bytes | None):
+        super().__init__(ident)
         self.pieces = pieces
         self.inputs = inputs
         self.kind = kind
         self.ask = ask
         self.is_json = ask.is_json
-        self.form = Form(self, ident)
         self.rows = inputs[0].shape[0]
         self.row_elements = sum(each.width for each in inputs)
         sizes = [each.size for each in inputs if each.size is not None]
         self.binary_size = sum(sizes) if sizes else None
         is_numeric = inputs[0].datatype not in (datatypes.BYTES, "BOOL")
         self.numbers = inputs[0].elements if len(inputs) == 1 and not sizes and is_numeric else 0
+
+    @property
+    def layout(self) -> Layout:
+        """See `Form`."""
+        return self
 
 
 def learn(rest: splitting.Rest) -> Layout:

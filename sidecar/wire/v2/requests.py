@@ -33,7 +33,7 @@ class Payload:
         self.body = body
         self.json_size = json_size
         self.data = data
-        self.form = layout.form if ident is None else layouts.Form(layout, ident)
+        self.form: layouts.Form = layout if ident is None else layouts.OwnForm(layout, ident)
         self._cut: Cut | None = None
 
     def row_sizes(self, start: int, stop: int) -> Sequence[int]:

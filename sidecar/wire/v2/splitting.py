@@ -147,7 +147,7 @@ class Cache(Generic[T]):
                     return kept, data, False
             elif body.startswith(pieces[0], start) and body.endswith(pieces[1], start, stop):
                 text = spans.data_at(body, start + len(pieces[0]), stop - len(pieces[1]))
-                if kept.numbers and texts.is_flat(text, texts.outline(kept.numbers)):
+                if 0 < kept.numbers < len(text) and texts.is_flat(text, texts.outline(kept.numbers)):
                     self._latest = _Latest(kept)
                     return kept, [text], True
                 if texts.is_list(text):

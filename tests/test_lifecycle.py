@@ -1,0 +1,59 @@
+"""The way out with clients who have to be turned away: it takes no time from those who wait for answers."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sidecar import lifecycle
+
+pytestmark = pytest.mark.looptime
+
+
+class Driver:
+    """Has nothing to answer."""
+
+    async def drain(self) -> None:
+        pass
+
+
+async def never() -> None:
+    """Clients that do not say whether they know."""
+    await asyncio.Event().wait()
+
+
+async def refused_after(quiet_period: float, longest: float, *, busy: bool = False) -> float:
+    """When a drain began to refuse."""
+    life = lifecycle.Lifecycle()
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    draining = asyncio.ensure_future(life.drain(Driver(), quiet_period, longest, never))  # type: ignore[arg-type]
+    while not draining.done():
+        await asyncio.sleep(0.01)
+        if life.phase is lifecycle.Phase.QUIET and busy:
+            life.check_open()
+    return loop.time() - began
+
+
+async def test_clients_that_do_not_answer_are_not_waited_for_longer_than_two_seconds() -> None:
+    assert await refused_after(1, 12) == pytest.approx(3, abs=0.05)
+
+
+async def test_nor_longer_than_half_the_time_there_is_for_late_requests() -> None:
+    assert await refused_after(0, 0.25) == pytest.approx(0.125, abs=0.02)
+
+
+async def test_requests_that_never_stop_and_such_clients_together_leave_as_much_time_for_answers() -> None:
+    assert await refused_after(1, 6, busy=True) == pytest.approx(6, abs=0.05)
+
+
+async def test_all_clients_that_know_are_reason_enough_to_go_on() -> None:
+    life, asked = lifecycle.Lifecycle(), []
+
+    async def turn_away() -> None:
+        asked.append(life.phase)
+
+    await life.drain(Driver(), 0, 6, turn_away)  # type: ignore[arg-type]
+    assert asked == [lifecycle.Phase.QUIET]
+    assert life.phase is lifecycle.Phase.DRAINED
