@@ -27,6 +27,7 @@ SEEN_SECONDS = 90.0
 EMPTY = {
     "CarpoolInjectorErrors": "no review has ended in an error",
     "Reviews that ended in an error: {{reason}}": "no review has ended in an error",
+    "gRPC calls: {{lane}} {{code}}": "the samples speak HTTP",
     "Namespaces: read: {{result}}": "the watch had told of each namespace before a review asked for it",
 }
 
