@@ -165,14 +165,11 @@ class Catalog:
         return model
 
     def objection(self, model: Model) -> str | None:
-        """`model.objection`, for each request: it is in use, and may have to be asked about again."""
-        now = self._clock()
-        if now < model.settled_until:
-            return None
+        """`model.objection`, once `model.settled_until` is over: it is in use, and may have to be asked about again."""
         self.get(model.name)
         found = model.objection
         if found is None:
-            model.settled_until = now + _GLANCE
+            model.settled_until = self._clock() + _GLANCE
         return found
 
     async def ask(self, name: models.ModelName) -> Model:

@@ -26,7 +26,7 @@ class Codec:
 
     def __init__(self, info: models.ModelInfo, on_uneven: Callable[[], None], memory: Memory | None = None) -> None:
         """`on_uneven` is told of outputs whose first dimension is not the batch's: the model cannot be batched."""
-        self._take(info)
+        self.info = info
         memory = memory or Memory()
         self._answers = answers.Reader(on_uneven, memory.answers)
         self.parse = memory.requests.parse
@@ -38,11 +38,8 @@ class Codec:
 
     @info.setter
     def info(self, told: models.ModelInfo) -> None:
-        self._take(told)
-
-    def _take(self, info: models.ModelInfo) -> None:
-        self._info = info
-        self.max_batch_size = info.most_rows  # every request asks for it
+        self._info = told
+        self.max_batch_size = told.most_rows  # every request asks for it
 
     def merge(self, target: str, parts: Sequence[model.Part]) -> codec.Outgoing:
         """As `codec.Codec.merge`."""

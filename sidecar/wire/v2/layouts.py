@@ -16,32 +16,10 @@ import msgspec
 from sidecar import errors
 from sidecar.core import model
 from sidecar.wire import codec
-from sidecar.wire.v2 import datatypes, fields, splitting
+from sidecar.wire.v2 import asks, datatypes, fields, splitting
 
 _SEQUENCE = ("sequence_id", "sequence_start", "sequence_end", "correlation_id")
 _NOTHING = (b"0", b'""', b"false", b"null")  # values with which these say that there is no sequence
-_MISSING = msgspec.Raw(b"null")
-_OUTPUTS = msgspec.json.Decoder(list[splitting.Member])
-
-
-class Ask(NamedTuple):
-    """Which outputs are wanted in binary: by the request's parameter, and by those of each output it lists.
-
-    None, for the outputs, is nothing said.
-    """
-
-    default: bool
-    listed: tuple[bool | None, ...] | None
-
-    @property
-    def is_clear(self) -> bool:
-        """Whether all servers understand it alike: where the two contradict each other, some heed only the latter."""
-        return self.listed is None or not self.default or None not in self.listed
-
-    @property
-    def is_json(self) -> bool:
-        """Whether nothing is wanted in binary."""
-        return not self.default and not any(self.listed or ())
 
 
 class Input(NamedTuple):
@@ -142,7 +120,9 @@ class Layout(Form):
         "ask", "binary_size", "inputs", "is_json", "kind", "numbers", "pieces", "row_elements", "rows",
     )  # fmt: skip
 
-    def __init__(self, pieces: tuple[bytes, ...], inputs: tuple[Input, ...], kind: Kind, ask: Ask, ident: bytes | None):
+    def __init__(
+        self, pieces: tuple[bytes, ...], inputs: tuple[Input, ...], kind: Kind, ask: asks.Ask, ident: bytes | None
+    ):
         super().__init__(ident)
         self.pieces = pieces
         self.inputs = inputs
@@ -178,16 +158,16 @@ def learn(rest: splitting.Rest) -> Layout:
     if ident is not None and not bytes(ident).startswith(b'"'):
         raise errors.Unbatchable("members")  # the predictor knows what to say to that
     parameters = fields.parameters(about, "")
-    default = _flag(parameters.pop("binary_data_output", b"false"))
+    default = asks.flag(parameters.pop("binary_data_output", b"false"))
     if any(parameters.get(name, b"0") not in _NOTHING for name in _SEQUENCE):
         raise errors.Unbatchable("sequence")
-    ask, outputs, said = _read_outputs(fields.pop(about, "outputs"), default)
+    ask, outputs, said = asks.read(fields.pop(about, "outputs"), default)
     unclear = b"" if ask.is_clear else repr(ask).encode()
     texts = tuple(fields.member(name, raw) for name, raw in parameters.items())
     others = tuple(fields.member(name, bytes(raw)) for name, raw in about.items())
     key = repr((written, texts, others, said, unclear)).encode()
     if ask.is_clear and ask.listed is not None:
-        ask = Ask(False, tuple(map(bool, ask.listed)))
+        ask = asks.Ask(False, tuple(map(bool, ask.listed)))
     kind = Kind(key, tuple(written), texts, others, outputs, said)
     return Layout(rest.pieces, tuple(inputs), kind, ask, None if ident is None else bytes(ident))
 
@@ -233,36 +213,3 @@ def _check(inputs: Sequence[Input]) -> None:
         raise errors.Unbatchable("shape")
     if len({each.name for each in inputs}) < len(inputs):
         raise errors.Unbatchable("members")
-
-
-def _read_outputs(
-    raw: msgspec.Raw | None, default: bool
-) -> tuple[Ask, tuple[str, ...], tuple[tuple[bytes, tuple[bytes, ...]], ...] | None]:
-    """What is wanted, the names of the outputs listed, and what is said of each: its members and its parameters."""
-    if raw is None:
-        return Ask(default, None), (), None
-    try:
-        listed = _OUTPUTS.decode(raw)
-    except msgspec.ValidationError:
-        raise errors.BadRequest("'outputs' must be a list of objects") from None
-    wants, names, said = [], [], []
-    for number, members in enumerate(listed):
-        names.append(fields.text(members.pop("name", _MISSING), f"outputs[{number}].name"))
-        parameters = fields.parameters(members, f"outputs[{number}].")
-        if any(each.startswith("shared_memory_") for each in parameters):
-            raise errors.Unbatchable("shared_memory")
-        binary = parameters.pop("binary_data", None)
-        wants.append(None if binary is None else _flag(binary))
-        texts = tuple(fields.member(each, raw) for each, raw in parameters.items())
-        about = [b'"name":%b' % msgspec.json.encode(names[-1])]
-        about += [fields.member(each, bytes(raw)) for each, raw in members.items()]
-        said.append((b",".join(about), texts))
-    if len(set(names)) < len(names):
-        raise errors.Unbatchable("outputs")
-    return Ask(default, tuple(wants) if wants else None), tuple(names), tuple(said)
-
-
-def _flag(raw: bytes) -> bool:
-    if raw not in (b"true", b"false"):
-        raise errors.Unbatchable("outputs")  # the predictor knows what to say to that
-    return raw == b"true"

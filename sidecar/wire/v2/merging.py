@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from sidecar.core import model
 from sidecar.wire import codec
-from sidecar.wire.v2 import binary, layouts, requests, texts
+from sidecar.wire.v2 import asks, binary, layouts, requests, texts
 
 _BLANK_OR_LIST = b"[ \t\r\n"
 _LITTLE = 64 * 1024  # so much is joined rather than sent in pieces
@@ -60,18 +60,18 @@ def merge(parts: Sequence[model.Part]) -> Call:
     return Call(binary.headers(size if is_binary else None), head + tail, slots)
 
 
-def combined(asks: Sequence[layouts.Ask]) -> layouts.Ask:
+def combined(wanted: Sequence[asks.Ask]) -> asks.Ask:
     """What to ask for so that each can be given its due: binary, where somebody wants that."""
-    first = asks[0]
-    if all(ask is first or ask == first for ask in asks):
+    first = wanted[0]
+    if all(ask is first or ask == first for ask in wanted):
         return first
-    default = any(ask.default for ask in asks)
+    default = any(ask.default for ask in wanted)
     if first.listed is None:
-        return layouts.Ask(default, None)
-    return layouts.Ask(default, tuple(map(any, zip(*(ask.listed or () for ask in asks), strict=True))))
+        return asks.Ask(default, None)
+    return asks.Ask(default, tuple(map(any, zip(*(ask.listed or () for ask in wanted), strict=True))))
 
 
-def question(kind: layouts.Kind, ask: layouts.Ask) -> bytes:
+def question(kind: layouts.Kind, ask: asks.Ask) -> bytes:
     """The members of a request that follow its inputs."""
     parameters = list(kind.parameters)
     if ask.default:
