@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 import yarl
 from aiohttp import web
 
-from sidecar import bounds, config, driver, lag, lifecycle, logs, memory, metrics, upstreams
+from sidecar import bounds, calls, config, driver, lag, lifecycle, logs, memory, metrics, upstreams
 from sidecar.core import adaptive, limits, policies, scheduler
 from sidecar.http import admin, fastlane, front, intake, noise, passthrough, predict
 from sidecar.upstream import overhead, probes, readiness
@@ -55,7 +55,7 @@ class Sidecar:
         self.ready = readiness.Readiness(wanted, clock)
         self.limits = bounds.core_limits(chosen)
         self.policy = _make_policy(chosen, self.limits)
-        self.core = scheduler.Scheduler(self.limits, self.policy, clock, _new_batch_id)
+        self.core = scheduler.Scheduler(self.limits, self.policy, clock, _new_batch_id, calls.TRAITS)
         self._base = yarl.URL.build(scheme="http", host=probes.LOOPBACK, port=chosen.component_port)
         self.upstreams = upstreams.Upstreams(chosen, str(self._base), clock)
         self.driver = driver.Driver(self.core, self.metrics, clock)
@@ -215,7 +215,8 @@ class Sidecar:
     def _watch(self) -> None:
         watch, core = self.metrics.watch, self.core
         watch(self.metrics.in_flight, lambda: len(core.in_flight))
-        watch(self.metrics.queued_instances, lambda: core.backlog.rows)
+        watch(self.metrics.queued_instances, lambda: core.waiting_rows)
+        watch(self.metrics.suspects, lambda: core.quarantine.rows)
         watch(self.metrics.queued_bytes, lambda: core.backlog.size)
         for name, gauge in self.metrics.learned.items():
             watch(gauge, functools.partial(self._learned, name))

@@ -6,12 +6,12 @@ Whoever accepts a connection makes a `Call` and gets exactly one `Outcome`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from sidecar import errors
-from sidecar.core import model
+from sidecar.core import model, suspicion
 from sidecar.wire import codec
 
 Headers = codec.Headers
@@ -98,7 +98,8 @@ class Head(NamedTuple):
 
     `target` is the path and query as received, in origin form, `headers` those that belong to the batch key, `timeout`
     the caller's in seconds. `traceparent` and `tracestate` are the caller's, not yet checked. `json_size` is how many
-    bytes of the body are JSON, if it says so (v2's binary tensors).
+    bytes of the body are JSON, if it says so (v2's binary tensors). `forwarded_for` names the caller where a proxy
+    stands in front.
     """
 
     route: Route
@@ -109,6 +110,7 @@ class Head(NamedTuple):
     traceparent: str | None = None
     tracestate: str | None = None
     json_size: int | None = None
+    forwarded_for: str | None = None
 
     def key(self, payload: codec.Payload) -> tuple[object, ...]:
         """Requests with equal keys may share a batch."""
@@ -131,6 +133,37 @@ class Call(model.Request):
         most = head.route.codec.max_batch_size
         super().__init__(head.key(payload), payload.row_count, size, payload, head, head.timeout, most)
         self.form = payload.form
+
+    @property
+    def origin(self) -> Hashable | None:
+        """The connection that it came on, or None if that is not known."""
+        return None
+
+
+def _content(request: model.Request) -> Hashable | None:
+    content: Hashable | None = request.payload.content
+    return content
+
+
+def _shape(request: model.Request) -> Hashable | None:
+    shape: Hashable | None = request.payload.shape
+    return None if shape is None else (request.tag.target, shape)
+
+
+def _forwarded_for(request: model.Request) -> Hashable | None:
+    head: Head = request.tag
+    return head.forwarded_for
+
+
+def _origin(request: model.Request) -> Hashable | None:
+    call: Call = request  # type: ignore[assignment] # what the driver submits
+    return call.origin
+
+
+TRAITS: suspicion.Traits = {
+    "content": _content, "shape": _shape, "forwarded_for": _forwarded_for, "origin": _origin,
+}  # fmt: skip
+"""What calls may have in common with rejected ones."""
 
 
 class Replier(Protocol):

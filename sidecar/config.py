@@ -166,11 +166,12 @@ class Settings(BaseSettings):
     retry_statuses: Annotated[str, pydantic.AfterValidator(_parse_statuses)] | None = settings.field(
         "Failures",
         "Predictor statuses after which a batch is retried by halves to find the culprit: 4xx, 5xx, single statuses, "
-        "comma-separated; empty: never. Not given: 4xx, and 500 in v2 and gRPC, where it tells of bad requests too.",
+        "comma-separated; empty: never. Not given: 4xx, and 500, by which many servers tell of bad requests too.",
         None,
     )
     retry_budget: float = settings.field(
-        "Failures", "Such retries per regular batch in the long run (bursts of 100 are fine); 0: only the burst.",
+        "Failures",
+        "Such retries that may go before a regular batch, in the long run (bursts of 100 are fine); 0: only the burst.",
         2.0, ge=0, le=100,
     )  # fmt: skip
     kserve_errors: bool = settings.field(

@@ -24,6 +24,10 @@ class CarpoolError(Exception):
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or self.message)
 
+    def for_several(self) -> CarpoolError:
+        """What each member of a batch is told if this happened to all of it."""
+        return self
+
 
 def bare(error: CarpoolError) -> CarpoolError:
     """The error without its traceback and causes, to be kept.
@@ -91,7 +95,10 @@ class UnsupportedEncoding(CarpoolError):
 
 
 class Overloaded(CarpoolError):
-    """The queue is full. `retry_after` is the predicted time to drain it, in whole seconds."""
+    """The queue is full. `retry_after` is the predicted time to drain it, in whole seconds.
+
+    Its subclasses say what else there is too much of; each is counted under a reason of its own.
+    """
 
     status = 429
     reason = "queue_full"
@@ -100,6 +107,37 @@ class Overloaded(CarpoolError):
     def __init__(self, message: str | None = None, retry_after: int = 1) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class MemoryFull(Overloaded):
+    """The bytes that may be held are held already."""
+
+    reason = "memory_full"
+    message = "the memory for request bodies is full; try again later"
+
+
+class WouldBeLate(Overloaded):
+    """It cannot be answered within the service objective or its own deadline, as long as the predictor is this slow."""
+
+    reason = "would_be_late"
+    message = "it could not be answered within its deadline"
+
+
+class TooManyModels(Overloaded):
+    """Questions about so many models are under way that no more are asked."""
+
+    reason = "too_many_models"
+    message = "too many models are being asked about; try again later"
+
+
+class TooManySuspects(Overloaded):
+    """Requests like this one were rejected by the predictor lately, and as many as may wait to travel alone do."""
+
+    reason = "too_many_suspects"
+    message = (
+        "requests like this one were rejected by the predictor lately, and too many of them wait already; "
+        "mend the request, or try again later"
+    )
 
 
 class Draining(CarpoolError):
@@ -242,6 +280,29 @@ class UpstreamStatus(UpstreamError):
         self.body = body
         self.headers = headers
 
+    def for_several(self) -> CarpoolError:
+        """The same status in our own words: the predictor's may quote what another caller sent."""
+        headers = tuple(header for header in self.headers if header[0].lower() != "content-type")
+        return BatchStatus(self.status, headers)
+
+
+class BatchStatus(UpstreamError):
+    """The predictor refused a batch of several requests, for a reason that concerns them alike or nobody can tell.
+
+    `headers` are the predictor's that say what to do; `code` is its gRPC status code, if it told one.
+    """
+
+    reason = "predictor_status"
+
+    def __init__(self, status: int, headers: tuple[tuple[str, str], ...] = (), code: int | None = None) -> None:
+        super().__init__(
+            f"the predictor answered {status} to a call with this request and others in it; "
+            "its words are kept back, as they may quote another caller's data"
+        )
+        self.status = status
+        self.headers = headers
+        self.code = code
+
 
 class UpstreamRpcStatus(UpstreamStatus):
     """The same, told by gRPC: `code` is its status code, `details` its words and `metadata` its trailing metadata.
@@ -256,6 +317,10 @@ class UpstreamRpcStatus(UpstreamStatus):
         self.code = code
         self.details = details
         self.metadata = metadata
+
+    def for_several(self) -> CarpoolError:
+        """As for `UpstreamStatus`, with the same code."""
+        return BatchStatus(self.status, code=self.code)
 
 
 def reasons(kind: type[CarpoolError] = CarpoolError) -> list[str]:

@@ -158,6 +158,9 @@ class Metrics:
         self.retries = counter("retries", "Batches sent again: closed connection or isolation.", "reason")
         self.in_flight = gauge("batches_in_flight", "Batches at the predictor now.")
         self.queued_instances = gauge("queued_instances", "Instances waiting for a batch now.")
+        self.suspects = gauge(
+            "suspect_instances", "Of those, the ones that resemble rejected requests and travel apart."
+        )
         self.queued_bytes = gauge("queued_bytes", "Bytes of request bodies waiting for a batch now.")
         self.held_bytes = gauge("held_bytes", "Bytes of request bodies waiting or at the predictor now.")
         self.queues = gauge("queues", "Batch keys with waiting requests now.")

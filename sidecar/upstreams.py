@@ -68,7 +68,7 @@ class Upstreams:
 
     def _v1(self) -> calls.Route | routes.Tensors:
         if self._settings.upstream == "http":
-            return calls.Route(v1.Codec(), self.http)
+            return calls.Route(v1.Codec(), self.http, doubtful=routes.DOUBTFUL)
         from sidecar.wire import instances
 
         if self.rpc is None or self._settings.upstream == "triton-http":

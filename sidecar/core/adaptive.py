@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from sidecar import errors
-from sidecar.core import sizes, tuning
+from sidecar.core import admission, sizes, tuning
 from sidecar.core.backlog import Backlog, Queue
 from sidecar.core.device import Device
 from sidecar.core.limits import Limits
@@ -64,8 +64,7 @@ class Adaptive:
         device = self.device
         answered = self.predicted_start(backlog, now) + device.work_of_one + device.overhead
         if answered > request.goal and not self._must_learn(now):
-            text = "it could not be answered within its deadline"
-            return errors.Overloaded(text, self.drain_seconds(backlog, now))
+            return errors.WouldBeLate(retry_after=self.drain_seconds(backlog, now))
         self.returns.arrived(request.rows, now)
         self.arrivals.add(request.rows, now)
         return None
@@ -110,7 +109,7 @@ class Adaptive:
         safe_until = self.device.latest_start(queue.max_batch_size, queue.first.goal)
         late = None if now < safe_until else self._late_head(queue, now)
         if late is not None:
-            return Drop(late, errors.Overloaded("it cannot be answered within its deadline any more"))
+            return Drop(late, errors.WouldBeLate("it cannot be answered within its deadline any more"))
         decision = self._consider(queue, now)
         if isinstance(decision, Release):
             return self._sized(decision)
@@ -130,8 +129,8 @@ class Adaptive:
         return start + backlog.rows // size * device.work(size) / device.workers
 
     def drain_seconds(self, backlog: Backlog, now: float) -> int:
-        """Predicted time until what waits now is answered, in whole seconds, at least one."""
-        return max(1, math.ceil(self.predicted_start(backlog, now) - now))
+        """Predicted time until what waits now is answered, in whole seconds from 1 to 60."""
+        return admission.whole_seconds(self.predicted_start(backlog, now) - now)
 
     def learned(self, backlog: Backlog, now: float) -> dict[str, float]:
         """What was learned, by name, in base units: for people and autoscalers."""

@@ -27,10 +27,13 @@ class Admission:
         self._batch_seconds = 0.0
         self._batch_rows = 0.0
 
-    def refusal(self, request: Request, backlog: Backlog, draining: bool) -> errors.CarpoolError | None:
-        """Why this request cannot be taken now, or None."""
+    def refusal(
+        self, request: Request, backlog: Backlog, draining: bool, waiting_elsewhere: int = 0
+    ) -> errors.CarpoolError | None:
+        """Why this request cannot be taken now, or None. So many instances wait beside those in the backlog."""
         limits = self._limits
-        has_room = backlog.rows + request.rows <= limits.max_queue_instances
+        waiting = backlog.rows + waiting_elsewhere
+        has_room = waiting + request.rows <= limits.max_queue_instances
         if has_room and self.held + request.size <= limits.max_queue_bytes and not draining:
             return None
         if draining:
@@ -41,8 +44,8 @@ class Admission:
                 f"{limits.max_queue_instances} instances and {limits.max_queue_bytes} bytes"
             )
         if not has_room:
-            return errors.Overloaded(f"{backlog.rows} instances are waiting already", self.drain_seconds(backlog))
-        return errors.Overloaded(f"{self.held} bytes are held already", self.drain_seconds(backlog))
+            return errors.Overloaded(f"{waiting} instances are waiting already", self.drain_seconds(backlog))
+        return errors.MemoryFull(f"{self.held} bytes are held already", self.drain_seconds(backlog))
 
     def observe(self, batch: Batch, now: float) -> None:
         """Learn the predictor's pace from a batch that came back."""
@@ -56,4 +59,9 @@ class Admission:
             return 1
         batches = backlog.rows / self._batch_rows
         seconds = batches * self._batch_seconds / self._limits.max_in_flight
-        return min(_LONGEST_RETRY_AFTER, max(1, math.ceil(seconds)))
+        return whole_seconds(seconds)
+
+
+def whole_seconds(predicted: float) -> int:
+    """When to try again, for a `Retry-After`: whole seconds from 1 to 60."""
+    return math.ceil(min(_LONGEST_RETRY_AFTER, max(1.0, predicted)))

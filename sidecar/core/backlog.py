@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator, Sequence
 
 from sidecar.core import packing
 from sidecar.core.limits import Limits
@@ -40,8 +40,18 @@ class Backlog:
     def __len__(self) -> int:
         return len(self._queues)
 
+    def __iter__(self) -> Iterator[Request]:
+        """All waiting requests, those of one key together; nothing may change meanwhile."""
+        for queue in self._queues.values():
+            yield from queue
+
+    def of_key(self, key: Hashable) -> Sequence[Request]:
+        """The waiting requests of one key, in the order in which they travel."""
+        queue = self._queues.get(key)
+        return () if queue is None else list(queue)
+
     def add(self, request: Request) -> bool:
-        """Put a request, of at least one row, at the end of its lane. Sequences and arrivals must ascend.
+        """Put a request, of at least one row, at the end of its lane. Sequences must ascend.
 
         Returns False if that changed no more than some sums: no lane has another head, and the queue is not full.
         """

@@ -2,13 +2,15 @@
 
 A predictor that rejects a batch does not say whose instance it disliked. Sending the halves again, and the halves of
 those, finds the culprit in about 2·log2(n) calls and lets everybody else have their answers. The calls cost the
-predictor time, so a budget bounds them: one poisonous caller must not slow all others down without limit.
+predictor time, so a budget bounds how many of them go before regular batches; the others go when nothing regular waits.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sidecar.core.model import Part
 
@@ -51,8 +53,8 @@ class Statuses:
 class Budget:
     """A bucket of retry calls: every regular batch puts `rate` in, every retry takes one out.
 
-    It starts full with 100, enough to isolate culprits in several batches at once; in the long run retries are at
-    most `rate` times the regular calls.
+    It starts full with 100, enough to isolate culprits in several batches at once; in the long run retries that go
+    before regular batches are at most `rate` times those.
     """
 
     def __init__(self) -> None:
@@ -62,12 +64,67 @@ class Budget:
         """A regular batch went out."""
         self.tokens = min(_BURST, self.tokens + rate)
 
-    def spend(self, calls: int) -> bool:
-        """Take `calls` retries, all or none; False if the budget cannot pay for them."""
-        if self.tokens < calls:
+    def spend(self) -> bool:
+        """Take one retry; False if the budget cannot pay for it."""
+        if self.tokens < 1:
             return False
-        self.tokens -= calls
+        self.tokens -= 1
         return True
+
+
+class Retry(NamedTuple):
+    """Rows that have to travel again, and why: `isolate` or `closed`."""
+
+    parts: Sequence[Part]
+    reason: str
+
+
+class Retries:
+    """Parts of failed batches that wait for a slot, the latest first: what is begun is finished before more begins."""
+
+    # Mutable state: what goes before all else, what has to be paid for, the budget for that, and instances of both.
+    def __init__(self) -> None:
+        self._free: deque[Retry] = deque()
+        self._paid: deque[Retry] = deque()
+        self.budget = Budget()
+        self.rows = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._free or self._paid)
+
+    def add(self, groups: Sequence[Sequence[Part]], reason: str, *, is_free: bool) -> None:
+        """Send these again, one call for each group, in this order. If it `is_free`, the budget need not pay for it."""
+        found = [Retry(group, reason) for group in groups if group]
+        (self._free if is_free else self._paid).extendleft(reversed(found))
+        self.rows += sum(map(_rows, found))
+
+    def next(self, is_urgent: bool) -> Retry | None:
+        """What goes now, less those who left; if it `is_urgent`, the budget is not asked."""
+        while self._free or (self._paid and (is_urgent or self.budget.tokens >= 1)):
+            waiting = self._free or self._paid
+            parts, reason = found = waiting.popleft()
+            self.rows -= _rows(found)
+            still_open = [part for part in parts if part.request.open]
+            if still_open:
+                if waiting is self._paid and not is_urgent:
+                    self.budget.spend()
+                return Retry(still_open, reason)
+        return None
+
+    @property
+    def unpaid(self) -> int:
+        """Calls that wait for the budget."""
+        return len(self._paid)
+
+    def clear(self) -> None:
+        """Nothing is sent again any more."""
+        self._free.clear()
+        self._paid.clear()
+        self.rows = 0
+
+
+def _rows(retry: Retry) -> int:
+    return sum([stop - start for _, start, stop in retry.parts])
 
 
 def halves(parts: Sequence[Part]) -> list[Sequence[Part]]:

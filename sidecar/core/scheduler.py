@@ -8,11 +8,10 @@ its `Dispatch` is returned. After every call, arrange to call `poll()` at `next_
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from sidecar import errors
-from sidecar.core import retries, shares
+from sidecar.core import quarantine, retries, shares, suspicion
 from sidecar.core.admission import Admission
 from sidecar.core.backlog import Backlog
 from sidecar.core.deadlines import Deadlines
@@ -20,17 +19,32 @@ from sidecar.core.limits import Limits
 from sidecar.core.model import Abandon, Answer, Batch, Dispatch, Effect, Part, Refuse, Request, Rows
 from sidecar.core.policies import Decision, Drop, Policy, Release, Wait
 
+# Full batches of requests that wait to be cleared; with more, finding culprits takes longer than their mates can wait.
+_MOST_UNCLEARED = 8
+
+# So many lone requests in a row that failed as a request or its predictor may: it is the predictor.
+_MOST_DOUBTFUL = 10
+
 
 class Scheduler:
     """Owns every accepted request until it is answered, refused or cancelled; each happens exactly once.
 
-    `clock` returns seconds and never goes back; `new_id` makes batch ids. Limits may change at any time: call
+    `clock` returns seconds and never goes back; `new_id` makes batch ids. `traits` are what requests may have in common
+    with rejected ones, the content first; without any, nobody is ever suspected. Limits may change at any time: call
     `limits_changed()` afterwards.
     """
 
-    # All mutable state: the backlog (waiting requests), the retries (parts of failed batches that wait for a slot),
-    # in_flight (batches at the predictor), the deadlines of open requests, and the admission counters.
-    def __init__(self, limits: Limits, policy: Policy, clock: Callable[[], float], new_id: Callable[[], str]) -> None:
+    # All mutable state: the backlog (waiting requests), the quarantine (suspects that wait), the retries (parts of
+    # failed batches that wait for a slot), in_flight (batches at the predictor), the deadlines of open requests, the
+    # admission counters, the suspicion (verdicts on requests), and how many lone requests failed doubtfully in a row.
+    def __init__(
+        self,
+        limits: Limits,
+        policy: Policy,
+        clock: Callable[[], float],
+        new_id: Callable[[], str],
+        traits: suspicion.Traits = suspicion.NO_TRAITS,
+    ) -> None:
         self.limits = limits
         self.policy = policy
         self.backlog = Backlog(limits)
@@ -40,8 +54,10 @@ class Scheduler:
         self._aborted = False
         self._clock = clock
         self._new_id = new_id
-        self._retries: deque[Batch] = deque()
-        self._budget = retries.Budget()
+        self.quarantine = quarantine.Quarantine(limits, next(iter(traits.values()), suspicion.no_trait))
+        self._retries = retries.Retries()
+        self._suspicion = suspicion.Suspicion(traits)
+        self._doubtful_in_a_row = 0
         self._deadlines = Deadlines()
         self.wake = math.inf
         """When the policy wants to be asked again, at the latest."""
@@ -62,15 +78,14 @@ class Scheduler:
         request.arrived = now
         request.deadline = deadline
         request.goal = goal if goal < deadline else deadline
-        error = self.admission.refusal(request, backlog, self.draining)
+        error = self.admission.refusal(request, backlog, self.draining, self._retries.rows + self.quarantine.rows)
+        if error is None and not self._suspicion.is_calm and self._suspicion.suspects(request, now):
+            return self._submit_suspect(request, now)
         if error is None:
             error = self.policy.arrived(request, backlog, now)
         if error is not None:
             return (Refuse(request, error),)
-        self._sequence = request.sequence = self._sequence + 1
-        request.open = True
-        self.admission.held += request.size
-        self._deadlines.add(request)
+        self._accept(request)
         is_notable = backlog.add(request)
         # Most arrivals cannot change what was decided last; asking again would cost more than all of the above.
         if not self._has_slot or (now < self._settled_until and not is_notable):
@@ -97,6 +112,7 @@ class Scheduler:
         self.in_flight.remove(batch)
         self.admission.observe(batch, now)
         self.policy.completed(batch, now)
+        self._doubtful_in_a_row = 0
         effects = self._step(now)
         answers: list[Answer] = []
         try:
@@ -105,6 +121,8 @@ class Scheduler:
             effects = [*effects, *self._give_up(batch, error)]
         self.admission.held -= sum([request.size for request, _ in answers])
         self._deadlines.forget(len(answers))
+        if self._suspicion.awaits_verdicts:
+            effects = [*effects, *self._acquit([request for request, _ in answers], now)]
         return [*effects, *answers]
 
     def failed(self, batch: Batch, error: errors.CarpoolError) -> Sequence[Effect]:
@@ -115,15 +133,20 @@ class Scheduler:
         self.policy.troubled(batch, error, now)
         parts = [part for part in batch.parts if part.request.open]
         if isinstance(error, errors.UpstreamClosed) and batch.reason != "closed":
-            self._retry(parts, "closed")
+            self._retries.add([parts], "closed", is_free=True)
             return self._step(now)
-        if len(batch.parts) > 1 and self._is_isolated(error):
-            if self._isolate(parts, is_free=isinstance(error, errors.Uneven)):
+        refused = [part.request for part in parts]
+        if len(batch.parts) == 1:
+            refused += self._convict(refused, error, now)
+        elif self._may_be_one_members_fault(error):
+            if self._isolate(parts, error):
                 return self._step(now)
             error = errors.NotIsolated()
-        for part in parts:
-            self._close(part.request)
-        return [*self._step(now), *(Refuse(part.request, error) for part in parts)]
+        else:
+            error = error.for_several()
+        for request in refused:
+            self._close(request)
+        return [*self._step(now), *(Refuse(request, error) for request in refused)]
 
     def poll(self) -> Sequence[Effect]:
         """Time passed: refuse what is too late, dispatch what is due."""
@@ -151,6 +174,7 @@ class Scheduler:
     def limits_changed(self) -> Sequence[Effect]:
         """Apply changed limits to what already waits."""
         self.backlog.refresh()
+        self.quarantine.waiting.refresh()
         return self._step(self._clock())
 
     # --- questions ---------------------------------------------------------------------------------------------
@@ -165,9 +189,14 @@ class Scheduler:
         return self.policy.learned(self.backlog, self._clock())
 
     @property
+    def waiting_rows(self) -> int:
+        """Instances that wait for a batch, for the first time or again."""
+        return self.backlog.rows + self._retries.rows + self.quarantine.rows
+
+    @property
     def idle(self) -> bool:
         """Whether every accepted request has been answered and no batch is out."""
-        return not (self.in_flight or self._retries or self.backlog)
+        return not (self.in_flight or self._retries or self.backlog or self.quarantine)
 
     # --- internals ---------------------------------------------------------------------------------------------
 
@@ -175,12 +204,19 @@ class Scheduler:
         self.wake = math.inf
         self._settled_until = -math.inf
         self._has_slot = True
-        if self._aborted or not (self.backlog or self._retries):
+        if self._aborted or not (self.backlog or self._retries or self.quarantine):
             return ()
         effects: list[Effect] = []
         while len(self.in_flight) < self.policy.max_in_flight:
-            batch = self._next_retry() or self._next_batch(now, effects)
+            batch = (
+                self._next_retry(is_urgent=False)
+                or self._next_trial(now, is_free=self.draining)
+                or self._next_batch(now, effects)
+                or self._next_retry(is_urgent=True)  # no regular batch wants this slot now
+                or self._next_trial(now, is_free=not self.in_flight and self.quarantine.is_quiet(now))
+            )
             if batch is None:
+                self.wake = min(self.wake, self.quarantine.next_at())
                 return effects
             batch.dispatched = now
             self.in_flight.add(batch)
@@ -200,7 +236,8 @@ class Scheduler:
                 self._settled_until = decision.settled_until
                 return None
             else:
-                self._budget.earn(self.limits.retry_budget)
+                self._retries.budget.earn(self.limits.retry_budget)
+                self.quarantine.regular_left(now)
                 parts = self.backlog.take(decision.queue, decision.rows)
                 return Batch(self._new_id(), decision.queue.key, parts, decision.reason)
         return None
@@ -212,37 +249,90 @@ class Scheduler:
             return decision if first is None else Release(first, "drain")
         return decision
 
-    def _next_retry(self) -> Batch | None:
-        while self._retries:
-            batch = self._retries.popleft()
-            parts = [part for part in batch.parts if part.request.open]
+    def _next_retry(self, *, is_urgent: bool) -> Batch | None:
+        while self._retries and (found := self._retries.next(is_urgent)) is not None:
+            parts = found.parts if len(found.parts) == 1 else self._sift(found.parts)
             if parts:
-                return Batch(batch.id, batch.key, parts, batch.reason)
+                return Batch(self._new_id(), parts[0].request.key, parts, found.reason)
         return None
 
-    def _retry(self, parts: Sequence[Part], reason: str) -> None:
-        if parts:
-            self._retries.appendleft(Batch(self._new_id(), parts[0].request.key, parts, reason))
+    # --- culprits and suspects ---------------------------------------------------------------------------------
 
-    def _is_isolated(self, error: errors.CarpoolError) -> bool:
+    def _may_be_one_members_fault(self, error: errors.CarpoolError) -> bool:
         # An answer that cannot be read is one row's fault as often as not: NaN, half an emoji, a row left out.
         if isinstance(error, errors.UpstreamBroken):
             return True
         if not isinstance(error, errors.UpstreamStatus):
             return False
-        return error.status in self.limits.retry_statuses or (error.is_doubtful and self.limits.isolates_doubtful)
+        if error.status in self.limits.retry_statuses:
+            return True
+        return error.is_doubtful and self.limits.isolates_doubtful and self._doubtful_in_a_row < _MOST_DOUBTFUL
 
-    def _isolate(self, parts: Sequence[Part], is_free: bool) -> bool:
-        """Send the members of a rejected batch again, by halves; False if the budget does not allow it.
+    def _isolate(self, parts: Sequence[Part], error: errors.CarpoolError) -> bool:
+        """Send the members of a rejected batch again, by halves; False if the budget will never allow it.
 
-        If it `is_free`, as there is no culprit to find, one by one.
+        Without a call to the predictor, or a culprit to find, that is free.
         """
-        groups = [[part] for part in parts] if is_free else retries.halves(parts)
-        if not is_free and not self._budget.spend(len(groups)):
+        if isinstance(error, errors.Uneven):
+            self._retries.add([[part] for part in parts], "isolate", is_free=True)
+            return True
+        if isinstance(error, errors.NotMergeable):
+            self._retries.add(retries.halves(parts), "isolate", is_free=True)
+            return True
+        self._suspicion.watch([part.request for part in parts])
+        rest = self._sift(parts)
+        groups = retries.halves(parts) if len(rest) == len(parts) else [rest]
+        is_payable = self.limits.retry_budget or self._retries.budget.tokens >= self._retries.unpaid + len(groups)
+        if not is_payable or self._retries.rows > _MOST_UNCLEARED * self.limits.max_batch_size:
             return False
-        for group in reversed(groups):
-            self._retry(group, "isolate")
+        self._retries.add(groups, "isolate", is_free=False)
         return True
+
+    def _sift(self, parts: Sequence[Part]) -> Sequence[Part]:
+        """Put those on trial who are suspected by now, and return the others."""
+        rest: list[Part] = []
+        for part in parts:
+            request = part.request
+            is_whole = part.stop - part.start == request.rows
+            if is_whole and self._suspicion.accuses(request):
+                request.rows_taken = 0
+                self.quarantine.add(request)
+            else:
+                rest.append(part)
+        return rest
+
+    def _submit_suspect(self, request: Request, now: float) -> Sequence[Effect]:
+        if not self.quarantine.has_room(request.rows):
+            self._suspicion.let_go(request)
+            return (Refuse(request, errors.TooManySuspects()),)
+        self._accept(request)
+        self.quarantine.add(request)
+        return self._step(now) if self._has_slot else ()
+
+    def _next_trial(self, now: float, *, is_free: bool) -> Batch | None:
+        parts = self.quarantine.next(now, is_free) if self.quarantine else ()
+        return Batch(self._new_id(), parts[0].request.key, parts, "suspect") if parts else None
+
+    def _convict(self, alone: Sequence[Request], error: errors.CarpoolError, now: float) -> Sequence[Request]:
+        """Learn from the failure of a request that travelled alone; returns those who get the same error."""
+        if not alone or not self._may_be_one_members_fault(error):
+            return ()
+        self._doubtful_in_a_row += isinstance(error, errors.UpstreamStatus) and error.is_doubtful
+        [request] = alone
+        self._suspicion.guilty(request, now)
+        return self.quarantine.equals(request)
+
+    def _acquit(self, answered: Sequence[Request], now: float) -> Sequence[Effect]:
+        """Learn from answers; who is not suspected any more travels with the others again."""
+        cleared: list[Request] = []
+        for request in answered:
+            if self._suspicion.innocent(request):
+                cleared += self.quarantine.release(request, self._suspicion.accuses)
+        for request in cleared:
+            self._suspicion.let_go(request)
+            self._sequence = request.sequence = self._sequence + 1
+            self.backlog.add(request)
+        return self._step(now) if cleared or self.quarantine else ()
 
     def _give_up(self, batch: Batch, error: Exception) -> Sequence[Effect]:
         """Refuse all members that still wait; the batch's error tells why."""
@@ -253,11 +343,20 @@ class Scheduler:
             self._close(request)
         return [Refuse(request, errors.CarpoolError()) for request in waiting]
 
+    def _accept(self, request: Request) -> None:
+        self._sequence = request.sequence = self._sequence + 1
+        request.open = True
+        self.admission.held += request.size
+        self._deadlines.add(request)
+
     def _close(self, request: Request) -> None:
         """The request's last moment: it is refused or cancelled. Answers do the same in one go for a whole batch."""
         request.open = False
-        if request.rows_queued:
+        if type(request.key) is quarantine.Suspects:
+            self.quarantine.closed(request)
+        elif request.rows_queued:
             self.backlog.remove(request)
+        self._suspicion.let_go(request)
         self.admission.held -= request.size
         self._deadlines.forget()
         request.payload = None

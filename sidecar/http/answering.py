@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+from collections.abc import Hashable
 from typing import cast
 
 from sidecar.http import exchanges
@@ -73,6 +74,12 @@ class Answering(asyncio.Protocol):
             self._write(*following)
         if self._is_held and not pending:
             self._free()
+
+    @property
+    def peer(self) -> Hashable:
+        """Part of `exchanges.Connection`."""
+        address: Hashable = self._transport.get_extra_info("peername")
+        return address
 
     def is_last(self, exchange: exchanges.Exchange) -> bool:
         """Part of `exchanges.Connection`."""

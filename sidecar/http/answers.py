@@ -62,6 +62,8 @@ class Dialect:
         if isinstance(error, errors.UpstreamStatus):
             return Answer(error.status, error.headers, error.body)
         headers: calls.Headers = (("Content-Type", _JSON),)
+        if isinstance(error, errors.BatchStatus):
+            headers += error.headers
         if error.retry_after is not None:
             headers += (("Retry-After", str(error.retry_after)),)
         if isinstance(error, errors.UnsupportedEncoding):

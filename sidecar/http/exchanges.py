@@ -6,7 +6,7 @@ The same steps as `front.Front` takes for a request that came through aiohttp, w
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Protocol, cast
 
 from sidecar import calls, errors, lifecycle, metrics
@@ -19,6 +19,11 @@ log = logging.getLogger("carpool.http")
 
 class Connection(Protocol):
     """Who wants the answer."""
+
+    @property
+    def peer(self) -> Hashable:
+        """The address of its other end, or None if that is not known."""
+        ...
 
     def answered(self, exchange: Exchange, message: bytes, body: bytes, close: bool) -> None:
         """Send `message` and `body` when it is their turn, then end the connection if told so."""
@@ -36,6 +41,11 @@ class Exchange(calls.Call):
     connection: Connection
     message: tuple[bytes, bytes, bool] | None
     started: float
+
+    @property
+    def origin(self) -> Hashable:
+        """Part of `calls.Call`."""
+        return self.connection.peer
 
 
 class Desk:

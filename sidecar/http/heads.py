@@ -200,10 +200,10 @@ def _is_usual(headers: CIMultiDict[str]) -> bool:
 
 
 def _with(head: calls.Head, which: int, value: str) -> calls.Head:
-    route, target, headers, timeout, request_id, traceparent, tracestate, json_size = head
+    route, target, headers, timeout, request_id, traceparent, tracestate, json_size, caller = head
     if which == _REQUEST_ID:
-        return calls.Head(route, target, headers, timeout, value, traceparent, tracestate, json_size)
-    return calls.Head(route, target, headers, timeout, request_id, value, tracestate, json_size)
+        return calls.Head(route, target, headers, timeout, value, traceparent, tracestate, json_size, caller)
+    return calls.Head(route, target, headers, timeout, request_id, value, tracestate, json_size, caller)
 
 
 def _is_length(digits: bytes) -> bool:

@@ -121,7 +121,7 @@ class Intake:
 
     def _check_room(self, size: int) -> None:
         if not self.has_room(size):
-            raise errors.Overloaded("the memory for request bodies is full; try again later")
+            raise errors.MemoryFull
 
 
 class _Reservation:

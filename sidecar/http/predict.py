@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager
 from typing import cast
 
@@ -20,6 +20,7 @@ from sidecar.wire import codec
 
 # As istr a name is looked up without being lowered first.
 _REQUEST_ID, _TIMEOUT = istr("X-Request-ID"), istr("carpool-timeout-ms")
+_FORWARDED_FOR = istr("X-Forwarded-For")
 _TRACEPARENT, _TRACESTATE = istr("traceparent"), istr("tracestate")
 
 # Bytes a second below which a caller does not read but hold our memory.
@@ -87,6 +88,7 @@ class PredictLane:
         head = self.head(request.raw_path, request.headers, match, route, spent)
         call = _Waiting(head, self.payload(head, body), len(body))
         call.replier = self
+        call.transport = request.transport
         call.waiter = asyncio.get_running_loop().create_future()
         self.driver.submit(call)
         try:
@@ -131,6 +133,7 @@ class PredictLane:
             _value(headers, _TRACEPARENT),
             _value(headers, _TRACESTATE),
             None if match.is_v1 else _json_size(headers.get(routes.JSON_SIZE)),
+            headers.get(_FORWARDED_FOR),
         )
 
     def payload(self, head: calls.Head, body: bytes) -> codec.Payload:
@@ -152,8 +155,15 @@ class PredictLane:
 class _Waiting(calls.Call):
     """A call whose outcome a coroutine waits for."""
 
-    __slots__ = ("waiter",)
+    __slots__ = ("transport", "waiter")
+    transport: asyncio.Transport | None
     waiter: asyncio.Future[calls.Outcome]
+
+    @property
+    def origin(self) -> Hashable:
+        """Part of `calls.Call`."""
+        address: Hashable = None if self.transport is None else self.transport.get_extra_info("peername")
+        return address
 
 
 def _resolve(call: calls.Call, outcome: calls.Outcome) -> None:

@@ -28,7 +28,7 @@ JSON_SIZE = istr("Inference-Header-Content-Length")
 """How many bytes of a v2 body are JSON; binary tensors follow (Triton's binary tensor data extension)."""
 
 DOUBTFUL = frozenset({500})
-"""Triton answers 500 to many a malformed request, and where a model does not like its input."""
+"""Triton answers 500 to many a malformed request, and KServe's Python server whenever a model raises."""
 _V1_ENDS = (":predict", "%3Apredict", "%3apredict")
 _V1_MODEL = re.compile(r"/v1/models/([^/:]+)(?:/versions/([^/:]+))?(?::|%3[Aa])predict")
 _V2_MODEL = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")

@@ -24,7 +24,7 @@ class Arrival:
         Raises `errors.Overloaded`, `errors.PayloadTooLarge` and `statuses.Fault`; the stream is of no use after that.
         """
         if not self._room.has_room(len(data)):
-            raise errors.Overloaded("the memory for request bodies is full; try again later")
+            raise errors.MemoryFull
         before = self._unframer.held
         messages = self._unframer.feed(data)
         self._count(self._unframer.held - before + sum(map(len, messages)))

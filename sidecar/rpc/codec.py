@@ -33,6 +33,16 @@ class Payload:
         self.form: codec.Form | None = form
         self.answered: tuple[layouts.Column, ...] | None = None
 
+    @property
+    def content(self) -> bytes | None:
+        """Part of `codec.Payload`."""
+        return codec.content(self.body)
+
+    @property
+    def shape(self) -> None:
+        """Part of `codec.Payload`: the key has the shapes."""
+        return
+
     def row_sizes(self, start: int, stop: int) -> Sequence[int]:
         """Part of `codec.Payload`: bytes of all inputs."""
         if not self.schema.has_bytes:

@@ -51,7 +51,7 @@ _CODES: Sequence[tuple[type[errors.CarpoolError], int]] = (
 
 def code(error: errors.CarpoolError) -> int:
     """What a gRPC caller is told of a failure of ours, or of the predictor's own."""
-    if isinstance(error, errors.UpstreamRpcStatus | Fault):
+    if isinstance(error, errors.UpstreamRpcStatus | errors.BatchStatus | Fault) and error.code is not None:
         return error.code
     return next((number for kind, number in _CODES if isinstance(error, kind)), INTERNAL)
 

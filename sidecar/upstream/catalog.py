@@ -218,7 +218,7 @@ class Catalog:
     async def _inquire(self, model: Model) -> Model:
         try:
             if len(self._asking) > MOST_NAMES:
-                raise errors.Overloaded("too many models are being asked about; try again later")
+                raise errors.TooManyModels
             model.learn(await self._ask(model.name))
         except errors.CarpoolError as error:
             self._miss(model, error)

@@ -14,6 +14,15 @@ Headers = tuple[tuple[str, str], ...]
 Pieces = Sequence[bytes | memoryview]  # a body, to be sent in order
 
 
+LARGEST_CONTENT = 64 * 1024
+"""Bytes of a body that is compared with others; hashing more would take longer than all else that is done for it."""
+
+
+def content(body: bytes) -> bytes | None:
+    """A body as what its caller sent (`Payload.content`)."""
+    return body if len(body) <= LARGEST_CONTENT else None
+
+
 class Reply(NamedTuple):
     """The predictor's answer to a call: its body, and its headers by their names in lower case."""
 
@@ -73,6 +82,16 @@ class Payload(Protocol):
 
     @property
     def form(self) -> Form | None: ...
+
+    @property
+    def content(self) -> Hashable | None:
+        """What the caller sent, equal only for requests that ask for the same; None if it is too large to compare."""
+        ...
+
+    @property
+    def shape(self) -> Hashable | None:
+        """What the rows look like with their values left out; None if the key tells that, or nothing does."""
+        ...
 
     def row_sizes(self, start: int, stop: int) -> Sequence[int]:
         """Bytes of the rows `start` to `stop` (exclusive)."""

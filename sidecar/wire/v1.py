@@ -36,6 +36,11 @@ _ONLY_ANSWER_MEMBER = re.compile(_ONLY_MEMBER % b"predictions|outputs")
 _NEXT_MEMBER = re.compile(rb'[ \t\r\n]*[{,][ \t\r\n]*("(?:[^"\\]|\\.)*")[ \t\r\n]*:[ \t\r\n]*', re.DOTALL)
 _SPACE = b" \t\r\n"
 
+# What is left out of a row's shape; a longer row is told by its beginning.
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_NUMBERS = b"0123456789+-.eE \t\r\n"
+_LONGEST_SHAPE = 16 * 1024
+
 # From here on a view costs less than a copy.
 _WORTH_A_VIEW = 64 * 1024
 _AFTER_VALUE = frozenset(b"%c" % byte for byte in b" \t\r\n,}")
@@ -82,6 +87,17 @@ class Payload:
     def row_count(self) -> int:
         """Part of `codec.Payload`."""
         return len(self.rows)
+
+    @property
+    def content(self) -> bytes | None:
+        """Part of `codec.Payload`."""
+        return codec.content(self.body)
+
+    @property
+    def shape(self) -> bytes:
+        """Part of `codec.Payload`: the punctuation and literals of the first instance, without strings and numbers."""
+        start = bytes(self.rows[0])[:_LONGEST_SHAPE]
+        return _STRING.sub(b'"', start).translate(None, _NUMBERS)
 
     def row_sizes(self, start: int, stop: int) -> list[int]:
         """Part of `codec.Payload`: as they were written."""

@@ -54,11 +54,52 @@ async def test_one_poisonous_request_gets_its_own_error_and_its_mates_their_answ
     assert await bench.metric('carpool_retries_total{reason="isolate"}') == 4
 
 
-async def test_server_errors_are_isolated_only_if_asked_for(sidecar_of):
-    bench = await sidecar_of(max_batch_size=2, retry_statuses="5xx")
-    bench.predictor.behave = refuse_poison(500, b'"bad"')
-    answers = await bench.post_all('{"instances":["bad"]}', '{"instances":[2]}')
-    assert [status for status, _, _ in answers] == [500, 200]
+async def test_a_model_that_raises_on_one_instance_fails_for_its_caller_only(sidecar_of):
+    """With the default settings: KServe's Python server and our predictor answer 500 then, with the model's words."""
+    bench = await sidecar_of(max_batch_size=8, max_latency=500)
+    bench.predictor.behave = refuse_poison(500, b'"SECRET"')
+    rows = [*map(str, range(7)), '"SECRET"']
+    answers = await bench.post_all(*(f'{{"instances":[{row}]}}' for row in rows))
+    assert [status for status, _, _ in answers] == [200] * 7 + [500]
+    assert answers[7][1] == b'{"error":"poison"}'
+
+
+@pytest.mark.parametrize("status", [307, 401, 404, 429, 500, 502, 503])
+@pytest.mark.parametrize("retry_statuses", ["", None])
+async def test_the_predictors_words_about_a_batch_reach_nobody(sidecar_of, status, retry_statuses):
+    chosen = {} if retry_statuses is None else {"retry_statuses": retry_statuses}
+    bench = await sidecar_of(max_batch_size=4, max_latency=500, **chosen)
+    bench.predictor.behave = lambda seen, request: (
+        web.Response(status=status, text="could not convert SECRET", headers={"Retry-After": "7"})
+        if seen.body and len(seen.rows) > 1
+        else None
+    )
+    answers = await bench.post_all(*(f'{{"instances":["{name}"]}}' for name in ("SECRET", "b", "c", "d")))
+    if (status, retry_statuses) == (500, None):
+        assert {status for status, _, _ in answers} == {200}
+        return
+    for told, body, headers in answers:
+        assert told == status
+        assert b"SECRET" not in body
+        assert "its words are kept back" in json.loads(body)["error"]
+        assert headers["Retry-After"] == "7"
+        assert headers["Content-Type"] == "application/json"
+
+
+async def test_a_caller_that_keeps_sending_bad_requests_spoils_one_batch_and_no_more(sidecar_of):
+    bench = await sidecar_of(max_batch_size=4, max_latency=500)
+    bench.predictor.behave = refuse_poison(400, b'"bad"')
+    bodies = [f'{{"instances":[{row}]}}' for row in ('"bad"', "1", "2", "3")]
+    assert [status for status, _, _ in await bench.post_all(*bodies)] == [400, 200, 200, 200]
+    sent = len(bench.predictor.batches)
+    for _ in range(5):
+        answers = await bench.post_all(*bodies)
+        assert [status for status, _, _ in answers] == [400, 200, 200, 200]
+        assert answers[0][1] == b'{"error":"poison"}'
+    later = bench.predictor.batches[sent:]
+    assert sorted(map(len, later)) == [1] * 5 + [3] * 5
+    assert await bench.metric("carpool_suspect_instances") == 0
+    assert await bench.metric('carpool_batches_total{reason="suspect"}') == 5
 
 
 async def test_a_connection_closed_before_the_answer_is_retried_once(bench):

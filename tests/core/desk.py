@@ -8,7 +8,7 @@ from typing import Any
 
 from sidecar import errors
 from sidecar.core import limits as core_limits
-from sidecar.core import model, policies, scheduler
+from sidecar.core import model, policies, scheduler, suspicion
 
 
 class Desk:
@@ -18,13 +18,16 @@ class Desk:
     """
 
     def __init__(
-        self, policy: Callable[[core_limits.Limits], policies.Policy] = policies.Window, **limits: Any
+        self,
+        policy: Callable[[core_limits.Limits], policies.Policy] = policies.Window,
+        traits: suspicion.Traits = suspicion.NO_TRAITS,
+        **limits: Any,
     ) -> None:
         self.now = 1000.0
         self.limits = core_limits.Limits(**limits)
         self._ids = 0
         self.policy = policy(self.limits)
-        self.core = scheduler.Scheduler(self.limits, self.policy, lambda: self.now, self._new_id)
+        self.core = scheduler.Scheduler(self.limits, self.policy, lambda: self.now, self._new_id, traits)
         self.out: list[model.Batch] = []
         self.sent: list[model.Batch] = []
         self.abandoned: list[model.Batch] = []

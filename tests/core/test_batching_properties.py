@@ -15,12 +15,19 @@ from tests.core.desk import Desk
 AGEING = 0.3
 CHOOSY = {"z": 3}  # keys whose predictor takes no more rows than that in a call
 RETRIES = ("isolate", "closed")  # batches formed when the limits may have been others
+# Few contents and origins, so that strangers are suspected as well.
+TRAITS = {
+    "content": lambda request: int(request.tag[1:]) % 5,
+    "origin": lambda request: int(request.tag[1:]) % 3,
+}
 
 ERRORS = st.sampled_from(
     [
         errors.UpstreamStatus(400, b"bad"),
         errors.UpstreamStatus(404, b"gone"),
         errors.UpstreamStatus(500, b"bug"),
+        errors.Uneven(),
+        errors.NotMergeable(),
         errors.UpstreamClosed(),
         errors.UpstreamUnreachable(),
         errors.UpstreamTimeout(),
@@ -42,12 +49,13 @@ class AnyHistory(RuleBasedStateMachine):
         super().__init__()
         self.desk = Desk(
             max_batch_size=4, max_latency=0.5, max_in_flight=2, max_queue_instances=40, timeout=5.0,
-            row_costs=costs, priority_ageing=AGEING,
+            row_costs=costs, priority_ageing=AGEING, traits=TRAITS,
         )  # fmt: skip
         self.cap = 4
         self.checked = 0  # how many batches were looked at
         self.left: set[str] = set()  # requests whose first rows left
         self.small: set[str] = set()
+        self.keys: dict[str, str] = {}
         self.cancelled: set[str] = set()
         self.count = 0
 
@@ -62,6 +70,7 @@ class AnyHistory(RuleBasedStateMachine):
         name = f"r{self.count}"
         if rows <= self.desk.limits.small_batch_threshold:
             self.small.add(name)
+        self.keys[name] = key
         size = sum(len(f"{name}/{i}") for i in range(rows))
         self.desk.submit(name, rows, key, timeout, size, CHOOSY.get(key, math.inf))
         return name
@@ -111,8 +120,13 @@ class AnyHistory(RuleBasedStateMachine):
     @invariant()
     def no_batch_exceeds_the_cap_or_mixes_keys(self) -> None:
         for batch in self.desk.sent:
-            assert 0 < batch.rows <= min(self.cap, CHOOSY.get(batch.key, math.inf))
-            assert {part.request.key for part in batch.parts} == {batch.key}
+            [key] = {self.keys[part.request.tag] for part in batch.parts}
+            assert 0 < batch.rows <= min(self.cap, CHOOSY.get(key, math.inf))
+
+    @invariant()
+    def suspects_travel_alone(self) -> None:
+        for batch in self.desk.sent:
+            assert batch.reason != "suspect" or len(batch.parts) == 1
 
     @invariant()
     def batches_keep_their_budgets_and_their_order(self) -> None:
@@ -134,7 +148,7 @@ class AnyHistory(RuleBasedStateMachine):
         for request, _, _ in batch.parts:
             if request.tag not in self.left:
                 self.left.add(request.tag)
-                for other in self.overtaken_by(request):
+                for other in self.overtaken_by(request) if batch.reason != "suspect" else ():
                     assert request.tag in self.small
                     assert other.tag not in self.small
                     assert request.arrived < other.arrived + AGEING
@@ -153,10 +167,12 @@ class AnyHistory(RuleBasedStateMachine):
     def the_books_balance(self) -> None:
         core = self.desk.core
         requests = self.desk.requests.values()
-        assert core.backlog.size == sum(
+        assert core.backlog.size + core.quarantine.waiting.size == sum(
             request.size_queued for request in requests if request.open and request.rows_queued
         )
-        assert core.backlog.rows == sum(request.rows_queued for request in requests if request.open)
+        assert core.backlog.rows + core.quarantine.rows == sum(
+            request.rows_queued for request in requests if request.open
+        )
         assert core.admission.held == sum(request.size for request in requests if request.open)
         assert len(core.in_flight) == len(self.desk.out)
 

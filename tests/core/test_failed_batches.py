@@ -71,7 +71,7 @@ def test_retries_stop_when_the_budget_is_spent_and_everybody_still_gets_an_answe
 def test_with_the_budget_spent_nobody_is_given_the_culprits_error(desk_of):
     """Its words may quote another caller's data, and the mates did nothing wrong: they may send again."""
     desk = desk_of(max_batch_size=4, retry_budget=0.0)
-    desk.core._budget.tokens = 0
+    desk.core._retries.budget.tokens = 0
     for name in "abcd":
         desk.submit(name)
     desk.fail(status(422))
@@ -93,13 +93,13 @@ def test_the_mates_of_a_culprit_who_left_are_not_given_its_error(desk):
 
 def test_regular_batches_earn_retries_up_to_the_burst(desk_of):
     desk = desk_of(max_batch_size=1, max_latency=0.0, retry_budget=2.0)
-    desk.core._budget.tokens = 0
+    desk.core._retries.budget.tokens = 0
     desk.submit("a")
-    assert desk.core._budget.tokens == 2
+    assert desk.core._retries.budget.tokens == 2
     for number in range(100):
         desk.answer()
         desk.submit(str(number))
-    assert desk.core._budget.tokens == 100
+    assert desk.core._retries.budget.tokens == 100
 
 
 def test_a_half_whose_connection_closed_is_sent_once_more(desk):
@@ -271,3 +271,30 @@ def test_a_bug_in_handing_out_predictions_costs_only_those_who_have_none_yet(des
     desk.pass_time(1)
     desk.answer()
     assert desk.answers["e"] == ["e/0"]
+
+
+def test_retries_that_the_budget_cannot_pay_wait_until_no_regular_batch_wants_the_slot(desk_of):
+    desk = desk_of(max_batch_size=4, max_latency=0.5, retry_budget=0.5)
+    desk.core._retries.budget.tokens = 0
+    for name in ("bad", "a", "b", "c"):
+        desk.submit(name)
+    for number in range(4):
+        desk.submit(f"later{number}")
+    desk.fail(status(400))
+    assert desk.members(desk.out[0]) == ["later0", "later1", "later2", "later3"]
+    desk.answer()
+    run_with_poison(desk, {"bad"}, status(400))
+    assert set(desk.refusals) == {"bad"}
+    assert set(desk.answers) >= {"a", "b", "c"}
+
+
+def test_more_culprits_than_can_be_looked_for_leave_their_mates_a_retriable_error(desk_of):
+    desk = desk_of(max_batch_size=4, max_in_flight=100, retry_budget=0.5)
+    desk.core._retries.budget.tokens = 0
+    for number in range(4 * 60):
+        desk.submit(f"r{number}")
+    desk.limits.max_in_flight = 1
+    for batch in list(desk.out)[:40]:
+        desk.fail(status(400), batch)
+    assert desk.core._retries.rows <= 4 * 9
+    assert {type(error) for error in desk.refusals.values()} == {errors.NotIsolated}

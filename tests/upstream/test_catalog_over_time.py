@@ -216,7 +216,7 @@ class TestBounds:
             catalog.when_known(models.ModelName(f"x{number}"), told.append)
         await turn()
         assert len(teller.asked) <= catalogs.MOST_NAMES
-        assert {type(model.failure) for model in told} == {errors.Overloaded}
+        assert {type(model.failure) for model in told} == {errors.TooManyModels}
 
 
 @pytest.mark.looptime

@@ -38,6 +38,8 @@ class Payload:
     most: int
 
     form: ClassVar[None] = None
+    content: ClassVar[None] = None  # the body is not kept
+    shape: ClassVar[None] = None  # the key has the shapes
 
     @property
     def key(self) -> Hashable:

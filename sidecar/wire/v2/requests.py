@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sidecar import errors
+from sidecar.wire import codec
 from sidecar.wire.v2 import conversion, datatypes, layouts, splitting, texts
 
 Data = splitting.Data
@@ -35,6 +36,16 @@ class Payload:
         self.data = data
         self.form: layouts.Form = layout if ident is None else layouts.OwnForm(layout, ident)
         self._cut: Cut | None = None
+
+    @property
+    def content(self) -> bytes | None:
+        """Part of `codec.Payload`."""
+        return codec.content(self.body)
+
+    @property
+    def shape(self) -> None:
+        """Part of `codec.Payload`: the key has the shapes."""
+        return
 
     def row_sizes(self, start: int, stop: int) -> Sequence[int]:
         """Bytes of the rows `start` to `stop` (exclusive); those of the whole request are shared out evenly."""

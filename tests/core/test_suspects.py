@@ -1,0 +1,300 @@
+"""Requests that resemble rejected ones: who is suspected, how suspects travel, and how trust returns."""
+
+from __future__ import annotations
+
+import pytest
+
+from sidecar import errors
+from sidecar.core import policies
+from tests.core.desk import Desk
+
+# A request is named CONTENT@ORIGIN or CONTENT@ORIGIN#NUMBER; content that begins with "bad" is rejected.
+TRAITS = {
+    "content": lambda request: request.tag.partition("@")[0],
+    "origin": lambda request: request.tag.partition("@")[2].partition("#")[0],
+}
+
+
+def desk_with_traits(**limits):
+    return Desk(traits=TRAITS, **({"max_batch_size": 4, "max_latency": 0.5} | limits))
+
+
+@pytest.fixture
+def desk():
+    return desk_with_traits()
+
+
+def react(desk, status=400):
+    """Answer every batch out, as a predictor that rejects whatever has a bad row; returns how many there were."""
+    calls = 0
+    while desk.out:
+        calls += 1
+        batch = desk.out[0]
+        if any(row.startswith("bad") for row in desk.rows_of(batch)):
+            error = errors.UpstreamStatus(status, b"own words")
+            error.is_doubtful = status == 500
+            desk.fail(error, batch)
+        else:
+            desk.answer(batch)
+    return calls
+
+
+def submit(desk, *names):
+    for name in names:
+        desk.submit(name)
+
+
+def has_own_error(desk, name):
+    return isinstance(desk.refusals[name], errors.UpstreamStatus)
+
+
+def test_the_same_content_travels_alone_from_then_on_whoever_sends_it(desk):
+    submit(desk, "bad@x", "a@1", "b@2", "c@3")
+    react(desk)
+    before = len(desk.sent)
+    submit(desk, "bad@y", "d@1", "e@2", "f@3", "g@4")
+    react(desk)
+    assert [desk.members(batch) for batch in desk.sent[before:]] == [["bad@y"], ["d@1", "e@2", "f@3", "g@4"]]
+    assert has_own_error(desk, "bad@y")
+
+
+def test_an_origin_is_suspected_after_two_culprits_of_different_content(desk):
+    submit(desk, "bad1@x", "a@1", "b@2", "c@3")
+    react(desk)
+    submit(desk, "bad2@x", "d@1", "e@2", "f@3")
+    assert desk.members(desk.out[0])[0] == "bad2@x"  # one culprit is not enough
+    react(desk)
+    before = len(desk.sent)
+    submit(desk, "bad3@x", "g@1", "h@2", "i@3", "j@4")
+    react(desk)
+    assert [desk.members(batch) for batch in desk.sent[before:]] == [["bad3@x"], ["g@1", "h@2", "i@3", "j@4"]]
+
+
+def test_one_culprit_that_repeats_itself_does_not_bring_its_origin_under_suspicion(desk):
+    for number in range(5):
+        submit(desk, f"bad@x#{number}", f"a{number}@x", f"b{number}@x", f"c{number}@x", f"d{number}@x")
+        react(desk)
+        desk.pass_time(1)
+    submit(desk, "e@x", "f@x", "g@x", "h@x")
+    assert desk.members(desk.out[0]) == ["e@x", "f@x", "g@x", "h@x"]
+
+
+def test_an_origin_that_good_requests_share_is_cleared_by_their_answers(desk):
+    submit(desk, "bad1@x", "a@1", "b@2", "c@3")
+    react(desk)
+    submit(desk, "bad2@x", "d@1", "e@2", "f@3")
+    react(desk)
+    for number in range(6):
+        desk.pass_time(1)
+        submit(desk, f"good{number}@x")
+        assert desk.members(desk.out[0]) == [f"good{number}@x"]
+        react(desk)
+    submit(desk, "g@x", "h@1", "i@2", "j@3")
+    assert desk.members(desk.out[0]) == ["g@x", "h@1", "i@2", "j@3"]
+
+
+def test_content_that_is_answered_is_trusted_at_once(desk):
+    submit(desk, "bad@x", "a@1", "b@2", "c@3")
+    react(desk)
+    submit(desk, "bad@y")
+    assert desk.sent[-1].reason == "suspect"
+    desk.answer()  # the predictor was mended
+    submit(desk, "bad@z", "d@1", "e@2", "f@3")
+    assert desk.members(desk.out[0]) == ["bad@z", "d@1", "e@2", "f@3"]
+
+
+def test_suspicion_ends_a_minute_after_the_last_rejection(desk):
+    submit(desk, "bad@x", "a@1", "b@2", "c@3")
+    react(desk)
+    desk.pass_time(59)
+    submit(desk, "bad@y")
+    assert desk.sent[-1].reason == "suspect"
+    react(desk)
+    desk.pass_time(61)
+    submit(desk, "bad@z", "d@1", "e@2", "f@3")
+    assert desk.members(desk.out[0]) == ["bad@z", "d@1", "e@2", "f@3"]
+
+
+def test_suspects_of_equal_content_share_one_verdict(desk):
+    submit(desk, "bad@x", "a@1", "b@2", "c@3")
+    react(desk)
+    calls = len(desk.sent)
+    submit(desk, "bad@1", "bad@2", "bad@3", "bad@4")
+    react(desk)
+    assert len(desk.sent) == calls + 1
+    assert all(has_own_error(desk, f"bad@{number}") for number in range(1, 5))
+    assert desk.core.idle
+
+
+def test_suspects_of_equal_content_but_another_key_have_verdicts_of_their_own(desk):
+    submit(desk, "bad@x", "a@1", "b@2", "c@3")
+    react(desk)
+    calls = len(desk.sent)
+    desk.submit("bad@1", key="one")
+    desk.submit("bad@2", key="other")
+    react(desk)
+    desk.pass_time(1)
+    react(desk)
+    assert len(desk.sent) == calls + 2
+
+
+def test_an_answer_to_one_suspect_lets_its_equals_travel_with_the_others(desk):
+    submit(desk, "bad@x", "a@1", "b@2", "c@3")
+    react(desk)
+    submit(desk, "bad@1", "bad@2", "bad@3")
+    assert desk.members(desk.out[0]) == ["bad@1"]
+    desk.answer()
+    desk.pass_time(0.5)
+    assert [desk.members(batch) for batch in desk.out] == [["bad@2", "bad@3"]]
+    desk.answer()
+    assert set(desk.answers) >= {"bad@1", "bad@2", "bad@3"}
+
+
+def test_a_trial_that_fails_for_another_reason_is_no_verdict_on_its_equals(desk):
+    submit(desk, "bad@x", "a@1", "b@2", "c@3")
+    react(desk)
+    submit(desk, "bad@1", "bad@2")
+    desk.fail(errors.UpstreamUnreachable())
+    assert set(desk.refusals) == {"bad@x", "bad@1"}
+    desk.pass_time(1)
+    assert desk.members(desk.out[0]) == ["bad@2"]
+
+
+def test_members_known_to_be_bad_by_then_are_taken_out_and_their_mates_travel_together():
+    """What came before the culprit was found may carry more of its kind."""
+    desk = desk_with_traits(max_in_flight=2)
+    submit(desk, "bad@1", "a@1", "b@2", "c@3")
+    submit(desk, "d@1", "e@2", "bad@2", "f@3")
+    first, second = desk.out
+    desk.fail(errors.UpstreamStatus(400, b"own"), first)
+    while "bad@1" not in desk.refusals:
+        batch = next(batch for batch in desk.out if batch is not second)
+        if any(row.startswith("bad") for row in desk.rows_of(batch)):
+            desk.fail(errors.UpstreamStatus(400, b"own"), batch)
+        else:
+            desk.answer(batch)
+    before = len(desk.sent)
+    desk.fail(errors.UpstreamStatus(400, b"own"), second)
+    react(desk)
+    later = [desk.members(batch) for batch in desk.sent[before:]]
+    assert ["d@1", "e@2", "f@3"] in later
+    assert ["bad@2"] in later
+    assert has_own_error(desk, "bad@2")
+
+
+def test_while_regular_batches_come_suspects_get_one_call_for_four_of_them():
+    desk = desk_with_traits(max_batch_size=2, max_latency=0.0)
+    submit(desk, "bad@x", "a@1")
+    react(desk)
+    for number in range(50):
+        submit(desk, f"bad@{number}", f"bad{number}@x", f"good{number}@1", f"well{number}@2")
+        react(desk)
+    for number in range(100, 400):
+        submit(desk, f"bad{number}@x", f"good{number}@1", f"well{number}@2")
+        react(desk)
+    reasons = desk.reasons[-200:]
+    regular, suspects = reasons.count("idle") + reasons.count("full"), reasons.count("suspect")
+    assert regular / 5 < suspects <= regular / 4 + 1
+
+
+def test_suspects_go_at_once_where_nobody_else_asks(desk):
+    submit(desk, "bad@x", "a@1", "b@2", "c@3")
+    react(desk)
+    desk.pass_time(1)
+    for number in range(50):
+        submit(desk, f"bad@{number}")
+        assert react(desk) == 1
+
+
+def test_a_flood_of_suspects_is_refused_and_leaves_room_for_the_others():
+    desk = desk_with_traits(max_batch_size=4, max_queue_instances=40)
+    submit(desk, "bad1@x", "a@1", "b@2", "c@3")
+    react(desk)
+    submit(desk, "bad2@x", "d@1", "e@2", "f@3")
+    react(desk)
+    submit(desk, "g@1", "h@2", "i@3", "j@4")  # is out
+    for number in range(30):
+        submit(desk, f"flood{number}@x")
+    refused = [error for name, error in desk.refusals.items() if name.startswith("flood")]
+    assert {type(error) for error in refused} == {errors.TooManySuspects}
+    assert len(refused) == 20
+    for number in range(30):
+        submit(desk, f"good{number}@{number + 10}")
+    assert not any(name.startswith("good") for name in desk.refusals)
+
+
+def test_a_suspect_that_leaves_or_waits_too_long_is_forgotten():
+    desk = desk_with_traits(max_in_flight=1, timeout=5.0)
+    submit(desk, "bad@x", "a@1", "b@2", "c@3")
+    react(desk)
+    submit(desk, "d@1", "e@2", "f@3", "g@4")  # is out
+    submit(desk, "bad@1", "bad@2")
+    desk.cancel("bad@1")
+    desk.pass_time(5)
+    assert isinstance(desk.refusals["bad@2"], errors.DeadlineExceeded)
+    assert desk.core.quarantine.rows == 0
+    assert not desk.core._suspicion._on_trial
+    react(desk)
+    assert desk.core.idle
+
+
+def test_suspects_are_answered_before_a_drain_ends(desk):
+    submit(desk, "bad1@x", "a@1", "b@2", "c@3")
+    react(desk)
+    submit(desk, "bad2@x", "d@1", "e@2", "f@3")
+    react(desk)
+    submit(desk, *(f"good{number}@x" for number in range(9)))
+    desk.do(desk.core.drain())
+    react(desk)
+    assert {f"good{number}@x" for number in range(9)} <= set(desk.answers)
+    assert desk.core.idle
+
+
+def test_a_large_suspect_is_split_and_rejoined():
+    desk = desk_with_traits(max_batch_size=4)
+    submit(desk, "bad1@x", "a@1", "b@2", "c@3")
+    react(desk)
+    submit(desk, "bad2@x", "d@1", "e@2", "f@3")
+    react(desk)
+    desk.submit("good@x", rows=10)
+    react(desk)
+    desk.pass_time(1)
+    react(desk)
+    assert desk.answers["good@x"] == [f"good@x/{row}" for row in range(10)]
+
+
+def test_a_predictor_that_fails_whatever_it_gets_is_not_asked_twice_for_each_request(desk):
+    """500 tells of bad requests and of bad predictors; ten lone requests in a row are no coincidence."""
+    submitted = 0
+    for number in range(30):
+        submit(desk, *(f"bad{number}-{row}@{number}-{row}" for row in range(4)))
+        submitted += 4
+        react(desk, 500)
+    assert len(desk.refusals) == submitted
+    assert len(desk.sent) < 30 + 2 * 16
+    last = [desk.refusals[f"bad29-{row}@29-{row}"] for row in range(4)]
+    assert {type(error) for error in last} == {errors.BatchStatus}
+    submit(desk, "a@1", "b@2", "c@3", "d@4")
+    react(desk)
+    before = len(desk.sent)
+    submit(desk, "bad@7", "e@2", "f@3", "g@4")
+    react(desk, 500)
+    assert len(desk.sent) > before + 1  # it works again, and culprits are looked for again
+
+
+def test_without_traits_nobody_is_suspected():
+    desk = Desk(policies.Window, max_batch_size=4)
+    for number in range(3):
+        submit(desk, f"bad{number}", "a@1" + str(number), "b@2" + str(number), "c@3" + str(number))
+        react(desk)
+    assert "suspect" not in desk.reasons
+
+
+def test_memory_of_culprits_is_bounded():
+    desk = desk_with_traits(max_latency=0.0)
+    for number in range(3000):
+        submit(desk, f"bad{number}@{number}")
+        react(desk)
+    suspicion = desk.core._suspicion
+    assert len(suspicion._records) <= 4096
+    assert len(suspicion._accusing) <= 4096
