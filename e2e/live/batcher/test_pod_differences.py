@@ -10,7 +10,7 @@ import pytest
 from e2e.cluster import processes
 from e2e.live import kubectl as kubectls
 from e2e.live import traffic
-from e2e.live.batcher import containers, deployment, sides, tables, targets
+from e2e.live.batcher import containers, deployment, sides, tables
 
 SETTLED_SECONDS = 60.0
 IDLE_SECONDS = 8.0
@@ -70,22 +70,6 @@ def test_a_max_latency_of_0(
         is_soon = min(answer.elapsed for answer in answers) < AT_ONCE
         seen = f"{answers[0].status} {'at once' if is_soon else 'late'}"
     assert observed(seen) == side.expects(kserve="never ready: the process ends with 1", carpool="200 at once")
-
-
-def test_a_path_with_a_blank(
-    unsaid: targets.Target, side: sides.Side, kubectl: kubectls.Kubectl, model: str, observed: tables.Observe
-) -> None:
-    """paths go on as they came; KServe's agent decodes them, and a blank then ends the whole process"""
-    answer = asyncio.run(unsaid.predict(f"my%20{model}", range(32)))
-    if side is sides.KSERVE:
-        fate = f"the process ends with {first_exit_code(kubectl, sides.UNSAID)}"
-        deployment.wait_until_routed(unsaid)
-    else:
-        restarts = containers.status(kubectl, sides.UNSAID)["restartCount"]
-        fate = "the process runs on" if not restarts else f"{restarts} restarts"
-    assert observed(f"{answer.status}, {fate}") == side.expects(
-        kserve="502, the process ends with 2", carpool="200, the process runs on"
-    )
 
 
 def first_exit_code(kubectl: kubectls.Kubectl, service: sides.Service) -> int | None:
