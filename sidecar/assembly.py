@@ -150,6 +150,7 @@ class Sidecar:
         seconds = await overhead.measure(self._base)
         if seconds is not None:
             policy.device.hint_overhead(seconds)
+            self.driver.reconsider()
             log.info(
                 "measured the way to the predictor and back", extra=logs.facts(milliseconds=round(seconds * 1e3, 2))
             )

@@ -58,6 +58,10 @@ class Driver:
         """The core's limits were edited."""
         self._carry_out(self.core.limits_changed())
 
+    def reconsider(self) -> None:
+        """The core's policy was told something."""
+        self._carry_out(self.core.reconsider())
+
     async def drain(self) -> None:
         """Take nothing new; return once everything accepted has been answered."""
         self._idle = self._idle or asyncio.Event()

@@ -137,7 +137,7 @@ class Device:
     def hint_overhead(self, seconds: float) -> None:
         """A measured round trip without work, for the time before there is anything to learn from.
 
-        Decisions rest on it from the next batch on.
+        It changes what the policy decides: have the scheduler `reconsider` afterwards.
         """
         self._hint = seconds
         self._models_changed()

@@ -177,6 +177,10 @@ class Scheduler:
         self.quarantine.waiting.refresh()
         return self._step(self._clock())
 
+    def reconsider(self) -> Sequence[Effect]:
+        """The policy was told something that no event here tells of, so what it said last may not hold any more."""
+        return self._step(self._clock())
+
     # --- questions ---------------------------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:

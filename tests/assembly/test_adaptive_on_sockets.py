@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 
 import pytest
 
@@ -97,3 +98,18 @@ async def test_the_way_to_the_predictor_is_measured_once_it_is_ready(bench):
     seen = len(bench.predictor.seen)
     await asyncio.sleep(100)
     assert len(bench.predictor.seen) == seen
+
+
+async def test_who_waits_when_the_way_is_measured_has_the_batch_sent_just_in_time_from_then_on(bench, predictor):
+    """The predictor may be ready long before it tells how far away it is; a batch that waits then need not go on."""
+    for _ in range(6):
+        await bench.post('{"instances":[1]}')
+        await asyncio.sleep(0.1)
+    device = bench.sidecar.policy.device
+    device._hint = None
+    calls = [asyncio.ensure_future(bench.post('{"instances":[2]}')) for _ in range(2)]
+    await bench.queued(8)
+    assert bench.sidecar.core.wake == math.inf
+    await bench.sidecar._measure_overhead(bench.sidecar.policy)
+    assert bench.sidecar.core.wake < asyncio.get_running_loop().time() + 0.012
+    assert {status for status, _, _ in await asyncio.gather(*calls)} == {200}

@@ -17,6 +17,8 @@ class Desk:
     Requests are named; their rows are `name/0`, `name/1`, …, and the fake predictor answers each row with itself.
     """
 
+    scheduler: type[scheduler.Scheduler] = scheduler.Scheduler
+
     def __init__(
         self,
         policy: Callable[[core_limits.Limits], policies.Policy] = policies.Window,
@@ -27,7 +29,7 @@ class Desk:
         self.limits = core_limits.Limits(**limits)
         self._ids = 0
         self.policy = policy(self.limits)
-        self.core = scheduler.Scheduler(self.limits, self.policy, lambda: self.now, self._new_id, traits)
+        self.core = self.scheduler(self.limits, self.policy, lambda: self.now, self._new_id, traits)
         self.out: list[model.Batch] = []
         self.sent: list[model.Batch] = []
         self.abandoned: list[model.Batch] = []
