@@ -6,6 +6,7 @@ All in all it takes less than twice as long as decoding the text does.
 
 from __future__ import annotations
 
+import contextlib
 import decimal
 import math
 import re
@@ -29,7 +30,9 @@ _INTEGERS = msgspec.json.Decoder(list[int])
 _WHOLE_FLOATS = msgspec.json.Decoder(list[int], strict=False)  # 1.0 and 1e3 as well
 _DECIMALS = msgspec.json.Decoder(list[decimal.Decimal])
 
-_EXACT = 2**53  # below this a number with a fraction or an exponent is exactly what it says
+# A float tells numbers of 15 digits apart, unless they are too small for it: if it is whole, so was what is written.
+_EXACT = 2**53
+_MAYBE_ROUNDED = re.compile(rb"[0-9][0-9.]{15}|[eE]-[0-9]{3}")
 
 _PLACE = re.compile(r"\$\[(\d+)\]")
 _NO_NUMBER = re.compile(rb'"[^"]{0,80}"?|\{')
@@ -77,14 +80,16 @@ def _integers(text: bytes, dtype: str) -> Array:
 
 def _whole_numbers(text: bytes) -> list[int]:
     """Integers of which some are written with a fraction of zero or an exponent."""
-    values = _decode(_WHOLE_FLOATS, text)
-    if max(values) < _EXACT and min(values) > -_EXACT:
-        return values
+    if not _MAYBE_ROUNDED.search(text):
+        with contextlib.suppress(msgspec.ValidationError):
+            values = _WHOLE_FLOATS.decode(text)
+            if max(values) < _EXACT and min(values) > -_EXACT:
+                return values
     return [_whole(place, value) for place, value in enumerate(_decode(_DECIMALS, text))]
 
 
 def _whole(place: int, value: decimal.Decimal) -> int:
-    if abs(value) > 2**64 or value != value.to_integral_value():
+    if value.copy_abs() > 2**64 or value != value.to_integral_value():
         raise _Wrong(place)
     return int(value)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fractions
 import json
 import math
 from typing import Any
@@ -115,6 +116,18 @@ def test_a_model_that_gives_back_its_inputs_gives_back_the_instances(some: Input
         assert told == wanted or any(datatype in ("FP16", "FP32") for _, datatype, *_ in some.specs)
         again = some.model.parse(json.dumps({"instances": told}).encode())
         assert [column.data for column in again.columns] == [column.data for column in payload.columns]
+
+
+@given(digits=st.integers(-(10**20), 10**20), exponent=st.integers(-22, 4) | st.just(-400), zeros=st.integers(0, 20))
+def test_an_integer_is_what_was_written_or_refused(digits: int, exponent: int, zeros: int) -> None:
+    model = Model(("a", "INT64", (-1,)))
+    exact = fractions.Fraction(digits) * fractions.Fraction(10) ** exponent
+    for written in (f"{digits}e{exponent}", f"{digits}.{'0' * zeros}E{exponent}" if zeros else f"{digits}E{exponent}"):
+        body = b'{"instances":[%b]}' % written.encode()
+        if exact.denominator == 1 and -(2**63) <= exact < 2**63:
+            assert np.frombuffer(model.parse(body).columns[0].data, "<i8").tolist() == [exact]
+        else:
+            assert refusal(model, body) is not None
 
 
 _LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()

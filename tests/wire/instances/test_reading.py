@@ -106,6 +106,39 @@ def test_integers_are_exact_however_they_are_written() -> None:
 
 
 @pytest.mark.parametrize(
+    ("written", "number"),
+    [
+        ("9007199254740993.0", 2**53 + 1),
+        ("-9007199254740993.0", -(2**53) - 1),
+        ("9007199254740993e0", 2**53 + 1),
+        ("900719925474099300E-2", 2**53 + 1),
+        ("9223372036854775807.000", 2**63 - 1),
+        ("-9223372036854775808.0", -(2**63)),
+        ("9.223372036854775807e18", 2**63 - 1),
+        ("18014398509481985.0", 2**54 + 1),
+        ("1e18", 10**18),
+        ("-12345678901234E4", -123456789012340000),
+    ],
+)
+def test_an_integer_with_a_fraction_or_an_exponent_is_the_same_integer(written: str, number: int) -> None:
+    (column,) = Model(("a", "INT64", (-1,))).parse(b'{"instances":[1.0,%b]}' % written.encode()).columns
+    assert np.frombuffer(column.data, "<i8").tolist() == [1, number]
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "4503599627370496.5", "9007199254740990.6", "0.99999999999999999999", "1.00000000000000000001", "1e-400",
+        "-5e-324", "9007199254740993.0000000000000001", "1e400", "1e19", "-1e19", "1e999999999999999999999",
+        "1e-999999999999999999999", "9223372036854775808.0",
+    ],
+)  # fmt: skip
+def test_what_only_rounding_would_make_an_integer_is_refused(written: str) -> None:
+    with pytest.raises(errors.BadRequest, match=r"instance 1: .* INT64; given: "):
+        Model(("a", "INT64", (-1,))).parse(b'{"instances":[1.0,%b]}' % written.encode())
+
+
+@pytest.mark.parametrize(
     ("value", "bits"), [(1, 0x3F80), (0.1, 0x3DCD), (-2.5, 0xC020), (1.00390625, 0x3F80), (1.01171875, 0x3F82)]
 )
 def test_bf16_is_rounded_to_the_nearest_and_of_two_to_the_even_one(value: float, bits: int) -> None:
