@@ -8,7 +8,7 @@ import pytest
 
 from sidecar import calls, driver, errors, metrics
 from sidecar.core import limits as core_limits
-from sidecar.core import policies, scheduler
+from sidecar.core import model, policies, scheduler
 from sidecar.wire import codec, v1
 
 pytestmark = pytest.mark.looptime
@@ -57,15 +57,23 @@ class Bench:
         self.metrics = metrics.Metrics()
         self.driver = driver.Driver(core, self.metrics, loop.time)
         self.doubtful: frozenset[int] = frozenset()
+        self.codec = v1.Codec()
+        self.rejections = 0
         self.outcomes: dict[str, calls.Outcome] = {}
 
     def submit(self, name: str, rows: int = 1, **options):
         payload = v1.parse_request(b'{"instances":[' + b",".join([f'"{name}"'.encode()] * rows) + b"]}")
-        route = calls.Route(v1.Codec(), self.predictor, doubtful=self.doubtful)
+        route = calls.Route(self.codec, self.predictor, doubtful=self.doubtful, rejected=self.rejected)
         call = calls.Call(calls.Head(route, "/v1/models/m:predict", **options), payload, len(payload.text))
         call.replier = Replier(lambda outcome: self.outcomes.__setitem__(name, outcome))
         self.driver.submit(call)
         return call
+
+    def rejected(self) -> None:
+        self.rejections += 1
+
+    def errors(self, reason: str) -> float | None:
+        return self.metrics.registry.get_sample_value("carpool_predictor_errors_total", {"reason": reason})
 
     def rows(self, name: str) -> list[bytes]:
         outcome = self.outcomes[name]
@@ -127,6 +135,50 @@ async def test_only_statuses_that_its_route_calls_doubtful_make_a_batch_travel_a
     await turns(30)
     assert len(bench.predictor.posted) == (3 if doubtful else 1)
     assert [outcome.status for outcome in bench.outcomes.values()] == [500, 500]
+    bench.driver.close()
+
+
+async def test_every_failed_call_to_the_predictor_is_counted_by_its_reason_and_no_other_is():
+    bench = Bench(max_latency=0.0)
+    bench.submit("fine")
+    await turns()
+    assert {bench.errors(reason) for reason in errors.reasons(errors.UpstreamError)} == {0}
+    failures = [errors.UpstreamStatus(400, b""), errors.UpstreamUnreachable(), errors.UpstreamTimeout()]
+    for count in (1, 2):
+        for failure in failures:
+            bench.predictor.error = failure
+            bench.submit(failure.reason)
+            await turns()
+            assert bench.errors(failure.reason) == count
+    bench.predictor.gate.clear()
+    gone = bench.submit("gone")
+    await turns()
+    bench.driver.cancel(gone)
+    await turns()
+    told = {reason: bench.errors(reason) for reason in errors.reasons(errors.UpstreamError)}
+    assert {reason for reason, count in told.items() if count} == {failure.reason for failure in failures}
+    bench.driver.close()
+
+
+@pytest.mark.parametrize(
+    ("members", "error", "rejections"),
+    [
+        (["lone"], errors.UpstreamStatus(400, b""), 0),
+        (["lone", "other"], errors.UpstreamStatus(400, b""), 1),
+        (["lone", "other"], errors.UpstreamUnreachable(), 0),
+        (["lone", "other"], None, 0),
+    ],
+)
+async def test_what_is_known_of_a_model_is_in_doubt_once_a_batch_of_several_is_rejected(members, error, rejections):
+    """One request may be wrong by itself, and a client that sends such ones must not have the model asked about."""
+    bench = Bench(max_latency=0.1)
+    bench.predictor.error = error
+    for name in members:
+        bench.submit(name)
+    await asyncio.sleep(0.2)
+    await turns(30)
+    assert len(bench.outcomes) == len(members)
+    assert bench.rejections == rejections
     bench.driver.close()
 
 
@@ -211,6 +263,74 @@ async def test_a_caller_whose_reply_raises_disturbs_nobody_else(caplog):
     await turns()
     assert bench.rows("later") == [b'"later"']
     bench.driver.close()
+
+
+async def test_members_of_one_batch_are_answered_by_their_own_repliers_each_once_with_all_of_theirs():
+    """As when one client speaks HTTP and another gRPC to the same model: each door answers its own, in one go."""
+    bench = Bench(max_latency=0.1)
+    doors = {"http": _Door(), "grpc": _Door(), "broken": _Door(is_broken=True)}
+    owners = {"a": "http", "b": "grpc", "c": "http", "d": "broken", "e": "grpc", "f": "http"}
+    names = {}
+    for name, door in owners.items():
+        call = bench.submit(name)
+        call.replier = doors[door]
+        names[call] = name
+    await asyncio.sleep(0.2)
+    await turns()
+    assert len(bench.predictor.posted) == 1
+    told = {door: [[names[call] for call, _ in answers] for answers in each.told] for door, each in doors.items()}
+    assert told == {"http": [["a", "c", "f"]], "grpc": [["b", "e"]], "broken": [["d"]]}
+    for each in doors.values():
+        for call, pieces in each.told[0]:
+            assert [bytes(row) for piece in pieces for row in piece.predictions] == [b'"%b"' % names[call].encode()]
+    bench.driver.close()
+
+
+class _Door:
+    """Notes the answers that it is handed together."""
+
+    def __init__(self, is_broken: bool = False) -> None:
+        self.told: list[list[model.Answer]] = []
+        self._is_broken = is_broken
+
+    def answer(self, answers, member):
+        self.told.append(list(answers))
+        if self._is_broken:
+            raise RuntimeError("the connection object is broken")
+
+
+async def test_a_bug_in_sharing_out_answers_is_logged_with_its_cause_and_nobody_waits_on(caplog):
+    bench = Bench(max_latency=0.1)
+    bench.codec = _Unshareable()
+    for name in "abc":
+        bench.submit(name)
+    await asyncio.sleep(0.2)
+    await turns()
+    assert bench.rows("a") == [b'"a"']
+    assert [type(bench.outcomes[name]) for name in "bc"] == [errors.CarpoolError] * 2
+    (record,) = [record for record in caplog.records if "a reason that is a bug" in record.message]
+    assert isinstance(record.exc_info[1], ZeroDivisionError)
+    assert "in __getitem__" in caplog.text
+    assert bench.errors(errors.CarpoolError.reason) == 1
+    assert not bench.driver.core.in_flight
+    bench.driver.close()
+
+
+class _Unshareable(v1.Codec):
+    """Its answers have rows for the first member, and a bug behind them."""
+
+    class Rows(list):
+        def __getitem__(self, place):
+            return super().__getitem__(place) if place.start == 0 else 1 / 0
+
+    def merge(self, target, parts):
+        call = super().merge(target, parts)
+
+        def read(reply):
+            answer = call.read(reply)
+            return answer._replace(rows=self.Rows(answer.rows))
+
+        return call._replace(read=read)
 
 
 def _raise(outcome):

@@ -11,8 +11,9 @@ import pytest
 
 from injector.certificates import authority, rotation
 from injector.core import container
-from sidecar import errors
-from tests.charts import helm, metric_names, objects
+from sidecar import errors, metrics
+from sidecar.core import model
+from tests.charts import helm, metric_names, objects, one_pod
 
 DASHBOARD = json.loads((helm.CHART / "files" / "dashboard.json").read_text())
 ALERTS = (
@@ -83,6 +84,27 @@ def test_thresholds_can_be_chosen() -> None:
     chosen = " ".join(rule["expr"] for rule in rules("--set-json", values))
     assert chosen.count("> 0.25") == 3
     assert "> 2.5" in chosen
+
+
+def batches(counters: metrics.Metrics, count: int) -> None:
+    batch = model.Batch("id", "key", [model.Part(model.Request("key", 1), 0, 1)], "isolate")
+    for _ in range(count):
+        counters.dispatched(batch)
+
+
+@pytest.mark.parametrize("reason", errors.reasons(errors.UpstreamError))
+def test_the_alert_about_the_predictor_fires_when_more_of_its_calls_fail_than_may_for_whatever_reason(
+    reason: str,
+) -> None:
+    counters = metrics.Metrics()
+    expression = alert("CarpoolPredictorFails")["expr"]
+    batches(counters, 100)
+    counters.predictor_errors.labels(reason).inc(5)
+    assert one_pod.value(expression, counters.registry) == 0
+    counters.predictor_errors.labels(reason).inc()
+    assert one_pod.value(expression, counters.registry) == 1
+    batches(counters, 100)
+    assert one_pod.value(expression, counters.registry) == 0
 
 
 def test_reasons_that_an_alert_looks_for_are_reasons_that_are_given() -> None:
