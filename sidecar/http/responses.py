@@ -17,7 +17,7 @@ def respond(request: web.BaseRequest, answer: answers.Answer, close: bool = Fals
     """The response for an answer; with `close` the connection ends after it."""
     if request.version == HttpVersion11 and request.method != "HEAD":
         return _Complete(answer, close or answer.close or not request.keep_alive)
-    response = web.Response(status=answer.status, headers=CIMultiDict(answer.headers), body=answer.body)
+    response = _Unnamed(status=answer.status, headers=CIMultiDict(answer.headers), body=answer.body)
     if close or answer.close:
         response.force_close()
     return response
@@ -45,6 +45,14 @@ async def deliver(request: web.BaseRequest, response: web.StreamResponse, timeou
 async def _write(request: web.BaseRequest, response: web.StreamResponse) -> None:
     await response.prepare(request)
     await response.write_eof()
+
+
+class _Unnamed(web.Response):
+    """An answer to HEAD or over HTTP/1.0: the fields of any other, none of which names a server."""
+
+    async def _prepare_headers(self) -> None:
+        await super()._prepare_headers()
+        self.headers.popall("Server", None)
 
 
 class _Complete(web.StreamResponse):

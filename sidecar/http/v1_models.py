@@ -25,7 +25,7 @@ class Questions(Protocol):
 
 
 class V1Models:
-    """Answers `GET /v1/models` and `GET /v1/models/NAME`.
+    """Answers GET and HEAD of `/v1/models` and `/v1/models/NAME`.
 
     Names are asked for with their `%` escapes if that `is_http`, else plain.
     """
@@ -37,7 +37,7 @@ class V1Models:
     async def answer(self, method: str, target: str) -> answers.Answer | None:
         """The answer, or None if this is no such question; `target` as received."""
         path = target_.origin_form(target).partition("?")[0]
-        if method != "GET" or not path.startswith("/v1/models"):
+        if method not in ("GET", "HEAD") or not path.startswith("/v1/models"):
             return None
         try:
             if path in ("/v1/models", "/v1/models/"):

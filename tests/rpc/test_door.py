@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -216,6 +217,22 @@ async def test_a_message_that_does_not_come_to_its_end_is_given_up(site: Site, s
     if body:
         handler.data(body)
     await stream.end()
+    assert stream.status == statuses.DEADLINE_EXCEEDED
+    assert (site.room.buffered_bytes, site.life.active) == (0, 0)
+
+
+async def test_a_message_that_comes_in_many_pieces_has_no_more_time_than_any(site: Site, submitted) -> None:
+    site.door.close()
+    site.room.read_timeout = 0.2
+    stream, handler = opened(site)
+    message, pieces = asking(), 0
+    for at in range(len(message) - 1):
+        if stream.over.is_set():
+            break
+        handler.data(message[at : at + 1])
+        pieces += 1
+        await asyncio.sleep(0.02)
+    assert 3 <= pieces < len(message) - 1
     assert stream.status == statuses.DEADLINE_EXCEEDED
     assert (site.room.buffered_bytes, site.life.active) == (0, 0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -78,6 +79,60 @@ async def test_a_message_that_never_comes_to_its_end_is_not_kept_for_ever(peer_s
     assert stream.messages == [b"whole"]
     assert stream.status != statuses.OK
     assert (peer_site.room.buffered_bytes, peer_site.life.active) == (0, 0)
+
+
+@pytest.mark.parametrize("whole", [b"", b"whole"], ids=["the first message", "a later message"])
+async def test_a_message_that_comes_in_many_pieces_has_no_more_time_than_any(
+    peer_site: Site, peer: Peer, whole: bytes
+) -> None:
+    """Else a caller could have its bytes kept for ever by sending one now and then."""
+    peer.methods[PATH] = echo
+    peer_site.room.read_timeout = 0.3
+    stream, handler = opened(peer_site)
+    if whole:
+        handler.data(framed(whole))
+        await until(lambda: len(stream.messages) == 1)
+    began = time.monotonic()
+    pieces = 0
+    for byte in framed(b"a message that never comes to its end" * 10):
+        if stream.over.is_set():
+            break
+        handler.data(bytes([byte]))
+        pieces += 1
+        await asyncio.sleep(0.03)
+    assert pieces >= 3
+    assert 0.3 <= time.monotonic() - began < 3.0
+    assert stream.messages == ([whole] if whole else [])
+    assert stream.status == statuses.DEADLINE_EXCEEDED
+    assert (peer_site.room.buffered_bytes, peer_site.life.active) == (0, 0)
+
+
+async def test_a_message_that_begins_with_the_end_of_another_must_come_to_its_end_too(
+    peer_site: Site, peer: Peer
+) -> None:
+    peer.methods[PATH] = echo
+    peer_site.room.read_timeout = 0.2
+    stream, handler = opened(peer_site)
+    message = framed(b"in two pieces")
+    handler.data(message[:3])
+    handler.data(message[3:] + message[:3])
+    await stream.end()
+    assert (stream.messages, stream.status) == ([b"in two pieces"], statuses.DEADLINE_EXCEEDED)
+    assert (peer_site.room.buffered_bytes, peer_site.life.active) == (0, 0)
+
+
+async def test_each_message_has_its_own_time(peer_site: Site, peer: Peer) -> None:
+    peer.methods[PATH] = echo
+    peer_site.room.read_timeout = 0.3
+    stream, handler = opened(peer_site)
+    message = framed(b"in three pieces")
+    pieces = [message[:3], message[3:9], message[9:] + message[:3], message[3:9], message[9:] + message[:3]]
+    for piece in [*pieces, message[3:9], message[9:]]:
+        handler.data(piece)
+        await asyncio.sleep(0.1)
+    handler.end()
+    await stream.end()
+    assert (stream.messages, stream.status) == ([b"in three pieces"] * 3, statuses.OK)
 
 
 async def test_a_stream_may_rest_between_messages_for_as_long_as_it_likes(peer_site: Site, peer: Peer) -> None:

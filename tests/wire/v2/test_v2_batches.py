@@ -117,6 +117,19 @@ def test_what_requests_say_beside_their_data_is_said_once(spoken):
     }
 
 
+def test_requests_that_list_no_outputs_are_merged_with_their_like_and_the_empty_list_is_passed_on(spoken):
+    """What a predictor makes of it is its own business: it may be all of its outputs, or an error."""
+    empty, asked, silent = in_json("[1,2]", rest=',"outputs":[]'), f',"outputs":[]{BINARY_ASKED}', in_json("[1,2]")
+    request, _ = merged(spoken, empty, empty, in_json("[5,6]", rest=',"outputs" : [ ]'))
+    assert request["outputs"] == []
+    assert request["inputs"][0]["data"] == [1, 2, 1, 2, 5, 6]
+    request, _ = merged(spoken, empty, in_json("[3,4]", rest=asked))
+    assert (request["outputs"], request["parameters"]) == ([], {"binary_data_output": True})
+    keys = [part.request.key for part in parts_of(spoken, empty, silent, in_json("[1,2]", rest=asked))]
+    assert keys[0] != keys[1]
+    assert keys[0] == keys[2]
+
+
 def test_binary_is_asked_for_where_somebody_wants_it(spoken):
     request, _ = merged(spoken, in_json("[1,2]"), in_json("[1,2]", rest=BINARY_ASKED))
     assert request["parameters"] == {"binary_data_output": True}
