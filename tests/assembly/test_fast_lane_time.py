@@ -187,3 +187,40 @@ async def test_no_timer_runs_when_nobody_is_connected(bench):
     await client.leave()
     await asyncio.sleep(2)
     assert bench.sidecar._fast_lane._timer is None
+
+
+@pytest.mark.parametrize(
+    ("chosen", "least", "most"),
+    [
+        ({"head_timeout": 10}, 10, 11),
+        ({"head_timeout": 2}, 2, 2.5),
+        ({"head_timeout": 10, "keep_alive": 2}, 10, 10.5),
+        ({"head_timeout": 10, "timeout": 2}, 10, 10.5),
+        ({"head_timeout": 0.1}, 0.1, 0.15),
+    ],
+)
+async def test_what_is_late_is_noticed_within_a_quarter_of_the_shortest_time_and_a_second(
+    sidecar_of, chosen, least, most
+):
+    bench = await sidecar_of(**{"max_latency": 0, "timeout": 100, "keep_alive": 100, **chosen})
+    client = await connect(bench)
+    began = now()
+    await client.send(request()[:1])
+    assert (await client.rest()).startswith(b"HTTP/1.1 408 ")
+    assert least < now() - began <= most + 0.001
+    await client.leave()
+
+
+async def test_nobody_looks_at_the_clock_while_nobody_is_connected_and_everybody_is_watched_again_after_that(bench):
+    lane = bench.sidecar._fast_lane
+    assert lane._timer is None
+    for _ in range(3):
+        client = await connect(bench)
+        await until(lambda: lane._timer is not None)
+        await client.leave()
+        await asyncio.sleep(2)
+        assert lane._timer is None
+    late = await connect(bench)
+    await late.send(GET[:25])
+    assert (await late.rest()).startswith(b"HTTP/1.1 408 ")
+    await late.leave()

@@ -116,7 +116,13 @@ async def test_broken_compression_gets_400(start: Start, caplog: pytest.LogCaptu
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-@pytest.mark.parametrize("path", ["/v1/models/other", "/v1/models/other:predict", "/v2/models", "/v1/models/", "/x"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/models/other", "/v1/models/other:predict", "/v2/models", "/v1/models/", "/v1/models/:predict", "/x",
+        "/echo", "/elsewhere/echo", "/elsewhere/echo:predict", "/v1/models/more/echo", "/v2/models/echo",
+    ],
+)  # fmt: skip
 async def test_unknown_models_and_paths_get_404(start: Start, path: str) -> None:
     predictor = await start("echo", wait=False)
     async with predictor.client.get(path) as response:
