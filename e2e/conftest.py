@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from e2e import skips
 from e2e.cluster import binaries, client, control_plane, kserve
 from e2e.injector import installation, process, steps
 from tests import loopback
@@ -17,6 +18,10 @@ from tests import loopback
 TEST_SECONDS = 120
 
 _numbers = itertools.count(1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(skips)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -64,6 +64,9 @@ def test_most_of_the_golden_cases_can_be_brought_here() -> None:
     assert len(CASES) > 60
 
 
+@pytest.mark.may_skip(
+    "some golden pods are odd on purpose, and an API server refuses them before any webhook sees them"
+)
 @pytest.mark.parametrize("name", CASES)
 def test_the_api_server_stores_what_the_injector_says(
     admin: client.Client, enter_namespace: EnterNamespace, name: str

@@ -87,6 +87,14 @@ def test_a_machine_that_cannot_host_a_cluster_is_told_why_on_one_line_and_passes
     assert stage.made == []
 
 
+def test_it_fails_there_where_nothing_may_be_skipped(stage: Stage) -> None:
+    stage.python("echo no root; exit 1")
+    done = stage.run(CARPOOL_E2E_NO_SKIPS="1")
+    assert done.returncode == 1
+    assert "this machine cannot host a cluster, and CARPOOL_E2E_NO_SKIPS is set: no root" in done.stdout
+    assert stage.run(CARPOOL_E2E_NO_SKIPS="0").returncode == 0
+
+
 @pytest.mark.parametrize("failing", STEPS)
 def test_a_failure_ends_it_with_status_1_and_names_the_step(stage: Stage, failing: str) -> None:
     stage.make(f'[ "$word" != {failing} ]')

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
+from pathlib import Path
 
 import pytest
 
@@ -84,3 +87,25 @@ def test_help_of_both_commands_tells_of_planning(capsys: pytest.CaptureFixture[s
     assert code == 0
     assert "How many pods" in out
     assert "least-loaded" in out
+
+
+@pytest.mark.timeout(300)  # 14 s of one core, which others may want too
+def test_the_readme_shows_what_the_command_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    """The simulation is seeded; digits that another version of Python rounds in another way are no difference."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    ((asked, told),) = re.findall(r"```text\n\$ carpool-sidecar (plan [^\n]*)\n(.*?)```", readme, re.DOTALL)
+    code, out, _ = run(shlex.split(asked), capsys)
+    assert code == 0
+    assert words(out) == words(told)
+    assert numbers(out) == [pytest.approx(number, rel=0.02, abs=0.15) for number in numbers(told)]
+
+
+NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+
+
+def words(text: str) -> list[str]:
+    return [" ".join(NUMBER.sub("N", line).split()) for line in text.splitlines()]
+
+
+def numbers(text: str) -> list[float]:
+    return [float(number.replace(",", "")) for number in NUMBER.findall(text)]

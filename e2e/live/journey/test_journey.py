@@ -144,6 +144,7 @@ def test_an_owner_gets_from_helm_install_to_a_batched_answer_and_back_to_nothing
             CHECKS[step.heading](output)
 
 
+@pytest.mark.smoke
 @pytest.mark.timeout(JOURNEY_SECONDS)
 def test_the_first_ten_minutes_end_with_a_batch_of_three(shell: page.Shell) -> None:
     (step,) = [each for each in page.steps(page.ROOT / "README.md") if each.heading == page.FIRST_TEN_MINUTES]

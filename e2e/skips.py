@@ -1,0 +1,53 @@
+"""Where a run is there to prove something, a test that is skipped has proved nothing: `CARPOOL_E2E_NO_SKIPS=1`.
+
+Then a skip is a failure, whoever makes it: a fixture that finds no server or no cluster, a test, a module. A test that
+itself finds out that there is nothing to test for one of its parameters may still be skipped, if it is marked
+`may_skip` with the reason why that is meant; what its fixtures lack is a failure there too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+
+import pytest
+
+VARIABLE = "CARPOOL_E2E_NO_SKIPS"
+MARK = "may_skip"
+
+
+def are_failures() -> bool:
+    """Whether this run has to prove something."""
+    return os.environ.get(VARIABLE, "") not in ("", "0")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", f"{MARK}(why): the test may skip itself even where {VARIABLE} is set")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    is_meant = call.when == "call" and item.get_closest_marker(MARK) is not None
+    if report.skipped and not hasattr(report, "wasxfail") and not is_meant:
+        _fail(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    if report.skipped:
+        _fail(report)
+    return report
+
+
+def _fail(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if are_failures():
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        report.outcome = "failed"
+        report.longrepr = f"{reason}\n({VARIABLE} is set: nothing may be skipped here)"
