@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
+import stat
+import time
 from typing import Any
 
 from predictor import model
@@ -72,6 +75,12 @@ class WaitingWarmUp(Plain):
         return instances
 
 
+class WarmAndMortal(WaitingWarmUp):
+    """Warms up as its parent does, and may be told to die."""
+
+    predict = Mortal.predict
+
+
 class LoadingAtSecondTry(Plain):
     """Fails to load unless the marker file of the environment exists, which the first try writes."""
 
@@ -101,3 +110,26 @@ class Incomplete:
     def load(self) -> None: ...
 
     def warm_up(self) -> None: ...
+
+
+class Lingering(Plain):
+    """Ends its side of the socket when an instance says so, and lives on for a while."""
+
+    def predict(self, instances: list[Any]) -> list[Any]:
+        if instances == ["hang up"]:
+            for descriptor in range(3, 64):
+                with contextlib.suppress(OSError):
+                    if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                        os.close(descriptor)
+            time.sleep(30)
+        return instances
+
+
+class DyingAfterMarker(Plain):
+    """Dies while it loads once the marker file of the environment exists; serves, and may be told to die, before."""
+
+    def load(self) -> None:
+        if pathlib.Path(os.environ["SAMPLE_MARKER"]).exists():
+            os._exit(4)
+
+    predict = Mortal.predict

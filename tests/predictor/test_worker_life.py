@@ -11,7 +11,7 @@ import sys
 import msgspec
 import pytest
 
-from predictor import backoff, catalog, errors, frames, supervisor, worker
+from predictor import backoff, catalog, errors, frames, room, supervisor, worker
 
 from .conftest import Start, until
 
@@ -81,6 +81,98 @@ async def test_ready_only_after_the_warm_up_of_every_model(start: Start, pipe: p
     await release(pipe)
     await predictor.models["m"].wait_until_ready()
     assert await predictor.status("/readyz") == 200
+
+
+async def test_a_new_worker_is_ready_no_sooner_than_it_is_warm(start: Start, pipe: pathlib.Path) -> None:
+    """Whatever the last one was."""
+    predictor = await start("m=sample_models:WarmAndMortal", wait=False)
+    model = predictor.models["m"]
+    for _ in range(2):
+        assert not model.is_ready
+        await release(pipe)
+        await model.wait_until_ready()
+        assert await predictor.predict("m", b'{"instances":[1]}') == (200, b'{"predictions":[1]}')
+        assert (await predictor.predict("m", b'{"instances":["die"]}'))[0] == 503
+        await not_ready(model)
+        waiting = asyncio.create_task(model.wait_until_ready())
+        for _ in range(3):  # while the next one starts, and then waits for the pipe
+            await asyncio.sleep(0.1)
+            assert not model.is_ready
+            assert await predictor.status("/readyz") == 503
+            assert (await predictor.predict("m", b'{"instances":[1]}'))[0] == 503
+            async with asyncio.timeout(5):
+                with pytest.raises(errors.NotReady):
+                    await model.predict([b"{}"], 2)
+        assert not waiting.done()
+        waiting.cancel()
+    model.stop()
+    await release(pipe)
+
+
+async def test_a_worker_that_hung_up_is_not_ready_although_its_process_lives_on(start: Start) -> None:
+    predictor = await start("m=sample_models:Lingering", pause=3600.0)
+    model = predictor.models["m"]
+    began = asyncio.get_running_loop().time()
+    assert (await predictor.predict("m", b'{"instances":["hang up"]}'))[0] == 503
+    await not_ready(model)
+    assert asyncio.get_running_loop().time() - began < supervisor._PATIENCE
+    assert await predictor.status("/readyz") == 503
+
+
+async def test_a_model_is_not_ready_from_the_moment_it_is_told_to_stop(start: Start, pipe: pathlib.Path) -> None:
+    predictor = await start(MORTAL)
+    model = predictor.models["m"]
+    body = b'{"instances":["READ %b"]}' % str(pipe).encode()
+    call = asyncio.create_task(model.predict([body], len(body)))
+    await asyncio.sleep(0)
+    model.stop()
+    began = asyncio.get_running_loop().time()
+    await not_ready(model)
+    assert asyncio.get_running_loop().time() - began < supervisor._PATIENCE / 2
+    with pytest.raises(errors.NotReady):
+        await model.predict([b"{}"], 2)
+    with pytest.raises(errors.WorkerDied):
+        await call
+    await release(pipe)
+
+
+async def test_pauses_are_told_how_long_each_worker_served_and_nothing_for_one_that_never_did(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that dies while it loads must not be started again and again because one before it served for long."""
+    marker = tmp_path / "marker"
+    monkeypatch.setenv("SAMPLE_MARKER", str(marker))
+    pauses = Pauses(enough=3)
+    setup = worker.Setup(catalog.parse("m=sample_models:DyingAfterMarker"), catalog.Options(), "text", "error")
+    model = supervisor.Supervisor(setup, room.Room(9, 2**20), pauses)
+    running = asyncio.create_task(model.run())
+    await model.wait_until_ready()
+    await asyncio.sleep(0.2)
+    marker.touch()
+    with pytest.raises(errors.WorkerDied):
+        await model.predict([b'{"instances":["die"]}'], 21)
+    await pauses.reached.wait()
+    model.stop()
+    await running
+    assert pauses.served[0] >= 0.2
+    assert pauses.served[1:] == [0.0, 0.0]
+
+
+class Pauses(backoff.Backoff):
+    """Never pauses; `served` is what it was told, and `reached` is set once that was often enough."""
+
+    def __init__(self, enough: int) -> None:
+        super().__init__(0.0)
+        self.served: list[float] = []
+        self.reached = asyncio.Event()
+        self._enough = enough
+
+    def after(self, served: float) -> float:
+        self.served.append(served)
+        if len(self.served) < self._enough:
+            return 0.0
+        self.reached.set()
+        return 3600.0
 
 
 async def test_loading_is_tried_again(start: Start, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
