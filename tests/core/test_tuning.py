@@ -119,6 +119,20 @@ def test_a_batch_is_held_for_callers_if_three_quarters_of_the_gain_are_worth_the
     assert (len(desk.sent) == 1) == is_held
 
 
+def test_nobody_is_held_for_longer_than_20_ms():
+    desk = taught()
+    for _ in range(40):
+        desk.policy.device.round_trip.observe(1, 0.2)
+    desk.policy.device._models_changed()
+    desk.submit("before", rows=3)
+    desk.pass_time(0.2)
+    desk.answer()
+    desk.policy.returns.fraction, desk.policy.returns.offset = 1.0, 5.0
+    desk.submit("comes back")
+    assert len(desk.sent) == 1
+    assert desk.core.wake - desk.now == pytest.approx(0.020)
+
+
 # --- trouble ------------------------------------------------------------------------------------------------------
 
 
@@ -219,6 +233,30 @@ def test_sixteen_comparisons_that_leave_the_number_as_it_is_end_the_search():
         now += 1.0
         count += 1
     assert (device.workers, count) == (1, 16)
+
+
+@pytest.mark.parametrize(
+    ("spread", "difference", "is_clear"), [(0.0, 0.2, False), (0.0, 0.28, True), (0.2, 0.28, False), (0.2, 0.4, True)]
+)
+def test_guesses_are_compared_if_they_are_a_quarter_and_one_and_a_half_deviations_apart(spread, difference, is_clear):
+    device, now = trusted(), 10.0
+    for _ in range(16):
+        first = sent(device, now)
+        second = sent(device, now + 0.010 * (1 - difference))
+        device.completed(first, now + 0.010)
+        device.round_trip._variance = spread * spread
+        device.completed(second, now + 0.020)
+        now += 1.0
+    assert device.is_exploring != is_clear
+
+
+def test_a_search_that_finds_nothing_goes_on_after_1000_batches_at_the_latest():
+    desk = taught()
+    desk.policy._since_probe = desk.policy._probe_every = 700
+    desk.submit("busy")
+    desk.submit("early")
+    assert desk.reasons == ["idle", "probe"]
+    assert desk.policy._probe_every == 1000
 
 
 def test_no_more_than_sixteen_workers_are_believed_in():
