@@ -54,13 +54,14 @@ _NOT_IN_A_KEY = {
 }  # fmt: skip
 
 
-def _check_key_headers(names: tuple[str, ...]) -> tuple[str, ...]:
+def _read_key_headers(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Each once and in lower case, as gRPC's metadata are named and the rest of the sidecar expects them."""
     for name in names:
         if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
             raise ValueError(f"{name!r} is not a header name")
         if name.lower() in _NOT_IN_A_KEY:
             raise ValueError(f"{name!r} belongs to a single message and cannot be shared by a batch")
-    return names
+    return tuple(dict.fromkeys([name.lower() for name in names]))
 
 
 class Settings(BaseSettings):
@@ -109,7 +110,7 @@ class Settings(BaseSettings):
         "Seconds from arrival until a request is answered 504; a caller may ask for less (carpool-timeout-ms).",
         60.0, gt=0, le=86_400,
     )  # fmt: skip
-    key_headers: Annotated[settings.CommaList, pydantic.AfterValidator(_check_key_headers)] = settings.field(
+    key_headers: Annotated[settings.CommaList, pydantic.AfterValidator(_read_key_headers)] = settings.field(
         "Batching",
         "Headers the predictor sees; only requests that agree in all of them share a batch.",
         ("authorization", "content-type"),

@@ -141,6 +141,11 @@ def test_environment_variables_work_and_flags_win(monkeypatch):
     assert chosen.key_headers == ("x-tenant", "authorization")
 
 
+def test_key_headers_are_kept_in_lower_case_and_each_once():
+    chosen = config.load(["--key-headers", "X-Tenant,authorization,x-tenant"])
+    assert chosen.key_headers == ("x-tenant", "authorization")
+
+
 @pytest.mark.parametrize("name", ["MAX_BATCH_SIZE", "max-batchsize", "MAX_LATENCY", "PORT", "CARPOOL_MAX_BATCHSIZE"])
 def test_other_programs_variables_are_not_read(name, monkeypatch):
     monkeypatch.setenv(name, "7")
