@@ -24,6 +24,7 @@ PLACEHOLDER = b"0"
 
 _MAX_REST = 64 * 1024  # it is read one by one, and kept
 _MAX_KEPT = 1024  # rests, mostly of less than 1 KiB
+_MAX_SIBLINGS = 8  # alike up to their first data, and tried one after the other
 _MAX_KEPT_BYTES = 4 * 1024 * 1024  # what is known of them takes about three times as much again
 # As most clients write it, and as it may be written.
 _ID_FIRST = b'{"id":'
@@ -227,7 +228,10 @@ class Cache(Generic[T]):
             siblings.insert(0, kept)
             self._count += 1
             self._bytes += size
-            del siblings[8:]
+            for forgotten in siblings[_MAX_SIBLINGS:]:
+                self._count -= 1
+                self._bytes -= sum(map(len, forgotten.pieces))
+            del siblings[_MAX_SIBLINGS:]
 
 
 _OBJECT = msgspec.json.Decoder(Member)

@@ -246,6 +246,14 @@ def test_what_is_kept_of_requests_is_bounded():
     assert sum(len(piece) for each in kept for piece in each.pieces) <= 4_300_000
 
 
+def test_rests_that_were_forgotten_for_others_like_them_do_not_push_out_the_rest():
+    reader = requests.Reader()
+    first = reader.parse(body_of(X | {"name": "first"}), 100).layout
+    for number in range(2000):  # alike up to their data, of which a few are kept
+        reader.parse(body_of(X, more=number), 100)
+    assert reader.parse(body_of(X | {"name": "first"}), 100).layout is first
+
+
 def test_what_would_take_long_to_take_apart_is_passed_on():
     many = 200_000
     texts = body_of(X | {"datatype": "BYTES", "shape": [1, many], "data": ["a"] * many})
