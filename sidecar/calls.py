@@ -35,13 +35,17 @@ class Answered:
     pieces: Sequence[model.Piece]
     form: codec.Form | None = None
 
-    @property
-    def batch_ids(self) -> list[str]:
-        """The batches that the request travelled in; the first is its `batchId`."""
-        return list(dict.fromkeys(piece.batch_id for piece in self.pieces))
-
 
 Outcome = Answered | errors.CarpoolError
+
+BATCH_ID, BATCH_COUNT = "carpool-batch-id", "carpool-batch-count"
+"""What tells a caller of its batches where its protocol's answer has no room: the first one's id, and how many there
+were if there were several. Not all ids: clients refuse headers, or metadata, of more than 8 kB."""
+
+
+def batches(pieces: Sequence[model.Piece]) -> tuple[str, int]:
+    """The id of the first batch that a request travelled in, and how many there were; `pieces` are its predictions."""
+    return pieces[0].batch_id, len({piece.batch_id for piece in pieces})
 
 
 class Exchange(Protocol):

@@ -16,11 +16,6 @@ from sidecar.wire import v1
 _JSON = "application/json"
 # KServe's batcher sets no Content-Type, and Go's server sniffs this one.
 _SNIFFED = "text/plain; charset=utf-8"
-BATCH_ID = "carpool-batch-id"
-"""The header for protocols whose bodies have no room for it."""
-_BATCH_IDS = "carpool-batch-ids"
-_BATCH_COUNT = "carpool-batch-count"
-_MAX_BATCH_IDS = 64  # 2.4 kB: many clients and proxies read no header larger than 8 kB, all headers together
 
 
 class Answer(NamedTuple):
@@ -41,20 +36,18 @@ class Dialect:
     def predictions(self, outcome: calls.Answered) -> Answer:
         """The caller's predictions, with the id of the batch they came from.
 
-        If a request was split over several batches, that is the first one's; the header `carpool-batch-count` says
-        how many there were, and `carpool-batch-ids` lists the ids of the first 64 of them, in the order of their
-        instances.
+        If a request was split over several batches, that is the first one's, and the header `carpool-batch-count`
+        says how many there were.
         """
-        batch_ids = outcome.batch_ids
+        batch_id, count = calls.batches(outcome.pieces)
         if outcome.form is not None:
             headers, pieces = outcome.form.render(outcome.pieces)
-            headers, body = (*headers, (BATCH_ID, batch_ids[0])), b"".join(pieces)
+            headers, body = (*headers, (calls.BATCH_ID, batch_id)), b"".join(pieces)
         else:
             headers = (("Content-Type", self.content_type),)
-            body = v1.render(batch_ids[0], outcome.member, [piece.predictions for piece in outcome.pieces])
-        if len(batch_ids) > 1:
-            listed = ", ".join(batch_ids[:_MAX_BATCH_IDS])
-            headers += ((_BATCH_COUNT, str(len(batch_ids))), (_BATCH_IDS, listed))
+            body = v1.render(batch_id, outcome.member, [piece.predictions for piece in outcome.pieces])
+        if count > 1:
+            headers += ((calls.BATCH_COUNT, str(count)),)
         return Answer(200, headers, body)
 
     def error(self, error: errors.CarpoolError) -> Answer:

@@ -53,7 +53,7 @@ class Predictions:
         headers, body = form.render(pieces)
         batch_id = pieces[0].batch_id
         if batch_id is not self._form_batch_id or headers is not self._form_headers:
-            start = _head(200, (*headers, (answers.BATCH_ID, batch_id)), False, int(time.time()))
+            start = _head(200, (*headers, (calls.BATCH_ID, batch_id)), False, int(time.time()))
             self._form_batch_id, self._form_headers, self._form_head = batch_id, headers, start + b"Content-Length: "
         text = b"".join(body)
         size = len(text)

@@ -15,6 +15,8 @@ from sidecar.rpc import relay as relays
 
 log = logging.getLogger(__name__)
 
+_BATCH_ID, _BATCH_COUNT = calls.BATCH_ID.encode(), calls.BATCH_COUNT.encode()
+
 
 class Door:
     """Takes all streams (`streams.Door`) and answers the calls made of them (`calls.Replier`).
@@ -124,11 +126,12 @@ class Door:
 
     def _trailers(self, pieces: Sequence[model.Piece]) -> streams.Headers:
         if len(pieces) > 1:
-            batch_ids = ", ".join(dict.fromkeys([piece.batch_id for piece in pieces]))
-            return (*replies.OK, (b"carpool-batch-id", batch_ids.encode()))
+            batch_id, count = calls.batches(pieces)
+            told = (*replies.OK, (_BATCH_ID, batch_id.encode()))
+            return (*told, (_BATCH_COUNT, b"%d" % count)) if count > 1 else told
         batch_id = pieces[0].batch_id
         if self._latest[0] != batch_id:
-            self._latest = (batch_id, (*replies.OK, (b"carpool-batch-id", batch_id.encode())))
+            self._latest = (batch_id, (*replies.OK, (_BATCH_ID, batch_id.encode())))
         return self._latest[1]
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+import uuid
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
+import grpc.aio
 import pytest
+from tritonclient.grpc import service_pb2 as pb
 from tritonclient.utils import InferenceServerException as Refused
 
 from e2e.triton import exchanges
@@ -95,6 +98,27 @@ async def test_a_request_larger_than_the_model_takes_is_split_and_rejoined(
         answer = await bench.infer("small", ("rows", values))
         assert answer.as_numpy("rows_out").tolist() == values
     assert sorted(bench.fake.batches) == [3, 4, 4]
+
+
+async def test_a_request_in_hundreds_of_batches_is_told_the_first_and_how_many_over_http(bench: v2_bench.Bench) -> None:
+    values = [[float(number)] for number in range(16_000)]
+    answer = await bench.ask(rows("identity", *values))
+    assert answer.json["outputs"][0]["shape"] == [16_000, 1]
+    uuid.UUID(answer.headers["carpool-batch-id"])
+    assert answer.headers["carpool-batch-count"] == str(len(bench.fake.batches)) == "500"
+
+
+async def test_a_call_in_hundreds_of_batches_is_told_the_first_and_how_many_over_grpc(bench: v2_bench.Bench) -> None:
+    asked = pb.ModelInferRequest(model_name="identity")
+    asked.inputs.add(name="rows", datatype="FP32", shape=[16_000, 1])
+    asked.raw_input_contents.append(exchanges.floats(*range(16_000)))
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{bench.sidecar.settings.grpc_port}") as channel:
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(asked.SerializeToString())
+        answer = pb.ModelInferResponse.FromString(await call)
+        told = dict(await call.trailing_metadata())
+    assert answer.raw_output_contents == asked.raw_input_contents
+    uuid.UUID(told["carpool-batch-id"])
+    assert told["carpool-batch-count"] == str(len(bench.fake.batches)) == "500"
 
 
 class TestEachQuestion:

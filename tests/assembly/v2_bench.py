@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, NamedTuple
 
 import aiohttp
@@ -26,6 +26,7 @@ class Answer(NamedTuple):
     status: int
     json: Any
     binary: bytes
+    headers: Mapping[str, str]
 
 
 class Bench:
@@ -49,7 +50,7 @@ class Bench:
         async with self._session.post(f"http://{host or self.http}{path}", data=data, headers=headers) as answer:
             found = await answer.read()
             size = int(answer.headers.get(exchanges.JSON_SIZE, len(found)))
-            return Answer(answer.status, v2_json.load(found[:size]), found[size:])
+            return Answer(answer.status, v2_json.load(found[:size]), found[size:], answer.headers)
 
     async def infer(self, model: str, *arrays: tuple[str, Any], **options: Any) -> Any:
         """tritonclient's answer over gRPC; arrays are FP32."""
