@@ -132,7 +132,7 @@ class Driver:
             log.debug("batch leaves", extra=_facts(batch, batch.dispatched))
         heads: Sequence[calls.Head] = [part.request.tag for part in batch.parts]
         route = heads[0].route
-        target, own, body, read = route.codec.merge(heads[0].target, batch.parts)
+        target, own, body, read = route.codec.merge(batch.id, heads[0].target, batch.parts)
         headers = calls.merged_headers(heads, own)
         timeout = max(0.001, batch.deadline - self._clock())
         reply = functools.partial(self._returned, batch, read, route)

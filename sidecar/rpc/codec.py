@@ -182,13 +182,14 @@ class Codec:
         # Triton, which alone tells of a batch size, answers in raw form whatever it was asked in.
         return Payload(body, read, Form(read.id, read.is_listed and self.info.max_batch_size is None))
 
-    def merge(self, target: str, parts: Sequence[model.Part]) -> codec.Outgoing:
+    def merge(self, batch_id: str, target: str, parts: Sequence[model.Part]) -> codec.Outgoing:
         """Part of `codec.Codec`."""
         rows = sum([part.stop - part.start for part in parts])
         first: Payload = parts[0].request.payload
         if len(parts) == 1 and rows == first.row_count:
             return codec.Outgoing(target, (), [first.body], functools.partial(_read_whole, rows))
-        pieces: list[bytes | memoryview] = [first.schema.head(rows)]
+        name = batch_id.encode()
+        pieces: list[bytes | memoryview] = [first.schema.head(rows), fields.start(fields.ID, len(name)) + name]
         for index in range(len(first.raw)):
             tensors = [part.request.payload.cut(index, part.start, part.stop) for part in parts]
             pieces.append(fields.start(fields.RAW_INPUT, sum(map(len, tensors))))

@@ -17,9 +17,11 @@ SERVICE = "/inference.GRPCInferenceService/"
 MODEL_INFER = SERVICE + "ModelInfer"
 
 
-def write_request(name: models.ModelName, tensors: Sequence[models.Tensor]) -> tuple[str, codec.Headers, codec.Pieces]:
-    """Method path, metadata and message of a call of `ModelInfer` with these inputs."""
-    request = service_pb2.ModelInferRequest(model_name=name.name, model_version=name.version)
+def write_request(
+    batch_id: str, name: models.ModelName, tensors: Sequence[models.Tensor]
+) -> tuple[str, codec.Headers, codec.Pieces]:
+    """Method path, metadata and message of a call of `ModelInfer` with this id and these inputs."""
+    request = service_pb2.ModelInferRequest(model_name=name.name, model_version=name.version, id=batch_id)
     for tensor in tensors:
         request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
     request.raw_input_contents.extend([bytes(tensor.data) for tensor in tensors])

@@ -118,10 +118,12 @@ class Codec(Protocol):
         """
         ...
 
-    def merge(self, target: str, parts: Sequence[model.Part]) -> Outgoing:
+    def merge(self, batch_id: str, target: str, parts: Sequence[model.Part]) -> Outgoing:
         """The call for a batch of parts; their requests' payloads came from `parse` and share a key.
 
-        `target` is what its members asked for. Nothing is copied that can be spliced, and a payload that travels
-        whole and alone goes as it came. Raises `errors.NotMergeable` if a member turns out not to go with the others.
+        `batch_id` is the call's own id where its protocol has one (v2), and never reaches a member. `target` is what
+        they asked for. Nothing is copied that can be spliced, and a payload that travels whole and alone goes as it
+        came, with its own id or none, and is answered what it would be without us. Raises `errors.NotMergeable` if a
+        member turns out not to go with the others.
         """
         ...

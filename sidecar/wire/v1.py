@@ -120,7 +120,7 @@ class Codec:
         """Part of `codec.Codec`."""
         return parse_request(body, max_rows)
 
-    def merge(self, target: str, parts: Sequence[model.Part]) -> codec.Outgoing:
+    def merge(self, batch_id: str, target: str, parts: Sequence[model.Part]) -> codec.Outgoing:
         """Part of `codec.Codec`."""
         pieces = merge([(request.payload, start, stop) for request, start, stop in parts])
         return codec.Outgoing(target, (), pieces, _read)

@@ -121,6 +121,36 @@ async def test_a_call_in_hundreds_of_batches_is_told_the_first_and_how_many_over
     assert told["carpool-batch-count"] == str(len(bench.fake.batches)) == "500"
 
 
+class TestTheIdOfABatch:
+    """Some models cannot answer without one, as KServe's Python server writes its request's id into the answer."""
+
+    @pytest.mark.parametrize("without", [rows("identity", [1.0]), in_binary("identity", 1.0)], ids=["json", "binary"])
+    async def test_over_http_is_its_own_and_each_caller_gets_back_what_it_sent(
+        self, bench: v2_bench.Bench, without: exchanges.Exchange
+    ) -> None:
+        with_id = rows("identity", [2.0], ident="mine")
+        answers = await behind_a_first(
+            bench, bench.ask(rows("identity", [7.0, 7.0])), bench.ask(without), bench.ask(with_id)
+        )
+        assert [answer.json.get("id") for answer in answers] == [None, "mine"]
+        assert bench.fake.batches == [1, 2]
+        assert {answer.headers["carpool-batch-id"] for answer in answers} == {bench.fake.questions[-1].id}
+
+    async def test_over_grpc_is_its_own_and_each_caller_gets_back_what_it_sent(self, bench: v2_bench.Bench) -> None:
+        asked = [bench.infer("identity", ("rows", [[1.0]]), request_id=ident) for ident in ("", "mine")]
+        answers = await behind_a_first(bench, bench.infer("identity", ("rows", [[7.0, 7.0]])), *asked)
+        assert [answer.get_response().id for answer in answers] == ["", "mine"]
+        assert bench.fake.batches == [1, 2]
+        uuid.UUID(bench.fake.questions[-1].id)
+
+    async def test_is_not_given_to_a_request_that_travels_alone(self, bench: v2_bench.Bench) -> None:
+        for ident in ("", "mine"):
+            answer = await bench.ask(rows("identity", [1.0], ident=ident))
+            assert (bench.fake.questions[-1].id, answer.json.get("id", "")) == (ident, ident)
+            await bench.infer("identity", ("rows", [[1.0]]), request_id=ident)
+            assert bench.fake.questions[-1].id == ident
+
+
 class TestEachQuestion:
     @pytest.mark.parametrize("name", KNOWN)
     async def test_gets_from_the_sidecar_what_it_gets_from_the_server(self, bench: v2_bench.Bench, name: str) -> None:

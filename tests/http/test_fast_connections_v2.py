@@ -60,7 +60,7 @@ async def told(predictor: Predictor, client: Transport) -> None:
 def answer(house: House) -> None:
     """The predictor gives the first call, which travelled alone, what it sent."""
     call = house.driver.calls.pop(0)
-    outgoing = call.tag.route.codec.merge(call.tag.target, [model.Part(call, 0, call.rows)])
+    outgoing = call.tag.route.codec.merge("the-batch", call.tag.target, [model.Part(call, 0, call.rows)])
     body = b"".join(outgoing.body).replace(b"inputs", b"outputs")
     rows = outgoing.read(codecs.Reply(body, {})).rows
     call.replier.answer([model.Answer(call, [model.Piece(0, "an-id", rows[0 : call.rows])])], b"outputs")
@@ -205,7 +205,7 @@ async def test_parts_of_a_split_request_that_do_not_go_together_are_a_broken_ans
     call = house.driver.calls.pop()
     pieces = []
     for number, width in enumerate((1, 2)):
-        outgoing = call.tag.route.codec.merge(call.tag.target, [model.Part(call, number, number + 1)])
+        outgoing = call.tag.route.codec.merge("the-batch", call.tag.target, [model.Part(call, number, number + 1)])
         answer = b'{"outputs":[{"name":"y","shape":[1,%d],"datatype":"FP32","data":[%b]}]}'
         told_rows = outgoing.read(codecs.Reply(answer % (width, b",".join([b"1"] * width)), {})).rows
         pieces.append(model.Piece(number, f"batch-{number}", told_rows[0:1]))

@@ -45,7 +45,7 @@ def part(payload: codec.Payload, start: int = 0, stop: int | None = None) -> mod
 
 def exchange(talk: codec.Codec, parts: Sequence[model.Part], predict: Any = answer) -> list[model.Piece]:
     """Sends one batch, and cuts the answer as the core does."""
-    outgoing = talk.merge(TARGET, parts)
+    outgoing = talk.merge("the-batch", TARGET, parts)
     told = outgoing.read(wire.Reply(predict(b"".join(outgoing.body)), {}))
     assert len(told.rows) == sum(each.stop - each.start for each in parts)
     pieces, at = [], 0

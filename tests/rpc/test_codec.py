@@ -205,7 +205,7 @@ def test_the_batch_size_is_what_the_model_takes_now(talk) -> None:
 def test_a_request_that_travels_whole_and_alone_goes_and_comes_verbatim(talk) -> None:
     body = request(id="me").SerializeToString()
     payload = talk.parse(body, 100)
-    outgoing = talk.merge("/t", [echo_model.part(payload)])
+    outgoing = talk.merge("the-batch", "/t", [echo_model.part(payload)])
     assert (outgoing.target, outgoing.headers, b"".join(outgoing.body)) == ("/t", (), body)
     told = outgoing.read(wire.Reply(b"whatever it is", {}))
     assert len(told.rows) == 1
@@ -258,15 +258,15 @@ def test_the_parts_of_one_request_must_be_answered_alike(talk, uneven) -> None:
 def test_large_tensors_are_not_copied_to_be_merged(talk) -> None:
     data = bytes(64 * 1024)
     parts = [echo_model.part(parsed(talk, request(shape=(1, len(data) // 4), data=data))) for _ in "ab"]
-    pieces = talk.merge("/t", parts).body
+    pieces = talk.merge("the-batch", "/t", parts).body
     assert [type(piece) for piece in pieces if len(piece) == len(data)] == [memoryview, memoryview]
 
 
 def test_tensors_are_written_and_read_for_those_who_have_no_message() -> None:
     tensor = models.Tensor("x", "FP32", (1, 2), b"\0" * 8)
-    target, headers, body = messages.write_request(models.ModelName("m", "1"), [tensor])
+    target, headers, body = messages.write_request("the-batch", models.ModelName("m", "1"), [tensor])
     assert (target, headers) == ("/inference.GRPCInferenceService/ModelInfer", ())
-    assert pb.ModelInferRequest.FromString(b"".join(body)) == request(model_version="1")
+    assert pb.ModelInferRequest.FromString(b"".join(body)) == request(model_version="1", id="the-batch")
     for is_raw in (True, False):
         answer = echo_model.answer(b"".join(body), is_always_raw=is_raw)
         assert messages.read_answer(wire.Reply(answer, {})) == [tensor]

@@ -18,9 +18,9 @@ class Transport(Protocol):
     """How tensors travel: `wire.v2.binary` or `rpc.messages`."""
 
     def write_request(
-        self, name: models.ModelName, tensors: Sequence[models.Tensor], /
+        self, batch_id: str, name: models.ModelName, tensors: Sequence[models.Tensor], /
     ) -> tuple[str, codec.Headers, codec.Pieces]:
-        """Target, headers and body of a call with these inputs."""
+        """Target, headers and body of a call with this id and these inputs."""
         ...
 
     def read_answer(self, reply: codec.Reply, /) -> list[models.Tensor]:
@@ -96,12 +96,12 @@ class Codec:
         found = tuple(map(_read, reader.read(body, max_rows)))
         return Payload(found, found[0].rows, self._has_rows, self.max_batch_size)
 
-    def merge(self, target: str, parts: Sequence[model.Part]) -> codec.Outgoing:
+    def merge(self, batch_id: str, target: str, parts: Sequence[model.Part]) -> codec.Outgoing:
         """Part of `codec.Codec`: join the parts' bytes, input by input."""
         rows = sum([stop - start for _, start, stop in _ranges(parts)])
         first: Payload = parts[0].request.payload
         tensors = [_join(place, parts, rows if first.has_rows else None) for place in range(len(first.columns))]
-        to, headers, body = self._transport.write_request(self._name, tensors)
+        to, headers, body = self._transport.write_request(batch_id, self._name, tensors)
         read = functools.partial(self._read, rows if first.has_rows else None)
         return codec.Outgoing(to, headers, body, read)
 

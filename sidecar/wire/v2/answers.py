@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -14,6 +15,11 @@ from sidecar.wire import codec
 from sidecar.wire.v2 import binary, columns, fields, layouts, merging, requests, splitting
 
 MEMBER = b"outputs"
+
+# KServe and MLServer write the batch's id, which no other answer has, behind these two.
+_ID_BEHIND_NAMES = re.compile(
+    rb'\{("model_name": ?"[^"\\]*", ?(?:"model_version": ?(?:"[^"\\]*"|null), ?)?)"id": ?"[ !#-\[\]-~]*", ?'
+)
 
 
 class Layout(NamedTuple):
@@ -65,8 +71,9 @@ class Reader:
         rows = slots[-1][2]
         size = binary.json_size(reply.headers, len(reply.body))
         stop = len(reply.body) if size is None else size
+        text = _without_id(reply.body, stop)
         try:
-            layout, _, data, _ = self._cache.split(reply.body, stop)
+            layout, _, data, _ = self._cache.split(text, stop if text is reply.body else len(text))
             self._check_rows(layout, rows)
             result = Result(layout, columns.read(layout.outputs, reply.body, stop, data, rows), rows)
         except (errors.BadRequest, errors.Unbatchable) as error:
@@ -84,6 +91,12 @@ class Reader:
                     f"the predictor's output {output.name!r} has shape {list(output.shape)}; its first dimension"
                     f" should be {rows}, as the batch's"
                 )
+
+
+def _without_id(body: bytes, stop: int) -> bytes:
+    """An answer's text without an id among its members, for the cache to know the rest again."""
+    found = _ID_BEHIND_NAMES.match(body, 0, stop)
+    return body if found is None else b"".join((b"{", found[1], memoryview(body)[found.end() : stop]))
 
 
 class Result:

@@ -47,8 +47,8 @@ def headers(json_size: int | None) -> codec.Headers:
     return (("Content-Type", "application/octet-stream"), (HEADER, str(json_size)))
 
 
-def write_request(name: models.ModelName, tensors: Sequence[models.Tensor]) -> Request:
-    """The inference request for a model's inputs, which asks for all outputs, in binary."""
+def write_request(batch_id: str, name: models.ModelName, tensors: Sequence[models.Tensor]) -> Request:
+    """The inference request, of this id, for a model's inputs, which asks for all outputs, in binary."""
     inputs: list[dict[str, Any]] = [
         {
             "name": tensor.name,
@@ -58,7 +58,7 @@ def write_request(name: models.ModelName, tensors: Sequence[models.Tensor]) -> R
         }
         for tensor in tensors
     ]
-    head = msgspec.json.encode({"inputs": inputs, "parameters": {"binary_data_output": True}})
+    head = msgspec.json.encode({"id": batch_id, "inputs": inputs, "parameters": {"binary_data_output": True}})
     return Request(f"{name.path}/infer", headers(len(head)), [head, *(tensor.data for tensor in tensors)])
 
 

@@ -41,7 +41,7 @@ class Codec:
         self._info = told
         self.max_batch_size = told.most_rows  # every request asks for it
 
-    def merge(self, target: str, parts: Sequence[model.Part]) -> codec.Outgoing:
+    def merge(self, batch_id: str, target: str, parts: Sequence[model.Part]) -> codec.Outgoing:
         """As `codec.Codec.merge`."""
         if len(parts) == 1:
             request, start, stop = parts[0]
@@ -49,5 +49,5 @@ class Codec:
             if stop - start == payload.row_count:
                 read = functools.partial(answers.read_verbatim, payload.row_count)
                 return codec.Outgoing(target, binary.headers(payload.json_size), (payload.body,), read)
-        call = merging.merge(parts)
+        call = merging.merge(batch_id, parts)
         return codec.Outgoing(target, call.headers, call.body, functools.partial(self._answers.read, call.slots))

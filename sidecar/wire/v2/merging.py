@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from sidecar.core import model
 from sidecar.wire import codec
 from sidecar.wire.v2 import asks, binary, layouts, requests, texts
@@ -30,8 +32,8 @@ class Call(NamedTuple):
     slots: Sequence[Slot]
 
 
-def merge(parts: Sequence[model.Part]) -> Call:
-    """One request for rows of one or more requests of one kind.
+def merge(batch_id: str, parts: Sequence[model.Part]) -> Call:
+    """One request for rows of one or more requests of one kind, with the batch's id as its own.
 
     Raises `errors.NotMergeable` for an input in JSON that has no equal in binary, where others sent theirs in that.
     """
@@ -42,7 +44,7 @@ def merge(parts: Sequence[model.Part]) -> Call:
         slots.append((payload.form, rows, end))
         rows = end
     found = list(dict.fromkeys([payload.layout for payload in payloads]))  # few: clients repeat themselves
-    head: list[requests.Data] = [b'{"inputs":[']
+    head: list[requests.Data] = [b'{"id":%b,"inputs":[' % msgspec.json.encode(batch_id)]
     tail: list[requests.Data] = []
     for number, text in enumerate(found[0].kind.inputs):
         head.append(b"%b%b%d" % (b"," if number else b"", text.head, rows))

@@ -26,7 +26,7 @@ class Transport:
         self.calls: list[Sequence[models.Tensor]] = []
 
     def write_request(
-        self, name: models.ModelName, tensors: Sequence[models.Tensor]
+        self, batch_id: str, name: models.ModelName, tensors: Sequence[models.Tensor]
     ) -> tuple[str, codecs.Headers, codecs.Pieces]:
         self.calls.append(tensors)
         return f"{name.path}/infer", (("X", "y"),), [b"%d" % (len(self.calls) - 1)]
@@ -64,7 +64,7 @@ class Model:
 
     def call(self, *parts: tuple[codec.Payload, int, int]) -> list[bytes]:
         """Predictions for the parts, sent together."""
-        outgoing = self.codec.merge("/v1", [Part(Request(payload), *rows) for payload, *rows in parts])
+        outgoing = self.codec.merge("the-batch", "/v1", [Part(Request(payload), *rows) for payload, *rows in parts])
         answer = outgoing.read(codecs.Reply(b"".join(outgoing.body), {}))
         assert answer.member == b"predictions"
         return [bytes(row) for row in answer.rows[:]]

@@ -224,7 +224,7 @@ def test_a_single_part_that_is_whole_is_not_copied() -> None:
 def test_a_call_is_written_by_the_transport() -> None:
     model = Model(("a", "FP32", (-1,)))
     payload = model.parse(json.dumps({"instances": [1]}).encode())
-    outgoing = model.codec.merge("/v1/models/m:predict", [Part(Request(payload), 0, 1)])
+    outgoing = model.codec.merge("the-batch", "/v1/models/m:predict", [Part(Request(payload), 0, 1)])
     assert (outgoing.target, outgoing.headers, outgoing.body) == (
         "/v2/models/m/versions/1/infer",
         (("X", "y"),),

@@ -20,7 +20,7 @@ INSTANCES = [{"a": [0.1, -2.0], "s": "x"}, {"a": [3.0, 4.5], "s": "é"}]
 def call(transport: codec.Transport) -> codecs.Outgoing:
     made = codec.Codec(NAME, INFO, transport)
     one, other = (made.parse(json.dumps({"instances": [each]}).encode(), 8) for each in INSTANCES)
-    return made.merge("/v1/models/m:predict", [Part(Request(one), 0, 1), Part(Request(other), 0, 1)])
+    return made.merge("the-batch", "/v1/models/m:predict", [Part(Request(one), 0, 1), Part(Request(other), 0, 1)])
 
 
 def predictions(answer: codecs.Answer) -> object:
@@ -32,6 +32,7 @@ def test_over_http() -> None:
     outgoing = call(binary)
     head, *tensors = outgoing.body
     asked = json.loads(head)
+    assert asked["id"] == "the-batch"
     assert outgoing.target == "/v2/models/m/versions/1/infer"
     assert [(each["name"], each["shape"]) for each in asked["inputs"]] == [("a", [2, 2]), ("s", [2])]
     told = json.dumps({"model_name": "m", "outputs": asked["inputs"]}).encode()
@@ -46,6 +47,7 @@ def test_over_grpc() -> None:
 
     outgoing = call(messages)
     asked = service_pb2.ModelInferRequest.FromString(b"".join(outgoing.body))
+    assert asked.id == "the-batch"
     assert [(each.name, list(each.shape)) for each in asked.inputs] == [("a", [2, 2]), ("s", [2])]
     told = service_pb2.ModelInferResponse(raw_output_contents=asked.raw_input_contents)
     for each in asked.inputs:

@@ -36,7 +36,7 @@ def parts_of(spoken: codec.Codec, *bodies: bytes | tuple[bytes, int]) -> list[mo
 
 def merged(spoken: codec.Codec, *bodies: bytes | tuple[bytes, int]) -> tuple[dict[str, Any], bytes]:
     """The call's JSON, and the bytes after it."""
-    call = spoken.merge(TARGET, parts_of(spoken, *bodies))
+    call = spoken.merge("the-batch", TARGET, parts_of(spoken, *bodies))
     body, headers = b"".join(call.body), dict(call.headers)
     size = int(headers.get("Inference-Header-Content-Length", len(body)))
     assert headers["Content-Type"] == ("application/json" if len(headers) == 1 else "application/octet-stream")

@@ -30,7 +30,7 @@ def test_max_batch_size_is_the_models_own(spoken):
 def test_lone_request_goes_as_it_came_and_gets_the_predictors_answer_as_it_is(spoken):
     body, size = in_binary(b"12345678", rest=',"id":"1" ')
     parts = parts_of(spoken, (body, size))
-    call = spoken.merge(TARGET, parts)
+    call = spoken.merge("the-batch", TARGET, parts)
     assert (call.target, list(call.body)) == (TARGET, [body])
     assert call.headers == (
         ("Content-Type", "application/octet-stream"),
@@ -45,7 +45,7 @@ def test_lone_request_goes_as_it_came_and_gets_the_predictors_answer_as_it_is(sp
 def test_lone_answer_in_binary_keeps_its_header(spoken):
     parts = parts_of(spoken, in_json("[1,2]"))
     reply = reply_of(output(sized(4)), data=b"1234")
-    rows = spoken.merge(TARGET, parts).read(reply).rows
+    rows = spoken.merge("the-batch", TARGET, parts).read(reply).rows
     headers = parts[0].request.payload.form.render([model.Piece(0, "b", rows[0:1])]).headers
     assert headers == (
         ("Content-Type", "application/octet-stream"),
@@ -56,8 +56,8 @@ def test_lone_answer_in_binary_keeps_its_header(spoken):
 def test_numbers_are_spliced_as_they_were_written(spoken):
     request, _ = merged(spoken, in_json("[1.10,2e0]"), in_json("[ 3 , 0.1000000000000000055]"))
     assert request["inputs"][0]["shape"] == [2, 2]
-    body = b"".join(spoken.merge(TARGET, parts_of(spoken, in_json("[1.10,2e0]"), in_json("[3,1E-7]"))).body)
-    assert b'"data":[1.10,2e0,3,1E-7]' in body
+    parts = parts_of(spoken, in_json("[1.10,2e0]"), in_json("[3,1E-7]"))
+    assert b'"data":[1.10,2e0,3,1E-7]' in b"".join(spoken.merge("the-batch", TARGET, parts).body)
 
 
 def test_lists_nested_alike_stay_nested_and_others_are_flattened(spoken):
@@ -74,7 +74,7 @@ def test_strings_may_look_like_anything(spoken):
 
 def test_binary_data_are_joined_without_a_copy(spoken):
     bodies = [in_binary(bytes([number]) * 80_000, "[1,20000]") for number in range(3)]
-    call = spoken.merge(TARGET, parts_of(spoken, *bodies))
+    call = spoken.merge("the-batch", TARGET, parts_of(spoken, *bodies))
     assert [bytes(piece) for piece in call.body[1:]] == [bytes([number]) * 80_000 for number in range(3)]
     assert [piece.obj for piece in call.body[1:]] == [body for body, _ in bodies]
 
@@ -101,15 +101,16 @@ def test_json_that_has_no_equal_in_binary_travels_alone(spoken, datatype, data, 
     parts = parts_of(spoken, in_json(data, datatype=datatype), in_binary(bytes(size), datatype=datatype))
     assert parts[0].request.key == parts[1].request.key
     with pytest.raises(errors.NotMergeable, match="tensor 'x'"):
-        spoken.merge(TARGET, parts)
+        spoken.merge("the-batch", TARGET, parts)
     for part in parts:
-        assert b"".join(spoken.merge(TARGET, [part]).body) == part.request.payload.body
+        assert b"".join(spoken.merge("the-batch", TARGET, [part]).body) == part.request.payload.body
 
 
 def test_what_requests_say_beside_their_data_is_said_once(spoken):
     rest = ',"parameters":{"priority":1,"binary_data_output":false},"more":{"a":[1.50]},"outputs":[{"name":"y","z":1}]'
     request, _ = merged(spoken, in_json("[1,2]", rest=rest, ident='"1"'), in_json("[3,4]", rest=rest, ident='"2"'))
     assert request == {
+        "id": "the-batch",
         "inputs": [{"name": "x", "datatype": "FP32", "shape": [2, 2], "data": [1, 2, 3, 4]}],
         "parameters": {"priority": 1},
         "more": {"a": [1.5]},

@@ -27,7 +27,7 @@ def test_tensors_come_back_from_a_server_as_they_went_out(datatypes, is_json):
         )
         data = v2_server.pack(v2_server.Tensor("", datatype, [3], sent))
         tensors.append(models.Tensor(f"x{number}", datatype, (3, 1), data))
-    call = binary.write_request(NAME, tensors)
+    call = binary.write_request("the-batch", NAME, tensors)
     assert call.target == "/v2/models/m%20m/versions/3/infer"
     body = b"".join(call.body)
     if is_json:

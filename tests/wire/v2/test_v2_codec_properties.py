@@ -48,7 +48,7 @@ class Exchanges:
         return self.codec.parse(caller.body, 100, caller.json_size)
 
     def exchange(self, parts: list[model.Part]) -> Any:
-        call = self.codec.merge(TARGET, parts)
+        call = self.codec.merge("the-batch", TARGET, parts)
         assert call.target == TARGET
         reply = v2_server.serve(b"".join(call.body), dict(call.headers), self.is_nested)
         answer = call.read(reply)

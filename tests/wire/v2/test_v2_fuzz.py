@@ -65,7 +65,7 @@ def garbled(draw):
 
 
 def rows_of(spoken, parts):
-    call = spoken.merge("/t", parts)
+    call = spoken.merge("the-batch", "/t", parts)
     request, rest = v2_server.take_apart(b"".join(call.body), dict(call.headers))
     return v2_server.read(request, "inputs", rest)
 
@@ -123,7 +123,7 @@ def test_garbled_answer_is_refused_or_can_be_shared_out(reply, wants_binary):
     ]
     parts = [model.Part(model.Request(each.key, 1, payload=each), 0, 1) for each in payloads]
     try:
-        rows = spoken.merge("/t", parts).read(reply).rows
+        rows = spoken.merge("the-batch", "/t", parts).read(reply).rows
     except errors.UpstreamBroken:
         return
     assert len(rows) == 2
