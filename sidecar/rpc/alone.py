@@ -22,6 +22,7 @@ class Alone(relay.Passage):
     ) -> None:
         super().__init__(stream, content_type, arrival, ended)
         self._message = message
+        self._is_whole = True
 
     def begin(self, channel: Any, path: str, sent: metadata.Metadata, timeout: float | None) -> Any:
         """Part of `relay.Passage`."""

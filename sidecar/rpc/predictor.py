@@ -78,7 +78,7 @@ class GrpcPredictor:
         running = self._run(exchange, self._method(target), b"".join(body), sent, timeout)
         exchange.task = asyncio.get_running_loop().create_task(running, name="call the predictor")
         self._out.add(exchange)
-        exchange.task.add_done_callback(lambda _: self._out.discard(exchange))
+        exchange.task.add_done_callback(lambda _: self._over(exchange))
         return exchange
 
     async def model_info(self, name: models.ModelName) -> models.ModelInfo:
@@ -106,6 +106,10 @@ class GrpcPredictor:
                 exchange.task.cancel()
         await asyncio.gather(*[exchange.task for exchange in out if exchange.task], return_exceptions=True)
         await self.channel.close()
+
+    def _over(self, exchange: Exchange) -> None:
+        self._out.discard(exchange)
+        exchange.task = None  # it keeps the exception that ended it, whose frames keep the message and the exchange
 
     def _method(self, target: str) -> Any:
         method = self._methods.get(target)

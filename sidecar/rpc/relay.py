@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +25,11 @@ class Relay:
     def __init__(self, channel: Any) -> None:
         self._channel = channel
         self._out: set[asyncio.Task[None]] = set()
+
+    @property
+    def under_way(self) -> int:
+        """Calls that have not ended at the predictor, whoever left."""
+        return len(self._out)
 
     def start(self, passage: Passage, path: str, sent: metadata.Metadata, timeout: float | None) -> None:
         """Call the predictor's method for `passage`; `timeout` is in seconds."""
@@ -47,7 +53,8 @@ class Passage(abc.ABC):
     `ended` is called once with its status code, or None if the caller left.
     """
 
-    # State: the task that passes it on; whether the answer has begun; `ended` until it was called.
+    # State: the task that passes it on; whether the answer has begun; `ended` until it was called; whether the call of
+    # grpc.aio was given a message, which it keeps, with a task of its own, until that is over.
     def __init__(
         self,
         stream: streams.Stream,
@@ -59,7 +66,7 @@ class Passage(abc.ABC):
         self._content_type = content_type
         self._arrival = arrival
         self._ended: Callable[[int | None], None] | None = ended
-        self._has_begun = False
+        self._has_begun = self._is_whole = False
         self.task: asyncio.Task[None] | None = None
 
     @abc.abstractmethod
@@ -85,11 +92,16 @@ class Passage(abc.ABC):
             log.exception("a call could not be passed through for a reason that is a bug")
             self._refuse(errors.CarpoolError())
         finally:
-            if call is not None:
-                call.cancel()
+            if call is not None and call.cancel() and self._is_whole:
+                # Else its task keeps the exception that ended it, whose frames keep the call with its message and task.
+                with contextlib.suppress(asyncio.CancelledError, grpc.aio.AioRpcError):
+                    await call.wait_for_connection()
+            self._arrival.release_all()
 
     def over(self, _: object) -> None:
         """`run` has ended, or was cancelled, perhaps before it began: the caller left, or the sidecar closes."""
+        self._arrival.release_all()
+        self.task = None  # it keeps the exception that ended it, whose frames keep this
         self._refuse(errors.Draining())
 
     def cancelled(self) -> None:
@@ -129,7 +141,6 @@ class Passage(abc.ABC):
     def _finish(self, code: int | None) -> None:
         ended, self._ended = self._ended, None
         if ended is not None:
-            self._arrival.release_all()
             ended(code)
 
     def _stop(self) -> None:

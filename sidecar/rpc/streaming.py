@@ -18,7 +18,7 @@ class Streaming(relay.Passage):
     """Part of `streams.Handler`."""
 
     # State: messages not yet sent on, and bytes that the caller may not send again yet; whether the caller has sent
-    # all, and whether that was sent on at once; whether a message is arriving; events for the two directions.
+    # all; whether a message is arriving; events for the two directions.
     def __init__(
         self,
         stream: streams.Stream,
@@ -32,7 +32,7 @@ class Streaming(relay.Passage):
         self._is_watched = False
         self._messages: collections.deque[bytes] = collections.deque()
         self._ungranted = 0
-        self._is_complete = self._is_sent = False
+        self._is_complete = False
         self._news = asyncio.Event()
         self._is_writable = asyncio.Event()
 
@@ -102,15 +102,13 @@ class Streaming(relay.Passage):
         now and then to tell the status of calls that end before they have sent all.
         """
         if self._is_complete and len(self._messages) == 1:
-            message = self._messages.popleft()
-            self._arrival.release(len(message))
-            self._is_sent = True
-            return channel.unary_stream(path)(message, metadata=sent, timeout=timeout)
+            self._is_whole = True
+            return channel.unary_stream(path)(self._messages.popleft(), metadata=sent, timeout=timeout)
         return channel.stream_stream(path)(metadata=sent, timeout=timeout)
 
     async def exchange(self, call: Any) -> None:
         """Part of `relay.Passage`."""
-        if self._is_sent:
+        if self._is_whole:
             self._grant()
             await self._receive(call)
             return
