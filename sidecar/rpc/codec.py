@@ -13,16 +13,14 @@ from sidecar import errors
 from sidecar.core import model
 from sidecar.rpc import contents, fields, layouts
 from sidecar.wire import codec
-from sidecar.wire.v2 import models
-
-_SEQUENCE = frozenset(("sequence_id", "sequence_start", "sequence_end"))
+from sidecar.wire.v2 import models, rules
 
 
 class Payload:
     """One parsed request; `raw` are its inputs."""
 
     # State: what the first of its answers had, if it is cut.
-    __slots__ = ("answered", "body", "form", "key", "raw", "row_count", "schema")
+    __slots__ = ("answered", "body", "ends", "form", "key", "raw", "row_count", "schema")
 
     def __init__(self, body: bytes, read: layouts.Read, form: codec.Form) -> None:
         self.body = body
@@ -30,6 +28,7 @@ class Payload:
         self.key = self.schema.key
         self.row_count = read.layout.rows
         self.raw = read.raw
+        self.ends = read.ends
         self.form: codec.Form | None = form
         self.answered: tuple[layouts.Column, ...] | None = None
 
@@ -47,8 +46,8 @@ class Payload:
         """Part of `codec.Payload`: bytes of all inputs."""
         if not self.schema.has_bytes:
             return [self.schema.row_size] * (stop - start)
-        inputs = zip(self.schema.columns, self.raw, strict=True)
-        sizes = [column.sizes(data, self.row_count)[start:stop] for column, data in inputs]
+        inputs = zip(self.schema.columns, self.ends, strict=True)
+        sizes = [column.sizes(ends, start, stop) for column, ends in inputs]
         return [sum(row) for row in zip(*sizes, strict=True)]
 
     def row_lengths(self, start: int, stop: int) -> Sequence[int]:
@@ -59,7 +58,7 @@ class Payload:
         """Rows of one input."""
         if stop - start == self.row_count:
             return self.raw[index]
-        return self.schema.columns[index].cut(self.raw[index], self.row_count, start, stop)
+        return self.schema.columns[index].cut(self.raw[index], self.ends[index], start, stop)
 
 
 class Verbatim:
@@ -79,45 +78,28 @@ class Verbatim:
 
 
 class Rows:
-    """The rows of an answer that is shared: outputs with `rows` of them, of which this has `start` to `stop`."""
+    """The rows of an answer that is shared, of which this has `start` to `stop` (exclusive)."""
 
-    __slots__ = ("_outputs", "is_listed", "schema", "start", "stop")
+    __slots__ = ("_read", "is_listed", "schema", "start", "stop")
 
-    def __init__(
-        self, schema: layouts.Schema, outputs: Sequence[_Output], is_listed: bool, start: int, stop: int
-    ) -> None:
-        self.schema = schema
-        self.is_listed = is_listed
+    def __init__(self, read: layouts.Read, start: int, stop: int) -> None:
+        self.schema = read.layout.schema
+        self.is_listed = read.is_listed
         self.start = start
         self.stop = stop
-        self._outputs = outputs
+        self._read = read
 
     def __len__(self) -> int:
         return self.stop - self.start
 
     def __getitem__(self, which: slice) -> Rows:
         start, stop, _ = which.indices(len(self))
-        return Rows(self.schema, self._outputs, self.is_listed, self.start + start, self.start + stop)
+        return Rows(self._read, self.start + start, self.start + stop)
 
     def cut(self, index: int) -> bytes | memoryview:
         """These rows of one output."""
-        return self._outputs[index].cut(self.start, self.stop)
-
-
-class _Output:
-    """One output of a shared answer."""
-
-    __slots__ = ("_data", "_ends", "_size")
-
-    def __init__(self, column: layouts.Column, data: bytes | memoryview, rows: int) -> None:
-        self._data = data
-        self._size = column.size
-        self._ends = [] if column.size is not None else [0, *contents.row_ends(data, rows, column.elements)]
-
-    def cut(self, start: int, stop: int) -> bytes | memoryview:
-        if self._size is not None:
-            return self._data[start * self._size : stop * self._size]
-        return self._data[self._ends[start] : self._ends[stop]]
+        read = self._read
+        return self.schema.columns[index].cut(read.raw[index], read.ends[index], self.start, self.stop)
 
 
 class Form:
@@ -157,7 +139,7 @@ class Codec:
     def __init__(self, info: models.ModelInfo, on_uneven: Callable[[], None]) -> None:
         self.info = info
         self._on_uneven = on_uneven
-        self._requests = layouts.Reader(layouts.REQUEST, _check_parameters)
+        self._requests = layouts.Reader(layouts.REQUEST, _check_request)
         self._answers = layouts.Reader(layouts.ANSWER)
 
     @property
@@ -172,13 +154,14 @@ class Codec:
     def understand(self, body: bytes, found: fields.Fields, max_rows: int) -> Payload:
         """`parse` for a body that was scanned already."""
         try:
-            read = self._requests.read(found)
+            layout = self._requests.layout(found)
+            if layout.rows > max_rows:
+                raise errors.PayloadTooLarge(f"the request has {layout.rows} rows; at most {max_rows} are allowed")
+            read = self._requests.read(found, layout, is_bounded=True)
         except layouts.Unfit as error:
             raise errors.Unbatchable(error.reason) from None
         except contents.Misfit as error:
             raise errors.BadRequest(str(error)) from None
-        if read.layout.rows > max_rows:
-            raise errors.PayloadTooLarge(f"the request has {read.layout.rows} rows; at most {max_rows} are allowed")
         # Triton, which alone tells of a batch size, answers in raw form whatever it was asked in.
         return Payload(body, read, Form(read.id, read.is_listed and self.info.max_batch_size is None))
 
@@ -199,7 +182,8 @@ class Codec:
 
     def _read(self, rows: int, cut: Sequence[Payload], reply: codec.Reply) -> codec.Answer:
         try:
-            read = self._answers.read(layouts.ANSWER.scan(reply.body))
+            found = layouts.ANSWER.scan(reply.body)
+            read = self._answers.read(found, self._answers.layout(found))
         except layouts.Unfit as error:
             raise self._uneven(f"its outputs have no rows that could be shared out ({error.reason})") from None
         except contents.Misfit as error:
@@ -211,8 +195,7 @@ class Codec:
             if payload.answered not in (None, schema.columns):
                 raise self._uneven("the parts of one request were answered with different outputs")
             payload.answered = schema.columns
-        outputs = [_Output(*each, rows) for each in zip(schema.columns, read.raw, strict=True)]
-        return codec.Answer(b"", Rows(schema, outputs, read.is_listed, 0, rows))
+        return codec.Answer(b"", Rows(read, 0, rows))
 
     def _uneven(self, message: str) -> errors.UpstreamBroken:
         self._on_uneven()
@@ -233,11 +216,28 @@ def _read_whole(rows: int, reply: codec.Reply) -> codec.Answer:
     return codec.Answer(b"", Verbatim(reply.body, rows))
 
 
-def _check_parameters(request: Any) -> None:
-    if any(name in request.parameters for name in _SEQUENCE):
-        raise layouts.Unfit("sequence")
-    if any(layouts.SHARED_MEMORY in output.parameters for output in request.outputs):
-        raise layouts.Unfit("shared_memory")
+def _check_request(request: Any, is_listed: bool) -> None:
+    """Raises `layouts.Unfit` as `rules.check` says, and `contents.Misfit` for the shape of no tensor."""
+    inputs = [
+        rules.Tensor(each.name, each.datatype, tuple(each.shape), tuple(each.parameters), is_listed)
+        for each in request.inputs
+    ]
+    sequence = {name: _value(request.parameters[name]) for name in rules.SEQUENCE if name in request.parameters}
+    outputs = [rules.Wanted(each.name, tuple(each.parameters)) for each in request.outputs]
+    try:
+        for each in inputs:
+            rules.check_shape(f"input {each.name[:200]!r}: the shape", each.shape)
+        rules.check(inputs, sequence, outputs)
+    except errors.Unbatchable as verdict:
+        raise layouts.Unfit(verdict.reason) from None
+    except errors.BadRequest as error:
+        raise contents.Misfit(str(error)) from None
+
+
+def _value(parameter: Any) -> object:
+    """What an InferParameter says; None if it says nothing."""
+    choice = parameter.WhichOneof("parameter_choice")
+    return None if choice is None else getattr(parameter, choice)
 
 
 def _listed(schema: layouts.Schema, rows: int, tensors: Sequence[Sequence[bytes | memoryview]]) -> bytes:

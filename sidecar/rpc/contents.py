@@ -15,6 +15,7 @@ import numpy as np
 from tritonclient.grpc import service_pb2
 
 from sidecar.rpc import fields
+from sidecar.wire.v2 import requests
 
 
 class Datatype(NamedTuple):
@@ -43,10 +44,19 @@ DATATYPES = {
 }
 
 _LENGTH = struct.Struct("<I")
+_NUMBERS = {field.name: field.number for field in service_pb2.InferTensorContents.DESCRIPTOR.fields}
+
+# What is looked at number by number: at most so many, in at most so many bytes. It takes some milliseconds.
+_MOST_LISTED = 256 * 1024
+_MOST_LOOKED_AT = 1024 * 1024
 
 
 class Misfit(Exception):
     """A tensor whose data are not what its shape and datatype say; the text says what is wrong."""
+
+
+class TooMany(Exception):
+    """A tensor that takes long to look through, so that nobody here says whether it is right."""
 
 
 @contextmanager
@@ -58,48 +68,87 @@ def naming(noun: str, tensor: str) -> Iterator[None]:
         raise Misfit(f"{noun} {tensor[:200]!r}: {error}") from None
 
 
-def check_raw(data: bytes | memoryview, datatype: str, shape: Sequence[int]) -> None:
-    """Raises `Misfit` unless `data` are exactly such a tensor's elements in raw form."""
+def check_raw(data: bytes | memoryview, datatype: str, shape: Sequence[int]) -> Sequence[int] | None:
+    """Where each row of BYTES ends, after a 0; None for others, whose rows are of one size.
+
+    Raises `Misfit` unless `data` are exactly such a tensor's elements in raw form.
+    """
     size = DATATYPES[datatype].size
     count = math.prod(shape)
-    if size is None:
-        row_ends(data, count, 1)
-    elif len(data) != count * size:
-        raise Misfit(f"{count * size} bytes are needed for shape {list(shape)} of {datatype}; got {len(data)}")
-
-
-def row_ends(data: bytes | memoryview, rows: int, elements: int) -> list[int]:
-    """Where each row of a BYTES tensor ends; raises `Misfit` unless the last one ends where `data` does."""
-    ends, at, read = [], 0, _LENGTH.unpack_from
-    try:
-        for _ in range(rows):
-            for _ in range(elements):
-                at += 4 + read(data, at)[0]
-            ends.append(at)
-    except struct.error:
-        at = -1
-    if at != len(data):
-        raise Misfit(f"{rows * elements} elements of BYTES, each after its length, do not fill {len(data)} bytes")
+    if size is not None:
+        if len(data) != count * size:
+            raise Misfit(f"{count * size} bytes are needed for shape {list(shape)} of {datatype}; got {len(data)}")
+        return None
+    rows = shape[0] if shape else 1
+    ends = requests.row_ends(data, rows, count // rows if rows else 0)
+    if ends is None:
+        raise Misfit(f"{count} elements of BYTES, each after its length, do not fill {len(data)} bytes")
     return ends
 
 
-def to_raw(contents: Any, datatype: str, shape: Sequence[int]) -> bytes:
-    """The raw form of an `InferTensorContents`; raises `Misfit` unless it has just what shape and datatype say."""
+def to_raw(
+    written: bytes | memoryview, datatype: str, shape: Sequence[int], is_bounded: bool = False
+) -> bytes | memoryview:
+    """The raw form of an InferTensorContents message; raises `Misfit` unless it has just what shape and datatype say.
+
+    Raises `TooMany` if the time for that `is_bounded` and not enough.
+    """
     kind = DATATYPES[datatype]
     if kind.field is None:
         raise Misfit(f"{datatype} has no typed contents: send it in raw_input_contents")
-    listed = [(field.name, len(values)) for field, values in contents.ListFields()]
     count = math.prod(shape)
+    tag = _NUMBERS[kind.field] << 3 | 2
+    if kind.size is None:
+        raw = _strings(written, tag, count)
+        if raw is not None:
+            return raw
+    elif not kind.kind and (packed := _packed(written, tag)) is not None and len(packed) == count * kind.size:
+        return packed  # floating point numbers are packed as raw form has them
+    # Each number takes a byte at least: with fewer bytes they are not there, which is soon found out.
+    if is_bounded and (len(written) > _MOST_LOOKED_AT or _MOST_LISTED < count <= len(written)):
+        raise TooMany
+    contents = service_pb2.InferTensorContents.FromString(bytes(written))
+    listed = [(field.name, len(values)) for field, values in contents.ListFields()]
     if listed != [(kind.field, count)] and (listed or count):
         given = ", ".join(f"{number} in {name}" for name, number in listed) or "none"
         raise Misfit(f"{count} elements in {kind.field} are needed for shape {list(shape)} of {datatype}; got {given}")
     values = getattr(contents, kind.field)
     if kind.size is None:
         return b"".join([_LENGTH.pack(len(value)) + value for value in values])
-    if not kind.kind:  # protobuf packs floating point numbers as raw form has them, in the only field that is there
-        packed: bytes = contents.SerializeToString()
-        return packed[len(packed) - count * kind.size :]
+    if not kind.kind:
+        tidy: bytes = contents.SerializeToString()
+        return tidy[len(tidy) - count * kind.size :]
     return _integers(values, datatype, kind.kind)
+
+
+def _packed(written: bytes | memoryview, tag: int) -> bytes | memoryview | None:
+    """The only field of a message, which has this tag; None if there is another or none."""
+    if not written or written[0] != tag:
+        return None
+    start = fields.start(tag, len(written))  # about as long as what begins the field
+    for at in (len(start), len(start) - 1):
+        if bytes(written[:at]) == fields.start(tag, len(written) - at):
+            return written[at:]
+    return None
+
+
+def _strings(written: bytes | memoryview, tag: int, count: int) -> bytes | None:
+    """The raw form of so many strings, each a field with this tag; None if there is anything else.
+
+    Looks at no more strings than there should be.
+    """
+    pieces: list[bytes | memoryview] = []
+    at, end = 0, len(written)
+    for _ in range(count):
+        if at >= end or written[at] != tag:
+            return None
+        try:
+            length, at = fields.varint(written, at + 1)
+        except (IndexError, fields.Unreadable):
+            return None
+        pieces += (_LENGTH.pack(length & 0xFFFFFFFF), written[at : at + length])
+        at += length
+    return b"".join(pieces) if at == end else None
 
 
 def to_contents(data: bytes | memoryview, datatype: str) -> Any:
@@ -111,7 +160,7 @@ def to_contents(data: bytes | memoryview, datatype: str) -> Any:
         return service_pb2.InferTensorContents(bytes_contents=_elements(data))
     if kind:
         return service_pb2.InferTensorContents(**{field: np.frombuffer(data, kind).tolist()})
-    tag = service_pb2.InferTensorContents.DESCRIPTOR.fields_by_name[field].number << 3 | 2
+    tag = _NUMBERS[field] << 3 | 2
     return service_pb2.InferTensorContents.FromString(b"".join((fields.start(tag, len(data)), data)))
 
 

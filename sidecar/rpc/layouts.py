@@ -15,13 +15,14 @@ from google.protobuf import message as protobuf
 from tritonclient.grpc import service_pb2
 
 from sidecar.rpc import contents, fields
+from sidecar.wire.v2 import splitting
 
 # What is remembered: rests of messages and what is made of them up to this many bytes, and this many of each sort.
 _LONGEST = 4 * 1024
 _MOST = 128
 
-SHARED_MEMORY = "shared_memory_region"
-"""The parameter of tensors that are somewhere else."""
+Ends = Sequence[int] | None
+"""Where each row of a tensor of BYTES ends, after a 0; None for tensors with rows of one size."""
 
 _Known = TypeVar("_Known")
 
@@ -43,20 +44,17 @@ class Column(NamedTuple):
     elements: int
     size: int | None
 
-    def sizes(self, data: bytes | memoryview, rows: int) -> list[int]:
-        """Bytes of each row of such a tensor."""
-        if self.size is not None:
-            return [self.size] * rows
-        ends = [0, *contents.row_ends(data, rows, self.elements)]
-        return [end - start for start, end in itertools.pairwise(ends)]
+    def sizes(self, ends: Ends, start: int, stop: int) -> list[int]:
+        """Bytes of the rows `start` to `stop` (exclusive) of such a tensor; `ends` as in `Read`."""
+        if ends is None:
+            return [self.size or 0] * (stop - start)
+        return [end - begin for begin, end in itertools.pairwise(ends[start : stop + 1])]
 
-    def cut(self, data: bytes | memoryview, rows: int, start: int, stop: int) -> bytes | memoryview:
-        """Rows `start` to `stop` (exclusive) of such a tensor, which has `rows` of them."""
-        if stop - start == rows:
-            return data
-        if self.size is not None:
-            return data[start * self.size : stop * self.size]
-        ends = [0, *contents.row_ends(data, rows, self.elements)]
+    def cut(self, data: bytes | memoryview, ends: Ends, start: int, stop: int) -> bytes | memoryview:
+        """Rows `start` to `stop` (exclusive) of such a tensor; `ends` as in `Read`."""
+        if ends is None:
+            size = self.size or 0
+            return data[start * size : stop * size]
         return data[ends[start] : ends[stop]]
 
 
@@ -104,11 +102,15 @@ class Layout(NamedTuple):
 
 
 class Read(NamedTuple):
-    """A message that was read. `raw` are its tensors; `is_listed` if they had come as lists of numbers."""
+    """A message that was read. `raw` are its tensors, `ends` where their rows of BYTES end, after a 0, or None.
+
+    `is_listed` if the tensors had come as lists.
+    """
 
     layout: Layout
     id: bytes
     raw: Sequence[bytes | memoryview]
+    ends: Sequence[Ends]
     is_listed: bool
 
 
@@ -124,8 +126,13 @@ class Kind(NamedTuple):
         """Take a message apart; raises `contents.Misfit` for what is none, and `Unfit` for unknown fields."""
         try:
             return fields.scan(body, self.raw_tag)
+        except fields.CutOff:
+            raise self._not_valid() from None
         except fields.Unreadable:
-            self.decode(body)
+            if len(body) <= splitting.MAX_REST:
+                self.decode(body)
+            raise Unfit("members") from None
+        except fields.TooMuch:
             raise Unfit("members") from None
 
     def decode(self, body: bytes) -> Any:
@@ -133,7 +140,10 @@ class Kind(NamedTuple):
         try:
             return self.message.FromString(body)
         except protobuf.DecodeError:
-            raise contents.Misfit(f"this is not a valid {self.message.DESCRIPTOR.name}") from None
+            raise self._not_valid() from None
+
+    def _not_valid(self) -> contents.Misfit:
+        return contents.Misfit(f"this is not a valid {self.message.DESCRIPTOR.name}")
 
 
 REQUEST = Kind(service_pb2.ModelInferRequest, "inputs", fields.RAW_INPUT, "input")
@@ -141,43 +151,71 @@ ANSWER = Kind(service_pb2.ModelInferResponse, "outputs", fields.RAW_OUTPUT, "out
 
 
 class Reader:
-    """Reads messages of one kind. `check` is for what else can be wrong with one; it raises `Unfit`."""
+    """Reads messages of one kind. `check` is for what else can be wrong with one, of which it knows also whether its
+    tensors are lists; it raises `Unfit` and `contents.Misfit`."""
 
-    # State: layouts by the rests of messages, schemas by their keys.
-    def __init__(self, kind: Kind, check: Callable[[Any], None] = lambda message: None) -> None:
+    # State: layouts by the rests of messages, for those with raw tensors and those with lists; schemas by their keys.
+    def __init__(self, kind: Kind, check: Callable[[Any, bool], None] = lambda message, is_listed: None) -> None:
         self._kind = kind
         self._check = check
         self._layouts: dict[bytes, Layout] = {}
+        self._listed: dict[bytes, Layout] = {}
         self._schemas: dict[bytes, Schema] = {}
 
-    def read(self, found: fields.Fields) -> Read:
-        """Understand a message; raises `contents.Misfit` for what contradicts itself, and `Unfit`."""
-        layout, raw, is_listed = self._layouts.get(found.rest), found.raw, False
-        if layout is None or len(raw) != len(layout.sizes):
-            layout, raw, is_listed = self._understand(found)
+    def layout(self, found: fields.Fields) -> Layout:
+        """What a message says of its tensors; raises `contents.Misfit` for what contradicts itself, and `Unfit`."""
+        raw = found.raw
+        known = self._layouts if raw else self._listed
+        layout = known.get(found.rest)
+        if layout is None or (raw and len(raw) != len(layout.sizes)):
+            layout = self._understand(found)
+            if len(found.rest) <= _LONGEST:
+                _remember(known, found.rest, layout)
+        return layout
+
+    def read(self, found: fields.Fields, layout: Layout, is_bounded: bool = False) -> Read:
+        """The message's tensors.
+
+        Raises `contents.Misfit` for data that are not what the layout says and, if the time for that `is_bounded`,
+        `Unfit`.
+        """
+        is_listed = not found.raw
+        raw = self._unlisted(found, layout, is_bounded) if is_listed else found.raw
+        ends: list[Ends] = []
         for data, size, column in zip(raw, layout.sizes, layout.schema.columns, strict=True):
-            if len(data) != size:  # as always with BYTES
+            if len(data) == size:
+                ends.append(None)
+            else:  # as always with BYTES
                 with contents.naming(self._kind.noun, column.name):
-                    contents.check_raw(data, column.datatype, (layout.rows, *column.shape))
+                    ends.append(contents.check_raw(data, column.datatype, (layout.rows, *column.shape)))
         if not found.id.isascii():
             _check_text(found.id)
-        return Read(layout, found.id, raw, is_listed)
+        return Read(layout, found.id, raw, ends, is_listed)
 
-    def _understand(self, found: fields.Fields) -> tuple[Layout, list[bytes | memoryview], bool]:
+    def _unlisted(self, found: fields.Fields, layout: Layout, is_bounded: bool) -> list[bytes | memoryview]:
+        raw: list[bytes | memoryview] = []
+        for written, column in zip(found.contents, layout.schema.columns, strict=True):
+            with contents.naming(self._kind.noun, column.name):
+                try:
+                    raw.append(contents.to_raw(written, column.datatype, (layout.rows, *column.shape), is_bounded))
+                except contents.TooMany:
+                    raise Unfit("members") from None
+        return raw
+
+    def _understand(self, found: fields.Fields) -> Layout:
         message = self._kind.decode(found.rest)
         if _has_unknown_fields(message):
             raise Unfit("members")
-        self._check(message)
         tensors, noun = getattr(message, self._kind.field), self._kind.noun
-        rows = _rows(tensors, noun)
+        for tensor in tensors:
+            if min(tensor.shape, default=0) < 0:
+                shape = list(tensor.shape)
+                raise contents.Misfit(f"{noun} {tensor.name[:200]!r}: the shape {shape} has a negative dimension")
+        self._check(message, not found.raw)
+        rows = _rows(tensors)
         if found.raw:
             _check_raw_only(tensors, len(found.raw), noun)
-            layout = self._layout(message, tensors, rows)
-            if len(found.rest) <= _LONGEST:
-                _remember(self._layouts, found.rest, layout)
-            return layout, found.raw, False
-        raw: list[bytes | memoryview] = [_unlisted(tensor, noun) for tensor in tensors]
-        return self._layout(message, tensors, rows), raw, True
+        return self._layout(message, tensors, rows)
 
     def _layout(self, message: Any, tensors: Any, rows: int) -> Layout:
         columns = tuple([_column(tensor) for tensor in tensors])
@@ -192,17 +230,12 @@ class Reader:
         return Layout(schema, rows, tuple([None if each.size is None else rows * each.size for each in columns]))
 
 
-def _rows(tensors: Any, noun: str) -> int:
-    """Rows that all tensors have; raises `Unfit` and, for shapes that cannot be, `contents.Misfit`."""
+def _rows(tensors: Any) -> int:
+    """Rows that all tensors have; raises `Unfit`."""
     rows = set()
     for tensor in tensors:
-        if SHARED_MEMORY in tensor.parameters:
-            raise Unfit("shared_memory")
         if tensor.datatype not in contents.DATATYPES:
             raise Unfit("datatype")
-        if min(tensor.shape, default=0) < 0:
-            shape = list(tensor.shape)
-            raise contents.Misfit(f"{noun} {tensor.name[:200]!r}: the shape {shape} has a negative dimension")
         rows.add(tensor.shape[0] if tensor.shape else 0)
     if len(rows) != 1 or 0 in rows:
         raise Unfit("shape")
@@ -223,13 +256,6 @@ def _check_raw_only(tensors: Any, count: int, noun: str) -> None:
             name = tensor.name[:200]
             raise contents.Misfit(f"{noun} {name!r}: there must be no typed contents where there are raw contents")
         tensor.ClearField("contents")
-
-
-def _unlisted(tensor: Any, noun: str) -> bytes:
-    with contents.naming(noun, tensor.name):
-        raw = contents.to_raw(tensor.contents, tensor.datatype, tensor.shape)
-    tensor.ClearField("contents")
-    return raw
 
 
 def _has_unknown_fields(message: Any) -> bool:

@@ -50,7 +50,7 @@ def _tensor(output: Any, data: bytes | memoryview | None) -> models.Tensor:
         raise errors.UpstreamBroken(f"the predictor's output {output.name!r} is {datatype} of shape {list(shape)}")
     try:
         if data is None:
-            data = contents.to_raw(output.contents, datatype, shape)
+            data = contents.to_raw(output.contents.SerializeToString(), datatype, shape)
         else:
             contents.check_raw(data, datatype, shape)
     except contents.Misfit as error:

@@ -30,7 +30,7 @@ def answer(message: bytes, is_always_raw: bool = False) -> bytes:
 def _add(response: Any, tensor: Any, raw: bytes | None, is_always_raw: bool) -> None:
     output = response.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
     if raw is None and is_always_raw:
-        raw = contents.to_raw(tensor.contents, tensor.datatype, tensor.shape)
+        raw = contents.to_raw(tensor.contents.SerializeToString(), tensor.datatype, tensor.shape)
     if raw is not None:
         response.raw_output_contents.append(raw)
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
@@ -273,3 +274,38 @@ def test_tensors_are_written_and_read_for_those_who_have_no_message() -> None:
     for made in (response(2, datatype="FP8"), response(2, shape=(3,)), response(2, shape=(-2, -1))):
         with pytest.raises(errors.UpstreamBroken):
             messages.read_answer(wire.Reply(made.SerializeToString(), {}))
+
+
+def many_fields() -> bytes:
+    return request().SerializeToString() + b"\x3a\x00" * 5000
+
+
+def typed(datatype: str, field: str, values: list[Any]) -> bytes:
+    made = pb.ModelInferRequest(model_name="m")
+    made.inputs.add(name="x", datatype=datatype, shape=(1, len(values)))
+    getattr(made.inputs[0].contents, field).extend(values)
+    return made.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        request(datatype="BYTES", shape=(1, 1_000_000), data=b"\xff" * 4_000_000).SerializeToString(),
+        typed("BYTES", "bytes_contents", [b"a"] * 700_000),
+        typed("INT64", "int64_contents", [1] * 300_000),
+        typed("FP32", "int_contents", [1] * 2_000_000),
+        many_fields(),
+        request(model_name="m" * 70_000).SerializeToString(),
+        request().SerializeToString() + b"\xaa\x06" + b"\x80\x89\x7a" + bytes(2_000_000),
+    ],
+    ids=["strings", "typed strings", "typed integers", "other contents", "fields", "words", "an unknown field"],
+)
+def test_what_would_take_long_to_look_through_travels_alone_unread(talk, body) -> None:
+    with pytest.raises(errors.Unbatchable) as caught:
+        talk.parse(body, 100)
+    assert caught.value.reason == "members"
+
+
+def test_floating_point_numbers_in_lists_are_batched_however_many_as_they_are_not_looked_at(talk) -> None:
+    payload = talk.parse(typed("FP32", "fp32_contents", [0.5] * 2_000_000), 100)
+    assert bytes(payload.raw[0]) == np.full(2_000_000, 0.5, "<f4").tobytes()

@@ -28,7 +28,7 @@ def test_raw_tensors_come_back_from_lists_bit_by_bit(data, datatype, count) -> N
     raw = data.draw(raw_tensors(datatype, count))
     listed = contents.to_contents(raw, datatype)
     assert [len(values) for _, values in listed.ListFields()] == [count] * bool(count)
-    assert contents.to_raw(listed, datatype, (count,)) == raw
+    assert contents.to_raw(listed.SerializeToString(), datatype, (count,)) == raw
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_raw_tensors_come_back_from_lists_bit_by_bit(data, datatype, count) -> N
 )  # fmt: skip
 def test_lists_become_what_numpy_makes_of_them(datatype, values, expected) -> None:
     listed = pb.InferTensorContents(**{contents.DATATYPES[datatype].field: values})
-    assert contents.to_raw(listed, datatype, (len(values),)) == expected.tobytes()
+    assert contents.to_raw(listed.SerializeToString(), datatype, (len(values),)) == expected.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_lists_become_what_numpy_makes_of_them(datatype, values, expected) -> No
 )
 def test_lists_that_do_not_fit_are_refused_with_what_is_expected_and_given(datatype, listed, words) -> None:
     with pytest.raises(contents.Misfit, match=words):
-        contents.to_raw(pb.InferTensorContents(**listed), datatype, (2,))
+        contents.to_raw(pb.InferTensorContents(**listed).SerializeToString(), datatype, (2,))
 
 
 @pytest.mark.parametrize(

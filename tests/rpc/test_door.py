@@ -268,7 +268,7 @@ async def test_nothing_is_taken_while_the_sidecar_drains(site: Site) -> None:
 
 async def test_a_request_that_must_travel_alone_is_passed_through_as_it_is(site: Site) -> None:
     made = request(name="rows", model_name="identity", id="me")
-    made.parameters["sequence_id"].int64_param = 0
+    made.parameters["sequence_id"].int64_param = 5
     stream, _ = asked(site, framing.frame((made.SerializeToString(),)))
     await stream.end()
     assert pb.ModelInferResponse.FromString(stream.messages[0]).id == "me"
@@ -281,7 +281,7 @@ async def test_a_request_that_must_travel_alone_is_passed_through_as_it_is(site:
 async def test_a_caller_who_leaves_while_its_request_travels_alone_is_forgotten(site: Site) -> None:
     site.fake.gate.clear()
     made = request(name="rows", model_name="identity")
-    made.parameters["sequence_id"].int64_param = 0
+    made.parameters["sequence_id"].int64_param = 5
     _, handler = asked(site, framing.frame((made.SerializeToString(),)))
     await until(lambda: site.fake.busy == 1)
     handler.cancelled()

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from sidecar import errors
-from sidecar.wire.v2 import fields, splitting
+from sidecar.wire.v2 import fields, rules, splitting
 
 _MISSING = msgspec.Raw(b"null")
 _OUTPUTS = msgspec.json.Decoder(list[splitting.Member])
@@ -33,34 +33,40 @@ class Ask(NamedTuple):
         return not self.default and not any(self.listed or ())
 
 
-def read(
-    raw: msgspec.Raw | None, default: bool
-) -> tuple[Ask, tuple[str, ...], tuple[tuple[bytes, tuple[bytes, ...]], ...] | None]:
-    """What is wanted, the names of the outputs listed, and what is said of each: its members and its parameters.
+class Asked(NamedTuple):
+    """The outputs that a request lists, by name and parameters, whether each is wanted in binary, as written, and what
+    is said of it: its members and its parameters. `said` is None where there is no list."""
 
-    Raises `errors.BadRequest` for what the protocol does not allow, and `errors.Unbatchable`.
-    """
+    outputs: tuple[rules.Wanted, ...] = ()
+    flags: tuple[bytes | None, ...] = ()
+    said: tuple[tuple[bytes, tuple[bytes, ...]], ...] | None = None
+
+    def ask(self, default: bytes) -> Ask:
+        """What is wanted, with what is said for all outputs; raises `errors.Unbatchable`."""
+        wants = tuple([None if each is None else flag(each) for each in self.flags])
+        return Ask(flag(default), wants or None)
+
+
+def read(raw: msgspec.Raw | None) -> Asked:
+    """What is asked for; raises `errors.BadRequest` for what the protocol does not allow."""
     if raw is None:
-        return Ask(default, None), (), None
+        return Asked()
     try:
         listed = _OUTPUTS.decode(raw)
     except msgspec.ValidationError:
         raise errors.BadRequest("'outputs' must be a list of objects") from None
-    wants, names, said = [], [], []
+    wants, names, said, wanted = [], [], [], list[rules.Wanted]()
     for number, members in enumerate(listed):
         names.append(fields.text(members.pop("name", _MISSING), f"outputs[{number}].name"))
         parameters = fields.parameters(members, f"outputs[{number}].")
-        if any(each.startswith("shared_memory_") for each in parameters):
-            raise errors.Unbatchable("shared_memory")
+        wanted.append(rules.Wanted(names[-1], tuple(parameters)))
         binary = parameters.pop("binary_data", None)
-        wants.append(None if binary is None else flag(binary))
+        wants.append(binary)
         texts = tuple(fields.member(each, raw) for each, raw in parameters.items())
         about = [b'"name":%b' % msgspec.json.encode(names[-1])]
         about += [fields.member(each, bytes(raw)) for each, raw in members.items()]
         said.append((b",".join(about), texts))
-    if len(set(names)) < len(names):
-        raise errors.Unbatchable("outputs")
-    return Ask(default, tuple(wants) if wants else None), tuple(names), tuple(said)
+    return Asked(tuple(wanted), tuple(wants), tuple(said))
 
 
 def flag(raw: bytes) -> bool:

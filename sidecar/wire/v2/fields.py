@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 
 from sidecar import errors
-from sidecar.wire.v2 import splitting
+from sidecar.wire.v2 import rules, splitting
 
 _TEXT = msgspec.json.Decoder(str)
 _SHAPE = msgspec.json.Decoder(list[int])
 _MEMBERS = msgspec.json.Decoder(splitting.Member)
 _MISSING = msgspec.Raw(b"null")
 _MOST_DIGITS = 18  # more bytes than any body has
-_MOST_ELEMENTS = 2**63 - 1  # dimensions are of 64 bits, and Python writes no integer of more than 4300 digits
 
 
 def tensor(place: str, members: splitting.Member) -> tuple[str, str, tuple[int, ...]]:
@@ -72,8 +69,5 @@ def _shape(raw: msgspec.Raw, place: str) -> tuple[int, ...]:
         shape = tuple(_SHAPE.decode(raw))
     except msgspec.MsgspecError:
         raise errors.BadRequest(f"{place} must be a list of whole numbers") from None
-    if shape and min(shape) < 0:
-        raise errors.BadRequest(f"{place} has a negative dimension: {list(shape)}")
-    if math.prod(max(1, each) for each in shape) > _MOST_ELEMENTS:
-        raise errors.BadRequest(f"{place} has too many elements: no more than {_MOST_ELEMENTS} are possible")
+    rules.check_shape(place, shape)
     return shape

@@ -16,10 +16,7 @@ import msgspec
 from sidecar import errors
 from sidecar.core import model
 from sidecar.wire import codec
-from sidecar.wire.v2 import asks, datatypes, fields, splitting
-
-_SEQUENCE = ("sequence_id", "sequence_start", "sequence_end", "correlation_id")
-_NOTHING = (b"0", b'""', b"false", b"null")  # values with which these say that there is no sequence
+from sidecar.wire.v2 import asks, datatypes, fields, rules, splitting
 
 
 class Input(NamedTuple):
@@ -147,69 +144,65 @@ def learn(rest: splitting.Rest) -> Layout:
 
     Raises `errors.BadRequest`, with the place, for what the protocol does not allow, and `errors.Unbatchable`.
     """
-    inputs, written = [], []
-    for number, members in enumerate(rest.tensors):
-        read, text = _read_input(f"inputs[{number}]", dict(members))
-        inputs.append(read)
-        written.append(text)
-    _check(inputs)
+    given = [_read_input(f"inputs[{number}]", dict(members)) for number, members in enumerate(rest.tensors)]
     about = dict(rest.members)
+    parameters = fields.parameters(about, "")
+    default = parameters.pop("binary_data_output", b"false")
+    asked = asks.read(fields.pop(about, "outputs"))
+    sequence = {name: msgspec.json.decode(parameters[name]) for name in rules.SEQUENCE if name in parameters}
+    rules.check([each.tensor for each in given], sequence, asked.outputs)
     ident = fields.pop(about, "id")
     if ident is not None and not bytes(ident).startswith(b'"'):
         raise errors.Unbatchable("members")  # the predictor knows what to say to that
-    parameters = fields.parameters(about, "")
-    default = asks.flag(parameters.pop("binary_data_output", b"false"))
-    if any(parameters.get(name, b"0") not in _NOTHING for name in _SEQUENCE):
-        raise errors.Unbatchable("sequence")
-    ask, outputs, said = asks.read(fields.pop(about, "outputs"), default)
+    inputs = [_input(f"inputs[{number}]", each) for number, each in enumerate(given)]
+    written = [each.text for each in given]
+    ask, said = asked.ask(default), asked.said
     unclear = b"" if ask.is_clear else repr(ask).encode()
     texts = tuple(fields.member(name, raw) for name, raw in parameters.items())
     others = tuple(fields.member(name, bytes(raw)) for name, raw in about.items())
     key = repr((written, texts, others, said, unclear)).encode()
     if ask.is_clear and ask.listed is not None:
         ask = asks.Ask(False, tuple(map(bool, ask.listed)))
-    kind = Kind(key, tuple(written), texts, others, outputs, said)
+    kind = Kind(key, tuple(written), texts, others, tuple([each.name for each in asked.outputs]), said)
     return Layout(rest.pieces, tuple(inputs), kind, ask, None if ident is None else bytes(ident))
 
 
-def _read_input(place: str, members: splitting.Member) -> tuple[Input, InputText]:
+class _Given(NamedTuple):
+    """An input as it was written: whether it has data in JSON, and the size of its data in binary."""
+
+    tensor: rules.Tensor
+    text: InputText
+    has_data: bool
+    size: bytes | None
+
+
+def _read_input(place: str, members: splitting.Member) -> _Given:
     name, datatype, shape = fields.tensor(place, members)
     parameters = fields.parameters(members, f"{place}.")
-    if any(each.startswith("shared_memory_") for each in parameters):
-        raise errors.Unbatchable("shared_memory")
+    tensor = rules.Tensor(name, datatype, shape, tuple(parameters), "binary_data_size" not in parameters)
     size = parameters.pop("binary_data_size", None)
-    if (size is None) is (members.pop("data", None) is None):
-        raise errors.BadRequest(f"{place} needs either 'data' or the parameter 'binary_data_size', and not both")
-    if datatype not in datatypes.KNOWN or (size is None and datatype not in datatypes.IN_JSON):
-        raise errors.Unbatchable("datatype")
-    if not shape or not shape[0]:
-        raise errors.Unbatchable("shape")
-    width = math.prod(shape[1:])
-    read = Input(name, datatype, shape, width * shape[0], width, _size(size, datatype, width * shape[0], place, name))
-    texts = [b'{"name":%b,"datatype":"%b"' % (msgspec.json.encode(name), datatype.encode())]
+    has_data = members.pop("data", None) is not None
+    texts = [b'{"name":%b,"datatype":%b' % (msgspec.json.encode(name), msgspec.json.encode(datatype))]
     texts += [fields.member(each, bytes(raw)) for each, raw in members.items()]
     said = b",".join(fields.member(each, raw) for each, raw in parameters.items())
     tail = b"".join(b",%d" % each for each in shape[1:]) + b"]"
-    return read, InputText(
+    text = InputText(
         b",".join([*texts, b'"shape":[']),
         b"".join((tail, b',"parameters":{%b}' % said if said else b"", b',"data":[')),
         b"".join((tail, b',"parameters":{', said, b"," if said else b"", b'"binary_data_size":')),
     )
+    return _Given(tensor, text, has_data, size)
 
 
-def _size(raw: bytes | None, datatype: str, elements: int, place: str, name: str) -> int | None:
-    if raw is None:
-        return None
-    size = fields.size(raw, f"{place}.parameters")
+def _input(place: str, given: _Given) -> Input:
+    """Raises `errors.BadRequest` for data that cannot be the tensor's."""
+    name, datatype, shape = given.tensor[:3]
+    if (given.size is None) is not given.has_data:
+        raise errors.BadRequest(f"{place} needs either 'data' or the parameter 'binary_data_size', and not both")
+    elements = given.tensor.elements
+    size = None if given.size is None else fields.size(given.size, f"{place}.parameters")
     expected = elements * datatypes.SIZES.get(datatype, 0)
-    if size != expected and datatype != datatypes.BYTES:
+    if size not in (None, expected) and datatype != datatypes.BYTES:
         told = f"input {name!r}: {elements} elements of {datatype} take {expected} bytes, binary_data_size is {size}"
         raise errors.BadRequest(told)
-    return size
-
-
-def _check(inputs: Sequence[Input]) -> None:
-    if not inputs or any(each.shape[0] != inputs[0].shape[0] for each in inputs):
-        raise errors.Unbatchable("shape")
-    if len({each.name for each in inputs}) < len(inputs):
-        raise errors.Unbatchable("members")
+    return Input(name, datatype, tuple(shape), elements, math.prod(shape[1:]), size)

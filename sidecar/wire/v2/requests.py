@@ -7,12 +7,11 @@ from typing import NamedTuple
 
 from sidecar import errors
 from sidecar.wire import codec
-from sidecar.wire.v2 import conversion, datatypes, layouts, splitting, texts
+from sidecar.wire.v2 import conversion, datatypes, layouts, rules, splitting, texts
 
 Data = splitting.Data
 
 # A request with more takes seconds to be looked through, and many times its size in memory.
-_MOST_STRINGS = 100_000
 _MOST_OBJECTS = 64 * 1024
 
 
@@ -137,7 +136,7 @@ class Reader:
 
 
 def _check_full(what: layouts.Input, text: Data) -> None:
-    if len(text) > _MOST_STRINGS and texts.has_strings(text, _MOST_STRINGS):
+    if len(text) > rules.MOST_STRINGS and texts.has_strings(text, rules.MOST_STRINGS):
         raise errors.Unbatchable("members")
     count = texts.count(text)
     if count != what.elements:
@@ -164,8 +163,6 @@ def _all_data(layout: layouts.Layout, body: bytes, json_size: int | None, in_jso
             found.append(next(lists))
             _check_full(what, found[-1])
             continue
-        if what.datatype == datatypes.BYTES and what.elements > _MOST_STRINGS:
-            raise errors.Unbatchable("members")
         data = view[at : at + what.size]
         at += what.size
         if what.datatype == datatypes.BYTES and row_ends(data, layout.rows, what.width) is None:

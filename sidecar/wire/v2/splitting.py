@@ -22,7 +22,8 @@ from sidecar.wire.v2 import spans, texts
 PLACEHOLDER = b"0"
 """What stands in the rest for a tensor's data, which are a list."""
 
-_MAX_REST = 64 * 1024  # it is read one by one, and kept
+MAX_REST = 64 * 1024
+"""Bytes that a message may have beside its tensors' data: they are read one by one, and kept."""
 _MAX_KEPT = 1024  # rests, mostly of less than 1 KiB
 _MAX_SIBLINGS = 8  # alike up to their first data, and tried one after the other
 _MAX_KEPT_BYTES = 4 * 1024 * 1024  # what is known of them takes about three times as much again
@@ -198,7 +199,7 @@ class Cache(Generic[T]):
         found = spans.find(text, getattr(self._decoder.decode(text), self._member))
         edges = [0, *(edge for span in found for edge in span), len(text)]
         pieces = [text[edges[at] : edges[at + 1]] for at in range(0, len(edges), 2)]
-        if sum(map(len, pieces)) > _MAX_REST:
+        if sum(map(len, pieces)) > MAX_REST:
             raise errors.Unbatchable("members")
         whole = PLACEHOLDER.join(pieces)
         json.loads(whole, object_pairs_hook=_unique, parse_int=str, parse_float=str)
