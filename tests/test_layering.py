@@ -50,7 +50,9 @@ LAYERS = {
     "sidecar.http2": Layer({"sidecar.http2"}, STDLIB - IO | {"hpack"}),
     "sidecar.http2.protocol": Layer({"sidecar.http2"}, STDLIB),
     "sidecar.http2.server": Layer({"sidecar.http2"}, STDLIB),
-    "sidecar.rpc": Layer({f"sidecar.{below}" for below in ("rpc", "http2", "calls", "core", "wire", "errors", "logs")}),
+    "sidecar.rpc": Layer(
+        {f"sidecar.{below}" for below in ("rpc", "http2", "calls", "core", "wire", "errors", "logs", "memory")}
+    ),
     "sidecar.rpc.port": Layer({"sidecar"}),
     "sidecar.metrics": Layer({"sidecar.core", "sidecar.wire", "sidecar.errors", "sidecar.logs"}),
     "sidecar.calls": Layer({"sidecar.core", "sidecar.wire", "sidecar.errors"}),

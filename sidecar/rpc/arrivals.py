@@ -2,33 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import collections
+from collections.abc import Callable, Sequence
 
-from sidecar import errors
-from sidecar.rpc import framing, parts
+from sidecar import errors, memory
+from sidecar.rpc import framing, inflating, parts
 
 
 class Arrival:
-    """Unframes the data of one stream. `held` bytes of it count in `room` until they are released."""
+    """Unframes and inflates the data of one stream. `held` bytes of it count in `room` until they are released.
 
-    __slots__ = ("_room", "_unframer", "held")
+    Large messages are inflated in later turns of the event loop, when others have had `turns`: then `news` is called
+    each time that `take` has something to return or to raise.
+    """
 
-    def __init__(self, room: parts.Room, encoding: bytes | None) -> None:
+    # State: what is complete or being inflated, in order; what went wrong with that; the most that was held at once.
+    __slots__ = ("_error", "_has_turn", "_largest", "_news", "_queue", "_room", "_turns", "_unframer", "held")
+
+    def __init__(
+        self, room: parts.Room, encoding: bytes | None, turns: inflating.Turns, news: Callable[[], None]
+    ) -> None:
         self._room = room
         self._unframer = framing.Unframer(room.max_body_bytes, encoding)
+        self._turns = turns
+        self._news: Callable[[], None] | None = news
+        self._queue: collections.deque[bytes | inflating.Inflation] = collections.deque()
+        self._error: errors.CarpoolError | None = None
+        self._has_turn = False
+        self._largest = 0
         self.held = 0
 
     def feed(self, data: bytes) -> Sequence[bytes]:
-        """The messages that are complete now.
+        """The messages that are there now.
 
         Raises `errors.Overloaded`, `errors.PayloadTooLarge` and `statuses.Fault`; the stream is of no use after that.
         """
-        if not self._room.has_room(len(data)):
-            raise errors.MemoryFull
+        self._check_room(len(data))
         before = self._unframer.held
-        messages = self._unframer.feed(data)
-        self._count(self._unframer.held - before + sum(map(len, messages)))
+        found = self._unframer.feed(data)
+        self._count(self._unframer.held - before + sum(map(len, found)))
+        plain = [each for each in found if isinstance(each, bytes)]
+        if not self._queue and len(plain) == len(found):
+            return plain
+        self._queue.extend(found)
+        if not self._has_turn:
+            self._inflate()
+        return self.take()
+
+    def take(self) -> Sequence[bytes]:
+        """As `feed`, without more data."""
+        if self._error is not None:
+            raise self._error
+        messages: list[bytes] = []
+        while self._queue and isinstance(first := self._queue[0], bytes):
+            messages.append(first)
+            self._queue.popleft()
         return messages
+
+    @property
+    def is_inflating(self) -> bool:
+        """Whether there will be news."""
+        return self._has_turn
 
     @property
     def is_incomplete(self) -> bool:
@@ -44,9 +78,54 @@ class Arrival:
         self._count(-min(size, self.held))
 
     def release_all(self) -> None:
-        """Nothing of it is kept any more."""
+        """Nothing of it is kept any more, and nothing will come of it."""
         self._count(-self.held)
+        self._queue.clear()
+        self._unframer.drop()
+        self._news = None
+        if self._largest > memory.LARGE:
+            self._largest = 0
+            self._room.on_large_body()
+
+    # --- inflating ---------------------------------------------------------------------------------------------
+
+    def work(self) -> bool:
+        """Part of `inflating.Worker`."""
+        if self._news is None:
+            return False
+        self._has_turn = False
+        try:
+            self._inflate(is_turn=True)
+        except errors.CarpoolError as error:
+            self._error = errors.bare(error)
+        if self._error is not None or (self._queue and isinstance(self._queue[0], bytes)):
+            self._news()
+        return self._has_turn
+
+    def _inflate(self, is_turn: bool = False) -> None:
+        """Do one step's work; what is left is for later turns."""
+        work = 0
+        for at, each in enumerate(self._queue):
+            if isinstance(each, bytes):
+                continue
+            while not each.is_done and work < inflating.STEP:
+                produced = each.step()
+                self._check_room(produced)
+                self._count(produced)
+                work += inflating.cost(produced)
+            if not each.is_done:
+                self._has_turn = True
+                break
+            self._count(-len(each))
+            self._queue[at] = each.plain()
+        if self._has_turn and not is_turn:
+            self._turns.add(self)
+
+    def _check_room(self, size: int) -> None:
+        if not self._room.has_room(size):
+            raise errors.MemoryFull
 
     def _count(self, size: int) -> None:
         self.held += size
+        self._largest = max(self._largest, self.held)
         self._room.buffered_bytes += size

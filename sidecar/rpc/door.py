@@ -10,7 +10,19 @@ from typing import cast
 from sidecar import calls, errors
 from sidecar.core import model
 from sidecar.http2 import streams
-from sidecar.rpc import alone, arrivals, heads, infer, messages, parts, patience, replies, statuses, streaming
+from sidecar.rpc import (
+    alone,
+    arrivals,
+    heads,
+    infer,
+    inflating,
+    messages,
+    parts,
+    patience,
+    replies,
+    statuses,
+    streaming,
+)
 from sidecar.rpc import relay as relays
 
 log = logging.getLogger(__name__)
@@ -44,6 +56,7 @@ class Door:
         self.counters = counters
         self.room = room
         self.patience = patience.Patience(room)
+        self.turns = inflating.Turns()
         self.max_rows = max_rows
         self._heads = heads.Reader(key_headers)
         self._latest = ("", replies.OK)
@@ -82,8 +95,7 @@ class Door:
 
     def _pass(self, stream: streams.Stream, path: str, head: heads.Head) -> streams.Handler:
         sent = head.metadata
-        arrival = arrivals.Arrival(self.room, head.encoding)
-        passage = streaming.Streaming(stream, head.content_type, arrival, self._passed, self.patience)
+        passage = streaming.Streaming(stream, head, self.room, self.turns, self._passed, self.patience)
         self.relay.start(passage, path, sent, head.timeout)
         self.life.enter()
         return passage
@@ -95,6 +107,7 @@ class Door:
     def close(self) -> None:
         """No stream is open any more."""
         self.patience.close()
+        self.turns.close()
 
     # --- answers -----------------------------------------------------------------------------------------------
 

@@ -6,11 +6,10 @@ Source: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md and compr
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Sequence
 
 from sidecar import errors
-from sidecar.rpc import statuses
+from sidecar.rpc import inflating, statuses
 
 ENCODINGS = {b"gzip": 31, b"deflate": 15}
 """What can be undone, by zlib's window bits for it."""
@@ -42,8 +41,8 @@ class Unframer:
         self.held = 0
         """Bytes of a message that is not complete."""
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """The messages that are complete now.
+    def feed(self, data: bytes) -> list[bytes | inflating.Inflation]:
+        """The messages that are complete now; those that are compressed have yet to be inflated.
 
         Raises `errors.PayloadTooLarge` as soon as one says that it is over the limit, and `statuses.Fault` for what
         cannot be read. Nothing can be fed after that.
@@ -53,7 +52,8 @@ class Unframer:
         if self.held < self._needed:
             return []
         buffer = b"".join(self._parts)  # no copy if there is only one
-        messages, at = [], 0
+        messages: list[bytes | inflating.Inflation] = []
+        at = 0
         while (left := len(buffer) - at) >= _PREFIX.size:
             flag, length = _PREFIX.unpack_from(buffer, at)
             if length > self._limit:
@@ -73,7 +73,11 @@ class Unframer:
         if self.held:
             raise statuses.Fault(statuses.INTERNAL, "the stream ended in the middle of a message")
 
-    def _decoded(self, flag: int, message: bytes) -> bytes:
+    def drop(self) -> None:
+        """Keep nothing of what came."""
+        self._parts, self.held = [], 0
+
+    def _decoded(self, flag: int, message: bytes) -> bytes | inflating.Inflation:
         if flag == 0:
             return message
         if flag != 1:
@@ -84,19 +88,7 @@ class Unframer:
         if bits is None:
             words = f"grpc-encoding {self._encoding!r} is unknown; allowed: {ACCEPTED.decode()}"
             raise statuses.Fault(statuses.UNIMPLEMENTED, words)
-        return self._inflated(message, bits)
-
-    def _inflated(self, message: bytes, bits: int) -> bytes:
-        inflater = zlib.decompressobj(bits)
-        try:
-            inflated = inflater.decompress(message, self._limit + 1)
-        except zlib.error as error:
-            raise statuses.Fault(statuses.INTERNAL, f"a message is not valid {self._encoding!r}: {error}") from None
-        if len(inflated) > self._limit:
-            raise self._too_large()
-        if not inflater.eof or inflater.unused_data:
-            raise statuses.Fault(statuses.INTERNAL, f"a message is not valid {self._encoding!r}: it has no clean end")
-        return inflated
+        return inflating.Inflation(message, bits, self._encoding or b"", self._limit)
 
     def _too_large(self) -> errors.PayloadTooLarge:
         return errors.PayloadTooLarge(f"a message is larger than the limit of {self._limit} bytes")

@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 from sidecar import calls, errors
 from sidecar.core import model
 from sidecar.http2 import streams
-from sidecar.rpc import arrivals, fields, framing, heads, messages, parts, patience, relay, replies, statuses
+from sidecar.rpc import arrivals, fields, framing, heads, inflating, messages, parts, patience, relay, replies, statuses
 from sidecar.rpc import codec as codecs
 from sidecar.wire import codec
 from sidecar.wire.v2 import models
@@ -29,6 +29,7 @@ class Door(calls.Replier, Protocol):
     counters: parts.Counters
     room: parts.Room
     patience: patience.Patience
+    turns: inflating.Turns
     max_rows: MaxRows
 
     def pass_alone(
@@ -49,21 +50,23 @@ class Infer:
     """Part of `streams.Handler`. `started` is when the call came, by `time.perf_counter`."""
 
     # State: the message once it is there; the one thing that is waited for (a model to be
-    # known, the call in the core, or the call that is passed through); whether all is over.
+    # known, the call in the core, or the call that is passed through); whether the caller has sent all; whether all is
+    # over.
     __slots__ = (
-        "_arrival", "_call", "_door", "_head", "_is_over", "_message", "_passage", "_stream", "_waiting", "started",
+        "_arrival", "_call", "_door", "_has_ended", "_head", "_is_over", "_message", "_passage", "_stream", "_waiting",
+        "started",
     )  # fmt: skip
 
     def __init__(self, door: Door, stream: streams.Stream, head: heads.Head) -> None:
         self._door = door
         self._stream = stream
         self._head = head
-        self._arrival = arrivals.Arrival(door.room, head.encoding)
+        self._arrival = arrivals.Arrival(door.room, head.encoding, door.turns, self._inflated)
         self._message: bytes | None = None
         self._waiting: parts.Waiting | None = None
         self._call: Asked | None = None
         self._passage: relay.Passage | None = None
-        self._is_over = False
+        self._is_over = self._has_ended = False
         self.started = time.perf_counter()
         door.patience.add(self)
 
@@ -74,18 +77,32 @@ class Infer:
         if self._is_over:
             return
         try:
-            for message in self._arrival.feed(data):
-                if self._message is not None:
-                    raise statuses.Fault(statuses.INTERNAL, "ModelInfer takes one message; more were sent")
-                self._message = message
+            self._take(self._arrival.feed(data))
         except errors.CarpoolError as error:
             self.refuse(errors.bare(error))
         else:
             self._stream.consumed(len(data))
 
+    def _inflated(self) -> None:
+        """A message was inflated, or cannot be."""
+        try:
+            self._take(self._arrival.take())
+        except errors.CarpoolError as error:
+            self.refuse(errors.bare(error))
+        else:
+            if self._has_ended:
+                self.end()
+
+    def _take(self, messages: Sequence[bytes]) -> None:
+        for message in messages:
+            if self._message is not None:
+                raise statuses.Fault(statuses.INTERNAL, "ModelInfer takes one message; more were sent")
+            self._message = message
+
     def end(self) -> None:
         """Part of `streams.Handler`."""
-        if self._is_over:
+        self._has_ended = True
+        if self._is_over or self._arrival.is_inflating:
             return
         try:
             self._arrival.end()

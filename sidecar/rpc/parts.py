@@ -55,6 +55,11 @@ class Room(Protocol):
     max_body_bytes: int
     read_timeout: float
 
+    @property
+    def on_large_body(self) -> Callable[[], None]:
+        """To be called when a large message is kept no longer."""
+        ...
+
     def has_room(self, size: int) -> bool: ...
 
 

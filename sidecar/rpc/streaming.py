@@ -11,28 +11,30 @@ import grpc.aio
 
 from sidecar import errors
 from sidecar.http2 import streams
-from sidecar.rpc import arrivals, framing, metadata, patience, relay
+from sidecar.rpc import arrivals, framing, heads, inflating, metadata, parts, patience, relay
 
 
 class Streaming(relay.Passage):
     """Part of `streams.Handler`."""
 
     # State: messages not yet sent on, and bytes that the caller may not send again yet; whether the caller has sent
-    # all; whether a message is arriving; events for the two directions.
+    # all, and whether all of that is in messages; whether a message is arriving; events for the two directions.
     def __init__(
         self,
         stream: streams.Stream,
-        content_type: bytes,
-        arrival: arrivals.Arrival,
+        head: heads.Head,
+        room: parts.Room,
+        turns: inflating.Turns,
         ended: Callable[[int | None], None],
         patience_: patience.Patience,
     ) -> None:
-        super().__init__(stream, content_type, arrival, ended)
+        arrival = arrivals.Arrival(room, head.encoding, turns, self._inflated)
+        super().__init__(stream, head.content_type, arrival, ended)
         self._patience = patience_
         self._is_watched = False
         self._messages: collections.deque[bytes] = collections.deque()
         self._ungranted = 0
-        self._is_complete = False
+        self._is_complete = self._has_ended = False
         self._news = asyncio.Event()
         self._is_writable = asyncio.Event()
 
@@ -52,8 +54,18 @@ class Streaming(relay.Passage):
         self._watch(bool(messages))
         if self._messages:
             self._news.set()
-        else:
+        elif not self._arrival.is_inflating:
             self._grant()
+
+    def _inflated(self) -> None:
+        """Messages were inflated, or cannot be."""
+        try:
+            self._messages.extend(self._arrival.take())
+        except errors.CarpoolError as error:
+            self._break_off(error)
+            return
+        self._is_complete = self._has_ended and not self._arrival.is_inflating
+        self._news.set()
 
     def _watch(self, has_news: bool) -> None:
         """A message that has begun must come to its end: its bytes are kept until then."""
@@ -81,7 +93,8 @@ class Streaming(relay.Passage):
             self._arrival.end()
         except errors.CarpoolError as error:
             self._break_off(error)
-        self._is_complete = True
+        self._has_ended = True
+        self._is_complete = not self._arrival.is_inflating
         self._news.set()
 
     def writable(self) -> None:

@@ -46,7 +46,8 @@ class FakeStream:
 
     @property
     def messages(self) -> list[bytes]:
-        return framing.Unframer(2**30).feed(self.sent) if self.sent else []
+        found = framing.Unframer(2**30).feed(self.sent) if self.sent else []
+        return [message for message in found if isinstance(message, bytes)]
 
     @property
     def status(self) -> int:

@@ -32,6 +32,10 @@ class Room:
         self.max_body_bytes = 4 * 1024 * 1024
         self.max_buffered_bytes = 64 * 1024 * 1024
         self.read_timeout = 5.0
+        self.large_bodies = 0
+
+    def on_large_body(self) -> None:
+        self.large_bodies += 1
 
     def has_room(self, size: int) -> bool:
         return self.buffered_bytes + size <= self.max_buffered_bytes

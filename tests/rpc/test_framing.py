@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies
 
 from sidecar import errors
-from sidecar.rpc import framing, statuses
+from sidecar.rpc import framing, inflating, statuses
 
 MESSAGES = (b"", b"a", b"hello" * 30)
 
@@ -19,7 +19,13 @@ def fed(pieces, limit: int = 1000, encoding: bytes | None = None) -> list[bytes]
     unframer = framing.Unframer(limit, encoding)
     messages = [message for piece in pieces for message in unframer.feed(piece)]
     unframer.end()
-    return messages
+    return [message if isinstance(message, bytes) else inflated(message) for message in messages]
+
+
+def inflated(message: inflating.Inflation) -> bytes:
+    while not message.is_done:
+        assert message.step() <= inflating.STEP
+    return message.plain()
 
 
 def compressed(data: bytes) -> bytes:
