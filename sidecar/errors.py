@@ -173,8 +173,8 @@ class DeadlineExceeded(CarpoolError):
 # --- what has to travel alone -----------------------------------------------------------------------------------
 
 UNBATCHABLE = (
-    "columnar", "datatype", "decoupled", "members", "no_batch_dimension", "outputs", "sequence", "shape",
-    "shared_memory", "unknown_model",
+    "cloud_event", "columnar", "datatype", "decoupled", "media_type", "members", "no_batch_dimension", "outputs",
+    "sequence", "shape", "shared_memory", "unknown_model",
 )  # fmt: skip
 """Why a predict request is passed on unbatched: a closed set, as metrics count by it."""
 

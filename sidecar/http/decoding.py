@@ -59,6 +59,15 @@ async def decode(
     return body
 
 
+def can_undo(content_encoding: str) -> bool:
+    """Whether `decode` knows all codings in the value of the header."""
+    try:
+        _codings(content_encoding)
+    except errors.UnsupportedEncoding:
+        return False
+    return True
+
+
 def too_large(limit: int) -> errors.PayloadTooLarge:
     """The refusal of a body, or decoded body, of more than `limit` bytes."""
     return errors.PayloadTooLarge(f"the body is larger than the limit of {limit} bytes")

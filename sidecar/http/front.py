@@ -65,8 +65,14 @@ class Front:
             if told_instead is not None:
                 return responses.respond(request, told_instead)
         lane = self._lane
-        match = lane.routes.match(request.method, request.raw_path, request.headers) if lane is not None else None
-        if lane is None or match is None:
+        if lane is None:
+            return await self._pass_on(request)
+        try:
+            match = lane.routes.match(request.method, request.raw_path, request.headers)
+        except errors.Unbatchable as verdict:
+            self._metrics.unbatched(verdict.reason)
+            match = None
+        if match is None:
             return await self._pass_on(request)
         return await self._batch(request, lane, match)
 
@@ -82,7 +88,7 @@ class Front:
             asked = clock()
             route = await lane.route(request.headers, match)
             spent = clock() - asked
-            body = await lane.read(request)
+            body = await lane.read(request, match)
             outcome = await lane.outcome(request, body, match, route, spent)
             answer = lane.tell(outcome, match.is_v1)
         except errors.Unbatchable as verdict:

@@ -120,10 +120,10 @@ class Reader:
         length = headers.get("Content-Length", "").encode()
         if not _is_length(length) or not _is_usual(headers):
             return None
-        match = self._lane.routes.match("POST", target, headers)
-        if match is None:
-            return None
         try:
+            match = self._lane.routes.match("POST", target, headers)
+            if match is None:
+                return None
             head = self._lane.head(target, headers, match, self._lane.routes.route(match))
         except (errors.CarpoolError, errors.Unbatchable):
             return None

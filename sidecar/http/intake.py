@@ -71,6 +71,11 @@ class Intake:
             if reservation.size > memory.LARGE:
                 self.on_large_body()
 
+    def can_read(self, request: web.BaseRequest) -> bool:
+        """Whether nothing in the head of `request` says that `read` would refuse its body for what it is."""
+        size = request.content_length
+        return (size is None or size <= self.max_body_bytes) and decoding.can_undo(_codings(request))
+
     @contextmanager
     def hold(self, size: int) -> Iterator[None]:
         """Count `size` bytes of a body that `read` has returned and the queue does not know of.
@@ -103,9 +108,7 @@ class Intake:
         return b"".join(parts)  # no copy if there is only one
 
     async def _decode(self, request: web.BaseRequest, body: bytes, reservation: _Reservation) -> bytes:
-        # A list header may come in several lines (RFC 9110, 5.3).
-        codings = ",".join(request.headers.getall(hdrs.CONTENT_ENCODING))
-        return await decoding.decode(body, codings, self.max_body_bytes, reservation.grow)
+        return await decoding.decode(body, _codings(request), self.max_body_bytes, reservation.grow)
 
     def takes(self, size: int) -> bool:
         """Whether a body of `size` bytes is not too large, and there is room for it."""
@@ -122,6 +125,11 @@ class Intake:
     def _check_room(self, size: int) -> None:
         if not self.has_room(size):
             raise errors.MemoryFull
+
+
+def _codings(request: web.BaseRequest) -> str:
+    # A list header may come in several lines (RFC 9110, 5.3).
+    return ",".join(request.headers.getall(hdrs.CONTENT_ENCODING, ()))
 
 
 class _Reservation:

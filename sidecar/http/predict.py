@@ -23,6 +23,8 @@ _REQUEST_ID, _TIMEOUT = istr("X-Request-ID"), istr("carpool-timeout-ms")
 _FORWARDED_FOR = istr("X-Forwarded-For")
 _TRACEPARENT, _TRACESTATE = istr("traceparent"), istr("tracestate")
 
+_JSON = "application/json"
+
 # Bytes a second below which a caller does not read but hold our memory.
 _SLOWEST_READER = 64 * 1024
 _MAX_TIMEOUT_MS = 86_400_000
@@ -54,8 +56,14 @@ class PredictLane:
         self.dialect: answers.Dialect = dialect(int(chosen.overload_status))
         self._v2_dialect = answers.Dialect(int(chosen.overload_status))
 
-    async def read(self, request: web.BaseRequest) -> bytes:
-        """The decoded body, within all limits; raises `errors.CarpoolError`."""
+    async def read(self, request: web.BaseRequest, match: routes.Match) -> bytes:
+        """The decoded body, within all limits; raises `errors.CarpoolError`.
+
+        Raises `errors.Unbatchable`, with the body unread, where the media type speaks against a predict request and
+        it is known beforehand that the body cannot be looked at.
+        """
+        if not match.says_so and not self.bodies.can_read(request):
+            raise errors.Unbatchable("media_type")
         return await self.bodies.read(request)
 
     def hold(self, body: bytes) -> AbstractContextManager[None]:
@@ -83,10 +91,17 @@ class PredictLane:
         """Predictions, or why there are none, for one request. `spent` as for `head`.
 
         Raises `errors.CarpoolError` for a body that never made it into the queue, and `errors.Unbatchable` if it is
-        valid but has to travel alone. Cancelling this takes the request out of the queue.
+        valid but has to travel alone, or is what its media type says and no predict request at all. Cancelling this
+        takes the request out of the queue.
         """
         head = self.head(request.raw_path, request.headers, match, route, spent)
-        call = _Waiting(head, self.payload(head, body), len(body))
+        try:
+            payload = self.payload(head, body)
+        except errors.BadRequest:
+            if match.says_so:
+                raise
+            raise errors.Unbatchable("media_type") from None
+        call = _Waiting(head, payload, len(body))
         call.replier = self
         call.transport = request.transport
         call.waiter = asyncio.get_running_loop().create_future()
@@ -127,7 +142,7 @@ class PredictLane:
         return calls.Head(
             route,
             target_.origin_form(target),
-            _select(headers, self._v1_headers if match.is_v1 else self._v2_headers),
+            self._key_headers(headers, match),
             timeout,
             _value(headers, _REQUEST_ID),
             _value(headers, _TRACEPARENT),
@@ -139,6 +154,15 @@ class PredictLane:
     def payload(self, head: calls.Head, body: bytes) -> codec.Payload:
         """The rows of a decoded body; raises `errors.BadRequest`, `errors.PayloadTooLarge` or `errors.Unbatchable`."""
         return head.route.codec.parse(body, self.bounds.max_queue_instances, head.json_size)
+
+    def _key_headers(self, headers: MultiMapping[str], match: routes.Match) -> calls.Headers:
+        if not match.is_v1:
+            return _select(headers, self._v2_headers)
+        found = _select(headers, self._v1_headers)
+        if match.says_so:
+            return found
+        # The body turned out to be JSON, or this request will not be in a batch.
+        return tuple((name, _JSON if name == hdrs.CONTENT_TYPE else value) for name, value in found)
 
     def tell(self, outcome: calls.Outcome, is_v1: bool = True) -> answers.Answer:
         """The answer to an outcome."""

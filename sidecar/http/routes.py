@@ -11,17 +11,14 @@ import urllib.parse
 from collections.abc import Callable
 from typing import NamedTuple
 
-from aiohttp import hdrs
 from multidict import MultiMapping, istr
 
 from sidecar import calls, errors
+from sidecar.http import media_types
 from sidecar.http import target as target_
 from sidecar.upstream import catalog as catalogs
 from sidecar.wire.v2 import models
 
-# What people send JSON as: curl -d says it is a form, simple clients say nothing or text.
-_JSON_TYPES = frozenset({"", "application/json", "application/x-www-form-urlencoded", "text/plain", "text/json"})
-_BINARY_TYPE = "application/octet-stream"
 # As istr a name is looked up without being lowered first.
 _EVENT_ID = istr("ce-id")
 JSON_SIZE = istr("Inference-Header-Content-Length")
@@ -69,10 +66,14 @@ class Tensors(NamedTuple):
 
 
 class Match(NamedTuple):
-    """A request that could be batched. `model` is None if nothing has to be known of it."""
+    """A request that could be batched. `model` is None if nothing has to be known of it.
+
+    `says_so` is False where its media type speaks against that, and only the body can tell.
+    """
 
     model: models.ModelName | None
     is_v1: bool
+    says_so: bool = True
 
 
 class NotKnownYet(Exception):
@@ -94,20 +95,25 @@ class Routes:
         self._infer = infer
 
     def match(self, method: str, target: str, headers: MultiMapping[str]) -> Match | None:
-        """Whether this is a v1 predict request in JSON or a v2 infer request; `target` as received.
+        """The v1 predict or v2 infer request that this may be, or None if it is none; `target` as received.
 
-        KServe's rule for v1, the decoded path ends in `:predict`, for POST only. Other media types (forms with
-        files) and CloudEvents, whose envelope a batch would lose, are not ours.
+        KServe's rule for v1, the decoded path ends in `:predict`, for POST only. Raises `errors.Unbatchable` for media
+        types that are not JSON (forms with files) and for CloudEvents, whose envelope a batch would lose.
         """
-        if method != "POST" or _EVENT_ID in headers:
+        if method != "POST":
             return None
         path = target_.origin_form(target).partition("?")[0]
-        if path.endswith(_V1_ENDS):
-            return self._match_v1(path) if _is_json(headers) else None
-        found = _V2_MODEL.fullmatch(path)
-        if found is None or not (_is_json(headers) or JSON_SIZE in headers or _is_binary(headers)):
+        found = self._match_v1(path) if path.endswith(_V1_ENDS) else _match_v2(path)
+        if found is None:
             return None
-        return Match(models.ModelName(found[1], found[2] or ""), is_v1=False)
+        if _EVENT_ID in headers:
+            raise errors.Unbatchable("cloud_event")
+        if not found.is_v1 and JSON_SIZE in headers:
+            return found
+        content = media_types.content(headers)
+        if content is media_types.Content.FOREIGN or (found.is_v1 and content is media_types.Content.BYTES):
+            raise errors.Unbatchable("media_type")
+        return found._replace(says_so=False) if content is media_types.Content.UNTOLD else found
 
     def route(self, match: Match) -> calls.Route:
         """The way of a matching request.
@@ -147,14 +153,6 @@ def _known(name: models.ModelName | None) -> models.ModelName:
     return name
 
 
-def _is_json(headers: MultiMapping[str]) -> bool:
-    media_type = _media_type(headers)
-    return media_type in _JSON_TYPES or (media_type.endswith("+json") and "cloudevents" not in media_type)
-
-
-def _is_binary(headers: MultiMapping[str]) -> bool:
-    return _media_type(headers) == _BINARY_TYPE
-
-
-def _media_type(headers: MultiMapping[str]) -> str:
-    return headers.get(hdrs.CONTENT_TYPE, "").partition(";")[0].strip().lower()
+def _match_v2(path: str) -> Match | None:
+    found = _V2_MODEL.fullmatch(path)
+    return None if found is None else Match(models.ModelName(found[1], found[2] or ""), is_v1=False)

@@ -31,19 +31,67 @@ async def test_other_methods_and_paths_are_not_batched(bench, method, path):
 
 
 @pytest.mark.parametrize(
-    "headers",
+    ("headers", "reason"),
     [
-        {"Content-Type": "application/octet-stream"},
-        {"Content-Type": "multipart/form-data; boundary=x"},
-        {"Content-Type": "application/cloudevents+json"},
-        {"Content-Type": "application/json", "ce-id": "1", "ce-specversion": "1.0"},
+        ({"Content-Type": "application/octet-stream"}, "media_type"),
+        ({"Content-Type": "multipart/form-data; boundary=x"}, "media_type"),
+        ({"Content-Type": "application/cloudevents+json"}, "media_type"),
+        ({"Content-Type": "text/event-stream"}, "media_type"),
+        ({"Content-Type": "text/html"}, "media_type"),
+        ({"Content-Type": "text/csv"}, "media_type"),
+        ({"Content-Type": "application/json", "ce-id": "1", "ce-specversion": "1.0"}, "cloud_event"),
     ],
 )
-async def test_predict_requests_that_are_not_plain_json_pass_through(bench, headers):
+async def test_predict_requests_that_are_not_plain_json_pass_through_and_are_counted(bench, headers, reason):
     bench.predictor.behave = _answer_ok
     status, _, _ = await bench.post(b"\x00\xff", headers=headers)
     assert status == 200
-    assert bench.predictor.seen[0].body == b"\x00\xff"
+    seen = bench.predictor.seen[0]
+    assert (seen.body, seen.headers["Content-Type"]) == (b"\x00\xff", headers["Content-Type"])
+    assert await bench.metric(f'carpool_unbatched_total{{reason="{reason}"}}') == 1
+
+
+@pytest.mark.parametrize("body", [b"[1]", b'{"instances":[]}', b'{"instances":[NaN]}', b"", b'{"instances":[1]'])
+async def test_what_its_type_did_not_announce_as_json_is_never_refused_for_being_none(bench, body):
+    bench.predictor.behave = _answer_ok
+    assert (await bench.post(body, headers={"Content-Type": "text/html"}))[0] == 200
+    assert bench.predictor.seen[0].body == body
+    assert (await bench.post(body, headers={"Content-Type": "text/plain"}))[0] == 400
+
+
+async def test_what_its_type_did_not_announce_as_json_and_cannot_be_read_passes_through_unread(sidecar_of):
+    bench = await sidecar_of(max_body_bytes=1024, max_queue_bytes=2048)
+    bench.predictor.behave = _answer_ok
+    large = b'{"instances":["%b"]}' % (b"x" * 4000)
+    assert (await bench.post(large, headers={"Content-Type": "text/csv"}))[0] == 200
+    strange = {"Content-Type": "text/csv", "Content-Encoding": "x-own"}
+    assert (await bench.post(b"strange", headers=strange))[0] == 200
+    first, second = bench.predictor.seen
+    assert (first.body, second.body, second.headers["Content-Encoding"]) == (large, b"strange", "x-own")
+    assert await bench.metric('carpool_unbatched_total{reason="media_type"}') == 2
+    assert (await bench.post(large))[0] == 413
+
+
+async def test_elsewhere_a_type_is_nobodys_business(bench):
+    bench.predictor.behave = _answer_ok
+    await bench.post(b"x", path="/v1/models/m:explain", headers={"Content-Type": "image/png"})
+    assert await bench.metric('carpool_unbatched_total{reason="media_type"}') == 0
+
+
+@pytest.mark.parametrize("fast_lane", ["on", "off"])
+@pytest.mark.parametrize(
+    "media_type", ["text/html", "text/html; charset=utf-8", "application/vnd.x", "text/csv", "*/*"]
+)
+async def test_a_predict_request_of_any_type_is_batched_as_json_with_the_others(sidecar_of, fast_lane, media_type):
+    bench = await sidecar_of(max_batch_size=2, max_latency=500, fast_lane=fast_lane)
+    odd, usual = await asyncio.gather(
+        bench.post(b'{"instances":[1]}', headers={"Content-Type": media_type}), bench.post(b'{"instances":[2]}')
+    )
+    assert (odd[0], usual[0]) == (200, 200)
+    assert b'"predictions":[1]' in odd[1]
+    (seen,) = bench.predictor.seen
+    assert seen.headers["Content-Type"] == "application/json"
+    assert sorted(seen.rows) == [b"1", b"2"]
 
 
 def _answer_ok(seen, request):

@@ -147,7 +147,8 @@ def test_plain_heads_are_for_the_fast_lane() -> None:
         b"Connection: keep-alive, X-Any", b"Connection:", b"Proxy-Connection: close", b"K-Network-Probe: queue",
         b"User-Agent: kube-probe/1.29", b"User-Agent: Knative-Activator-Probe", b"ce-id: 1",
         b"Content-Type: application/octet-stream", b"Content-Type: application/cloudevents+json",
-        b"Content-Type: multipart/form-data; boundary=x", b"carpool-timeout-ms: soon", b"carpool-timeout-ms: 0",
+        b"Content-Type: multipart/form-data; boundary=x", b"Content-Type: text/event-stream",
+        b"carpool-timeout-ms: soon", b"carpool-timeout-ms: 0",
     ],
 )  # fmt: skip
 def test_a_header_with_a_meaning_beyond_a_body_to_answer_is_unusual(line: bytes) -> None:

@@ -65,14 +65,62 @@ def test_other_paths_of_v2_are_passed_through(target: str) -> None:
     assert match(target) is None
 
 
-def test_only_post_in_json_or_binary_without_an_events_envelope_is_batched() -> None:
+def test_only_posts_are_batched() -> None:
     assert match(INFER, method="GET") is None
-    assert match(INFER, ce_id="1") is None
-    assert match(INFER, content_type="multipart/form-data; boundary=x") is None
-    assert match(INFER, content_type="application/octet-stream") is not None
-    assert match(INFER, content_type="application/vnd.x", inference_header_content_length="7") is not None
-    assert match("/v1/models/m:predict", content_type="application/octet-stream") is None
-    assert match("/v1/models/m:predict", content_type="application/json") == routes.Match(None, is_v1=True)
+    assert match("/v1/models/m:predict", method="PUT", content_type="application/octet-stream") is None
+
+
+JSON_TYPES = ("application/json", "Application/JSON; charset=utf-8", "application/vnd.x+json", "text/json",
+              "text/plain", "application/x-www-form-urlencoded", "", ";")  # fmt: skip
+DOUBTFUL_TYPES = ("text/html", "text/html; charset=utf-8", "text/csv", "application/vnd.x", "application/xml", "json",
+                  "application/javascript", "*/*", "application/json, text/plain", "caf\xe9")  # fmt: skip
+FOREIGN_TYPES = (
+    "multipart/form-data; boundary=x", "multipart/related", "application/cloudevents+json", "text/event-stream",
+    "application/cloudevents-batch+json", "application/cloudevents", "application/x-ndjson", "application/json-seq",
+    "image/png", "audio/wav", "video/mp4", "application/x-protobuf", "application/vnd.google.protobuf",
+    "application/zip", "application/msgpack", "application/vnd.apache.arrow.stream", "application/gzip",
+    "application/grpc+proto",
+    "application/geo+json-seq", "application/x.y+protobuf", "APPLICATION/CBOR",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("target", [INFER, "/v1/models/m:predict"])
+def test_a_type_that_json_is_sent_as_says_that_a_request_may_be_batched(target: str) -> None:
+    assert all(_says_so(target, kind) for kind in JSON_TYPES)
+    assert match(target) == match(target, content_type="application/json")
+
+
+@pytest.mark.parametrize("target", [INFER, "/v1/models/m:predict"])
+@pytest.mark.parametrize("kind", DOUBTFUL_TYPES)
+def test_a_type_that_is_neither_json_nor_binary_leaves_it_to_the_body(target: str, kind: str) -> None:
+    assert not _says_so(target, kind)
+
+
+@pytest.mark.parametrize("target", [INFER, "/v1/models/m:predict"])
+@pytest.mark.parametrize("kind", FOREIGN_TYPES)
+def test_a_predict_request_of_a_type_that_is_no_json_document_travels_alone(target: str, kind: str) -> None:
+    with pytest.raises(errors.Unbatchable, match="media_type"):
+        match(target, content_type=kind)
+
+
+def test_cloud_events_travel_alone() -> None:
+    for target in (INFER, "/v1/models/m:predict"):
+        with pytest.raises(errors.Unbatchable, match="cloud_event"):
+            match(target, content_type="application/json", ce_id="1")
+    assert match("/elsewhere", ce_id="1") is None
+
+
+def test_bytes_are_tensors_in_v2_and_anything_in_v1() -> None:
+    assert _says_so(INFER, "application/octet-stream")
+    assert match(INFER, content_type="image/png", inference_header_content_length="7") is not None
+    with pytest.raises(errors.Unbatchable, match="media_type"):
+        match("/v1/models/m:predict", content_type="application/octet-stream")
+
+
+def _says_so(target: str, kind: str) -> bool:
+    found = match(target, content_type=kind)
+    assert found is not None
+    return found.says_so
 
 
 @pytest.mark.parametrize(("is_http", "name"), [(True, "a%20b"), (False, "a b")])

@@ -24,6 +24,7 @@ _COUNTED = (
     "carpool_requests_total",
     "carpool_refused_total",
     "carpool_abandoned_total",
+    "carpool_unbatched_total",
     "carpool_request_seconds_count",
 )
 _NOTHING_LEFT = (
