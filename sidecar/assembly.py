@@ -88,8 +88,8 @@ class Sidecar:
 
         Where requests still come after the quiet period, that lasts up to half of the time there is for all of it.
 
-        Returns whether every accepted predict request was answered within the grace period. Streams and upgraded
-        connections may go on until then.
+        Returns whether every accepted predict request was answered within the grace period; not so if a bug kept it
+        from being seen to. Streams and upgraded connections may go on until then.
         """
         self.metrics.draining.set(1)
         if self._grpc is not None:
@@ -104,6 +104,10 @@ class Sidecar:
             await self.life.abandon()
             log.warning("the grace period of %g s is over: closing %d connections", grace_period, self.life.active)
             return self.core.idle
+        except Exception:
+            self.metrics.internal_errors.labels("drain").inc()
+            log.exception("draining failed for a reason that is a bug")
+            return False
         return True
 
     async def stop(self) -> None:
@@ -136,6 +140,7 @@ class Sidecar:
         self.bodies.max_body_bytes = changed.max_body_bytes
         self.bodies.max_buffered_bytes = changed.max_queue_bytes
         self.bodies.read_timeout = changed.timeout
+        self.upstreams.apply(changed)
         logging.getLogger().setLevel(changed.log_level.upper())
         self.driver.limits_changed()
         rows.bounded_rows(changed.max_queue_instances)
@@ -144,10 +149,15 @@ class Sidecar:
     async def _measure_overhead(self, policy: adaptive.Adaptive) -> None:
         """Once the predictor is ready, tell the policy how long a round trip takes."""
         pause = _FIRST_PAUSE
-        while not await self.ready.check():
-            await asyncio.sleep(pause)
-            pause = min(_LONGEST_PAUSE, pause * 2)
-        seconds = await overhead.measure(self._base)
+        try:
+            while not await self.ready.check():
+                await asyncio.sleep(pause)
+                pause = min(_LONGEST_PAUSE, pause * 2)
+            seconds = await overhead.measure(self._base)
+        except Exception:
+            self.metrics.internal_errors.labels("first_contact").inc()
+            log.exception("the way to the predictor could not be measured for a reason that is a bug")
+            return
         if seconds is not None:
             policy.device.hint_overhead(seconds)
             self.driver.reconsider()
@@ -159,8 +169,9 @@ class Sidecar:
 
     async def _open_data_port(self) -> None:
         relay = self._relay = passthrough.PassThrough(
-            self._base, connect_timeout=self.settings.connect_timeout, is_ending=lambda: self.life.draining
-        )
+            self._base, connect_timeout=self.settings.connect_timeout, is_ending=lambda: self.life.draining,
+            on_bug=self.metrics.internal_errors.labels("passthrough").inc,
+        )  # fmt: skip
         self.metrics.watch(self.metrics.tunnels, lambda: relay.tunnels)
         lane = predict.PredictLane(self.settings, self.limits, self.bodies, self.driver, self.upstreams.routes)
         batched = lane if self.settings.enable_batcher else None

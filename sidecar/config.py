@@ -152,7 +152,8 @@ class Settings(BaseSettings):
     )
     max_queue_bytes: int = settings.field(
         "Overload",
-        "Bytes of request bodies held at once (arriving, waiting or at the predictor); beyond it the answer is 429.",
+        "Bytes of request bodies held at once (arriving, waiting or at the predictor); beyond it the answer is 429. An "
+        "answer of the predictor with more is broken off, and told as 502.",
         256 * _MIB, ge=_KIB,
     )  # fmt: skip
     max_body_bytes: int = settings.field(
@@ -232,7 +233,8 @@ class Settings(BaseSettings):
     quiet_period: float = settings.field(
         "Shutdown",
         "Seconds after SIGTERM in which requests are still served while endpoints forget this pod. While requests keep "
-        "coming it lasts longer, up to nearly half of --grace-period; 0: not at all.",
+        "coming it lasts longer, up to nearly half of --grace-period; 0: not at all. Cut short where it would leave no "
+        "time to answer what was accepted.",
         5.0, ge=0, le=3600,
     )  # fmt: skip
     grace_period: float = settings.field(

@@ -22,6 +22,8 @@ log = logging.getLogger("carpool.lifecycle")
 _FORGOTTEN_SECONDS = 2.0
 # Clients who answer are gone after one, and the others are not waited for.
 _TURNING_AWAY_SECONDS = 2.0
+# However long the quiet period was asked for, so much of the time is left to answer what was accepted in it.
+_ANSWERING_SECONDS = 2.0
 
 
 class Phase(enum.Enum):
@@ -78,10 +80,12 @@ class Lifecycle:
     ) -> None:
         """Go through the quiet period (seconds), then refuse; return when all requests have been dealt with.
 
-        While requests keep coming the quiet period lasts longer, up to `longest` seconds; one of 0 does not. Before
-        anything is refused, `turn_away` sees to it that callers who can be told so go elsewhere, within that time and
-        two seconds at most. The end includes streams and upgraded connections, which end when their callers please. A
-        second call joins the first, or returns at once when that is over. Raises `TimeoutError` if it was abandoned.
+        While requests keep coming the quiet period lasts longer, up to `longest` seconds, half of the time that there
+        is for all of this; one of 0 does not. It is cut short where it would leave no time to turn callers away and
+        to answer. Before anything is refused, `turn_away` sees to it that callers who can be told so go elsewhere,
+        within `longest` and two seconds at most. The end includes streams and upgraded connections, which end when
+        their callers please. A second call joins the first, or returns at once when that is over. Raises
+        `TimeoutError` if it was abandoned, and what `turn_away` raises or a bug did.
         """
         if self._draining is None:
             self._draining = asyncio.create_task(
@@ -91,6 +95,7 @@ class Lifecycle:
         await asyncio.wait([self._draining])
         if self._draining.cancelled():
             raise TimeoutError
+        self._draining.result()
 
     async def until_drained(self, patience: float) -> None:
         """Return when the way out is over, one way or the other, or after `patience` seconds in which none began."""
@@ -115,6 +120,8 @@ class Lifecycle:
     ) -> None:
         at_the_latest = asyncio.get_running_loop().time() + longest
         time_to_turn_away = min(_TURNING_AWAY_SECONDS, longest / 2) if turn_away is not None else 0.0
+        time_to_answer = min(_ANSWERING_SECONDS, longest / 2)
+        quiet_period = min(quiet_period, 2 * longest - time_to_turn_away - time_to_answer)
         self.phase = Phase.QUIET
         self.draining = True
         log.info("draining: not ready any more, still serving for at least %g s", quiet_period)

@@ -48,6 +48,8 @@ _RPC_CODES = (
     "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
     "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
 )  # fmt: skip
+# Where a bug may be met: see `Metrics.internal_errors`.
+_PLACES = ("drain", "fast_lane", "first_contact", "general_lane", "passthrough")
 # Why a batch is sent again.
 _RETRIES = ("closed", "isolate")
 
@@ -147,6 +149,9 @@ class Metrics:
             "reason",
         )
         self._rpc = counter("rpc_requests", "gRPC calls answered, by lane and status code.", "lane", "code")
+        self.internal_errors = counter(
+            "internal_errors", "Bugs met while handling requests, by place; the log has the traceback.", "where"
+        )
         self.abandoned = counter("abandoned", "Predict requests whose caller left before the answer.").labels()
         self.batches = counter("batches", "Batches sent, by the reason they left.", "reason")
         self.batch_size = histogram("batch_size", "Instances in a batch.", _SIZES)
@@ -236,6 +241,8 @@ class Metrics:
             self.predictor_errors.labels(reason)
         for reason in errors.UNBATCHABLE:
             self._unbatched.labels(reason)
+        for place in _PLACES:
+            self.internal_errors.labels(place)
         for reason in _RETRIES:
             self.retries.labels(reason)
 

@@ -22,8 +22,8 @@ _PROBE_VARIABLE = "SERVING_READINESS_PROBE"
 def main(argv: Sequence[str]) -> int:
     """Serve until SIGTERM or SIGINT.
 
-    Returns 0 when everything accepted was answered, and 1 when the grace period ended before that or a port could not
-    be had. Exits with 2 for bad settings.
+    Returns 0 when everything accepted was answered, and 1 when the grace period ended before that, a bug kept it from
+    being seen to, or a port could not be had. Exits with 2 for bad settings.
     """
     chosen = config.load(argv)
     _check_packages(chosen)

@@ -57,3 +57,22 @@ async def test_all_clients_that_know_are_reason_enough_to_go_on() -> None:
     await life.drain(Driver(), 0, 6, turn_away)  # type: ignore[arg-type]
     assert asked == [lifecycle.Phase.QUIET]
     assert life.phase is lifecycle.Phase.DRAINED
+
+
+async def test_a_quiet_period_that_would_leave_no_time_for_answers_is_cut_short() -> None:
+    assert await refused_after(24, 11) == pytest.approx(20, abs=0.05)
+    assert await refused_after(24, 2) == pytest.approx(3, abs=0.05)
+
+
+async def test_a_bug_in_the_way_out_is_the_drains_own_failure() -> None:
+    class Broken:
+        async def drain(self) -> None:
+            raise ZeroDivisionError("bug")
+
+    life = lifecycle.Lifecycle()
+    with pytest.raises(ZeroDivisionError):
+        await life.drain(Broken(), 0, 6)  # type: ignore[arg-type]
+    with pytest.raises(ZeroDivisionError):  # whoever joins learns of it, too
+        await life.drain(Driver(), 0, 6)  # type: ignore[arg-type]
+    assert life.phase is not lifecycle.Phase.DRAINED
+    await life.until_drained(1)

@@ -95,7 +95,10 @@ class Desk:
                 return None
             payload: codec.Payload | None = scan.payload(body) if scan is not None else None
             exchange = Exchange(head, payload or lane.payload(head, body), size)
+        except (errors.CarpoolError, errors.Unbatchable):
+            return None
         except Exception:
+            self._bug("a request could not be looked at for a reason that is a bug: it goes the general server's way")
             return None
         exchange.replier = self
         exchange.message = None
@@ -109,7 +112,7 @@ class Desk:
         try:
             self.lane.driver.submit(exchange)
         except Exception:
-            log.exception("a request failed for a reason that is a bug")
+            self._bug("a request failed for a reason that is a bug")
             if exchange.payload is not None:  # not answered yet
                 self.tell(exchange, errors.CarpoolError())
 
@@ -136,7 +139,7 @@ class Desk:
                     seconds.append(now - exchange.started)
                     exchange.connection.answered(exchange, message, body, False)
             except Exception:
-                log.exception("an answer could not be handed over")
+                self._bug("an answer could not be handed over")
         self._metrics.predicted_all(200, seconds)
 
     def refuse(self, call: calls.Call, error: errors.CarpoolError) -> None:
@@ -166,12 +169,17 @@ class Desk:
             outcome = errors.bare(error)
             answer = self.lane.tell_early(outcome, is_v1)
         except Exception:
-            log.exception("a request failed for a reason that is a bug")
+            self._bug("a request failed for a reason that is a bug")
             outcome = errors.CarpoolError()
             answer = self.lane.tell_early(outcome, is_v1)
         if isinstance(outcome, errors.CarpoolError):
             self._metrics.refused.labels(outcome.reason).inc()
         return answer
+
+    def _bug(self, words: str) -> None:
+        """Tell of the exception that is being handled."""
+        self._metrics.internal_errors.labels("fast_lane").inc()
+        log.exception(words)
 
 
 def _has_objection(route: calls.Route) -> bool:

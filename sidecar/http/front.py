@@ -49,7 +49,7 @@ class Front:
         except Exception:
             if request.writer.output_size:
                 raise  # the server logs it and closes the connection
-            log.exception("a request failed for a reason that is a bug")
+            self._bug()
             return responses.respond(request, answers.Dialect().error(errors.CarpoolError()))
         finally:
             self._life.leave()
@@ -99,7 +99,7 @@ class Front:
             outcome = errors.bare(error)  # else this frame and the error keep each other, and the body, alive
             answer = lane.tell_early(outcome, match.is_v1)
         except Exception:
-            log.exception("a request failed for a reason that is a bug")
+            self._bug()
             outcome = errors.CarpoolError()
             answer = lane.tell_early(outcome, match.is_v1)
         if isinstance(outcome, errors.CarpoolError):
@@ -112,6 +112,11 @@ class Front:
             with lane.hold(answer.body):
                 await responses.deliver(request, response, lane.time_to_read(len(answer.body)))
         return response
+
+    def _bug(self) -> None:
+        """Tell of the exception that is being handled."""
+        self._metrics.internal_errors.labels("general_lane").inc()
+        log.exception("a request failed for a reason that is a bug")
 
     async def _pass_on(self, request: web.BaseRequest, body: bytes | None = None) -> web.StreamResponse:
         try:

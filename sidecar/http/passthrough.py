@@ -35,11 +35,20 @@ class PassThrough:
     """Forwards requests to the predictor at `base` (scheme, host and port) and streams its answers back.
 
     Make it inside a running event loop. `connect_timeout` is in seconds; nothing else is timed, because an event
-    stream may last for hours. While `is_ending` callers' connections are closed behind their answers.
+    stream may last for hours. While `is_ending` callers' connections are closed behind their answers. `on_bug` is
+    called when an answer breaks off for a reason that is a bug, and is in the log.
     """
 
-    def __init__(self, base: yarl.URL, *, connect_timeout: float, is_ending: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        base: yarl.URL,
+        *,
+        connect_timeout: float,
+        is_ending: Callable[[], bool],
+        on_bug: Callable[[], None] = lambda: None,
+    ) -> None:
         self._base = base
+        self._on_bug = on_bug
         self._is_ending = is_ending
         self._tunnels = tunnel.Tunnels()
         self._session = session.open_session(
@@ -65,7 +74,7 @@ class PassThrough:
         try:
             _check_headers(upstream)
             if upstream.status != 101:
-                return await _relay(upstream, request, close=self._is_ending())
+                return await _relay(upstream, request, self._is_ending(), self._on_bug)
             if upgrade is None:
                 raise errors.UpstreamBroken("the predictor switched protocols without being asked")
             return await self._tunnels.relay(upstream, request)
@@ -157,7 +166,9 @@ def _check_headers(upstream: aiohttp.ClientResponse) -> None:
             raise errors.UpstreamBroken(f"the value of the predictor's header {name} is not valid UTF-8")
 
 
-async def _relay(upstream: aiohttp.ClientResponse, request: web.BaseRequest, close: bool) -> web.StreamResponse:
+async def _relay(
+    upstream: aiohttp.ClientResponse, request: web.BaseRequest, close: bool, on_bug: Callable[[], None]
+) -> web.StreamResponse:
     answer = _Relayed(
         status=upstream.status,
         reason=upstream.reason,
@@ -177,6 +188,7 @@ async def _relay(upstream: aiohttp.ClientResponse, request: web.BaseRequest, clo
     except Exception:
         if not answer.prepared:
             raise
+        on_bug()
         log.exception("relaying an answer failed for a reason that is a bug, the caller's connection is reset")
         _reset(request)
     return answer

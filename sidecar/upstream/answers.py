@@ -21,18 +21,19 @@ _TELLING_KEYS = tuple((name, name.lower().encode()) for name in _TELLING)
 class AnswerReader:
     """Reads answers one after the other: feed it until it says complete, then take the outcome.
 
-    Methods that begin with `on_` are called by the parser. An answer's body of more than `max_bytes` is refused.
+    Methods that begin with `on_` are called by the parser. An answer's body of more than `max_bytes`, which may be
+    changed at any time, is refused.
     """
 
     # State: the connection's parser, and of the answer all else. begun: some of it came, other than informational
     # answers (1xx, _interim) before it. _overhead: bytes since its body was _size_before long. _tidy: of its _pieces.
     __slots__ = (
-        "_complete", "_headers", "_interim", "_keep_alive", "_max_bytes", "_overhead", "_parser", "_pieces",
-        "_size", "_size_before", "_status", "_tidy", "_told", "begun", "is_in_body",
+        "_complete", "_headers", "_interim", "_keep_alive", "_overhead", "_parser", "_pieces", "_size",
+        "_size_before", "_status", "_tidy", "_told", "begun", "is_in_body", "max_bytes",
     )  # fmt: skip
 
     def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._parser = httptools.HttpResponseParser(self)
         self._reset()
 
@@ -98,7 +99,7 @@ class AnswerReader:
                 self._told = self._tell()
             if b"content-encoding" in self._headers or b"content-length" not in self._headers:
                 self._check_codings()
-            elif int(self._headers[b"content-length"]) > self._max_bytes:
+            elif int(self._headers[b"content-length"]) > self.max_bytes:
                 raise self._too_large()
         elif 100 <= status < 200 and status != 101:
             self._interim = True
@@ -107,7 +108,7 @@ class AnswerReader:
 
     def on_body(self, data: bytes) -> None:
         self._size += len(data)
-        if self._size > self._max_bytes:
+        if self._size > self.max_bytes:
             raise self._too_large()
         self._pieces.append(data)
 
@@ -141,7 +142,7 @@ class AnswerReader:
                 raise errors.UpstreamBroken(f"the predictor's answer has a {name.decode()} that was not asked for")
 
     def _too_large(self) -> errors.UpstreamBroken:
-        return errors.UpstreamBroken(f"the predictor's answer is larger than {self._max_bytes} bytes")
+        return errors.UpstreamBroken(f"the predictor's answer is larger than {self.max_bytes} bytes")
 
     def _tell(self) -> tuple[tuple[str, str], ...]:
         found = ((name, self._headers.get(key, b"")) for name, key in _TELLING_KEYS)

@@ -51,6 +51,10 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent: Iterator[bytes | memoryview] | None = None
         self.free_since = 0.0
 
+    def limit_answers(self, max_bytes: int) -> None:
+        """Refuse answers of more than so many bytes from now on."""
+        self._reader.max_bytes = max_bytes
+
     def send(self, head: bytes, pieces: calls.Pieces, length: int, reply: Reply) -> None:
         """Send a request; `reply` is called once, later, unless the exchange is aborted first."""
         self._reply = reply

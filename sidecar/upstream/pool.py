@@ -56,6 +56,12 @@ class Pool:
             raise errors.UpstreamClosed
         return opened
 
+    def limit_answers(self, max_bytes: int) -> None:
+        """Break answers of more than so many bytes off from now on."""
+        self._max_answer_bytes = max_bytes
+        for each in self._all:
+            each.limit_answers(max_bytes)
+
     async def close(self) -> None:
         """Close all connections and return when they are gone. None can be had afterwards."""
         self._alarm.stop()

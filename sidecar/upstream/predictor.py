@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import math
 import sys
 
@@ -15,6 +16,8 @@ import yarl
 from sidecar import calls, errors
 from sidecar.upstream import alarm, answers, connection, pool, requests
 from sidecar.wire import codec
+
+log = logging.getLogger("carpool.upstream")
 
 _NO_LIMIT = sys.maxsize
 
@@ -116,6 +119,10 @@ class HttpPredictor:
         self._alarm.ring_by(exchange.deadline)
         return exchange
 
+    def limit_answers(self, max_bytes: int) -> None:
+        """Break answers of more than so many bytes off from now on, those under way too."""
+        self._pool.limit_answers(max_bytes)
+
     async def predict(self, target: str, headers: calls.Headers, body: calls.Pieces, timeout: float) -> codec.Reply:
         """`post` for those who wait: returns the answer, and raises what is none.
 
@@ -148,6 +155,9 @@ class HttpPredictor:
         except errors.UpstreamError as error:
             errors.bare(error)
             exchange.settle(error)
+        except Exception:
+            log.exception("a call to the predictor failed for a reason that is a bug")
+            exchange.settle(errors.UpstreamBroken("the predictor could not be called"))
         else:
             exchange.deadline = deadline
             exchange.send(opened, top, body, length)

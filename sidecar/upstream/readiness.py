@@ -21,6 +21,10 @@ log = logging.getLogger(__name__)
 USER_AGENT = "carpool-probe"
 
 
+# What a predictor that is away or a package that was not installed may cause.
+_EXPECTED = (OSError, aiohttp.ClientError, ImportError)
+
+
 class NotReady(Exception):
     """The predictor was asked and said no; the text says how."""
 
@@ -79,6 +83,8 @@ class Readiness:
         except TimeoutError:
             return f"{probe}: no answer within {probe.timeout:g} s"
         except Exception as error:  # whatever keeps a probe from succeeding, the predictor cannot be called ready
+            if not isinstance(error, _EXPECTED):
+                log.exception("a readiness probe failed for a reason that is a bug")
             return f"{probe}: {str(error) or type(error).__name__}"
         return ""
 

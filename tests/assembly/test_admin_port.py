@@ -6,6 +6,7 @@ import asyncio
 import json
 
 import pytest
+from aiohttp import web
 
 pytestmark = pytest.mark.looptime
 
@@ -34,6 +35,23 @@ async def test_limits_can_be_changed_live_and_apply_to_what_waits(bench):
     assert bench.sidecar.bodies.max_body_bytes == 4096
     status, _, _ = await bench.post(json.dumps({"instances": ["x" * 5000]}))
     assert status == 413
+
+
+async def test_a_changed_number_of_bytes_holds_for_the_queue_for_bodies_on_their_way_and_for_answers(bench):
+    body = json.dumps({"instances": ["x" * 3000]})
+    assert (await patch(bench, {"max_queue_bytes": 10_000, "max_body_bytes": 10_000}))[0] == 200
+    assert (await bench.post(body))[0] == 200
+    assert (await patch(bench, {"max_queue_bytes": 5000, "max_body_bytes": 5000}))[0] == 200
+    bench.predictor.gate.clear()
+    first, second = (asyncio.ensure_future(bench.post(body)) for _ in range(2))
+    assert (await second)[0] == 429
+    bench.predictor.gate.set()
+    assert (await first)[0] == 200
+    bench.predictor.behave = lambda seen, request: web.Response(body=b'{"predictions":["%b"]}' % (b"x" * 6000))
+    assert (await bench.post(body))[0] == 502  # over the connection that there was already
+    assert (await patch(bench, {"max_queue_bytes": 10_000}))[0] == 200
+    assert (await bench.post(body))[0] == 200
+    assert bench.sidecar.settings.max_body_bytes == 5000
 
 
 @pytest.mark.parametrize(

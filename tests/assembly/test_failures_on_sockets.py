@@ -266,7 +266,28 @@ async def test_a_bug_is_a_500_in_json_on_a_connection_that_lives(bench, monkeypa
     assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError]
     lane = "batched" if path == PREDICT else "passthrough"
     assert await bench.metric(f'carpool_requests_total{{code="500",lane="{lane}"}}') == 1
+    where = "fast_lane" if path == PREDICT else "general_lane"
+    assert await bench.metric(f'carpool_internal_errors_total{{where="{where}"}}') == 1
     assert (await bench.post('{"instances":[1]}', path=path))[0] == 200
+
+
+async def test_a_bug_before_a_request_is_a_call_is_logged_and_counted_and_takes_nothing_from_the_caller(
+    bench, monkeypatch, caplog
+):
+    from sidecar.http import predict
+
+    whole, failures = predict.PredictLane.payload, [ZeroDivisionError("bug")]
+
+    def break_down_once(lane, head, body):
+        if failures:
+            raise failures.pop()
+        return whole(lane, head, body)
+
+    monkeypatch.setattr(predict.PredictLane, "payload", break_down_once)
+    assert (await bench.post('{"instances":[1]}'))[0] == 200
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError]
+    assert await bench.metric('carpool_internal_errors_total{where="fast_lane"}') == 1
+    assert await bench.metric('carpool_internal_errors_total{where="general_lane"}') == 0
 
 
 async def test_a_bug_in_a_probe_is_a_500_in_json(bench, monkeypatch, caplog):
@@ -293,6 +314,7 @@ async def test_a_bug_amid_an_answer_resets_the_connection_and_is_logged(bench, m
     with pytest.raises(ConnectionError):
         await bench.raw("GET", "/x")
     assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError]
+    assert await bench.metric('carpool_internal_errors_total{where="passthrough"}') == 1
 
 
 async def test_a_caller_that_waits_for_100_continue_gets_it(bench):

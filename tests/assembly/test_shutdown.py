@@ -67,6 +67,36 @@ async def test_requests_that_never_stop_cost_nobody_an_answer_however_short_the_
     assert await draining is True
 
 
+@pytest.mark.parametrize(("grace_period", "quiet_period"), [(25, 24), (25, 24.9), (5, 4), (1, 0.9)])
+async def test_a_quiet_period_nearly_as_long_as_the_grace_period_still_ends_in_refusing_and_answering(
+    sidecar_of, grace_period, quiet_period
+):
+    bench = await sidecar_of(max_latency=0, quiet_period=quiet_period, grace_period=grace_period)
+    draining = asyncio.ensure_future(bench.sidecar.drain())
+    bench.predictor.gate.clear()
+    accepted = asyncio.ensure_future(bench.post('{"instances":[1]}'))
+    while bench.sidecar.life.phase is not lifecycle.Phase.REFUSING:
+        await asyncio.sleep(0.05)
+        assert not draining.done()
+    assert (await bench.post('{"instances":[2]}'))[0] == 503
+    bench.predictor.gate.set()
+    assert (await accepted)[0] == 200
+    assert await draining is True
+    assert asyncio.get_running_loop().time() < grace_period
+
+
+async def test_a_bug_in_the_drain_is_logged_and_counted_and_the_process_does_not_end_well(bench, caplog):
+    async def break_down():
+        raise ZeroDivisionError("bug")
+
+    bench.sidecar.driver.drain = break_down
+    async with bench.client.post(bench.admin + "/drain") as response:
+        assert (await response.json())["phase"] != "drained"
+    assert await bench.sidecar.drain() is False
+    assert {record.exc_info[0] for record in caplog.records if record.exc_info} == {ZeroDivisionError}
+    assert await bench.metric('carpool_internal_errors_total{where="drain"}') == 2
+
+
 async def test_a_hurry_ends_the_time_for_requests_that_still_come(sidecar_of):
     bench = await sidecar_of(max_latency=0, quiet_period=5, grace_period=25)
     draining = asyncio.ensure_future(bench.sidecar.drain())
