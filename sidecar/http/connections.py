@@ -15,7 +15,7 @@ from sidecar.http import answering, arrivals, exchanges, heads, routes
 from sidecar.upstream import catalog
 
 _MOST_PENDING = 64
-"""Pipelined requests that may wait for their answers; more are not understood yet."""
+"""Pipelined requests that may wait for their answers, all with one batch key; more are not understood yet."""
 
 _MOST_HELD = 64 * 1024
 """Bytes of those; more are left in the socket."""
@@ -112,6 +112,11 @@ class Connection(answering.Answering):
             exchange = self._desk.accept(head, data[end:stop], self, self._touched)
             if exchange is None:
                 self._step_aside(data[at:])
+                return
+            if self._pending and exchange.key != self._pending[-1].key:
+                # Each key is a queue, and queues take turns: one connection must not have many of them at once.
+                self._desk.withdraw(exchange)
+                self._hold(data[at:])
                 return
             self._pending.append(exchange)
             self._desk.submit(exchange)

@@ -107,6 +107,10 @@ class Desk:
         self.life.active += 1
         return exchange
 
+    def withdraw(self, exchange: Exchange) -> None:
+        """Forget a call that was made and not submitted."""
+        self.life.leave()
+
     def submit(self, exchange: Exchange) -> None:
         """Put it in the queue; it is answered once, perhaps before this returns."""
         try:

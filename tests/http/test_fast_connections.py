@@ -108,6 +108,23 @@ async def test_no_more_than_64_requests_wait_and_most_of_the_rest_stays_in_the_s
     assert general.data == following
 
 
+async def test_of_pipelined_requests_only_those_of_one_batch_key_are_in_the_queue_at_once(house: House) -> None:
+    client = house.connect()
+    targets = [b"/v1/models/%b:predict" % name for name in (b"a", b"a", b"b", b"b", b"b", b"a", b"c")]
+    client.send(b"".join(post(b'{"instances":[%d]}' % n, target=target) for n, target in enumerate(targets)))
+    together = []
+    while house.driver.calls:
+        together.append(len(house.driver.calls))
+        assert len({call.key for call in house.driver.calls}) == 1
+        assert house.life.active == len(house.driver.calls)
+        for call in reversed(house.driver.calls[:]):
+            house.driver.answer(call)
+        await settle()
+    assert together == [2, 3, 1, 1]
+    assert predictions(client) == list(range(7))
+    assert (house.life.active, house.bodies.buffered_bytes) == (0, 0)
+
+
 async def test_a_request_for_the_general_server_waits_until_earlier_answers_are_given(house: House) -> None:
     client = house.connect()
     client.send(numbered(2) + get() + post())
