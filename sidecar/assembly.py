@@ -11,14 +11,27 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import yarl
 from aiohttp import web
 
-from sidecar import bounds, calls, config, driver, lag, lifecycle, logs, memory, metrics, upstreams
+from sidecar import (
+    bounds,
+    calls,
+    config,
+    connection_limit,
+    driver,
+    errors,
+    lag,
+    lifecycle,
+    logs,
+    memory,
+    metrics,
+    upstreams,
+)
 from sidecar.core import adaptive, limits, policies, scheduler
-from sidecar.http import admin, fastlane, front, intake, noise, passthrough, predict
+from sidecar.http import admin, answers, fastlane, front, general, intake, noise, passthrough, predict
 from sidecar.upstream import overhead, probes, readiness
 from sidecar.wire import rows
 
@@ -64,8 +77,12 @@ class Sidecar:
         )
         self.trimmer = memory.Trimmer(self._held)
         self.bodies.on_large_body = self.trimmer.large_body
+        self.connection_limit = connection_limit.ConnectionLimit(
+            chosen.max_connections or connection_limit.usual(), self.metrics.connections_refused.inc
+        )
         self._lag = lag.Monitor(self.metrics.event_loop_lag, clock)
         self._relay: passthrough.PassThrough | None = None
+        self._general: general.Server | None = None
         self._fast_lane: fastlane.FastLane | None = None
         self._grpc: port.GrpcPort | None = None
         self._runners: list[web.BaseRunner] = []
@@ -128,6 +145,8 @@ class Sidecar:
                 await asyncio.wait_for(self._relay.close(), _CLOSING_SECONDS)
         for runner in reversed(self._runners):
             await runner.cleanup()
+        if self._general is not None:
+            self._general.close()
         await self.upstreams.close()
         await self.ready.close()
 
@@ -176,14 +195,17 @@ class Sidecar:
         lane = predict.PredictLane(self.settings, self.limits, self.bodies, self.driver, self.upstreams.routes)
         batched = lane if self.settings.enable_batcher else None
         door = front.Front(batched, relay, self.ready, self.life, self.metrics, self.upstreams.v1_models())
-        runner = self._general_runner(door)
+        tell = lane.tell_early if batched is not None else answers.Dialect().error
+        server = self._general = self._general_server(door, tell)
+        runner = web.ServerRunner(server, shutdown_timeout=_CLOSING_SECONDS)
         if batched is None or self.settings.fast_lane == "off":
             await self._listen(runner, self.settings.host, self.settings.port)
             return
         self._runners.append(runner)
         await runner.setup()
-        general = cast(Callable[[], asyncio.Protocol], runner.server)  # None before it is set up
-        self._fast_lane = fastlane.FastLane(self.settings, lane, self.life, self.metrics, self._clock, general)
+        self._fast_lane = fastlane.FastLane(
+            self.settings, lane, self.life, self.metrics, self._clock, server, self.connection_limit
+        )
         await self._fast_lane.listen(self.settings.host, self.settings.port, _BACKLOG)
 
     async def _open_grpc_port(self) -> None:
@@ -194,14 +216,22 @@ class Sidecar:
 
         models = self.upstreams.rpc_models(rpc) if self.settings.enable_batcher else None
         self._grpc = port.GrpcPort(
-            self.settings, self.limits, models, rpc, self.driver, self.life, self.metrics, self.bodies
-        )
+            self.settings, self.limits, models, rpc, self.driver, self.life, self.metrics, self.bodies,
+            self.connection_limit,
+        )  # fmt: skip
         await self._grpc.listen(self.settings.host, self.settings.grpc_port, _BACKLOG)
 
-    def _general_runner(self, door: front.Front) -> web.ServerRunner:
-        server = web.Server(
+    def _general_server(
+        self, door: front.Front, tell: Callable[[errors.CarpoolError], answers.Answer]
+    ) -> general.Server:
+        return general.Server(
             door.handle,
-            handler_cancellation=True,  # a caller that leaves is taken out of the queue
+            self.connection_limit,
+            self.bodies,
+            self.metrics,
+            self._clock,
+            self.settings.head_timeout,
+            tell,
             auto_decompress=False,  # pass-through keeps bodies as they are, and the intake has its own limits
             access_log=None,
             logger=noise.ServerLog(log),
@@ -209,7 +239,6 @@ class Sidecar:
             max_line_size=_MAX_HEAD_FIELD,
             max_field_size=_MAX_HEAD_FIELD,
         )
-        return web.ServerRunner(server, shutdown_timeout=_CLOSING_SECONDS)
 
     def _admin_runner(self) -> web.AppRunner:
         office = admin.Admin(
@@ -234,6 +263,7 @@ class Sidecar:
             watch(gauge, functools.partial(self._learned, name))
         watch(self.metrics.queues, lambda: len(core.backlog))
         watch(self.metrics.held_bytes, self._held)
+        watch(self.metrics.connections, lambda: self.connection_limit.open)
 
     def _held(self) -> int:
         return self.core.admission.held + self.bodies.buffered_bytes

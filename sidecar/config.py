@@ -192,6 +192,12 @@ class Settings(BaseSettings):
     head_timeout: float = settings.field(
         "Listening", "Seconds for the head of a request to arrive, once it began.", 30.0, gt=0, le=86_400
     )
+    max_connections: int | None = settings.field(
+        "Listening",
+        "Client connections at once, HTTP and gRPC together, at most; beyond it one is answered 503 and closed. Empty: "
+        "half of the open-file limit (a request passed through takes a second file), at most 10000.",
+        None, ge=1, le=1_000_000,
+    )  # fmt: skip
     fast_lane: Literal["on", "off"] = settings.field(
         "Listening",
         "on: plain predict requests take a shorter way than the general HTTP server; off: all requests take that one.",

@@ -167,12 +167,19 @@ class Metrics:
             "suspect_instances", "Of those, the ones that resemble rejected requests and travel apart."
         )
         self.queued_bytes = gauge("queued_bytes", "Bytes of request bodies waiting for a batch now.")
-        self.held_bytes = gauge("held_bytes", "Bytes of request bodies waiting or at the predictor now.")
+        self.held_bytes = gauge(
+            "held_bytes",
+            "Bytes of requests held now: arriving, waiting for their turn or a batch, or at the predictor.",
+        )
         self.queues = gauge("queues", "Batch keys with waiting requests now.")
         self.learned = {name: gauge(name, text) for name, text in _LEARNED.items()}
         self.event_loop_lag = histogram(
             "event_loop_lag_seconds", "How much later than asked a timer of the event loop ran; 4 samples/s.", _STALLS
         )
+        self.connections = gauge("connections", "Client connections open now, HTTP and gRPC.")
+        self.connections_refused = counter(
+            "connections_refused", "Client connections closed at once because there were too many."
+        ).labels()
         self.tunnels = gauge("tunnels", "Upgraded connections (WebSocket) open now.")
         self.ready = gauge("ready", "1 while ready for traffic, else 0, as last asked.")
         self.draining = gauge("draining", "1 from the moment shutdown began.")

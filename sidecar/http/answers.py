@@ -27,6 +27,15 @@ class Answer(NamedTuple):
     close: bool = False
 
 
+TOO_MANY_CONNECTIONS = Answer(
+    503,
+    (("Content-Type", _JSON), ("Retry-After", "1")),
+    b'{"error":"too many connections; send the request to another replica"}',
+    close=True,
+)
+"""What a client is told that connects when `--max-connections` others are connected."""
+
+
 class Dialect:
     """How outcomes are told. `overload_status` is the status for what is refused because there is too much."""
 

@@ -11,7 +11,7 @@ import asyncio
 from typing import Protocol
 
 from sidecar import errors, memory
-from sidecar.http import answering, arrivals, exchanges, heads, routes
+from sidecar.http import answering, answers, arrivals, exchanges, heads, rendering, routes
 from sidecar.upstream import catalog
 
 _MOST_PENDING = 64
@@ -29,8 +29,8 @@ class Lane(Protocol):
     keep_alive: float
     head_timeout: float
 
-    def joined(self, connection: Connection) -> None:
-        """A client connected."""
+    def joined(self, connection: Connection) -> bool:
+        """A client connected: whether it may stay."""
         ...
 
     def left(self, connection: Connection) -> None:
@@ -64,7 +64,9 @@ class Connection(answering.Answering):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._lane.joined(self)
+        if not self._lane.joined(self):
+            self._transport.write(b"".join(rendering.render(answers.TOO_MANY_CONNECTIONS, close=True)))
+            self._close()
 
     def data_received(self, data: bytes) -> None:
         self._touched = self._desk.clock()
@@ -83,6 +85,7 @@ class Connection(answering.Answering):
     def connection_lost(self, exc: Exception | None) -> None:
         self._lane.left(self)
         self._drop_body()
+        self._keep(b"")
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None
@@ -94,7 +97,8 @@ class Connection(answering.Answering):
     def _serve(self, data: bytes) -> None:
         """Take all requests that are complete in `data`, which begins with one."""
         at, size = 0, len(data)
-        self._rest = b""
+        if self._rest:
+            self._keep(b"")
         while at < size and not self._is_over:
             shape = self._shape
             plain = (shape.match(data, at) if shape is not None else None) or self._read(data, at)
@@ -156,7 +160,10 @@ class Connection(answering.Answering):
         else:
             more = begun[self._beginning.size :]
         if len(begun) <= heads.MAX_HEAD and self._beginning.may_go_on(more):
-            self._rest = begun
+            self._keep(begun)
+            if not self._desk.lane.bodies.has_room(0):
+                error = errors.Overloaded("the memory for request bodies is full; try again later")
+                self._end(error, self._began)
         else:
             self._beginning = None
             self._step_aside(begun)
@@ -226,6 +233,7 @@ class Connection(answering.Answering):
             return
         self._lane.left(self)
         self._is_over = True
+        self._keep(b"")
         general = self._lane.general()
         self._transport.set_protocol(general)
         general.connection_made(self._transport)
@@ -234,9 +242,14 @@ class Connection(answering.Answering):
                 general.data_received(part)
 
     def _hold(self, data: bytes) -> None:
-        self._rest = data
+        self._keep(data)
         self._is_held = True
         self._update_reading()
+
+    def _keep(self, data: bytes) -> None:
+        """Make this what is not yet understood; it counts as bytes held."""
+        self._desk.lane.bodies.buffered_bytes += len(data) - len(self._rest)
+        self._rest = data
 
     def _go_on(self) -> None:
         if self._is_over or self._is_paused or self._pending or not self._is_held:
@@ -253,7 +266,7 @@ class Connection(answering.Answering):
 
     def _update_reading(self) -> None:
         # What is held is read on for a while, because only a connection that is read tells that its client has left.
-        is_enough = self._is_held and len(self._rest) >= _MOST_HELD
+        is_enough = self._is_held and (len(self._rest) >= _MOST_HELD or not self._desk.lane.bodies.has_room(0))
         wanted = not (is_enough or self._is_paused)
         if wanted != self._is_reading and not self._transport.is_closing():
             self._is_reading = wanted
@@ -282,5 +295,6 @@ class Connection(answering.Answering):
 
     def _end(self, error: errors.CarpoolError, since: float) -> None:
         self._drop_body()
-        self._transport.write(self._desk.late(error, since))
+        self._keep(b"")
+        self._transport.write(self._desk.refusal(error, since))
         self._close()

@@ -160,8 +160,8 @@ class Desk:
         self._metrics.predicted(answer.status, self.now - exchange.started)
         exchange.connection.answered(exchange, message, b"".join(body), close)
 
-    def late(self, error: errors.CarpoolError, since: float) -> bytes:
-        """The answer to a request that began at `since` and did not arrive in time."""
+    def refusal(self, error: errors.CarpoolError, since: float) -> bytes:
+        """The answer to a request that began at `since` and is not waited for any more."""
         self._metrics.refused.labels(error.reason).inc()
         self._metrics.predicted(error.status, self.clock() - since)
         return b"".join(rendering.render(self.lane.tell_early(error), close=True))

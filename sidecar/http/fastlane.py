@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-from sidecar import config, lifecycle, metrics
+from sidecar import config, connection_limit, lifecycle, metrics
 from sidecar.http import connections, exchanges, heads, predict
 
 # Seconds between looks at the clock on behalf of all connections; a timer for each would cost as much as an answer.
@@ -31,6 +31,7 @@ class FastLane:
         counters: metrics.Metrics,
         clock: Callable[[], float],
         general: Callable[[], asyncio.Protocol],
+        limit: connection_limit.ConnectionLimit,
     ) -> None:
         self.desk = exchanges.Desk(lane, life, counters, clock)
         self.reader = heads.Reader(lane)
@@ -38,8 +39,7 @@ class FastLane:
         self.head_timeout = chosen.head_timeout
         self.general = general
         self._clock = clock
-        shortest = min(chosen.keep_alive, chosen.head_timeout, chosen.timeout)
-        self._round = max(_SHORTEST_ROUND, min(_LONGEST_ROUND, shortest / _ROUNDS_IN_A_TIMEOUT))
+        self._limit = limit
         self._connections: set[connections.Connection] = set()
         self._gone = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -67,16 +67,21 @@ class FastLane:
             self._timer.cancel()
             self._timer = None
 
-    def joined(self, connection: connections.Connection) -> None:
-        """A client connected."""
+    def joined(self, connection: connections.Connection) -> bool:
+        """A client connected: whether it may stay."""
+        if not self._limit.enter():
+            return False
         self._connections.add(connection)
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._round, self._go_round)
+            self._set_timer()
+        return True
 
     def left(self, connection: connections.Connection) -> None:
-        """A connection ended, or the general server has it now."""
-        self._connections.discard(connection)
-        self._gone.set()
+        """A connection ended, or the general server has it now; nothing if it was not to stay."""
+        if connection in self._connections:
+            self._connections.remove(connection)
+            self._limit.leave()
+            self._gone.set()
 
     def _go_round(self) -> None:
         self._timer = None
@@ -84,4 +89,10 @@ class FastLane:
         for connection in list(self._connections):
             connection.expire(now)
         if self._connections:
-            self._timer = asyncio.get_running_loop().call_later(self._round, self._go_round)
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        # Anew each time, as the time for a body may be changed while running.
+        shortest = min(self.keep_alive, self.head_timeout, self.desk.lane.bodies.read_timeout)
+        pause = max(_SHORTEST_ROUND, min(_LONGEST_ROUND, shortest / _ROUNDS_IN_A_TIMEOUT))
+        self._timer = asyncio.get_running_loop().call_later(pause, self._go_round)

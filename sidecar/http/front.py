@@ -9,7 +9,7 @@ import time
 from aiohttp import web
 
 from sidecar import calls, errors, lifecycle, metrics
-from sidecar.http import answers, health, passthrough, predict, rendering, responses, routes, v1_models
+from sidecar.http import answers, framing, health, passthrough, predict, rendering, responses, routes, v1_models
 from sidecar.upstream import readiness
 
 log = logging.getLogger("carpool.http")
@@ -55,6 +55,9 @@ class Front:
             self._life.leave()
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        refused = framing.objection(request.version, request.headers)
+        if refused is not None:
+            return responses.refuse(request, refused)
         if health.is_probe(request.headers):
             told = await health.answer(request.headers, self._life.draining, self._ready.check)
             return responses.respond(request, told)

@@ -13,7 +13,7 @@ import httptools
 from multidict import CIMultiDict
 
 from sidecar import calls, errors
-from sidecar.http import health, predict, routes
+from sidecar.http import framing, health, predict, routes
 
 MAX_HEAD = 16 * 1024
 """Bytes of a head; longer ones are the general server's business."""
@@ -157,6 +157,62 @@ class Beginning:
         return not self._is_complete
 
 
+class Watch:
+    """Knows whether a head has begun and not ended, by llhttp: aiohttp's own parser is that, too, but does not tell."""
+
+    def __init__(self) -> None:
+        self._marks = _Marks()
+        self._parser = httptools.HttpRequestParser(self._marks)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is more to come. So too after what is no HTTP, if the connection is not closed for it."""
+        return self._marks.is_open
+
+    def feed(self, data: bytes) -> int:
+        """Take bytes: all, or those up to the end of a request for a change of protocols; how many that are.
+
+        What follows such a request in one read is dropped by aiohttp's parser where it does not know the protocol.
+        """
+        marks = self._marks
+        if marks.unread:
+            taken = min(marks.unread, len(data))
+            marks.unread -= taken
+            return taken
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as change:
+            marks.is_open, marks.unread = False, marks.length
+            self._parser = httptools.HttpRequestParser(marks)
+            return int(change.args[0])
+        except httptools.HttpParserError:
+            marks.is_open = True
+        return len(data)
+
+
+class _Marks:
+    """What llhttp calls back with: not the owner of the parser, or each would keep the other alive.
+
+    `length` is what the head says of its body, `unread` how much of that is to come in a request for a change of
+    protocols, which llhttp leaves to others.
+    """
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self.length = self.unread = 0
+
+    def on_message_begin(self) -> None:
+        self.is_open = True
+        self.length = 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() == b"content-length" and value.isdigit():
+            self.length = int(value[:18])
+
+    def on_headers_complete(self) -> None:
+        self.is_open = False
+
+
 class _Collector:
     """What httptools calls back with."""
 
@@ -190,7 +246,7 @@ def _fields(text: bytes) -> tuple[str, CIMultiDict[str]] | None:
 
 
 def _is_usual(headers: CIMultiDict[str]) -> bool:
-    if "Host" not in headers or len(headers) > _MAX_HEADERS:
+    if "Host" not in headers or len(headers) > _MAX_HEADERS or not framing.is_host(headers["Host"]):
         return False
     if health.is_probe(headers) or health.comes_from_prober(headers):
         return False

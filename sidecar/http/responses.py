@@ -23,6 +23,11 @@ def respond(request: web.BaseRequest, answer: answers.Answer, close: bool = Fals
     return response
 
 
+def refuse(request: web.BaseRequest, answer: answers.Answer) -> web.StreamResponse:
+    """The response to a request of any version, in HTTP/1.1, after which the connection ends."""
+    return _Complete(answer if request.method != "HEAD" else answer._replace(body=b""), close=True)
+
+
 async def deliver(request: web.BaseRequest, response: web.StreamResponse, timeout: float | None = None) -> None:
     """Write a complete response; returns when all but the last of it is on its way.
 

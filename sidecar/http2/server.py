@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from typing import Protocol
 
 from sidecar.http2 import limits, protocol, streams
 
@@ -17,11 +18,32 @@ _SHORTEST_ROUND, _LONGEST_ROUND = 0.05, 0.5
 _ROUNDS_IN_A_TIMEOUT = 4
 
 
-class Server:
-    """HTTP/2 over cleartext TCP, with prior knowledge; `door` gets every request."""
+class ConnectionLimit(Protocol):
+    """Counts clients of all ports."""
 
-    def __init__(self, door: streams.Door, chosen: limits.Limits | None = None) -> None:
+    def enter(self) -> bool:
+        """A client connected: whether it may stay."""
+        ...
+
+    def leave(self) -> None:
+        """One that might stay is gone."""
+        ...
+
+
+class Server:
+    """HTTP/2 over cleartext TCP, with prior knowledge; `door` gets every request.
+
+    Clients beyond the `connection_limit` are closed at once.
+    """
+
+    def __init__(
+        self,
+        door: streams.Door,
+        chosen: limits.Limits | None = None,
+        connection_limit: ConnectionLimit | None = None,
+    ) -> None:
         self.door = door
+        self._connection_limit = connection_limit
         self.limits = chosen or limits.Limits()
         shortest = min(self.limits.keep_alive, self.limits.handshake, self.limits.patience)
         self._round = max(_SHORTEST_ROUND, min(_LONGEST_ROUND, shortest / _ROUNDS_IN_A_TIMEOUT))
@@ -94,6 +116,9 @@ class Server:
 
     def joined(self, client: protocol.ServerProtocol) -> None:
         """See `protocol.Owner`."""
+        if self._connection_limit is not None and not self._connection_limit.enter():
+            client.cut()
+            return
         self._clients.add(client)
         if self._is_closing:
             client.leave()
@@ -102,7 +127,10 @@ class Server:
 
     def left(self, client: protocol.ServerProtocol) -> None:
         """See `protocol.Owner`."""
-        self._clients.discard(client)
+        if client in self._clients:
+            self._clients.remove(client)
+            if self._connection_limit is not None:
+                self._connection_limit.leave()
         self._changed.set()
 
     def _go_round(self) -> None:

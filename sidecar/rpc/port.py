@@ -22,6 +22,7 @@ class GrpcPort:
         life: lifecycle.Lifecycle,
         counters: metrics.Metrics,
         bodies: parts.Room,
+        connection_limit: server.ConnectionLimit,
     ) -> None:
         self._relay = relay.Relay(upstream.channel)
         self._door = door.Door(
@@ -29,8 +30,9 @@ class GrpcPort:
             chosen.key_headers,
         )  # fmt: skip
         self._server = server.Server(
-            self._door, http2_limits.Limits(keep_alive=chosen.keep_alive, handshake=chosen.head_timeout)
-        )
+            self._door, http2_limits.Limits(keep_alive=chosen.keep_alive, handshake=chosen.head_timeout),
+            connection_limit,
+        )  # fmt: skip
 
     async def listen(self, host: str, port: int, backlog: int) -> None:
         """Accept connections; raises `OSError` if the port is taken."""

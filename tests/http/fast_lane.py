@@ -215,8 +215,9 @@ class House:
 
     # --- what connections ask for ------------------------------------------------------------------------------
 
-    def joined(self, connection: connections.Connection) -> None:
+    def joined(self, connection: connections.Connection) -> bool:
         self.connections.add(connection)
+        return True
 
     def left(self, connection: connections.Connection) -> None:
         self.connections.discard(connection)

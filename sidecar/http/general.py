@@ -1,0 +1,182 @@
+"""The general HTTP server: aiohttp's, with limits that it does not have.
+
+It serves all that is no plain predict request. aiohttp waits for the rest of a head as long as for a new request, which
+is an hour, keeps up to 8 MB of it, and counts no connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+
+from sidecar import connection_limit, errors, metrics
+from sidecar.http import answers, heads, intake, rendering
+
+MAX_HEAD = 256 * 1024
+"""Bytes of a whole head, in which lines may have 64 KiB."""
+
+_ROUND = 0.5  # seconds between looks at heads that have begun
+_TOO_LARGE = answers.Answer(
+    431,
+    (("Content-Type", "application/json"),),
+    b'{"error":"the head of the request is larger than %d bytes"}' % MAX_HEAD,
+)
+
+
+class Server(web.Server):
+    """Makes aiohttp's protocols, and watches over heads that have begun.
+
+    `tell` words an error. What clients hold back of heads counts in `bodies`. `options` are those of aiohttp's
+    protocols.
+    """
+
+    # State: the connections whose clients have begun a head and not ended it, and the timer while there are any.
+    def __init__(
+        self,
+        handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
+        limit: connection_limit.ConnectionLimit,
+        bodies: intake.Intake,
+        counters: metrics.Metrics,
+        clock: Callable[[], float],
+        head_timeout: float,
+        tell: Callable[[errors.CarpoolError], answers.Answer],
+        **options: Any,
+    ) -> None:
+        super().__init__(self._handle, handler_cancellation=True)  # a caller that leaves is taken out of the queue
+        self.limit = limit
+        self.bodies = bodies
+        self.clock = clock
+        self._options = options
+        self._answer = handler
+        self._metrics = counters
+        self._head_timeout = head_timeout
+        self._tell = tell
+        self._waiting: dict[Connection, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __call__(self) -> web.RequestHandler:
+        return Connection(self, loop=asyncio.get_running_loop(), **self._options)
+
+    def close(self) -> None:
+        """Stop the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def began(self, connection: Connection) -> None:
+        """A head has begun."""
+        self._waiting[connection] = None
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_ROUND, self._go_round)
+
+    def ended(self, connection: Connection) -> None:
+        """It is complete, or its connection is gone."""
+        self._waiting.pop(connection, None)
+
+    def refusal(self, error: errors.CarpoolError, since: float) -> bytes:
+        """The answer to a request that began at `since` and is not waited for any more."""
+        self._metrics.refused.labels(error.reason).inc()
+        answer = self._tell(error)
+        self._metrics.predicted(answer.status, self.clock() - since)
+        return b"".join(rendering.render(answer, close=True))
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        connection = request.protocol
+        if not isinstance(connection, Connection):
+            raise TypeError("connections of this server are made by it")
+        connection.is_busy = True
+        try:
+            return await self._answer(request)
+        finally:
+            connection.is_busy = False
+
+    def _go_round(self) -> None:
+        self._timer = None
+        now = self.clock()
+        for connection in list(self._waiting):
+            connection.expire(now, self._head_timeout)
+        if self._waiting:
+            self._timer = asyncio.get_running_loop().call_later(_ROUND, self._go_round)
+
+
+class Connection(web.RequestHandler):
+    """aiohttp's protocol, with an eye on heads. `is_busy` while a request is being answered."""
+
+    # State beside aiohttp's: _watch until the connection is lost; _held bytes of a head that _began then; _is_in once
+    # it counts among the connections.
+    def __init__(self, server: Server, **options: Any) -> None:
+        super().__init__(server, **options)
+        self.is_busy = False
+        self._server = server
+        self._watch: heads.Watch | None = heads.Watch()
+        self._held = 0
+        self._began = 0.0
+        self._is_in = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._is_in = self._server.limit.enter()
+        if not self._is_in:
+            self._end(b"".join(rendering.render(answers.TOO_MANY_CONNECTIONS, close=True)))
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        if self._is_in:
+            self._is_in = False
+            self._server.limit.leave()
+        self._hold(0)
+        self._watch = None
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        watch = self._watch
+        if watch is None or not data:  # aiohttp itself calls with nothing, to go on with what it has
+            super().data_received(data)
+            return
+        taken = watch.feed(data)
+        super().data_received(data[:taken])
+        self._look(watch, data[:taken])
+        if taken < len(data):
+            self.data_received(data[taken:])
+
+    def expire(self, now: float, head_timeout: float) -> None:
+        """End the connection if its client does not go on with a head; that it waits for an answer is no such case."""
+        if self.is_busy:
+            self._began = now
+        elif now - self._began > head_timeout:
+            self._end(self._server.refusal(errors.HeadTooLate(), self._began))
+
+    def _look(self, watch: heads.Watch, data: bytes) -> None:
+        """Count what came last of a head, if that is not complete."""
+        if not watch.is_open:
+            self._hold(0)
+        elif not self._held:
+            self._began = self._server.clock()
+            end = data.rfind(b"\r\n\r\n")  # of what came before
+            self._hold(len(data) - (end + 4 if end >= 0 else 0))
+        else:
+            self._hold(self._held + len(data))
+
+    def _hold(self, size: int) -> None:
+        server, before = self._server, self._held
+        self._held = size
+        server.bodies.buffered_bytes += size - before
+        if not size:
+            if before:
+                server.ended(self)
+            return
+        server.began(self)
+        if size > MAX_HEAD:
+            self._end(b"".join(rendering.render(_TOO_LARGE, close=True)))
+        elif not server.bodies.has_room(0):
+            error = errors.Overloaded("the memory for request bodies is full; try again later")
+            self._end(server.refusal(error, self._began))
+
+    def _end(self, message: bytes) -> None:
+        if self.transport is not None and not self.is_busy:
+            self.transport.write(message)
+        self._hold(0)
+        self._watch = None
+        self.force_close()
