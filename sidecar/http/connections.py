@@ -37,8 +37,8 @@ class Lane(Protocol):
         """It is gone, or the general server's."""
         ...
 
-    def general(self) -> asyncio.Protocol:
-        """A general server for one connection."""
+    def general(self, since: float | None) -> asyncio.Protocol:
+        """A general server for one connection, whose client has been at its first head since then."""
         ...
 
 
@@ -166,7 +166,7 @@ class Connection(answering.Answering):
                 self._end(error, self._began)
         else:
             self._beginning = None
-            self._step_aside(begun)
+            self._step_aside(begun, since=self._began)
 
     def _begin_body(self, data: bytes, at: int, plain: heads.Plain) -> None:
         end, length, head = plain
@@ -226,15 +226,18 @@ class Connection(answering.Answering):
 
     # --- other ways on -----------------------------------------------------------------------------------------
 
-    def _step_aside(self, *parts: bytes) -> None:
-        """Leave the connection, with the bytes that were not served here, to the general server."""
+    def _step_aside(self, *parts: bytes, since: float | None = None) -> None:
+        """Leave the connection, with the bytes that were not served here, to the general server.
+
+        `since` is when the first of them came, if that was not now.
+        """
         if self._pending or self._is_paused:
             self._hold(b"".join(parts))  # answers come in order
             return
         self._lane.left(self)
         self._is_over = True
         self._keep(b"")
-        general = self._lane.general()
+        general = self._lane.general(since)
         self._transport.set_protocol(general)
         general.connection_made(self._transport)
         for part in parts:

@@ -30,7 +30,7 @@ class FastLane:
         life: lifecycle.Lifecycle,
         counters: metrics.Metrics,
         clock: Callable[[], float],
-        general: Callable[[], asyncio.Protocol],
+        general: Callable[[float | None], asyncio.Protocol],
         limit: connection_limit.ConnectionLimit,
     ) -> None:
         self.desk = exchanges.Desk(lane, life, counters, clock)

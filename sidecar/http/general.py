@@ -57,8 +57,8 @@ class Server(web.Server):
         self._waiting: dict[Connection, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def __call__(self) -> web.RequestHandler:
-        return Connection(self, loop=asyncio.get_running_loop(), **self._options)
+    def __call__(self, since: float | None = None) -> web.RequestHandler:
+        return Connection(self, since, loop=asyncio.get_running_loop(), **self._options)
 
     def close(self) -> None:
         """Stop the timer."""
@@ -105,11 +105,12 @@ class Server(web.Server):
 class Connection(web.RequestHandler):
     """aiohttp's protocol, with an eye on heads. `is_busy` while a request is being answered."""
 
-    # State beside aiohttp's: _watch until the connection is lost; _held bytes of a head that _began then; _is_in once
-    # it counts among the connections.
-    def __init__(self, server: Server, **options: Any) -> None:
+    # State beside aiohttp's: _watch until the connection is lost; _held bytes of a head that _began then, the first one
+    # _since if not now; _is_in once it counts among the connections.
+    def __init__(self, server: Server, since: float | None, **options: Any) -> None:
         super().__init__(server, **options)
         self.is_busy = False
+        self._since = since
         self._server = server
         self._watch: heads.Watch | None = heads.Watch()
         self._held = 0
@@ -151,9 +152,11 @@ class Connection(web.RequestHandler):
     def _look(self, watch: heads.Watch, data: bytes) -> None:
         """Count what came last of a head, if that is not complete."""
         if not watch.is_open:
+            self._since = None
             self._hold(0)
         elif not self._held:
-            self._began = self._server.clock()
+            self._began = self._server.clock() if self._since is None else self._since
+            self._since = None
             end = data.rfind(b"\r\n\r\n")  # of what came before
             self._hold(len(data) - (end + 4 if end >= 0 else 0))
         else:

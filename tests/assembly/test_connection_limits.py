@@ -212,3 +212,13 @@ def test_by_default_half_of_the_open_files_may_be_clients_and_never_more_than_10
 async def bench_of_three(sidecar_of):
     """Three seconds for a head."""
     return await sidecar_of(head_timeout=3, max_latency=0)
+
+
+async def test_a_head_that_grew_too_large_for_the_fast_lane_has_no_more_time_for_that(bench_of_three):
+    client = await plain_client.connect(bench_of_three)
+    await client.send(LONG_HEAD[:100])
+    await asyncio.sleep(2.5)
+    await client.send(LONG_HEAD[100:])
+    assert await is_told_off(client)
+    assert asyncio.get_running_loop().time() < 4.6
+    await client.leave()

@@ -222,7 +222,7 @@ class House:
     def left(self, connection: connections.Connection) -> None:
         self.connections.discard(connection)
 
-    def general(self) -> asyncio.Protocol:
+    def general(self, since: float | None) -> asyncio.Protocol:
         self.generals.append(General())
         return self.generals[-1]
 

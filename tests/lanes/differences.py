@@ -24,8 +24,6 @@ Everywhere:
 
 For particular streams, granted by `Pair` one by one and counted:
 
-- A head that stops arriving is answered 408 after `--head-timeout` by the fast lane; aiohttp says nothing and closes
-  the connection when it would close an idle one.
 - aiohttp forgets the requests of a read in which something malformed follows them. The fast lane may answer those, as
   aiohttp does if the malformed part arrives by itself.
 """
@@ -38,7 +36,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tests.lanes import exchange, lane, recorder
+from tests.lanes import exchange, recorder
 
 # Each begins with something literal: answers can be large, and so they are skipped through fast.
 _DATE = re.compile(rb"\r\nDate: [^\r]+")
@@ -129,30 +127,6 @@ def _is_told_off(answers: bytes) -> bool:
     """Whether the last answer is one to a body that did not come."""
     _, found, answer = answers.rpartition(b"HTTP/1.1 408 ")
     return bool(found) and b'{"error":"the request body did not arrive in time"}' in answer
-
-
-def without_late_head(fast: Result, start: float) -> Result | None:
-    """What aiohttp would make of a stream whose end is a head that stops; None if it is not that."""
-    if not fast.transcript.events:
-        return None
-    *events, (moment, data) = fast.transcript.events
-    earlier, found, message = data.rpartition(b"HTTP/1.1 408 Request Timeout\r\n")
-    if not found or b'{"error":"the head of the request did not arrive in time"}' not in message:
-        return None
-    events += [(moment, earlier)] * bool(earlier)
-    answered = events[-1][0] if events else 0.0
-    began = moment - lane.TIMES["head_timeout"]
-    if not start <= began <= max(start, answered) + 2 * ROUNDING:
-        return None
-    rest = exchange.Transcript(events, fast.transcript.end, answered + lane.TIMES["keep_alive"])
-    return Result(rest, fast.seen)
-
-
-LATE_HEAD = Counter({
-    "carpool_requests_total['408', 'batched']": 1, "carpool_refused_total['head_timeout']": 1,
-    "carpool_request_seconds_count[]": 1,
-})  # fmt: skip
-"""What `without_late_head` leaves out in the counts."""
 
 
 def _told(what: str, fast: object, slow: object) -> str:

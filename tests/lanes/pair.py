@@ -140,9 +140,8 @@ class Pair:
         slow, slow_counts = await _observe(self.slow, streams)
         found = []
         for stream, ours, theirs in zip(streams, fast[:-1], slow[:-1], strict=True):
-            told, allowance = self._judge(stream, ours, theirs)
-            if told is not None:
-                allowance = await self._forgotten(stream, ours)
+            told = self._difference(stream, ours, theirs)
+            allowance = Counter[str]() if told is None else await self._forgotten(stream, ours)
             if allowance is None:
                 found.append(f"{stream}\n{told}")
             else:
@@ -155,28 +154,15 @@ class Pair:
             found.append(f"{streams}\ncounted with the fast lane on:  {ours_}\ncounted with it off: {theirs_}")
         return [*found, *_unrest(self.fast), *_unrest(self.slow)]
 
-    def _judge(
-        self, stream: Stream, ours: differences.Result, theirs: differences.Result
-    ) -> tuple[str | None, Counter[str]]:
-        """What differs that may not, and what the fast lane may count more."""
-        told = self._difference(stream, ours, theirs)
-        if told is not None:
-            shorter = differences.without_late_head(ours, stream.start)
-            if shorter is not None and self._difference(stream, shorter, theirs) is None:
-                self.granted["only the fast lane says that a head is late"] += 1
-                return None, differences.LATE_HEAD
-        return told, Counter()
-
     async def _forgotten(self, stream: Stream, ours: differences.Result) -> Counter[str] | None:
         """If aiohttp forgot requests of this stream: what the fast lane may count more, as it did not."""
         [forgot, _], forgot_counts = await _observe(self.slow, [stream])
         for apart in stream.one_by_one(exchange.SHORTLY if self._is_virtual else _SURELY):
             [kept, _], counts = await _observe(self.slow, [apart])
-            told, allowance = self._judge(stream, ours, kept)
+            told = self._difference(stream, ours, kept)
             if told is None and kept.transcript.count > forgot.transcript.count:
                 self.granted["aiohttp forgot requests before malformed bytes in the same read"] += 1
                 counts.subtract(forgot_counts)
-                counts.update(allowance)
                 return counts
         return None
 
