@@ -105,16 +105,17 @@ class Driver:
             replier.answer(mine, member)
         except Exception:
             log.exception("answers could not be handed over")
+            self._metrics.internal_errors.labels("batch").inc()
         if others:
             self._answer(others, member)
 
-    @staticmethod
-    def _refuse(effect: model.Refuse) -> None:
+    def _refuse(self, effect: model.Refuse) -> None:
         call = _call(effect)
         try:
             call.replier.refuse(call, effect.error)
         except Exception:
             log.exception("an error could not be handed over")
+            self._metrics.internal_errors.labels("batch").inc()
 
     def _try_dispatch(self, batch: model.Batch) -> None:
         try:
@@ -123,6 +124,7 @@ class Driver:
             reason = error if isinstance(error, errors.CarpoolError) else errors.CarpoolError()
             if reason is not error:
                 log.exception("a batch could not be sent", extra=logs.facts(batch=batch.id))
+                self._metrics.internal_errors.labels("batch").inc()
             # Later: the effects of the event that this batch is one of come first.
             asyncio.get_running_loop().call_soon(self._fail, batch, errors.bare(reason))
 
@@ -158,6 +160,7 @@ class Driver:
             self._fail(batch, errors.bare(error))
         except Exception:
             log.exception("a batch failed for a reason that is a bug", extra=logs.facts(batch=batch.id))
+            self._metrics.internal_errors.labels("batch").inc()
             self._fail(batch, errors.CarpoolError())
         else:
             self._settle(batch, self.core.done(batch, answer.rows), answer.member)
@@ -180,6 +183,7 @@ class Driver:
         else:
             if error.__cause__ is not None:
                 log.error("a batch failed for a reason that is a bug", exc_info=error.__cause__)
+                self._metrics.internal_errors.labels("batch").inc()
             self._metrics.predictor_errors.labels(error.reason).inc()
             told = {"batch": batch.id, "instances": batch.rows, "reason": error.reason, "error": str(error)}
             self._complaints.warning(error.reason, "batch failed", **told)

@@ -48,8 +48,8 @@ _RPC_CODES = (
     "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
     "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
 )  # fmt: skip
-# Where a bug may be met: see `Metrics.internal_errors`.
-_PLACES = ("drain", "fast_lane", "first_contact", "general_lane", "passthrough")
+# Where a failure of our own is met: see `Metrics.internal_errors`.
+_PLACES = ("batch", "drain", "fast_lane", "first_contact", "general_lane", "http2", "passthrough", "rpc")
 # Why a batch is sent again.
 _RETRIES = ("closed", "isolate")
 

@@ -140,12 +140,18 @@ class Exchange(sender.Outlet):
         self.drop()
         handler, self.handler, self.is_over = self.handler, None, True
         if handler is not None:
-            try:
-                handler.cancelled()
-            except Exception as error:  # as above
-                self._owner.call_failed(error)
+            self._tell_cancelled(handler)
 
     def fail(self, error: Exception) -> None:
-        """The handler, or the door, raised this: break the stream off."""
+        """The handler, or the door, raised this: break the stream off, and let the handler clean up."""
         self._owner.call_failed(error)
+        handler = self.handler
         self.reset(faults.Code.INTERNAL_ERROR)
+        if handler is not None:
+            self._tell_cancelled(handler)
+
+    def _tell_cancelled(self, handler: streams.Handler) -> None:
+        try:
+            handler.cancelled()
+        except Exception as error:  # as above
+            self._owner.call_failed(error)

@@ -26,6 +26,10 @@ class Owner(typing.Protocol):
     is_leaving: bool
     """Whether clients are to look for others."""
 
+    def report(self, error: Exception) -> None:
+        """A bug, of a handler or of the connection itself, was caught."""
+        ...
+
     def joined(self, client: ServerProtocol) -> None:
         """A client connected."""
         ...
@@ -61,7 +65,7 @@ class ServerProtocol(asyncio.Protocol):
         self._transport = typing.cast("asyncio.Transport", transport)  # uvloop's is not one by inheritance
         self._transport.set_write_buffer_limits(high=_WRITE_BUFFER)
         owner = self._owner
-        self.connection = connection.Connection(owner.door, owner.limits, self._wake, self._report, self._loop.time)
+        self.connection = connection.Connection(owner.door, owner.limits, self._wake, owner.report, self._loop.time)
         owner.joined(self)
         self._flush_due()
 
@@ -114,11 +118,6 @@ class ServerProtocol(asyncio.Protocol):
         self._parting_since = self._loop.time()
         if self._transport.can_write_eof() and not self._transport.is_closing():
             self._transport.write_eof()
-
-    def _report(self, error: Exception) -> None:
-        self._loop.call_exception_handler(
-            {"message": "a handler of an HTTP/2 stream failed", "exception": error, "protocol": self}
-        )
 
     # --- for the server ----------------------------------------------------------------------------------------
 

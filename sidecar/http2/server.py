@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+from collections.abc import Callable
 from typing import Protocol
 
 from sidecar.http2 import limits, protocol, streams
+
+log = logging.getLogger(__name__)
 
 # Seconds between looks at the clock on behalf of all connections; a timer for each would cost as much as an answer.
 _SHORTEST_ROUND, _LONGEST_ROUND = 0.05, 0.5
@@ -33,18 +37,21 @@ class ConnectionLimit(Protocol):
 class Server:
     """HTTP/2 over cleartext TCP, with prior knowledge; `door` gets every request.
 
-    Clients beyond the `connection_limit` are closed at once.
+    `report` gets what handlers raise, and what only a bug of the server itself can; without it, it is logged. Clients
+    beyond the `connection_limit` are closed at once.
     """
 
     def __init__(
         self,
         door: streams.Door,
         chosen: limits.Limits | None = None,
+        report: Callable[[Exception], None] | None = None,
         connection_limit: ConnectionLimit | None = None,
     ) -> None:
         self.door = door
         self._connection_limit = connection_limit
         self.limits = chosen or limits.Limits()
+        self.report = report or _log
         shortest = min(self.limits.keep_alive, self.limits.handshake, self.limits.patience)
         self._round = max(_SHORTEST_ROUND, min(_LONGEST_ROUND, shortest / _ROUNDS_IN_A_TIMEOUT))
         self._clients: set[protocol.ServerProtocol] = set()
@@ -141,3 +148,7 @@ class Server:
         self._changed.set()
         if self._clients:
             self._timer = asyncio.get_running_loop().call_later(self._round, self._go_round)
+
+
+def _log(error: Exception) -> None:
+    log.error("the HTTP/2 server caught a bug", exc_info=error)

@@ -18,7 +18,8 @@ class Head(NamedTuple):
 
 
 class Handler(Protocol):
-    """Gets a client's stream. All calls come from the event loop and must not block."""
+    """Gets a client's stream. All calls come from the event loop and must not block; what they raise is a bug, which
+    costs the stream and is reported."""
 
     def data(self, data: bytes) -> None:
         """More of the body, never empty."""
@@ -29,8 +30,8 @@ class Handler(Protocol):
         ...
 
     def cancelled(self) -> None:
-        """Nothing may be sent any more: reset by the client, or the connection is lost. Called at most once, never
-        after `answer`, `finish` or `reset`."""
+        """Nothing may be sent any more: reset by the client, the connection is lost, or this handler has raised
+        something. Called at most once, never after `answer`, `finish` or `reset`."""
         ...
 
     def writable(self) -> None:
@@ -75,5 +76,6 @@ class Door(Protocol):
     """Takes the streams of all connections."""
 
     def open(self, stream: Stream, head: Head) -> Handler:
-        """A client has opened a stream. The door may answer before it returns."""
+        """A client has opened a stream. The door may answer before it returns. If it raises, which is a bug, nothing
+        is told to anybody: it must leave nothing behind."""
         ...

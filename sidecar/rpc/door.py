@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Sequence
 from typing import cast
@@ -13,6 +12,7 @@ from sidecar.http2 import streams
 from sidecar.rpc import (
     alone,
     arrivals,
+    bugs,
     heads,
     infer,
     inflating,
@@ -24,8 +24,6 @@ from sidecar.rpc import (
     streaming,
 )
 from sidecar.rpc import relay as relays
-
-log = logging.getLogger(__name__)
 
 _BATCH_ID, _BATCH_COUNT = calls.BATCH_ID.encode(), calls.BATCH_COUNT.encode()
 
@@ -55,7 +53,8 @@ class Door:
         self.life = life
         self.counters = counters
         self.room = room
-        self.patience = patience.Patience(room)
+        self.bugs = bugs.Bugs(counters)
+        self.patience = patience.Patience(room, self.bugs.report)
         self.turns = inflating.Turns()
         self.max_rows = max_rows
         self._heads = heads.Reader(key_headers)
@@ -90,8 +89,9 @@ class Door:
         return passage
 
     def _infer(self, stream: streams.Stream, head: heads.Head) -> streams.Handler:
+        opened = infer.Infer(self, stream, head)
         self.life.enter()
-        return infer.Infer(self, stream, head)
+        return opened
 
     def _pass(self, stream: streams.Stream, path: str, head: heads.Head) -> streams.Handler:
         sent = head.metadata
@@ -119,8 +119,8 @@ class Door:
             asked = cast(infer.Asked, call)
             try:
                 asked.infer.answer(pieces, self._trailers(pieces))
-            except Exception:
-                log.exception("an answer could not be written for a reason that is a bug")
+            except Exception as error:
+                self.bugs.report(error)
                 self.refuse(asked, errors.CarpoolError())
             else:
                 seconds.append(now - asked.infer.started)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
@@ -10,12 +9,23 @@ from typing import Any, Protocol, cast
 from sidecar import calls, errors
 from sidecar.core import model
 from sidecar.http2 import streams
-from sidecar.rpc import arrivals, fields, framing, heads, inflating, messages, parts, patience, relay, replies, statuses
+from sidecar.rpc import (
+    arrivals,
+    bugs,
+    fields,
+    framing,
+    heads,
+    inflating,
+    messages,
+    parts,
+    patience,
+    relay,
+    replies,
+    statuses,
+)
 from sidecar.rpc import codec as codecs
 from sidecar.wire import codec
 from sidecar.wire.v2 import models
-
-log = logging.getLogger(__name__)
 
 MaxRows = Callable[[], int]
 
@@ -31,6 +41,7 @@ class Door(calls.Replier, Protocol):
     patience: patience.Patience
     turns: inflating.Turns
     max_rows: MaxRows
+    bugs: bugs.Bugs
 
     def pass_alone(
         self, stream: streams.Stream, head: heads.Head, arrival: arrivals.Arrival, message: bytes
@@ -155,8 +166,8 @@ class Infer:
             self._pass_on(verdict.reason)
         except errors.CarpoolError as error:
             self.refuse(errors.bare(error))
-        except Exception:
-            log.exception("a call failed for a reason that is a bug")
+        except Exception as error:
+            self._door.bugs.report(error)
             self.refuse(errors.CarpoolError())
 
     def _batch(self, told: Any, found: fields.Fields) -> None:
@@ -209,8 +220,8 @@ class Infer:
     def refuse(self, error: errors.CarpoolError) -> None:
         """Why there are none."""
         if not self._is_over:
+            self._close()  # first: whatever becomes of the words, nothing may stay counted
             code = replies.refuse(self._stream, self._head.content_type, error)
-            self._close()
             self._door.refused(code, error, time.perf_counter() - self.started)
 
     def _close(self) -> None:

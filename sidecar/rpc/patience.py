@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from sidecar.rpc import parts
+from sidecar.rpc import bugs, parts
 
 
 class Arriving(Protocol):
@@ -20,8 +20,9 @@ class Patience:
     """Expires calls that were added `room.read_timeout` seconds ago and not removed, at most that much later."""
 
     # State: the calls, oldest first, with the loop's time when each expires; the timer, while there are some.
-    def __init__(self, room: parts.Room) -> None:
+    def __init__(self, room: parts.Room, report: bugs.Report) -> None:
         self._room = room
+        self._report = report
         self._arriving: dict[Arriving, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -47,5 +48,8 @@ class Patience:
         loop = asyncio.get_running_loop()
         for call in [call for call, deadline in self._arriving.items() if deadline <= loop.time()]:
             self.remove(call)
-            call.expire()
+            try:
+                call.expire()
+            except Exception as error:  # the others expire all the same
+                self._report(error)
         self._timer = loop.call_at(next(iter(self._arriving.values())), self._look) if self._arriving else None

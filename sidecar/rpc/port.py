@@ -6,7 +6,7 @@ from sidecar import config, driver, lifecycle, metrics
 from sidecar.core import limits
 from sidecar.http2 import limits as http2_limits
 from sidecar.http2 import server
-from sidecar.rpc import door, parts, predictor, relay
+from sidecar.rpc import bugs, door, parts, predictor, relay
 
 
 class GrpcPort:
@@ -24,15 +24,17 @@ class GrpcPort:
         bodies: parts.Room,
         connection_limit: server.ConnectionLimit,
     ) -> None:
-        self._relay = relay.Relay(upstream.channel)
+        self._relay = relay.Relay(upstream.channel, bugs.Bugs(counters).report)
         self._door = door.Door(
             models, self._relay, calls_driver, life, counters, bodies, lambda: bounds.max_queue_instances,
             chosen.key_headers,
         )  # fmt: skip
         self._server = server.Server(
-            self._door, http2_limits.Limits(keep_alive=chosen.keep_alive, handshake=chosen.head_timeout),
+            self._door,
+            http2_limits.Limits(keep_alive=chosen.keep_alive, handshake=chosen.head_timeout),
+            bugs.Bugs(counters, "http2").report,
             connection_limit,
-        )  # fmt: skip
+        )
 
     async def listen(self, host: str, port: int, backlog: int) -> None:
         """Accept connections; raises `OSError` if the port is taken."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -13,17 +12,16 @@ import grpc.aio
 
 from sidecar import errors
 from sidecar.http2 import streams
-from sidecar.rpc import arrivals, metadata, replies, statuses
-
-log = logging.getLogger(__name__)
+from sidecar.rpc import arrivals, bugs, metadata, replies, statuses
 
 
 class Relay:
-    """Passes calls through over a channel."""
+    """Passes calls through over a channel; `report` gets the bugs."""
 
     # State: the calls under way.
-    def __init__(self, channel: Any) -> None:
+    def __init__(self, channel: Any, report: bugs.Report) -> None:
         self._channel = channel
+        self._report = report
         self._out: set[asyncio.Task[None]] = set()
 
     @property
@@ -33,6 +31,7 @@ class Relay:
 
     def start(self, passage: Passage, path: str, sent: metadata.Metadata, timeout: float | None) -> None:
         """Call the predictor's method for `passage`; `timeout` is in seconds."""
+        passage.report = self._report
         running = passage.run(self._channel, path, sent, timeout)
         task = asyncio.get_running_loop().create_task(running, name="pass a call through")
         passage.task = task
@@ -55,6 +54,8 @@ class Passage(abc.ABC):
 
     # State: the task that passes it on; whether the answer has begun; `ended` until it was called; whether the call of
     # grpc.aio was given a message, which it keeps, with a task of its own, until that is over.
+    report: bugs.Report
+
     def __init__(
         self,
         stream: streams.Stream,
@@ -88,8 +89,8 @@ class Passage(abc.ABC):
             if first:
                 self._start(first)
             self._tell(error.code(), error.details(), error.trailing_metadata())
-        except Exception:
-            log.exception("a call could not be passed through for a reason that is a bug")
+        except Exception as error:
+            self.report(error)
             self._refuse(errors.CarpoolError())
         finally:
             if call is not None and call.cancel() and self._is_whole:

@@ -147,6 +147,9 @@ class Streaming(relay.Passage):
                 await self._news.wait()
         except (grpc.aio.AioRpcError, grpc.aio.InternalError, asyncio.InvalidStateError):
             return  # the call is over: `_receive` learns why
+        except Exception as error:  # else nobody would end the call before its deadline
+            self.report(error)
+            self._break_off(errors.CarpoolError())
 
     async def _receive(self, call: Any) -> None:
         first = await call.initial_metadata()

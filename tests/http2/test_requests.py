@@ -144,6 +144,46 @@ def test_a_handler_that_raises_loses_its_own_stream_only(*, broken_open: bool) -
     assert [str(error) for error in client.failures] == ["a bug"]
 
 
+@pytest.mark.parametrize("where", ["data", "end", "writable"])
+def test_a_handler_that_raises_is_told_that_its_stream_is_over(where: str) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("a bug")
+
+    class Door(peer.Notes):
+        def open(self, stream: streams.Stream, head: streams.Head) -> streams.Handler:
+            handler = super().open(stream, head)
+            setattr(handler, where, fail)
+            return handler
+
+    door = Door()
+    client = peer.Peer(door, limits.Limits(most_unsent=10)).begin(initial_window_size=0)
+    client.say(client.headers(1), frames.frame(frames.DATA, 0, 1, b"body"))
+    (call,) = door.calls
+    if where == "writable":
+        call.stream.start(peer.HEAD)
+        call.stream.send(bytes(20))
+        assert call.stream.is_blocked
+    client.say(frames.window_update(1, 100), frames.frame(frames.DATA, END, 1))
+    assert [each for each in call.events if each != "end"] == ["cancelled"]
+    assert [str(error) for error in client.failures] == ["a bug"]
+    assert not client.connection.exchanges
+
+
+def test_a_handler_that_raises_even_when_it_is_told_costs_nobody_else_anything() -> None:
+    class Hopeless(Broken):
+        def cancelled(self) -> None:
+            raise ValueError("another bug")
+
+    class Door:
+        def open(self, stream: streams.Stream, head: streams.Head) -> streams.Handler:
+            return Hopeless(stream, head)
+
+    client = peer.Peer(Door()).begin()
+    client.say(client.headers(1, END), client.headers(3, END))
+    assert [str(error) for error in client.failures] == ["a bug", "another bug"] * 2
+    assert not client.connection.exchanges
+
+
 @given(st.data())
 def test_bytes_may_be_split_anywhere(data: st.DataObject) -> None:
     client = peer.Peer(echo.Echo())

@@ -16,7 +16,7 @@ from sidecar.core import limits as core_limits
 from sidecar.core import policies, scheduler
 from sidecar.http import routes
 from sidecar.http2 import server
-from sidecar.rpc import codec, door, predictor, relay
+from sidecar.rpc import bugs, codec, door, predictor, relay
 from sidecar.upstream import catalog
 from sidecar.wire.v2 import models
 from tests.fakes import fake_v2
@@ -58,13 +58,13 @@ class Site:
         self.driver = drivers.Driver(core, self.counters, clock)
         self.predictor = predictor.GrpcPredictor(upstream or self.fake.grpc, 5.0, 2**31 - 1)
         self.catalog = catalog.Catalog(self.predictor.model_info, self._make_codec, True, clock)
-        self.relay = relay.Relay(self.predictor.channel)
+        self.relay = relay.Relay(self.predictor.channel, bugs.Bugs(self.counters).report)
         known = routes.Models(self.catalog, self.predictor, is_http=False)
         self.door = door.Door(
             known, self.relay, self.driver, self.life, self.counters, self.room,
             lambda: self.limits.max_queue_instances, ("authorization", "content-type"),
         )  # fmt: skip
-        self.server = server.Server(self.door)
+        self.server = server.Server(self.door, report=bugs.Bugs(self.counters, "http2").report)
         await self.server.listen("127.0.0.1", 0)
         self.channel = grpc.aio.insecure_channel(self.address, options=[("grpc.use_local_subchannel_pool", 1)])
 

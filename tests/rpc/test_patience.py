@@ -12,6 +12,10 @@ from tests.rpc.site import Room
 pytestmark = pytest.mark.looptime
 
 
+def unexpected(error: Exception) -> None:
+    raise error
+
+
 class Call:
     def __init__(self) -> None:
         self.expired: float | None = None
@@ -22,7 +26,7 @@ class Call:
 
 
 async def test_each_is_expired_in_its_time_and_those_removed_never(looptime) -> None:
-    waiting = patience.Patience(Room())
+    waiting = patience.Patience(Room(), unexpected)
     calls = [Call() for _ in range(4)]
     for call in calls:
         waiting.add(call)
@@ -39,7 +43,7 @@ async def test_each_is_expired_in_its_time_and_those_removed_never(looptime) -> 
 
 
 async def test_nothing_expires_once_it_is_closed_and_it_can_wait_again(looptime) -> None:
-    waiting = patience.Patience(Room())
+    waiting = patience.Patience(Room(), unexpected)
     first, second = Call(), Call()
     waiting.add(first)
     waiting.close()
@@ -47,3 +51,20 @@ async def test_nothing_expires_once_it_is_closed_and_it_can_wait_again(looptime)
     waiting.add(second)
     await asyncio.sleep(10)
     assert (first.expired, second.expired) == (None, pytest.approx(15, abs=0.1))
+
+
+async def test_a_call_that_fails_to_expire_is_reported_and_the_others_expire_all_the_same(looptime) -> None:
+    class Broken(Call):
+        def expire(self) -> None:
+            raise ValueError("a bug")
+
+    caught: list[Exception] = []
+    waiting = patience.Patience(Room(), caught.append)
+    calls = [Broken(), Call(), Call()]
+    waiting.add(calls[0])
+    waiting.add(calls[1])
+    await asyncio.sleep(1)
+    waiting.add(calls[2])
+    await asyncio.sleep(20)
+    assert [str(error) for error in caught] == ["a bug"]
+    assert [call.expired for call in calls] == [None, pytest.approx(5, abs=0.1), pytest.approx(6, abs=0.1)]

@@ -1,0 +1,87 @@
+"""A failure of our own while a call is handled: told, counted, and nothing of the call stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from sidecar.rpc import codec, framing, streaming
+from tests.rpc.any_calls import PATH, echo, framed, opened
+from tests.rpc.peer import Peer
+from tests.rpc.site import Site, until
+from tests.rpc.test_codec import request
+
+MESSAGE = request(name="rows", model_name="identity").SerializeToString()
+
+
+def fail(*_: Any) -> Any:
+    raise ValueError("a bug")
+
+
+def count(site: Site, where: str) -> float:
+    return site.counters.internal_errors.labels(where).value
+
+
+@pytest.fixture(autouse=True)
+def logged(caplog: pytest.LogCaptureFixture) -> Any:
+    """Every bug is in the log with its traceback."""
+    with caplog.at_level(logging.ERROR):
+        yield
+    assert any(record.exc_info and "a bug" in str(record.exc_info[1]) for record in caplog.get_records("call"))
+
+
+async def drained(site: Site) -> None:
+    async with asyncio.timeout(2):
+        await site.life.drain(site.driver, 0.0, 1.0)
+
+
+@pytest.mark.parametrize("step", ["Infer.data", "Codec.understand", "Driver.submit"])
+async def test_a_bug_while_a_call_comes_in_leaves_nothing_behind(site: Site, monkeypatch, step: str) -> None:
+    await site.infer(MESSAGE)
+    if step == "Infer.data":
+        monkeypatch.setattr(framing.Unframer, "feed", fail)
+    elif step == "Codec.understand":
+        monkeypatch.setattr(codec.Codec, "understand", fail)
+    else:
+        monkeypatch.setattr(site.driver, "submit", fail)
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await site.infer(MESSAGE)
+    assert refused.value.code() is grpc.StatusCode.INTERNAL
+    assert count(site, "http2") == 1
+    assert (site.life.active, site.room.buffered_bytes) == (0, 0)
+    await drained(site)
+
+
+async def test_a_bug_while_an_answer_is_written_is_told_the_caller(site: Site, monkeypatch) -> None:
+    await site.infer(MESSAGE)
+    monkeypatch.setattr(site.door, "_trailers", fail)
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await site.infer(MESSAGE)
+    assert refused.value.code() is grpc.StatusCode.INTERNAL
+    assert count(site, "rpc") == 1
+    await drained(site)
+
+
+async def test_a_bug_while_messages_are_passed_on_ends_the_call(peer_site: Site, peer: Peer, monkeypatch) -> None:
+    peer.methods[PATH] = echo
+    monkeypatch.setattr(streaming, "_write", fail)
+    stream, handler = opened(peer_site)
+    handler.data(framed(b"one"))
+    await stream.end()
+    assert stream.status == grpc.StatusCode.INTERNAL.value[0]
+    assert count(peer_site, "rpc") == 1
+    await until(lambda: not peer_site.relay._out)
+    assert (peer_site.life.active, peer_site.room.buffered_bytes) == (0, 0)
+
+
+async def test_a_bug_before_a_call_is_passed_on_is_told_the_caller(peer_site: Site, monkeypatch) -> None:
+    monkeypatch.setattr(streaming.Streaming, "begin", fail)
+    stream, _ = opened(peer_site)
+    await stream.end()
+    assert stream.status == grpc.StatusCode.INTERNAL.value[0]
+    assert count(peer_site, "rpc") == 1
+    assert peer_site.life.active == 0
