@@ -91,7 +91,7 @@ ONLY_IMPORTERS: dict[str, set[str]] = {
     "httptools": {"sidecar.http.heads", "sidecar.upstream.answers"},
     "torch": {"predictor.models"},
     "transformers": {"predictor.models"},
-    "hpack": {"sidecar.http2.headers"},
+    "hpack": {"sidecar.http2.headers", "sidecar.http2.huffman"},
     "orjson": {"sidecar.wire.instances"},
     "numpy": {"sidecar.rpc", "sidecar.wire.instances", "predictor.models"},
     "tritonclient": {"sidecar.rpc"},

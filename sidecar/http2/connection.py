@@ -6,7 +6,8 @@ unknown, or is hostile, ends the connection with GOAWAY, and every handler hears
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 
 from sidecar.http2 import control, exchange, faults, floods, frames, headers, heads, limits, reader, sender, streams
 from sidecar.http2 import windows as flow
@@ -16,12 +17,30 @@ _MOST_UNREAD = 1024 * 1024
 
 _RESET_INTERVAL = 0.001
 
+_WORK_A_TURN = 128
+"""What a connection may cost before the others get their turn."""
+
+_STREAM_WORK = 8
+_BLOCK_SHIFT, _BODY_SHIFT = 3, 8  # one more for so many bytes, as a power of two
+
+_LEAST_DATA = 5
+"""Bytes of the shortest gRPC message; DATA that has less and does not end its stream brings next to nothing."""
+
+_COSTLY_BLOCK_SHIFT = 8
+"""Header blocks of 2 to this many bytes and more count as idle frames, one for so many bytes."""
+
 
 class Connection(control.Control):
-    """One client. `wake` asks for a call of `take`; `report` gets what handlers raise; `clock` tells seconds."""
+    """One client. `wake` asks for a call of `take`; `report` gets what handlers raise; `clock` tells seconds.
+
+    `work` is what the latest turn has cost, in units of a few microseconds: one for a frame, and more for those that
+    take more.
+    """
 
     # State beside the base's. _ended: streams gone lately, True for those that we broke off, whose client may not yet
-    # know. _incoming: the connection's window for DATA.
+    # know. _incoming: the connection's window for DATA. _arrived: frames for this turn and later ones. _is_unruly: too
+    # many streams came to nothing. is_broken: the client is gone or broke a rule, and whoever still has a stream must
+    # hear that it is over.
     def __init__(
         self,
         door: streams.Door,
@@ -41,8 +60,12 @@ class Connection(control.Control):
         self._reader = reader.Reader(chosen.max_frame, chosen.max_header_bytes)
         self._takers = (
             self._on_data, self._on_headers, self._on_priority, self._on_rst_stream, self._on_settings,
-            self._on_push_promise, self._on_ping, self._on_goaway, self._on_window_update,
+            self._on_push_promise, self._on_ping, self._on_goaway, self._on_window_update, self._on_other,
         )  # fmt: skip
+        self._arrived: Iterator[tuple[int, int, int, bytes]] = iter(())
+        self._is_unruly = self.is_broken = False
+        self.has_more = False
+        """There is work for another turn: call `go_on` for that, and `feed` not before."""
         self._greet()
 
     # --- for the socket's side ---------------------------------------------------------------------------------
@@ -52,17 +75,32 @@ class Connection(control.Control):
         """The client has said that it speaks HTTP/2."""
         return self._reader.has_begun
 
-    def receive(self, data: bytes) -> None:
-        """The client has sent this."""
+    def feed(self, data: bytes) -> None:
+        """The client has sent this; `go_on` deals with it."""
+        if not self.is_done:
+            self._arrived = self._reader.read(data)
+            self.has_more = True
+
+    def go_on(self) -> None:
+        """A turn with what was received."""
+        self.work, self.has_more = 0, False
+        if self.is_broken:
+            self._clear_away()
+            return
         try:
-            for kind, flags, number, payload in self._reader.read(data):
+            for kind, flags, number, payload in self._arrived:
                 if self.is_done:
                     return
-                if kind < len(self._takers):
-                    try:
-                        self._takers[kind](flags, number, payload)
-                    except faults.StreamFault as fault:
-                        self._break(number, fault)
+                self.work += 1
+                try:
+                    self._takers[min(kind, frames.CONTINUATION)](flags, number, payload)
+                except faults.StreamFault as fault:
+                    self._break(number, fault)
+                if self._is_unruly:
+                    raise faults.ConnectionFault(faults.Code.ENHANCE_YOUR_CALM, "too many streams came to nothing")
+                if self.work >= _WORK_A_TURN:
+                    self.has_more = True
+                    break
             if self.sender.is_paused and self.sender.size > _MOST_UNREAD:
                 raise faults.ConnectionFault(faults.Code.ENHANCE_YOUR_CALM, "too much is left unread")
         except faults.ConnectionFault as fault:
@@ -74,10 +112,17 @@ class Connection(control.Control):
 
     def lost(self) -> None:
         """There is no connection any more."""
-        self.is_done = True
-        for each in list(self.exchanges.values()):
-            each.cancel()
-        self.exchanges.clear()
+        self.is_done = self.is_broken = True
+        self._arrived = iter(())
+        self._clear_away()
+
+    def _clear_away(self) -> None:
+        """Tell some handlers that their streams are over."""
+        for number in list(itertools.islice(self.exchanges, _WORK_A_TURN // _STREAM_WORK)):
+            self.work += _STREAM_WORK
+            if gone := self.exchanges.pop(number, None):
+                gone.cancel()
+        self.has_more = bool(self.exchanges)
 
     def leave(self) -> None:
         """Let the client open no more streams; what it has sent until it hears of that is still served."""
@@ -102,6 +147,7 @@ class Connection(control.Control):
     def finished(self, ended: exchange.Exchange) -> None:
         """See `exchange.Owner`."""
         if not ended.has_ended:
+            self._count_reset()
             self.sender.put(frames.rst_stream(ended.number, faults.Code.NO_ERROR))
         self._forget(ended, is_ours=not ended.has_ended)
 
@@ -137,13 +183,14 @@ class Connection(control.Control):
             self._forget(broken, is_ours=True)
 
     def _count_reset(self) -> None:
-        if not self._resets.take():
-            raise faults.ConnectionFault(faults.Code.ENHANCE_YOUR_CALM, "too many streams were reset")
+        """A stream ends before its time. Handlers cause this at any time, so the consequence waits for a next frame."""
+        self._is_unruly = self._is_unruly or not self._resets.take()
 
     def _forget(self, gone: exchange.Exchange, *, is_ours: bool) -> None:
         if self.exchanges.pop(gone.number, None) is None:
             return
         gone.held = 0
+        self.sender.forget(gone)
         self._remember(gone.number, is_ours=is_ours)
         self._check_done()
 
@@ -160,6 +207,9 @@ class Connection(control.Control):
     # --- requests ----------------------------------------------------------------------------------------------
 
     def _on_headers(self, flags: int, number: int, block: bytes) -> None:
+        self.work += _STREAM_WORK + (len(block) >> _BLOCK_SHIFT)
+        if len(block) >> _COSTLY_BLOCK_SHIFT:
+            self._count_idle(len(block) >> _COSTLY_BLOCK_SHIFT)
         if number <= self.last:
             self._on_trailers(flags, number, block)
             return
@@ -168,6 +218,7 @@ class Connection(control.Control):
         self.last = number
         if number > self._cutoff:
             self._decoder.skip(block)
+            self._count_idle()
             return
         request = self._decoder.request(block)
         if len(self.exchanges) >= self._limits.max_streams:
@@ -183,6 +234,7 @@ class Connection(control.Control):
         if not has_ended:
             opened.incoming = flow.Incoming(self._stream_window)
         self.exchanges[number] = opened
+        self._opened += 1
         opened.begin(self._door, request.head)
         if has_ended:
             self._end(opened)
@@ -195,6 +247,7 @@ class Connection(control.Control):
             if not is_ours and number <= self._cutoff:
                 code = faults.Code.PROTOCOL_ERROR if is_ours is None else faults.Code.STREAM_CLOSED
                 raise faults.ConnectionFault(code, f"HEADERS for stream {number}, which has ended")
+            self._count_idle()
             return
         if found.has_ended:
             self._decoder.skip(block)
@@ -206,9 +259,12 @@ class Connection(control.Control):
 
     def _on_data(self, flags: int, number: int, payload: bytes) -> None:
         size = len(payload)
+        self.work += size >> _BODY_SHIFT
         if not self._incoming.take(size):
             raise faults.ConnectionFault(faults.Code.FLOW_CONTROL_ERROR, "more DATA than the connection's window")
         self._return(size)  # now: what one handler is slow to consume must not stop the other streams
+        if size < _LEAST_DATA and not flags & frames.END_STREAM:
+            self._count_idle()
         found = self.exchanges.get(number)
         if found is None:
             self._discard(number)
@@ -222,6 +278,8 @@ class Connection(control.Control):
         if flags & frames.PADDED:
             payload = frames.unpadded(payload)
             found.consumed(size - len(payload))
+            if len(payload) < _LEAST_DATA:
+                self._count_idle()
         if found.missing is not None:
             found.missing -= len(payload)
             if found.missing < 0:
@@ -246,7 +304,9 @@ class Connection(control.Control):
         frames.read_word(payload, "RST_STREAM")
         self._check_not_idle(number, "RST_STREAM")
         found = self.exchanges.get(number)
-        if found is not None:
-            found.cancel()
-            self._forget(found, is_ours=False)
-            self._count_reset()
+        if found is None:
+            self._count_idle()
+            return
+        found.cancel()
+        self._forget(found, is_ours=False)
+        self._count_reset()

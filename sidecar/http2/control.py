@@ -9,6 +9,11 @@ from sidecar.http2 import exchange, faults, floods, frames, limits, sender
 _GOODBYE = b"farewell"
 """Payload of the PING whose answer says that the client knows of our leaving."""
 
+_IDLE_INTERVAL = 0.01
+_FRAMES_A_STREAM, _FRAMES_A_PIECE = 8, 4
+"""Idle frames (see `limits.Limits`) that a client earns. For each DATA frame that it gets a client may send two
+WINDOW_UPDATEs and a PING; for a stream a PRIORITY or two, a late RST_STREAM and what ends an empty body."""
+
 _MOST_SETTINGS, _SETTINGS_INTERVAL = 100, 0.05
 """SETTINGS in a row, and seconds until one more: each goes through all open streams."""
 
@@ -17,7 +22,7 @@ class Control:
     """Windows, settings, pings and leaving."""
 
     # State. exchanges: streams not yet closed on both sides. last: the highest stream the client opened; _cutoff: the
-    # highest it may open.
+    # highest it may open. _opened: streams that became exchanges. work: see `connection.Connection`.
     def __init__(self, out: sender.Sender, chosen: limits.Limits, clock: Callable[[], float]) -> None:
         self.sender = out
         self._limits = chosen
@@ -27,6 +32,8 @@ class Control:
         self.is_leaving = False
         self.is_done = False
         self._cutoff = frames.STREAM_MASK
+        self._opened = self.work = 0
+        self._idle = floods.Allowance(chosen.idle_frames, _IDLE_INTERVAL, clock)
         self._settings = floods.Allowance(_MOST_SETTINGS, _SETTINGS_INTERVAL, clock)
 
     @property
@@ -61,11 +68,18 @@ class Control:
         if self._cutoff != frames.STREAM_MASK and not self.exchanges:
             self.is_done = True
 
+    def _count_idle(self, count: int = 1) -> None:
+        """A frame came that brings nothing of a request, or one that costs as much as so many."""
+        earned = _FRAMES_A_STREAM * self._opened + _FRAMES_A_PIECE * self.sender.pieces
+        if not self._idle.take(count, earned):
+            raise faults.ConnectionFault(faults.Code.ENHANCE_YOUR_CALM, "too many frames that bring nothing")
+
     def _check_not_idle(self, number: int, name: str) -> None:
         if not number or number > self.last:
             raise faults.ConnectionFault(faults.Code.PROTOCOL_ERROR, f"{name} for stream {number}, which is idle")
 
     def _on_window_update(self, flags: int, number: int, payload: bytes) -> None:
+        self._count_idle()
         increment = frames.read_word(payload, "WINDOW_UPDATE") & frames.STREAM_MASK
         if not number:
             if flaw := _flaw(self.sender.window, increment):
@@ -86,9 +100,11 @@ class Control:
         if flags & frames.ACK:
             if payload:
                 raise faults.ConnectionFault(faults.Code.FRAME_SIZE_ERROR, "an acknowledgement with settings")
+            self._count_idle()
             return
         if not self._settings.take():
             raise faults.ConnectionFault(faults.Code.ENHANCE_YOUR_CALM, "settings change too often")
+        self.work += len(payload) >> 3
         # First: a client may count what follows the acknowledgement, and nothing before, by its new settings.
         self.sender.put(frames.frame(frames.SETTINGS, frames.ACK, 0))
         for name, value in dict(frames.read_settings(payload)).items():
@@ -105,6 +121,7 @@ class Control:
             raise faults.ConnectionFault(faults.Code.PROTOCOL_ERROR, f"SETTINGS_ENABLE_PUSH of {value}")
 
     def _resize_windows(self, value: int) -> None:
+        self.work += len(self.exchanges)
         change = value - self.sender.initial_window
         widest = max((each.window for each in self.exchanges.values()), default=0)
         if value > frames.MOST_WINDOW or widest + change > frames.MOST_WINDOW:
@@ -118,6 +135,7 @@ class Control:
             raise faults.ConnectionFault(faults.Code.PROTOCOL_ERROR, "PING for a stream")
         if len(payload) != len(_GOODBYE):
             raise faults.ConnectionFault(faults.Code.FRAME_SIZE_ERROR, f"PING of {len(payload)} bytes, not 8")
+        self._count_idle()
         if not flags & frames.ACK:
             self.sender.put(frames.frame(frames.PING, frames.ACK, 0, payload))
         elif self.is_leaving and payload == _GOODBYE:
@@ -126,6 +144,7 @@ class Control:
     def _on_priority(self, flags: int, number: int, payload: bytes) -> None:
         if not number:
             raise faults.ConnectionFault(faults.Code.PROTOCOL_ERROR, "PRIORITY for no stream")
+        self._count_idle()
         if len(payload) != 5:
             raise faults.StreamFault(faults.Code.FRAME_SIZE_ERROR, f"PRIORITY of {len(payload)} bytes, not 5")
         if frames.priority(payload) == number:
@@ -137,6 +156,11 @@ class Control:
     def _on_goaway(self, flags: int, number: int, payload: bytes) -> None:
         if number:
             raise faults.ConnectionFault(faults.Code.PROTOCOL_ERROR, "GOAWAY for a stream")
+        self._count_idle()
+
+    def _on_other(self, flags: int, number: int, payload: bytes) -> None:
+        """A part of a header block that is not complete, or a frame of an unknown type."""
+        self._count_idle()
 
 
 def _flaw(window: int, increment: int) -> faults.Code | None:

@@ -1,6 +1,6 @@
 """Header blocks (HPACK, RFC 7541): read with the connection's table, written without one.
 
-The tables and the Huffman code are those of the library hpack. Its decoder copies the rest of a block for every field
+The tables are those of the library hpack. Its decoder copies the rest of a block for every field
 and was measured at half of a small call's time, so the walk over a block is our own; tests hold the two against each
 other. What is sent never enters the receiver's dynamic table: the same fields are then always the same bytes, and
 answers, which hardly differ, are encoded once.
@@ -11,9 +11,9 @@ from __future__ import annotations
 import functools
 
 import hpack
-from hpack import huffman_table, table
+from hpack import table
 
-from sidecar.http2 import faults, heads, streams
+from sidecar.http2 import faults, heads, huffman, streams
 
 _STATIC = table.HeaderTable.STATIC_TABLE
 _FIRST_DYNAMIC = len(_STATIC) + 1
@@ -168,11 +168,11 @@ def _string(block: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _plain(text: bytes) -> bytes:
-    return _short(text) if len(text) <= _MOST_SHORT else huffman_table.decode_huffman(text)
+    return _short(text) if len(text) <= _MOST_SHORT else huffman.decode(text)
 
 
 # Fields that leave the table for new deadlines come back; deadlines repeat themselves.
-_short = functools.lru_cache(maxsize=4096)(huffman_table.decode_huffman)
+_short = functools.lru_cache(maxsize=4096)(huffman.decode)
 
 
 @functools.lru_cache(maxsize=256)

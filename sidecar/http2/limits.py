@@ -30,6 +30,11 @@ class Limits(NamedTuple):
     resets: int = 4000
     """Streams broken off in a row; one is forgiven each millisecond. More end the connection."""
 
+    idle_frames: int = 2000
+    """Frames in a row that bring nothing of a request; one is forgiven every 10 ms. On top of that, a client may send
+    some for each stream that it opens and each piece of an answer that it gets: it has to widen windows, and some
+    clients measure the way with PINGs. More end the connection."""
+
     keep_alive: float = 75.0
     """A connection without a stream is closed after this time."""
 

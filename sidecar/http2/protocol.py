@@ -10,12 +10,21 @@ from __future__ import annotations
 import asyncio
 import typing
 
-from sidecar.http2 import connection, limits, streams
+from sidecar.http2 import connection, limits, streams, turns
 
 _LINGER = 1.0
 """Seconds that a client has to close its side, or to say that it knows of our leaving."""
 
 _WRITE_BUFFER = 256 * 1024
+
+_LIGHT = 4 * 1024
+"""Bytes at once that are never kept waiting for a turn: a few small calls."""
+
+_MOST_DRAINED = 1024 * 1024
+"""Bytes read of a client that broke a rule, so that it gets to know of it."""
+
+_WRITES_A_TURN = 4
+"""Writes, of 256 KiB mostly, before the other connections get their turn."""
 
 
 class Owner(typing.Protocol):
@@ -23,6 +32,7 @@ class Owner(typing.Protocol):
 
     door: streams.Door
     limits: limits.Limits
+    turns: turns.Turns
     is_leaving: bool
     """Whether clients are to look for others."""
 
@@ -42,21 +52,22 @@ class Owner(typing.Protocol):
 class ServerProtocol(asyncio.Protocol):
     """One client of the server."""
 
-    # State. _is_reading: within data_received, which writes at its end; _is_due: a write is to come in the next turn.
-    # _has_parted: nothing will be written any more. _began, _quiet_since, _deaf_since, _parting_since: times of the
-    # loop, with the last stream and the progress that were seen then.
+    # State. _is_reading: within a turn, which writes at its end; _is_due: a write is to come in the next turn of the
+    # loop; _is_held: nothing is read until what was received has had its turns. _has_parted: nothing will be written
+    # any more. _began, _quiet_since, _deaf_since, _parting_since: times of the loop, with the last stream and the
+    # progress that were seen then. _drained: bytes that came after we had parted.
     _transport: asyncio.Transport
     connection: connection.Connection
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
         self._loop = asyncio.get_running_loop()
-        self._is_reading = False
+        self._is_reading = self._is_held = self._is_lost = False
         self._is_due = True  # so that nothing is written before there is a transport
         self._has_parted = False
         self._began = self._quiet_since = self._deaf_since = self._loop.time()
         self._parting_since: float | None = None
-        self._last_seen = 0
+        self._last_seen = self._drained = 0
         self._progress_seen = 0
 
     # --- the transport's calls ---------------------------------------------------------------------------------
@@ -70,20 +81,29 @@ class ServerProtocol(asyncio.Protocol):
         self._flush_due()
 
     def data_received(self, data: bytes) -> None:
-        self._is_reading = True
-        try:
-            self.connection.receive(data)
-        finally:
-            self._is_reading = False
-        self._flush()
+        if self._has_parted:
+            self._drain(len(data))
+            return
+        self.connection.feed(data)
+        if len(data) <= _LIGHT or self._owner.turns.has_room:
+            self.take_turn()
+        else:
+            self._hold()
+
+    def _drain(self, size: int) -> None:
+        """Drop what came too late. Who sends more than it may, or broke a rule and goes on, is cut off."""
+        self._drained += size
+        most = _MOST_DRAINED if self.connection.is_broken else 2 * self._owner.limits.connection_window
+        if self._drained > most:
+            self.cut()
 
     def eof_received(self) -> None:
         """A client that sends no more cannot acknowledge what it gets: the transport closes."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._has_parted = True
-        self._owner.left(self)
+        self._has_parted = self._is_lost = True
         self.connection.lost()
+        self._go_on_or_rest()
 
     def pause_writing(self) -> None:
         self.connection.sender.is_paused = True
@@ -91,6 +111,44 @@ class ServerProtocol(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.connection.sender.is_paused = False
         self._flush()
+
+    # --- turns -------------------------------------------------------------------------------------------------
+
+    def take_turn(self) -> None:
+        """Part of `turns.Client`."""
+        self._is_reading = True
+        try:
+            self.connection.go_on()
+        except Exception as error:
+            self._give_up(error)
+        finally:
+            self._is_reading = False
+        self._owner.turns.spend(self.connection.work)
+        self._flush()
+        self._go_on_or_rest()
+
+    def _go_on_or_rest(self) -> None:
+        if self.connection.has_more:
+            self._hold()
+        elif self._is_lost:
+            self._owner.left(self)
+        elif self._is_held:
+            self._is_held = False
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    def _hold(self) -> None:
+        """Read nothing until there was a turn for what is there."""
+        if not self._is_held and not self._is_lost:
+            self._is_held = True
+            self._transport.pause_reading()
+        self._owner.turns.wait(self)
+
+    def _give_up(self, error: Exception) -> None:
+        """A bug: nobody knows what this connection's state is."""
+        self._owner.report(error)
+        self._has_parted = True
+        self.cut()
 
     # --- writing -----------------------------------------------------------------------------------------------
 
@@ -104,13 +162,24 @@ class ServerProtocol(asyncio.Protocol):
         self._flush()
 
     def _flush(self) -> None:
+        try:
+            self._write()
+        except Exception as error:
+            self._give_up(error)
+
+    def _write(self) -> None:
         current = self.connection
-        while not current.sender.is_paused and not self._has_parted:
+        for _ in range(_WRITES_A_TURN):
+            if current.sender.is_paused or self._has_parted:
+                return
             data = current.take()
             if not data:
                 break
             self._transport.write(data)
-        if current.is_done and not current.sender.is_paused and not self._has_parted:
+        else:
+            self._wake()
+            return
+        if current.is_done and not current.has_more:
             self._part()
 
     def _part(self) -> None:

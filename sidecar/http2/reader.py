@@ -32,8 +32,8 @@ class Reader:
     def read(self, data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
         """Type, flags, stream and payload of each frame that is complete by now, to be taken to the end.
 
-        HEADERS come with their continuations, and both they and DATA without padding and priority: payloads of HEADERS
-        are whole blocks. Raises `ConnectionFault`.
+        HEADERS come without padding and priority and with their continuations, so that their payloads are whole
+        blocks; each part of a block before its last comes as an empty CONTINUATION. Raises `ConnectionFault`.
         """
         if self._rest:
             self._rest += data
@@ -64,6 +64,8 @@ class Reader:
                 kind, flags, payload = self._continue(flags, payload)
             if self._open is None:
                 yield kind, flags, number & frames.STREAM_MASK, payload
+            else:
+                yield frames.CONTINUATION, flags, number & frames.STREAM_MASK, b""
         if at < size:
             self._rest += data[at:]
 

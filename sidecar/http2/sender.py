@@ -68,10 +68,10 @@ class Sender:
     # State: _out, bytes that may go, in order. _ready, outlets that may send; _hungry: those for which the
     # connection's window is too narrow.
     # window, initial_window, max_frame: what the client allows. is_paused: the socket is full. progress: any change
-    # means that the client reads.
+    # means that the client reads. pieces: DATA frames sent that no window cut short.
     __slots__ = (
         "_has_spoken", "_hungry", "_least_unsent", "_out", "_ready", "_size", "_wake",
-        "initial_window", "is_paused", "max_frame", "progress", "window",
+        "initial_window", "is_paused", "max_frame", "pieces", "progress", "window",
     )  # fmt: skip
 
     def __init__(self, most_unsent: int, wake: Callable[[], None]) -> None:
@@ -80,12 +80,12 @@ class Sender:
         self._out: list[bytes | memoryview] = []
         self._size = 0
         self._ready: collections.deque[Outlet] = collections.deque()
-        self._hungry: list[Outlet] = []
+        self._hungry: collections.OrderedDict[Outlet, None] = collections.OrderedDict()
         self._has_spoken = False
         self.window = self.initial_window = frames.FIRST_WINDOW
         self.max_frame = frames.LEAST_MAX_FRAME
         self.is_paused = False
-        self.progress = 0
+        self.progress = self.pieces = 0
 
     @property
     def size(self) -> int:
@@ -123,6 +123,7 @@ class Sender:
         if not self._has_spoken:
             head = self._first(head)
         self.window -= size
+        self.pieces += 1
         pack, number = frames.pack_head, outlet.number
         start = pack(len(head) << 8 | frames.HEADERS, frames.END_HEADERS, number)
         middle = pack(size << 8, 0, number) if size else b""
@@ -148,21 +149,29 @@ class Sender:
     def pump(self) -> None:
         """Send what may be sent by now."""
         relieved = []
-        ready = self._ready
-        while ready and not self._is_full():
-            outlet = ready.popleft()
+        ready, hungry = self._ready, self._hungry
+        while not self._is_full():
+            if ready:
+                outlet = ready.popleft()
+            elif hungry and self.window > 0:
+                outlet, _ = hungry.popitem(last=False)
+            else:
+                break
             if outlet.opening is not None:
                 self._open(outlet)
             if outlet.unsent_size and outlet.window > 0:
                 if self.window <= 0:
-                    self._hungry.append(outlet)
+                    hungry[outlet] = None
                     continue
                 self._send_piece(outlet)
                 if outlet.is_blocking and outlet.unsent_size <= self._least_unsent:
                     outlet.is_blocking = False
                     relieved.append(outlet)
                 if outlet.unsent_size:
-                    ready.append(outlet)
+                    if hungry:
+                        hungry[outlet] = None
+                    else:
+                        ready.append(outlet)
                     continue
             outlet.is_queued = False
             if not outlet.unsent_size:
@@ -173,10 +182,12 @@ class Sender:
     def grant(self, increment: int) -> None:
         """The connection's window is so much wider."""
         self.window += increment
-        if self.window > 0 and self._hungry:
-            self._ready.extend(self._hungry)
-            self._hungry.clear()
+        if self._hungry:
             self.pump()
+
+    def forget(self, outlet: Outlet) -> None:
+        """The outlet was dropped, or is done."""
+        self._hungry.pop(outlet, None)
 
     def widen(self, outlet: Outlet, increment: int) -> None:
         """The outlet's window is so much wider, or narrower."""
@@ -230,6 +241,9 @@ class Sender:
             piece = memoryview(piece)
             unsent.appendleft(piece[room:])
             piece = piece[:room]
+            self.pieces += room == self.max_frame
+        else:
+            self.pieces += 1
         size = len(piece)
         outlet.window -= size
         outlet.unsent_size -= size

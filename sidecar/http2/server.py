@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from sidecar.http2 import limits, protocol, streams
+from sidecar.http2 import limits, protocol, streams, turns
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +74,7 @@ class Server:
     async def listen(self, host: str, port: int, backlog: int = 100) -> None:
         """Accept connections; raises `OSError` if the port is taken."""
         loop = asyncio.get_running_loop()
+        self.turns = turns.Turns(loop.call_soon)
         self._server = await loop.create_server(lambda: protocol.ServerProtocol(self), host, port, backlog=backlog)
 
     def goaway(self) -> None:

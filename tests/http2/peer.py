@@ -73,12 +73,20 @@ class Peer:
         self.notes = Notes()
         self.failures: list[Exception] = []
         self.now = 1000.0
-        self.wakes = 0
+        self.wakes = self.turns = 0
         self.connection = connection.Connection(
             door or self.notes, chosen or limits.Limits(), self._wake, self.failures.append, lambda: self.now
         )
         self.encoder = hpack.Encoder()
         self.decoder = hpack.Decoder()
+
+    def receive(self, data: bytes) -> None:
+        """Send this, and give the connection the turns that it needs, which are counted."""
+        self.connection.feed(data)
+        self.turns = 0
+        while self.connection.has_more:
+            self.connection.go_on()
+            self.turns += 1
 
     def _wake(self) -> None:
         self.wakes += 1
@@ -86,7 +94,7 @@ class Peer:
     def begin(self, **settings: int) -> Peer:
         """Exchange greetings, which are not looked at."""
         chosen = {frames.Setting[name.upper()]: value for name, value in settings.items()}
-        self.connection.receive(frames.PREFACE + frames.settings(chosen))
+        self.receive(frames.PREFACE + frames.settings(chosen))
         self.read()
         return self
 
@@ -96,13 +104,13 @@ class Peer:
 
     def say(self, *parts: bytes) -> list[Frame]:
         """Send this; returns what comes back."""
-        self.connection.receive(b"".join(parts))
+        self.receive(b"".join(parts))
         return self.read()
 
     def call(self, stream: int = 1, body: bytes = b"") -> Call:
         """A whole request; returns its handler."""
         data = frames.frame(frames.DATA, frames.END_STREAM, stream, body)
-        self.connection.receive(self.headers(stream) + data)
+        self.receive(self.headers(stream) + data)
         return self.notes.calls[-1]
 
     def read(self) -> list[Frame]:

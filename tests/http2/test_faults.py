@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.http2 import faults, frames, limits
+from sidecar.http2 import faults, frames, limits, streams
 from tests.http2 import echo, peer
 
 END, ACK, END_HEADERS = frames.END_STREAM, frames.ACK, frames.END_HEADERS
@@ -151,7 +152,7 @@ def test_pings_of_a_client_that_does_not_read_end_the_connection() -> None:
     client = peer.Peer().begin()
     client.connection.sender.is_paused = True
     for _ in range(100):
-        client.connection.receive(frames.frame(frames.PING, 0, 0, bytes(8)) * 1000)
+        client.receive(frames.frame(frames.PING, 0, 0, bytes(8)) * 1000)
     assert client.connection.is_done
     assert client.connection.sender.size < 2 * 1024 * 1024
 
@@ -182,3 +183,124 @@ def test_no_bytes_do_more_than_end_the_connection(text: bytes) -> None:
     client = peer.Peer().begin()
     client.say(text)
     assert not client.failures
+
+
+# --- floods ----------------------------------------------------------------------------------------------------
+
+ACT = frames.frame(frames.DATA, 0, 1, b"\0\0\0\0\0")
+BRINGS_NOTHING = {
+    "PRIORITY": frames.frame(frames.PRIORITY, 0, 9, b"\0\0\0\0\x10"),
+    "WINDOW_UPDATE of the connection": frames.window_update(0, 1),
+    "WINDOW_UPDATE of a stream": frames.window_update(1, 1),
+    "an unknown frame": frames.frame(0xEE, 0, 0, b""),
+    "PING": frames.frame(frames.PING, 0, 0, bytes(8)),
+    "PING, answered": frames.frame(frames.PING, ACK, 0, bytes(8)),
+    "SETTINGS, acknowledged": frames.frame(frames.SETTINGS, ACK, 0),
+    "GOAWAY": frames.frame(frames.GOAWAY, 0, 0, bytes(8)),
+    "DATA of nothing": frames.frame(frames.DATA, 0, 1),
+    "DATA of one byte": frames.frame(frames.DATA, 0, 1, b"x"),
+    "DATA of padding": frames.frame(frames.DATA, frames.PADDED, 1, b"\x64" + bytes(100)),
+    "RST_STREAM of a stream that is gone": frames.rst_stream(3, Code.CANCEL),
+}
+
+
+@pytest.mark.parametrize("name", BRINGS_NOTHING)
+def test_frames_that_bring_nothing_are_allowed_now_and_then_but_not_in_floods(name: str) -> None:
+    for pause, ends in ((0.0, True), (0.01, False)):
+        client = peer.Peer(chosen=limits.Limits(idle_frames=100)).begin()
+        client.say(client.headers(1), client.headers(3), frames.rst_stream(3, Code.CANCEL))
+        for _ in range(300):
+            client.now += pause
+            farewell = client.say(BRINGS_NOTHING[name])[-1:]
+            if client.connection.is_done:
+                break
+        assert client.connection.is_done is ends
+        if ends:
+            assert int.from_bytes(farewell[0].payload[4:8]) == Code.ENHANCE_YOUR_CALM
+
+
+def test_a_client_that_widens_windows_and_sends_pings_for_every_message_it_gets_is_never_cut_off() -> None:
+    client = peer.Peer(chosen=limits.Limits(idle_frames=100)).begin(initial_window_size=1_000_000)
+    call = client.call(1)
+    call.stream.start(peer.HEAD)
+    for _ in range(1000):
+        call.stream.send(b"a few bytes")
+    for frame in client.read():
+        if frame.kind == frames.DATA:
+            size = len(frame.payload)
+            client.say(frames.window_update(0, size), frames.window_update(1, size), BRINGS_NOTHING["PING"])
+    assert not client.connection.is_done
+
+
+def test_windows_widened_byte_by_byte_earn_nothing() -> None:
+    client = peer.Peer(chosen=limits.Limits(idle_frames=100)).begin(initial_window_size=0)
+    client.call(1).stream.answer(peer.HEAD, bytes(10_000), peer.OK)
+    client.say(frames.window_update(1, 1) * 300)
+    assert client.connection.is_done
+
+
+def test_a_client_that_streams_small_messages_is_never_cut_off() -> None:
+    client = peer.Peer(chosen=limits.Limits(idle_frames=100)).begin()
+    client.say(client.headers(1))
+    for _ in range(1000):
+        client.say(ACT)
+    assert not client.connection.is_done
+    assert len(client.notes.calls[0].body) == 5000
+
+
+def test_bodies_ended_by_empty_data_are_no_flood() -> None:
+    client = peer.Peer(echo.Echo(), limits.Limits(idle_frames=100)).begin()
+    for number in range(1, 2001, 2):
+        client.say(client.headers(number), frames.frame(frames.DATA, END, number))
+    assert not client.connection.is_done
+
+
+class Refusing:
+    """A door that answers before it has heard all."""
+
+    def open(self, stream: streams.Stream, head: streams.Head) -> streams.Handler:
+        stream.finish((*peer.HEAD, *peer.OK))
+        return peer.Call(stream, head)
+
+
+COMES_TO_NOTHING = {
+    "answered early": lambda client, number: client.headers(number),
+    "malformed": lambda client, number: frames.frame(frames.HEADERS, 5, number, b"\x82"),
+    "a wrong length": lambda client, number: client.headers(number, END, (*peer.POST, (b"content-length", b"2"))),
+    "PRIORITY of 4 bytes": lambda client, number: frames.frame(frames.PRIORITY, 0, number, bytes(4)),
+}
+
+
+@pytest.mark.parametrize("name", COMES_TO_NOTHING)
+def test_streams_that_we_end_are_limited_like_those_that_the_client_resets(name: str) -> None:
+    for pause, ends in ((0.0, True), (1.0, False)):
+        client = peer.Peer(Refusing(), limits.Limits(resets=20)).begin()
+        for number in range(1, 81, 2):
+            client.now += pause
+            client.say(COMES_TO_NOTHING[name](client, number))
+        assert client.connection.is_done is ends
+
+
+def test_whole_requests_that_are_refused_count_as_served() -> None:
+    client = peer.Peer(Refusing(), limits.Limits(resets=20)).begin()
+    for number in range(1, 81, 2):
+        client.say(client.headers(number, END))
+    assert not client.connection.is_done
+
+
+def test_header_blocks_of_a_client_that_hears_nothing_any_more_are_no_way_to_keep_us_busy() -> None:
+    client = peer.Peer(chosen=limits.Limits(idle_frames=100)).begin()
+    client.connection.leave()
+    client.call(1)
+    client.connection.settle()
+    client.say(*(client.headers(number, END) for number in range(3, 403, 2)))
+    assert client.connection.is_done
+
+
+def test_long_header_blocks_are_limited() -> None:
+    client = peer.Peer(chosen=limits.Limits(idle_frames=100)).begin()
+    long = (*peer.POST, (b"x", b"v" * 16_000))
+    for number in range(1, 101, 2):
+        client.say(client.headers(number, END, long))
+        client.encoder = hpack.Encoder()
+    assert client.connection.is_done

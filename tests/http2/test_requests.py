@@ -193,7 +193,7 @@ def test_bytes_may_be_split_anywhere(data: st.DataObject) -> None:
         text += client.headers(number) + frames.frame(frames.DATA, END, number, body)
     cuts = sorted(data.draw(st.sets(st.integers(0, len(text)), max_size=40)))
     for start, stop in zip([0, *cuts], [*cuts, len(text)], strict=True):
-        client.connection.receive(text[start:stop])
+        client.receive(text[start:stop])
     found = client.read()
     bodies = {number: b"".join(f.payload for f in found if (f.kind, f.stream) == (0, number)) for number in calls}
     assert bodies == calls
@@ -204,5 +204,5 @@ def test_bytes_may_come_one_by_one() -> None:
     client = peer.Peer(echo.Echo())
     text = frames.PREFACE + frames.settings({}) + client.headers(1) + frames.frame(frames.DATA, END, 1, b"abc")
     for at in range(len(text)):
-        client.connection.receive(text[at : at + 1])
+        client.receive(text[at : at + 1])
     assert [frame.payload for frame in client.read() if frame.kind == frames.DATA] == [b"abc"]
