@@ -20,11 +20,15 @@ _FIRST_DYNAMIC = len(_STATIC) + 1
 _FIELD_OVERHEAD = 32
 """Bytes that each field counts on top of its own (RFC 7541, 4.1)."""
 
-_MOST_KNOWN = 64
-"""Blocks remembered per connection. A client that has no more to say than this repeats itself."""
+_MOST_FIELDS = 128
+"""Fields of a head, as in HTTP/1 here."""
 
-_LONGEST_KNOWN = 2 * 1024
-"""Bytes of such a block: idle connections keep theirs."""
+_MOST_KNOWN = 16 * 1024
+"""Bytes of fields, counted as above, that are remembered per connection by the blocks that say them: a client that has
+no more to say than this repeats itself, and idle connections keep theirs. In memory it is four times as much."""
+
+_LONGEST_KNOWN = 4 * 1024
+"""Of one block: enough for a token of some length."""
 
 _MOST_DIGITS = 5
 """Bytes of a number after its first one; 2**32 and more is an error anyway."""
@@ -42,13 +46,15 @@ NO_TABLE = b"\x20"
 class Decoder:
     """Reads the header blocks of one connection, in order: every block that arrives must go through here."""
 
-    # State: _table, the dynamic one. _known: requests by their block, as long as _table stays as it is.
-    __slots__ = ("_known", "_most", "_table")
+    # State: _table, the dynamic one. _known: requests by their block, as long as _table stays as it is; the bytes of
+    # their fields are _known_size.
+    __slots__ = ("_known", "_known_size", "_most", "_table")
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._table = table.HeaderTable()
         self._known: dict[bytes, heads.Request] = {}
+        self._known_size = 0
 
     def request(self, block: bytes) -> heads.Request:
         """The head of a request. Raises `StreamFault` if it is malformed, `ConnectionFault` if it is not HPACK."""
@@ -56,37 +62,42 @@ class Decoder:
         if known is not None:
             return known
         fields, size, is_table_changed = self._decode(block)
-        if is_table_changed:
-            self._known.clear()
         request = heads.request(self._limited(fields, size))
-        if not is_table_changed and len(self._known) < _MOST_KNOWN and len(block) <= _LONGEST_KNOWN:
+        cost = size + len(block)
+        if not is_table_changed and cost <= _LONGEST_KNOWN and self._known_size + cost <= _MOST_KNOWN:
             self._known[block] = request
+            self._known_size += cost
         return request
 
     def trailers(self, block: bytes) -> None:
         """Check fields after a body, which nobody asks for. Raises as `request`."""
-        fields, size, is_table_changed = self._decode(block)
-        if is_table_changed:
-            self._known.clear()
+        fields, size, _ = self._decode(block)
         heads.check_trailers(self._limited(fields, size))
 
     def skip(self, block: bytes) -> None:
         """Take note of a block that nobody wants. Raises `ConnectionFault`."""
-        if self._decode(block)[2]:
-            self._known.clear()
+        self._decode(block)
 
     def _limited(self, fields: list[tuple[bytes, bytes]], size: int) -> list[tuple[bytes, bytes]]:
         if size > self._most:
             raise faults.StreamFault(
                 faults.Code.ENHANCE_YOUR_CALM, f"header fields of {size} bytes, more than {self._most}"
             )
+        if len(fields) > _MOST_FIELDS:
+            raise faults.StreamFault(
+                faults.Code.ENHANCE_YOUR_CALM, f"{len(fields)} header fields, more than {_MOST_FIELDS}"
+            )
         return fields
 
     def _decode(self, block: bytes) -> tuple[list[tuple[bytes, bytes]], int, bool]:
         try:
-            return self._walk(block)
+            found = self._walk(block)
         except (hpack.HPACKError, IndexError) as error:
             raise faults.ConnectionFault(faults.Code.COMPRESSION_ERROR, f"header block: {error}") from error
+        if found[2]:
+            self._known.clear()
+            self._known_size = 0
+        return found
 
     def _walk(self, block: bytes) -> tuple[list[tuple[bytes, bytes]], int, bool]:
         """The fields, their size as limits count it, and whether the table has changed."""
@@ -115,8 +126,8 @@ class Decoder:
                 field, at = self._literal(block, at, 0x0F)
             fields.append(field)
             size += len(field[0]) + len(field[1]) + _FIELD_OVERHEAD
-            if size > most:
-                raise faults.ConnectionFault(faults.Code.ENHANCE_YOUR_CALM, f"header fields of more than {most} bytes")
+            if size > most or len(fields) > _MOST_FIELDS * _HARD_FACTOR:
+                raise faults.ConnectionFault(faults.Code.ENHANCE_YOUR_CALM, "far too many header fields, or too long")
         return fields, size, is_table_changed
 
     def _literal(self, block: bytes, at: int, mask: int) -> tuple[tuple[bytes, bytes], int]:

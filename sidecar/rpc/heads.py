@@ -13,6 +13,7 @@ _MOST = 256  # heads remembered; long ones, and those with an id or a trace of t
 _LONGEST = 2048
 
 _GRPC = b"application/grpc"
+_LONGEST_TYPE = 128  # every answer repeats the content-type of its call
 
 
 class Head(NamedTuple):
@@ -38,8 +39,10 @@ class Head(NamedTuple):
 
 
 def is_grpc(content_type: bytes) -> bool:
-    """Whether a call with this content-type is gRPC; gRPC-Web is not."""
-    return content_type == _GRPC or content_type.startswith((_GRPC + b"+", _GRPC + b";"))
+    """Whether a call with this content-type is gRPC; gRPC-Web is not, nor anything of more than 128 bytes."""
+    if content_type == _GRPC:
+        return True
+    return len(content_type) <= _LONGEST_TYPE and content_type.startswith((_GRPC + b"+", _GRPC + b";"))
 
 
 class Reader:

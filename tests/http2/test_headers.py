@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 
 import hpack
@@ -94,3 +95,42 @@ def test_a_small_block_that_expands_to_a_huge_list_is_not_read_to_its_end() -> N
     with pytest.raises(faults.ConnectionFault) as caught:
         decoder.skip(b"\xbe" * 10_000)
     assert caught.value.code == faults.Code.ENHANCE_YOUR_CALM
+
+
+def test_more_fields_than_in_http1_cost_their_stream_and_leave_the_table_in_order() -> None:
+    encoder, decoder = hpack.Encoder(), headers.Decoder(65536)
+    fields = [*peer.POST, *((b"x", b"%d" % number) for number in range(128 - len(peer.POST)))]
+    assert len(decoder.request(encoder.encode(fields)).head.headers) == 124
+    with pytest.raises(faults.StreamFault, match="129 header fields, more than 128") as caught:
+        decoder.request(encoder.encode([*fields, (b"y", b"1")]))
+    assert caught.value.code == faults.Code.ENHANCE_YOUR_CALM
+    with pytest.raises(faults.StreamFault, match="129 header fields"):
+        decoder.trailers(encoder.encode([(b"y", b"1")] * 129))
+    assert decoder.request(encoder.encode(peer.POST)).head.path == "/some.Service/Call"
+
+
+def test_a_short_block_of_very_many_fields_is_not_read_to_its_end() -> None:
+    with pytest.raises(faults.ConnectionFault) as caught:
+        headers.Decoder(65536).request(hpack.Encoder().encode(peer.POST) + b"\x90" * 1300)
+    assert caught.value.code == faults.Code.ENHANCE_YOUR_CALM
+
+
+def test_what_a_connection_remembers_of_heads_is_little() -> None:
+    decoders = [headers.Decoder(65536) for _ in range(10)]
+    start = headers.block(peer.POST)
+    tracemalloc.start()
+    try:
+        for at, decoder in enumerate(decoders):
+            for number in range(200):
+                fields = [(b"%d" % each, b"%d-%d" % (at, number)) for each in range(number % 120)]
+                decoder.request(start + headers.block.__wrapped__(tuple(fields)))
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 10 * 100_000
+
+
+def test_a_clients_own_head_is_remembered_with_a_token_of_usual_length() -> None:
+    decoder = headers.Decoder(65536)
+    block = headers.block((*peer.POST, (b"authorization", b"Bearer " + b"t" * 1500)))
+    assert decoder.request(block) is decoder.request(block)

@@ -66,6 +66,7 @@ async def submitted(site: Site) -> Submitted:
         ("GET", (), b"405"),
         ("POST", ((b"content-type", b"application/json"),), b"415"),
         ("POST", ((b"content-type", b"application/grpc-web"),), b"415"),
+        ("POST", ((b"content-type", b"application/grpc+" + b"x" * 200),), b"415"),
     ],
 )
 async def test_what_is_no_grpc_is_refused_in_http(site: Site, method, fields, status) -> None:
