@@ -9,7 +9,20 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 
-from sidecar.http2 import control, exchange, faults, floods, frames, headers, heads, limits, reader, sender, streams
+from sidecar.http2 import (
+    control,
+    exchange,
+    faults,
+    floods,
+    frames,
+    headers,
+    heads,
+    limits,
+    reader,
+    sender,
+    streams,
+    unread,
+)
 from sidecar.http2 import windows as flow
 
 _MOST_UNREAD = 1024 * 1024
@@ -25,6 +38,9 @@ _BLOCK_SHIFT, _BODY_SHIFT = 3, 8  # one more for so many bytes, as a power of tw
 
 _LEAST_DATA = 5
 """Bytes of the shortest gRPC message; DATA that has less and does not end its stream brings next to nothing."""
+
+_LARGE_FRAME = 16_000
+"""Bytes of DATA that tell of a large body: clients fill frames of 16,384 then."""
 
 _COSTLY_BLOCK_SHIFT = 8
 """Header blocks of 2 to this many bytes and more count as idle frames, one for so many bytes."""
@@ -48,8 +64,11 @@ class Connection(control.Control):
         wake: Callable[[], None],
         report: Callable[[Exception], None],
         clock: Callable[[], float],
+        memory: unread.Memory,
     ) -> None:
-        super().__init__(sender.Sender(chosen.most_unsent, wake), chosen, clock)
+        kept = unread.Unread(memory, chosen.slowest_reader)
+        super().__init__(sender.Sender(chosen.most_unsent, wake, kept), chosen, clock)
+        self._memory = memory
         self._door = door
         self.call_failed = report
         self._ended: dict[int, bool] = {}
@@ -122,6 +141,7 @@ class Connection(control.Control):
             self.work += _STREAM_WORK
             if gone := self.exchanges.pop(number, None):
                 gone.cancel()
+                self.sender.forget(gone)
         self.has_more = bool(self.exchanges)
 
     def leave(self) -> None:
@@ -132,15 +152,21 @@ class Connection(control.Control):
                 self._say_goodbye()
             self.is_done = self.is_done or not self.has_begun
 
-    def cut_stalled(self, now: float, patience: float) -> None:
-        """Break off complete answers of which the client has taken nothing for so many seconds."""
+    def cut_slow(self, now: float, patience: float) -> None:
+        """Break off complete answers that the client takes too slowly, and others if memory is short.
+
+        `patience` are the seconds in which it may take nothing. Whoever reads a stream of messages may take its time.
+        """
+        kept = self.sender.unread
         for each in list(self.exchanges.values()):
-            if not each.is_over or not each.unsent_size:
-                continue
-            if each.stalled_at is None:
-                each.stalled_at = now
-            elif now - each.stalled_at > patience:
-                self.broke_off(each, faults.Code.CANCEL)
+            if not each.unsent_size:
+                each.waiting_since = None
+            elif each.waiting_since is None:
+                each.waiting_since, each.taken = now, 0
+            elif each.is_over or kept.is_memory_short:
+                seconds = now - each.waiting_since
+                if kept.is_slow(seconds, each.taken, patience):
+                    each.break_off(faults.Code.CANCEL)
 
     # --- for exchanges -----------------------------------------------------------------------------------------
 
@@ -260,6 +286,8 @@ class Connection(control.Control):
     def _on_data(self, flags: int, number: int, payload: bytes) -> None:
         size = len(payload)
         self.work += size >> _BODY_SHIFT
+        if size > _LARGE_FRAME:
+            self._memory.on_large_body()
         if not self._incoming.take(size):
             raise faults.ConnectionFault(faults.Code.FLOW_CONTROL_ERROR, "more DATA than the connection's window")
         self._return(size)  # now: what one handler is slow to consume must not stop the other streams

@@ -55,6 +55,8 @@ class Exchange(sender.Outlet):
         if not self.is_over:
             self.is_over, self.handler = True, None
             self._owner.sender.answer(self, headers.block(head), body, headers.block(trailers))
+            if self.kept:
+                self._bound()
 
     def start(self, headers_: streams.Headers) -> None:
         """See `streams.Stream`."""
@@ -66,6 +68,8 @@ class Exchange(sender.Outlet):
         """See `streams.Stream`."""
         if not self.is_over and data:
             self._owner.sender.add(self, data)
+            if self.kept:
+                self._bound()
 
     def finish(self, trailers: streams.Headers) -> None:
         """See `streams.Stream`."""
@@ -91,6 +95,10 @@ class Exchange(sender.Outlet):
         count = min(count, self.held)
         self.held -= count
         self._owner.returned(self, count)
+
+    def _bound(self) -> None:
+        if self._owner.sender.unread.is_too_much:
+            self.break_off(faults.Code.ENHANCE_YOUR_CALM)
 
     # --- for the connection ------------------------------------------------------------------------------------
 
@@ -142,13 +150,18 @@ class Exchange(sender.Outlet):
         if handler is not None:
             self._tell_cancelled(handler)
 
+    def break_off(self, code: int) -> None:
+        """Send nothing more, not even of an answer that is complete, and tell the handler."""
+        handler, self.handler, self.is_over = self.handler, None, True
+        self._owner.broke_off(self, code)
+        if handler is not None:
+            self._tell_cancelled(handler)
+
     def fail(self, error: Exception) -> None:
         """The handler, or the door, raised this: break the stream off, and let the handler clean up."""
         self._owner.call_failed(error)
-        handler = self.handler
-        self.reset(faults.Code.INTERNAL_ERROR)
-        if handler is not None:
-            self._tell_cancelled(handler)
+        if not self.is_over:
+            self.break_off(faults.Code.INTERNAL_ERROR)
 
     def _tell_cancelled(self, handler: streams.Handler) -> None:
         try:

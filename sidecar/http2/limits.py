@@ -43,3 +43,6 @@ class Limits(NamedTuple):
 
     patience: float = 30.0
     """A client that reads nothing of what waits for it is cut off after this time."""
+
+    slowest_reader: int = 64 * 1024
+    """Bytes a second that a client has to take of an answer that is complete, once `patience` is over."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import typing
 
-from sidecar.http2 import connection, limits, streams, turns
+from sidecar.http2 import connection, limits, streams, turns, unread
 
 _LINGER = 1.0
 """Seconds that a client has to close its side, or to say that it knows of our leaving."""
@@ -33,6 +33,7 @@ class Owner(typing.Protocol):
     door: streams.Door
     limits: limits.Limits
     turns: turns.Turns
+    memory: unread.Memory
     is_leaving: bool
     """Whether clients are to look for others."""
 
@@ -53,9 +54,10 @@ class ServerProtocol(asyncio.Protocol):
     """One client of the server."""
 
     # State. _is_reading: within a turn, which writes at its end; _is_due: a write is to come in the next turn of the
-    # loop; _is_held: nothing is read until what was received has had its turns. _has_parted: nothing will be written
-    # any more. _began, _quiet_since, _deaf_since, _parting_since: times of the loop, with the last stream and the
-    # progress that were seen then. _drained: bytes that came after we had parted.
+    # loop; _is_held: nothing is read until what was received has had its turns. _is_lost, _has_parted: nothing will be
+    # read, or written, any more. _began, _quiet_since, _deaf_since, _parting_since: times of the loop, with the last
+    # stream and the progress that were seen then. _buffered: bytes in the socket's buffer, counted while it is full.
+    # _drained: bytes that came after we had parted.
     _transport: asyncio.Transport
     connection: connection.Connection
 
@@ -67,7 +69,7 @@ class ServerProtocol(asyncio.Protocol):
         self._has_parted = False
         self._began = self._quiet_since = self._deaf_since = self._loop.time()
         self._parting_since: float | None = None
-        self._last_seen = self._drained = 0
+        self._last_seen = self._drained = self._buffered = 0
         self._progress_seen = 0
 
     # --- the transport's calls ---------------------------------------------------------------------------------
@@ -76,7 +78,9 @@ class ServerProtocol(asyncio.Protocol):
         self._transport = typing.cast("asyncio.Transport", transport)  # uvloop's is not one by inheritance
         self._transport.set_write_buffer_limits(high=_WRITE_BUFFER)
         owner = self._owner
-        self.connection = connection.Connection(owner.door, owner.limits, self._wake, owner.report, self._loop.time)
+        self.connection = connection.Connection(
+            owner.door, owner.limits, self._wake, owner.report, self._loop.time, owner.memory
+        )
         owner.joined(self)
         self._flush_due()
 
@@ -102,15 +106,24 @@ class ServerProtocol(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._has_parted = self._is_lost = True
+        self._uncount()
         self.connection.lost()
+        self._owner.memory.on_large_body()
         self._go_on_or_rest()
 
     def pause_writing(self) -> None:
         self.connection.sender.is_paused = True
+        self._buffered = self._transport.get_write_buffer_size()
+        self._owner.memory.buffered_bytes += self._buffered
 
     def resume_writing(self) -> None:
         self.connection.sender.is_paused = False
+        self._uncount()
         self._flush()
+
+    def _uncount(self) -> None:
+        self._owner.memory.buffered_bytes -= self._buffered
+        self._buffered = 0
 
     # --- turns -------------------------------------------------------------------------------------------------
 
@@ -215,7 +228,7 @@ class ServerProtocol(asyncio.Protocol):
         if self._is_deaf(now):
             self.cut()
             return
-        current.cut_stalled(now, chosen.patience)
+        current.cut_slow(now, chosen.patience)
         if self._parting_since is not None:
             if now - self._parting_since > _LINGER:
                 current.settle()

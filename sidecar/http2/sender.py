@@ -9,8 +9,9 @@ from __future__ import annotations
 import abc
 import collections
 from collections.abc import Callable
+from typing import cast
 
-from sidecar.http2 import frames, headers
+from sidecar.http2 import frames, headers, unread
 
 _BATCH = 256 * 1024
 """Bytes collected before the socket is asked whether it still takes any."""
@@ -25,16 +26,19 @@ class Outlet(abc.ABC):
     """One stream's side of sending."""
 
     # opening: the block of an answer's head, ending: of its trailers; None once sent, or not known yet.
-    # is_queued: among those who may send; a stream without a window of its own waits outside.
+    # is_queued: among those who may send; a stream without a window of its own waits outside. kept: bytes of the pieces
+    # that are not out to their end. waiting_since, taken: see `Connection.cut_slow`.
     __slots__ = (
         "ending",
         "is_blocking",
         "is_queued",
+        "kept",
         "number",
         "opening",
-        "stalled_at",
+        "taken",
         "unsent",
         "unsent_size",
+        "waiting_since",
         "window",
     )
 
@@ -42,12 +46,12 @@ class Outlet(abc.ABC):
         self.number = number
         self.window = window
         self.unsent = _NOTHING
-        self.unsent_size = 0
+        self.unsent_size = self.kept = self.taken = 0
         self.opening: bytes | None = None
         self.ending: bytes | None = None
         self.is_queued = False
         self.is_blocking = False
-        self.stalled_at: float | None = None
+        self.waiting_since: float | None = None
 
     def drop(self) -> None:
         """Send nothing more."""
@@ -71,10 +75,11 @@ class Sender:
     # means that the client reads. pieces: DATA frames sent that no window cut short.
     __slots__ = (
         "_has_spoken", "_hungry", "_least_unsent", "_out", "_ready", "_size", "_wake",
-        "initial_window", "is_paused", "max_frame", "pieces", "progress", "window",
+        "initial_window", "is_paused", "max_frame", "pieces", "progress", "unread", "window",
     )  # fmt: skip
 
-    def __init__(self, most_unsent: int, wake: Callable[[], None]) -> None:
+    def __init__(self, most_unsent: int, wake: Callable[[], None], unread_: unread.Unread) -> None:
+        self.unread = unread_
         self._least_unsent = most_unsent // 2
         self._wake = wake
         self._out: list[bytes | memoryview] = []
@@ -138,6 +143,8 @@ class Sender:
                 outlet.unsent = collections.deque()
             outlet.unsent.append(data)
             outlet.unsent_size += len(data)
+            outlet.kept += len(data)
+            self.unread.keep(len(data))
         if not outlet.is_queued:
             if not outlet.unsent_size and not self._is_full():
                 self._settle(outlet)
@@ -188,6 +195,8 @@ class Sender:
     def forget(self, outlet: Outlet) -> None:
         """The outlet was dropped, or is done."""
         self._hungry.pop(outlet, None)
+        self.unread.release(outlet.kept)
+        outlet.kept = 0
 
     def widen(self, outlet: Outlet, increment: int) -> None:
         """The outlet's window is so much wider, or narrower."""
@@ -244,10 +253,14 @@ class Sender:
             self.pieces += room == self.max_frame
         else:
             self.pieces += 1
+            # Not before the last of it is out: until then all of it is kept.
+            whole = len(cast(bytes, piece.obj)) if isinstance(piece, memoryview) else len(piece)
+            outlet.kept -= whole
+            self.unread.release(whole)
         size = len(piece)
         outlet.window -= size
         outlet.unsent_size -= size
-        outlet.stalled_at = None
+        outlet.taken += size
         self.window -= size
         self.put(frames.pack_head(size << 8 | frames.DATA, 0, outlet.number))
         self._out.append(piece)

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from sidecar.http2 import limits, protocol, streams, turns
+from sidecar.http2 import limits, protocol, streams, turns, unread
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +37,9 @@ class ConnectionLimit(Protocol):
 class Server:
     """HTTP/2 over cleartext TCP, with prior knowledge; `door` gets every request.
 
-    `report` gets what handlers raise, and what only a bug of the server itself can; without it, it is logged. Clients
-    beyond the `connection_limit` are closed at once.
+    `report` gets what handlers raise, and what only a bug of the server itself can; without it, it is logged. `memory`
+    counts what clients have not read, and is without limit unless given. Clients beyond the `connection_limit` are
+    closed at once.
     """
 
     def __init__(
@@ -46,12 +47,14 @@ class Server:
         door: streams.Door,
         chosen: limits.Limits | None = None,
         report: Callable[[Exception], None] | None = None,
+        memory: unread.Memory | None = None,
         connection_limit: ConnectionLimit | None = None,
     ) -> None:
         self.door = door
         self._connection_limit = connection_limit
         self.limits = chosen or limits.Limits()
         self.report = report or _log
+        self.memory: unread.Memory = unread.Unlimited() if memory is None else memory
         shortest = min(self.limits.keep_alive, self.limits.handshake, self.limits.patience)
         self._round = max(_SHORTEST_ROUND, min(_LONGEST_ROUND, shortest / _ROUNDS_IN_A_TIMEOUT))
         self._clients: set[protocol.ServerProtocol] = set()

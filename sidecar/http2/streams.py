@@ -30,8 +30,9 @@ class Handler(Protocol):
         ...
 
     def cancelled(self) -> None:
-        """Nothing may be sent any more: reset by the client, the connection is lost, or this handler has raised
-        something. Called at most once, never after `answer`, `finish` or `reset`."""
+        """Nothing may be sent any more: reset by the client, the connection is lost, the client does not read and
+        memory is short, or this handler has raised something. Called at most once, never after `answer`, `finish` or
+        `reset`, and perhaps from within `send`."""
         ...
 
     def writable(self) -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from sidecar import config, driver, lifecycle, metrics
 from sidecar.core import limits
 from sidecar.http2 import limits as http2_limits
-from sidecar.http2 import server
+from sidecar.http2 import server, unread
 from sidecar.rpc import bugs, door, parts, predictor, relay
+
+
+class Bodies(parts.Room, unread.Memory, Protocol):
+    """The memory for requests and answers."""
 
 
 class GrpcPort:
@@ -21,7 +27,7 @@ class GrpcPort:
         calls_driver: driver.Driver,
         life: lifecycle.Lifecycle,
         counters: metrics.Metrics,
-        bodies: parts.Room,
+        bodies: Bodies,
         connection_limit: server.ConnectionLimit,
     ) -> None:
         self._relay = relay.Relay(upstream.channel, bugs.Bugs(counters).report)
@@ -33,6 +39,7 @@ class GrpcPort:
             self._door,
             http2_limits.Limits(keep_alive=chosen.keep_alive, handshake=chosen.head_timeout),
             bugs.Bugs(counters, "http2").report,
+            bodies,
             connection_limit,
         )
 

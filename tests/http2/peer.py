@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import hpack
 
-from sidecar.http2 import connection, frames, limits, streams
+from sidecar.http2 import connection, frames, limits, streams, unread
 
 POST = (
     (b":method", b"POST"),
@@ -69,13 +69,23 @@ class Notes:
 class Peer:
     """The client, and the connection it talks to."""
 
-    def __init__(self, door: streams.Door | None = None, chosen: limits.Limits | None = None) -> None:
+    def __init__(
+        self,
+        door: streams.Door | None = None,
+        chosen: limits.Limits | None = None,
+        memory: unread.Memory | None = None,
+    ) -> None:
         self.notes = Notes()
         self.failures: list[Exception] = []
         self.now = 1000.0
         self.wakes = self.turns = 0
         self.connection = connection.Connection(
-            door or self.notes, chosen or limits.Limits(), self._wake, self.failures.append, lambda: self.now
+            door or self.notes,
+            chosen or limits.Limits(),
+            self._wake,
+            self.failures.append,
+            lambda: self.now,
+            memory or unread.Unlimited(),
         )
         self.encoder = hpack.Encoder()
         self.decoder = hpack.Decoder()

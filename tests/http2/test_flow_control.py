@@ -126,17 +126,20 @@ def test_a_stream_reset_while_its_answer_waits_sends_nothing_more() -> None:
     assert client.say(frames.window_update(1, 1000)) == []
 
 
-def test_a_complete_answer_nobody_takes_is_broken_off_in_time() -> None:
-    client = peer.Peer().begin(initial_window_size=10)
+@pytest.mark.parametrize("increment", [0, 1])
+def test_a_complete_answer_that_is_taken_too_slowly_is_broken_off_in_time(increment: int) -> None:
+    client = peer.Peer(chosen=limits.Limits(slowest_reader=10)).begin(initial_window_size=10)
     for number in (1, 3):
         client.call(number).stream.answer(peer.HEAD, bytes(100), peer.OK)
     client.read()
-    client.connection.cut_stalled(0.0, patience=5)
-    client.say(frames.window_update(3, 1))
-    client.connection.cut_stalled(4.0, patience=5)
-    client.connection.cut_stalled(6.0, patience=5)
+    client.connection.cut_slow(0.0, patience=5)
+    client.say(frames.window_update(3, 20), frames.window_update(1, increment) if increment else b"")
+    client.connection.cut_slow(4.0, patience=5)
+    client.connection.cut_slow(6.0, patience=5)
     (reset,) = client.read()
     assert (reset.kind, reset.stream, reset.word) == (frames.RST_STREAM, 1, faults.Code.CANCEL)
+    client.connection.cut_slow(7.5, patience=5)
+    assert [frame.stream for frame in client.read()] == [3]
 
 
 @given(
