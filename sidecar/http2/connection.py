@@ -30,7 +30,7 @@ _MOST_UNREAD = 1024 * 1024
 
 _RESET_INTERVAL = 0.001
 
-_WORK_A_TURN = 128
+_WORK_A_TURN = 256
 """What a connection may cost before the others get their turn."""
 
 _STREAM_WORK = 8
@@ -216,7 +216,8 @@ class Connection(control.Control):
         if self.exchanges.pop(gone.number, None) is None:
             return
         gone.held = 0
-        self.sender.forget(gone)
+        if gone.is_queued or gone.kept:
+            self.sender.forget(gone)
         self._remember(gone.number, is_ours=is_ours)
         self._check_done()
 

@@ -11,7 +11,7 @@ import collections
 from collections.abc import Callable
 from typing import Protocol
 
-_WORK_A_ROUND = 384
+_WORK_A_ROUND = 512
 """See `connection.Connection.work`; about 2 ms. A batched call takes half a dozen rounds from arrival to answer."""
 
 

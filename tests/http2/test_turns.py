@@ -24,15 +24,15 @@ def test_a_turn_opens_a_bounded_number_of_streams_however_many_came_at_once() ->
         client.connection.go_on()
         opened.append(len(client.notes.calls) - before)
     assert sum(opened) == 500
-    assert max(opened) <= 20
+    assert max(opened) <= 32
 
 
 @pytest.mark.parametrize(
     ("text", "most"),
     [
-        (frames.frame(frames.PING, 0, 0, bytes(8)) * 1500, 150),
+        (frames.frame(frames.PING, 0, 0, bytes(8)) * 1500, 300),
         (frames.settings({frames.Setting.INITIAL_WINDOW_SIZE: 70_000}) * 60, 10),
-        (frames.frame(frames.DATA, 0, 1, bytes(16_000)) * 16, 3),
+        (frames.frame(frames.DATA, 0, 1, bytes(16_000)) * 16, 5),
     ],
     ids=["frames", "windows of many streams", "bytes"],
 )
@@ -59,7 +59,7 @@ def test_a_lost_connection_with_many_streams_is_cleared_away_in_turns() -> None:
     client.say(*(client.headers(number) for number in range(1, 1001, 2)))
     client.connection.lost()
     gone = [call for call in client.notes.calls if call.events]
-    assert 0 < len(gone) <= 20
+    assert 0 < len(gone) <= 32
     while client.connection.has_more:
         client.connection.go_on()
     assert [call.events for call in client.notes.calls] == [["cancelled"]] * 500
@@ -92,7 +92,7 @@ async def test_turns_go_round_and_the_loop_does_other_things_in_between() -> Non
         await asyncio.sleep(0)
         rounds.append(len(log) - before)
     assert "".join(log) == "abcde" * 3
-    assert max(rounds) <= 3
+    assert max(rounds) <= 4
 
 
 @pytest.mark.both_loops
@@ -163,4 +163,4 @@ def test_the_door_answers_while_streams_wait_for_their_turn() -> None:
     client.connection.feed(b"".join(client.headers(number, END) for number in range(1, 1001, 2)))
     client.connection.go_on()
     assert client.connection.has_more
-    assert 0 < len(client.read()) <= 20
+    assert 0 < len(client.read()) <= 32
