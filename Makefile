@@ -65,6 +65,10 @@ bench: $(VENV)/.tests ## measure throughput, latency, CPU and memory of the side
 bench-peers: $(VENV)/.tests ## measure Carpool beside mosec, Triton, Ray Serve, KServe's batcher and others (ARGS="--quick --only mosec")
 	@$(py) -m tests.bench.peers $(ARGS)
 
+.PHONY: attack
+attack: $(VENV)/.tests ## attack a sidecar on loopback beside clients whose answers are checked; h2spec, gRPC interop (ARGS="--only ping")
+	@$(py) -m tests.attack $(ARGS)
+
 .PHONY: images
 images: $(py) ## build the images with docker or buildah (ARGS="--only sidecar --output sidecar.tar")
 	@$(py) .ci/images.py $(ARGS)

@@ -26,7 +26,9 @@ def pinned(file: str) -> dict[str, str]:
     return {re.split(r"[^\w.-]", block)[0]: block for block in blocks if block.strip()}
 
 
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", ".ci/run", ".github/workflows/ci.yml"])
+@pytest.mark.parametrize(
+    "document", ["README.md", "CONTRIBUTING.md", ".ci/run", ".github/workflows/ci.yml", ".github/workflows/nightly.yml"]
+)
 def test_every_make_word_that_is_written_down_exists(document: str) -> None:
     words = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text()))
     # In prose a command stands in backticks; in a listing or a script it opens the line, after a prompt or "run:".

@@ -1,4 +1,4 @@
-"""Programs of a benchmark that are in Go: built once for their sources, their pins and the compiler."""
+"""Programs in Go, ours and others': built once for their sources, their pins and the compiler."""
 
 from __future__ import annotations
 
@@ -15,11 +15,15 @@ _SOURCES = ("go.mod", "go.sum", "main.go")
 
 @dataclass(frozen=True)
 class Program:
-    """The program in the folder `source`, as `title` calls it; `built` is the absolute path of its executable."""
+    """A program, as `title` calls it; `built` is the absolute path of its executable.
+
+    Its own sources are in the folder `source`, or the pins of the module that has its `package`.
+    """
 
     source: pathlib.Path
     built: pathlib.Path
     title: str
+    package: str = "."
 
     def prepare(self, say: Callable[[str], None]) -> None:
         """Build it, unless exactly that is built. Raises `OSError` with the compiler's complaint if that fails."""
@@ -32,7 +36,7 @@ class Program:
         stamp.unlink(missing_ok=True)
         # Only what go.sum names, and nothing taken from a workspace, a vendor folder or the checkout's history.
         settings = {"GOWORK": "off", "GOFLAGS": "-mod=readonly -buildvcs=false -trimpath"}
-        self._go("build", "-o", str(self.built), ".", settings=settings)
+        self._go("build", "-o", str(self.built), self.package, settings=settings)
         stamp.write_text(wanted)
 
     def compiler(self) -> str:
@@ -41,7 +45,8 @@ class Program:
 
     def _fingerprint(self) -> str:
         """Changes with the program, its pins and the compiler."""
-        sources = b"".join((self.source / name).read_bytes() for name in _SOURCES)
+        paths = [self.source / name for name in _SOURCES]
+        sources = b"".join(path.read_bytes() for path in paths if path.is_file()) + self.package.encode()
         return f"{hashlib.sha256(sources).hexdigest()} {self._go('env', 'GOVERSION', 'GOARCH').split()}\n"
 
     def _go(self, *arguments: str, settings: dict[str, str] | None = None) -> str:

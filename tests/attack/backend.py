@@ -1,0 +1,148 @@
+"""The predictor behind the sidecar under attack; as a gRPC server it is also the plain grpcio to compare with.
+
+v1 over HTTP and v2 over gRPC: each row is answered with itself. Beside that two methods of no known service, which the
+sidecar passes through: one answers with as many bytes as it is asked for, one never answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+import uvloop
+from aiohttp import web
+from google.protobuf import json_format
+from tritonclient.grpc import service_pb2 as pb
+
+from tests import loopback
+
+MODEL = "echo"
+INPUT, OUTPUT = "rows", "rows_out"
+TEXTS = "texts"
+"""A model of BYTES, with a single element to a row."""
+
+SERVICE = "/inference.GRPCInferenceService/"
+INFER = SERVICE + "ModelInfer"
+BLOB, HOLD = "/attack.Attack/Blob", "/attack.Attack/Hold"
+
+_MOST_ROWS = 1024
+_MOST_BODY = 1 << 30
+
+Unary = Callable[[bytes, Any], Awaitable[bytes]]
+
+
+async def infer(message: bytes, _: Any) -> bytes:
+    request = pb.ModelInferRequest.FromString(message)
+    answer = pb.ModelInferResponse(model_name=request.model_name, model_version="1", id=request.id)
+    for given in request.inputs:
+        output = answer.outputs.add(name=f"{given.name}_out", datatype=given.datatype, shape=given.shape)
+        if not request.raw_input_contents:
+            output.contents.CopyFrom(given.contents)
+    answer.raw_output_contents.extend(request.raw_input_contents)
+    return bytes(answer.SerializeToString())
+
+
+def _tensors(name: str) -> tuple[str, str, str, list[int]]:
+    """Input, output, datatype and the dimensions behind the rows."""
+    return (TEXTS, f"{TEXTS}_out", "BYTES", [1]) if name == TEXTS else (INPUT, OUTPUT, "FP32", [-1])
+
+
+async def _metadata(message: bytes, _: Any) -> bytes:
+    name = pb.ModelMetadataRequest.FromString(message).name
+    given, told, datatype, dims = _tensors(name)
+    answer = pb.ModelMetadataResponse(name=name, versions=["1"], platform="python")
+    answer.inputs.add(name=given, datatype=datatype, shape=[-1, *dims])
+    answer.outputs.add(name=told, datatype=datatype, shape=[-1, *dims])
+    return bytes(answer.SerializeToString())
+
+
+async def _configuration(message: bytes, _: Any) -> bytes:
+    name = pb.ModelConfigRequest.FromString(message).name
+    given, told, datatype, dims = _tensors(name)
+    kind = "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
+    config = {
+        "name": name,
+        "max_batch_size": _MOST_ROWS,
+        "input": [{"name": given, "data_type": kind, "dims": dims}],
+        "output": [{"name": told, "data_type": kind, "dims": dims}],
+    }
+    return bytes(json_format.ParseDict({"config": config}, pb.ModelConfigResponse()).SerializeToString())
+
+
+async def _blob(message: bytes, _: Any) -> bytes:
+    return bytes(int.from_bytes(message[:4]))
+
+
+async def _hold(_: bytes, context: Any) -> bytes:
+    await asyncio.Event().wait()
+    return b""
+
+
+_METHODS: dict[str, Unary] = {
+    INFER: infer,
+    SERVICE + "ModelMetadata": _metadata,
+    SERVICE + "ModelConfig": _configuration,
+    BLOB: _blob,
+    HOLD: _hold,
+}
+
+
+class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Messages stay bytes."""
+
+    def service(self, details: Any) -> Any:
+        method = _METHODS.get(details.method)
+        return None if method is None else grpc.unary_unary_rpc_method_handler(method)
+
+
+async def _predict(request: web.Request) -> web.Response:
+    instances = json.loads(await request.read())["instances"]
+    return web.json_response({"predictions": instances})
+
+
+async def _serve(http_port: int, grpc_port: int) -> None:
+    stopped = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    app = web.Application(client_max_size=_MOST_BODY)
+    app.router.add_post("/v1/models/{model}:predict", _predict)
+    app.router.add_get("/readyz", _is_ready)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)]
+    server = grpc.aio.server(options=options)
+    server.add_generic_rpc_handlers((_Methods(),))
+    server.add_insecure_port(f"{loopback.HOST}:{grpc_port}")
+    await server.start()
+    await runner.setup()
+    await web.TCPSite(runner, loopback.HOST, http_port).start()
+    await stopped.wait()
+    await server.stop(None)
+    await runner.cleanup()
+
+
+async def _is_ready(_: web.Request) -> web.Response:
+    return web.Response()
+
+
+def command(python: str, http_port: int, grpc_port: int) -> list[str]:
+    """What starts it."""
+    ports = ["--http-port", str(http_port), "--grpc-port", str(grpc_port)]
+    return [python, "-m", "tests.attack.backend", *ports]
+
+
+def main() -> None:
+    """Serve until SIGTERM."""
+    parser = argparse.ArgumentParser(description="A predictor that answers each row with itself.")
+    parser.add_argument("--http-port", type=int, required=True)
+    parser.add_argument("--grpc-port", type=int, required=True)
+    options = parser.parse_args()
+    uvloop.run(_serve(options.http_port, options.grpc_port))
+
+
+if __name__ == "__main__":
+    main()

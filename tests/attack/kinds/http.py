@@ -1,0 +1,149 @@
+"""The HTTP port: heads that never end, bodies in tiny chunks, bombs, pipelines, and answers that nobody reads."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import zlib
+
+from tests.attack import attack, link, target
+
+_GZIP = 31  # zlib's window bits
+_CONNECTIONS = 300
+_LONGER_THAN_HEADS_MAY_TAKE = 40.0
+_INFLATED = 60_000_000
+_KEYS = 64
+
+_POST = b"POST /v1/models/echo:predict HTTP/1.1\r\nHost: attacked\r\nContent-Type: application/json\r\n"
+_GET = b"GET /v1/models/echo HTTP/1.1\r\nHost: attacked\r\n\r\n"
+
+
+def _post(body: bytes, *lines: bytes) -> bytes:
+    return b"%b%bContent-Length: %d\r\n\r\n%b" % (_POST, b"".join(line + b"\r\n" for line in lines), len(body), body)
+
+
+def _waiting(*parts: bytes) -> attack.Strike:
+    """Send this and say nothing more, on hundreds of connections."""
+
+    async def one_of_many(to: target.Target) -> None:
+        async with link.http1(to) as one:
+            for part in parts:
+                await one.send(part)
+                await asyncio.sleep(0.5)
+            await one.linger()
+
+    return attack.at_once(one_of_many, _CONNECTIONS)
+
+
+async def _pipeline(to: target.Target) -> None:
+    """Requests of which no two can share a batch, and the next lot as soon as these are answered."""
+    number = random.Random(to.told.connections).randrange(1 << 30)
+    lot = b"".join(
+        _post(b'{"instances":[%d]}' % each, b"Authorization: %d-%d" % (number, each)) for each in range(_KEYS)
+    )
+    async with link.http1(to, reads=False) as one:
+        while to.left:
+            await one.send(lot)
+            answers = 0
+            while answers < _KEYS:
+                async with asyncio.timeout(to.left + 0.01):
+                    data = await one.read_some(65_536)
+                if not data:
+                    raise link.Gone
+                answers += data.count(b"HTTP/1.1 ")
+
+
+async def _pipelined(to: target.Target) -> None:
+    try:
+        await _pipeline(to)
+    except TimeoutError:
+        raise target.Exhausted("time") from None
+
+
+async def _unread(to: target.Target) -> None:
+    body = b'{"instances":["%b"]}' % (b"x" * 3_000_000)
+    async with link.http1(to, reads=False, receive_buffer=4096) as one:
+        await one.send(_post(body))
+        await asyncio.sleep(to.left)
+
+
+async def _unread_pipeline(to: target.Target) -> None:
+    """Small questions with small answers, thousands of them, and none is read."""
+    async with link.http1(to, reads=False, receive_buffer=4096) as one:
+        await one.flood(_post(b'{"instances":[1]}'), 20_000_000)
+        await asyncio.sleep(to.left)
+
+
+async def _chunks(to: target.Target) -> None:
+    async with link.http1(to) as one:
+        await one.send(_POST + b"Transfer-Encoding: chunked\r\n\r\n")
+        await one.flood(b"1\r\n \r\n", 30_000_000)
+        await one.linger()
+
+
+async def _slow_bodies(to: target.Target) -> None:
+    async with link.http1(to) as one:
+        await one.send(_POST + b"Content-Length: 10000000\r\n\r\n")
+        while to.left:
+            await one.send(b" ")
+            await asyncio.sleep(0.1)
+
+
+def _bomb(start: bytes, middle: bytes, end: bytes, size: int) -> attack.Strike:
+    async def run(to: target.Target) -> None:
+        packer = zlib.compressobj(9, wbits=_GZIP)
+        packed = packer.compress(start + middle * (size // len(middle)) + end) + packer.flush()
+        request = _post(packed, b"Content-Encoding: gzip")
+        async with link.http1(to) as one:
+            while to.left:
+                await one.send(request)
+                await asyncio.sleep(0.2)
+
+    return attack.again(run)
+
+
+async def _come_and_go(to: target.Target) -> None:
+    while to.left:
+        async with link.http1(to, reads=False) as one:
+            await one.send(_GET[:20])
+
+
+async def _nonsense(to: target.Target) -> None:
+    chance = random.Random(to.told.connections)
+    words = (
+        _GET,
+        _POST,
+        b"\r\n",
+        b"\0",
+        b"Content-Length: -1\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n",
+        b"FFFFFFFFF\r\n",
+        b" ",
+    )
+    async with link.http1(to) as one:
+        for _ in range(40):
+            await one.send(chance.choice(words) + chance.randbytes(chance.choice((0, 0, 1, 40))))
+            await asyncio.sleep(0.005)
+
+
+def _http(name: str, title: str, run: attack.Strike, seconds: float = attack.SECONDS) -> attack.Attack:
+    return attack.Attack(f"http-{name}", title, run, attack.CARPOOL, seconds)
+
+
+_HEAD = _POST + b"X: " + b"x" * 15_000
+_LAZY = _GET + b"GET /v1/models/echo HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 15_000
+
+ATTACKS = (
+    _http("heads", "300 partial heads of 15 kB", _waiting(_HEAD), _LONGER_THAN_HEADS_MAY_TAKE),
+    _http("heads-general", "300 partial heads after a GET", _waiting(_GET, _LAZY), _LONGER_THAN_HEADS_MAY_TAKE),
+    _http("pipelines", "50 x 64 keys, pipelined", attack.at_once(attack.again(_pipelined), 50), 8.0),
+    _http("unread", "100 answers of 3 MB, never read", attack.at_once(_unread, 100), 8.0),
+    _http("unread-pipeline", "pipelined requests, answers never read", attack.at_once(_unread_pipeline, 4), 8.0),
+    _http("chunks", "chunks of one byte, on four connections", attack.at_once(attack.again(_chunks), 4)),
+    _http("slow-bodies", "300 bodies, a byte each 100 ms", attack.at_once(_slow_bodies, 300)),
+    _http("bomb-numbers", "30,000,000 instances in 60 kB", _bomb(b'{"instances":[0', b",0", b"]}", _INFLATED)),
+    _http("bomb-brackets", "arrays in arrays, 60 MB in 60 kB", _bomb(b'{"instances":[', b"[", b"", _INFLATED)),
+    _http("bomb-large", "80 MB in 80 kB", _bomb(b'{"instances":["', b"x", b'"]}', 80_000_000)),
+    _http("come-and-go", "connections opened and closed, 8 at a time", attack.at_once(_come_and_go, 8)),
+    _http("nonsense", "random pieces of HTTP", attack.at_once(attack.again(_nonsense), 16)),
+)
