@@ -23,6 +23,7 @@ from tests.attack import (
     conformance,
     frames,
     link,
+    run,
     tables,
     target,
     verdicts,
@@ -206,9 +207,8 @@ def test_an_attack_that_was_held_has_missed_nothing() -> None:
 def test_a_missed_target_is_told_and_fails_the_run(changed: dict[str, Any], words: str) -> None:
     missed = trial(**changed)
     assert missed.misses() == [words]
-    quiet = Console(file=io.StringIO())
-    assert program.status([trial(), missed], [], quiet) == 1
-    assert program.status([trial()], [], quiet) == 0
+    assert run.Outcome([trial(), missed]).missed == 1
+    assert run.Outcome([trial()]).missed == 0
     table = Console(file=io.StringIO(), width=400)
     table.print(tables.trials([missed], markdown=False))
     assert words in table.file.getvalue()  # type: ignore[attr-defined]
@@ -222,14 +222,16 @@ def test_on_a_busy_machine_a_victim_may_be_three_times_as_slow_as_before_and_the
     assert trial(before=during(p99=0.05), during=during(p99=0.16)).misses() == ["p99 of gRPC 160 ms, not 150"]
 
 
-def test_how_late_the_victims_own_process_was_is_told_and_not_judged() -> None:
+def test_how_late_the_victims_own_process_was_woken_is_not_the_servers_fault() -> None:
     assert trial(during=during(victim.LATE, p99=9.0)).misses() == []
+    late = during(victim.LATE, p99=0.05) | {victim.RPC: verdicts.Seen(200, p99=0.16)}
+    assert trial(during=late).misses() == ["p99 of gRPC 160 ms, not 150"]
 
 
 def test_what_plain_grpcio_does_not_hold_fails_no_run() -> None:
     missed = trial(has_died=True)
     missed.server = "grpcio"
-    assert program.status([missed], [], Console(file=io.StringIO())) == 0
+    assert run.Outcome([missed]).missed == 0
 
 
 # --- others' tools -----------------------------------------------------------------------------------------------
@@ -252,7 +254,7 @@ def test_any_other_failure_of_h2spec_is_one() -> None:
     summary, failure = conformance.read_report(report(conformance.EXPECTED, "Sends a frame"))
     assert not summary.has_passed
     assert failure == (conformance.H2SPEC, "http2/4.2: Sends a frame", False, "")
-    assert program.status([], [summary], Console(file=io.StringIO())) == 1
+    assert run.Outcome([], [summary]).missed == 1
 
 
 def test_a_report_without_cases_has_not_passed() -> None:
@@ -264,8 +266,21 @@ def test_without_go_the_tools_are_skipped_unless_skips_are_forbidden(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any, variable: str, is_fine: bool
 ) -> None:
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setenv(program.NO_SKIPS, variable)
+    monkeypatch.setenv(run.NO_SKIPS, variable)
     say: Callable[[str], None] = lambda words: None  # noqa: E731
-    (check,) = program.check(conformance.H2SPEC, tmp_path, say)
+    (check,) = run.check(conformance.H2SPEC, tmp_path, say)
     assert check.has_passed is is_fine
     assert check.words == "skipped: no Go toolchain on PATH"
+
+
+def test_a_missed_target_is_the_exit_status(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    results = [trial(), trial(has_died=True)]
+
+    def attack_none(chosen: run.Plan, outcome: run.Outcome, say: Any) -> Any:
+        outcome.trials.append(results.pop(0))
+        yield
+
+    monkeypatch.setattr(run, "carry_out", attack_none)
+    arguments = ["--only", "ping", "--json", str(tmp_path / "attack.json")]
+    assert [program.main(arguments), program.main(arguments)] == [0, 1]
+    assert '"the server died"' in (tmp_path / "attack.json").read_text()

@@ -10,7 +10,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from tests.attack import conformance, target, verdicts, victim
+from tests.attack import conformance, run, target, verdicts, victim
 
 
 def trials(found: Sequence[verdicts.Trial], markdown: bool) -> Table:
@@ -18,7 +18,16 @@ def trials(found: Sequence[verdicts.Trial], markdown: bool) -> Table:
     table = Table(box=box.MARKDOWN if markdown else box.SIMPLE_HEAD, pad_edge=markdown)
     for name in ("attack", "server"):
         table.add_column(name, no_wrap=True)
-    for name in ("gRPC p50/p99", "HTTP p50/p99", "PING p99", "p99 before", "wrong", "failed", "MB before/peak/after"):
+    for name in (
+        "gRPC p50/p99",
+        "HTTP p50/p99",
+        "PING p99",
+        "p99 before",
+        "late",
+        "wrong",
+        "failed",
+        "MB before/peak/after",
+    ):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("how it ended")
     table.add_column("verdict")
@@ -38,7 +47,7 @@ def checks(found: Sequence[conformance.Check], markdown: bool) -> Table:
     return table
 
 
-def as_json(found: Sequence[verdicts.Trial], checked: Sequence[conformance.Check], facts: dict[str, Any]) -> Any:
+def as_json(outcome: run.Outcome, facts: dict[str, Any]) -> Any:
     """Everything, with the targets and the facts about the machine."""
     targets = {
         "p99_seconds": verdicts.P99,
@@ -47,8 +56,17 @@ def as_json(found: Sequence[verdicts.Trial], checked: Sequence[conformance.Check
         "peak_mb": verdicts.MOST_PEAK,
         "failed_share": verdicts.MOST_FAILED,
     }
-    rows = [{**asdict(each), "misses": each.misses()} for each in found]
-    return {**facts, "targets": targets, "attacks": rows, "checks": [each._asdict() for each in checked]}
+    rows = [{**asdict(each), "misses": each.misses()} for each in outcome.trials]
+    return {**facts, "targets": targets, "attacks": rows, "checks": [each._asdict() for each in outcome.checks]}
+
+
+def verdict(each: verdicts.Trial) -> str:
+    """Held or missed, in rich's markup."""
+    misses = each.misses()
+    words = "[green]held[/]" if not misses else f"[bold red]missed[/]: {escape('; '.join(misses))}"
+    if each.is_busy:
+        words += f" (busy machine: {verdicts.BUSY:g}x the p99 before)"
+    return words + (f" (run {each.runs})" if each.runs > 1 else "")
 
 
 def ending(told: target.Told | None) -> str:
@@ -67,12 +85,6 @@ def ending(told: target.Told | None) -> str:
 
 
 def _row(each: verdicts.Trial) -> list[str]:
-    misses = each.misses()
-    verdict = "[green]held[/]" if not misses else f"[bold red]missed[/]: {escape('; '.join(misses))}"
-    if each.is_busy:
-        verdict += " (busy machine: 3x the p99 before)"
-    if each.runs > 1:
-        verdict += f" (run {each.runs})"
     before = max((seen.p99 for kind, seen in each.before.items() if kind != victim.LATE), default=0.0)
     judged = [seen for kind, seen in each.during.items() if kind != victim.LATE]
     return [
@@ -82,11 +94,12 @@ def _row(each: verdicts.Trial) -> list[str]:
         _times(each.during.get(victim.HTTP)),
         _ms(each.during[victim.PING].p99) if victim.PING in each.during else "",
         _ms(before),
+        _ms(each.late),
         str(sum(seen.wrong for seen in judged)),
         str(sum(seen.failed for seen in judged)),
         f"{each.memory_before:.0f}/{each.memory_peak:.0f}/{each.memory_after:.0f}",
         escape(ending(each.told)),
-        verdict,
+        verdict(each),
     ]
 
 
