@@ -40,6 +40,9 @@ def check_loopback(host: str) -> None:
 class Told:
     """What an attack did and how it ended, as it goes from its process to the harness."""
 
+    began: float = 0.0
+    """By `time.monotonic`, which all processes share."""
+
     bytes_sent: int = 0
     connections: int = 0
     cut: int = 0
@@ -83,13 +86,12 @@ class Target:
         self.grpc_port = grpc_port
         self.http_port = http_port
         self.seconds = min(seconds, MOST_SECONDS)
-        self.told = Told()
-        self._began = time.monotonic()
+        self.told = Told(time.monotonic())
 
     @property
     def elapsed(self) -> float:
         """Seconds since the attack began."""
-        return time.monotonic() - self._began
+        return time.monotonic() - self.told.began
 
     @property
     def left(self) -> float:

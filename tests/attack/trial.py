@@ -39,6 +39,8 @@ def run(chosen: attack.Attack, server: stand.Server, seconds: float | None) -> v
             trial.told = _attack(chosen, server, length, memory)
         except (ValueError, TypeError, OSError) as error:
             trial.trouble = f"the attacker failed: {error}"
+        if trial.told is not None:
+            began = trial.told.began  # its process needs a second to start
         ended = time.monotonic()
         trial.memory_after = memory.fallen_to(trial.memory_before + verdicts.MOST_KEPT, SETTLING)
         after = time.monotonic()
@@ -78,7 +80,7 @@ def _attack(chosen: attack.Attack, server: stand.Server, seconds: float, memory:
             if memory.now() > _LIMIT or time.monotonic() > deadline:
                 process.kill()
                 process.wait()
-                return target.Told(seconds=seconds, last_words={"stopped by us": 1})
+                return target.Told(time.monotonic() - seconds, seconds=seconds, last_words={"stopped by us": 1})
             time.sleep(_LOOK)
         output, complaint = process.communicate()
     try:

