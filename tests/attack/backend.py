@@ -34,6 +34,7 @@ BLOB, HOLD = "/attack.Attack/Blob", "/attack.Attack/Hold"
 _MOST_ROWS = 1024
 _TO_TEXTS = bytes(pb.ModelInferRequest(model_name=TEXTS).SerializeToString())
 _MOST_BODY = 1 << 30
+_MOST_BLOB = 1 << 22
 
 Unary = Callable[[bytes, Any], Awaitable[bytes]]
 
@@ -80,7 +81,7 @@ async def _configuration(message: bytes, _: Any) -> bytes:
 
 
 async def _blob(message: bytes, _: Any) -> bytes:
-    return bytes(int.from_bytes(message[:4]))
+    return bytes(min(_MOST_BLOB, int.from_bytes(message[:4])))
 
 
 async def _hold(_: bytes, context: Any) -> bytes:
