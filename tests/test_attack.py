@@ -224,6 +224,7 @@ def test_on_a_busy_machine_a_victim_may_be_three_times_as_slow_as_before_and_the
 
 def test_how_late_the_victims_own_process_was_woken_is_not_the_servers_fault() -> None:
     assert trial(during=during(victim.LATE, p99=9.0)).misses() == []
+    assert trial(before=during(p99=1.0), during=during(p99=0.6)).misses() == ["p99 of gRPC 600 ms, not 500"]
     late = during(victim.LATE, p99=0.05) | {victim.RPC: verdicts.Seen(200, p99=0.16)}
     assert trial(during=late).misses() == ["p99 of gRPC 160 ms, not 150"]
 

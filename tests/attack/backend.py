@@ -16,11 +16,11 @@ from typing import Any
 import grpc
 import grpc.aio
 import uvloop
-from aiohttp import web
 from google.protobuf import json_format
 from tritonclient.grpc import service_pb2 as pb
 
 from tests import loopback
+from tests.bench import stub_server
 
 MODEL = "echo"
 INPUT, OUTPUT = "rows", "rows_out"
@@ -31,9 +31,9 @@ SERVICE = "/inference.GRPCInferenceService/"
 INFER = SERVICE + "ModelInfer"
 BLOB, HOLD = "/attack.Attack/Blob", "/attack.Attack/Hold"
 
+_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: "
 _MOST_ROWS = 1024
 _TO_TEXTS = bytes(pb.ModelInferRequest(model_name=TEXTS).SerializeToString())
-_MOST_BODY = 1 << 30
 _MOST_BLOB = 1 << 22
 
 Unary = Callable[[bytes, Any], Awaitable[bytes]]
@@ -106,32 +106,35 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
         return None if method is None else grpc.unary_unary_rpc_method_handler(method)
 
 
-async def _predict(request: web.Request) -> web.Response:
-    body = (await request.read()).replace(b'"instances"', b'"predictions"', 1)
-    return web.Response(body=body, content_type="application/json")
+class _Predictions(stub_server.Connection):
+    """Any POST is a prediction, any GET says that all is well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parts: list[bytes] = []
+
+    def on_body(self, piece: bytes) -> None:
+        self._parts.append(piece)
+
+    def on_message_complete(self) -> None:
+        body = b"".join(self._parts).replace(b'"instances"', b'"predictions"', 1) or b"{}"
+        self._parts.clear()
+        self._transport.write(b"%b%d\r\n\r\n%b" % (_HEAD, len(body), body))
 
 
 async def _serve(http_port: int, grpc_port: int) -> None:
     stopped = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
-    app = web.Application(client_max_size=_MOST_BODY)
-    app.router.add_post("/v1/models/{model}:predict", _predict)
-    app.router.add_get("/readyz", _is_ready)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stopped.set)
     options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)]
     server = grpc.aio.server(options=options)
     server.add_generic_rpc_handlers((_Methods(),))
     server.add_insecure_port(f"{loopback.HOST}:{grpc_port}")
     await server.start()
-    await runner.setup()
-    await web.TCPSite(runner, loopback.HOST, http_port).start()
+    listener = await loop.create_server(_Predictions, loopback.HOST, http_port)
     await stopped.wait()
+    listener.close()
     await server.stop(None)
-    await runner.cleanup()
-
-
-async def _is_ready(_: web.Request) -> web.Response:
-    return web.Response()
 
 
 def command(python: str, http_port: int, grpc_port: int) -> list[str]:

@@ -13,6 +13,9 @@ P99 = 0.100
 machine woke the victims late."""
 
 BUSY = 3.0
+MOST_BUSY = 0.500
+"""Seconds beyond which no busy machine excuses a p99."""
+
 MOST_KEPT = 60.0
 """MB that the server may have kept after the attack."""
 
@@ -73,7 +76,7 @@ class Trial:
 
     def limit(self, kind: str) -> float:
         """The p99 that victims of this kind may have; what they themselves were woken late comes on top."""
-        return max(P99, BUSY * self.before[kind].p99) + self.late
+        return max(P99, min(MOST_BUSY, BUSY * self.before[kind].p99)) + min(MOST_BUSY, self.late)
 
     @property
     def late(self) -> float:

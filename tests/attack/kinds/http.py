@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import zlib
 
@@ -53,9 +54,13 @@ async def _pipeline(to: target.Target) -> None:
 
 
 async def _unread(to: target.Target) -> None:
-    body = b'{"instances":["%b"]}' % (b"x" * 3_000_000)
-    async with link.http1(to, reads=False, receive_buffer=4096) as one:
-        await one.send(_post(body))
+    """A large answer on each of a hundred connections, not faster than the predictor can give them."""
+    request = _post(b'{"instances":["%b"]}' % (b"x" * 3_000_000))
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(100):
+            one = await stack.enter_async_context(link.http1(to, reads=False, receive_buffer=4096))
+            await one.send(request)
+            await asyncio.sleep(0.04)
         await asyncio.sleep(to.left)
 
 
@@ -130,7 +135,7 @@ ATTACKS = (
     _http("heads", "300 partial heads of 15 kB", _waiting(_HEAD), _LONGER_THAN_HEADS_MAY_TAKE),
     _http("heads-general", "300 partial heads after a GET", _waiting(_GET, _LAZY), _LONGER_THAN_HEADS_MAY_TAKE),
     _http("pipelines", "50 x 64 keys, pipelined", attack.at_once(attack.again(_pipeline), 50), 8.0),
-    _http("unread", "100 answers of 3 MB, never read", attack.at_once(_unread, 100), 8.0),
+    _http("unread", "100 answers of 3 MB, never read", _unread, 8.0),
     _http("unread-pipeline", "pipelined requests, answers never read", attack.at_once(_unread_pipeline, 4), 8.0),
     _http("chunks", "chunks of one byte, on four connections", attack.at_once(attack.again(_chunks), 4)),
     _http("slow-bodies", "300 bodies, a byte each 100 ms", attack.at_once(_slow_bodies, 300)),
