@@ -262,7 +262,7 @@ def test_a_report_without_cases_has_not_passed() -> None:
     assert not conformance.read_report("<testsuites/>")[0].has_passed
 
 
-@pytest.mark.parametrize(("variable", "is_fine"), [("", True), ("1", False)])
+@pytest.mark.parametrize(("variable", "is_fine"), [("", True), ("0", True), ("1", False)])
 def test_without_go_the_tools_are_skipped_unless_skips_are_forbidden(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any, variable: str, is_fine: bool
 ) -> None:

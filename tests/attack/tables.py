@@ -76,8 +76,8 @@ def ending(told: target.Told | None) -> str:
     sent = f"{told.bytes_sent / 1e6:.1f} MB"
     words = ", ".join(f"{word} x {count}" if count > 1 else word for word, count in sorted(told.last_words.items()))
     resets = f"{told.resets} streams reset" if told.resets else ""
-    if not told.cut and not words:
-        parts = [f"served: {sent} in {told.seconds:.1f} s", resets]
+    if not told.cut:
+        parts = [words or "served", f"{sent} in {told.seconds:.1f} s", resets]
     else:
         first = f"first after {told.first_cut:.1f} s" if told.first_cut is not None else ""
         parts = [f"{told.cut} of {told.connections} cut ({words})", first, sent, resets]
