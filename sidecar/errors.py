@@ -233,11 +233,12 @@ class UpstreamBroken(UpstreamError):
 class NotMergeable(UpstreamBroken):
     """A member of a batch does not go with the others after all; alone, the predictor will tell what it thinks of it.
 
-    Like a broken answer it is cured by sending the members in smaller groups.
+    `member` is its place in the batch, if that is known: it travels alone then, and the others together.
     """
 
     reason = "not_mergeable"
     message = "the request does not go with others in one call"
+    member: int | None = None
 
 
 class Uneven(UpstreamBroken):

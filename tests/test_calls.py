@@ -90,3 +90,29 @@ def test_what_is_no_traceparent_is_ignored_with_its_state(invalid: str) -> None:
 def test_a_tracestate_is_dropped_rather_than_cut(length: int, kept: bool) -> None:
     told = merged(head(traceparent=TRACE, tracestate="x" * length))
     assert told == {"traceparent": TRACE, **({"tracestate": "x" * length} if kept else {})}
+
+
+def shape(body: bytes) -> object:
+    return v1.parse_request(body).shape
+
+
+def test_the_shape_of_a_request_is_that_of_its_first_instance_whatever_its_values() -> None:
+    assert shape(b'{"instances":[[1,2.5e-3],[1]]}') == shape(b'{"instances": [ [ -7 , 0] ]}')
+    assert shape(b'{"instances":[{"a":"x\\"]","b":1}]}') == shape(b'{"instances":[{"a":"","b":22}]}')
+    different = [b"[1,2]", b"[1,2,3]", b'["1","2"]', b"[[1,2]]", b'{"a":1}', b"null", b"true", b"7", b'"7"']
+    assert len({shape(b'{"instances":[%b]}' % row) for row in different}) == len(different)
+
+
+@given(st.binary(max_size=200))
+def test_any_request_that_can_be_parsed_has_a_shape(text: bytes) -> None:
+    try:
+        payload = v1.parse_request(b'{"instances":[' + text + b"]}")
+    except Exception:
+        return
+    assert len(payload.shape) <= len(text)
+
+
+def test_bodies_too_large_to_compare_have_no_content() -> None:
+    small, large = (v1.parse_request(b'{"instances":["%b"]}' % (b"x" * size)) for size in (10, 100_000))
+    assert small.content == b'{"instances":["xxxxxxxxxx"]}'
+    assert large.content is None

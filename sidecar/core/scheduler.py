@@ -139,7 +139,7 @@ class Scheduler:
         if len(batch.parts) == 1:
             refused += self._convict(refused, error, now)
         elif self._may_be_one_members_fault(error):
-            if self._isolate(parts, error):
+            if self._isolate(batch, parts, error):
                 return self._step(now)
             error = errors.NotIsolated()
         else:
@@ -272,16 +272,19 @@ class Scheduler:
             return True
         return error.is_doubtful and self.limits.isolates_doubtful and self._doubtful_in_a_row < _MOST_DOUBTFUL
 
-    def _isolate(self, parts: Sequence[Part], error: errors.CarpoolError) -> bool:
-        """Send the members of a rejected batch again, by halves; False if the budget will never allow it.
+    def _isolate(self, batch: Batch, parts: Sequence[Part], error: errors.CarpoolError) -> bool:
+        """Send those of a rejected batch who still wait again, by halves; False if the budget will never allow it.
 
-        Without a call to the predictor, or a culprit to find, that is free.
+        Without a culprit to find that is free.
         """
         if isinstance(error, errors.Uneven):
             self._retries.add([[part] for part in parts], "isolate", is_free=True)
             return True
         if isinstance(error, errors.NotMergeable):
-            self._retries.add(retries.halves(parts), "isolate", is_free=True)
+            odd = None if error.member is None else batch.parts[error.member]
+            others = [part for part in parts if part is not odd]
+            alone = [part for part in parts if part is odd]
+            self._retries.add([others, alone] if alone else retries.halves(others), "isolate", is_free=True)
             return True
         self._suspicion.watch([part.request for part in parts])
         rest = self._sift(parts)

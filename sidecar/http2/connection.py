@@ -45,6 +45,8 @@ _LARGE_FRAME = 16_000
 _COSTLY_BLOCK_SHIFT = 8
 """Header blocks of 2 to this many bytes and more count as idle frames, one for so many bytes."""
 
+_NUMBERS = itertools.count()
+
 
 class Connection(control.Control):
     """One client. `wake` asks for a call of `take`; `report` gets what handlers raise; `clock` tells seconds.
@@ -68,6 +70,7 @@ class Connection(control.Control):
     ) -> None:
         kept = unread.Unread(memory, chosen.slowest_reader)
         super().__init__(sender.Sender(chosen.most_unsent, wake, kept), chosen, clock)
+        self.number = next(_NUMBERS)
         self._memory = memory
         self._door = door
         self.call_failed = report

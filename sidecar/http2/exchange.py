@@ -11,6 +11,8 @@ class Owner(Protocol):
     """The connection."""
 
     sender: sender.Sender
+    number: int
+    """No other connection of this process has it."""
 
     def finished(self, exchange: Exchange) -> None:
         """The answer is out."""
@@ -47,6 +49,11 @@ class Exchange(sender.Outlet):
         self.missing: int | None = None
         self.has_ended = False
         self.is_over = False
+
+    @property
+    def connection(self) -> int:
+        """See `streams.Stream`."""
+        return self._owner.number
 
     # --- for the handler ---------------------------------------------------------------------------------------
 

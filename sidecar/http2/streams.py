@@ -43,6 +43,11 @@ class Handler(Protocol):
 class Stream(Protocol):
     """Where an answer goes. Once the stream was cancelled or its answer is complete, calls have no effect."""
 
+    @property
+    def connection(self) -> int:
+        """A number that streams of the same connection have, and no others of this process."""
+        ...
+
     def answer(self, head: Headers, body: bytes, trailers: Headers) -> None:
         """The whole answer at once: `head` begins with `:status`."""
         ...

@@ -30,6 +30,7 @@ class Head(NamedTuple):
     request_id: str | None
     traceparent: str | None
     tracestate: str | None
+    forwarded_for: str | None
     fields: streams.Headers
 
     @property
@@ -79,6 +80,7 @@ class Reader:
             _text(found, b"x-request-id"),
             _text(found, b"traceparent"),
             _text(found, b"tracestate"),
+            found.get(b"x-forwarded-for", b"").decode("latin-1") or None,
             fields,
         )
 

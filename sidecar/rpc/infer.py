@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol, cast
 
 from sidecar import calls, errors
@@ -56,6 +56,11 @@ class Asked(calls.Call):
     __slots__ = ("infer",)
     infer: Infer
 
+    @property
+    def origin(self) -> Hashable:
+        """Part of `calls.Call`."""
+        return "grpc", self.infer.connection
+
 
 class Infer:
     """Part of `streams.Handler`. `started` is when the call came, by `time.perf_counter`."""
@@ -82,6 +87,11 @@ class Infer:
         door.patience.add(self)
 
     # --- from the caller ---------------------------------------------------------------------------------------
+
+    @property
+    def connection(self) -> int:
+        """That of its stream (`streams.Stream`)."""
+        return self._stream.connection
 
     def data(self, data: bytes) -> None:
         """Part of `streams.Handler`."""
@@ -176,7 +186,7 @@ class Infer:
         payload = cast(codecs.Codec, route.codec).understand(message, found, door.max_rows())
         about = calls.Head(
             route, messages.MODEL_INFER, head.shared, self._time_left(), head.request_id, head.traceparent,
-            head.tracestate,
+            head.tracestate, None, head.forwarded_for,
         )  # fmt: skip
         call = Asked(about, payload, len(message))
         call.infer = self

@@ -102,6 +102,28 @@ async def test_a_caller_that_keeps_sending_bad_requests_spoils_one_batch_and_no_
     assert await bench.metric('carpool_batches_total{reason="suspect"}') == 5
 
 
+@pytest.mark.parametrize("fast_lane", ["on", "off"])
+async def test_a_caller_behind_a_proxy_is_known_by_the_address_that_the_proxy_tells(sidecar_of, fast_lane):
+    """Its bad requests are always new, look like those of others, and come on any connection."""
+    bench = await sidecar_of(max_batch_size=4, max_latency=500, fast_lane=fast_lane)
+    bench.predictor.behave = lambda seen, request: (
+        web.Response(status=400, text="no") if any(b"bad" in row for row in seen.rows) else None
+    )
+    callers = [("203.0.113.9", "bad"), ("198.51.100.1", "a"), ("198.51.100.2", "b"), ("198.51.100.3", "c")]
+    for number in range(4):
+        sent = len(bench.predictor.batches)
+        answers = await asyncio.gather(*(
+            bench.post(
+                f'{{"instances":["{word}{number}"]}}',
+                headers={"Content-Type": "application/json", "X-Forwarded-For": caller},
+            )
+            for caller, word in callers
+        ))  # fmt: skip
+        assert [status for status, _, _ in answers] == [400, 200, 200, 200]
+        later = sorted(map(len, bench.predictor.batches[sent:]))
+        assert later == [1, 3] if number >= 2 else later[-1] == 4
+
+
 async def test_a_connection_closed_before_the_answer_is_retried_once(bench):
     bench.predictor.behave = hang_up(times=1)
     status, _body, _ = await bench.post('{"instances":[1]}')

@@ -298,3 +298,26 @@ def test_more_culprits_than_can_be_looked_for_leave_their_mates_a_retriable_erro
         desk.fail(status(400), batch)
     assert desk.core._retries.rows <= 4 * 9
     assert {type(error) for error in desk.refusals.values()} == {errors.NotIsolated}
+
+
+def test_a_member_that_does_not_go_with_the_others_costs_no_budget_and_no_search(desk_of):
+    desk = desk_of(max_batch_size=32, retry_budget=0.0)
+    desk.core._retries.budget.tokens = 0
+    for number in range(32):
+        desk.submit(f"r{number}")
+    for culprit in ("r13", "r20"):
+        error = errors.NotMergeable()
+        error.member = desk.members(desk.out[0]).index(culprit)
+        desk.fail(error)
+    assert "r20" not in desk.members(desk.out[0])
+    desk.answer_all()
+    assert len(desk.answers) == 32
+    assert desk.sizes == [32, 31, 30, 1, 1]
+
+
+def test_without_a_word_on_who_does_not_go_with_the_others_halves_do(desk):
+    for name in "abcd":
+        desk.submit(name)
+    desk.fail(errors.NotMergeable())
+    desk.answer_all()
+    assert desk.sizes == [4, 2, 2]

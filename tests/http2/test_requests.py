@@ -30,6 +30,12 @@ def test_a_unary_call_is_given_whole_and_answered_in_three_frames(client: peer.P
     assert not client.connection.exchanges
 
 
+def test_streams_of_one_connection_have_its_number_and_no_others(client: peer.Peer) -> None:
+    other = peer.Peer().begin()
+    first, second, elsewhere = client.call(1).stream, client.call(3).stream, other.call(1).stream
+    assert first.connection == second.connection != elsewhere.connection
+
+
 def test_an_answer_without_a_body_has_no_data(client: peer.Peer) -> None:
     client.call().stream.answer(peer.HEAD, b"", peer.OK)
     assert [frame.kind for frame in client.read()] == [frames.HEADERS, frames.HEADERS]

@@ -17,6 +17,7 @@ class FakeStream:
         self.sent = b""
         self.granted = 0
         self.is_blocked = False
+        self.connection = id(self)
         self.over = asyncio.Event()
 
     def answer(self, head: streams.Headers, body: bytes, trailers: streams.Headers) -> None:

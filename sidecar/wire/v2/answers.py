@@ -122,13 +122,17 @@ class Result:
     def prepare(self, slots: Sequence[merging.Slot]) -> None:
         """Write what has to be converted for a caller, as only that can fail."""
         had = [column.is_binary for column in self.columns]
-        for form, start, stop in slots:
+        for place, (form, start, stop) in enumerate(slots):
             wants = self.wants(form)
             if wants == had:
                 continue
-            for column, is_binary in zip(self.columns, wants, strict=True):
-                if is_binary is not column.is_binary:
-                    column.convert(start, stop)
+            try:
+                for column, is_binary in zip(self.columns, wants, strict=True):
+                    if is_binary is not column.is_binary:
+                        column.convert(start, stop)
+            except errors.NotMergeable as error:
+                error.member = place
+                raise
 
     def wants(self, form: layouts.Form) -> list[bool]:
         """Which outputs a caller gets in binary; where it did not say clearly, as the predictor understood it."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from sidecar import errors
 from sidecar.core import model
 from sidecar.wire import codec
 from sidecar.wire.v2 import asks, binary, layouts, requests, texts
@@ -51,7 +52,7 @@ def merge(batch_id: str, parts: Sequence[model.Part]) -> Call:
         if all(layout.inputs[number].size is None for layout in found):
             head += (text.json, *_spliced(number, payloads, parts, rows), b"]}")
         else:
-            data = [payload.binary_rows(number, start, stop) for payload, (_, start, stop) in _pairs(payloads, parts)]
+            data = _binary(number, payloads, parts)
             head.append(b"%b%d}}" % (text.binary, sum(map(len, data))))
             tail += data
     head.append(b"]" + question(found[0].kind, combined([layout.ask for layout in found])) + b"}")
@@ -60,6 +61,18 @@ def merge(batch_id: str, parts: Sequence[model.Part]) -> Call:
         head = [b"".join(head)]
     is_binary = any(layout.binary_size is not None for layout in found)
     return Call(binary.headers(size if is_binary else None), head + tail, slots)
+
+
+def _binary(number: int, payloads: Sequence[requests.Payload], parts: Sequence[model.Part]) -> Sequence[requests.Data]:
+    """The rows of an input of which some sent binary."""
+    data: list[requests.Data] = []
+    for place, (payload, (_, start, stop)) in enumerate(_pairs(payloads, parts)):
+        try:
+            data.append(payload.binary_rows(number, start, stop))
+        except errors.NotMergeable as error:
+            error.member = place
+            raise
+    return data
 
 
 def combined(wanted: Sequence[asks.Ask]) -> asks.Ask:

@@ -100,8 +100,10 @@ def test_json_beside_binary_becomes_binary(spoken):
 def test_json_that_has_no_equal_in_binary_travels_alone(spoken, datatype, data, size):
     parts = parts_of(spoken, in_json(data, datatype=datatype), in_binary(bytes(size), datatype=datatype))
     assert parts[0].request.key == parts[1].request.key
-    with pytest.raises(errors.NotMergeable, match="tensor 'x'"):
-        spoken.merge("the-batch", TARGET, parts)
+    for members in (parts, parts[::-1]):
+        with pytest.raises(errors.NotMergeable, match="tensor 'x'") as caught:
+            spoken.merge("the-batch", TARGET, members)
+        assert members[caught.value.member] is parts[0]
     for part in parts:
         assert b"".join(spoken.merge("the-batch", TARGET, [part]).body) == part.request.payload.body
 
