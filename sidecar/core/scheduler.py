@@ -63,6 +63,7 @@ class Scheduler:
         """When the policy wants to be asked again, at the latest."""
         self._settled_until = -math.inf  # as the policy says with its wish to wait
         self._has_slot = True  # False if it is known that none is free
+        self._had_failures = False  # False if nothing waits for a retry, and nobody is suspected
         self._sequence = 0
 
     # --- events ------------------------------------------------------------------------------------------------
@@ -78,8 +79,9 @@ class Scheduler:
         request.arrived = now
         request.deadline = deadline
         request.goal = goal if goal < deadline else deadline
-        error = self.admission.refusal(request, backlog, self.draining, self._retries.rows + self.quarantine.rows)
-        if error is None and not self._suspicion.is_calm and self._suspicion.suspects(request, now):
+        elsewhere = self._retries.rows + self.quarantine.rows if self._had_failures else 0
+        error = self.admission.refusal(request, backlog, self.draining, elsewhere)
+        if error is None and self._had_failures and self._suspicion.suspects(request, now):
             return self._submit_suspect(request, now)
         if error is None:
             error = self.policy.arrived(request, backlog, now)
@@ -128,6 +130,7 @@ class Scheduler:
     def failed(self, batch: Batch, error: errors.CarpoolError) -> Sequence[Effect]:
         """The predictor rejected the batch or did not answer it; some of it may be tried again."""
         now = self._clock()
+        self._had_failures = True
         batch.error = error
         self.in_flight.remove(batch)
         self.policy.troubled(batch, error, now)
@@ -210,17 +213,12 @@ class Scheduler:
         self._has_slot = True
         if self._aborted or not (self.backlog or self._retries or self.quarantine):
             return ()
+        if self._had_failures:
+            self._had_failures = bool(self._retries or self.quarantine or not self._suspicion.is_calm)
         effects: list[Effect] = []
         while len(self.in_flight) < self.policy.max_in_flight:
-            batch = (
-                self._next_retry(is_urgent=False)
-                or self._next_trial(now, is_free=self.draining)
-                or self._next_batch(now, effects)
-                or self._next_retry(is_urgent=True)  # no regular batch wants this slot now
-                or self._next_trial(now, is_free=not self.in_flight and self.quarantine.is_quiet(now))
-            )
+            batch = self._next_after_failures(now, effects) if self._had_failures else self._next_batch(now, effects)
             if batch is None:
-                self.wake = min(self.wake, self.quarantine.next_at())
                 return effects
             batch.dispatched = now
             self.in_flight.add(batch)
@@ -228,6 +226,17 @@ class Scheduler:
             effects.append(Dispatch(batch))
         self._has_slot = False
         return effects
+
+    def _next_after_failures(self, now: float, effects: list[Effect]) -> Batch | None:
+        batch = self._next_retry(is_urgent=False) or self._next_trial(now, is_free=self.draining)
+        if batch is None and (batch := self._next_batch(now, effects)) is not None:
+            self.quarantine.regular_left(now)
+        if batch is None:  # no regular batch wants this slot now
+            is_quiet = not self.in_flight and self.quarantine.is_quiet(now)
+            batch = self._next_retry(is_urgent=True) or self._next_trial(now, is_free=is_quiet)
+        if batch is None:
+            self.wake = min(self.wake, self.quarantine.next_at())
+        return batch
 
     def _next_batch(self, now: float, effects: list[Effect]) -> Batch | None:
         while self.backlog:
@@ -241,7 +250,6 @@ class Scheduler:
                 return None
             else:
                 self._retries.budget.earn(self.limits.retry_budget)
-                self.quarantine.regular_left(now)
                 parts = self.backlog.take(decision.queue, decision.rows)
                 return Batch(self._new_id(), decision.queue.key, parts, decision.reason)
         return None
