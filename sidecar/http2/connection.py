@@ -82,7 +82,7 @@ class Connection(control.Control):
         self._reader = reader.Reader(chosen.max_frame, chosen.max_header_bytes)
         self._takers = (
             self._on_data, self._on_headers, self._on_priority, self._on_rst_stream, self._on_settings,
-            self._on_push_promise, self._on_ping, self._on_goaway, self._on_window_update, self._on_other,
+            self._on_push_promise, self._on_ping, self._on_goaway, self._on_window_update,
         )  # fmt: skip
         self._arrived: Iterator[tuple[int, int, int, bytes]] = iter(())
         self._is_unruly = self.is_broken = False
@@ -109,18 +109,19 @@ class Connection(control.Control):
         if self.is_broken:
             self._clear_away()
             return
+        takers = self._takers
         try:
+            self._check_ruly()
             for kind, flags, number, payload in self._arrived:
                 if self.is_done:
                     return
                 self.work += 1
                 try:
-                    self._takers[min(kind, frames.CONTINUATION)](flags, number, payload)
+                    (takers[kind] if kind < frames.CONTINUATION else self._on_other)(flags, number, payload)
                 except faults.StreamFault as fault:
                     self._break(number, fault)
-                if self._is_unruly:
-                    raise faults.ConnectionFault(faults.Code.ENHANCE_YOUR_CALM, "too many streams came to nothing")
                 if self.work >= _WORK_A_TURN:
+                    self._check_ruly()
                     self.has_more = True
                     break
             if self.sender.is_paused and self.sender.size > _MOST_UNREAD:
@@ -212,8 +213,15 @@ class Connection(control.Control):
             self._forget(broken, is_ours=True)
 
     def _count_reset(self) -> None:
-        """A stream ends before its time. Handlers cause this at any time, so the consequence waits for a next frame."""
-        self._is_unruly = self._is_unruly or not self._resets.take()
+        """A stream ends before its time. Handlers cause this at any time, so the consequence waits for this turn's end
+        or the next one's beginning."""
+        if not self._resets.take():
+            self._is_unruly = True
+            self.work += _WORK_A_TURN
+
+    def _check_ruly(self) -> None:
+        if self._is_unruly:
+            raise faults.ConnectionFault(faults.Code.ENHANCE_YOUR_CALM, "too many streams came to nothing")
 
     def _forget(self, gone: exchange.Exchange, *, is_ours: bool) -> None:
         if self.exchanges.pop(gone.number, None) is None:
