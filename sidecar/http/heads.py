@@ -162,11 +162,11 @@ class Watch:
 
     def __init__(self) -> None:
         self._marks = _Marks()
-        self._parser = httptools.HttpRequestParser(self._marks)
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self._marks)
 
     @property
     def is_open(self) -> bool:
-        """Whether there is more to come. So too after what is no HTTP, if the connection is not closed for it."""
+        """Whether there is more to come. Not so after what is no HTTP: aiohttp's parser has found that too."""
         return self._marks.is_open
 
     def feed(self, data: bytes) -> int:
@@ -179,6 +179,8 @@ class Watch:
             taken = min(marks.unread, len(data))
             marks.unread -= taken
             return taken
+        if self._parser is None:
+            return len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as change:
@@ -186,7 +188,7 @@ class Watch:
             self._parser = httptools.HttpRequestParser(marks)
             return int(change.args[0])
         except httptools.HttpParserError:
-            marks.is_open = True
+            marks.is_open, self._parser = False, None
         return len(data)
 
 
