@@ -46,8 +46,8 @@ class Payload:
         """Part of `codec.Payload`: bytes of all inputs."""
         if not self.schema.has_bytes:
             return [self.schema.row_size] * (stop - start)
-        inputs = zip(self.schema.columns, self.ends, strict=True)
-        sizes = [column.sizes(ends, start, stop) for column, ends in inputs]
+        columns = enumerate(self.schema.columns)
+        sizes = [column.sizes(self.ends.get(index), start, stop) for index, column in columns]
         return [sum(row) for row in zip(*sizes, strict=True)]
 
     def row_lengths(self, start: int, stop: int) -> Sequence[int]:
@@ -58,7 +58,7 @@ class Payload:
         """Rows of one input."""
         if stop - start == self.row_count:
             return self.raw[index]
-        return self.schema.columns[index].cut(self.raw[index], self.ends[index], start, stop)
+        return self.schema.columns[index].cut(self.raw[index], self.ends.get(index), start, stop)
 
 
 class Verbatim:
@@ -99,7 +99,7 @@ class Rows:
     def cut(self, index: int) -> bytes | memoryview:
         """These rows of one output."""
         read = self._read
-        return self.schema.columns[index].cut(read.raw[index], read.ends[index], self.start, self.stop)
+        return self.schema.columns[index].cut(read.raw[index], read.ends.get(index), self.start, self.stop)
 
 
 class Form:

@@ -98,7 +98,7 @@ def scan(body: bytes, raw_tag: int = RAW_INPUT) -> Fields:
         for index in tensors:
             rest[index], data, left = _without_contents(rest[index], left)
             contents.append(data)
-    if sum(map(len, rest)) > _MOST_REST:
+    if end > _MOST_REST and sum(map(len, rest)) > _MOST_REST:
         raise TooMuch
     return Fields(name, version, identity, b"".join(rest), raw, contents)
 

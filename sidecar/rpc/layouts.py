@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from google.protobuf import message as protobuf
@@ -102,7 +102,7 @@ class Layout(NamedTuple):
 
 
 class Read(NamedTuple):
-    """A message that was read. `raw` are its tensors, `ends` where their rows of BYTES end, after a 0, or None.
+    """A message that was read. `raw` are its tensors, `ends` are by the places of those of BYTES.
 
     `is_listed` if the tensors had come as lists.
     """
@@ -110,7 +110,7 @@ class Read(NamedTuple):
     layout: Layout
     id: bytes
     raw: Sequence[bytes | memoryview]
-    ends: Sequence[Ends]
+    ends: Mapping[int, Ends]
     is_listed: bool
 
 
@@ -181,13 +181,12 @@ class Reader:
         """
         is_listed = not found.raw
         raw = self._unlisted(found, layout, is_bounded) if is_listed else found.raw
-        ends: list[Ends] = []
-        for data, size, column in zip(raw, layout.sizes, layout.schema.columns, strict=True):
-            if len(data) == size:
-                ends.append(None)
-            else:  # as always with BYTES
+        ends: dict[int, Ends] = {}
+        for index, (data, size) in enumerate(zip(raw, layout.sizes, strict=True)):
+            if len(data) != size:  # as always with BYTES
+                column = layout.schema.columns[index]
                 with contents.naming(self._kind.noun, column.name):
-                    ends.append(contents.check_raw(data, column.datatype, (layout.rows, *column.shape)))
+                    ends[index] = contents.check_raw(data, column.datatype, (layout.rows, *column.shape))
         if not found.id.isascii():
             _check_text(found.id)
         return Read(layout, found.id, raw, ends, is_listed)
