@@ -60,7 +60,7 @@ async def _unread(to: target.Target) -> None:
         for _ in range(100):
             one = await stack.enter_async_context(link.http1(to, reads=False, receive_buffer=4096))
             await one.send(request)
-            await asyncio.sleep(0.04)
+            await asyncio.sleep(0.06)
         await asyncio.sleep(to.left)
 
 
@@ -135,7 +135,7 @@ ATTACKS = (
     _http("heads", "300 partial heads of 15 kB", _waiting(_HEAD), _LONGER_THAN_HEADS_MAY_TAKE),
     _http("heads-general", "300 partial heads after a GET", _waiting(_GET, _LAZY), _LONGER_THAN_HEADS_MAY_TAKE),
     _http("pipelines", "50 x 64 keys, pipelined", attack.at_once(attack.again(_pipeline), 50), 8.0),
-    _http("unread", "100 answers of 3 MB, never read", _unread, 8.0),
+    _http("unread", "100 answers of 3 MB, never read", _unread, 10.0),
     _http("unread-pipeline", "pipelined requests, answers never read", attack.at_once(_unread_pipeline, 4), 8.0),
     _http("chunks", "chunks of one byte, on four connections", attack.at_once(attack.again(_chunks), 4)),
     _http("slow-bodies", "300 bodies, a byte each 100 ms", attack.at_once(_slow_bodies, 300)),

@@ -11,7 +11,7 @@ _ANSWER = 3_000_000
 _CALLS = 150
 _STREAMS = range(1, 2 * _CALLS, 2)
 _SMALL_BUFFER = 4096
-_PAUSE = 0.03
+_PAUSE = 0.06
 _LONGER_THAN_PATIENCE = 40.0
 
 
@@ -67,8 +67,8 @@ async def _dripping(to: target.Target) -> None:
 
 ATTACKS = (
     attack.Attack("unread", "150 answers of 3 MB, window 0", _closed, seconds=_LONGER_THAN_PATIENCE),
-    attack.Attack("unread-batched", "150 batched answers of 3 MB, window 0", _batched, attack.CARPOOL, seconds=8),
-    attack.Attack("unread-tiny", "150 answers of 3 MB, a byte of window each 50 ms", _tiny, seconds=8),
-    attack.Attack("unread-socket", "150 answers of 3 MB, socket never read", _deaf, seconds=8),
-    attack.Attack("unread-drip", "150 answers of 3 MB, read byte by byte", _dripping, seconds=8),
+    attack.Attack("unread-batched", "150 batched answers of 3 MB, window 0", _batched, attack.CARPOOL, seconds=12),
+    attack.Attack("unread-tiny", "150 answers of 3 MB, a byte of window each 50 ms", _tiny, seconds=12),
+    attack.Attack("unread-socket", "150 answers of 3 MB, socket never read", _deaf, seconds=12),
+    attack.Attack("unread-drip", "150 answers of 3 MB, read byte by byte", _dripping, seconds=12),
 )
