@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import struct
 import zlib
 from typing import Any
 
@@ -130,12 +129,14 @@ def _compressed(path: str, size: int) -> attack.Strike:
     return attack.again(run)
 
 
-def _many_messages(to_path: str) -> attack.Strike:
-    """A stream of thousands of empty messages: a method that takes one is sent them all."""
+def _many_messages(path: str, payload: bytes = b"") -> attack.Strike:
+    """A stream of small messages without end, compressed if they are not empty: a method that takes one gets them."""
 
     async def run(to: target.Target) -> None:
-        block = frames.block(frames.call(to_path))
-        piece = struct.pack(">BL", 0, 0) * 3276
+        packed = zlib.compress(payload, wbits=_GZIP) if payload else b""
+        block = frames.block(frames.call(path, grpc_encoding=b"gzip"))
+        one_message = frames.message(packed, 1 if packed else 0)
+        piece = one_message * (16_384 // len(one_message))
         async with link.http2(to) as one:
             await one.send(frames.open_stream(1, block))
             await one.flood(frames.frame(frames.DATA, 0, 1, piece), 30_000_000)
@@ -166,5 +167,11 @@ ATTACKS = (
     attack.Attack("bomb-passed", "a message of 16 MB in 16 kB, passed through", _compressed(backend.BLOB, _INFLATED)),
     attack.Attack("bomb-large", "a message of 80 MB in 80 kB, passed through", _compressed(backend.BLOB, 80_000_000)),
     attack.Attack("messages", "6,000,000 empty messages", _many_messages(backend.INFER)),
+    attack.Attack("messages-compressed", "1,000,000 compressed messages", _many_messages(backend.INFER, b"x")),
+    attack.Attack(
+        "messages-compressed-passed",
+        "the same, passed through, on four connections",
+        attack.at_once(_many_messages(backend.HOLD, b"x"), 4),
+    ),
     attack.Attack("messages-passed", "the same, passed through", _many_messages(backend.HOLD)),
 )
