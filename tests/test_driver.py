@@ -323,8 +323,8 @@ class _Unshareable(v1.Codec):
         def __getitem__(self, place):
             return super().__getitem__(place) if place.start == 0 else 1 / 0
 
-    def merge(self, target, parts):
-        call = super().merge(target, parts)
+    def merge(self, batch_id, target, parts):
+        call = super().merge(batch_id, target, parts)
 
         def read(reply):
             answer = call.read(reply)
