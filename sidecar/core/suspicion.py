@@ -93,10 +93,11 @@ class Suspicion:
     def guilty(self, request: Request, now: float) -> None:
         """It was rejected when it travelled alone; its payload is still there.
 
-        Traits that spoke against it before explain that, and no others are blamed.
+        Traits that spoke against it before, and never against a good one, explain that: no others are blamed.
         """
         traits = self._on_trial.pop(request, None) or self._traits(request)
-        for trait in [trait for trait in traits if trait in self._accusing] or traits:
+        explaining = [trait for trait in traits if trait in self._accusing and not self._records[trait].innocent]
+        for trait in explaining or traits:
             self._blame(trait, _ENOUGH_GUILTY if trait[0] == self._content else 1, now)
         while len(self._records) > _MOST_RECORDS:
             self._drop(next(iter(self._records)))

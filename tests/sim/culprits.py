@@ -45,7 +45,7 @@ class Scene:
     own_connection: bool = True  # bad callers have connections of their own, else all share those of an ingress
     own_shape: bool = True  # bad requests are told by their form
     policy: str = "adaptive"
-    seconds: float = 10.0
+    seconds: float = 8.0
     seed: int = 1
 
 

@@ -41,3 +41,11 @@ def test_good_requests_on_connections_they_share_with_culprits_are_answered(bad_
     """Only their form tells the bad ones, whose content is always new."""
     found = run(is_open=True, own_connection=False, same_content=False, bad_share=bad_share)
     assert found.good["answered"] >= 0.99
+
+
+def test_many_culprits_told_only_by_their_connections_are_found_one_after_the_other():
+    """Half of the callers send always new bad requests that look like good ones."""
+    found = culprits.run(culprits.Scene(0.5, same_content=False, own_shape=False, seconds=10.0))
+    assert found.good["answered"] >= 0.99
+    assert found.bad["own"] >= 0.95
+    assert found.good_count > 4 * sum(found.bad.values()) * found.bad_count
