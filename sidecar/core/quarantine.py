@@ -106,15 +106,16 @@ class Quarantine:
         """The other requests that wait for the verdict on this one."""
         return [other for other in self.waiting.of_key(request.key) if other is not request]
 
-    def release(self, answered: Request, is_suspected: Callable[[Request], bool]) -> Sequence[Request]:
-        """Take out who is cleared by an answer: its equals, and all who are not suspected any more.
+    def release(self, answered: Request | None, is_suspected: Callable[[Request], bool]) -> Sequence[Request]:
+        """Take out who is cleared by an answer: equals of a suspect, and all who are not suspected any more.
 
         Each has its batch key again. Who was cut stays, as its first rows travel.
         """
         if answered is self.on_trial:
             self.on_trial = None
+        key = None if answered is None else answered.key
         waiting = [request for request in self.waiting if not request.rows_taken]
-        cleared = [request for request in waiting if request.key == answered.key or not is_suspected(request)]
+        cleared = [request for request in waiting if request.key == key or not is_suspected(request)]
         for request in cleared:
             self.waiting.remove(request)
             suspects: Any = request.key

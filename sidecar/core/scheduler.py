@@ -22,6 +22,9 @@ from sidecar.core.policies import Decision, Drop, Policy, Release, Wait
 # Full batches of requests that wait to be cleared; with more, finding culprits takes longer than their mates can wait.
 _MOST_UNCLEARED = 8
 
+# Batches on whose members verdicts are due.
+_JUDGED = ("isolate", "suspect")
+
 # So many lone requests in a row that failed as a request or its predictor may: it is the predictor.
 _MOST_DOUBTFUL = 10
 
@@ -115,6 +118,8 @@ class Scheduler:
         self.admission.observe(batch, now)
         self.policy.completed(batch, now)
         self._doubtful_in_a_row = 0
+        if self._had_failures:
+            self._absolve(batch)
         effects = self._step(now)
         answers: list[Answer] = []
         try:
@@ -139,14 +144,15 @@ class Scheduler:
             self._retries.add([parts], "closed", is_free=True)
             return self._step(now)
         refused = [part.request for part in parts]
+        is_fault = self._may_be_one_members_fault(error, is_first=batch.reason != "isolate")
         if len(batch.parts) == 1:
-            refused += self._convict(refused, error, now)
-        elif self._may_be_one_members_fault(error):
-            if self._isolate(batch, parts, error):
-                return self._step(now)
-            error = errors.NotIsolated()
-        else:
+            refused += self._convict(refused, error, now) if is_fault else ()
+        elif not is_fault:
             error = error.for_several()
+        elif self._isolate(batch, parts, error):
+            return self._step(now)
+        else:
+            error = errors.NotIsolated()
         for request in refused:
             self._close(request)
         return [*self._step(now), *(Refuse(request, error) for request in refused)]
@@ -270,7 +276,12 @@ class Scheduler:
 
     # --- culprits and suspects ---------------------------------------------------------------------------------
 
-    def _may_be_one_members_fault(self, error: errors.CarpoolError) -> bool:
+    def _may_be_one_members_fault(self, error: errors.CarpoolError, is_first: bool) -> bool:
+        """Whether a failure may be the fault of one request, and not of all or of the predictor.
+
+        While the predictor seems to be ill, a batch that fails for the first time is still tried in two halves: if one
+        is answered, it is not.
+        """
         # An answer that cannot be read is one row's fault as often as not: NaN, half an emoji, a row left out.
         if isinstance(error, errors.UpstreamBroken):
             return True
@@ -278,7 +289,9 @@ class Scheduler:
             return False
         if error.status in self.limits.retry_statuses:
             return True
-        return error.is_doubtful and self.limits.isolates_doubtful and self._doubtful_in_a_row < _MOST_DOUBTFUL
+        if not (error.is_doubtful and self.limits.isolates_doubtful):
+            return False
+        return is_first or self._doubtful_in_a_row < _MOST_DOUBTFUL
 
     def _isolate(self, batch: Batch, parts: Sequence[Part], error: errors.CarpoolError) -> bool:
         """Send those of a rejected batch who still wait again, by halves; False if the budget will never allow it.
@@ -330,24 +343,35 @@ class Scheduler:
 
     def _convict(self, alone: Sequence[Request], error: errors.CarpoolError, now: float) -> Sequence[Request]:
         """Learn from the failure of a request that travelled alone; returns those who get the same error."""
-        if not alone or not self._may_be_one_members_fault(error):
-            return ()
-        self._doubtful_in_a_row += isinstance(error, errors.UpstreamStatus) and error.is_doubtful
-        [request] = alone
-        self._suspicion.guilty(request, now)
-        return self.quarantine.equals(request)
+        for request in alone:
+            equals = self.quarantine.equals(request)
+            if isinstance(error, errors.UpstreamStatus) and error.is_doubtful:
+                self._doubtful_in_a_row += not self._suspicion.accuses(request)
+                if self._doubtful_in_a_row >= _MOST_DOUBTFUL:
+                    return equals
+            self._suspicion.guilty(request, now)
+            return equals
+        return ()
+
+    def _absolve(self, batch: Batch) -> None:
+        """Learn from a regular batch that came back, by one of its members."""
+        if batch.reason not in _JUDGED and not self._suspicion.is_calm:
+            request = batch.parts[self._sequence % len(batch.parts)].request
+            if request.open and self._suspicion.answered(request, len(batch.parts)):
+                self._readmit(self.quarantine.release(None, self._suspicion.accuses))
 
     def _acquit(self, answered: Sequence[Request], now: float) -> Sequence[Effect]:
         """Learn from answers; who is not suspected any more travels with the others again."""
-        cleared: list[Request] = []
         for request in answered:
             if self._suspicion.innocent(request):
-                cleared += self.quarantine.release(request, self._suspicion.accuses)
+                self._readmit(self.quarantine.release(request, self._suspicion.accuses))
+        return self._step(now)
+
+    def _readmit(self, cleared: Sequence[Request]) -> None:
         for request in cleared:
             self._suspicion.let_go(request)
             self._sequence = request.sequence = self._sequence + 1
             self.backlog.add(request)
-        return self._step(now) if cleared or self.quarantine else ()
 
     def _give_up(self, batch: Batch, error: Exception) -> Sequence[Effect]:
         """Refuse all members that still wait; the batch's error tells why."""

@@ -30,6 +30,9 @@ _INNOCENT_FOR_ONE_GUILTY = 3
 # returns after three times as many answers.
 _ENOUGH_GUILTY = 2
 
+# So many answers in favour of a trait are remembered at most.
+_MOST_INNOCENT = 1000
+
 # After this many seconds without a rejection a trait is forgotten.
 _MEMORY_SECONDS = 60.0
 _MOST_RECORDS = 4096
@@ -65,8 +68,8 @@ class Suspicion:
 
     @property
     def is_calm(self) -> bool:
-        """Whether nothing speaks against anybody."""
-        return not self._accusing
+        """Whether nothing was rejected lately."""
+        return not self._records
 
     @property
     def awaits_verdicts(self) -> bool:
@@ -75,9 +78,9 @@ class Suspicion:
 
     def suspects(self, request: Request, now: float) -> bool:
         """Whether a request resembles rejected ones; if so, a verdict on it is due."""
+        self._forget_old(now)
         if not self._accusing:
             return False
-        self._forget_old(now)
         traits = self._traits(request)
         if self._accusing.isdisjoint(traits):
             return False
@@ -115,13 +118,22 @@ class Suspicion:
 
     def innocent(self, request: Request) -> bool:
         """It was answered. Returns whether somebody who was suspected until now may not be any more."""
-        traits = self._on_trial.pop(request, ())
+        return self._absolve(self._on_trial.pop(request, ()), 1)
+
+    def answered(self, request: Request, times: int) -> bool:
+        """One of so many that were answered together, of which no verdict was due; its payload is still there.
+
+        Returns as `innocent` does. It stands for all of them, as looking at each would take longer than that is worth.
+        """
+        return self._absolve(self._traits(request), times)
+
+    def _absolve(self, traits: tuple[Trait, ...], times: int) -> bool:
         was_accused = not self._accusing.isdisjoint(traits)
         for trait in traits:
             record = self._records.get(trait)
             if record is None:
                 continue
-            record.innocent += 1
+            record.innocent = min(_MOST_INNOCENT, record.innocent + times)
             if trait[0] == self._content:
                 self._drop(trait)  # the same was answered: whatever was wrong with it is over
             elif not record.is_accusing:

@@ -263,7 +263,7 @@ def test_a_large_suspect_is_split_and_rejoined():
     assert desk.answers["good@x"] == [f"good@x/{row}" for row in range(10)]
 
 
-def test_a_predictor_that_fails_whatever_it_gets_is_not_asked_twice_for_each_request(desk):
+def test_a_predictor_that_fails_whatever_it_gets_is_asked_for_no_culprits(desk):
     """500 tells of bad requests and of bad predictors; ten lone requests in a row are no coincidence."""
     submitted = 0
     for number in range(30):
@@ -271,7 +271,7 @@ def test_a_predictor_that_fails_whatever_it_gets_is_not_asked_twice_for_each_req
         submitted += 4
         react(desk, 500)
     assert len(desk.refusals) == submitted
-    assert len(desk.sent) < 30 + 2 * 16
+    assert len(desk.sent) < 3 * 30 + 16  # seven for each, if culprits were looked for
     last = [desk.refusals[f"bad29-{row}@29-{row}"] for row in range(4)]
     assert {type(error) for error in last} == {errors.BatchStatus}
     submit(desk, "a@1", "b@2", "c@3", "d@4")
@@ -298,3 +298,35 @@ def test_memory_of_culprits_is_bounded():
     suspicion = desk.core._suspicion
     assert len(suspicion._records) <= 4096
     assert len(suspicion._accusing) <= 4096
+
+
+def test_a_caller_whose_lone_requests_failed_does_not_make_the_predictor_look_ill_to_others():
+    """Ten failures in a row, each of another kind, and then one in a batch with others."""
+    desk = desk_with_traits(max_batch_size=8)
+    for number in range(12):
+        submit(desk, f"bad{number}@{number}")
+        desk.pass_time(0.5)
+        react(desk, 500)
+    submit(desk, "bad@50", *(f"good{number}@{number + 60}" for number in range(7)))
+    react(desk, 500)
+    assert has_own_error(desk, "bad@50") or isinstance(desk.refusals["bad@50"], errors.BatchStatus)
+    answered = [name for name in desk.answers if name.startswith("good")]
+    assert len(answered) >= 4
+    submit(desk, "bad@51", *(f"fine{number}@{number + 60}" for number in range(7)))
+    react(desk, 500)
+    assert sum(name.startswith("fine") for name in desk.answers) == 7
+
+
+def test_a_form_that_most_good_requests_have_is_not_suspected_however_often_bad_ones_have_it():
+    desk = desk_with_traits(max_batch_size=4)
+    submit(desk, "bad0@common", "a@1", "b@2", "c@3")
+    react(desk)
+    for number in range(30):
+        submit(desk, *(f"good{number}-{row}@common" for row in range(4)))
+        react(desk)
+    for number in range(1, 6):
+        submit(desk, f"bad{number}@common", *(f"well{number}-{row}@common" for row in range(3)))
+        assert desk.members(desk.out[0])[0] == f"bad{number}@common"  # it shares a batch: its origin proves nothing
+        react(desk)
+        assert has_own_error(desk, f"bad{number}@common")
+    assert "suspect" not in desk.reasons
