@@ -200,7 +200,7 @@ def test_an_attack_that_was_held_has_missed_nothing() -> None:
         ({"during": during(victim.HTTP, calls=0)}, "no calls of HTTP"),
         ({"memory_after": 161.0}, "61 MB kept"),
         ({"memory_peak": 1100.0}, "peak of 1100 MB"),
-        ({"has_died": True}, "the server died"),
+        ({"death": "exit status -11: x"}, "the server died, exit status -11: x"),
         ({"trouble": "the attacker failed: x"}, "the attacker failed: x"),
     ],
 )
@@ -230,7 +230,7 @@ def test_how_late_the_victims_own_process_was_woken_is_not_the_servers_fault() -
 
 
 def test_what_plain_grpcio_does_not_hold_fails_no_run() -> None:
-    missed = trial(has_died=True)
+    missed = trial(death="exit status 1")
     missed.server = "grpcio"
     assert run.Outcome([missed]).missed == 0
 
@@ -275,7 +275,7 @@ def test_without_go_the_tools_are_skipped_unless_skips_are_forbidden(
 
 
 def test_a_missed_target_is_the_exit_status(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    results = [trial(), trial(has_died=True)]
+    results = [trial(), trial(death="exit status 1")]
 
     def attack_none(chosen: run.Plan, outcome: run.Outcome, say: Any) -> Any:
         outcome.trials.append(results.pop(0))
@@ -284,4 +284,4 @@ def test_a_missed_target_is_the_exit_status(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setattr(run, "carry_out", attack_none)
     arguments = ["--only", "ping", "--json", str(tmp_path / "attack.json")]
     assert [program.main(arguments), program.main(arguments)] == [0, 1]
-    assert '"the server died"' in (tmp_path / "attack.json").read_text()
+    assert "the server died, exit status 1" in (tmp_path / "attack.json").read_text()

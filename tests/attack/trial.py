@@ -47,7 +47,8 @@ def run(chosen: attack.Attack, server: stand.Server, seconds: float | None) -> v
         time.sleep(AFTER)
         trial.memory_peak = memory.peak
         trial.memory_after = min(trial.memory_after, memory.now())
-        trial.has_died = not server.child.is_running()
+        if not server.child.is_running():
+            trial.death = f"exit status {server.child.exit_status}: {server.child.log_tail()}"
         try:
             samples = stop()
         except (ValueError, OSError, subprocess.TimeoutExpired) as error:

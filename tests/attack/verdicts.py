@@ -66,8 +66,8 @@ class Trial:
     told: target.Told | None = None
     """None if the attacker itself failed."""
 
-    has_died: bool = False
-    """Whether the server is gone."""
+    death: str = ""
+    """If the server is gone: its exit status and the end of its log."""
 
     trouble: str = ""
     """Why there is no result: the attacker's or the victims' own failure."""
@@ -92,8 +92,8 @@ class Trial:
         """The targets that were missed, in words; none if the attack was held."""
         if self.trouble:
             return [self.trouble]
-        if self.has_died:
-            return ["the server died"]
+        if self.death:
+            return [f"the server died, {self.death}"]
         return [*self._answers_missed(), *self.times_missed(), *self._memory_missed()]
 
     def times_missed(self) -> list[str]:

@@ -57,6 +57,11 @@ class Child:
     def is_running(self) -> bool:
         return self._process.poll() is None
 
+    @property
+    def exit_status(self) -> int | None:
+        """As `subprocess.Popen.returncode` has it; None while it runs."""
+        return self._process.poll()
+
     def log_tail(self, lines: int = 20) -> str:
         """The last lines of its output."""
         return "\n".join(self._log().splitlines()[-lines:])
