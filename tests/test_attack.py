@@ -194,6 +194,7 @@ def test_an_attack_that_was_held_has_missed_nothing() -> None:
         ({"before": during(wrong=1)}, "1 wrong answers of gRPC"),
         ({"after": during(wrong=1)}, "1 wrong answers of gRPC"),
         ({"during": during(failed=3)}, "3 of 200 calls of gRPC failed"),
+        ({"before": during(failed=1)}, "1 calls of gRPC failed before the attack"),
         ({"after": during(failed=1)}, "1 calls of gRPC failed after the attack"),
         ({"during": during(p99=0.101)}, "p99 of gRPC 101 ms, not 100"),
         ({"during": during(victim.PING, p99=0.2)}, "p99 of PING 200 ms, not 100"),

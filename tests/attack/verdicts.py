@@ -110,6 +110,9 @@ class Trial:
             for kind, seen in _judged(when).items():
                 if seen.wrong:
                     missed.append(f"{seen.wrong} wrong answers of {kind}")
+        for kind, seen in _judged(self.before).items():
+            if seen.failed:
+                missed.append(f"{seen.failed} calls of {kind} failed before the attack")
         for kind, seen in _judged(self.during).items():
             if not seen.calls:
                 missed.append(f"no calls of {kind}")
