@@ -19,7 +19,7 @@ from sidecar.core.model import Part, Request
 # quarter of it each. So many calls may be saved up.
 _PAUSE = 0.1
 _EARNED = _PAUSE / 4
-_MOST_SAVED = 4
+_MOST_SAVED = 6
 
 _QUIET_SECONDS = 1.0
 

@@ -27,7 +27,7 @@ Trait = tuple[str, int]
 _INNOCENT_FOR_ONE_GUILTY = 3
 
 # So many culprits of different content make a trait speak against others. More are not remembered, so that trust
-# returns after three times as many answers.
+# returns after three times as many answers: no more than the calls that suspects may save up.
 _ENOUGH_GUILTY = 2
 
 # So many answers in favour of a trait are remembered at most.
