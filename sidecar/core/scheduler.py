@@ -307,13 +307,12 @@ class Scheduler:
             alone = [part for part in parts if part is odd]
             self._retries.add([others, alone] if alone else retries.halves(others), "isolate", is_free=True)
             return True
-        self._suspicion.watch([part.request for part in parts])
-        rest = self._sift(parts)
-        groups = retries.halves(parts) if len(rest) == len(parts) else [rest]
-        is_payable = self.limits.retry_budget or self._retries.budget.tokens >= self._retries.unpaid + len(groups)
+        is_payable = self.limits.retry_budget or self._retries.budget.tokens >= self._retries.unpaid + 2
         if not is_payable or self._retries.rows > _MOST_UNCLEARED * self.limits.max_batch_size:
             return False
-        self._retries.add(groups, "isolate", is_free=False)
+        self._suspicion.watch([part.request for part in parts])
+        rest = self._sift(parts)
+        self._retries.add(retries.halves(parts) if len(rest) == len(parts) else [rest], "isolate", is_free=False)
         return True
 
     def _sift(self, parts: Sequence[Part]) -> Sequence[Part]:
