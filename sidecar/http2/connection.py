@@ -163,10 +163,13 @@ class Connection(control.Control):
         """
         kept = self.sender.unread
         for each in list(self.exchanges.values()):
-            if not each.unsent_size:
+            if not each.unsent_size and not self.sender.is_held_back(each):
                 each.waiting_since = None
             elif each.waiting_since is None:
                 each.waiting_since, each.taken = now, 0
+            elif not each.unsent_size:
+                if kept.is_stopped(now - each.waiting_since, patience):
+                    each.break_off(faults.Code.CANCEL)
             elif each.is_over or kept.is_memory_short:
                 seconds = now - each.waiting_since
                 if kept.is_slow(seconds, each.taken, patience):
@@ -227,7 +230,7 @@ class Connection(control.Control):
         if self.exchanges.pop(gone.number, None) is None:
             return
         gone.held = 0
-        if gone.is_queued or gone.kept:
+        if gone.is_queued or gone.kept or self.sender.is_held_back(gone):
             self.sender.forget(gone)
         self._remember(gone.number, is_ours=is_ours)
         self._check_done()

@@ -94,8 +94,10 @@ class Exchange(sender.Outlet):
     @property
     def is_blocked(self) -> bool:
         """See `streams.Stream`."""
-        self.is_blocking = not self.is_over and self.unsent_size >= self._most_unsent
-        return self.is_blocking
+        if self.is_over:
+            return False
+        self.is_blocking = self.unsent_size >= self._most_unsent
+        return self.is_blocking or self._owner.sender.holds_back(self)
 
     def consumed(self, count: int) -> None:
         """See `streams.Stream`."""

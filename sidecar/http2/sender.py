@@ -63,18 +63,18 @@ class Outlet(abc.ABC):
 
     @abc.abstractmethod
     def relieved(self) -> None:
-        """`is_blocking`, and little is unsent now."""
+        """`is_blocking`, or held back, and little is unsent now."""
 
 
 class Sender:
     """Of one connection. `wake` is called when there is something to take where there was nothing before."""
 
     # State: _out, bytes that may go, in order. _ready, outlets that may send; _hungry: those for which the
-    # connection's window is too narrow.
+    # connection's window is too narrow. _held_back: those that wait until the client has taken more of all streams.
     # window, initial_window, max_frame: what the client allows. is_paused: the socket is full. progress: any change
     # means that the client reads. pieces: DATA frames sent that no window cut short.
     __slots__ = (
-        "_has_spoken", "_hungry", "_least_unsent", "_out", "_ready", "_size", "_wake",
+        "_has_spoken", "_held_back", "_hungry", "_least_unsent", "_out", "_ready", "_size", "_wake",
         "initial_window", "is_paused", "max_frame", "pieces", "progress", "unread", "window",
     )  # fmt: skip
 
@@ -86,6 +86,7 @@ class Sender:
         self._size = 0
         self._ready: collections.deque[Outlet] = collections.deque()
         self._hungry: collections.OrderedDict[Outlet, None] = collections.OrderedDict()
+        self._held_back: dict[Outlet, None] = {}
         self._has_spoken = False
         self.window = self.initial_window = frames.FIRST_WINDOW
         self.max_frame = frames.LEAST_MAX_FRAME
@@ -185,6 +186,8 @@ class Sender:
                 self._settle(outlet)
         for outlet in relieved:
             outlet.relieved()
+        if self._held_back:
+            self._relieve()
 
     def grant(self, increment: int) -> None:
         """The connection's window is so much wider."""
@@ -197,6 +200,22 @@ class Sender:
         self._hungry.pop(outlet, None)
         self.unread.release(outlet.kept)
         outlet.kept = 0
+        if self._held_back:
+            self._held_back.pop(outlet, None)
+            self._relieve()
+
+    def holds_back(self, outlet: Outlet) -> bool:
+        """Whether the outlet should bring no more until it is `relieved`: too much waits for the client, on whichever
+        of its streams."""
+        if self.unread.is_much:
+            self._held_back[outlet] = None
+        else:
+            self._held_back.pop(outlet, None)
+        return self.unread.is_much
+
+    def is_held_back(self, outlet: Outlet) -> bool:
+        """Whether it waits for that."""
+        return outlet in self._held_back
 
     def widen(self, outlet: Outlet, increment: int) -> None:
         """The outlet's window is so much wider, or narrower."""
@@ -216,6 +235,13 @@ class Sender:
         self._size = 0
         self.progress += 1
         return data
+
+    def _relieve(self) -> None:
+        if self.unread.is_little_again:
+            relieved, self._held_back = self._held_back, {}
+            for outlet in relieved:
+                outlet.waiting_since = None
+                outlet.relieved()
 
     def _is_full(self) -> bool:
         return self.is_paused or self._size >= _BATCH

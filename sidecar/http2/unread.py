@@ -15,6 +15,9 @@ LARGE = 64 * 1024
 _ALWAYS = 1024 * 1024
 """Bytes that may wait for any client, however little memory is left."""
 
+_MUCH = 8 * 1024 * 1024
+"""Bytes that wait for a client before its streams are asked for no more; see `Unread.is_much`."""
+
 _SHORT_PATIENCE = 2.0
 """Seconds that a client may read nothing when memory is short."""
 
@@ -77,6 +80,16 @@ class Unread:
         return self.size > _ALWAYS and not self._memory.has_room(0)
 
     @property
+    def is_much(self) -> bool:
+        """Whether whoever can wait should bring no more for this client, on none of its streams."""
+        return self.size >= _MUCH
+
+    @property
+    def is_little_again(self) -> bool:
+        """Whether they may go on."""
+        return self.size <= _MUCH // 2
+
+    @property
     def is_memory_short(self) -> bool:
         """Whether slow clients are a burden to others."""
         memory = self._memory
@@ -90,3 +103,7 @@ class Unread:
         if self.is_memory_short:
             patience = min(patience, _SHORT_PATIENCE)
         return seconds > patience + taken / self._slowest
+
+    def is_stopped(self, seconds: float, patience: float) -> bool:
+        """Whether a client for whom it has been too much for so long, at a stretch, is too slow."""
+        return self.is_slow(seconds - _MUCH / self._slowest, 0, patience)

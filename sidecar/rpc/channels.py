@@ -32,6 +32,7 @@ def open_channel(address: str, connect_timeout: float, max_message_bytes: int) -
         ("grpc.max_send_message_length", -1),  # what callers may send was checked when it came in
         ("grpc.max_receive_message_length", min(max_message_bytes, 2**31 - 1)),
         ("grpc.max_metadata_size", 64 * 1024),
+        ("grpc.http2.bdp_probe", 0),  # a window for what was not asked for may stay as small as it is
         ("grpc.initial_reconnect_backoff_ms", _FIRST_PAUSE_MS),
         ("grpc.max_reconnect_backoff_ms", _LONGEST_PAUSE_MS),
         ("grpc.min_reconnect_backoff_ms", round(connect_timeout * 1000)),  # how long connecting may take

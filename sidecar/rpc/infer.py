@@ -147,6 +147,8 @@ class Infer:
 
     def writable(self) -> None:
         """Part of `streams.Handler`."""
+        if self._passage is not None:
+            self._passage.writable()
 
     def expire(self) -> None:
         """Part of `patience.Arriving`: what does not come to its end must not be kept for ever."""

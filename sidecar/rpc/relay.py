@@ -12,7 +12,7 @@ import grpc.aio
 
 from sidecar import errors
 from sidecar.http2 import streams
-from sidecar.rpc import arrivals, bugs, metadata, replies, statuses
+from sidecar.rpc import arrivals, bugs, framing, gates, metadata, replies, statuses
 
 
 class Relay:
@@ -22,6 +22,7 @@ class Relay:
     def __init__(self, channel: Any, report: bugs.Report) -> None:
         self._channel = channel
         self._report = report
+        self._gates = gates.Gates()
         self._out: set[asyncio.Task[None]] = set()
 
     @property
@@ -32,6 +33,7 @@ class Relay:
     def start(self, passage: Passage, path: str, sent: metadata.Metadata, timeout: float | None) -> None:
         """Call the predictor's method for `passage`; `timeout` is in seconds."""
         passage.report = self._report
+        passage.gate = self._gates.open(passage.connection)
         running = passage.run(self._channel, path, sent, timeout)
         task = asyncio.get_running_loop().create_task(running, name="pass a call through")
         passage.task = task
@@ -53,8 +55,10 @@ class Passage(abc.ABC):
     """
 
     # State: the task that passes it on; whether the answer has begun; `ended` until it was called; whether the call of
-    # grpc.aio was given a message, which it keeps, with a task of its own, until that is over.
+    # grpc.aio was given a message, which it keeps, with a task of its own, until that is over; whether the caller may
+    # read again.
     report: bugs.Report
+    gate: gates.Gate
 
     def __init__(
         self,
@@ -67,6 +71,7 @@ class Passage(abc.ABC):
         self._content_type = content_type
         self._arrival = arrival
         self._ended: Callable[[int | None], None] | None = ended
+        self._is_writable = asyncio.Event()
         self._has_begun = self._is_whole = False
         self.task: asyncio.Task[None] | None = None
 
@@ -99,8 +104,55 @@ class Passage(abc.ABC):
                     await call.wait_for_connection()
             self._arrival.release_all()
 
+    @property
+    def connection(self) -> int:
+        """That of its stream (`streams.Stream`)."""
+        return self._stream.connection
+
+    def writable(self) -> None:
+        """Part of `streams.Handler`."""
+        self._is_writable.set()
+
+    async def _receive(self, call: Any) -> None:
+        """Pass the answer's messages on, no faster than the caller reads."""
+        first = await call.initial_metadata()
+        if not call.done():
+            self._start(first)
+        size = gates.LARGE
+        while True:
+            if self._stream.is_blocked:
+                await self._until_writable()
+            if size >= gates.LARGE:
+                await self._take_place()
+            message = await call.read()
+            if message is grpc.aio.EOF:
+                break
+            size = len(message)
+            self._start(first)
+            self._stream.send(framing.frame((message,)))
+            del message
+            self.gate.leave(self)
+        self.gate.leave(self)
+        if first:
+            self._start(first)
+        self._tell(await call.code(), await call.details(), await call.trailing_metadata())
+
+    async def _take_place(self) -> None:
+        await self.gate.enter(self)
+        while self._stream.is_blocked:  # by what has come for others meanwhile
+            self.gate.leave(self)
+            await self._until_writable()
+            await self.gate.enter(self)
+
+    async def _until_writable(self) -> None:
+        while self._stream.is_blocked:
+            self._is_writable.clear()
+            await self._is_writable.wait()
+
     def over(self, _: object) -> None:
         """`run` has ended, or was cancelled, perhaps before it began: the caller left, or the sidecar closes."""
+        self.gate.leave(self)
+        self.gate.close()
         self._arrival.release_all()
         self.task = None  # it keeps the exception that ended it, whose frames keep this
         self._refuse(errors.Draining())

@@ -11,7 +11,7 @@ import grpc.aio
 
 from sidecar import errors
 from sidecar.http2 import streams
-from sidecar.rpc import arrivals, framing, heads, inflating, metadata, parts, patience, relay
+from sidecar.rpc import arrivals, heads, inflating, metadata, parts, patience, relay
 
 
 class Streaming(relay.Passage):
@@ -36,7 +36,6 @@ class Streaming(relay.Passage):
         self._ungranted = 0
         self._is_complete = self._has_ended = False
         self._news = asyncio.Event()
-        self._is_writable = asyncio.Event()
 
     # --- from the caller ---------------------------------------------------------------------------------------
 
@@ -97,10 +96,6 @@ class Streaming(relay.Passage):
         self._is_complete = not self._arrival.is_inflating
         self._news.set()
 
-    def writable(self) -> None:
-        """Part of `streams.Handler`."""
-        self._is_writable.set()
-
     def _grant(self) -> None:
         granted, self._ungranted = self._ungranted, 0
         if granted:
@@ -150,20 +145,6 @@ class Streaming(relay.Passage):
         except Exception as error:  # else nobody would end the call before its deadline
             self.report(error)
             self._break_off(errors.CarpoolError())
-
-    async def _receive(self, call: Any) -> None:
-        first = await call.initial_metadata()
-        if not call.done():
-            self._start(first)
-        while (message := await call.read()) is not grpc.aio.EOF:
-            self._start(first)
-            self._stream.send(framing.frame((message,)))
-            while self._stream.is_blocked:
-                self._is_writable.clear()
-                await self._is_writable.wait()
-        if first:
-            self._start(first)
-        self._tell(await call.code(), await call.details(), await call.trailing_metadata())
 
 
 async def _write(call: Any, message: bytes) -> None:

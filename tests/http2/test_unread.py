@@ -133,6 +133,38 @@ def test_a_stream_that_its_client_reads_at_leisure_is_not_cut_while_there_is_mem
     assert call.events == ["end"]
 
 
+def test_when_much_is_unread_all_streams_of_the_client_are_to_bring_no_more_until_it_has_read(
+    client: peer.Peer,
+) -> None:
+    waiting = client.call(1)
+    assert not waiting.stream.is_blocked
+    for number in (3, 5, 7):
+        client.call(number).stream.answer(peer.HEAD, bytes(3 * MB), peer.OK)
+    assert waiting.stream.is_blocked
+    client.say(frames.rst_stream(3, 8))
+    assert waiting.events == ["end"]  # 6 MB are no little
+    client.say(frames.rst_stream(5, 8))
+    assert waiting.events == ["end", "writable"]
+    assert not waiting.stream.is_blocked
+
+
+def test_who_waits_for_others_of_its_client_to_be_read_is_cut_in_the_end(client: peer.Peer, memory: Memory) -> None:
+    waiting, patient = client.call(1), client.call(3)
+    assert not patient.stream.is_blocked
+    unread_answers = [client.call(number) for number in (5, 7, 9)]
+    for each in unread_answers:
+        each.stream.start(peer.HEAD)
+        each.stream.send(bytes(3 * MB))  # a stream that its client reads at leisure
+    assert waiting.stream.is_blocked
+    memory.max_buffered_bytes = 100 * MB
+    for now in (0.0, 50.0, 157.0):
+        client.connection.cut_slow(now, patience=30)
+        assert waiting.events == ["end"]
+    client.connection.cut_slow(159.0, patience=30)
+    assert waiting.events == ["end", "cancelled"]
+    assert patient.events == ["end"]
+
+
 @given(
     st.lists(
         st.tuples(
