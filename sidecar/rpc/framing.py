@@ -5,6 +5,7 @@ Source: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md and compr
 
 from __future__ import annotations
 
+import io
 import struct
 from collections.abc import Sequence
 
@@ -15,6 +16,9 @@ ENCODINGS = {b"gzip": 31, b"deflate": 15}
 """What can be undone, by zlib's window bits for it."""
 
 ACCEPTED = b"identity,deflate,gzip"
+
+_MOST_GROWTH = 8 * 1024 * 1024
+"""Bytes of a message for which there may be memory before they come."""
 
 _PREFIX = struct.Struct(">BI")
 
@@ -30,14 +34,16 @@ class Unframer:
     `limit` is the bytes that a message may have, as sent and decompressed; `encoding` is the value of grpc-encoding.
     """
 
-    # State: what has come of the message that is incomplete, its bytes, and how many it takes to go on.
-    __slots__ = ("_encoding", "_limit", "_needed", "_parts", "held")
+    # State: the beginning of a prefix; or the message that is incomplete, of so many bytes in all, with its flag and
+    # the size to which it has grown.
+    __slots__ = ("_encoding", "_flag", "_length", "_limit", "_message", "_prefix", "_size", "held")
 
     def __init__(self, limit: int, encoding: bytes | None = None) -> None:
         self._limit = limit
         self._encoding = encoding
-        self._parts: list[bytes] = []
-        self._needed = _PREFIX.size
+        self._prefix = b""
+        self._message: io.BytesIO | None = None
+        self._flag = self._length = self._size = 0
         self.held = 0
         """Bytes of a message that is not complete."""
 
@@ -47,25 +53,33 @@ class Unframer:
         Raises `errors.PayloadTooLarge` as soon as one says that it is over the limit, and `statuses.Fault` for what
         cannot be read. Nothing can be fed after that.
         """
-        self._parts.append(data)
-        self.held += len(data)
-        if self.held < self._needed:
-            return []
-        buffer = b"".join(self._parts)  # no copy if there is only one
         messages: list[bytes | inflating.Inflation] = []
         at = 0
-        while (left := len(buffer) - at) >= _PREFIX.size:
-            flag, length = _PREFIX.unpack_from(buffer, at)
+        if self._message is not None:
+            at = self._length - self._message.tell()
+            if at > len(data):
+                self._add(self._message, data)
+                self.held += len(data)
+                return messages
+            self._add(self._message, memoryview(data)[:at])
+            message, self._message = self._message.getvalue(), None
+            messages.append(self._decoded(self._flag, message))
+        elif self._prefix:
+            data = self._prefix + data
+        while (left := len(data) - at) >= _PREFIX.size:
+            flag, length = _PREFIX.unpack_from(data, at)
             if length > self._limit:
                 raise self._too_large()
-            self._needed = _PREFIX.size + length
-            if left < self._needed:
-                break
-            messages.append(self._decoded(flag, buffer[at + _PREFIX.size : at + self._needed]))
-            at += self._needed
-            self._needed = _PREFIX.size
-        self.held = len(buffer) - at
-        self._parts = [buffer[at:]] if self.held else []
+            start = at + _PREFIX.size
+            at = start + length
+            if at > len(data):
+                self._prefix, self.held = b"", left
+                self._flag, self._length, self._size = flag, length, 0
+                self._message = io.BytesIO()
+                self._add(self._message, memoryview(data)[start:])
+                return messages
+            messages.append(self._decoded(flag, data[start:at]))
+        self._prefix, self.held = data[at:], left
         return messages
 
     def end(self) -> None:
@@ -75,7 +89,20 @@ class Unframer:
 
     def drop(self) -> None:
         """Keep nothing of what came."""
-        self._parts, self.held = [], 0
+        self._prefix, self._message, self.held = b"", None, 0
+
+    def _add(self, message: io.BytesIO, data: bytes | memoryview) -> None:
+        """Append, and grow ahead: by what has come, not by what is said to come.
+
+        So a large message is never copied as a whole, which would take long, and small pieces cost what they count.
+        """
+        end = message.tell() + len(data)
+        if end > self._size:
+            self._size = min(self._length, end + min(end // 2, _MOST_GROWTH))
+            message.seek(self._size - 1)
+            message.write(b"\0")
+            message.seek(end - len(data))
+        message.write(data)
 
     def _decoded(self, flag: int, message: bytes) -> bytes | inflating.Inflation:
         if flag == 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import tracemalloc
 import zlib
 
 import hypothesis
@@ -43,6 +44,39 @@ def test_messages_come_out_as_they_went_in_at_every_split(messages, data) -> Non
 def test_a_stream_may_come_byte_by_byte() -> None:
     stream = b"".join(framing.frame((message,)) for message in MESSAGES)
     assert fed(stream[i : i + 1] for i in range(len(stream))) == list(MESSAGES)
+
+
+def memory_of(piece: bytes, count: int) -> int:
+    """Bytes that `count` pieces of a message take, which says that it is of 60 MB."""
+    unframer = framing.Unframer(2**26)
+    tracemalloc.start()
+    try:
+        unframer.feed(b"\0" + (60_000_000).to_bytes(4, "big"))
+        for _ in range(count):
+            unframer.feed(bytes(bytearray(piece)))  # as from a socket: a copy of its own
+        assert unframer.held == 5 + count * len(piece)
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(("size", "count"), [(5, 20_000), (16_384, 100)])
+def test_a_message_on_its_way_takes_little_more_than_its_bytes(size: int, count: int) -> None:
+    assert memory_of(bytes(size), count) < 1.6 * size * count + 10_000
+
+
+def test_a_large_message_is_put_together_without_another_copy() -> None:
+    piece, count = bytes(16_384), 2_000
+    unframer = framing.Unframer(2**26)
+    tracemalloc.start()
+    try:
+        unframer.feed(b"\0" + (len(piece) * count).to_bytes(4, "big"))
+        found = [message for _ in range(count) for message in unframer.feed(piece)]
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [len(message) for message in found] == [len(piece) * count]
+    assert most < 1.5 * len(piece) * count
 
 
 def test_pieces_of_a_message_are_joined() -> None:
