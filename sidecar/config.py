@@ -153,7 +153,7 @@ class Settings(BaseSettings):
     max_queue_bytes: int = settings.field(
         "Overload",
         "Bytes of request bodies held at once (arriving, waiting or at the predictor); beyond it the answer is 429. An "
-        "answer of the predictor with more is broken off, and told as 502.",
+        "answer of the predictor with more is broken off, and told as 502 (over gRPC by the value at start).",
         256 * _MIB, ge=_KIB,
     )  # fmt: skip
     max_body_bytes: int = settings.field(
