@@ -141,11 +141,8 @@ class Beginning:
 
     def __init__(self) -> None:
         self.size = 0
-        self._parser = httptools.HttpRequestParser(self)
-        self._is_complete = False
-
-    def on_headers_complete(self) -> None:
-        self._is_complete = True
+        self._marks = _Marks()
+        self._parser = httptools.HttpRequestParser(self._marks)
 
     def may_go_on(self, more: bytes) -> bool:
         """Whether all that came so far, `more` included, may become a request whose head ends in an empty line."""
@@ -154,7 +151,7 @@ class Beginning:
             self._parser.feed_data(more)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             return False
-        return not self._is_complete
+        return not self._marks.heads
 
 
 class Watch:
@@ -195,12 +192,13 @@ class Watch:
 class _Marks:
     """What llhttp calls back with: not the owner of the parser, or each would keep the other alive.
 
-    `length` is what the head says of its body, `unread` how much of that is to come in a request for a change of
-    protocols, which llhttp leaves to others.
+    `heads` is how many are complete. `length` is what the last one says of its body, `unread` how much of that is to
+    come in a request for a change of protocols, which llhttp leaves to others.
     """
 
     def __init__(self) -> None:
         self.is_open = False
+        self.heads = 0
         self.length = self.unread = 0
 
     def on_message_begin(self) -> None:
@@ -213,6 +211,7 @@ class _Marks:
 
     def on_headers_complete(self) -> None:
         self.is_open = False
+        self.heads += 1
 
 
 class _Collector:

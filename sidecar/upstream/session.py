@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import aiohttp
@@ -26,6 +27,23 @@ class _WaryConnector(aiohttp.TCPConnector):
         return connection
 
 
+class _Response(aiohttp.ClientResponse):
+    """An answer of which nothing waits for the garbage collector if it is not wanted to its end.
+
+    aiohttp's readers of bodies call back their connections, or answers, which have them.
+    """
+
+    async def start(self, connection: Any) -> aiohttp.ClientResponse:
+        protocol = connection.protocol
+        try:
+            return await super().start(connection)
+        except asyncio.CancelledError:
+            while len(protocol):  # the answer came in the same moment
+                _, content = await protocol.read()
+                content.set_exception(aiohttp.ClientConnectionError("the answer is not wanted any more"))
+            raise
+
+
 def open_session(**options: Any) -> aiohttp.ClientSession:
     """A session of `aiohttp.ClientSession`'s other options, to be made inside a running event loop.
 
@@ -35,6 +53,7 @@ def open_session(**options: Any) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
         connector=_WaryConnector(limit=0, keepalive_timeout=IDLE_SECONDS),
         cookie_jar=aiohttp.DummyCookieJar(),
+        response_class=_Response,
         **options,
     )
 

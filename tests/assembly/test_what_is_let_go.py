@@ -1,51 +1,82 @@
-"""However a v1 request ends, on either lane, nothing of it waits for the garbage collector."""
+"""However a request over HTTP ends, on either lane, nothing of it waits for the garbage collector, or is kept."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
+from aiohttp import web
 
+from e2e.triton import exchanges
+from sidecar import assembly
 from tests import cycles
-from tests.assembly import fake_predictor
+from tests.assembly import fake_predictor, v2_bench
 
 WIDTH = 100_000
 VALUES = [0.5] * WIDTH
 V1 = json.dumps({"instances": [VALUES]}).encode()
 HOW_IT_ENDS = [
-    "answered", "refused by the predictor", "refused", "late", "left", "left in the middle", "the predictor breaks off",
-    "passed through",
+    "answered", "refused by the predictor", "refused", "late", "left", "left in the middle", "in pieces",
+    "the predictor breaks off", "passed through", "left while passed through", "left in the middle of the answer",
 ]  # fmt: skip
+LEFT_AT_THE_PREDICTOR = ("left", "left while passed through")
+PASSED_THROUGH = ("passed through", "left while passed through", "left in the middle of the answer")
+
+Working = Callable[[], Awaitable[None]]
 
 
-async def send(
-    port: int, path: str, body: bytes, how: str, working: Callable[[], Awaitable[None]], headers: str = ""
-) -> None:
+async def send(port: int, path: str, body: bytes, how: str, working: Working, headers: str = "") -> None:
     """One request on a connection of its own, to the end of the test's choice."""
     if how == "late":
         headers += "carpool-timeout-ms: 100\r\n"
     if how == "refused":
-        body = body[:-1] + b"?"
+        body = body[:-1]
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    head = f"POST {path} HTTP/1.1\r\nHost: h\r\n{headers}Content-Length: {len(body)}\r\n"
-    writer.write(f"{head}Connection: close\r\n\r\n".encode() + (body[:-1] if how == "left in the middle" else body))
+    length = len(body)
+    head = f"POST {path} HTTP/1.1\r\nHost: h\r\n{headers}Content-Length: {length}\r\nConnection: close\r\n\r\n".encode()
+    if how == "in pieces":
+        writer.write(head[:20])
+        await asyncio.sleep(0.05)
+        head = head[20:]
+    writer.write(head + (body[:-1] if how == "left in the middle" else body))
     if how.startswith("left"):
-        await (asyncio.sleep(0.05) if how == "left in the middle" else working())
+        if how == "left in the middle":
+            await asyncio.sleep(0.05)
+        elif how == "left in the middle of the answer":
+            await reader.readline()
+        else:
+            await working()
         writer.transport.abort()
     else:
         answer = await reader.read()
-        expected = {"answered": 200, "passed through": 200, "refused": 400, "late": 504}
-        expected["refused by the predictor"] = 400
-        assert answer.startswith(b"HTTP/1.1 %d" % expected.get(how, 502)), answer[:300]
+        expected = {"refused": 400, "late": 504, "refused by the predictor": 400, "the predictor breaks off": 502}
+        assert answer.startswith(b"HTTP/1.1 %d" % expected.get(how, 200)), (how, answer[:300])
         writer.close()
+
+
+async def at_rest(sidecar: assembly.Sidecar) -> None:
+    """Return once nothing is under way."""
+    for _ in range(500):
+        if not (sidecar.bodies.buffered_bytes or sidecar.life.active or sidecar.core.admission.held):
+            return
+        await asyncio.sleep(0.01)
+    raise TimeoutError("something is still held")
+
+
+async def endless() -> AsyncIterator[bytes]:
+    """In pieces that do not count as large: the fake predictor may keep those."""
+    while True:
+        yield bytes(cycles.LARGE // 2)
 
 
 def behaviour(how: str) -> fake_predictor.Behaviour:
     if how == "refused by the predictor":
         return fake_predictor.refuse(400)
+    if how == "left in the middle of the answer":
+        return lambda seen, request: web.Response(body=endless())
     return fake_predictor.hang_up(1000) if how == "the predictor breaks off" else lambda seen, request: None
 
 
@@ -54,23 +85,17 @@ def behaviour(how: str) -> fake_predictor.Behaviour:
 @pytest.mark.parametrize("how", HOW_IT_ENDS)
 async def test_a_v1_request_leaves_nothing(sidecar_of: Any, lane: str, how: str) -> None:
     bench = await sidecar_of(max_latency=1, fast_lane=lane)
-    predictor, bodies = bench.predictor, bench.sidecar.bodies
+    predictor = bench.predictor
     predictor.behave = behaviour(how)
-    port, path = bench.sidecar.settings.port, "/v1/models/m:predict"
-
-    async def arrived() -> None:
-        await predictor.received(1)
+    path = "/v1/models/m:explain" if how in PASSED_THROUGH else "/v1/models/m:predict"
 
     async def run() -> None:
         predictor.seen.clear()
-        if how in ("late", "left"):
+        if how == "late" or how in LEFT_AT_THE_PREDICTOR:
             predictor.gate.clear()
-        await send(port, path.replace("predict", "explain") if "passed" in how else path, V1, how, arrived)
+        await send(bench.sidecar.settings.port, path, V1, how, lambda: predictor.received(1))
         predictor.gate.set()
-        for _ in range(500):
-            if not (bodies.buffered_bytes or bench.sidecar.life.active or bench.sidecar.core.admission.held):
-                break
-            await asyncio.sleep(0.01)
+        await at_rest(bench.sidecar)
         predictor.seen.clear()
 
     await run()
@@ -78,3 +103,43 @@ async def test_a_v1_request_leaves_nothing(sidecar_of: Any, lane: str, how: str)
         await run()
         await run()
     assert found == []
+
+
+def in_json(first: float = 0.5, shape: tuple[int, ...] = (1, WIDTH)) -> exchanges.Exchange:
+    return exchanges.ask("", "", exchanges.rows([first, *VALUES[1:]], shape))
+
+
+def in_binary(first: float = 0.5, shape: tuple[int, ...] = (1, WIDTH)) -> exchanges.Exchange:
+    """In and out."""
+    tensor = exchanges.rows(None, shape, binary_data_size=4 * WIDTH)
+    return exchanges.binary(
+        "", "", exchanges.floats(first, *VALUES[1:]), tensor, parameters={"binary_data_output": True}
+    )
+
+
+@pytest.mark.both_loops
+@pytest.mark.parametrize("lane", ["on", "off"])
+@pytest.mark.parametrize("made", [in_json, in_binary])
+async def test_a_v2_request_leaves_nothing(made: Callable[..., exchanges.Exchange], lane: str) -> None:
+    left: dict[str, list[str]] = {}
+    async with v2_bench.running(fast_lane=lane) as bench:
+
+        async def run(how: str) -> None:
+            model = "marked" if how == "refused by the predictor" else "identity"
+            path = f"/v2/models/{'unbatched' if how in PASSED_THROUGH else model}/infer"
+            if how == "late" or how in LEFT_AT_THE_PREDICTOR:
+                bench.fake.gate.clear()
+            asked = made(400 if model == "marked" else 0.5, (WIDTH,) if how in PASSED_THROUGH else (1, WIDTH))
+            headers = "".join(f"{name}: {value}\r\n" for name, value in asked.headers.items())
+            await send(bench.sidecar.settings.port, path, asked.body, how, lambda: bench.fake.at_work(1), headers)
+            bench.fake.gate.set()
+            await at_rest(bench.sidecar)
+            bench.fake.received.clear()
+            bench.fake.questions.clear()
+
+        for how in [*HOW_IT_ENDS[:-4], "passed through", "left while passed through"]:
+            await run(how)
+            with cycles.counted() as left[how]:
+                await run(how)
+                await run(how)
+    assert {how: found for how, found in left.items() if found} == {}
