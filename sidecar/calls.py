@@ -146,7 +146,7 @@ class Call(model.Request):
 
 def _content(request: model.Request) -> Hashable | None:
     content: Hashable | None = request.payload.content
-    return content
+    return None if content is None else (request.tag.target, content)
 
 
 def _shape(request: model.Request) -> Hashable | None:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar import calls
+from sidecar.core import model
 from sidecar.wire import v1
 
 ROUTE = calls.Route(v1.Codec(), None)  # type: ignore[arg-type] # nothing is sent
@@ -116,3 +117,15 @@ def test_bodies_too_large_to_compare_have_no_content() -> None:
     small, large = (v1.parse_request(b'{"instances":["%b"]}' % (b"x" * size)) for size in (10, 100_000))
     assert small.content == b'{"instances":["xxxxxxxxxx"]}'
     assert large.content is None
+
+
+def test_the_same_content_for_another_model_has_nothing_in_common_with_a_rejected_request() -> None:
+    def content(target: str, body: bytes) -> object:
+        asked = head()._replace(target=target)
+        request = model.Request("key", 1, len(body), v1.parse_request(body), asked)
+        return calls.TRAITS["content"](request)
+
+    small, large = b'{"instances":[1]}', b'{"instances":["%b"]}' % (b"x" * 100_000)
+    assert content("/v1/models/a:predict", small) == content("/v1/models/a:predict", small)
+    assert content("/v1/models/a:predict", small) != content("/v1/models/b:predict", small)
+    assert content("/v1/models/a:predict", large) is None

@@ -362,7 +362,7 @@ class Scheduler:
     def _acquit(self, answered: Sequence[Request], now: float) -> Sequence[Effect]:
         """Learn from answers; who is not suspected any more travels with the others again."""
         for request in answered:
-            if self._suspicion.innocent(request):
+            if self._suspicion.innocent(request) or request is self.quarantine.on_trial:
                 self._readmit(self.quarantine.release(request, self._suspicion.accuses))
         return self._step(now)
 

@@ -330,3 +330,57 @@ def test_a_form_that_most_good_requests_have_is_not_suspected_however_often_bad_
         react(desk)
         assert has_own_error(desk, f"bad{number}@common")
     assert "suspect" not in desk.reasons
+
+
+@pytest.mark.parametrize("outcome", ["answered", "rejected", "left", "late"])
+def test_a_suspect_that_is_cleared_while_it_travels_does_not_keep_others_from_travelling(desk, outcome):
+    submit(desk, "bad@x", "a@1", "b@2", "c@3")
+    react(desk)
+    desk.pass_time(59.9)
+    submit(desk, "bad@y")
+    desk.pass_time(0.2)  # the culprit is forgotten
+    submit(desk, "d@1")
+    trial = desk.out[0]
+    assert trial.reason == "suspect"
+    if outcome == "answered":
+        desk.answer(trial)
+    elif outcome == "rejected":
+        desk.fail(errors.UpstreamStatus(400, b"own words"), trial)
+    elif outcome == "left":
+        desk.cancel("bad@y")
+    else:
+        desk.pass_time(60)
+    assert desk.core.quarantine.on_trial is None
+    desk.pass_time(61)
+    react(desk)
+    submit(desk, "bad2@z", "e@1", "f@2", "g@3")
+    react(desk)
+    submit(desk, "bad2@y")
+    desk.pass_time(2)
+    react(desk)
+    assert has_own_error(desk, "bad2@y")
+
+
+def test_nothing_of_requests_of_all_kinds_is_kept_after_they_were_answered_rejected_or_left(desk):
+    for number in range(200):
+        names = [f"bad{number}@x", f"bad{number % 7}@{number % 5}", f"good{number}@x", f"good{number}@{number}"]
+        submit(desk, *(f"{name}#{number}" for name in names))
+        if number % 3 == 0:
+            desk.cancel(f"{names[number % 4]}#{number}")
+        if number % 4:
+            react(desk, (400, 500, 503)[number % 3])
+        if number % 50 == 49:
+            desk.pass_time(61)
+        desk.pass_time(0.01)
+    for _ in range(1000):
+        desk.pass_time(0.1)
+        react(desk)
+    core = desk.core
+    assert core.idle
+    assert (core.waiting_rows, core.quarantine.rows, core.admission.held) == (0, 0, 0)
+    assert core.quarantine.on_trial is None
+    assert not core._suspicion.awaits_verdicts
+    assert core.next_deadline() is None or core.next_deadline() == float("inf")
+    assert not any(request.open for request in desk.requests.values())
+    refused_at_once = {name for name in desk.refusals if isinstance(desk.refusals[name], errors.Overloaded)}
+    assert all(request.payload is None for name, request in desk.requests.items() if name not in refused_at_once)

@@ -121,7 +121,7 @@ def test_memory_for_bodies_that_is_full(pair_of: Callable[..., Pair]) -> None:
         return _told(await asyncio.gather(*waiting)), each.counts()
 
     _, counts = _both(pair, script)
-    assert counts["carpool_refused_total['queue_full']"] >= 3
+    assert counts["carpool_refused_total['memory_full']"] >= 3
 
 
 @pytest.mark.parametrize("size", [99_999, 100_000, 100_001, 3_000_000])
