@@ -65,12 +65,13 @@ class Sidecar:
         self._clock = clock
         self.metrics = metrics.Metrics()
         self.life = lifecycle.Lifecycle()
-        self.ready = readiness.Readiness(wanted, clock)
+        self.ready = readiness.Readiness(wanted, clock, on_bug=self.metrics.internal_errors.labels("readiness").inc)
         self.limits = bounds.core_limits(chosen)
         self.policy = _make_policy(chosen, self.limits)
         self.core = scheduler.Scheduler(self.limits, self.policy, clock, _new_batch_id, calls.TRAITS)
         self._base = yarl.URL.build(scheme="http", host=probes.LOOPBACK, port=chosen.component_port)
-        self.upstreams = upstreams.Upstreams(chosen, str(self._base), clock)
+        on_bug = self.metrics.internal_errors.labels("upstream").inc
+        self.upstreams = upstreams.Upstreams(chosen, str(self._base), clock, on_bug)
         self.driver = driver.Driver(self.core, self.metrics, clock)
         self.bodies = intake.Intake(
             chosen.max_body_bytes, chosen.max_queue_bytes, chosen.timeout, lambda: self.core.admission.held

@@ -49,7 +49,10 @@ _RPC_CODES = (
     "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
 )  # fmt: skip
 # Where a failure of our own is met: see `Metrics.internal_errors`.
-_PLACES = ("batch", "drain", "fast_lane", "first_contact", "general_lane", "http2", "passthrough", "rpc")
+_PLACES = (
+    "batch", "drain", "fast_lane", "first_contact", "general_lane", "http2", "passthrough", "readiness", "rpc",
+    "upstream",
+)  # fmt: skip
 # Why a batch is sent again.
 _RETRIES = ("closed", "isolate")
 

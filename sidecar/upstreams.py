@@ -28,12 +28,15 @@ class Upstreams:
     """The predictor's ports and protocols, from within a running event loop. `rpc` is None where no gRPC is spoken."""
 
     # State: the connections, and what was asked of models.
-    def __init__(self, chosen: config.Settings, base: str, clock: Callable[[], float]) -> None:
-        """`base` is the predictor's `http://HOST:PORT`."""
+    def __init__(
+        self, chosen: config.Settings, base: str, clock: Callable[[], float], on_bug: Callable[[], None]
+    ) -> None:
+        """`base` is the predictor's `http://HOST:PORT`; `on_bug` is called for each bug met, which is in the log."""
         self._settings = chosen
+        self._on_bug = on_bug
         self._clock = clock
         self._catalogs: list[catalog.Catalog] = []
-        self.http = predictor.HttpPredictor(base, chosen.connect_timeout, chosen.max_queue_bytes)
+        self.http = predictor.HttpPredictor(base, chosen.connect_timeout, chosen.max_queue_bytes, on_bug)
         self.questions = model_questions.HttpQuestions(base)
         self.rpc = self._open_rpc() if chosen.grpc_port or chosen.upstream == "triton-grpc" else None
         memory = codec.Memory()
@@ -91,7 +94,8 @@ class Upstreams:
         from sidecar.rpc import predictor as rpc_predictor
 
         address = f"{probes.LOOPBACK}:{self._settings.component_grpc_port}"
-        return rpc_predictor.GrpcPredictor(address, self._settings.connect_timeout, self._settings.max_queue_bytes)
+        chosen = self._settings
+        return rpc_predictor.GrpcPredictor(address, chosen.connect_timeout, chosen.max_queue_bytes, self._on_bug)
 
     def _catalog(
         self,
@@ -99,6 +103,7 @@ class Upstreams:
         make_codec: Callable[[catalog.Model], catalog.InformedCodec],
         longest_pause: float = _PATIENT,
     ) -> catalog.Catalog:
-        made = catalog.Catalog(ask, make_codec, self._settings.unknown_models == "batch", self._clock, longest_pause)
+        batches_unknown = self._settings.unknown_models == "batch"
+        made = catalog.Catalog(ask, make_codec, batches_unknown, self._clock, longest_pause, self._on_bug)
         self._catalogs.append(made)
         return made

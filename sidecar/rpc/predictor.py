@@ -49,11 +49,19 @@ class GrpcPredictor:
     """Calls the predictor's methods with messages that are bytes already.
 
     `address` is its host and port, `connect_timeout` is in seconds; an answer of more than `max_message_bytes` is
-    refused. To be made and used from within a running event loop.
+    refused. `on_bug` is called when a call fails by a bug, which is in the log. To be made and used from
+    within a running event loop.
     """
 
     # State: the channel; the exchanges that are out.
-    def __init__(self, address: str, connect_timeout: float, max_message_bytes: int) -> None:
+    def __init__(
+        self,
+        address: str,
+        connect_timeout: float,
+        max_message_bytes: int,
+        on_bug: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._on_bug = on_bug
         self.channel = channels.open_channel(address, connect_timeout, max_message_bytes)
         self._out: set[Exchange] = set()
         self._methods: dict[str, Any] = {}
@@ -128,6 +136,7 @@ class GrpcPredictor:
             is_late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and clock() >= deadline - 0.005
             outcome = errors.UpstreamTimeout() if is_late else channels.failure(error, self.channel)
         except Exception:
+            self._on_bug()
             log.exception("a call to the predictor failed for a reason that is a bug")
             outcome = errors.UpstreamBroken("the predictor could not be called")
         exchange.settle(outcome)

@@ -142,10 +142,12 @@ class Catalog:
         batches_unknown: bool,
         clock: Callable[[], float],
         longest_pause: float = 30.0,
+        on_bug: Callable[[], None] = lambda: None,
     ) -> None:
         self._ask = ask
         self._make = functools.partial(Model, make_codec=make_codec, batches_unknown=batches_unknown, clock=clock)
         self._clock = clock
+        self._on_bug = on_bug
         self._longest_pause = longest_pause
         self._known: collections.OrderedDict[models.ModelName, Model] = collections.OrderedDict()
         self._unknown: collections.OrderedDict[models.ModelName, Model] = collections.OrderedDict()
@@ -223,6 +225,7 @@ class Catalog:
         except errors.CarpoolError as error:
             self._miss(model, error)
         except Exception:
+            self._on_bug()
             log.exception("a model could not be asked about", extra=logs.facts(model=model.name.name))
             self._miss(model, errors.CarpoolError())
         self._keep(model)

@@ -10,6 +10,7 @@ import functools
 import logging
 import math
 import sys
+from collections.abc import Callable
 
 import yarl
 
@@ -79,11 +80,17 @@ class HttpPredictor:
     """Posts merged bodies, over kept-alive connections of its own, to the same path the callers used.
 
     `base` is the predictor's scheme (`http`), host and port, `connect_timeout` is in seconds. An answer of more than
-    `max_answer_bytes` is broken off.
+    `max_answer_bytes` is broken off. `on_bug` is called when a call fails by a bug, which is in the log.
     """
 
     # State: the exchanges that are out; the connections; the timer for the exchanges' deadlines.
-    def __init__(self, base: str, connect_timeout: float, max_answer_bytes: int = _NO_LIMIT) -> None:
+    def __init__(
+        self,
+        base: str,
+        connect_timeout: float,
+        max_answer_bytes: int = _NO_LIMIT,
+        on_bug: Callable[[], None] = lambda: None,
+    ) -> None:
         url = yarl.URL(base)
         host = url.host_port_subcomponent
         if url.scheme != "http" or not url.host or not url.port or not host:
@@ -91,6 +98,7 @@ class HttpPredictor:
         self._heads = requests.HeadWriter(host)
         self._pool = pool.Pool(url.host, url.port, max_answer_bytes)
         self._connect_timeout = connect_timeout
+        self._on_bug = on_bug
         self._out: set[Exchange] = set()
         self._alarm = alarm.Alarm(self._expire)
 
@@ -156,6 +164,7 @@ class HttpPredictor:
             errors.bare(error)
             exchange.settle(error)
         except Exception:
+            self._on_bug()
             log.exception("a call to the predictor failed for a reason that is a bug")
             exchange.settle(errors.UpstreamBroken("the predictor could not be called"))
         else:

@@ -33,13 +33,21 @@ class Readiness:
     """The answer to "can the predictor take requests?": yes when every probe succeeds.
 
     `clock` returns seconds and never goes back (production: `loop.time`). A result is reused for `reuse`
-    seconds. `last_error` says for logs and people what the predictor lacked when it was last asked.
+    seconds. `last_error` says for logs and people what the predictor lacked when it was last asked. `on_bug` is called
+    when a probe fails for a reason that is a bug, and is in the log.
     """
 
-    def __init__(self, wanted: Sequence[probes.Probe], clock: Callable[[], float], reuse: float = 1.0) -> None:
+    def __init__(
+        self,
+        wanted: Sequence[probes.Probe],
+        clock: Callable[[], float],
+        reuse: float = 1.0,
+        on_bug: Callable[[], None] = lambda: None,
+    ) -> None:
         self._probes = tuple(wanted)
         self._clock = clock
         self._reuse = reuse
+        self._on_bug = on_bug
         # All mutable state: the latest result, when it stops counting, the check under way, the HTTP client.
         self.last_error = "the predictor was not asked yet"
         self._fresh_until = float("-inf")
@@ -84,6 +92,7 @@ class Readiness:
             return f"{probe}: no answer within {probe.timeout:g} s"
         except Exception as error:  # whatever keeps a probe from succeeding, the predictor cannot be called ready
             if not isinstance(error, _EXPECTED):
+                self._on_bug()
                 log.exception("a readiness probe failed for a reason that is a bug")
             return f"{probe}: {str(error) or type(error).__name__}"
         return ""

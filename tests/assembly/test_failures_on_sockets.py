@@ -11,6 +11,8 @@ import pytest
 import zstandard
 from aiohttp import web
 
+from sidecar.upstream import probes
+from tests import loopback
 from tests.assembly.conftest import PREDICT
 from tests.assembly.fake_predictor import hang_up, refuse, refuse_poison
 
@@ -389,3 +391,37 @@ class TestKServeErrors:
         status, answer, headers = await bench.post(body)
         assert (status, answer) == (400, text)
         assert headers["Content-Type"] == "text/plain; charset=utf-8"
+
+
+async def test_a_bug_when_the_predictor_is_called_is_logged_and_counted(bench, monkeypatch, caplog):
+    async def break_down():
+        raise ZeroDivisionError("bug")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.sidecar.upstreams.http._pool, "open", break_down)
+        status, body, _ = await bench.post('{"instances":[1]}')
+    assert (status, json.loads(body)) == (502, {"error": "the predictor could not be called"})
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError]
+    assert await bench.metric('carpool_internal_errors_total{where="upstream"}') == 1
+    assert (await bench.post('{"instances":[1]}'))[0] == 200
+
+
+async def test_a_bug_in_a_readiness_probe_is_logged_and_counted_and_means_that_it_is_not_ready(
+    bench, monkeypatch, caplog
+):
+    async def break_down(probe):
+        raise ZeroDivisionError("bug")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.sidecar.ready, "_run", break_down)
+        status, _, _ = await bench.get(bench.admin + "/readyz")
+    assert status == 503
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError]
+    assert await bench.metric('carpool_internal_errors_total{where="readiness"}') == 1
+
+
+async def test_a_predictor_that_is_away_when_asked_whether_it_is_ready_is_no_bug(sidecar_of):
+    bench = await sidecar_of()
+    bench.sidecar.ready._probes = (probes.tcp_probe(loopback.free_ports(1)[0]),)
+    assert (await bench.get(bench.admin + "/readyz"))[0] == 503
+    assert await bench.metric('carpool_internal_errors_total{where="readiness"}') == 0

@@ -187,6 +187,16 @@ async def test_exchanges_that_are_out_fail_when_the_predictor_is_closed(peer: Pe
     assert [type(reply) for reply in outcome.replies] == [errors.UpstreamClosed]
 
 
+async def test_a_call_that_fails_by_a_bug_is_answered_and_told(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
+    bugs: list[None] = []
+    posting = predictor.GrpcPredictor(peer.address, 2.0, 1024, lambda: bugs.append(None))
+    await posting.channel.close()  # calls on it raise what is no answer
+    assert isinstance(await outcome_of(posting, b"x"), errors.UpstreamBroken)
+    assert len(bugs) == 1
+    assert "a reason that is a bug" in caplog.text
+    await posting.close()
+
+
 async def test_triton_tells_of_its_models(fake: fake_v2.FakeV2) -> None:
     asking = predictor.GrpcPredictor(fake.grpc, 2.0, 1024 * 1024)
     info = await asking.model_info(models.ModelName("add_sub"))

@@ -86,6 +86,15 @@ class TestAModelThatIsNotTold:
         bugs = [record for record in caplog.records if record.levelno >= logging.ERROR]
         assert bool(bugs) is isinstance(failure, OSError)
 
+    @pytest.mark.parametrize("failure", [errors.UpstreamUnreachable(), ZeroDivisionError("bug")])
+    async def test_tells_only_of_failures_that_are_bugs(
+        self, make_catalog: Make, teller: Teller, failure: Exception
+    ) -> None:
+        bugs: list[None] = []
+        teller.told[NAME] = failure
+        await make_catalog(on_bug=lambda: bugs.append(None)).ask(NAME)
+        assert len(bugs) == isinstance(failure, ZeroDivisionError)
+
     async def test_is_asked_again_after_pauses_that_double_up_to_half_a_minute(
         self, catalog: catalogs.Catalog, teller: Teller, looptime: float
     ) -> None:
