@@ -153,7 +153,10 @@ class Connection(answering.Answering):
         self._desk.life.leave()
 
     def _wait_for_head(self, begun: bytes) -> None:
-        more = begun
+        more = begun = begun.lstrip(b"\r\n")  # empty lines before a request are none of it (RFC 9112, section 2.2)
+        if not begun:
+            self._keep(b"")
+            return
         if self._beginning is None:
             self._beginning = heads.Beginning()
             self._began = self._touched
