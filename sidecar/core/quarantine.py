@@ -126,4 +126,4 @@ class Quarantine:
     @property
     def _is_busy(self) -> bool:
         """Whether a verdict is being found out, and no more rows have to be sent for it."""
-        return self.on_trial is not None and not self.on_trial.rows_queued
+        return self.on_trial is not None and self.on_trial.open and not self.on_trial.rows_queued
