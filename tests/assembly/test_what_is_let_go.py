@@ -143,3 +143,49 @@ async def test_a_v2_request_leaves_nothing(made: Callable[..., exchanges.Exchang
                 await run(how)
                 await run(how)
     assert {how: found for how, found in left.items() if found} == {}
+
+
+def refuse_poison(seen: fake_predictor.Seen, request: web.BaseRequest) -> web.StreamResponse | None:
+    poison = any(b"poison" in row for row in seen.rows) if seen.body else False
+    return web.Response(status=400, body=b'{"error":"poison"}') if poison else None
+
+
+@pytest.mark.both_loops
+@pytest.mark.parametrize("lane", ["on", "off"])
+async def test_a_storm_of_rejected_requests_leaves_nothing(sidecar_of: Any, lane: str) -> None:
+    """Batches retried by halves, suspects that travel alone, and callers who leave amid that."""
+    bench = await sidecar_of(max_latency=50, max_batch_size=8, fast_lane=lane)
+    bench.predictor.behave = refuse_poison
+    core, path = bench.sidecar.core, "/v1/models/m:predict"
+    rounds = 0
+
+    async def storm() -> None:
+        nonlocal rounds
+        rounds += 1
+        large = b'"' + b"x" * cycles.LARGE + b'"'
+        rows = [b'"poison"', b'"poison %d"' % rounds, b'"large poison %d' % rounds + large[1:], *[large] * 5]
+        bodies = [b'{"instances":[' + row + b"]}" for row in rows]
+        await asyncio.gather(*(answered(body, b"poison" in row) for body, row in zip(bodies, rows, strict=True)))
+        await asyncio.gather(*(send(bench.sidecar.settings.port, path, body, "left", working) for body in bodies))
+        await at_rest(bench.sidecar)
+        bench.predictor.seen.clear()
+
+    async def answered(body: bytes, is_bad: bool) -> None:
+        how = "refused by the predictor" if is_bad else "answered"
+        await send(bench.sidecar.settings.port, path, body, how, working)
+
+    async def working() -> None:
+        await asyncio.sleep(0.06)
+
+    await storm()
+    await storm()
+    with cycles.counted() as found:
+        await storm()
+        await storm()
+    assert found == []
+    assert await bench.metric('carpool_retries_total{reason="isolate"}') > 0
+    assert await bench.metric('carpool_batches_total{reason="suspect"}') > 0
+    assert core.idle
+    assert core.quarantine.on_trial is None
+    assert not core._suspicion.awaits_verdicts
+    assert len(core._suspicion._records) < 100
