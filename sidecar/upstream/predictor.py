@@ -47,6 +47,7 @@ class Exchange:
             self._connection.abort()
         elif self.opening is not None:
             self.opening.cancel()
+            self.opening = None  # if it has not begun, it keeps the frame that has this
 
     def break_off(self, error: errors.UpstreamError) -> None:
         """Break it off, with its connection; `error` is its outcome."""

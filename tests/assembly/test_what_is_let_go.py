@@ -57,6 +57,10 @@ async def send(port: int, path: str, body: bytes, how: str, working: Working, he
         writer.close()
 
 
+async def at_once() -> None:
+    """For those who do not leave."""
+
+
 async def at_rest(sidecar: assembly.Sidecar) -> None:
     """Return once nothing is under way."""
     for _ in range(500):
@@ -189,3 +193,32 @@ async def test_a_storm_of_rejected_requests_leaves_nothing(sidecar_of: Any, lane
     assert core.quarantine.on_trial is None
     assert not core._suspicion.awaits_verdicts
     assert len(core._suspicion._records) < 100
+
+
+@pytest.mark.both_loops
+@pytest.mark.parametrize("lane", ["on", "off"])
+@pytest.mark.parametrize("made", [in_json, in_binary])
+async def test_v2_requests_that_are_retried_by_halves_leave_nothing(
+    made: Callable[..., exchanges.Exchange], lane: str
+) -> None:
+    good, bad = made(), made(400)
+    headers = "".join(f"{name}: {value}\r\n" for name, value in good.headers.items())
+    async with v2_bench.running(fast_lane=lane, max_latency=100) as bench:
+
+        async def storm() -> None:
+            port, path = bench.sidecar.settings.port, "/v2/models/marked/infer"
+            await asyncio.gather(
+                *(send(port, path, good.body, "answered", at_once, headers) for _ in range(4)),
+                send(port, path, bad.body, "refused by the predictor", at_once, headers),
+            )
+            await at_rest(bench.sidecar)
+            bench.fake.received.clear()
+            bench.fake.questions.clear()
+
+        await storm()
+        with cycles.counted() as found:
+            await storm()
+        assert found == []
+        assert await bench.metric('carpool_retries_total{reason="isolate"}') > 0
+        assert bench.sidecar.core.idle
+        assert not bench.sidecar.core._suspicion.awaits_verdicts

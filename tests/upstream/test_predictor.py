@@ -10,7 +10,8 @@ from aiohttp import test_utils, web
 
 from sidecar import errors
 from sidecar.upstream import predictor as predictors
-from tests.upstream.wire import Peer, ask, http, turns
+from tests import cycles
+from tests.upstream.wire import TARGET, Peer, ask, http, turns
 
 
 @pytest.fixture
@@ -174,3 +175,15 @@ async def test_a_body_is_not_copied_while_a_slow_predictor_takes_it(wire, predic
     asked.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asked
+
+
+@pytest.mark.parametrize("turns_before", [0, 5])
+async def test_an_exchange_that_is_cancelled_while_it_connects_leaves_nothing(wire, predictor, turns_before):
+    with cycles.counted() as found:
+        predictor.post(TARGET, (), [bytes(200_000)], 5.0, lambda outcome: None).cancel()
+        exchange = predictor.post(TARGET, (), [bytes(200_000)], 5.0, lambda outcome: None)
+        await turns(turns_before)
+        exchange.cancel()
+        del exchange
+        await turns(20)
+    assert found == []
