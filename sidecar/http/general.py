@@ -1,7 +1,8 @@
 """The general HTTP server: aiohttp's, with limits that it does not have.
 
 It serves all that is no plain predict request. aiohttp waits for the rest of a head as long as for a new request, which
-is an hour, keeps up to 8 MB of it, and counts no connections.
+is an hour, keeps up to 8 MB of it, and counts no connections. It takes all that was read at once, which are tens of
+thousands of chunks where each has a byte.
 """
 
 from __future__ import annotations
@@ -17,6 +18,12 @@ from sidecar.http import answers, heads, intake, rendering
 
 MAX_HEAD = 256 * 1024
 """Bytes of a whole head, in which lines may have 64 KiB."""
+
+_MOST_BEGUN = 128
+"""Messages, and chunks of bodies, of one connection that may begin in one turn of the loop."""
+
+_STEP = 2048
+"""Bytes between looks at how many these are; they are 340 chunks at most."""
 
 _ROUND = 0.5  # seconds between looks at heads that have begun
 _TOO_LARGE = answers.Answer(
@@ -102,11 +109,12 @@ class Server(web.Server):
             self._timer = asyncio.get_running_loop().call_later(_ROUND, self._go_round)
 
 
-class Connection(web.RequestHandler):
+class Connection(web.RequestHandler, intake.Chunked):
     """aiohttp's protocol, with an eye on heads. `is_busy` while a request is being answered."""
 
     # State beside aiohttp's: _watch until the connection is lost; _held bytes of a head that _began then, the first one
-    # _since if not now; _is_in once it counts among the connections.
+    # _since if not now; _is_in once it counts among the connections; _later, bytes for the next turns; _is_full while
+    # aiohttp wants no more.
     def __init__(self, server: Server, since: float | None, **options: Any) -> None:
         super().__init__(server, **options)
         self.is_busy = False
@@ -115,7 +123,13 @@ class Connection(web.RequestHandler):
         self._watch: heads.Watch | None = heads.Watch()
         self._held = 0
         self._began = 0.0
-        self._is_in = False
+        self._is_in = self._is_full = False
+        self._later = b""
+
+    @property
+    def chunks(self) -> int:
+        """Part of `intake.Chunked`."""
+        return 0 if self._watch is None else self._watch.chunks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -129,18 +143,38 @@ class Connection(web.RequestHandler):
             self._server.limit.leave()
         self._hold(0)
         self._watch = None
+        self._put_off(b"")
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        watch = self._watch
-        if watch is None or not data:  # aiohttp itself calls with nothing, to go on with what it has
+        if self._watch is None or not data:  # aiohttp itself calls with nothing, to go on with what it has
             super().data_received(data)
-            return
-        taken = watch.feed(data)
-        super().data_received(data[:taken])
-        self._look(watch, data[:taken])
-        if taken < len(data):
-            self.data_received(data[taken:])
+        elif self._later:
+            self._put_off(self._later + data)
+            self._read_on(False)  # aiohttp has reasons of its own to read on
+        else:
+            self._take(data)
+
+    def pause_reading(self) -> None:
+        self._is_full = True
+        super().pause_reading()
+
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        if not self._is_full:
+            return  # aiohttp calls this for each piece that is read of a body, paused or not
+        self._is_full = False
+        super().resume_reading(resume_parser)
+        if self._later:
+            self._go_on_later()
+
+    def set_parser(self, *arguments: Any, **options: Any) -> None:
+        """aiohttp's way to hand the connection over to another protocol, which gets what was put off, too."""
+        super().set_parser(*arguments, **options)
+        later = self._later
+        if later:
+            self._put_off(b"")
+            self._read_on(True)
+            super().data_received(later)
 
     def expire(self, now: float, head_timeout: float) -> None:
         """End the connection if its client does not go on with a head; that it waits for an answer is no such case."""
@@ -148,6 +182,62 @@ class Connection(web.RequestHandler):
             self._began = now
         elif now - self._began > head_timeout:
             self._end(self._server.refusal(errors.HeadTooLate(), self._began))
+
+    def _take(self, data: bytes) -> None:
+        """Take what a turn of the loop has time for, and put off the rest."""
+        watch = self._watch
+        while data and watch is not None:
+            taken, is_enough = self._extent(watch, data)
+            part, data = (data, b"") if taken == len(data) else (data[:taken], data[taken:])
+            super().data_received(part)
+            self._look(watch, part)
+            if is_enough and data:
+                self._put_off(data)
+                self._go_on_later()
+                return
+            watch = self._watch
+
+    def _extent(self, watch: heads.Watch, data: bytes) -> tuple[int, bool]:
+        """How many bytes to take at once, and whether they are enough for one turn."""
+        most, at = watch.begun + _MOST_BEGUN, 0
+        with memoryview(data) as view:
+            while at < len(data):
+                step = min(_STEP, len(data) - at)
+                taken = watch.feed(view[at : at + step])
+                at += taken
+                if watch.begun > most:
+                    return at, True
+                if taken < step:
+                    break
+        return at, False
+
+    def _put_off(self, data: bytes) -> None:
+        """Make this what is taken in later turns; it counts as bytes held."""
+        self._server.bodies.buffered_bytes += len(data) - len(self._later)
+        self._later = data
+
+    def _read_on(self, wanted: bool) -> None:
+        transport = self.transport
+        if transport is not None and not transport.is_closing():
+            if wanted:
+                transport.resume_reading()
+            else:
+                transport.pause_reading()
+
+    def _go_on_later(self) -> None:
+        self._read_on(False)
+        asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        later = self._later
+        if not later or self._is_full:
+            return  # it was handed over, or is gone on with when aiohttp wants more
+        self._put_off(b"")
+        if self._watch is None:
+            return
+        self._take(later)
+        if not self._later and not self._is_full:
+            super().resume_reading(resume_parser=False)
 
     def _look(self, watch: heads.Watch, data: bytes) -> None:
         """Count what came last of a head, if that is not complete."""
@@ -182,4 +272,5 @@ class Connection(web.RequestHandler):
             self.transport.write(message)
         self._hold(0)
         self._watch = None
+        self._put_off(b"")
         self.force_close()

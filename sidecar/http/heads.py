@@ -166,7 +166,17 @@ class Watch:
         """Whether there is more to come. Not so after what is no HTTP: aiohttp's parser has found that too."""
         return self._marks.is_open
 
-    def feed(self, data: bytes) -> int:
+    @property
+    def begun(self) -> int:
+        """Messages and chunks of bodies that have begun so far: what aiohttp's parser takes its time for."""
+        return self._marks.begun
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of the last message."""
+        return self._marks.chunks
+
+    def feed(self, data: bytes | memoryview) -> int:
         """Take bytes: all, or those up to the end of a request for a change of protocols; how many that are.
 
         What follows such a request in one read is dropped by aiohttp's parser where it does not know the protocol.
@@ -199,11 +209,16 @@ class _Marks:
     def __init__(self) -> None:
         self.is_open = False
         self.heads = 0
-        self.length = self.unread = 0
+        self.length = self.unread = self.begun = self.chunks = 0
 
     def on_message_begin(self) -> None:
         self.is_open = True
-        self.length = 0
+        self.length = self.chunks = 0
+        self.begun += 1
+
+    def on_chunk_header(self) -> None:
+        self.begun += 1
+        self.chunks += 1
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if name.lower() == b"content-length" and value.isdigit():

@@ -7,15 +7,33 @@ head; for them the count is a comparison, without timer, task or reservation.
 
 from __future__ import annotations
 
+import abc
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import aiohttp
 from aiohttp import hdrs, web
 
 from sidecar import errors, memory
 from sidecar.http import decoding, headers
+
+_CHUNK_OVERHEAD = 5
+"""Bytes of a chunk beside its data, at least: a digit and two line ends (RFC 9112, section 7.1)."""
+
+_FREE_OVERHEAD = 256 * 1024
+"""Bytes of those that every body may have; beyond that, twice its data."""
+
+_SMALL, _MANY = 4096, 1024
+"""Parts of a body that are smaller than so many bytes are joined when there are so many in a row."""
+
+
+class Chunked(abc.ABC):
+    """A connection that tells in how many chunks the present body came so far."""
+
+    @property
+    @abc.abstractmethod
+    def chunks(self) -> int:
+        """So many."""
 
 
 class Intake:
@@ -92,19 +110,27 @@ class Intake:
         if headers.expects_continue(request):
             headers.send_continue(request)
         try:
-            return await self._collect(request.content, reservation)
+            return await self._collect(request, reservation)
         except web.RequestPayloadError as error:
             raise errors.BadRequest(f"the body is not valid HTTP: {error}") from None
 
-    async def _collect(self, content: aiohttp.StreamReader, reservation: _Reservation) -> bytes:
-        parts, received = [], 0
-        # Not readany(): it joins what it has, and joining twice is a copy for nothing.
+    async def _collect(self, request: web.BaseRequest, reservation: _Reservation) -> bytes:
+        content, connection = request.content, request.protocol
+        is_chunked = request.content_length is None
+        parts, received, small = [], 0, 0
         while not content.at_eof():
-            part, _ = await content.readchunk()
+            # readany() takes all chunks at once; what has none it would only join for a first time.
+            part = await content.readany() if is_chunked else (await content.readchunk())[0]
             received += len(part)
             self._check_size(received)
+            if is_chunked and isinstance(connection, Chunked):
+                _check_chunks(connection.chunks, received)
             reservation.grow(len(part))
             parts.append(part)
+            small = small + 1 if len(part) < _SMALL else 0
+            if small == _MANY:  # an object for each would take many times their size
+                parts[-small:] = [b"".join(parts[-small:])]
+                small = 0
         return b"".join(parts)  # no copy if there is only one
 
     async def _decode(self, request: web.BaseRequest, body: bytes, reservation: _Reservation) -> bytes:
@@ -125,6 +151,11 @@ class Intake:
     def _check_room(self, size: int) -> None:
         if not self.has_room(size):
             raise errors.MemoryFull
+
+
+def _check_chunks(count: int, size: int) -> None:
+    if count * _CHUNK_OVERHEAD > 2 * size + _FREE_OVERHEAD:
+        raise errors.BadRequest(f"the body comes in too small chunks: {size} bytes in {count} of them")
 
 
 def _codings(request: web.BaseRequest) -> str:

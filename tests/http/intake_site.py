@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 
 import aiohttp
@@ -56,9 +57,17 @@ class Connection:
     async def status(self) -> int:
         return int((await self._reader.readline()).split()[1])
 
+    async def line(self) -> bytes:
+        """The next line, without its end."""
+        return (await self._reader.readline()).rstrip()
+
+    async def read(self, size: int) -> bytes:
+        return await self._reader.readexactly(size)
+
     async def close(self) -> None:
         self._writer.close()
-        await self._writer.wait_closed()
+        with contextlib.suppress(ConnectionError):
+            await self._writer.wait_closed()
 
 
 def sized(body: bytes) -> str:
