@@ -34,7 +34,7 @@ _WORK_A_TURN = 256
 """What a connection may cost before the others get their turn."""
 
 _STREAM_WORK = 8
-_BLOCK_SHIFT, _BODY_SHIFT = 3, 8  # one more for so many bytes, as a power of two
+_BLOCK_SHIFT, _FIELDS_SHIFT, _BODY_SHIFT = 3, 8, 8  # one more for so many bytes, as a power of two
 
 _LEAST_DATA = 5
 """Bytes of the shortest gRPC message; DATA that has less and does not end its stream brings next to nothing."""
@@ -249,6 +249,13 @@ class Connection(control.Control):
 
     def _on_headers(self, flags: int, number: int, block: bytes) -> None:
         self.work += _STREAM_WORK + (len(block) >> _BLOCK_SHIFT)
+        produced = self._decoder.produced
+        try:
+            self._on_block(flags, number, block)
+        finally:
+            self.work += (self._decoder.produced - produced) >> _FIELDS_SHIFT
+
+    def _on_block(self, flags: int, number: int, block: bytes) -> None:
         if len(block) >> _COSTLY_BLOCK_SHIFT:
             self._count_idle(len(block) >> _COSTLY_BLOCK_SHIFT)
         if number <= self.last:

@@ -48,13 +48,15 @@ class Decoder:
 
     # State: _table, the dynamic one. _known: requests by their block, as long as _table stays as it is; the bytes of
     # their fields are _known_size.
-    __slots__ = ("_known", "_known_size", "_most", "_table")
+    __slots__ = ("_known", "_known_size", "_most", "_table", "produced")
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._table = table.HeaderTable()
         self._known: dict[bytes, heads.Request] = {}
         self._known_size = 0
+        self.produced = 0
+        """Bytes of fields, counted as limits count them, that blocks have become so far: a byte can become 4 kB."""
 
     def request(self, block: bytes) -> heads.Request:
         """The head of a request. Raises `StreamFault` if it is malformed, `ConnectionFault` if it is not HPACK."""
@@ -94,6 +96,7 @@ class Decoder:
             found = self._walk(block)
         except (hpack.HPACKError, IndexError) as error:
             raise faults.ConnectionFault(faults.Code.COMPRESSION_ERROR, f"header block: {error}") from error
+        self.produced += found[1]
         if found[2]:
             self._known.clear()
             self._known_size = 0

@@ -14,7 +14,6 @@ _NEEDED = (b":method", b":path", b":scheme")
 _FORBIDDEN = {b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"}
 # What may not be in a name: control characters, space, capitals, a colon, 0x7f and above.
 _BAD_NAME = re.compile(rb"[\x00-\x20A-Z:\x7f-\xff]")
-_BAD_VALUE = re.compile(rb"[\x00\r\n]|\A[ \t]|[ \t]\Z")
 
 _MOST_SHORT = 128
 """Bytes of a name that is worth remembering."""
@@ -82,7 +81,8 @@ _is_short_allowed = functools.lru_cache(maxsize=4096)(_is_well_formed)
 
 
 def _check_value(name: bytes, value: bytes) -> None:
-    if _BAD_VALUE.search(value):
+    # A regular expression takes thirty times as long, and a reference of one byte may say 4 kB.
+    if b"\0" in value or b"\r" in value or b"\n" in value or value != value.strip(b" \t"):
         _refuse(f"the value of {name!r} has a line break, a NUL, or white space around it")
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import tracemalloc
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sidecar.http2 import faults, heads, streams
 
@@ -70,3 +73,15 @@ def test_long_names_leave_nothing_behind() -> None:
     finally:
         tracemalloc.stop()
     assert kept < 500_000
+
+
+@given(st.lists(st.sampled_from([b"\0", b"\r", b"\n", b" ", b"\t", b"\x0b", b"a", b"\xff"]), max_size=5))
+def test_a_value_has_no_nul_no_line_break_and_no_white_space_around_it(parts: list[bytes]) -> None:
+    value = b"".join(parts)
+    is_good = not re.search(rb"[\x00\r\n]|\A[ \t]|[ \t]\Z", value)
+    try:
+        heads.check_trailers([(b"a", value)])
+    except faults.StreamFault:
+        assert not is_good
+    else:
+        assert is_good

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import hpack
 import pytest
 
-from sidecar.http2 import frames, limits, server, streams, turns
+from sidecar.http2 import frames, headers, limits, server, streams, turns
 from tests.http2 import echo, peer
 
 END = frames.END_STREAM
@@ -164,3 +165,20 @@ def test_the_door_answers_while_streams_wait_for_their_turn() -> None:
     client.connection.go_on()
     assert client.connection.has_more
     assert 0 < len(client.read()) <= 32
+
+
+def test_a_turn_reads_a_bounded_number_of_bytes_of_fields_however_few_bytes_say_them() -> None:
+    client = peer.Peer().begin()
+    entry = hpack.Encoder().encode([(b"x", b"y" * 4000)], huffman=False)
+    block = headers.block(peer.POST)
+    client.receive(frames.headers(1, block + entry, END, 2**20))
+    references = block + b"\xbe" * 14  # the newest entry of the table
+    client.connection.feed(b"".join(frames.headers(number, references, END, 2**20) for number in range(3, 403, 2)))
+    said = []
+    while client.connection.has_more:
+        before = len(client.notes.calls)
+        client.connection.go_on()
+        new = client.notes.calls[before:]
+        said.append(sum(len(value) for call in new for _, value in call.head.headers))
+    assert sum(said) >= 200 * 14 * 4000
+    assert max(said) <= 150_000
