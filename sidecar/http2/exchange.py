@@ -13,6 +13,8 @@ class Owner(Protocol):
     sender: sender.Sender
     number: int
     """No other connection of this process has it."""
+    work: int
+    """See `connection.Connection`."""
 
     def finished(self, exchange: Exchange) -> None:
         """The answer is out."""
@@ -104,6 +106,10 @@ class Exchange(sender.Outlet):
         count = min(count, self.held)
         self.held -= count
         self._owner.returned(self, count)
+
+    def charge(self, work: int) -> None:
+        """See `streams.Stream`."""
+        self._owner.work += work
 
     def _bound(self) -> None:
         if self._owner.sender.unread.is_too_much:

@@ -77,6 +77,12 @@ class Stream(Protocol):
         """So many bytes given to `Handler.data` are dealt with: the client may send as many more."""
         ...
 
+    def charge(self, work: int) -> None:
+        """What the client has just asked for will take so much more of the event loop, in units of 4 microseconds: its
+        connection's turn, and the round of turns, end the sooner for it. For use within `Door.open` and the calls of
+        a handler."""
+        ...
+
 
 class Door(Protocol):
     """Takes the streams of all connections."""

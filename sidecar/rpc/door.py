@@ -25,6 +25,10 @@ from sidecar.rpc import (
 )
 from sidecar.rpc import relay as relays
 
+_PASSING = 24
+"""What a call that is passed through costs, beyond its own turn (see `streams.Stream.charge`): tasks and grpc.aio's
+part of it come in later turns of the event loop, which would else carry those of dozens of calls each."""
+
 _BATCH_ID, _BATCH_COUNT = calls.BATCH_ID.encode(), calls.BATCH_COUNT.encode()
 
 
@@ -84,6 +88,7 @@ class Door:
     ) -> relays.Passage:
         """Pass a call of `ModelInfer` through that was to be batched; raises `errors.BadRequest` if it cannot be."""
         sent = head.metadata
+        stream.charge(_PASSING)
         passage = alone.Alone(stream, head.content_type, arrival, self._passed, message)
         self.relay.start(passage, messages.MODEL_INFER, sent, head.timeout)
         return passage
@@ -95,6 +100,7 @@ class Door:
 
     def _pass(self, stream: streams.Stream, path: str, head: heads.Head) -> streams.Handler:
         sent = head.metadata
+        stream.charge(_PASSING)
         passage = streaming.Streaming(stream, head, self.room, self.turns, self._passed, self.patience)
         self.relay.start(passage, path, sent, head.timeout)
         self.life.enter()

@@ -87,6 +87,7 @@ class Passage(abc.ABC):
         """Pass everything on until the predictor has told its status, or the caller left."""
         call = None
         try:
+            await asyncio.sleep(0)  # a turn of the connection's: what is reset at once never reaches the predictor
             call = self.begin(channel, path, sent, timeout)
             await self.exchange(call)
         except grpc.aio.AioRpcError as error:

@@ -182,3 +182,21 @@ def test_a_turn_reads_a_bounded_number_of_bytes_of_fields_however_few_bytes_say_
         said.append(sum(len(value) for call in new for _, value in call.head.headers))
     assert sum(said) >= 200 * 14 * 4000
     assert max(said) <= 150_000
+
+
+def test_a_turn_ends_the_sooner_for_what_handlers_say_that_a_call_costs() -> None:
+    class Door(peer.Notes):
+        def open(self, stream: streams.Stream, head: streams.Head) -> streams.Handler:
+            stream.charge(64)
+            return super().open(stream, head)
+
+    door = Door()
+    client = peer.Peer(door).begin()
+    client.connection.feed(b"".join(client.headers(number, END) for number in range(1, 101, 2)))
+    opened = []
+    while client.connection.has_more:
+        before = len(door.calls)
+        client.connection.go_on()
+        opened.append(len(door.calls) - before)
+    assert sum(opened) == 50
+    assert max(opened) <= 4

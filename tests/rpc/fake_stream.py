@@ -16,6 +16,7 @@ class FakeStream:
         self.trailers: dict[bytes, bytes] = {}
         self.sent = b""
         self.granted = 0
+        self.charged = 0
         self.is_blocked = False
         self.connection = id(self)
         self.over = asyncio.Event()
@@ -44,6 +45,9 @@ class FakeStream:
 
     def consumed(self, count: int) -> None:
         self.granted += count
+
+    def charge(self, work: int) -> None:
+        self.charged += work
 
     @property
     def messages(self) -> list[bytes]:

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from sidecar.rpc import statuses
-from tests.rpc.any_calls import PATH, echo, framed, opened
+from sidecar.http2 import faults, frames
+from sidecar.rpc import relay, statuses
+from tests.http2 import peer as http2
+from tests.rpc.any_calls import FIELDS, PATH, echo, framed, opened
 from tests.rpc.peer import Peer
 from tests.rpc.site import Site, until
 
@@ -156,3 +158,62 @@ async def test_a_stream_may_rest_between_messages_for_as_long_as_it_likes(peer_s
     handler.end()
     await stream.end()
     assert (stream.messages, stream.status) == ([b"one", b"two"], statuses.OK)
+
+
+async def test_a_turn_begins_few_calls_to_the_predictor_however_many_came_at_once(peer_site: Site, peer: Peer) -> None:
+    peer.methods[PATH] = echo
+    client = http2.Peer(peer_site.door).begin()
+    fields = ((b":method", b"POST"), (b":scheme", b"http"), (b":path", PATH.encode()), *FIELDS)
+    client.connection.feed(b"".join(client.headers(number, fields=fields) for number in range(1, 101, 2)))
+    begun = []
+    while client.connection.has_more:
+        before = peer_site.relay.under_way
+        client.connection.go_on()
+        begun.append(peer_site.relay.under_way - before)
+    assert sum(begun) == 50
+    assert max(begun) <= 8
+    client.connection.lost()
+    while client.connection.has_more:
+        client.connection.go_on()
+    await until(lambda: not peer_site.relay.under_way)
+
+
+async def test_what_is_reset_in_the_same_breath_never_reaches_the_predictor(site: Site) -> None:
+    """Also where a turn ends between the two."""
+    channel = Silence()
+    site.door.relay = relay.Relay(channel, site.door.bugs.report)
+    client = http2.Peer(site.door).begin()
+    fields = ((b":method", b"POST"), (b":scheme", b"http"), (b":path", PATH.encode()), *FIELDS)
+    client.connection.feed(
+        b"".join(
+            client.headers(number, fields=fields)
+            + frames.frame(frames.DATA, 0, number, framed(b""))
+            + frames.rst_stream(number, faults.Code.CANCEL)
+            for number in range(1, 401, 2)
+        )
+    )
+    turns = 0
+    while client.connection.has_more:
+        client.connection.go_on()
+        await asyncio.sleep(0)
+        turns += 1
+    await until(lambda: not site.door.relay.under_way)
+    assert turns > 10
+    assert channel.calls == 0
+    assert site.life.active == 0
+
+
+class Silence:
+    """A channel that counts the calls that are begun, of which nothing comes."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def stream_stream(self, path: str) -> Any:
+        return self._begin
+
+    unary_stream = stream_stream
+
+    def _begin(self, *_: Any, **__: Any) -> Any:
+        self.calls += 1
+        raise ValueError("it was begun")
