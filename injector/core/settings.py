@@ -121,6 +121,9 @@ class Settings(pydantic.BaseModel):
     head_timeout: Annotated[float | None, values.number(0, _DAY, "seconds", above=True)] = _field(
         "Seconds for a request's head."
     )
+    max_connections: Annotated[int | None, values.whole(1, 1_000_000)] = _field(
+        "Client connections at once, HTTP and gRPC together; beyond it 503."
+    )
     connect_timeout: Annotated[float | None, values.number(0, 600, "seconds", above=True)] = _field(
         "Seconds to reach the predictor."
     )
