@@ -28,6 +28,10 @@ class CarpoolError(Exception):
         """What each member of a batch is told if this happened to all of it."""
         return self
 
+    def for_equals(self) -> CarpoolError:
+        """What a caller is told if this happened to an equal request of another."""
+        return self.for_several()
+
 
 def bare(error: CarpoolError) -> CarpoolError:
     """The error without its traceback and causes, to be kept.
@@ -267,6 +271,10 @@ class Abandoned(UpstreamError):
     message = "the call to the predictor was broken off"
 
 
+_HARMLESS = frozenset({"retry-after", "location", "allow"})
+"""Headers of a refusal that say what to do and quote no body."""
+
+
 class UpstreamStatus(UpstreamError):
     """The predictor refused: its own status, body and the headers that explain them reach the caller unchanged."""
 
@@ -283,8 +291,15 @@ class UpstreamStatus(UpstreamError):
 
     def for_several(self) -> CarpoolError:
         """The same status in our own words: the predictor's may quote what another caller sent."""
-        headers = tuple(header for header in self.headers if header[0].lower() != "content-type")
-        return BatchStatus(self.status, headers)
+        return self._in_our_words("a call with this request and others in it")
+
+    def for_equals(self) -> CarpoolError:
+        """As `for_several`: its words may name the other caller's request id."""
+        return self._in_our_words("an equal request that was sent at the same time")
+
+    def _in_our_words(self, to: str, code: int | None = None) -> BatchStatus:
+        headers = tuple(header for header in self.headers if header[0].lower() in _HARMLESS)
+        return BatchStatus(self.status, to, headers, code)
 
 
 class BatchStatus(UpstreamError):
@@ -295,10 +310,11 @@ class BatchStatus(UpstreamError):
 
     reason = "predictor_status"
 
-    def __init__(self, status: int, headers: tuple[tuple[str, str], ...] = (), code: int | None = None) -> None:
+    def __init__(
+        self, status: int, to: str, headers: tuple[tuple[str, str], ...] = (), code: int | None = None
+    ) -> None:
         super().__init__(
-            f"the predictor answered {status} to a call with this request and others in it; "
-            "its words are kept back, as they may quote another caller's data"
+            f"the predictor answered {status} to {to}; its words are kept back, as they may quote another caller's data"
         )
         self.status = status
         self.headers = headers
@@ -319,9 +335,8 @@ class UpstreamRpcStatus(UpstreamStatus):
         self.details = details
         self.metadata = metadata
 
-    def for_several(self) -> CarpoolError:
-        """As for `UpstreamStatus`, with the same code."""
-        return BatchStatus(self.status, code=self.code)
+    def _in_our_words(self, to: str, code: int | None = None) -> BatchStatus:
+        return super()._in_our_words(to, self.code)
 
 
 def reasons(kind: type[CarpoolError] = CarpoolError) -> list[str]:

@@ -88,6 +88,13 @@ class Backlog:
         queue.discard(request)
         self._settle(queue)
 
+    def withdraw(self, request: Request) -> None:
+        """As `remove`, for an uncut request that goes on waiting in another backlog."""
+        queue = self._queues[request.key]
+        self._subtract(queue, request.rows, request.size, request.cost_queued)
+        queue.withdraw(request)
+        self._settle(queue)
+
     def oldest(self) -> Queue | None:
         """The queue with the request that came first, whatever its priority, or None if nothing waits."""
         lane = self._large.oldest()

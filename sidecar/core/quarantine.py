@@ -7,8 +7,9 @@ one call's verdict.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from sidecar.core.backlog import Backlog
@@ -23,7 +24,10 @@ _MOST_SAVED = 6
 
 _QUIET_SECONDS = 1.0
 
-# Suspects may take this part of the room for waiting instances: a flood of them must not keep the others out.
+# So many whose origin is new go for each one whose origin was found guilty.
+_NEW_FIRST = 3
+
+# Suspects may take this part of the room for waiting instances, and for bytes: a flood must not keep others out.
 _SHARE_OF_QUEUE = 4
 
 Content = Callable[[Request], Hashable | None]
@@ -31,44 +35,65 @@ Content = Callable[[Request], Hashable | None]
 
 
 class Suspects(NamedTuple):
-    """The key of requests that share a verdict: their batch key, and their content or a number of their own."""
+    """The key of requests that share a verdict: their batch key, and their content or a number of their own.
+
+    `is_known` is whether their origin was found guilty before.
+    """
 
     key: Hashable
     content: Hashable
+    is_known: bool
 
 
 class Quarantine:
-    """Suspects, the oldest first. At most one of them is at the predictor at any time.
+    """Suspects, the oldest first; at most one of them is at the predictor at any time.
 
-    Times are seconds on the scheduler's clock.
+    Those whose origin was never found guilty go before the others, three to one: a caller that only has something in
+    common with culprits must not wait behind all of theirs. Times are seconds on the scheduler's clock.
     """
 
-    # Mutable state: `waiting`, a queue for each verdict that is due; `on_trial`, the request whose verdict is being
-    # found out; when the next suspect may travel; when a regular batch last left.
+    # Mutable state: _new and _known, a queue for each verdict that is due, apart by whether the origin was found
+    # guilty; on_trial, the request whose verdict is being found out; when the next suspect may travel; when a regular
+    # batch last left; how many of the new went since one of the known.
     def __init__(self, limits: Limits, content: Content) -> None:
-        self.waiting = Backlog(limits)
+        self._new = Backlog(limits)
+        self._known = Backlog(limits)
         self.on_trial: Request | None = None
         self._limits = limits
         self._content = content
         self._allowed_at = self._last_regular = -math.inf
+        self._new_in_a_row = 0
 
     def __bool__(self) -> bool:
-        return bool(self.waiting)
+        return bool(self._new or self._known)
+
+    def __iter__(self) -> Iterator[Request]:
+        """All that wait; nothing may change meanwhile."""
+        return itertools.chain(self._new, self._known)
 
     @property
     def rows(self) -> int:
         """Instances that wait here."""
-        return self.waiting.rows
+        return self._new.rows + self._known.rows
 
-    def has_room(self, rows: int) -> bool:
-        """Whether so many instances more may wait here."""
-        return self.waiting.rows + rows <= self._limits.max_queue_instances // _SHARE_OF_QUEUE
+    @property
+    def size(self) -> int:
+        """Their bytes."""
+        return self._new.size + self._known.size
 
-    def add(self, request: Request) -> None:
+    def has_room(self, request: Request) -> bool:
+        """Whether one more may wait here."""
+        most, most_bytes = self._limits.max_queue_instances, self._limits.max_queue_bytes
+        return (
+            self.rows + request.rows <= most // _SHARE_OF_QUEUE
+            and self.size + request.size <= most_bytes // _SHARE_OF_QUEUE
+        )
+
+    def add(self, request: Request, is_known: bool) -> None:
         """Keep a request until `next` lets it travel or `release` finds it cleared."""
         content = self._content(request)
-        request.key = Suspects(request.key, request.sequence if content is None else content)
-        self.waiting.add(request)
+        request.key = Suspects(request.key, request.sequence if content is None else content, is_known)
+        self._of(request).add(request)
 
     def regular_left(self, now: float) -> None:
         """A regular batch was sent."""
@@ -81,30 +106,47 @@ class Quarantine:
 
     def next(self, now: float, is_free: bool) -> Sequence[Part]:
         """What the next suspect's call carries, or nothing. If it `is_free`, nothing has to be saved up for it."""
-        queue = self.waiting.first()
-        if queue is None or self._is_busy:
+        if self._is_busy or not self:
             return ()
         if not is_free:
             if now < self._allowed_at:
                 return ()
             self._allowed_at = max(self._allowed_at, now - (_MOST_SAVED - 1) * _PAUSE) + _PAUSE
+        if self.on_trial is not None and self.on_trial.open:
+            waiting = self._of(self.on_trial)  # the rest of it
+        elif self._new and (self._new_in_a_row < _NEW_FIRST or not self._known):
+            waiting = self._new
+            self._new_in_a_row += 1
+        else:
+            waiting = self._known
+            self._new_in_a_row = 0
+        queue = waiting.begun() or waiting.first()
+        if queue is None:
+            return ()
         self.on_trial = queue.first
-        return self.waiting.take(queue, queue.first.rows_queued)
+        return waiting.take(queue, queue.first.rows_queued)
 
     def next_at(self) -> float:
         """When `next` will have something, which had nothing just now, if nothing else happens; infinity if never."""
-        return self._allowed_at if self.waiting and not self._is_busy else math.inf
+        return self._allowed_at if self and not self._is_busy else math.inf
 
     def closed(self, request: Request) -> None:
         """One of its requests is refused or cancelled."""
         if request.rows_queued:
-            self.waiting.remove(request)
+            self._of(request).remove(request)
         if request is self.on_trial:
             self.on_trial = None
 
     def equals(self, request: Request) -> Sequence[Request]:
         """The other requests that wait for the verdict on this one."""
-        return [other for other in self.waiting.of_key(request.key) if other is not request]
+        if not isinstance(request.key, Suspects):
+            return ()
+        return [
+            other
+            for is_known, waiting in ((False, self._new), (True, self._known))
+            for other in waiting.of_key(request.key._replace(is_known=is_known))
+            if other is not request
+        ]
 
     def release(self, answered: Request | None, is_suspected: Callable[[Request], bool]) -> Sequence[Request]:
         """Take out who is cleared by an answer: equals of a suspect, and all who are not suspected any more.
@@ -113,15 +155,24 @@ class Quarantine:
         """
         if answered is self.on_trial:
             self.on_trial = None
-        key = None if answered is None else answered.key
-        waiting = [request for request in self.waiting if not request.rows_taken]
-        cleared = [request for request in waiting if request.key == key or not is_suspected(request)]
+        equals = set() if answered is None else set(self.equals(answered))
+        cleared = [
+            request for request in self if not request.rows_taken and (request in equals or not is_suspected(request))
+        ]
         for request in cleared:
-            self.waiting.remove(request)
+            self._of(request).withdraw(request)
             suspects: Any = request.key
             request.key = suspects.key
-            request.rows_taken = 0
         return cleared
+
+    def refresh(self) -> None:
+        """Adapt to changed limits."""
+        self._new.refresh()
+        self._known.refresh()
+
+    def _of(self, request: Request) -> Backlog:
+        suspects: Any = request.key
+        return self._known if suspects.is_known else self._new
 
     @property
     def _is_busy(self) -> bool:

@@ -131,6 +131,12 @@ class Queue:
         self.small.shed()
         self.large.shed()
 
+    def withdraw(self, request: Request) -> None:
+        """Take an uncut request out that waits, to be put elsewhere; the sums are the caller's business."""
+        lane = self.small if request in self.small.requests else self.large
+        lane.requests.remove(request)
+        self.shed()
+
     def discard(self, request: Request) -> None:
         """Let a request go that stands anywhere; the sums are the caller's business."""
         request.rows_taken = request.rows

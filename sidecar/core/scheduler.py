@@ -144,18 +144,23 @@ class Scheduler:
             self._retries.add([parts], "closed", is_free=True)
             return self._step(now)
         refused = [part.request for part in parts]
+        equals: Sequence[Request] = ()
         is_fault = self._may_be_one_members_fault(error, is_first=batch.reason != "isolate")
         if len(batch.parts) == 1:
-            refused += self._convict(refused, error, now) if is_fault else ()
+            equals = self._convict(refused, error, now) if is_fault else ()
         elif not is_fault:
             error = error.for_several()
         elif self._isolate(batch, parts, error):
             return self._step(now)
         else:
             error = errors.NotIsolated()
-        for request in refused:
+        for request in (*refused, *equals):
             self._close(request)
-        return [*self._step(now), *(Refuse(request, error) for request in refused)]
+        return [
+            *self._step(now),
+            *(Refuse(request, error) for request in refused),
+            *(Refuse(request, error.for_equals()) for request in equals),
+        ]
 
     def poll(self) -> Sequence[Effect]:
         """Time passed: refuse what is too late, dispatch what is due."""
@@ -183,7 +188,7 @@ class Scheduler:
     def limits_changed(self) -> Sequence[Effect]:
         """Apply changed limits to what already waits."""
         self.backlog.refresh()
-        self.quarantine.waiting.refresh()
+        self.quarantine.refresh()
         return self._step(self._clock())
 
     def reconsider(self) -> Sequence[Effect]:
@@ -321,19 +326,22 @@ class Scheduler:
         for part in parts:
             request = part.request
             is_whole = part.stop - part.start == request.rows
-            if is_whole and self._suspicion.accuses(request):
+            if is_whole and self._is_suspected(request):
                 request.rows_taken = 0
-                self.quarantine.add(request)
+                self.quarantine.add(request, self._suspicion.knows(request))
             else:
                 rest.append(part)
         return rest
 
+    def _is_suspected(self, request: Request) -> bool:
+        return self._suspicion.accuses(request, self._clock())
+
     def _submit_suspect(self, request: Request, now: float) -> Sequence[Effect]:
-        if not self.quarantine.has_room(request.rows):
+        if not self.quarantine.has_room(request):
             self._suspicion.let_go(request)
             return (Refuse(request, errors.TooManySuspects()),)
         self._accept(request)
-        self.quarantine.add(request)
+        self.quarantine.add(request, self._suspicion.knows(request))
         return self._step(now) if self._has_slot else ()
 
     def _next_trial(self, now: float, *, is_free: bool) -> Batch | None:
@@ -341,11 +349,11 @@ class Scheduler:
         return Batch(self._new_id(), parts[0].request.key, parts, "suspect") if parts else None
 
     def _convict(self, alone: Sequence[Request], error: errors.CarpoolError, now: float) -> Sequence[Request]:
-        """Learn from the failure of a request that travelled alone; returns those who get the same error."""
+        """Learn from the failure of a request that travelled alone; returns those who share its verdict."""
         for request in alone:
             equals = self.quarantine.equals(request)
             if isinstance(error, errors.UpstreamStatus) and error.is_doubtful:
-                self._doubtful_in_a_row += not self._suspicion.accuses(request)
+                self._doubtful_in_a_row += not self._is_suspected(request)
                 if self._doubtful_in_a_row >= _MOST_DOUBTFUL:
                     return equals
             self._suspicion.guilty(request, now)
@@ -357,13 +365,13 @@ class Scheduler:
         if batch.reason not in _JUDGED and not self._suspicion.is_calm:
             request = batch.parts[self._sequence % len(batch.parts)].request
             if request.open and self._suspicion.answered(request, len(batch.parts)):
-                self._readmit(self.quarantine.release(None, self._suspicion.accuses))
+                self._readmit(self.quarantine.release(None, self._is_suspected))
 
     def _acquit(self, answered: Sequence[Request], now: float) -> Sequence[Effect]:
         """Learn from answers; who is not suspected any more travels with the others again."""
         for request in answered:
-            if self._suspicion.innocent(request) or request is self.quarantine.on_trial:
-                self._readmit(self.quarantine.release(request, self._suspicion.accuses))
+            if self._suspicion.innocent(request, now) or request is self.quarantine.on_trial:
+                self._readmit(self.quarantine.release(request, self._is_suspected))
         return self._step(now)
 
     def _readmit(self, cleared: Sequence[Request]) -> None:

@@ -58,13 +58,17 @@ class Suspicion:
     """Verdicts on requests, by their traits. Times are seconds."""
 
     # Mutable state: _records by trait, the one blamed last at the end; _accusing, those that speak against a request
-    # that has them; _on_trial: requests on which a verdict is due, with their traits.
+    # that has them; _on_trial: requests on which a verdict is due, with their traits; _trusted: origins of suspects
+    # that were answered, and until when that counts.
     def __init__(self, traits: Traits) -> None:
         self._kinds = traits
-        self._content = next(iter(traits), None)
+        names = list(traits)
+        self._content: str | None = names[0] if names else None
+        self._origin: str | None = names[-1] if names else None
         self._records: OrderedDict[Trait, _Record] = OrderedDict()
         self._accusing: set[Trait] = set()
         self._on_trial: dict[Request, tuple[Trait, ...]] = {}
+        self._trusted: OrderedDict[Trait, float] = OrderedDict()
 
     @property
     def is_calm(self) -> bool:
@@ -82,10 +86,14 @@ class Suspicion:
         if not self._accusing:
             return False
         traits = self._traits(request)
-        if self._accusing.isdisjoint(traits):
+        if not self._accuse(traits, now):
             return False
         self._on_trial[request] = traits
         return True
+
+    def knows(self, request: Request) -> bool:
+        """Whether the origin of a request on trial was found guilty."""
+        return any(trait[0] == self._origin and trait in self._records for trait in self._on_trial.get(request, ()))
 
     def watch(self, requests: Iterable[Request]) -> None:
         """A batch of these was rejected: verdicts on them are due."""
@@ -100,8 +108,11 @@ class Suspicion:
         """
         traits = self._on_trial.pop(request, None) or self._traits(request)
         explaining = [trait for trait in traits if trait in self._accusing and not self._records[trait].innocent]
-        for trait in explaining or traits:
-            self._blame(trait, _ENOUGH_GUILTY if trait[0] == self._content else 1, now)
+        for trait in traits:
+            if trait[0] == self._origin:
+                self._trusted.pop(trait, None)
+            if not explaining or trait in explaining or trait[0] == self._origin:
+                self._blame(trait, _ENOUGH_GUILTY if trait[0] == self._content else 1, now)
         while len(self._records) > _MOST_RECORDS:
             self._drop(next(iter(self._records)))
 
@@ -116,9 +127,15 @@ class Suspicion:
         if record.is_accusing:
             self._accusing.add(trait)
 
-    def innocent(self, request: Request) -> bool:
+    def innocent(self, request: Request, now: float) -> bool:
         """It was answered. Returns whether somebody who was suspected until now may not be any more."""
-        return self._absolve(self._on_trial.pop(request, ()), 1)
+        traits = self._on_trial.pop(request, ())
+        for trait in traits:
+            if trait[0] == self._origin and trait not in self._records:
+                self._trusted[trait] = now + _MEMORY_SECONDS
+                if len(self._trusted) > _MOST_RECORDS:
+                    self._trusted.popitem(last=False)
+        return self._absolve(traits, 1)
 
     def answered(self, request: Request, times: int) -> bool:
         """One of so many that were answered together, of which no verdict was due; its payload is still there.
@@ -144,9 +161,16 @@ class Suspicion:
         """There will be no verdict on it."""
         self._on_trial.pop(request, None)
 
-    def accuses(self, request: Request) -> bool:
+    def accuses(self, request: Request, now: float) -> bool:
         """Whether a request on trial is still suspected."""
-        return not self._accusing.isdisjoint(self._on_trial.get(request, ()))
+        return self._accuse(self._on_trial.get(request, ()), now)
+
+    def _accuse(self, traits: tuple[Trait, ...], now: float) -> bool:
+        """Whether something speaks against traits, other than what their origin has shown not to mean anything."""
+        accusing = [trait for trait in traits if trait in self._accusing]
+        if not accusing or accusing[0][0] == self._content:
+            return bool(accusing)
+        return not any(self._trusted.get(trait, 0.0) > now for trait in traits)
 
     def _traits(self, request: Request) -> tuple[Trait, ...]:
         found = [(name, measure(request)) for name, measure in self._kinds.items()]

@@ -167,7 +167,7 @@ class AnyHistory(RuleBasedStateMachine):
     def the_books_balance(self) -> None:
         core = self.desk.core
         requests = self.desk.requests.values()
-        assert core.backlog.size + core.quarantine.waiting.size == sum(
+        assert core.backlog.size + core.quarantine.size == sum(
             request.size_queued for request in requests if request.open and request.rows_queued
         )
         assert core.backlog.rows + core.quarantine.rows == sum(

@@ -171,7 +171,7 @@ class Run:
             elif isinstance(effect, model.Answer):
                 self.finish(effect.request, "answered")
             elif isinstance(effect, model.Refuse):
-                is_own = isinstance(effect.error, errors.UpstreamStatus)
+                is_own = effect.error.status == 400
                 self.finish(effect.request, "own" if is_own else effect.error.reason)
         deadline = self.core.next_deadline()
         if deadline is not None and deadline < self.alarm:
