@@ -11,6 +11,7 @@ import collections
 from collections.abc import Hashable
 from typing import cast
 
+from sidecar import memory
 from sidecar.http import exchanges
 
 
@@ -52,6 +53,7 @@ class Answering(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._is_paused = False
+        self._transport.set_write_buffer_limits()
         self._all_sent()
         self._free()
 
@@ -100,7 +102,7 @@ class Answering(asyncio.Protocol):
         self._touched = self._desk.now
         self._transport.write(message)
         if body:
-            self._transport.write(body)
+            self._write_large(body)
         if self._is_paused:
             self._unsent += 1
             self._unsent_bytes += len(message) + len(body)
@@ -110,8 +112,18 @@ class Answering(asyncio.Protocol):
         if close:
             self._close()
 
+    def _write_large(self, body: bytes) -> None:
+        # The transport keeps all of it until its last byte is sent, so it waits for the client until then.
+        self._transport.set_write_buffer_limits(0)
+        self._transport.write(body)
+        if not self._is_paused:
+            self._transport.set_write_buffer_limits()
+
     def _all_sent(self) -> None:
-        self._desk.lane.bodies.buffered_bytes -= self._unsent_bytes
+        bodies = self._desk.lane.bodies
+        bodies.buffered_bytes -= self._unsent_bytes
+        if self._unsent_bytes > memory.LARGE:
+            bodies.on_large_body()
         for _ in range(self._unsent):
             self._desk.life.leave()
         self._unsent = self._unsent_bytes = 0

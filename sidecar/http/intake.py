@@ -55,7 +55,7 @@ class Intake:
         self.buffered_bytes = 0
         """In calls of `read` that have not returned, and in `hold`; the only mutable state beside the limits."""
         self.on_large_body: Callable[[], None] = lambda: None
-        """Called when a body of more than `memory.LARGE` bytes has been read or refused."""
+        """Called when a body of more than `memory.LARGE` bytes has been read or refused, or was held and is gone."""
 
     async def read(self, request: web.BaseRequest) -> bytes:
         """The whole body of `request`, its Content-Encoding undone (the server must not undo it itself).
@@ -96,7 +96,7 @@ class Intake:
 
     @contextmanager
     def hold(self, size: int) -> Iterator[None]:
-        """Count `size` bytes of a body that `read` has returned and the queue does not know of.
+        """Count `size` bytes of a body that `read` has returned and the queue does not know of, or of an answer.
 
         Never refuses: they were let in already.
         """
@@ -105,6 +105,8 @@ class Intake:
             yield
         finally:
             self.buffered_bytes -= size
+            if size > memory.LARGE:
+                self.on_large_body()
 
     async def _receive(self, request: web.BaseRequest, reservation: _Reservation) -> bytes:
         if headers.expects_continue(request):

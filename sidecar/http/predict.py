@@ -27,6 +27,8 @@ _JSON = "application/json"
 
 # Bytes a second below which a caller does not read but hold our memory.
 _SLOWEST_READER = 64 * 1024
+# Seconds that a caller may read nothing when memory is short.
+_SHORT_PATIENCE = 2.0
 _MAX_TIMEOUT_MS = 86_400_000
 _MAX_DIGITS = 12
 
@@ -123,8 +125,11 @@ class PredictLane:
         _resolve(call, error)
 
     def time_to_read(self, size: int) -> float:
-        """Seconds a caller gets to take an answer of so many bytes off our hands."""
-        return self.bounds.timeout + size / _SLOWEST_READER
+        """Seconds a caller gets to take an answer of so many bytes off our hands; fewer when memory is short."""
+        patience = self.bounds.timeout
+        if not self.bodies.has_room(self.bodies.max_buffered_bytes // 2):
+            patience = min(patience, _SHORT_PATIENCE)
+        return patience + size / _SLOWEST_READER
 
     def head(
         self, target: str, headers: MultiMapping[str], match: routes.Match, route: calls.Route, spent: float = 0.0

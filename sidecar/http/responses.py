@@ -29,7 +29,7 @@ def refuse(request: web.BaseRequest, answer: answers.Answer) -> web.StreamRespon
 
 
 async def deliver(request: web.BaseRequest, response: web.StreamResponse, timeout: float | None = None) -> None:
-    """Write a complete response; returns when all but the last of it is on its way.
+    """Write a complete response; returns when all but the last of it is on its way, or all if there is a `timeout`.
 
     Left to aiohttp this happens after the handler, where nothing counts it: shutdown would cut it off, and a caller
     that does not read would keep its memory for good. After `timeout` seconds such a connection is aborted.
@@ -39,7 +39,7 @@ async def deliver(request: web.BaseRequest, response: web.StreamResponse, timeou
             await _write(request, response)
         else:
             async with asyncio.timeout(timeout):
-                await _write(request, response)
+                await _write_all(request, response)
     except TimeoutError:
         if request.transport is not None:
             request.transport.abort()
@@ -50,6 +50,20 @@ async def deliver(request: web.BaseRequest, response: web.StreamResponse, timeou
 async def _write(request: web.BaseRequest, response: web.StreamResponse) -> None:
     await response.prepare(request)
     await response.write_eof()
+
+
+async def _write_all(request: web.BaseRequest, response: web.StreamResponse) -> None:
+    transport = request.transport
+    if transport is None:
+        raise ConnectionResetError("the caller left")
+    # The transport keeps all of a large piece until its last byte is sent, so it waits for the caller until then.
+    transport.set_write_buffer_limits(0)
+    try:
+        await _write(request, response)
+        await request.writer.drain()
+    finally:
+        if not transport.is_closing():
+            transport.set_write_buffer_limits()
 
 
 class _Unnamed(web.Response):

@@ -54,8 +54,10 @@ async def test_a_failed_request_leaves_nothing_behind(sidecar_of, no_collector, 
     assert bench.sidecar.bodies.buffered_bytes == 0
 
 
-async def test_a_caller_that_does_not_read_its_answer_is_counted_and_then_cut_off(sidecar_of):
-    bench = await sidecar_of(max_latency=0, timeout=5)
+@pytest.mark.parametrize("fast_lane", ["on", "off"])
+async def test_a_caller_that_does_not_read_its_answer_is_counted_and_then_cut_off(sidecar_of, fast_lane):
+    bench = await sidecar_of(max_latency=0, timeout=5, fast_lane=fast_lane)
+    told = []
     body = json.dumps({"instances": ["x" * 20_000_000]}).encode()
     head = f"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     _reader, writer = await asyncio.open_connection("127.0.0.1", bench.sidecar.settings.port, limit=1024)
@@ -64,7 +66,9 @@ async def test_a_caller_that_does_not_read_its_answer_is_counted_and_then_cut_of
     await bench.predictor.received(1)
     await asyncio.sleep(1)
     assert bench.sidecar.bodies.buffered_bytes >= len(body) - 100
+    bench.sidecar.bodies.on_large_body = lambda: told.append(True)
     await asyncio.sleep(5 + len(body) / 65536)
     assert bench.sidecar.bodies.buffered_bytes == 0
+    assert told
     assert bench.sidecar.life.active == 0
     writer.close()

@@ -43,6 +43,7 @@ class Transport(asyncio.Transport):
         self._unread = b""
         self._is_stalled = self._is_paused = self._is_closing = False
         self._is_reading = True
+        self._high_water, self._room = _HIGH_WATER, 0
         protocol.connection_made(self)
 
     # --- the client --------------------------------------------------------------------------------------------
@@ -57,9 +58,10 @@ class Transport(asyncio.Transport):
         self._is_closing = True
         self._lose()
 
-    def stall(self) -> None:
-        """Stop reading, with the socket's buffers full."""
+    def stall(self, room: int = 0) -> None:
+        """Stop reading, with room for so many bytes in the socket's buffers."""
         self._is_stalled = True
+        self._room = room
 
     def go_on_reading(self) -> None:
         self._is_stalled = False
@@ -75,12 +77,18 @@ class Transport(asyncio.Transport):
         if self.is_lost:
             return
         self.writes.append(data)
-        self._unread += data
+        taken = data[: self._room]
+        self._room -= len(taken)
+        self.received += taken
+        self._unread += data[len(taken) :]
         if not self._is_stalled:
             self._deliver()
-        elif len(self._unread) > _HIGH_WATER and not self._is_paused:
+        elif len(self._unread) > self._high_water and not self._is_paused:
             self._is_paused = True
             self.protocol.pause_writing()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._high_water = _HIGH_WATER if high is None else high
 
     def pause_reading(self) -> None:
         assert self._is_reading

@@ -89,6 +89,51 @@ async def test_all_unread_answers_count(house: House) -> None:
     assert (house.bodies.buffered_bytes, house.life.active) == (0, 0)
 
 
+async def test_a_large_answer_counts_in_full_until_its_last_byte_is_sent(house: House) -> None:
+    client = house.connect()
+    client.stall(room=LARGE - 1000)
+    client.send(post())
+    answer_large(house)
+    assert LARGE < house.bodies.buffered_bytes < LARGE + 300
+    assert house.life.active == 1
+    client.go_on_reading()
+    assert (house.bodies.buffered_bytes, house.life.active) == (0, 0)
+    client.stall()
+    client.send(post())
+    house.driver.answer()
+    assert client.is_reading()  # a small answer need not be read before the next request
+    assert house.bodies.buffered_bytes == 0
+
+
+async def test_the_memory_is_told_when_a_large_unread_answer_is_gone(house: House) -> None:
+    told: list[bool] = []
+    house.bodies.on_large_body = lambda: told.append(True)
+    reader, leaver = blocked(house), blocked(house)
+    assert told == []
+    reader.go_on_reading()
+    assert len(told) == 1
+    leaver.leave()
+    assert len(told) == 2
+
+
+async def test_unread_answers_that_fill_the_memory_refuse_new_work(house: House) -> None:
+    house.bodies.max_buffered_bytes = LARGE
+    blocked(house)
+    other = house.connect()
+    other.send(post())
+    assert house.driver.submitted == 1
+    assert house.generals[0].data == post()  # which refuses it
+
+
+async def test_a_client_that_does_not_read_is_cut_off_sooner_when_memory_is_short(house: House) -> None:
+    house.bodies.max_buffered_bytes = 2 * LARGE
+    client = blocked(house)
+    await house.pass_time(1.9 + LARGE / 65536)
+    assert not client.is_lost
+    await house.pass_time(0.5)
+    assert client.is_aborted
+
+
 async def test_an_unread_answer_is_given_back_when_its_client_leaves(house: House) -> None:
     client = blocked(house)
     client.leave()
