@@ -190,7 +190,7 @@ class Sidecar:
     async def _open_data_port(self) -> None:
         relay = self._relay = passthrough.PassThrough(
             self._base, connect_timeout=self.settings.connect_timeout, is_ending=lambda: self.life.draining,
-            on_bug=self.metrics.internal_errors.labels("passthrough").inc,
+            on_bug=self.metrics.internal_errors.labels("passthrough").inc, hold=self.bodies.hold,
         )  # fmt: skip
         self.metrics.watch(self.metrics.tunnels, lambda: relay.tunnels)
         lane = predict.PredictLane(self.settings, self.limits, self.bodies, self.driver, self.upstreams.routes)

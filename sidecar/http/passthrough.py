@@ -11,7 +11,7 @@ import logging
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import cast
 
 import aiohttp
@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 _LARGEST_HEAD_FIELD = 64 * 1024
 _INVENTED_BY_CLIENT = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 _INVENTED_BY_SERVER = ("Content-Type", "Server")
+_Hold = Callable[[int], AbstractContextManager[None]]
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
@@ -36,7 +37,8 @@ class PassThrough:
 
     Make it inside a running event loop. `connect_timeout` is in seconds; nothing else is timed, because an event
     stream may last for hours. While `is_ending` callers' connections are closed behind their answers. `on_bug` is
-    called when an answer breaks off for a reason that is a bug, and is in the log.
+    called when an answer breaks off for a reason that is a bug, and is in the log. `hold` counts so many bytes while
+    they wait for a caller to read.
     """
 
     def __init__(
@@ -46,8 +48,10 @@ class PassThrough:
         connect_timeout: float,
         is_ending: Callable[[], bool],
         on_bug: Callable[[], None] = lambda: None,
+        hold: _Hold = lambda size: nullcontext(),
     ) -> None:
         self._base = base
+        self._hold = hold
         self._on_bug = on_bug
         self._is_ending = is_ending
         self._tunnels = tunnel.Tunnels()
@@ -74,7 +78,7 @@ class PassThrough:
         try:
             _check_headers(upstream)
             if upstream.status != 101:
-                return await _relay(upstream, request, self._is_ending(), self._on_bug)
+                return await _relay(upstream, request, self._is_ending(), self._on_bug, self._hold)
             if upgrade is None:
                 raise errors.UpstreamBroken("the predictor switched protocols without being asked")
             return await self._tunnels.relay(upstream, request)
@@ -167,7 +171,7 @@ def _check_headers(upstream: aiohttp.ClientResponse) -> None:
 
 
 async def _relay(
-    upstream: aiohttp.ClientResponse, request: web.BaseRequest, close: bool, on_bug: Callable[[], None]
+    upstream: aiohttp.ClientResponse, request: web.BaseRequest, close: bool, on_bug: Callable[[], None], hold: _Hold
 ) -> web.StreamResponse:
     answer = _Relayed(
         status=upstream.status,
@@ -179,7 +183,7 @@ async def _relay(
     try:
         await answer.prepare(request)
         with _noticing_loss(upstream):
-            await _copy(upstream.content, answer)
+            await _copy(upstream.content, answer, hold)
     except errors.UpstreamError as error:
         log.warning("the predictor's answer broke off, the caller's connection is reset: %s", error)
         _reset(request)
@@ -217,13 +221,14 @@ def _noticing_loss(upstream: aiohttp.ClientResponse) -> Iterator[None]:
         closed.remove_done_callback(fail)
 
 
-async def _copy(source: aiohttp.StreamReader, answer: web.StreamResponse) -> None:
+async def _copy(source: aiohttp.StreamReader, answer: web.StreamResponse, hold: _Hold) -> None:
     while True:
         with translation.translated():
             chunk = await source.readany()
         if not chunk:
             return await answer.write_eof()
-        await answer.write(chunk)
+        with hold(len(chunk)):
+            await answer.write(chunk)
 
 
 def _reset(request: web.BaseRequest) -> None:

@@ -9,6 +9,7 @@ import json
 import pytest
 
 from sidecar import errors
+from tests.assembly import plain_client
 from tests.assembly.fake_predictor import hang_up, refuse
 
 pytestmark = pytest.mark.looptime
@@ -72,3 +73,13 @@ async def test_a_caller_that_does_not_read_its_answer_is_counted_and_then_cut_of
     assert told
     assert bench.sidecar.life.active == 0
     writer.close()
+
+
+async def test_what_waits_of_a_passed_answer_for_its_caller_to_read_counts_as_held_until_the_caller_leaves(sidecar_of):
+    bench = await sidecar_of(max_latency=0)
+    bench.predictor.behave = refuse(200, b"x" * 20_000_000)
+    client = await plain_client.connect(bench, receive_buffer=4096)
+    await client.send(plain_client.GET)
+    await plain_client.until(lambda: bench.sidecar.bodies.buffered_bytes > 10_000)
+    await client.leave()
+    await plain_client.until(lambda: plain_client.is_at_rest(bench))
