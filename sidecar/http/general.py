@@ -22,8 +22,8 @@ MAX_HEAD = 256 * 1024
 _MOST_BEGUN = 128
 """Messages, and chunks of bodies, of one connection that may begin in one turn of the loop."""
 
-_STEP = 2048
-"""Bytes between looks at how many these are; they are 340 chunks at most."""
+_STEP, _LONGEST_STEP = 2048, 16 * 1024
+"""Bytes between looks at how many these are, 340 chunks at most; and where none began for a while."""
 
 _ROUND = 0.5  # seconds between looks at heads that have begun
 _TOO_LARGE = answers.Answer(
@@ -199,16 +199,19 @@ class Connection(web.RequestHandler, intake.Chunked):
 
     def _extent(self, watch: heads.Watch, data: bytes) -> tuple[int, bool]:
         """How many bytes to take at once, and whether they are enough for one turn."""
-        most, at = watch.begun + _MOST_BEGUN, 0
+        begun, at, step = watch.begun, 0, _STEP
+        most = begun + _MOST_BEGUN
         with memoryview(data) as view:
             while at < len(data):
-                step = min(_STEP, len(data) - at)
-                taken = watch.feed(view[at : at + step])
+                part = view[at : at + step]
+                taken = watch.feed(part)
                 at += taken
                 if watch.begun > most:
                     return at, True
-                if taken < step:
+                if taken < len(part):
                     break
+                step = _STEP if watch.begun > begun else min(2 * step, _LONGEST_STEP)
+                begun = watch.begun
         return at, False
 
     def _put_off(self, data: bytes) -> None:
