@@ -98,6 +98,9 @@ class Arrival:
             self._inflate(is_turn=True)
         except errors.CarpoolError as error:
             self._error = errors.bare(error)
+        except Exception as error:  # its caller must be answered
+            self._turns.report(error)
+            self._error = errors.CarpoolError()
         if self._error is not None or (self._queue and isinstance(self._queue[0], bytes)):
             self._news()
         return self._has_turn

@@ -59,7 +59,7 @@ class Door:
         self.room = room
         self.bugs = bugs.Bugs(counters)
         self.patience = patience.Patience(room, self.bugs.report)
-        self.turns = inflating.Turns()
+        self.turns = inflating.Turns(self.bugs.report)
         self.max_rows = max_rows
         self._heads = heads.Reader(key_headers)
         self._latest = ("", replies.OK)

@@ -108,11 +108,12 @@ class Infer:
         """A message was inflated, or cannot be."""
         try:
             self._take(self._arrival.take())
-        except errors.CarpoolError as error:
-            self.refuse(errors.bare(error))
-        else:
             if self._has_ended:
                 self.end()
+        except errors.CarpoolError as error:
+            self.refuse(errors.bare(error))
+        except Exception as error:
+            self._fail(error)
 
     def _take(self, messages: Sequence[bytes]) -> None:
         for message in messages:
@@ -179,8 +180,15 @@ class Infer:
         except errors.CarpoolError as error:
             self.refuse(errors.bare(error))
         except Exception as error:
-            self._door.bugs.report(error)
-            self.refuse(errors.CarpoolError())
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """A bug, where nobody else would answer the call."""
+        call = self._call
+        self._door.bugs.report(error)
+        self.refuse(errors.CarpoolError())
+        if call is not None:
+            self._door.driver.cancel(call)
 
     def _batch(self, told: Any, found: fields.Fields) -> None:
         door, head, message = self._door, self._head, cast(bytes, self._message)

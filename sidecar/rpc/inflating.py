@@ -9,7 +9,8 @@ import asyncio
 import collections
 import io
 import zlib
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from sidecar import errors
 from sidecar.rpc import statuses
@@ -18,36 +19,39 @@ STEP = 256 * 1024
 """Bytes that come out in one step, at most: about a millisecond."""
 _INPUT = 64 * 1024
 _COST = 8 * 1024  # bytes of work that a step counts at least: beginning with a message costs as much
+_OWN_SIZE = 256  # bytes of an inflation before it begins, beside its message
 
 
 class Inflation:
-    """One message on its way from compressed to plain.
+    """One message on its way from compressed to plain. What zlib needs, many kilobytes, is there from the first `step`.
 
     `window_bits` are zlib's, `encoding` is what grpc-encoding says, `limit` the bytes that may come out.
     """
 
-    __slots__ = ("_at", "_encoding", "_inflater", "_limit", "_message", "_plain", "is_done")
+    __slots__ = ("_at", "_encoding", "_inflater", "_limit", "_message", "_plain", "_window_bits", "is_done")
 
     def __init__(self, message: bytes, window_bits: int, encoding: bytes, limit: int) -> None:
         self.is_done = False
-        self._message = memoryview(message)
+        self._message = message
+        self._window_bits = window_bits
         self._at = 0
         self._encoding = encoding
         self._limit = limit
-        self._inflater = zlib.decompressobj(window_bits)
-        self._plain = io.BytesIO()
+        self._inflater: Any = None
 
     def __len__(self) -> int:
-        """Bytes of the compressed message."""
-        return len(self._message)
+        """Bytes that it counts: those of the compressed message, and its own."""
+        return len(self._message) + _OWN_SIZE
 
     def step(self) -> int:
         """Go on a little; returns how many bytes came out.
 
         Raises `statuses.Fault` for what is no such data, and `errors.PayloadTooLarge`.
         """
+        if self._inflater is None:
+            self._inflater, self._plain = zlib.decompressobj(self._window_bits), io.BytesIO()
         inflater = self._inflater
-        given: bytes | memoryview = inflater.unconsumed_tail
+        given: bytes = inflater.unconsumed_tail
         if not given:
             given = self._message[self._at : self._at + _INPUT]
             self._at += len(given)
@@ -59,7 +63,8 @@ class Inflation:
             raise errors.PayloadTooLarge(f"a message is larger than the limit of {self._limit} bytes")
         self._plain.write(part)
         self.is_done = inflater.eof
-        if inflater.unused_data or (self.is_done and self._at < len(self)) or not (part or given or self.is_done):
+        has_left = inflater.unused_data or self._at < len(self._message)
+        if (self.is_done and has_left) or not (part or given or self.is_done):
             raise self._not_valid("it has no clean end")
         return len(part)
 
@@ -88,7 +93,9 @@ class Turns:
     """Lets one worker work in each turn of the event loop, one after the other."""
 
     # State: those with work left, and the next turn, if it is due.
-    def __init__(self) -> None:
+    def __init__(self, report: Callable[[Exception], None]) -> None:
+        self.report = report
+        """Gets the bugs of workers, which must not stop the others."""
         self._workers: collections.deque[Worker] = collections.deque()
         self._next: asyncio.Handle | None = None
 
@@ -108,9 +115,13 @@ class Turns:
         self._next = None
         if self._workers:
             worker = self._workers.popleft()
-            if worker.work():
-                self._workers.append(worker)
-            self._await_turn()
+            try:
+                if worker.work():
+                    self._workers.append(worker)
+            except Exception as error:
+                self.report(error)
+            finally:
+                self._await_turn()
 
     def _await_turn(self) -> None:
         if self._workers and self._next is None:

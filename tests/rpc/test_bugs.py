@@ -7,13 +7,16 @@ import logging
 from typing import Any
 
 import grpc.aio
+import numpy as np
 import pytest
 
-from sidecar.rpc import codec, framing, streaming
+from sidecar.rpc import arrivals, codec, framing, inflating, streaming
 from tests.rpc.any_calls import PATH, echo, framed, opened
 from tests.rpc.peer import Peer
-from tests.rpc.site import Site, until
+from tests.rpc.site import INFER, Site, until
 from tests.rpc.test_codec import request
+from tests.rpc.test_door_on_sockets import asking
+from tests.rpc.test_inflating import GZIP, squeezed
 
 MESSAGE = request(name="rows", model_name="identity").SerializeToString()
 
@@ -85,3 +88,35 @@ async def test_a_bug_before_a_call_is_passed_on_is_told_the_caller(peer_site: Si
     assert stream.status == grpc.StatusCode.INTERNAL.value[0]
     assert count(peer_site, "rpc") == 1
     assert peer_site.life.active == 0
+
+
+@pytest.mark.parametrize("path", [INFER, PATH])
+async def test_a_bug_while_a_message_is_inflated_is_told_the_caller(
+    peer_site: Site, peer: Peer, monkeypatch, path: str
+) -> None:
+    peer.methods[PATH] = echo
+    stream, handler = opened(peer_site, GZIP, path=path)
+    handler.data(squeezed(bytes(4_000_000)))
+    monkeypatch.setattr(inflating.Inflation, "step", fail)
+    await stream.end()
+    assert stream.status == grpc.StatusCode.INTERNAL.value[0]
+    assert count(peer_site, "rpc") == 1
+    await until(lambda: not peer_site.relay.under_way)
+    assert (peer_site.life.active, peer_site.room.buffered_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("step", ["take", "submit"])
+async def test_a_bug_once_a_message_is_inflated_is_told_the_caller(site: Site, monkeypatch, step: str) -> None:
+    await site.infer(MESSAGE)
+    stream, handler = opened(site, GZIP, path=INFER)
+    handler.data(squeezed(asking(np.arange(400_000, dtype="f4")[None])))
+    handler.end()
+    if step == "take":
+        monkeypatch.setattr(arrivals.Arrival, "take", fail)
+    else:
+        monkeypatch.setattr(site.driver, "submit", fail)
+    await stream.end()
+    assert stream.status == grpc.StatusCode.INTERNAL.value[0]
+    assert count(site, "rpc") == 1
+    assert (site.life.active, site.room.buffered_bytes) == (0, 0)
+    await drained(site)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -23,6 +24,10 @@ MIB = 1024 * 1024
 def squeezed(message: bytes) -> bytes:
     data = gzip.compress(message, 6)
     return b"\1" + len(data).to_bytes(4, "big") + data
+
+
+def unexpected(error: Exception) -> None:
+    raise error
 
 
 class Inbox:
@@ -49,7 +54,7 @@ def room() -> Room:
 
 
 async def test_others_have_their_turn_after_every_step(room: Room) -> None:
-    worked = inflating.Turns()
+    worked = inflating.Turns(unexpected)
     inboxes = [Inbox(room, worked) for _ in range(3)]
     for inbox in inboxes:
         inbox.feed(squeezed(bytes(4 * MIB)))
@@ -70,7 +75,7 @@ async def test_others_have_their_turn_after_every_step(room: Room) -> None:
 
 
 async def test_messages_keep_their_order_whatever_takes_longer(room: Room) -> None:
-    inbox = Inbox(room, inflating.Turns())
+    inbox = Inbox(room, inflating.Turns(unexpected))
     large = bytes(MIB)
     inbox.feed(squeezed(b"first") + squeezed(large) + framed(b"plain") + squeezed(b"last"))
     assert inbox.taken == [b"first"]
@@ -82,7 +87,7 @@ async def test_messages_keep_their_order_whatever_takes_longer(room: Room) -> No
 
 
 async def test_many_small_messages_that_become_large_are_one_steps_work_as_well(room: Room) -> None:
-    inbox = Inbox(room, inflating.Turns())
+    inbox = Inbox(room, inflating.Turns(unexpected))
     inbox.feed(squeezed(bytes(100_000)) * 200)  # 20 MB in 30 kB
     assert len(inbox.taken) <= 3
     await turns(200)
@@ -90,7 +95,7 @@ async def test_many_small_messages_that_become_large_are_one_steps_work_as_well(
 
 
 async def test_a_bomb_is_refused_when_it_passes_the_limit_and_nothing_of_it_is_kept(room: Room) -> None:
-    inbox = Inbox(room, inflating.Turns())
+    inbox = Inbox(room, inflating.Turns(unexpected))
     inbox.feed(squeezed(bytes(64 * MIB)))
     most = 0
     while inbox.error is None:
@@ -104,7 +109,7 @@ async def test_a_bomb_is_refused_when_it_passes_the_limit_and_nothing_of_it_is_k
 
 async def test_inflating_ends_where_the_memory_does(room: Room) -> None:
     room.max_buffered_bytes = MIB
-    inbox = Inbox(room, inflating.Turns())
+    inbox = Inbox(room, inflating.Turns(unexpected))
     inbox.feed(squeezed(bytes(4 * MIB)))
     while inbox.error is None:
         await asyncio.sleep(0)
@@ -113,7 +118,7 @@ async def test_inflating_ends_where_the_memory_does(room: Room) -> None:
 
 
 async def test_what_is_let_go_in_between_has_no_more_turns(room: Room) -> None:
-    worked = inflating.Turns()
+    worked = inflating.Turns(unexpected)
     inbox = Inbox(room, worked)
     inbox.feed(squeezed(bytes(4 * MIB)))
     await turns(2)
@@ -126,11 +131,47 @@ async def test_what_is_let_go_in_between_has_no_more_turns(room: Room) -> None:
 async def test_what_turns_out_to_be_no_gzip_later_is_refused(room: Room, cut: int) -> None:
     data = gzip.compress(np.random.default_rng(1).bytes(MIB))
     data = data[:-cut] if cut > 0 else data + b"x"
-    inbox = Inbox(room, inflating.Turns())
+    inbox = Inbox(room, inflating.Turns(unexpected))
     inbox.feed(b"\1" + len(data).to_bytes(4, "big") + data)
     await turns(30)
     assert isinstance(inbox.error, statuses.Fault)
     assert "no clean end" in str(inbox.error)
+
+
+async def test_who_fails_is_reported_and_the_others_have_their_turns() -> None:
+    class Worker:
+        def __init__(self, left: int) -> None:
+            self.left = left
+
+        def work(self) -> bool:
+            self.left -= 1
+            if self.left < 0:
+                raise ValueError("a bug")
+            return self.left > 0
+
+    caught: list[Exception] = []
+    worked = inflating.Turns(caught.append)
+    workers = [Worker(left) for left in (3, 0, 2)]
+    for worker in workers:
+        worked.add(worker)
+    await turns(10)
+    assert [worker.left for worker in workers] == [0, -1, 0]
+    assert [str(error) for error in caught] == ["a bug"]
+
+
+async def test_messages_that_wait_to_be_inflated_take_no_more_memory_than_they_count(room: Room) -> None:
+    inbox = Inbox(room, inflating.Turns(unexpected))
+    data = squeezed(b"x") * 5000
+    tracemalloc.start()
+    try:
+        inbox.feed(data)
+        taken, _ = tracemalloc.get_traced_memory()
+        assert taken < room.buffered_bytes + 200_000  # the few that have begun
+    finally:
+        tracemalloc.stop()
+    await turns(500)
+    assert inbox.taken == [b"x"] * 5000
+    assert room.buffered_bytes == 5000
 
 
 class TestCalls:
