@@ -45,6 +45,9 @@ _LARGE_FRAME = 16_000
 _COSTLY_BLOCK_SHIFT = 8
 """Header blocks of 2 to this many bytes and more count as idle frames, one for so many bytes."""
 
+_MOST_ENDED = 100
+"""Streams that ended in the ordinary way and are remembered, so that HEADERS for them get the right error."""
+
 _NUMBERS = itertools.count()
 
 
@@ -55,10 +58,10 @@ class Connection(control.Control):
     take more.
     """
 
-    # State beside the base's. _ended: streams gone lately, True for those that we broke off, whose client may not yet
-    # know. _incoming: the connection's window for DATA. _arrived: frames for this turn and later ones. _is_unruly: too
-    # many streams came to nothing. is_broken: the client is gone or broke a rule, and whoever still has a stream must
-    # hear that it is over.
+    # State beside the base's. _ended: streams gone lately; _broken: those that we broke off, whose client may not yet
+    # know, so that what comes for them is no error. _incoming: the connection's window for DATA. _arrived: frames for
+    # this turn and later ones. _is_unruly: too many streams came to nothing. is_broken: the client is gone or broke a
+    # rule, and whoever still has a stream must hear that it is over.
     def __init__(
         self,
         door: streams.Door,
@@ -74,8 +77,8 @@ class Connection(control.Control):
         self._memory = memory
         self._door = door
         self.call_failed = report
-        self._ended: dict[int, bool] = {}
-        self._most_ended = 2 * chosen.max_streams
+        self._ended: dict[int, None] = {}
+        self._broken: dict[int, None] = {}
         self._decoder = headers.Decoder(chosen.max_header_bytes)
         self._incoming = flow.Incoming(max(chosen.connection_window, frames.FIRST_WINDOW))
         self._resets = floods.Allowance(chosen.resets, _RESET_INTERVAL, clock)
@@ -236,9 +239,10 @@ class Connection(control.Control):
         self._check_done()
 
     def _remember(self, number: int, *, is_ours: bool) -> None:
-        self._ended[number] = is_ours
-        if len(self._ended) > self._most_ended:
-            del self._ended[next(iter(self._ended))]
+        gone, most = (self._broken, 2 * self._limits.max_streams) if is_ours else (self._ended, _MOST_ENDED)
+        gone[number] = None
+        if len(gone) > most:
+            del gone[next(iter(gone))]
 
     def _return(self, count: int) -> None:
         grant = self._incoming.give_back(count)
@@ -291,9 +295,8 @@ class Connection(control.Control):
         found = self.exchanges.get(number)
         if found is None:
             self._decoder.skip(block)
-            is_ours = self._ended.get(number)
-            if not is_ours and number <= self._cutoff:
-                code = faults.Code.PROTOCOL_ERROR if is_ours is None else faults.Code.STREAM_CLOSED
+            if number not in self._broken and number <= self._cutoff:
+                code = faults.Code.STREAM_CLOSED if number in self._ended else faults.Code.PROTOCOL_ERROR
                 raise faults.ConnectionFault(code, f"HEADERS for stream {number}, which has ended")
             self._count_idle()
             return
@@ -347,7 +350,7 @@ class Connection(control.Control):
     def _discard(self, number: int) -> None:
         """DATA for a stream that is not open."""
         self._check_not_idle(number, "DATA")
-        if number <= self._cutoff and not self._ended.get(number):
+        if number <= self._cutoff and number not in self._broken:
             raise faults.StreamFault(faults.Code.STREAM_CLOSED, "DATA for a stream that has ended")
 
     def _on_rst_stream(self, flags: int, number: int, payload: bytes) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -212,3 +214,24 @@ def test_bytes_may_come_one_by_one() -> None:
     for at in range(len(text)):
         client.receive(text[at : at + 1])
     assert [frame.payload for frame in client.read() if frame.kind == frames.DATA] == [b"abc"]
+
+
+def test_what_a_connection_remembers_of_streams_that_ended_is_little() -> None:
+    client = peer.Peer().begin()
+
+    def call(number: int) -> None:
+        client.call(number).stream.answer(peer.HEAD, b"", peer.OK)
+        client.connection.take()
+        client.notes.calls.clear()
+
+    for number in range(1, 401, 2):
+        call(number)
+    tracemalloc.start()
+    try:
+        for number in range(401, 6401, 2):
+            call(number)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert not client.connection.exchanges
+    assert kept < 30_000
