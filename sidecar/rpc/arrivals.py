@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from sidecar import errors, memory
 from sidecar.rpc import framing, inflating, parts
 
+_MESSAGES_A_UNIT = 2  # see `streams.Stream.charge`
+
 
 class Arrival:
     """Unframes and inflates the data of one stream. `held` bytes of it count in `room` until they are released.
@@ -17,7 +19,7 @@ class Arrival:
     """
 
     # State: what is complete or being inflated, in order; what went wrong with that; the most that was held at once.
-    __slots__ = ("_error", "_has_turn", "_largest", "_news", "_queue", "_room", "_turns", "_unframer", "held")
+    __slots__ = ("_error", "_has_turn", "_largest", "_news", "_queue", "_room", "_turns", "_unframer", "cost", "held")
 
     def __init__(
         self, room: parts.Room, encoding: bytes | None, turns: inflating.Turns, news: Callable[[], None]
@@ -31,6 +33,8 @@ class Arrival:
         self._has_turn = False
         self._largest = 0
         self.held = 0
+        self.cost = 0
+        """Of what was fed last, beside its bytes, for `streams.Stream.charge`."""
 
     def feed(self, data: bytes) -> Sequence[bytes]:
         """The messages that are there now.
@@ -40,6 +44,7 @@ class Arrival:
         self._check_room(len(data))
         before = self._unframer.held
         found = self._unframer.feed(data)
+        self.cost = len(found) // _MESSAGES_A_UNIT
         self._count(self._unframer.held - before + sum(map(len, found)))
         plain = [each for each in found if isinstance(each, bytes)]
         if not self._queue and len(plain) == len(found):

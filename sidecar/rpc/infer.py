@@ -103,6 +103,7 @@ class Infer:
             self.refuse(errors.bare(error))
         else:
             self._stream.consumed(len(data))
+        self._stream.charge(self._arrival.cost)
 
     def _inflated(self) -> None:
         """A message was inflated, or cannot be."""

@@ -48,6 +48,7 @@ class Streaming(relay.Passage):
         except errors.CarpoolError as error:
             self._break_off(error)
             return
+        self._stream.charge(self._arrival.cost)
         self._ungranted += len(data)
         self._messages.extend(messages)
         self._watch(bool(messages))

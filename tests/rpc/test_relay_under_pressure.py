@@ -14,7 +14,7 @@ from sidecar.rpc import relay, statuses
 from tests.http2 import peer as http2
 from tests.rpc.any_calls import FIELDS, PATH, echo, framed, opened
 from tests.rpc.peer import Peer
-from tests.rpc.site import Site, until
+from tests.rpc.site import INFER, Site, until
 
 
 async def test_a_caller_who_does_not_read_stops_the_predictor(peer_site: Site, peer: Peer) -> None:
@@ -201,6 +201,19 @@ async def test_what_is_reset_in_the_same_breath_never_reaches_the_predictor(site
     assert turns > 10
     assert channel.calls == 0
     assert site.life.active == 0
+
+
+@pytest.mark.parametrize("path", [PATH, INFER])
+async def test_small_messages_count_more_than_their_bytes(peer_site: Site, peer: Peer, path: str) -> None:
+    peer.methods[PATH] = echo
+    stream, handler = opened(peer_site, path=path)
+    before = stream.charged
+    handler.data(framed(b"") * 3000)
+    assert stream.charged - before >= 1500
+    if path == PATH:
+        handler.end()
+    await stream.end()
+    await until(lambda: peer_site.life.active == 0)
 
 
 class Silence:
