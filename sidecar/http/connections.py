@@ -165,7 +165,7 @@ class Connection(answering.Answering):
         if len(begun) <= heads.MAX_HEAD and self._beginning.may_go_on(more):
             self._keep(begun)
             if not self._desk.lane.bodies.has_room(0):
-                error = errors.Overloaded("the memory for request bodies is full; try again later")
+                error = errors.MemoryFull()
                 self._end(error, self._began)
         else:
             self._beginning = None

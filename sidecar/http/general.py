@@ -267,7 +267,7 @@ class Connection(web.RequestHandler, intake.Chunked):
         if size > MAX_HEAD:
             self._end(b"".join(rendering.render(_TOO_LARGE, close=True)))
         elif not server.bodies.has_room(0):
-            error = errors.Overloaded("the memory for request bodies is full; try again later")
+            error = errors.MemoryFull()
             self._end(server.refusal(error, self._began))
 
     def _end(self, message: bytes) -> None:
