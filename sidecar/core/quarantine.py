@@ -82,9 +82,9 @@ class Quarantine:
         return self._new.size + self._known.size
 
     def has_room(self, request: Request) -> bool:
-        """Whether one more may wait here."""
+        """Whether one more may wait here; the only one may, however large it is."""
         most, most_bytes = self._limits.max_queue_instances, self._limits.max_queue_bytes
-        return (
+        return not self or (
             self.rows + request.rows <= most // _SHARE_OF_QUEUE
             and self.size + request.size <= most_bytes // _SHARE_OF_QUEUE
         )

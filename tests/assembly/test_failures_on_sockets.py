@@ -329,7 +329,7 @@ async def test_a_bug_in_a_probe_is_a_500_in_json(bench, monkeypatch, caplog):
 async def test_a_bug_amid_an_answer_resets_the_connection_and_is_logged(bench, monkeypatch, caplog):
     from sidecar.http import passthrough
 
-    async def break_down(source, answer):
+    async def break_down(source, answer, hold):
         await answer.write(await source.readany())
         raise ZeroDivisionError
 

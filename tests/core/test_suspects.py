@@ -470,3 +470,12 @@ def test_suspects_take_only_a_part_of_the_memory():
     assert sum(type(error) is errors.TooManySuspects for error in desk.refusals.values()) == 15
     desk.submit("good@5", size=2000)
     assert "good@5" not in desk.refusals
+
+
+def test_a_suspect_larger_than_the_part_of_memory_for_suspects_is_tried_all_the_same():
+    desk = desk_with_traits(max_latency=0.0, max_queue_bytes=4000)
+    desk.submit("bad@x", size=3000)
+    react(desk)
+    desk.submit("bad@y", size=3000)
+    react(desk)
+    assert has_own_error(desk, "bad@y")
