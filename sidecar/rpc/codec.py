@@ -16,7 +16,7 @@ from sidecar.wire import codec
 from sidecar.wire.v2 import models, rules
 
 
-class Payload:
+class Payload(codec.Kept):
     """One parsed request; `raw` are its inputs."""
 
     # State: what the first of its answers had, if it is cut.
@@ -31,16 +31,6 @@ class Payload:
         self.ends = read.ends
         self.form: codec.Form | None = form
         self.answered: tuple[layouts.Column, ...] | None = None
-
-    @property
-    def content(self) -> bytes | None:
-        """Part of `codec.Payload`."""
-        return codec.content(self.body)
-
-    @property
-    def shape(self) -> None:
-        """Part of `codec.Payload`: the key has the shapes."""
-        return
 
     def row_sizes(self, start: int, stop: int) -> Sequence[int]:
         """Part of `codec.Payload`: bytes of all inputs."""

@@ -18,9 +18,21 @@ LARGEST_CONTENT = 64 * 1024
 """Bytes of a body that is compared with others; hashing more would take longer than all else that is done for it."""
 
 
-def content(body: bytes) -> bytes | None:
-    """A body as what its caller sent (`Payload.content`)."""
-    return body if len(body) <= LARGEST_CONTENT else None
+class Kept:
+    """What payloads that keep their caller's `body` have in common."""
+
+    __slots__ = ()
+    body: bytes
+
+    @property
+    def content(self) -> bytes | None:
+        """Part of `Payload`."""
+        return self.body if len(self.body) <= LARGEST_CONTENT else None
+
+    @property
+    def shape(self) -> Hashable | None:
+        """Part of `Payload`: nothing beside what the key tells."""
+        return None
 
 
 class Reply(NamedTuple):

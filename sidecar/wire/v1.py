@@ -62,7 +62,7 @@ _LISTS = msgspec.json.Decoder(_Lists)
 
 
 @dataclass(slots=True)
-class Payload:
+class Payload(codec.Kept):
     """One parsed request body.
 
     `rows` are the instances as byte ranges, `text` is their list as it was written, brackets included, `member` is
@@ -87,11 +87,6 @@ class Payload:
     def row_count(self) -> int:
         """Part of `codec.Payload`."""
         return len(self.rows)
-
-    @property
-    def content(self) -> bytes | None:
-        """Part of `codec.Payload`."""
-        return codec.content(self.body)
 
     @property
     def shape(self) -> bytes:

@@ -15,7 +15,7 @@ Data = splitting.Data
 _MOST_OBJECTS = 64 * 1024
 
 
-class Payload:
+class Payload(codec.Kept):
     """A parsed request. `data` are the inputs': JSON lists with their brackets, or binary.
 
     `ident` is the caller's id as written, if it is not the layout's.
@@ -35,16 +35,6 @@ class Payload:
         self.data = data
         self.form: layouts.Form = layout if ident is None else layouts.OwnForm(layout, ident)
         self._cut: Cut | None = None
-
-    @property
-    def content(self) -> bytes | None:
-        """Part of `codec.Payload`."""
-        return codec.content(self.body)
-
-    @property
-    def shape(self) -> None:
-        """Part of `codec.Payload`: the key has the shapes."""
-        return
 
     def row_sizes(self, start: int, stop: int) -> Sequence[int]:
         """Bytes of the rows `start` to `stop` (exclusive); those of the whole request are shared out evenly."""
