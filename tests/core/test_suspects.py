@@ -46,13 +46,26 @@ def submit(desk, *names):
         desk.submit(name)
 
 
+def accuse_content(desk):
+    """From here on whoever sends "bad" is suspected."""
+    submit(desk, "bad@x", "a@1", "b@2", "c@3")
+    react(desk)
+
+
+def accuse_origin_x(desk):
+    """From here on whatever comes from "x" is suspected."""
+    submit(desk, "bad1@x", "a@1", "b@2", "c@3")
+    react(desk)
+    submit(desk, "bad2@x", "d@1", "e@2", "f@3")
+    react(desk)
+
+
 def has_own_error(desk, name):
     return isinstance(desk.refusals[name], errors.UpstreamStatus)
 
 
 def test_the_same_content_travels_alone_from_then_on_whoever_sends_it(desk):
-    submit(desk, "bad@x", "a@1", "b@2", "c@3")
-    react(desk)
+    accuse_content(desk)
     before = len(desk.sent)
     submit(desk, "bad@y", "d@1", "e@2", "f@3", "g@4")
     react(desk)
@@ -82,10 +95,7 @@ def test_one_culprit_that_repeats_itself_does_not_bring_its_origin_under_suspici
 
 
 def test_an_origin_that_good_requests_share_is_cleared_by_their_answers(desk):
-    submit(desk, "bad1@x", "a@1", "b@2", "c@3")
-    react(desk)
-    submit(desk, "bad2@x", "d@1", "e@2", "f@3")
-    react(desk)
+    accuse_origin_x(desk)
     for number in range(6):
         desk.pass_time(1)
         submit(desk, f"good{number}@x")
@@ -96,8 +106,7 @@ def test_an_origin_that_good_requests_share_is_cleared_by_their_answers(desk):
 
 
 def test_content_that_is_answered_is_trusted_at_once(desk):
-    submit(desk, "bad@x", "a@1", "b@2", "c@3")
-    react(desk)
+    accuse_content(desk)
     submit(desk, "bad@y")
     assert desk.sent[-1].reason == "suspect"
     desk.answer()  # the predictor was mended
@@ -106,8 +115,7 @@ def test_content_that_is_answered_is_trusted_at_once(desk):
 
 
 def test_suspicion_ends_a_minute_after_the_last_rejection(desk):
-    submit(desk, "bad@x", "a@1", "b@2", "c@3")
-    react(desk)
+    accuse_content(desk)
     desk.pass_time(59)
     submit(desk, "bad@y")
     assert desk.sent[-1].reason == "suspect"
@@ -118,8 +126,7 @@ def test_suspicion_ends_a_minute_after_the_last_rejection(desk):
 
 
 def test_suspects_of_equal_content_share_one_verdict(desk):
-    submit(desk, "bad@x", "a@1", "b@2", "c@3")
-    react(desk)
+    accuse_content(desk)
     calls = len(desk.sent)
     submit(desk, "bad@1", "bad@2", "bad@3", "bad@4")
     react(desk)
@@ -133,8 +140,7 @@ def test_suspects_of_equal_content_share_one_verdict(desk):
 
 
 def test_suspects_of_equal_content_but_another_key_have_verdicts_of_their_own(desk):
-    submit(desk, "bad@x", "a@1", "b@2", "c@3")
-    react(desk)
+    accuse_content(desk)
     calls = len(desk.sent)
     desk.submit("bad@1", key="one")
     desk.submit("bad@2", key="other")
@@ -145,8 +151,7 @@ def test_suspects_of_equal_content_but_another_key_have_verdicts_of_their_own(de
 
 
 def test_an_answer_to_one_suspect_lets_its_equals_travel_with_the_others(desk):
-    submit(desk, "bad@x", "a@1", "b@2", "c@3")
-    react(desk)
+    accuse_content(desk)
     submit(desk, "bad@1", "bad@2", "bad@3")
     assert desk.members(desk.out[0]) == ["bad@1"]
     desk.answer()
@@ -157,8 +162,7 @@ def test_an_answer_to_one_suspect_lets_its_equals_travel_with_the_others(desk):
 
 
 def test_a_trial_that_fails_for_another_reason_is_no_verdict_on_its_equals(desk):
-    submit(desk, "bad@x", "a@1", "b@2", "c@3")
-    react(desk)
+    accuse_content(desk)
     submit(desk, "bad@1", "bad@2")
     desk.fail(errors.UpstreamUnreachable())
     assert set(desk.refusals) == {"bad@x", "bad@1"}
@@ -204,8 +208,7 @@ def test_while_regular_batches_come_suspects_get_one_call_for_four_of_them():
 
 
 def test_suspects_go_at_once_where_nobody_else_asks(desk):
-    submit(desk, "bad@x", "a@1", "b@2", "c@3")
-    react(desk)
+    accuse_content(desk)
     desk.pass_time(1)
     for number in range(50):
         submit(desk, f"bad@{number}")
@@ -214,10 +217,7 @@ def test_suspects_go_at_once_where_nobody_else_asks(desk):
 
 def test_a_flood_of_suspects_is_refused_and_leaves_room_for_the_others():
     desk = desk_with_traits(max_batch_size=4, max_queue_instances=40)
-    submit(desk, "bad1@x", "a@1", "b@2", "c@3")
-    react(desk)
-    submit(desk, "bad2@x", "d@1", "e@2", "f@3")
-    react(desk)
+    accuse_origin_x(desk)
     submit(desk, "g@1", "h@2", "i@3", "j@4")  # is out
     for number in range(30):
         submit(desk, f"flood{number}@x")
@@ -231,8 +231,7 @@ def test_a_flood_of_suspects_is_refused_and_leaves_room_for_the_others():
 
 def test_a_suspect_that_leaves_or_waits_too_long_is_forgotten():
     desk = desk_with_traits(max_in_flight=1, timeout=5.0)
-    submit(desk, "bad@x", "a@1", "b@2", "c@3")
-    react(desk)
+    accuse_content(desk)
     submit(desk, "d@1", "e@2", "f@3", "g@4")  # is out
     submit(desk, "bad@1", "bad@2")
     desk.cancel("bad@1")
@@ -245,10 +244,7 @@ def test_a_suspect_that_leaves_or_waits_too_long_is_forgotten():
 
 
 def test_suspects_are_answered_before_a_drain_ends(desk):
-    submit(desk, "bad1@x", "a@1", "b@2", "c@3")
-    react(desk)
-    submit(desk, "bad2@x", "d@1", "e@2", "f@3")
-    react(desk)
+    accuse_origin_x(desk)
     submit(desk, *(f"good{number}@x" for number in range(9)))
     desk.do(desk.core.drain())
     react(desk)
@@ -258,10 +254,7 @@ def test_suspects_are_answered_before_a_drain_ends(desk):
 
 def test_a_large_suspect_is_split_and_rejoined():
     desk = desk_with_traits(max_batch_size=4)
-    submit(desk, "bad1@x", "a@1", "b@2", "c@3")
-    react(desk)
-    submit(desk, "bad2@x", "d@1", "e@2", "f@3")
-    react(desk)
+    accuse_origin_x(desk)
     desk.submit("good@x", rows=10)
     react(desk)
     desk.pass_time(1)
@@ -340,8 +333,7 @@ def test_a_form_that_most_good_requests_have_is_not_suspected_however_often_bad_
 
 @pytest.mark.parametrize("outcome", ["answered", "rejected", "left", "late"])
 def test_a_suspect_that_is_cleared_while_it_travels_does_not_keep_others_from_travelling(desk, outcome):
-    submit(desk, "bad@x", "a@1", "b@2", "c@3")
-    react(desk)
+    accuse_content(desk)
     desk.pass_time(59.9)
     submit(desk, "bad@y")
     desk.pass_time(0.2)  # the culprit is forgotten
@@ -460,10 +452,7 @@ def test_who_only_looks_like_a_culprit_waits_behind_none_of_its_known_requests()
 
 def test_suspects_take_only_a_part_of_the_memory():
     desk = desk_with_traits(max_batch_size=4, max_queue_bytes=4000, max_in_flight=1)
-    submit(desk, "bad1@x", "a@1", "b@2", "c@3")
-    react(desk)
-    submit(desk, "bad2@x", "d@1", "e@2", "f@3")
-    react(desk)
+    accuse_origin_x(desk)
     submit(desk, "g@1", "h@2", "i@3", "j@4")  # is out
     for number in range(20):
         desk.submit(f"bad-{number}@x", size=200)
