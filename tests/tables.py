@@ -10,13 +10,14 @@ from collections.abc import Callable
 import pydantic
 from pydantic_settings import BaseSettings
 
-from injector.core import config as injector_config
-from injector.core import decision, servers
-from injector.core import settings as injector_settings
-from injector.webhook import metrics as injector_metrics
-from injector.webhook import options
-from predictor import config as predictor_config
-from sidecar import config, metrics, settings
+from carpool.program import settings
+from carpool_injector.core import config as injector_config
+from carpool_injector.core import decision, servers
+from carpool_injector.core import settings as injector_settings
+from carpool_injector.webhook import metrics as injector_metrics
+from carpool_injector.webhook import options
+from carpool_predictor import config as predictor_config
+from carpool_sidecar import config, metrics
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", ROOT / "injector" / "README.md")

@@ -29,7 +29,7 @@ from tests.attack import (
     verdicts,
     victim,
 )
-from tests.rpc.peer import Peer
+from tests.server.grpc.peer import Peer
 
 SECONDS = 5.0
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sidecar.planning import results
+from carpool_sidecar.planning import results
 from tests.bench import answers, bodies, cells, client, demo_view, load, metrics, report, simulated, stand, wrk
 
 WRK_OUTPUT = """\

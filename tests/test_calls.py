@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar import calls
-from sidecar.core import model
-from sidecar.wire import v1
+from carpool.scheduling import messages
+from carpool_sidecar.batching import calls
+from carpool_sidecar.protocols import v1
 
 ROUTE = calls.Route(v1.Codec(), None)  # type: ignore[arg-type] # nothing is sent
 TRACE = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
@@ -122,7 +122,7 @@ def test_bodies_too_large_to_compare_have_no_content() -> None:
 def test_the_same_content_for_another_model_has_nothing_in_common_with_a_rejected_request() -> None:
     def content(target: str, body: bytes) -> object:
         asked = head()._replace(target=target)
-        request = model.Request("key", 1, len(body), v1.parse_request(body), asked)
+        request = messages.Request("key", 1, len(body), v1.parse_request(body), asked)
         return calls.TRAITS["content"](request)
 
     small, large = b'{"instances":[1]}', b'{"instances":["%b"]}' % (b"x" * 100_000)

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from sidecar import bounds, config
+from carpool_sidecar import config
+from carpool_sidecar.app import core_limits
 
 
 @pytest.fixture(autouse=True)
@@ -54,8 +55,8 @@ def test_who_names_a_latency_gets_the_window_and_who_names_none_the_adaptive_pol
 ):
     chosen = config.load(argv.split())
     assert chosen.is_adaptive == (policy == "adaptive")
-    assert bounds.core_limits(chosen).max_latency == max_latency
-    assert bounds.core_limits(chosen).max_in_flight == max_in_flight
+    assert core_limits.core_limits(chosen).max_latency == max_latency
+    assert core_limits.core_limits(chosen).max_in_flight == max_in_flight
 
 
 def test_a_latency_given_at_run_time_does_not_change_the_policy():
@@ -116,14 +117,20 @@ def test_bad_values_give_one_line_that_names_the_field_and_what_is_allowed(argv,
 
 def test_what_a_batch_may_contain_reaches_the_core_in_its_units():
     argv = "--allowed-batch-sizes 1,4,16 --instance-cost length --max-batch-cost 512 --small-batch-threshold 2"
-    found = bounds.core_limits(config.load([*argv.split(), "--priority-ageing", "250", "--max-batch-bytes", "1000"]))
+    found = core_limits.core_limits(
+        config.load([*argv.split(), "--priority-ageing", "250", "--max-batch-bytes", "1000"])
+    )
     assert (found.allowed_sizes, found.max_batch_size) == ((1, 4, 16), 16)
-    assert (found.max_batch_bytes, found.max_batch_cost, found.row_costs) == (1000, 512, bounds.ROW_COSTS["length"])
+    assert (found.max_batch_bytes, found.max_batch_cost, found.row_costs) == (
+        1000,
+        512,
+        core_limits.ROW_COSTS["length"],
+    )
     assert (found.small_batch_threshold, found.priority_ageing) == (2, 0.25)
 
 
 def test_a_limit_of_zero_is_none_and_nothing_is_measured_for_it():
-    found = bounds.core_limits(config.load(["--max-batch-bytes", "0", "--instance-cost", "bytes"]))
+    found = core_limits.core_limits(config.load(["--max-batch-bytes", "0", "--instance-cost", "bytes"]))
     assert (found.max_batch_bytes, found.max_batch_cost, found.row_costs) == (math.inf, math.inf, None)
 
 
@@ -196,7 +203,7 @@ def test_live_settings_can_be_changed_and_others_cannot():
 
 
 def test_without_a_word_on_retries_client_errors_and_doubtful_statuses_are_isolated():
-    found = bounds.core_limits(config.load([]))
+    found = core_limits.core_limits(config.load([]))
     assert 400 in found.retry_statuses
     assert 500 not in found.retry_statuses
     assert found.isolates_doubtful
@@ -204,7 +211,7 @@ def test_without_a_word_on_retries_client_errors_and_doubtful_statuses_are_isola
 
 @pytest.mark.parametrize(("statuses", "has_400"), [("", False), ("4xx", True), ("500", False)])
 def test_who_names_the_statuses_to_isolate_gets_those_and_no_others(statuses, has_400):
-    found = bounds.core_limits(config.load(["--retry-statuses", statuses]))
+    found = core_limits.core_limits(config.load(["--retry-statuses", statuses]))
     assert (400 in found.retry_statuses) == has_400
     assert not found.isolates_doubtful
 

@@ -6,10 +6,11 @@ import asyncio
 
 import pytest
 
-from sidecar import calls, driver, errors, metrics
-from sidecar.core import limits as core_limits
-from sidecar.core import model, policies, scheduler
-from sidecar.wire import codec, v1
+from carpool.scheduling import limits as core_limits
+from carpool.scheduling import messages, policies, scheduler
+from carpool_sidecar import errors, metrics
+from carpool_sidecar.batching import calls, driver
+from carpool_sidecar.protocols import interface, v1
 
 pytestmark = pytest.mark.looptime
 
@@ -30,7 +31,7 @@ class Predictor:
 
     async def _answer(self, body, reply):
         await self.gate.wait()
-        reply(self.error or codec.Reply(body.replace(b"instances", b"predictions", 1), {}))
+        reply(self.error or interface.Reply(body.replace(b"instances", b"predictions", 1), {}))
 
 
 class Replier:
@@ -290,7 +291,7 @@ class _Door:
     """Notes the answers that it is handed together."""
 
     def __init__(self, is_broken: bool = False) -> None:
-        self.told: list[list[model.Answer]] = []
+        self.told: list[list[messages.Answer]] = []
         self._is_broken = is_broken
 
     def answer(self, answers, member):

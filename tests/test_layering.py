@@ -11,7 +11,13 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("sidecar", "injector", "predictor")
+FOLDERS = {
+    "carpool": ROOT,
+    "carpool_sidecar": ROOT / "sidecar",
+    "carpool_injector": ROOT / "injector",
+    "carpool_predictor": ROOT / "predictor",
+}
+PACKAGES = tuple(FOLDERS)
 STDLIB = set(sys.stdlib_module_names)
 IO = {"asyncio", "http", "logging", "multiprocessing", "selectors", "signal", "socket", "ssl", "subprocess"}
 # All that a core of values in, values out needs. Time, randomness and I/O are handed in, not imported.
@@ -27,91 +33,138 @@ class Layer(NamedTuple):
     outside: set[str] | None = None
 
 
-WORDS_OF_THE_API = {"injector.api.kube_calls", "injector.api.kube_objects"}
+WORDS_OF_THE_API = {"carpool_injector.api.kube_calls", "carpool_injector.api.kube_objects"}
+BELOW_BATCHING = {
+    "carpool",
+    "carpool_sidecar.errors",
+    "carpool_sidecar.protocols",
+    "carpool_sidecar.metrics",
+    "carpool_sidecar.config",
+}
 
 # The longest name that covers a module decides.
 LAYERS = {
-    "sidecar.errors": Layer(set(), STDLIB),
-    "sidecar.settings": Layer(set()),
-    "sidecar.agent_flags": Layer(set(), STDLIB - IO),
-    "sidecar.logs": Layer(set()),
-    "sidecar.memory": Layer(set(), STDLIB),
-    "sidecar.lag": Layer(set(), STDLIB),
-    "sidecar.drain_command": Layer(set(), STDLIB - {"asyncio", "logging"}),  # both take long to load
-    "sidecar.cli": Layer({"sidecar.drain_command", "sidecar.planning", "sidecar.serving"}, STDLIB - IO),
-    "sidecar.core": Layer({"sidecar.core", "sidecar.errors"}, PURE),
-    "sidecar.planning": Layer({"sidecar.planning", "sidecar.core", "sidecar.errors"}, PURE | {"random"}),
-    "sidecar.planning.command": Layer({"sidecar.planning", "sidecar.settings"}, STDLIB - IO),
-    "sidecar.wire": Layer({"sidecar.wire", "sidecar.core", "sidecar.errors"}, STDLIB - IO | {"msgspec"}),
-    "sidecar.wire.instances": Layer(
-        {"sidecar.wire", "sidecar.core", "sidecar.errors"}, STDLIB - IO | {"msgspec", "numpy", "orjson"}
+    "carpool": Layer({"carpool"}, STDLIB),
+    "carpool.errors": Layer(set(), PURE),
+    "carpool.scheduling": Layer({"carpool.scheduling", "carpool.errors"}, PURE),
+    "carpool.runtime": Layer({"carpool.runtime", "carpool.scheduling", "carpool.errors"}, STDLIB),
+    "carpool.workers": Layer({"carpool.workers"}, STDLIB),
+    "carpool.program": Layer({"carpool.program"}),
+    "carpool.program.allocator": Layer(set(), STDLIB),
+    "carpool_sidecar": Layer({"carpool_sidecar", "carpool"}),
+    "carpool_sidecar.planning": Layer(
+        {"carpool_sidecar.planning", "carpool.scheduling", "carpool.errors"}, PURE | {"random"}
+    ),
+    "carpool_sidecar.planning.command": Layer({"carpool_sidecar.planning", "carpool.program.settings"}, STDLIB - IO),
+    "carpool_sidecar.errors": Layer({"carpool.errors"}, PURE),
+    "carpool_sidecar.protocols": Layer(
+        {"carpool_sidecar.protocols", "carpool.scheduling", "carpool.errors", "carpool_sidecar.errors"},
+        STDLIB - IO | {"msgspec"},
+    ),
+    "carpool_sidecar.protocols.tensors_from_v1": Layer(
+        {"carpool_sidecar.protocols", "carpool.scheduling", "carpool.errors", "carpool_sidecar.errors"},
+        STDLIB - IO | {"msgspec", "numpy", "orjson"},
+    ),
+    "carpool_sidecar.protocols.v2_grpc": Layer(
+        {"carpool_sidecar.protocols", "carpool.scheduling", "carpool.errors", "carpool_sidecar.errors"}
+    ),
+    "carpool_sidecar.metrics": Layer(
+        {
+            "carpool_sidecar.protocols",
+            "carpool.scheduling",
+            "carpool.errors",
+            "carpool_sidecar.errors",
+            "carpool.program.logs",
+        }
+    ),
+    "carpool_sidecar.batching": Layer({"carpool_sidecar.batching"} | BELOW_BATCHING),
+    "carpool_sidecar.upstream": Layer({"carpool_sidecar.upstream", "carpool_sidecar.batching"} | BELOW_BATCHING),
+    "carpool_sidecar.drain": Layer(
+        {"carpool_sidecar.batching.driver", "carpool.errors", "carpool_sidecar.errors", "carpool.program.logs"}
+    ),
+    "carpool_sidecar.server": Layer(
+        {f"carpool_sidecar.{below}" for below in ("server", "batching", "upstream", "drain")} | BELOW_BATCHING
     ),
     # HTTP/2 as such knows neither the rest of the sidecar nor, but for two modules, sockets.
-    "sidecar.http2": Layer({"sidecar.http2"}, STDLIB - IO | {"hpack"}),
-    "sidecar.http2.protocol": Layer({"sidecar.http2"}, STDLIB),
-    "sidecar.http2.server": Layer({"sidecar.http2"}, STDLIB),
-    "sidecar.rpc": Layer(
-        {f"sidecar.{below}" for below in ("rpc", "http2", "calls", "core", "wire", "errors", "logs", "memory")}
+    "carpool_sidecar.server.http2": Layer({"carpool_sidecar.server.http2"}, STDLIB - IO | {"hpack"}),
+    "carpool_sidecar.server.http2.protocol": Layer({"carpool_sidecar.server.http2"}, STDLIB),
+    "carpool_sidecar.server.http2.server": Layer({"carpool_sidecar.server.http2"}, STDLIB),
+    "carpool_sidecar.agent_flags": Layer(set(), STDLIB - IO),
+    "carpool_sidecar.app.event_loop_lag": Layer(set(), STDLIB),
+    "carpool_sidecar.config": Layer({"carpool_sidecar.agent_flags", "carpool"}),
+    "carpool_sidecar.app.drain_command": Layer(set(), STDLIB - {"asyncio", "logging"}),  # both take long to load
+    "carpool_sidecar.app.cli": Layer(
+        {"carpool_sidecar.app.drain_command", "carpool_sidecar.planning", "carpool_sidecar.app.process"}, STDLIB - IO
     ),
-    "sidecar.rpc.port": Layer({"sidecar"}),
-    "sidecar.metrics": Layer({"sidecar.core", "sidecar.wire", "sidecar.errors", "sidecar.logs"}),
-    "sidecar.calls": Layer({"sidecar.core", "sidecar.wire", "sidecar.errors"}),
-    "sidecar.driver": Layer({f"sidecar.{below}" for below in ("core", "wire", "calls", "errors", "logs", "metrics")}),
-    "sidecar.lifecycle": Layer({"sidecar.driver", "sidecar.errors", "sidecar.logs"}),
-    "sidecar": Layer({"sidecar"}),
-    "injector.core": Layer({"injector.core"}, PURE | TEXT | {"pydantic"}),
-    "injector.objects": Layer({"injector.objects", "injector.core"}, PURE | TEXT | {"pydantic_core"}),
-    "injector.documents": Layer({"injector.documents"}, STDLIB - IO | {"ruamel", "yaml"}),
-    "injector.config_file": Layer({"injector.core"}, STDLIB - IO | {"pydantic", "yaml"}),
-    "injector.api": Layer({"injector.api", "injector.core.model"}),
-    "injector.certificates": Layer({"injector.certificates"} | WORDS_OF_THE_API),
-    "injector.certificates.authority": Layer({"injector.certificates"}, PURE | {"datetime", "cryptography"}),
-    "injector.certificates.rotation": Layer({"injector.certificates"}, PURE | {"datetime", "cryptography"}),
-    "injector.certificates.trust": Layer({"injector.certificates"}, PURE | {"datetime", "cryptography"}),
-    "injector.diagnosis": Layer({"injector.diagnosis", "injector.certificates", "injector.core"} | WORDS_OF_THE_API),
-    "injector.webhook": Layer(
-        {f"injector.{below}" for below in ("webhook", "certificates", "api", "objects", "core", "config_file")}
+    "carpool_injector": Layer({"carpool_injector"}),
+    "carpool_injector.core": Layer({"carpool_injector.core"}, PURE | TEXT | {"pydantic"}),
+    "carpool_injector.objects": Layer(
+        {"carpool_injector.objects", "carpool_injector.core"}, PURE | TEXT | {"pydantic_core"}
     ),
-    "injector": Layer({"injector"}),
-    "predictor": Layer(
-        {"predictor", "sidecar.core", "sidecar.wire", "sidecar.errors", "sidecar.settings", "sidecar.logs"}
+    "carpool_injector.documents": Layer({"carpool_injector.documents"}, STDLIB - IO | {"ruamel", "yaml"}),
+    "carpool_injector.config_file": Layer({"carpool_injector.core"}, STDLIB - IO | {"pydantic", "yaml"}),
+    "carpool_injector.api": Layer({"carpool_injector.api", "carpool_injector.core.model"}),
+    "carpool_injector.certificates": Layer({"carpool_injector.certificates"} | WORDS_OF_THE_API),
+    "carpool_injector.certificates.authority": Layer(
+        {"carpool_injector.certificates"}, PURE | {"datetime", "cryptography"}
     ),
+    "carpool_injector.certificates.rotation": Layer(
+        {"carpool_injector.certificates"}, PURE | {"datetime", "cryptography"}
+    ),
+    "carpool_injector.certificates.trust": Layer(
+        {"carpool_injector.certificates"}, PURE | {"datetime", "cryptography"}
+    ),
+    "carpool_injector.diagnosis": Layer(
+        {"carpool_injector.diagnosis", "carpool_injector.certificates", "carpool_injector.core"} | WORDS_OF_THE_API
+    ),
+    "carpool_injector.webhook": Layer(
+        {
+            *(f"carpool_injector.{below}" for below in ("webhook", "certificates", "api", "objects", "core")),
+            "carpool_injector.config_file",
+        }
+    ),
+    "carpool_predictor": Layer({"carpool_predictor", "carpool", "carpool_sidecar.protocols"}),
 }
 
 # Who alone may import these.
 ONLY_IMPORTERS: dict[str, set[str]] = {
-    "prometheus_client": {"sidecar.metrics", "sidecar.http.admin", "injector.webhook.metrics"},
-    "kubernetes": {"injector.api"},
-    "cryptography": {"injector.certificates"},
-    "yaml": {"injector.documents", "injector.config_file"},
-    "ruamel": {"injector.documents"},
-    "click": {"injector.cli", "injector.commands"},
-    "injector.commands": {"injector.commands", "injector.cli"},
-    "injector.cli": {"injector.__main__"},
-    "httptools": {"sidecar.http.heads", "sidecar.upstream.answers"},
-    "torch": {"predictor.models"},
-    "transformers": {"predictor.models"},
-    "hpack": {"sidecar.http2.headers", "sidecar.http2.huffman"},
-    "orjson": {"sidecar.wire.instances"},
-    "numpy": {"sidecar.rpc", "sidecar.wire.instances", "predictor.models"},
-    "tritonclient": {"sidecar.rpc"},
-    "sidecar.upstream": {
-        "sidecar.upstream",
-        "sidecar.http",
-        "sidecar.upstreams",
-        "sidecar.assembly",
-        "sidecar.serving",
+    "prometheus_client": {
+        "carpool_sidecar.metrics",
+        "carpool_sidecar.server.admin",
+        "carpool_injector.webhook.metrics",
     },
-    "sidecar.http": {"sidecar.http", "sidecar.assembly", "sidecar.upstreams"},
-    "sidecar.http2": {"sidecar.http2", "sidecar.rpc"},
-    "sidecar.rpc": {"sidecar.rpc", "sidecar.upstreams", "sidecar.assembly"},
-    "sidecar.wire.instances": {"sidecar.wire.instances", "sidecar.upstreams"},
-    "sidecar.lifecycle": {"sidecar.http", "sidecar.rpc.port", "sidecar.assembly"},
-    "sidecar.upstreams": {"sidecar.assembly"},
-    "sidecar.assembly": {"sidecar.serving"},
-    "sidecar.serving": {"sidecar.cli"},
-    "sidecar.drain_command": {"sidecar.cli"},
-    "sidecar.cli": {"sidecar.__main__"},
+    "kubernetes": {"carpool_injector.api"},
+    "cryptography": {"carpool_injector.certificates"},
+    "yaml": {"carpool_injector.documents", "carpool_injector.config_file"},
+    "ruamel": {"carpool_injector.documents"},
+    "click": {"carpool_injector.cli", "carpool_injector.commands"},
+    "carpool_injector.commands": {"carpool_injector.commands", "carpool_injector.cli"},
+    "carpool_injector.cli": {"carpool_injector.__main__"},
+    "httptools": {"carpool_sidecar.server.fast.heads", "carpool_sidecar.upstream.answers"},
+    "torch": {"carpool_predictor.models"},
+    "transformers": {"carpool_predictor.models"},
+    "hpack": {"carpool_sidecar.server.http2.headers", "carpool_sidecar.server.http2.huffman"},
+    "orjson": {"carpool_sidecar.protocols.tensors_from_v1"},
+    "numpy": {"carpool_sidecar.protocols", "carpool_predictor.models"},
+    "tritonclient": {"carpool_sidecar.protocols.v2_grpc", "carpool_sidecar.upstream"},
+    "carpool_sidecar.upstream": {
+        "carpool_sidecar.upstream",
+        "carpool_sidecar.server",
+        "carpool_sidecar.app",
+    },
+    "carpool_sidecar.server": {"carpool_sidecar.server", "carpool_sidecar.app"},
+    "carpool_sidecar.server.http2": {"carpool_sidecar.server.http2", "carpool_sidecar.server.grpc"},
+    "carpool_sidecar.server.grpc": {"carpool_sidecar.server.grpc", "carpool_sidecar.app"},
+    "carpool_sidecar.protocols.tensors_from_v1": {
+        "carpool_sidecar.protocols.tensors_from_v1",
+        "carpool_sidecar.app.upstreams",
+    },
+    "carpool_sidecar.drain": {"carpool_sidecar.server", "carpool_sidecar.app.wiring"},
+    "carpool_sidecar.app.upstreams": {"carpool_sidecar.app.wiring"},
+    "carpool_sidecar.app.wiring": {"carpool_sidecar.app.process"},
+    "carpool_sidecar.app.process": {"carpool_sidecar.app.cli"},
+    "carpool_sidecar.app.drain_command": {"carpool_sidecar.app.cli"},
+    "carpool_sidecar.app.cli": {"carpool_sidecar.__main__"},
     "tests": set(),
 }
 
@@ -124,12 +177,16 @@ def covered(names: set[str], module: str) -> bool:
     return any(covers(name, module) for name in names)
 
 
-def module_name(file: Path) -> str:
-    parts = file.relative_to(ROOT).with_suffix("").parts
+def module_name(file: Path, folder: Path) -> str:
+    parts = file.relative_to(folder).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-MODULES = {module_name(file): file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py"))}
+MODULES = {
+    module_name(file, folder): file
+    for package, folder in FOLDERS.items()
+    for file in sorted((folder / package).rglob("*.py"))
+}
 
 
 def imports(source: str) -> Iterator[str]:
@@ -171,44 +228,44 @@ def test_module_imports_only_what_its_layer_allows(module: str) -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("sidecar.core.backlog", "import asyncio"),
-        ("sidecar.core.backlog", "def later():\n    import time"),
-        ("sidecar.core.backlog", "from sidecar.wire import v1"),
-        ("sidecar.core.backlog", "from sidecar import wire"),
-        ("sidecar.core.backlog", "from ..wire import v1"),
-        ("sidecar.planning.engine", "import time"),
-        ("sidecar.planning.engine", "import numpy"),
-        ("sidecar.planning.planner", "import argparse"),
-        ("sidecar.planning.command", "import rich"),
-        ("sidecar.planning.engine", "from sidecar.wire import v1"),
-        ("sidecar.wire.v1", "import socket"),
-        ("sidecar.wire.v1", "from aiohttp import web"),
-        ("sidecar.errors", "import aiohttp"),
-        ("sidecar.settings", "from sidecar import errors"),
-        ("sidecar.driver", "from sidecar.upstream import client"),
-        ("sidecar.upstream.client", "from sidecar.http import app"),
-        ("sidecar.upstream.client", "import prometheus_client"),
-        ("sidecar.http.app", "from sidecar import cli"),
-        ("sidecar.http.app", "from sidecar import assembly"),
-        ("sidecar.upstream.client", "import sidecar.lifecycle"),
-        ("sidecar.lifecycle", "from sidecar.http import app"),
-        ("injector.core.injection", "import kubernetes"),
-        ("injector.core.injection", "import time"),
-        ("injector.core.injection", "from sidecar.core import sizes"),
-        ("injector.core.injection", "from injector.webhook import server"),
-        ("injector.objects.review", "import aiohttp"),
-        ("injector.certificates.rotation", "import ssl"),
-        ("injector.webhook.server", "from kubernetes.aio import client"),
-        ("injector.webhook.server", "from injector.commands import serve"),
-        ("predictor.server", "from injector.core import model"),
-        ("predictor.server", "import torch.nn"),
-        ("predictor.server", "from sidecar import driver"),
-        ("predictor.models.minilm", "from sidecar.upstream import client"),
-        ("sidecar.cli", "from tests import conftest"),
-        ("sidecar.cli", "from sidecar import config"),
-        ("sidecar.cli", "import uvloop"),
-        ("sidecar.drain_command", "from sidecar import settings"),
-        ("sidecar.drain_command", "import asyncio"),
+        ("carpool.scheduling.backlog", "import asyncio"),
+        ("carpool.scheduling.backlog", "def later():\n    import time"),
+        ("carpool.scheduling.backlog", "from carpool_sidecar.protocols import v1"),
+        ("carpool.scheduling.backlog", "from carpool_sidecar import protocols"),
+        ("carpool.scheduling.backlog", "from ..wire import v1"),
+        ("carpool_sidecar.planning.engine", "import time"),
+        ("carpool_sidecar.planning.engine", "import numpy"),
+        ("carpool_sidecar.planning.planner", "import argparse"),
+        ("carpool_sidecar.planning.command", "import rich"),
+        ("carpool_sidecar.planning.engine", "from carpool_sidecar.protocols import v1"),
+        ("carpool_sidecar.protocols.v1", "import socket"),
+        ("carpool_sidecar.protocols.v1", "from aiohttp import web"),
+        ("carpool.errors", "import aiohttp"),
+        ("carpool.program.settings", "from carpool import errors"),
+        ("carpool_sidecar.batching.driver", "from carpool_sidecar.upstream import client"),
+        ("carpool_sidecar.upstream.client", "from carpool_sidecar.server import app"),
+        ("carpool_sidecar.upstream.client", "import prometheus_client"),
+        ("carpool_sidecar.server.app", "from carpool_sidecar.app import cli"),
+        ("carpool_sidecar.server.app", "from carpool_sidecar.app import wiring"),
+        ("carpool_sidecar.upstream.client", "import carpool_sidecar.drain"),
+        ("carpool_sidecar.drain", "from carpool_sidecar.server import app"),
+        ("carpool_injector.core.injection", "import kubernetes"),
+        ("carpool_injector.core.injection", "import time"),
+        ("carpool_injector.core.injection", "from carpool.scheduling import sizes"),
+        ("carpool_injector.core.injection", "from carpool_injector.webhook import server"),
+        ("carpool_injector.objects.review", "import aiohttp"),
+        ("carpool_injector.certificates.rotation", "import ssl"),
+        ("carpool_injector.webhook.server", "from kubernetes.aio import client"),
+        ("carpool_injector.webhook.server", "from carpool_injector.commands import serve"),
+        ("carpool_predictor.server", "from carpool_injector.core import model"),
+        ("carpool_predictor.server", "import torch.nn"),
+        ("carpool_predictor.server", "from carpool_sidecar.batching import driver"),
+        ("carpool_predictor.models.minilm", "from carpool_sidecar.upstream import client"),
+        ("carpool_sidecar.app.cli", "from tests import conftest"),
+        ("carpool_sidecar.app.cli", "from carpool_sidecar import config"),
+        ("carpool_sidecar.app.cli", "import uvloop"),
+        ("carpool_sidecar.app.drain_command", "from carpool.program import settings"),
+        ("carpool_sidecar.app.drain_command", "import asyncio"),
     ],
 )
 def test_forbidden_import_is_found(module: str, source: str) -> None:
@@ -218,14 +275,17 @@ def test_forbidden_import_is_found(module: str, source: str) -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("sidecar.core.backlog", "from collections import deque\nfrom sidecar.core import model"),
-        ("sidecar.planning.chance", "import random\nfrom sidecar.core import scheduler"),
-        ("sidecar.wire.v1", "import re\nimport msgspec\nfrom sidecar import errors"),
-        ("sidecar.http.admin", "import prometheus_client\nfrom sidecar import __version__, driver"),
-        ("predictor.models.minilm", "import torch\nfrom sidecar.wire import v1"),
-        ("injector.core.injection", "import injector\nimport pydantic\nfrom injector.core import pods"),
-        ("injector.webhook.service", "import uvloop\nfrom injector.certificates import keeper"),
-        ("sidecar.assembly", "from sidecar import driver, lifecycle\nfrom sidecar.http import app"),
+        ("carpool.scheduling.backlog", "from collections import deque\nfrom carpool.scheduling import messages"),
+        ("carpool_sidecar.planning.chance", "import random\nfrom carpool.scheduling import scheduler"),
+        ("carpool_sidecar.protocols.v1", "import re\nimport msgspec\nfrom carpool_sidecar import errors"),
+        ("carpool_sidecar.server.admin", "import prometheus_client\nfrom carpool_sidecar import __version__, batching"),
+        ("carpool_predictor.models.minilm", "import torch\nfrom carpool_sidecar.protocols import v1"),
+        (
+            "carpool_injector.core.injection",
+            "import carpool_injector\nimport pydantic\nfrom carpool_injector.core import pods",
+        ),
+        ("carpool_injector.webhook.service", "import uvloop\nfrom carpool_injector.certificates import pem"),
+        ("carpool_sidecar.app.wiring", "from carpool_sidecar import drain\nfrom carpool_sidecar.server import app"),
     ],
 )
 def test_permitted_import_is_let_through(module: str, source: str) -> None:

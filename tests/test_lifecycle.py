@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from sidecar import lifecycle
+from carpool_sidecar import drain as lifecycle
 
 pytestmark = pytest.mark.looptime
 

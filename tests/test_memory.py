@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from sidecar import memory
+from carpool.program import allocator
 
 pytestmark = pytest.mark.looptime
 
 
-class Trimmed(memory.Trimmer):
+class Trimmed(allocator.Trimmer):
     """Counts instead of trimming."""
 
     def __init__(self, held):
@@ -51,7 +51,7 @@ async def test_closing_stops_the_timer():
 
 
 async def test_trimming_itself_is_harmless():
-    trimmer = memory.Trimmer(lambda: 0)
+    trimmer = allocator.Trimmer(lambda: 0)
     trimmer.large_body()
     await asyncio.sleep(2)
     assert trimmer._timer is None

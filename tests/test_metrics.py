@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar import metrics
-from sidecar.core import model
+from carpool.scheduling import messages
+from carpool_sidecar import metrics
 
 BOUNDS = (0.5, 1, 2.5, 1024)
 VALUES = st.lists(st.sampled_from([0.0, *BOUNDS]) | st.floats(0, 2000))
@@ -81,10 +81,10 @@ def test_predictions_count_as_answers_of_the_batched_lane_with_their_time():
 @pytest.mark.parametrize(("reason", "waits", "retries"), [("full", 1, None), ("isolate", 0, 1)])
 def test_a_request_has_waited_when_its_first_rows_leave_for_the_first_time(reason, waits, retries):
     counters = metrics.Metrics()
-    request = model.Request("key", 5)
+    request = messages.Request("key", 5)
     request.arrived = 1.0
     for start, stop in [(0, 2), (2, 5)]:
-        batch = model.Batch("id", "key", [model.Part(request, start, stop)], reason)
+        batch = messages.Batch("id", "key", [messages.Part(request, start, stop)], reason)
         batch.dispatched = 1.5
         counters.dispatched(batch)
     assert value(counters, "queue_wait_seconds_count") == waits

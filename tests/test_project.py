@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-import injector
-import sidecar
+import carpool
+import carpool_injector
+import carpool_sidecar
 
 ROOT = Path(__file__).parent.parent
-PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PARTS = ("sidecar", "injector", "predictor", "tests")
 REQUIREMENTS = [".ci/uv.txt", "tests/helm.txt", *(f"{part}/requirements.txt" for part in PARTS)]
 HEAVY = re.compile(r"(torch|transformers|triton|nvidia-.*|cuda-.*)$")
@@ -24,6 +24,12 @@ def pinned(file: str) -> dict[str, str]:
     text = re.sub(r"(?m)^\s*#.*\n", "", (ROOT / file).read_text())
     blocks = re.split(r"(?m)^(?=[A-Za-z0-9])", text)
     return {re.split(r"[^\w.-]", block)[0]: block for block in blocks if block.strip()}
+
+
+def needs(part: str) -> set[str]:
+    """The names of a distribution's direct dependencies, without its extras."""
+    project = tomllib.loads((ROOT / part / "pyproject.toml").read_text())["project"]
+    return {re.split(r"[^\w.-]", need)[0].replace(".", "-") for need in project["dependencies"]}
 
 
 @pytest.mark.parametrize(
@@ -49,21 +55,26 @@ def test_requirements_name_no_address(file: str) -> None:
 
 
 def test_a_plain_install_of_the_sidecar_pulls_no_torch() -> None:
-    plain = [re.split(r"[^\w.-]", need)[0] for need in PYPROJECT["project"]["dependencies"]]
+    plain = needs("sidecar")
     assert [name for name in [*plain, *pinned("sidecar/requirements.txt")] if HEAVY.match(name)] == []
     assert [name for name in plain if NOT_PLAIN.match(name)] == []
 
 
-def test_the_sidecar_needs_nothing_of_the_injector() -> None:
-    needs = PYPROJECT["project"]["optional-dependencies"]["injector"]
-    extra = {re.split(r"[^\w.-]", need)[0].replace(".", "-") for need in needs}
-    assert extra & set(pinned("sidecar/requirements.txt")) == set()
-    assert extra <= set(pinned("injector/requirements.txt"))
+def test_a_plain_install_of_the_injector_or_the_predictor_pulls_no_torch() -> None:
+    plain = [*needs("injector"), *pinned("injector/requirements.txt"), *needs("predictor")]
+    assert [name for name in plain if HEAVY.match(name)] == []
 
 
-def test_every_direct_dependency_is_pinned_for_the_sidecar() -> None:
-    plain = {re.split(r"[^\w.-]", need)[0] for need in PYPROJECT["project"]["dependencies"]}
-    assert plain <= set(pinned("sidecar/requirements.txt"))
+def test_the_sidecar_needs_nothing_that_is_the_injectors_alone() -> None:
+    alone = {"click", "cryptography", "kubernetes", "python-json-logger", "pyyaml", "ruamel-yaml"}
+    assert alone <= needs("injector")
+    assert alone & set(pinned("sidecar/requirements.txt")) == set()
+
+
+@pytest.mark.parametrize("part", ["sidecar", "injector", "predictor"])
+def test_every_direct_dependency_is_pinned(part: str) -> None:
+    ours = {"carpool", "carpool-sidecar"}
+    assert needs(part) - ours <= set(pinned(f"{part}/requirements.txt"))
 
 
 def test_one_environment_can_hold_all_requirements() -> None:
@@ -75,7 +86,10 @@ def test_one_environment_can_hold_all_requirements() -> None:
 
 
 def test_the_version_is_the_same_everywhere() -> None:
-    assert PYPROJECT["project"]["version"] == sidecar.__version__ == injector.__version__
+    projects = [tomllib.loads((ROOT / part / "pyproject.toml").read_text()) for part in (".", *PARTS[:3])]
+    stated = {project["project"]["version"] for project in projects}
+    assert stated == {each.__version__ for each in (carpool, carpool_sidecar, carpool_injector)}
+    assert len(stated) == 1
 
 
 def test_the_changelog_has_a_section_for_what_comes_next() -> None:

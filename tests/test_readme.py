@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from sidecar import errors
+from carpool_sidecar import errors
 from tests import tables
 
 PAGES = {page: page.read_text() for page in tables.PAGES}

@@ -156,8 +156,6 @@ def program(layer: layers.Layer, environment: Path, script: str, sources: list[P
     (site,) = environment.glob("lib/python3.*/site-packages")
     for source in sources:
         layer.take_tree(source, site / source.name)
-        layer.at(site / source.name / "requirements.txt").unlink(missing_ok=True)
-        layer.at(site / source.name / "Dockerfile").unlink(missing_ok=True)
     name, _, target = script.partition("=")
     module, _, function = target.partition(":")
     python = environment / "bin" / "python"

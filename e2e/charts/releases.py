@@ -140,4 +140,4 @@ class Release:
     def _command(self, pod: client.Object, account: str) -> list[str]:
         user = f"system:serviceaccount:{self.namespace}:{account}"
         arguments = [each.replace("$(POD_NAMESPACE)", self.namespace) for each in pod["containers"][0]["args"]]
-        return [sys.executable, "-m", "injector", *arguments, f"--kubeconfig={self._plane.kubeconfig_of(user)}"]
+        return [sys.executable, "-m", "carpool_injector", *arguments, f"--kubeconfig={self._plane.kubeconfig_of(user)}"]

@@ -120,7 +120,8 @@ def test_the_sidecar_can_ask_for_readiness_over_grpc(images: Mapping[str, contai
 def test_the_sidecar_serves_grpc_and_makes_tensors(images: Mapping[str, container.Image], tmp_path: Path) -> None:
     image = images["sidecar"]
     python = {**image.config, "config": {**image.config["config"], "Entrypoint": ["python", "-c"]}}
-    program = "import sidecar.rpc.port, sidecar.rpc.messages, sidecar.wire.instances; print('all there')"
+    grpc = "carpool_sidecar.server.grpc.server, carpool_sidecar.protocols.v2_grpc.messages"
+    program = f"import {grpc}, carpool_sidecar.protocols.tensors_from_v1; print('all there')"
     ended = container.run(container.Image("python", image.root, python), [program], tmp_path)
     assert (ended.status, ended.output) == (0, "all there\n"), ended.errors
 

@@ -35,7 +35,7 @@ class Injector:
         self._metrics_port = loopback.free_port()
         self._installed = installed
         self._command = [
-            *(sys.executable, "-m", "injector", "serve"),
+            *(sys.executable, "-m", "carpool_injector", "serve"),
             *("--kubeconfig", str(kubeconfig)),
             *("--host", control_plane.HOST),
             *("--port", str(self.port)),
@@ -60,7 +60,7 @@ class Injector:
 
     def start(self, within: float = READY_SECONDS) -> None:
         """Returns when the injector says that the API server can call it. Raises processes.ProcessFailed."""
-        # From the root of the checkout, where `-m injector` finds this tree's injector and no installed one.
+        # From the root of the checkout, where `-m carpool_injector` finds this tree's injector and no installed one.
         self._process = processes.Process(self._installed.name, self._command, self._log, ROOT)
         self._process.wait_until_ready(self.is_ready, within)
 

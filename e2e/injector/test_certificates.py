@@ -13,9 +13,9 @@ from collections.abc import Callable
 import pytest
 from cryptography import x509
 
+from carpool_injector.certificates import authority, rotation
 from e2e.cluster import client, control_plane
 from e2e.injector import installation, manifests, steps
-from injector.certificates import authority, rotation
 from tests import loopback
 
 # The injector looks at its Secret once a minute.

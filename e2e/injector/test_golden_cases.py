@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from carpool_injector import config_file
+from carpool_injector.core import injection, model
 from e2e.cluster import client
 from e2e.injector import installation, manifests, process, steps
-from injector import config_file
-from injector.core import injection, model
 from tests.injector.golden import cases
 
 CONFIG = config_file.parse(process.CONFIG)

@@ -34,7 +34,7 @@ class Sidecar:
             "quiet-period": 0,
             "log-format": "text",
         }
-        command = [sys.executable, "-m", "sidecar", *processes.flags(flags), *options]
+        command = [sys.executable, "-m", "carpool_sidecar", *processes.flags(flags), *options]
         self._process = processes.Process("sidecar", command, folder / f"sidecar-{port}.log")
 
     def wait_until_ready(self) -> None:

@@ -53,7 +53,7 @@ def h2spec(cache: pathlib.Path, say: Say) -> list[Check]:
     program = _program(cache, H2SPEC, "github.com/summerwind/h2spec/cmd/h2spec")
     program.prepare(say)
     port = loopback.free_port()
-    with processes.running("echo", [sys.executable, "-m", "tests.http2.echo", str(port)]) as server:
+    with processes.running("echo", [sys.executable, "-m", "tests.server.http2.echo", str(port)]) as server:
         _wait_for(server, port)
         say("h2spec")
         with tempfile.TemporaryDirectory() as folder:

@@ -142,7 +142,9 @@ def _calibrate(component_port: int, options: argparse.Namespace) -> int:
     """How many requests keep the predictor busy for `--seconds` without batching."""
     measured = _send(component_port, _load_of(MOST_REQUESTS), options.callers, seconds=WARM_UP_SECONDS)
     if not measured.requests:
-        raise DemoFailed(f"the predictor answered nothing: {measured.errors}", "see `python -m predictor --help`")
+        raise DemoFailed(
+            f"the predictor answered nothing: {measured.errors}", "see `python -m carpool_predictor --help`"
+        )
     wanted = int(measured.rate * options.seconds)
     return min(MOST_REQUESTS, max(2 * int(options.callers), wanted))
 

@@ -19,10 +19,16 @@ import uvloop
 from rich import console
 from rich.table import Table
 
-from sidecar import bounds, calls, config, driver, lifecycle, memory, metrics
-from sidecar.core import model, policies, scheduler
-from sidecar.http import connections, fastlane, heads, intake, predict, rendering, routes
-from sidecar.wire import codec, v1
+from carpool.program import allocator
+from carpool.scheduling import messages, policies, scheduler
+from carpool_sidecar import config, drain, metrics
+from carpool_sidecar.app import core_limits
+from carpool_sidecar.batching import calls, driver, routes
+from carpool_sidecar.protocols import interface, v1
+from carpool_sidecar.server import data_port, predict, response_bytes
+from carpool_sidecar.server.fast import connection as connections
+from carpool_sidecar.server.fast import heads
+from carpool_sidecar.server.general import body_reader
 from tests import loopback
 from tests.bench import bodies, machine, processes, wrk
 
@@ -69,7 +75,7 @@ class Predictor:
     def answer_all(self) -> None:
         while self.waiting:
             body, reply = self.waiting.pop()
-            reply(codec.Reply(body.replace(b"instances", b"predictions", 1), {}))
+            reply(interface.Reply(body.replace(b"instances", b"predictions", 1), {}))
 
 
 def null_microseconds(seconds: float) -> tuple[float, float]:
@@ -88,17 +94,17 @@ def null_microseconds(seconds: float) -> tuple[float, float]:
 async def own_microseconds() -> tuple[float, float]:
     """The sidecar's own code for one request of 37 B, in batches of 32, without sockets: up to the queue, and after."""
     chosen = config.load(["--max-batch-size", str(_BATCH), "--max-latency", "10", "--max-in-flight", "2"])
-    limits, predictor = bounds.core_limits(chosen), Predictor()
+    limits, predictor = core_limits.core_limits(chosen), Predictor()
     core = scheduler.Scheduler(limits, policies.Window(limits), time.monotonic, lambda: "0" * 36)
     counters = metrics.Metrics()
     lane = predict.PredictLane(
         chosen,
         limits,
-        intake.Intake(chosen.max_body_bytes, chosen.max_queue_bytes, 60.0, lambda: core.admission.held),
+        body_reader.Intake(chosen.max_body_bytes, chosen.max_queue_bytes, 60.0, lambda: core.admission.held),
         driver.Driver(core, counters),
         routes.Routes(calls.Route(v1.Codec(), predictor), cast(Any, None)),
     )
-    fast = fastlane.FastLane(chosen, lane, lifecycle.Lifecycle(), counters, time.monotonic, asyncio.Protocol)
+    fast = data_port.FastLane(chosen, lane, drain.Lifecycle(), counters, time.monotonic, asyncio.Protocol)
     opened = [connections.Connection(fast) for _ in range(_BATCH)]
     for connection in opened:
         connection.connection_made(Silent())
@@ -124,13 +130,13 @@ def steps() -> list[tuple[str, float]]:
     """Single steps, in microseconds."""
     chosen = config.load([])
     ways = routes.Routes(calls.Route(v1.Codec(), cast(Any, None)), cast(Any, None))
-    lane = predict.PredictLane(chosen, bounds.core_limits(chosen), cast(Any, None), cast(Any, None), ways)
+    lane = predict.PredictLane(chosen, core_limits.core_limits(chosen), cast(Any, None), cast(Any, None), ways)
     reader, body = heads.Reader(lane), bodies.exact(37)
     text, with_id = _HEAD % 37, (_HEAD % 37).replace(b"Content-Length", _ID)
     request, request_with_id = text + body, with_id + body
     (_, shape), (_, shape_with_id) = cast(Any, reader.read(text)), cast(Any, reader.read(with_id))
-    renderer = rendering.Predictions(lane.dialect)
-    pieces = [model.Piece(0, "0" * 36, v1.parse_answer(b'{"predictions":[[5.1,3.5,1.4,0.2]]}').rows)]
+    renderer = response_bytes.Predictions(lane.dialect)
+    pieces = [messages.Piece(0, "0" * 36, v1.parse_answer(b'{"predictions":[[5.1,3.5,1.4,0.2]]}').rows)]
     large = bodies.exact(_LARGE)
     parts = [large[at : at + 262_144] for at in range(0, len(large), 262_144)]
     rows = msgspec.json.Decoder(list[msgspec.Raw])
@@ -150,7 +156,7 @@ def steps() -> list[tuple[str, float]]:
 
 def main() -> None:
     """Print the table."""
-    memory.settle()
+    allocator.settle()
     with machine.pinned((machine.split_cores() or (None, None))[1]):
         own = uvloop.run(own_microseconds())
         single = steps()

@@ -125,13 +125,13 @@ def running(name: str, command: Sequence[str], cores: set[int] | None = None) ->
 
 def predictor_command(port: int, arguments: Sequence[str]) -> list[str]:
     """The predictor of this distribution, under this Python."""
-    return [sys.executable, "-m", "predictor", "--port", str(port), *_LOGS, *arguments]
+    return [sys.executable, "-m", "carpool_predictor", "--port", str(port), *_LOGS, *arguments]
 
 
 def sidecar_command(port: int, component_port: int, admin_port: int, arguments: Sequence[str]) -> list[str]:
     """The sidecar of this distribution, under this Python, quick to stop."""
     ports = ["--port", str(port), "--component-port", str(component_port), "--admin-port", str(admin_port)]
-    return [sys.executable, "-m", "sidecar", *ports, "--quiet-period", "0", *_LOGS, *arguments]
+    return [sys.executable, "-m", "carpool_sidecar", *ports, "--quiet-period", "0", *_LOGS, *arguments]
 
 
 def ready_url(port: int) -> str:

@@ -5,7 +5,7 @@ What the sidecar reaches of it is what HTTP, JSON, timers and a shared machine l
 
 from __future__ import annotations
 
-from sidecar.planning import engine, results, service, workloads
+from carpool_sidecar.planning import engine, results, service_times, workloads
 from tests.bench import cells
 from tests.sim import cells as sim_cells
 from tests.sim import contenders
@@ -19,7 +19,7 @@ def summary(cell: cells.Cell, learning: float, seconds: float) -> results.Summar
     assert cell.system is not None, cell.name
     closed = sim_cells.Cell(sim_cells.Kind.CLOSED, cell.system, cell.connections)
     # The echo predictor takes exactly as long as it is told.
-    predictor = service.Predictor(cell.system.affine, cell.system.overhead / 1000, variation=0.0)
+    predictor = service_times.Predictor(cell.system.affine, cell.system.overhead / 1000, variation=0.0)
     think = workloads.network_think(LEAST_THINK, MEAN_EXTRA_THINK)
     callers = workloads.Closed(cell.connections, learning + seconds, think, sim_cells.SEED)
     make_scheduler = contenders.make_scheduler(contenders.ADAPTIVE, closed)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import uvloop
 
-from sidecar.planning import results
+from carpool_sidecar.planning import results
 from tests import loopback
 from tests.bench import bodies, cells, client, load, machine, metrics, processes, wrk
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from injector.commands import serve
-from injector.webhook import options
+from carpool_injector.commands import serve
+from carpool_injector.webhook import options
 from tests.charts import helm, objects
 
 

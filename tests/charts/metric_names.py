@@ -12,9 +12,9 @@ from typing import Any
 
 import promql_parser
 
-from injector.core import config
-from injector.webhook import metrics as injector_metrics
-from sidecar import metrics as sidecar_metrics
+from carpool_injector.core import config
+from carpool_injector.webhook import metrics as injector_metrics
+from carpool_sidecar import metrics as sidecar_metrics
 
 # What the Prometheus Operator adds to each series.
 FROM_THE_SCRAPE = frozenset({"namespace", "pod", "container", "job", "instance", "service", "endpoint"})

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ruamel.yaml import YAML
 
-from injector.core import model, pod_annotations
+from carpool_injector.core import model, pod_annotations
 from tests.charts import helm
 
 SCHEMA = helm.CHART / "values.schema.json"

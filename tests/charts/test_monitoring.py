@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from injector.certificates import authority, rotation
-from injector.core import container
-from sidecar import errors, metrics
-from sidecar.core import model
+from carpool.scheduling import messages
+from carpool_injector.certificates import authority, rotation
+from carpool_injector.core import container
+from carpool_sidecar import errors, metrics
 from tests.charts import helm, metric_names, objects, one_pod
 
 DASHBOARD = json.loads((helm.CHART / "files" / "dashboard.json").read_text())
@@ -87,7 +87,7 @@ def test_thresholds_can_be_chosen() -> None:
 
 
 def batches(counters: metrics.Metrics, count: int) -> None:
-    batch = model.Batch("id", "key", [model.Part(model.Request("key", 1), 0, 1)], "isolate")
+    batch = messages.Batch("id", "key", [messages.Part(messages.Request("key", 1), 0, 1)], "isolate")
     for _ in range(count):
         counters.dispatched(batch)
 

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-import injector
-from injector.commands import check
+import carpool_injector
+from carpool_injector.commands import check
 from tests.charts import helm, objects, pages
 
 
@@ -57,4 +57,4 @@ def test_the_notes_name_commands_with_flags_that_exist(notes: str) -> None:
 
 def test_the_version_of_the_chart_is_that_of_the_project() -> None:
     (chart,) = objects.parse((helm.CHART / "Chart.yaml").read_text())
-    assert {chart["version"], chart["appVersion"]} == {injector.__version__}
+    assert {chart["version"], chart["appVersion"]} == {carpool_injector.__version__}

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from injector import config_file
-from injector.commands import check
+from carpool_injector import config_file
+from carpool_injector.commands import check
 from tests.charts import custom_resources, flags, helm, objects
 from tests.injector import pod_rules
 

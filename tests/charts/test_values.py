@@ -10,8 +10,8 @@ import jsonschema
 import pytest
 from ruamel.yaml import YAML
 
-from injector.core import config, pod_annotations
-from injector.core import model as injector_model
+from carpool_injector.core import config, pod_annotations
+from carpool_injector.core import model as injector_model
 from tests.charts import flags, helm, objects, pages
 
 DEFAULTS = YAML(typ="safe", pure=True).load((helm.CHART / "values.yaml").read_text())

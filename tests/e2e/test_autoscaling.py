@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from carpool_injector.core import container
 from e2e.live import kubectl as kubectls
 from e2e.live.autoscaling import expressions, monitoring, scraping
-from injector.core import container
 from tests.charts import metric_names
 
 Object = dict[str, Any]

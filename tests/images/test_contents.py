@@ -74,18 +74,18 @@ def test_a_library_that_the_base_lacks_is_named_with_who_needs_it(
 def test_the_program_is_started_without_a_shell_by_the_images_own_python(
     contents: ModuleType, environment: Path, tmp_path: Path
 ) -> None:
-    source = tmp_path / "sidecar"
-    for name in ("__init__.py", "cli.py", "requirements.txt", "Dockerfile"):
+    source = tmp_path / "carpool_sidecar"
+    for name in ("__init__.py", "cli.py"):
         source.mkdir(exist_ok=True)
         (source / name).write_text("")
     layer = contents.layers.Layer(tmp_path / "layer")
-    contents.program(layer, environment, "carpool-sidecar=sidecar.cli:main", [source])
+    contents.program(layer, environment, "carpool-sidecar=carpool_sidecar.app.cli:main", [source])
     started = layer.at(environment / "bin" / "carpool-sidecar")
     lines = started.read_text().splitlines()
     assert lines[0] == f"#!{environment}/bin/python"
-    assert "from sidecar.cli import main" in lines
+    assert "from carpool_sidecar.app.cli import main" in lines
     assert os.access(started, os.X_OK)
-    assert files(layer.at(environment / SITE)) == {"sidecar/__init__.py", "sidecar/cli.py"}
+    assert files(layer.at(environment / SITE)) == {"carpool_sidecar/__init__.py", "carpool_sidecar/cli.py"}
 
 
 def test_what_scanners_read_is_taken_for_each_package_with_a_file_in_the_layer(

@@ -123,7 +123,7 @@ async def target(core: int) -> AsyncIterator[Target]:
     api = fake_api.FakeApi()
     with tempfile.TemporaryDirectory() as folder:
         async with api.serving(Path(folder)) as kubeconfig:
-            command = [sys.executable, "-m", "injector", "serve", f"--kubeconfig={kubeconfig}", *_FLAGS]
+            command = [sys.executable, "-m", "carpool_injector", "serve", f"--kubeconfig={kubeconfig}", *_FLAGS]
             log = Path(folder, "log")
             process = _start(command, log)
             os.sched_setaffinity(process.pid, {core})

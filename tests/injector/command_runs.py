@@ -7,7 +7,7 @@ from typing import Any
 
 from click import testing
 
-from injector import cli
+from carpool_injector import cli
 
 Run = Callable[..., testing.Result]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from injector.api import kube
+from carpool_injector.api import kube
 from tests.injector import command_runs
 from tests.injector.fake_api_server import FakeApiServer
 from tests.injector.kube_clients import no_pause, write_kubeconfig

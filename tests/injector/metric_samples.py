@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from injector.webhook import metrics
+from carpool_injector.webhook import metrics
 
 
 def sample(counts: metrics.Metrics, name: str, **labels: str) -> float | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from injector import config_file
-from injector.core import injection, model
-from injector.objects import inference_services, review, validation
+from carpool_injector import config_file
+from carpool_injector.core import injection, model
+from carpool_injector.objects import inference_services, review, validation
 from tests.injector import reviews
 
 Object = dict[str, Any]

@@ -16,10 +16,10 @@ from typing import Any
 import aiohttp
 import jsonpatch
 
-from injector.certificates import authority, context
-from injector.core import errors, model
-from injector.objects import review
-from injector.webhook import server
+from carpool_injector.certificates import authority, context
+from carpool_injector.core import errors, model
+from carpool_injector.objects import review
+from carpool_injector.webhook import server
 
 Object = dict[str, Any]
 

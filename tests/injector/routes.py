@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from injector.core import model
+from carpool_injector.core import model
 from tests.injector import api_defaults, kserve_model, pods
 
 Object = dict[str, Any]

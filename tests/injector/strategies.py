@@ -8,8 +8,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from injector import config_file
-from injector.core import config, injection, model
+from carpool_injector import config_file
+from carpool_injector.core import config, injection, model
 from tests.injector import kserve_model, meshes, pods
 
 Object = dict[str, Any]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from injector.core import errors, injection, model
-from injector.core.config import Config
+from carpool_injector.core import errors, injection, model
+from carpool_injector.core.config import Config
 from tests.injector import pods as sample_pods
 
 Object = dict[str, Any]

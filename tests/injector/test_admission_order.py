@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from injector.core import config, injection, model
+from carpool_injector.core import config, injection, model
 from tests.injector import admission_simulator, kserve_model, pod_rules, pods, routes, strategies
 
 Object = dict[str, Any]

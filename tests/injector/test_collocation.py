@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from injector.core import config, errors
-from injector.objects import collocation
+from carpool_injector.core import config, errors
+from carpool_injector.objects import collocation
 
 STANDARD = {"serving.kserve.io/deploymentMode": "Standard"}
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from click import testing
 
-import injector
-from injector import cli
-from injector.commands import serve
-from injector.webhook import options
+import carpool_injector
+from carpool_injector import cli
+from carpool_injector.commands import serve
+from carpool_injector.webhook import options
 
 COMMANDS = ("serve", "inject", "uninject", "explain", "check")
 HEAVY = ("kubernetes", "aiohttp", "uvloop", "cryptography", "prometheus_client", "uvicorn")
@@ -24,7 +24,7 @@ def run(*args: str, **environment: str) -> testing.Result:
 
 
 def python(code: str) -> subprocess.CompletedProcess[str]:
-    root = Path(injector.__file__).parent.parent
+    root = Path(carpool_injector.__file__).parent.parent
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=root)
 
 
@@ -75,7 +75,7 @@ def test_no_command_shows_the_commands() -> None:
 
 
 def test_version_and_unknown_commands() -> None:
-    assert run("--version").stdout == f"carpool-injector {injector.__version__}\n"
+    assert run("--version").stdout == f"carpool-injector {carpool_injector.__version__}\n"
     result = run("injekt")
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert "No such command 'injekt'" in result.stderr

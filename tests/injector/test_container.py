@@ -6,8 +6,8 @@ import copy
 
 import pytest
 
-from injector.core import injection, model
-from injector.core.config import Amounts, Config, Resources
+from carpool_injector.core import injection, model
+from carpool_injector.core.config import Amounts, Config, Resources
 
 NOWHERE, CLUSTER = model.Namespace("ml"), model.Capabilities()
 EQUAL = {"limits": {"cpu": "2", "memory": "4Gi"}, "requests": {"cpu": "2000m", "memory": "4096Mi"}}

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from injector.core import decision, model, pods
-from injector.core.config import Config
+from carpool_injector.core import decision, model, pods
+from carpool_injector.core.config import Config
 
 KEY = "carpool.dev/inject"
 

@@ -14,19 +14,19 @@ from typing import Any
 import pytest
 from click import testing
 
-import injector
-from injector import cli
-from injector.api import kube_calls, kube_objects
-from injector.certificates import authority, context, rotation
-from injector.commands import check
-from injector.diagnosis import checks, facts, findings, pod_checks
-from injector.webhook import options
+import carpool_injector
+from carpool_injector import cli
+from carpool_injector.api import kube_calls, kube_objects
+from carpool_injector.certificates import authority, context, rotation
+from carpool_injector.commands import check
+from carpool_injector.diagnosis import checks, cluster_state, findings, pod_checks
+from carpool_injector.webhook import options
 
 NOW = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)
-PLACE = facts.Place()
+PLACE = cluster_state.Place()
 CA = authority.issue_authority(NOW)
 LEAF = authority.issue_leaf(CA, authority.service_names(PLACE.service, PLACE.namespace), NOW)
-STATUS = {"version": injector.__version__, "config": "68ebfef2", "native": True}
+STATUS = {"version": carpool_injector.__version__, "config": "68ebfef2", "native": True}
 
 
 def webhooks(bundle: bytes = CA.certificate, **members: Any) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def endpoints(*ready: bool) -> list[dict[str, Any]]:
     return [{"ports": [{"port": 9443}], "endpoints": found}]
 
 
-HEALTHY = facts.Facts(
+HEALTHY = cluster_state.Facts(
     place=PLACE,
     now=NOW,
     server=(1, 33),
@@ -70,7 +70,7 @@ HEALTHY = facts.Facts(
     sample=pod("sample", STATUS, sidecar="native", asks=True),
     served=LEAF.certificate,
 )
-NOT_ALLOWED = facts.Failed("list nodes: forbidden; a ClusterRole needs: …", forbidden=True)
+NOT_ALLOWED = cluster_state.Failed("list nodes: forbidden; a ClusterRole needs: …", forbidden=True)
 
 
 def said(**changes: Any) -> list[findings.Finding]:
@@ -97,7 +97,7 @@ STRANGER = authority.issue_authority(NOW)
 @pytest.mark.parametrize(
     ("changes", "verdict", "text"),
     [
-        ({"server": facts.Failed("no answer")}, "failed", "the API server does not tell its version"),
+        ({"server": cluster_state.Failed("no answer")}, "failed", "the API server does not tell its version"),
         ({"kubelets": [(1, 28)]}, "warning", "sidecars are ordinary containers here (oldest node 1.28)"),
         ({"kubelets": [(1, 30)], "server": (1, 31)}, "warning", "Services do not find their named ports"),
         ({"kubelets": NOT_ALLOWED}, "warning", "the versions of the nodes could not be checked"),
@@ -120,7 +120,7 @@ STRANGER = authority.issue_authority(NOW)
         ),
         ({"endpoints": NOT_ALLOWED}, "warning", "the endpoints of Service"),
         (
-            {"sample": facts.Failed("connection refused")},
+            {"sample": cluster_state.Failed("connection refused")},
             "failed",
             "a sample pod in namespace default (dry run) is not",
         ),
@@ -233,10 +233,10 @@ async def test_facts_that_cannot_be_had_do_not_keep_the_rest_from_being_told() -
         read_endpoint_slices=endpoints(True),
         dry_run_create_pod=lambda namespace, sample: {**sample, "namespace": namespace},
     )
-    known = await facts.gather(api, PLACE, NOW, nobody)
+    known = await cluster_state.gather(api, PLACE, NOW, nobody)
     assert known.server == (1, 33)
-    assert known.kubelets == facts.Failed("list nodes: forbidden", forbidden=True)
-    assert known.pods == facts.Failed("list pods: no answer")
+    assert known.kubelets == cluster_state.Failed("list nodes: forbidden", forbidden=True)
+    assert known.pods == cluster_state.Failed("list pods: no answer")
     assert isinstance(known.kserve_webhook, dict)
     assert known.kserve_webhook["name"] == "inferenceservice.serving.kserve.io"
     assert isinstance(known.sample, dict)
@@ -252,7 +252,7 @@ async def test_the_certificate_is_taken_from_the_first_endpoint_that_shows_one()
         return b"PEM" if address.endswith("2") else None
 
     api = FakeKube(read_endpoint_slices=endpoints(True, False, True))
-    assert (await facts.gather(api, PLACE, NOW, dial)).served == b"PEM"
+    assert (await cluster_state.gather(api, PLACE, NOW, dial)).served == b"PEM"
     host = "carpool-injector.carpool-system.svc"
     assert asked == [("10.0.0.0", 9443, host), ("10.0.0.2", 9443, host)]
 
@@ -263,10 +263,10 @@ async def test_a_certificate_is_read_from_a_real_handshake() -> None:
     server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0, ssl=tls)
     port = server.sockets[0].getsockname()[1]
     async with server:
-        shown = await facts.shown_certificate("127.0.0.1", port, PLACE.host)
+        shown = await cluster_state.shown_certificate("127.0.0.1", port, PLACE.host)
     assert shown is not None
     assert ssl.PEM_cert_to_DER_cert(shown.decode()) == ssl.PEM_cert_to_DER_cert(LEAF.certificate.decode())
-    assert await facts.shown_certificate("127.0.0.1", port, PLACE.host) is None
+    assert await cluster_state.shown_certificate("127.0.0.1", port, PLACE.host) is None
 
 
 def test_the_places_are_those_of_serve() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from injector.core import model
-from injector.webhook import events, metrics
+from carpool_injector.core import model
+from carpool_injector.webhook import events, metrics
 from tests.injector import reviews
 
 OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-1", "uid": "11", "controller": True}

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from click import testing
 
-from injector import cli
-from injector.core import pods as views
-from injector.core import servers, sites
-from injector.objects import kserve_pods, runtimes
+from carpool_injector import cli
+from carpool_injector.core import pods as views
+from carpool_injector.core import servers, sites
+from carpool_injector.objects import kserve_pods, runtimes
 
 Run = Callable[..., testing.Result]
 

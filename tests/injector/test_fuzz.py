@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from injector.core import config, errors, injection, model, patch, pod_annotations
+from carpool_injector.core import config, errors, injection, model, patch, pod_annotations
 from tests.injector import pods, strategies
 
 Object = dict[str, Any]

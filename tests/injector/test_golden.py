@@ -9,8 +9,8 @@ from typing import Any
 import jsonpatch
 import pytest
 
-from injector.core import injection, model, pod_annotations
-from sidecar import config as sidecar_config
+from carpool_injector.core import injection, model, pod_annotations
+from carpool_sidecar import config as sidecar_config
 from tests.injector import admission_simulator, api_defaults, meshes, pod_rules, pods
 from tests.injector.golden import cases, facts
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from injector.core import errors
-from injector.objects import collocation
+from carpool_injector.core import errors
+from carpool_injector.objects import collocation
 from tests.injector import pods
 from tests.injector.command_runs import run
 from tests.injector.object_samples import CONFIG, MODE, Object

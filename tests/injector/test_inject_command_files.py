@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click import testing
 
-from injector import cli
+from carpool_injector import cli
 from tests.injector.command_runs import DEPLOYMENT, SERVICE, Run
 
 
@@ -83,14 +83,14 @@ def test_a_pipe_that_nobody_reads_ends_it_as_sigpipe_does(args: list[str]) -> No
 
 
 def test_no_standard_output_at_all_is_told() -> None:
-    command = f"exec {shlex.join([sys.executable, '-m', 'injector', 'inject'])} >&-"
+    command = f"exec {shlex.join([sys.executable, '-m', 'carpool_injector', 'inject'])} >&-"
     result = subprocess.run(["sh", "-c", command], input=DEPLOYMENT, text=True, stderr=subprocess.PIPE, check=False)
     assert result.returncode == 2
     assert result.stderr == "carpool-injector inject: standard output is closed; nothing was written\n"
 
 
 def piped(args: list[str], out: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "injector", *args]
+    command = [sys.executable, "-m", "carpool_injector", *args]
     return subprocess.run(command, input=DEPLOYMENT, text=True, stdout=out, stderr=subprocess.PIPE, check=False)
 
 

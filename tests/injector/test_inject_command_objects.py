@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from injector.documents import rendering, syntax
+from carpool_injector.documents import rendering, syntax
 from tests.injector.command_runs import DEPLOYMENT, ISVC, SERVICE, Run
 from tests.injector.golden import cases
 

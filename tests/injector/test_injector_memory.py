@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from injector.core import config, errors, injection, model
-from injector.objects import review, validation
-from injector.webhook import events, memory, metrics, reviewing
+from carpool_injector.core import config, errors, injection, model
+from carpool_injector.objects import review, validation
+from carpool_injector.webhook import allocator, events, metrics, reviewing
 from tests.injector import pods, reviews
 
 
@@ -24,7 +24,7 @@ class Heap:
     def __init__(self) -> None:
         self.trimmed = 0
         self.held = 0
-        self.trimmer = memory.Trimmer(lambda: self.held, self.trim)
+        self.trimmer = allocator.Trimmer(lambda: self.held, self.trim)
 
     def trim(self) -> None:
         self.trimmed += 1
@@ -34,7 +34,7 @@ class Heap:
 async def test_memory_is_given_back_once_after_a_burst_of_large_reviews() -> None:
     heap = Heap()
     for _ in range(10):
-        heap.trimmer.freed(memory.LARGE)
+        heap.trimmer.freed(allocator.LARGE)
     assert heap.trimmed == 0
     await asyncio.sleep(5)
     assert heap.trimmed == 1
@@ -43,8 +43,8 @@ async def test_memory_is_given_back_once_after_a_burst_of_large_reviews() -> Non
 @pytest.mark.looptime
 async def test_not_while_large_reviews_are_held_but_right_after() -> None:
     heap = Heap()
-    heap.held = memory.LARGE
-    heap.trimmer.freed(memory.LARGE)
+    heap.held = allocator.LARGE
+    heap.trimmer.freed(allocator.LARGE)
     await asyncio.sleep(10)
     assert heap.trimmed == 0
     heap.held = 0
@@ -55,13 +55,13 @@ async def test_not_while_large_reviews_are_held_but_right_after() -> None:
 @pytest.mark.looptime
 async def test_small_reviews_cost_nothing() -> None:
     heap = Heap()
-    heap.trimmer.freed(memory.LARGE - 1)
+    heap.trimmer.freed(allocator.LARGE - 1)
     await asyncio.sleep(5)
     assert heap.trimmed == 0
 
 
 def test_giving_memory_back_for_real_works_here() -> None:
-    assert memory._trim() is None  # type: ignore[func-returns-value]
+    assert allocator._trim() is None  # type: ignore[func-returns-value]
 
 
 # --- Nothing is kept of a review once it is answered -----------------------------------------------------------------

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from injector.core import model
-from injector.objects import review
-from injector.webhook import logs, metrics, reviewing
+from carpool_injector.core import model
+from carpool_injector.objects import review
+from carpool_injector.webhook import logs, metrics, reviewing
 from tests.injector import reviews
 
 NAMESPACES = reviews.Known({"models": model.Namespace("models"), "other": model.Namespace("other")})

@@ -9,8 +9,8 @@ import sys
 import pytest
 from aiohttp import web
 
-from injector.api import kube
-from injector.certificates import authority, context
+from carpool_injector.api import kube
+from carpool_injector.certificates import authority, context
 from tests.injector.fake_api_server import FakeApiServer
 from tests.injector.kube_clients import write_kubeconfig
 
@@ -69,7 +69,7 @@ async def test_no_kubeconfig_and_no_service_account_is_told(tmp_path):
 def test_the_synchronous_client_and_its_libraries_are_not_loaded_and_can_be_afterwards():
     program = """if True:
         import sys
-        import injector.api.kube
+        import carpool_injector.api.kube
         assert "kubernetes" not in sys.modules
         unused = {"requests", "urllib3", "oauthlib", "websocket", "kubernetes.client"} & sys.modules.keys()
         assert not unused, unused

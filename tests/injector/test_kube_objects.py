@@ -7,9 +7,9 @@ import datetime
 
 import pytest
 
-from injector.api import kube
-from injector.certificates import authority, context, keeper, publisher, served
-from injector.core import model
+from carpool_injector.api import kube
+from carpool_injector.certificates import authority, certificate_controller, context, publisher, serving_certificate
+from carpool_injector.core import model
 from tests.injector.fake_api_server import status
 
 WEBHOOK = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/carpool-injector"
@@ -77,10 +77,14 @@ async def test_a_ca_bundle_is_not_written_over_what_somebody_has_changed_meanwhi
 
 async def test_the_certificates_are_made_published_and_taken_into_service_through_the_real_client(api, client):
     put_webhooks(api)
-    now = keeper.utc_now()
-    made = served.Served(context.make(), authority.service_names("carpool-injector", "carpool-system"), now)
-    settings = keeper.Settings("carpool-system", "certificates", (publisher.Webhook(*MUTATING),), {"app": "carpool"})
-    kept = keeper.Keeper(client, made, settings)
+    now = certificate_controller.utc_now()
+    made = serving_certificate.Served(
+        context.make(), authority.service_names("carpool-injector", "carpool-system"), now
+    )
+    settings = certificate_controller.Settings(
+        "carpool-system", "certificates", (publisher.Webhook(*MUTATING),), {"app": "carpool"}
+    )
+    kept = certificate_controller.Keeper(client, made, settings)
     for _ in range(2):
         await kept.step()
         assert made.facts.is_verified

@@ -8,7 +8,7 @@ import contextlib
 import pytest
 from aiohttp import web
 
-from injector.api import kube
+from carpool_injector.api import kube
 from tests.injector.fake_api_server import status
 from tests.injector.kube_clients import HANG_UP, write_kubeconfig
 

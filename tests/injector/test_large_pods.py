@@ -6,7 +6,7 @@ import json
 import sys
 from typing import Any
 
-from injector.core import config, injection, model
+from carpool_injector.core import config, injection, model
 from tests.injector import pods
 
 Object = dict[str, Any]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from injector.documents import edits, syntax
+from carpool_injector.documents import edits, syntax
 from tests.injector import manifest_writer
 
 KEYS = st.sampled_from(["name", "labels", "spec", "args", "port", "env", "on", "a.b/c", "x y", "8080"])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from injector.documents import files
+from carpool_injector.documents import files
 
 NOTHING = io.BytesIO()
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
 
-from injector.documents import layout, nodes, syntax
+from carpool_injector.documents import layout, nodes, syntax
 from tests.injector.test_manifest_edits import manifests
 
 ROOT = Path(__file__).parents[2]

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from injector.documents import edits, syntax
-from injector.objects import manifests
+from carpool_injector.documents import edits, syntax
+from carpool_injector.objects import manifests
 from tests.injector import manifest_writer, strategies
 
 WISH = manifests.Wish()

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from injector.core import model
-from injector.objects import review
-from injector.webhook import metrics, namespaces
+from carpool_injector.core import model
+from carpool_injector.objects import review
+from carpool_injector.webhook import metrics, namespaces
 from tests.injector import reviews
 
 SYNCED: namespaces.Change = ("SYNCED", "", {}, {})

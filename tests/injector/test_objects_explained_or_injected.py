@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from injector.core import model
-from injector.objects import explanation, manifests, workloads
+from carpool_injector.core import model
+from carpool_injector.objects import explanation, manifests, workloads
 from tests.injector.object_samples import ASKS, deployment, template
 
 # --- Explanations

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from injector.core import errors, injection, model
-from injector.core.config import Config
-from injector.objects import kserve_pods, review, validation
+from carpool_injector.core import errors, injection, model
+from carpool_injector.core.config import Config
+from carpool_injector.objects import kserve_pods, review, validation
 from tests.injector import pods as sample_pods
 from tests.injector import reviews
 from tests.injector.object_samples import ASKS, CONFIG, MODE, deployment, service, template, verdict, warnings

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from injector.core import decision, injection, model, pods, quantities, sites, suitability
-from injector.core.config import Amounts, Config
+from carpool_injector.core import decision, injection, model, pods, quantities, sites, suitability
+from carpool_injector.core.config import Amounts, Config
 from tests.injector import meshes
 from tests.injector import pods as sample_pods
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from injector.core import patch
+from carpool_injector.core import patch
 
 KEYS = st.sampled_from(["a", "b", "a/b", "~", "~1", "", "containers"])
 LEAVES = st.one_of(st.none(), st.booleans(), st.integers(0, 1), st.floats(0, 1, width=16), st.text(max_size=2))

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from injector.core import drafts, edits, errors, patch, pods
+from carpool_injector.core import copy_on_write, edits, errors, patch, pods
 
 
 def test_every_variable_of_the_name_gets_the_value_and_loses_where_it_came_from():
@@ -112,7 +112,7 @@ def pod():
 
 def test_a_container_may_be_changed_to_any_depth_and_the_original_stays():
     given = pod()
-    draft = drafts.Draft(given)
+    draft = copy_on_write.Draft(given)
     draft.container("app")["env"][0]["value"] = "x"
     draft.annotate("b", "2")
     draft.put("containers", {"name": "more"})
@@ -123,7 +123,7 @@ def test_a_container_may_be_changed_to_any_depth_and_the_original_stays():
 
 def test_an_annotation_goes_and_the_last_one_takes_the_map_with_it():
     given = pod()
-    draft = drafts.Draft(given)
+    draft = copy_on_write.Draft(given)
     draft.unannotate("none")
     assert draft.pod == given
     draft.annotate("b", "2")
@@ -136,7 +136,7 @@ def test_an_annotation_goes_and_the_last_one_takes_the_map_with_it():
 
 @pytest.mark.parametrize("metadata", [{}, {"metadata": None}, {"metadata": {"annotations": None}}])
 def test_a_pod_without_annotations_can_be_annotated(metadata):
-    draft = drafts.Draft({**metadata, "spec": {}})
+    draft = copy_on_write.Draft({**metadata, "spec": {}})
     draft.unannotate("a")
     draft.annotate("a", "1")
     assert draft.pod["metadata"] == {"annotations": {"a": "1"}}
@@ -144,7 +144,7 @@ def test_a_pod_without_annotations_can_be_annotated(metadata):
 
 def test_taking_out_what_is_not_there_changes_nothing_and_the_last_item_takes_the_list_with_it():
     given = pod()
-    draft = drafts.Draft(given)
+    draft = copy_on_write.Draft(given)
     draft.remove("initContainers", "none")
     draft.remove("volumes", "none")
     assert patch.between(given, draft.pod) == []
@@ -155,7 +155,7 @@ def test_taking_out_what_is_not_there_changes_nothing_and_the_last_item_takes_th
 
 
 def test_an_item_is_put_in_place_of_the_one_of_its_name_else_at_the_end():
-    draft = drafts.Draft(pod())
+    draft = copy_on_write.Draft(pod())
     draft.put("containers", {"name": "app", "image": "new"})
     draft.put("containers", {"name": "last"})
     draft.put("volumes", {"name": "v"})
@@ -167,12 +167,12 @@ def test_an_item_is_put_in_place_of_the_one_of_its_name_else_at_the_end():
 def test_of_a_native_and_a_classic_sidecar_the_native_one_is_meant():
     given = pod()
     given["spec"]["containers"].append({"name": "carpool", "image": "classic"})
-    found = drafts.Draft(given).sidecar()
+    found = copy_on_write.Draft(given).sidecar()
     assert found == {"name": "carpool", "image": "native"}
 
 
 def test_an_init_container_is_no_container_to_be_changed():
-    draft = drafts.Draft(pod())
+    draft = copy_on_write.Draft(pod())
     assert (draft.has("app"), draft.has("setup")) == (True, False)
     with pytest.raises(KeyError):
         draft.container("setup")

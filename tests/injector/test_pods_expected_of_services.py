@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from injector.objects import inference_services, kserve_pods, runtimes
+from carpool_injector.objects import inference_services, kserve_pods, runtimes
 from tests.injector import pods as sample_pods
 from tests.injector.object_samples import MODE, Object, service
 

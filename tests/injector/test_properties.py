@@ -11,8 +11,8 @@ from typing import Any
 import jsonpatch
 from hypothesis import assume, given
 
-from injector.core import config, injection, model
-from sidecar import config as sidecar_config
+from carpool_injector.core import config, injection, model
+from carpool_sidecar import config as sidecar_config
 from tests.injector import admission_simulator, api_defaults, meshes, pod_rules, pods, strategies
 
 Object = dict[str, Any]

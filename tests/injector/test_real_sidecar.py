@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from injector.core import config, injection, model
+from carpool_injector.core import config, injection, model
 from tests import loopback
 from tests.bench import processes
 from tests.injector import pods
@@ -61,7 +61,7 @@ def test_the_injected_command_serves_predictions_and_ends_cleanly(
     for variable in container.get("env", []):
         monkeypatch.setenv(variable["name"], variable["value"])
 
-    with processes.running("sidecar", [sys.executable, "-m", "sidecar", *container["args"]]) as child:
+    with processes.running("sidecar", [sys.executable, "-m", "carpool_sidecar", *container["args"]]) as child:
         child.wait_until_ready(processes.ready_url(admin_port), timeout=20)
         assert _ask(admin_port, "GET", "/livez")[0] == 200
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
@@ -88,12 +88,12 @@ def test_the_hooks_of_app_and_sidecar_drain_it_as_the_kubelet_runs_them(
     hook = pods.container(outcome.pod, "kserve-container")["lifecycle"]["preStop"]["httpGet"]
     monkeypatch.setenv("SERVING_READINESS_PROBE", container["env"][0]["value"])
 
-    with processes.running("sidecar", [sys.executable, "-m", "sidecar", *container["args"]]) as child:
+    with processes.running("sidecar", [sys.executable, "-m", "carpool_sidecar", *container["args"]]) as child:
         child.wait_until_ready(processes.ready_url(admin_port), timeout=20)
         program, *arguments = container["lifecycle"]["preStop"]["exec"]["command"]
         assert program == "carpool-sidecar"
         assert hook["port"] == outcome.plan.admin_port
-        drain = subprocess.Popen([sys.executable, "-m", "sidecar", *arguments])
+        drain = subprocess.Popen([sys.executable, "-m", "carpool_sidecar", *arguments])
         try:
             assert _ask(admin_port, "GET", hook["path"])[0] == 200
             assert drain.wait(10) == 0

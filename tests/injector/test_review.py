@@ -9,8 +9,8 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from injector.core import errors, model
-from injector.objects import review
+from carpool_injector.core import errors, model
+from carpool_injector.objects import review
 from tests.injector import reviews
 
 NAMESPACE = model.Namespace("models")

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from hypothesis import given
 
-from injector.core import model
+from carpool_injector.core import model
 from tests.injector import pod_rules, strategies
 from tests.injector.golden import cases
 

@@ -19,11 +19,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from injector import config_file
-from injector.api import kube
-from injector.certificates import authority
-from injector.core import errors
-from injector.webhook import options, service
+from carpool_injector import config_file
+from carpool_injector.api import kube
+from carpool_injector.certificates import authority
+from carpool_injector.core import errors
+from carpool_injector.webhook import options, service
 from tests.injector import fake_api, pods, reviews
 
 HOST = "carpool-injector.carpool-system.svc"
@@ -278,7 +278,7 @@ async def program(directory: Path, *flags: str) -> AsyncIterator[asyncio.subproc
     always = ("--host=127.0.0.1", "--port=0", "--metrics-port=", "--log-format=json")
     async with fake_api.FakeApi().serving(directory) as kubeconfig:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "injector", "serve", *always, *flags, f"--kubeconfig={kubeconfig}",
+            sys.executable, "-m", "carpool_injector", "serve", *always, *flags, f"--kubeconfig={kubeconfig}",
             stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         await until_logged(process, "serving")
@@ -302,7 +302,7 @@ async def test_signals_that_come_until_the_very_end_do_not_change_the_exit_code(
 
 async def test_the_program_ends_with_0_on_sigterm_and_with_1_where_there_is_no_cluster(tmp_path: Path) -> None:
     flags = ("--host=127.0.0.1", "--port=0", "--metrics-port=", "--quiet-period=0", "--log-format=json")
-    command = [sys.executable, "-m", "injector", "serve", *flags]
+    command = [sys.executable, "-m", "carpool_injector", "serve", *flags]
     async with fake_api.FakeApi().serving(tmp_path) as kubeconfig:
         process = await asyncio.create_subprocess_exec(
             *command, f"--kubeconfig={kubeconfig}", stderr=asyncio.subprocess.PIPE

@@ -12,9 +12,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from injector.core import model
-from injector.objects import review
-from injector.webhook import metrics, reviewing, server
+from carpool_injector.core import model
+from carpool_injector.objects import review
+from carpool_injector.webhook import metrics, reviewing, server
 from tests.injector import reviews
 
 NAMESPACES = reviews.Known({"models": model.Namespace("models")})

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from injector.objects import review
-from injector.webhook import memory, metrics, room, server
+from carpool_injector.objects import review
+from carpool_injector.webhook import allocator, capacity, metrics, server
 from tests.injector import reviews
 from tests.injector.metric_samples import sample
 
@@ -32,12 +32,12 @@ async def in_pieces(body: bytes) -> AsyncIterator[bytes]:
 
 
 def test_room_is_there_up_to_the_last_review_and_the_last_byte() -> None:
-    place = room.Room(reviews=2, held_bytes=100)
+    place = capacity.Room(reviews=2, held_bytes=100)
     with place.take(40), place.take(60):
         assert (place.taken, place.taken_bytes) == (2, 100)
-        with pytest.raises(room.Full, match="2 reviews are at work"), place.take(0):
+        with pytest.raises(capacity.Full, match="2 reviews are at work"), place.take(0):
             pass
-    with place.take(100), pytest.raises(room.Full, match="100 bytes"), place.take(1):
+    with place.take(100), pytest.raises(capacity.Full, match="100 bytes"), place.take(1):
         pass
     assert (place.taken, place.taken_bytes) == (0, 0)
 
@@ -153,7 +153,7 @@ async def test_memory_is_given_back_after_a_large_review(
     monkeypatch: pytest.MonkeyPatch, size: int, trimmed: int
 ) -> None:
     times: list[int] = []
-    monkeypatch.setattr(memory, "_trim", lambda: times.append(1))
+    monkeypatch.setattr(allocator, "_trim", lambda: times.append(1))
     subject, _ = a_server()
     padded = reviews.asking()
     padded["request"]["options"]["padding"] = "x" * size

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from injector.objects import review
-from injector.webhook import connections, metrics, server
+from carpool_injector.objects import review
+from carpool_injector.webhook import connections, metrics, server
 from tests.injector import reviews
 
 BODY = json.dumps(reviews.asking()).encode()

@@ -8,9 +8,9 @@ import logging
 
 import pytest
 
-from injector.core import errors, model
-from injector.objects import review
-from injector.webhook import events, logs, metrics, reviewing, server, service
+from carpool_injector.core import errors, model
+from carpool_injector.objects import review
+from carpool_injector.webhook import events, logs, metrics, reviewing, server, service
 from tests.injector import reviews
 
 BODY = json.dumps(reviews.asking()).encode()

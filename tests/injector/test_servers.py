@@ -6,8 +6,8 @@ import copy
 
 import pytest
 
-from injector.core import injection, model, pods, servers
-from injector.core.config import Config
+from carpool_injector.core import injection, model, pods, servers
+from carpool_injector.core.config import Config
 
 NOWHERE, CLUSTER = model.Namespace("ml"), model.Capabilities()
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from injector import config_file
-from injector.core import errors, injection, model, pod_annotations
-from injector.core.config import Amounts, Config
-from injector.core.settings import Settings
-from sidecar import config as sidecar_config
+from carpool_injector import config_file
+from carpool_injector.core import errors, injection, model, pod_annotations
+from carpool_injector.core.config import Amounts, Config
+from carpool_injector.core.settings import Settings
+from carpool_sidecar import config as sidecar_config
 
 P = "carpool.dev/"
 CONFIG = Config(channels={"canary": "registry.example/carpool:canary"})

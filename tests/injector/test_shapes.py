@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from injector.core import errors, model
-from injector.objects import explanation, manifests, shapes
+from carpool_injector.core import errors, model
+from carpool_injector.objects import explanation, manifests, shapes
 
 CONTAINER = {"name": "server", "args": ["--http_port=8080"], "env": [{"name": "A", "value": "b"}]}
 TEMPLATE = {"metadata": {"labels": {"app": "web"}, "annotations": {"a": "b"}}, "spec": {"containers": [CONTAINER]}}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from injector.core import errors
-from injector.objects import collocation
+from carpool_injector.core import errors
+from carpool_injector.objects import collocation
 from tests.injector.object_samples import CONFIG, MODE, Object, service
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from injector.core import errors, injection, model
-from injector.core.config import Config
+from carpool_injector.core import errors, injection, model
+from carpool_injector.core.config import Config
 from tests.injector import pods as sample_pods
 
 Object = dict[str, Any]

@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from injector.core import injection, pods
-from injector.core.takeover import kserve_agent
+from carpool_injector.core import injection, pods
+from carpool_injector.core.takeover import kserve_agent
 from tests.injector import kserve_model
 from tests.injector import pods as sample_pods
 from tests.injector.takeover_samples import Object, outcome, refusal, variables

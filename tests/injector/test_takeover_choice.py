@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from injector.core import model
-from injector.core.config import Config
-from injector.core.takeover import context
+from carpool_injector.core import model
+from carpool_injector.core.config import Config
+from carpool_injector.core.takeover import context
 from tests.injector import pods as sample_pods
 from tests.injector.takeover_samples import UNKNOWN, UVICORN, plain, plan, refusal
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from injector.core import injection, model
-from sidecar import config as sidecar_config
+from carpool_injector.core import injection, model
+from carpool_sidecar import config as sidecar_config
 from tests.injector import pods
 from tests.injector.takeover_samples import UNKNOWN, UVICORN, Object, outcome, plain, plan, refusal, variables
 

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from injector.core import injection
+from carpool_injector.core import injection
 from tests.injector.takeover_samples import UNKNOWN, UVICORN, Object, outcome, plain, plan, refusal, variables
 
 # --- Named port

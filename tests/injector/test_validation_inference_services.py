@@ -8,8 +8,8 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from injector.core import errors
-from injector.objects import review
+from carpool_injector.core import errors
+from carpool_injector.objects import review
 from tests.injector import pods
 from tests.injector.validations import answer, verdict
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from injector.core import errors, model
-from injector.objects import review
+from carpool_injector.core import errors, model
+from carpool_injector.objects import review
 from tests.injector import pods, reviews
 from tests.injector.validations import RULES, answer, verdict
 

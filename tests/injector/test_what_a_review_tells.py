@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from injector.core import errors, model
-from injector.objects import review
-from injector.webhook import events, metrics, reviewing
+from carpool_injector.core import errors, model
+from carpool_injector.objects import review
+from carpool_injector.webhook import events, metrics, reviewing
 from tests.injector import reviews
 from tests.injector.metric_samples import sample
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from injector.core import errors, injection, model, pods, servers, sites
-from injector.core.config import Config
-from injector.core.settings import Settings
+from carpool_injector.core import errors, injection, model, pods, servers, sites
+from carpool_injector.core.config import Config
+from carpool_injector.core.settings import Settings
 from tests.injector import pods as sample_pods
 
 Object = dict[str, Any]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from injector.core import errors
-from injector.objects import workloads
+from carpool_injector.core import errors
+from carpool_injector.objects import workloads
 
 POD_TEMPLATE: dict[str, Any] = {
     "metadata": {"labels": {"app": "web"}},

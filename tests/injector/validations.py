@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from injector import config_file
-from injector.core import injection, model
-from injector.objects import review, validation
+from carpool_injector import config_file
+from carpool_injector.core import injection, model
+from carpool_injector.objects import review, validation
 from tests.injector import reviews
 
 CONFIG = config_file.parse(None)

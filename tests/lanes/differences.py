@@ -18,7 +18,7 @@ Everywhere:
   its timers up to whole seconds of the loop's clock, the fast lane looks at the clock once a second for all its
   connections.
 - Of pipelined requests that were accepted before shutdown began, the fast lane answers all and closes with the last;
-  aiohttp takes the first only, and closes. (Compared with a single one; `tests/http` has the rest.)
+  aiohttp takes the first only, and closes. (Compared with a single one; `tests/server` has the rest.)
 - After it was told that its body is late, a client of aiohttp may go on sending for ten seconds before the connection
   is closed; the fast lane closes it at once.
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from aiohttp import web
 
-from sidecar import assembly, config
-from sidecar.upstream import probes
+from carpool_sidecar import config
+from carpool_sidecar.app import wiring
+from carpool_sidecar.upstream import probes
 from tests import loopback
 from tests.lanes import exchange, recorder
 
@@ -50,7 +51,7 @@ class Lane:
         ports = {"port": port, "admin_port": admin_port, "component_port": self.component_port}
         settings = config.Settings(host="127.0.0.1", admin_host="127.0.0.1", **ports, **self._chosen)
         clock = asyncio.get_running_loop().time
-        self.sidecar = assembly.Sidecar(settings, (probes.tcp_probe(self.component_port),), clock)
+        self.sidecar = wiring.Sidecar(settings, (probes.tcp_probe(self.component_port),), clock)
         await self.sidecar.start()
 
     async def stop(self) -> None:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from sidecar import errors
-from sidecar.wire import v1
+from carpool_sidecar import errors
+from carpool_sidecar.protocols import v1
 
 _MODEL = re.compile(r"models/([a-z_]+)-\d{6}")
 _NUMBER = re.compile(r"-(\d{6})")

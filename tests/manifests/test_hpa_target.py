@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from sidecar.core import adaptive, limits, model, scheduler
-from sidecar.planning import engine, service, workloads
+from carpool.scheduling import adaptive, limits, messages, scheduler
+from carpool_sidecar.planning import engine, service_times, workloads
 from tests.manifests import test_samples
 
 SIZE = 32
 # A call takes 40 ms and 1 ms for each instance.
-TIMES = service.Affine(0.040, 0.001)
+TIMES = service_times.Affine(0.040, 0.001)
 FULL_BATCH_SECONDS = TIMES.seconds(SIZE, now=0)
 CAPACITY = SIZE / FULL_BATCH_SECONDS
 # The beginning, in which the pod learns, is not looked at.
@@ -41,7 +41,7 @@ def pod(load: float, slo: float = math.inf) -> Seen:
     shown: list[float] = []
 
     class Watched(scheduler.Scheduler):
-        def submit(self, request: model.Request) -> Any:
+        def submit(self, request: messages.Request) -> Any:
             effects = super().submit(request)
             if request.arrived > LEARNING_SECONDS:
                 shown.append(self.learned()["utilisation"])
@@ -53,7 +53,7 @@ def pod(load: float, slo: float = math.inf) -> Seen:
         return Watched(bounds, adaptive.Adaptive(bounds), clock, lambda: str(next(ids)))
 
     callers = workloads.Open(workloads.poisson(load * CAPACITY, seed=3), SECONDS, workloads.Ask())
-    outcomes = engine.simulate(make, service.Predictor(TIMES, overhead=0.001), callers).outcomes
+    outcomes = engine.simulate(make, service_times.Predictor(TIMES, overhead=0.001), callers).outcomes
     late = [outcome for outcome in outcomes if outcome.arrived > LEARNING_SECONDS]
     return Seen(statistics.fmean(shown), sum(outcome.refused is not None for outcome in late) / len(late))
 

@@ -10,10 +10,10 @@ import pytest
 from click import testing
 from ruamel.yaml import YAML
 
-import injector
-from injector import cli
-from injector.core import pod_annotations
-from sidecar import config
+import carpool_injector
+from carpool_injector import cli
+from carpool_injector.core import pod_annotations
+from carpool_sidecar import config
 from tests.charts import metric_names
 from tests.charts.helm import ROOT
 from tests.injector import pod_rules
@@ -182,10 +182,12 @@ def test_the_agents_image_is_ours_and_all_that_kserve_reads_of_it_is_there() -> 
     agent = json.loads(patch["data"]["agent"])
     # pkg/webhook/admission/pod/agent_injector.go of kserve/kserve: a missing quantity fails every pod.
     assert agent.keys() == {"image", "cpuRequest", "cpuLimit", "memoryRequest", "memoryLimit"}
-    assert agent["image"] == f"carpool-sidecar:{injector.__version__}"
+    assert agent["image"] == f"carpool-sidecar:{carpool_injector.__version__}"
 
 
 def test_images_of_ours_are_of_this_version() -> None:
     said = "".join(path.read_text() for path in SAMPLES.iterdir())
     tags = {word.partition(":")[2] for word in said.replace('"', " ").split() if word.startswith("carpool-")} - {""}
-    assert tags == {injector.__version__, f"{injector.__version__}-cuda"} or tags == {injector.__version__}
+    assert tags == {carpool_injector.__version__, f"{carpool_injector.__version__}-cuda"} or tags == {
+        carpool_injector.__version__
+    }

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sidecar import cli
-from sidecar.planning import command, planner
+from carpool_sidecar.app import cli
+from carpool_sidecar.planning import command, planner
 
 ASK = ["plan", "--rate", "3000", "--slo", "100", "--service", "10+0.1n"]
 

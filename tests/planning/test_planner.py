@@ -8,11 +8,11 @@ import itertools
 
 import pytest
 
-from sidecar.planning import balancers, engine, forecasts, planner, service, timing, workloads
+from carpool_sidecar.planning import balancers, engine, forecasts, planner, service_times, timing, workloads
 
 # Small batches, so that a short run sees many of them.
 QUICK = planner.Effort(short=1_500, long=6_000)
-PREDICTOR = service.Predictor(timing.parse("10+1n"), overhead=0.001)
+PREDICTOR = service_times.Predictor(timing.parse("10+1n"), overhead=0.001)
 QUESTION = forecasts.Question(rate=2000, slo=0.040, predictor=PREDICTOR, max_batch_size=4)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.planning import service, timing
+from carpool_sidecar.planning import service_times, timing
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from sidecar.planning import service, timing
     ],
 )
 def test_formula_is_a_fixed_part_and_a_part_for_each_instance(text: str, fixed: float, per_row: float) -> None:
-    assert timing.parse(text) == service.Affine(fixed / 1000, per_row / 1000)
+    assert timing.parse(text) == service_times.Affine(fixed / 1000, per_row / 1000)
 
 
 def test_measured_pairs_are_joined_by_straight_lines() -> None:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient
 
-from predictor import backoff, catalog, room, server, supervisor, worker
+from carpool.workers import backoff
+from carpool_predictor import model_loading, server, supervisor, waiting_limit, worker
 
 HERE = pathlib.Path(__file__).parent
 
@@ -58,11 +59,11 @@ async def start(aiohttp_raw_server: Any, aiohttp_client: Any) -> AsyncIterator[S
     ) -> Predictor:
         supervisors = {
             spec.name: supervisor.Supervisor(
-                worker.Setup(spec, catalog.Options(**options), "text", "info"),
-                room.Room(calls, max_body),
+                worker.Setup(spec, model_loading.Options(**options), "text", "info"),
+                waiting_limit.Room(calls, max_body),
                 backoff.Backoff(pause),
             )
-            for spec in map(catalog.parse, models)
+            for spec in map(model_loading.parse, models)
         }
         served = await aiohttp_raw_server(server.Handler(supervisors, max_body, 60.0))
         runs = [asyncio.create_task(model.run()) for model in supervisors.values()]

@@ -9,7 +9,7 @@ import stat
 import time
 from typing import Any
 
-from predictor import model
+from carpool_predictor import model
 
 
 class Plain:

@@ -15,7 +15,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from predictor import cli, config
+from carpool_predictor import cli, config
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ class Program:
 async def program(*arguments: str) -> AsyncIterator[Program]:
     """The program with flags, at a port of its own."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "predictor", "--host", "127.0.0.1", "--port", "0", "--log-format", "json"),
+        *(sys.executable, "-m", "carpool_predictor", "--host", "127.0.0.1", "--port", "0", "--log-format", "json"),
         *arguments,
         stderr=asyncio.subprocess.PIPE,
     )

@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 
-from predictor import cpus
+from carpool_predictor import cpus
 
 
 @pytest.mark.parametrize(("text", "limit"), [("50000 100000", 1), ("100000 100000", 1), ("150000 100000", 2)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from predictor.models import echo
+from carpool_predictor.models import echo
 
 
 class Clock:

@@ -8,7 +8,7 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictor import frames
+from carpool.workers import frames
 
 FRAMES = st.lists(
     st.tuples(

@@ -11,7 +11,8 @@ from typing import Any, cast
 import looptime
 import pytest
 
-from predictor import errors, frames, link, room, server, supervisor
+from carpool.workers import frames
+from carpool_predictor import errors, server, supervisor, waiting_limit, worker_connection
 
 from .conftest import Start, until
 
@@ -25,14 +26,14 @@ class SlowModel:
     is_ready = True
 
     def __init__(self, calls: int, size: int) -> None:
-        self.room = room.Room(calls, size)
+        self.room = waiting_limit.Room(calls, size)
         self.called = asyncio.Event()
         self.answer = asyncio.Event()
 
-    async def predict(self, body: Sequence[frames.Buffer], length: int) -> link.Reply:
+    async def predict(self, body: Sequence[frames.Buffer], length: int) -> worker_connection.Reply:
         self.called.set()
         await self.answer.wait()
-        return link.Reply(200, b"{}")
+        return worker_connection.Reply(200, b"{}")
 
 
 def handler(model: SlowModel, max_body: int = 1000) -> server.Handler:
@@ -103,7 +104,7 @@ async def test_a_caller_that_leaves_within_its_body_gives_its_room_back(
 
 
 def test_room_is_given_back_whatever_happens() -> None:
-    space = room.Room(calls=1, size=10)
+    space = waiting_limit.Room(calls=1, size=10)
     with space.claim() as claim:
         claim.grow(10)
         with pytest.raises(errors.TooMuchWaiting):

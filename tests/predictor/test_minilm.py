@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from predictor import model
+from carpool_predictor import model
 
 pytest.importorskip("torch", reason="torch is missing: install the extra 'minilm' to test the sentence model")
 np = pytest.importorskip("numpy")
 
-from predictor.models import minilm  # noqa: E402
+from carpool_predictor.models import minilm  # noqa: E402
 
 SENTENCES = [
     "A man is eating food.",

@@ -11,7 +11,8 @@ import sys
 import msgspec
 import pytest
 
-from predictor import backoff, catalog, errors, frames, room, supervisor, worker
+from carpool.workers import backoff, frames
+from carpool_predictor import errors, model_loading, supervisor, waiting_limit, worker
 
 from .conftest import Start, until
 
@@ -143,8 +144,10 @@ async def test_pauses_are_told_how_long_each_worker_served_and_nothing_for_one_t
     marker = tmp_path / "marker"
     monkeypatch.setenv("SAMPLE_MARKER", str(marker))
     pauses = Pauses(enough=3)
-    setup = worker.Setup(catalog.parse("m=sample_models:DyingAfterMarker"), catalog.Options(), "text", "error")
-    model = supervisor.Supervisor(setup, room.Room(9, 2**20), pauses)
+    setup = worker.Setup(
+        model_loading.parse("m=sample_models:DyingAfterMarker"), model_loading.Options(), "text", "error"
+    )
+    model = supervisor.Supervisor(setup, waiting_limit.Room(9, 2**20), pauses)
     running = asyncio.create_task(model.run())
     await model.wait_until_ready()
     await asyncio.sleep(0.2)
@@ -240,9 +243,9 @@ async def test_stopping_answers_held_calls_and_ends_a_busy_worker(start: Start, 
 
 async def test_a_worker_exits_by_itself_when_its_server_is_gone() -> None:
     ours, theirs = socket.socketpair()
-    setup = worker.Setup(catalog.parse("echo"), catalog.Options())
+    setup = worker.Setup(model_loading.parse("echo"), model_loading.Options())
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "predictor.worker", str(theirs.fileno()), msgspec.json.encode(setup).decode()),
+        *(sys.executable, "-m", "carpool_predictor.worker", str(theirs.fileno()), msgspec.json.encode(setup).decode()),
         pass_fds=[theirs.fileno()],
     )
     theirs.close()

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from sidecar.planning import results
+from carpool_sidecar.planning import results
 from tests.sim import acceptance, cells, charts, contenders, grid, tables
 
 OUT = Path("out/sim.json")

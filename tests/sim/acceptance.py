@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from sidecar.planning import engine, results, service, workloads
+from carpool_sidecar.planning import engine, results, service_times, workloads
 from tests.sim import cells, contenders
 from tests.sim.cells import Cell, Kind, System
 from tests.sim.grid import Results
@@ -186,7 +186,7 @@ def _lost_of_burst(system: System, burst: int) -> int:
     timeout = 4 * system.full + system.overhead / 1000
     load = workloads.Open([*singles, *[quiet + 0.1] * burst], quiet + 1, workloads.Ask(1, timeout))
     cell = Cell(Kind.OVERLOAD, system, 1.0, 4)
-    predictor = service.Predictor(system.affine, system.overhead / 1000)
+    predictor = service_times.Predictor(system.affine, system.overhead / 1000)
     result = engine.simulate(contenders.make_scheduler(contenders.ADAPTIVE, cell), predictor, load, seed=cells.SEED)
     of_burst = [outcome for outcome in result.outcomes if outcome.arrived > quiet]
     return sum(outcome.refused is not None or outcome.finished > outcome.deadline for outcome in of_burst)

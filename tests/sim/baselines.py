@@ -1,6 +1,6 @@
 """How others decide when a batch leaves, written from their published rules, for the same engine as our scheduler.
 
-Each has the surface of `sidecar.planning.engine.Scheduler`. Times are seconds; the requests of the grid have one
+Each has the surface of `planning.engine.Scheduler`. Times are seconds; the requests of the grid have one
 instance each, so a queue's length is its instances except where a rule counts them.
 """
 
@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from sidecar import errors
-from sidecar.core import model
+from carpool import errors
+from carpool.scheduling import messages
 
-Effects = list[model.Effect]
+Effects = list[messages.Effect]
 
 
 class Baseline(abc.ABC):
@@ -24,24 +24,24 @@ class Baseline(abc.ABC):
     def __init__(self, clock: Callable[[], float], size: int) -> None:
         self._clock = clock
         self._size = size
-        self._queue: deque[model.Request] = deque()
+        self._queue: deque[messages.Request] = deque()
         self._in_flight = 0
         self._wake: float | None = None
 
-    def submit(self, request: model.Request) -> Sequence[model.Effect]:
+    def submit(self, request: messages.Request) -> Sequence[messages.Effect]:
         now = self._clock()
         request.arrived = now
         request.deadline = now + (request.timeout or math.inf)
         self._queue.append(request)
         return self._step(now)
 
-    def done(self, batch: model.Batch, predictions: Sequence[Any]) -> Sequence[model.Effect]:
+    def done(self, batch: messages.Batch, predictions: Sequence[Any]) -> Sequence[messages.Effect]:
         now = self._clock()
         self._in_flight -= 1
         self._learn(batch, now)
-        return [*self._step(now), *(model.Answer(part.request, ()) for part in batch.parts)]
+        return [*self._step(now), *(messages.Answer(part.request, ()) for part in batch.parts)]
 
-    def poll(self) -> Sequence[model.Effect]:
+    def poll(self) -> Sequence[messages.Effect]:
         return self._step(self._clock())
 
     def next_deadline(self) -> float | None:
@@ -51,18 +51,18 @@ class Baseline(abc.ABC):
     def _step(self, now: float) -> Effects:
         """What leaves now; sets `_wake`."""
 
-    def _learn(self, batch: model.Batch, now: float) -> None:  # noqa: B027 - most learn nothing
+    def _learn(self, batch: messages.Batch, now: float) -> None:  # noqa: B027 - most learn nothing
         """A batch came back."""
 
-    def _send(self, requests: int, now: float) -> model.Dispatch:
+    def _send(self, requests: int, now: float) -> messages.Dispatch:
         members = [self._queue.popleft() for _ in range(requests)]
-        batch = model.Batch("", None, [model.Part(request, 0, request.rows) for request in members], "")
+        batch = messages.Batch("", None, [messages.Part(request, 0, request.rows) for request in members], "")
         batch.dispatched = now
         self._in_flight += 1
-        return model.Dispatch(batch)
+        return messages.Dispatch(batch)
 
-    def _drop(self, error: errors.CarpoolError) -> model.Refuse:
-        return model.Refuse(self._queue.popleft(), error)
+    def _drop(self, error: errors.CarpoolError) -> messages.Refuse:
+        return messages.Refuse(self._queue.popleft(), error)
 
 
 class KServe(Baseline):
@@ -139,7 +139,7 @@ class Clipper(Baseline):
                 effects.append(self._send(min(len(self._queue), self._size, int(self._cap)), now))
         return effects
 
-    def _learn(self, batch: model.Batch, now: float) -> None:
+    def _learn(self, batch: messages.Batch, now: float) -> None:
         if now - batch.dispatched > self._objective:
             self._cap = max(1.0, 0.9 * self._cap)
         elif batch.rows >= int(self._cap):
@@ -199,7 +199,7 @@ class BentoML(Baseline):
             effects.append(effect)
         return effects
 
-    def _serve(self, now: float) -> model.Effect | None:
+    def _serve(self, now: float) -> messages.Effect | None:
         waiting = len(self._queue)
         oldest, newest = now - self._queue[0].arrived, now - self._queue[-1].arrived
         if waiting > 1 and oldest + self._cost(waiting) >= self._max_latency:
@@ -212,7 +212,7 @@ class BentoML(Baseline):
         self._waited = oldest
         return self._send(min(waiting, self._size), now)
 
-    def _train(self, now: float) -> model.Effect | None:
+    def _train(self, now: float) -> messages.Effect | None:
         phase = self.TRAINING[self._phase]
         rows = min(phase.rows, self._size)
         waiting, oldest = len(self._queue), now - self._queue[0].arrived
@@ -231,7 +231,7 @@ class BentoML(Baseline):
                 self._fit()
         return self._send(min(waiting, self._size), now)
 
-    def _learn(self, batch: model.Batch, now: float) -> None:
+    def _learn(self, batch: messages.Batch, now: float) -> None:
         self._seen += 1
         if self._seen <= self.SKIPPED:
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from sidecar.planning import service, workloads
+from carpool_sidecar.planning import service_times, workloads
 
 SEED = 7
 BURST_HIGH, BURST_LOW, BURST_FOR, QUIET_FOR = 2.5, 0.5, 0.050, 0.150
@@ -44,8 +44,8 @@ class System:
         return ", ".join([name, *extras])
 
     @property
-    def affine(self) -> service.Affine:
-        return service.Affine(self.fixed / 1000, self.per_row / 1000)
+    def affine(self) -> service_times.Affine:
+        return service_times.Affine(self.fixed / 1000, self.per_row / 1000)
 
     def seconds(self, rows: int) -> float:
         """S(rows), on the device."""
@@ -61,15 +61,15 @@ class System:
         """Instances a second with full batches one after another on every worker."""
         return self.workers / self.full * self.size
 
-    def predictor(self, seconds: float) -> service.Predictor:
+    def predictor(self, seconds: float) -> service_times.Predictor:
         """The device for a run of so many seconds."""
-        model: service.Service = self.affine
+        model: service_times.Service = self.affine
         if self.shape is Shape.STEPS:
-            model = service.Padded(model)
+            model = service_times.Padded(model)
         elif self.shape is Shape.DRIFTS:
-            model = service.Drifting(model, 3.0, seconds / 3, seconds * 2 / 3)
+            model = service_times.Drifting(model, 3.0, seconds / 3, seconds * 2 / 3)
         variation = 0.5 if self.shape is Shape.NOISY else 0.05
-        return service.Predictor(model, self.overhead / 1000, self.workers, variation)
+        return service_times.Predictor(model, self.overhead / 1000, self.workers, variation)
 
 
 class Kind(enum.StrEnum):

@@ -17,7 +17,7 @@ matplotlib.use("agg")
 from matplotlib import figure as figures
 from matplotlib import ticker
 
-from sidecar.planning import results
+from carpool_sidecar.planning import results
 from tests.sim import acceptance, cells, contenders, tables
 from tests.sim.cells import Cell, Kind, System
 from tests.sim.grid import Results

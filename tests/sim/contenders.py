@@ -8,8 +8,8 @@ import itertools
 import re
 from collections.abc import Callable, Iterable
 
-from sidecar.core import limits, policies, scheduler
-from sidecar.planning import engine
+from carpool.scheduling import limits, policies, scheduler
+from carpool_sidecar.planning import engine
 from tests.sim import baselines, cells
 
 Make = Callable[[cells.Cell], engine.MakeScheduler]
@@ -70,7 +70,7 @@ def make_scheduler(name: str, cell: cells.Cell) -> engine.MakeScheduler:
 
 def has_adaptive() -> bool:
     """Whether the learning policy exists."""
-    return importlib.util.find_spec("sidecar.core.adaptive") is not None
+    return importlib.util.find_spec("carpool.scheduling.adaptive") is not None
 
 
 def _window(milliseconds: int) -> Make:
@@ -90,7 +90,7 @@ def _idle(in_flight: int) -> Make:
 
 
 def _adaptive(cell: cells.Cell) -> engine.MakeScheduler:
-    adaptive = importlib.import_module("sidecar.core.adaptive")
+    adaptive = importlib.import_module("carpool.scheduling.adaptive")
     make_policy = functools.partial(adaptive.Adaptive, tick=ADAPTIVE_TICK)
     return production(make_policy, cell.system.size, ADAPTIVE_MAX_LATENCY, ADAPTIVE_MAX_IN_FLIGHT)
 

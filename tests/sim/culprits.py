@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sidecar import errors
-from sidecar.core import adaptive, limits, model, policies, scheduler
-from sidecar.planning import chance
+from carpool import errors
+from carpool.scheduling import adaptive, limits, messages, policies, scheduler
+from carpool_sidecar.planning import chance
 
 FIXED, PER_ROW, SIZE = 0.010, 0.0001, 32
 GOOD, BAD = "good", "bad"
@@ -148,9 +148,9 @@ class Run:
             self.submit(ask)
 
     def submit(self, ask: Ask) -> None:
-        self.carry_out(self.core.submit(model.Request("key", 1, 100, ask, ask)))
+        self.carry_out(self.core.submit(messages.Request("key", 1, 100, ask, ask)))
 
-    def finish(self, request: model.Request, outcome: str) -> None:
+    def finish(self, request: messages.Request, outcome: str) -> None:
         ask: Ask = request.tag
         self.outcomes[ask.kind][outcome] += 1
         if ask.kind == GOOD and outcome == "answered":
@@ -163,14 +163,14 @@ class Run:
 
     def carry_out(self, effects: Any) -> None:
         for effect in effects:
-            if isinstance(effect, model.Dispatch):
+            if isinstance(effect, messages.Dispatch):
                 batch = effect.batch
                 self.calls += self.now < self.scene.seconds
                 self.free_at = max(self.now, self.free_at) + FIXED + PER_ROW * batch.rows
                 self.at(self.free_at, self.returned, batch)
-            elif isinstance(effect, model.Answer):
+            elif isinstance(effect, messages.Answer):
                 self.finish(effect.request, "answered")
-            elif isinstance(effect, model.Refuse):
+            elif isinstance(effect, messages.Refuse):
                 is_own = effect.error.status == 400
                 self.finish(effect.request, "own" if is_own else effect.error.reason)
         deadline = self.core.next_deadline()
@@ -178,7 +178,7 @@ class Run:
             self.alarm = max(deadline, self.now)
             self.at(self.alarm, self.poll, self.alarm)
 
-    def returned(self, batch: model.Batch) -> None:
+    def returned(self, batch: messages.Batch) -> None:
         if any(part.request.tag.kind == BAD for part in batch.parts):
             self.carry_out(self.core.failed(batch, errors.UpstreamStatus(400, b"bad")))
         else:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sidecar.planning import engine, results
+from carpool_sidecar.planning import engine, results
 from tests.sim import cells, contenders
 from tests.sim.cells import Cell, Kind, Shape, System
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import rich.table
 from rich.markup import escape
 
-from sidecar.planning import results
+from carpool_sidecar.planning import results
 from tests.sim import acceptance, contenders
 from tests.sim.cells import Cell, Kind, System
 from tests.sim.grid import Results

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from sidecar.planning import engine, results, service, workloads
+from carpool_sidecar.planning import engine, results, service_times, workloads
 from tests.sim import baselines, contenders
 
-TEN_MS = service.Predictor(service.Affine(0.010, 0.0), variation=0.0)
+TEN_MS = service_times.Predictor(service_times.Affine(0.010, 0.0), variation=0.0)
 
 
 def run(make: engine.MakeScheduler, *times: float, rows: int = 1, timeout: float | None = None) -> results.Result:

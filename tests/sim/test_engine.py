@@ -7,11 +7,11 @@ import math
 
 import pytest
 
-from sidecar.core import limits, model, policies, scheduler
-from sidecar.planning import balancers, engine, results, service, workloads
+from carpool.scheduling import limits, messages, policies, scheduler
+from carpool_sidecar.planning import balancers, engine, results, service_times, workloads
 
-ALWAYS_10_MS = service.Predictor(service.Affine(0.010, 0.0), variation=0.0)
-GPU = service.Predictor(service.Affine(0.010, 0.0005), overhead=0.004)
+ALWAYS_10_MS = service_times.Predictor(service_times.Affine(0.010, 0.0), variation=0.0)
+GPU = service_times.Predictor(service_times.Affine(0.010, 0.0005), overhead=0.004)
 
 
 def window(size: int = 32, max_latency: float = 0.0, in_flight: int = 1, **more: float) -> engine.MakeScheduler:
@@ -68,7 +68,7 @@ def test_a_saturated_predictor_reaches_its_capacity_when_the_overhead_is_hidden(
 
 
 def test_noise_has_the_variation_and_the_mean_it_is_given() -> None:
-    device = service.Device(ALWAYS_10_MS._replace(variation=0.5), "any")
+    device = service_times.Device(ALWAYS_10_MS._replace(variation=0.5), "any")
     times = [stay.ended - stay.started for stay in (device.serve(1, float(i)) for i in range(40_000))]
     mean = sum(times) / len(times)
     deviation = math.sqrt(sum((seconds - mean) ** 2 for seconds in times) / len(times))
@@ -130,15 +130,15 @@ def test_a_device_works_on_as_many_batches_as_it_has_workers(workers: int) -> No
 
 
 def test_a_drifting_predictor_is_slow_from_begin_to_end() -> None:
-    drifting = service.Drifting(service.Affine(0.010, 0.0), factor=3.0, begin=0.3, end=0.6)
+    drifting = service_times.Drifting(service_times.Affine(0.010, 0.0), factor=3.0, begin=0.3, end=0.6)
     result = engine.simulate(window(), ALWAYS_10_MS._replace(service=drifting), at(0.1, 0.4, 0.7))
     assert [outcome.finished - outcome.arrived for outcome in result.outcomes] == pytest.approx([0.010, 0.030, 0.010])
 
 
 @pytest.mark.parametrize(("rows", "cost"), [(1, 1), (2, 2), (3, 4), (5, 8), (8, 8), (9, 16), (32, 32)])
 def test_padded_batches_cost_as_much_as_the_next_power_of_two(rows: int, cost: int) -> None:
-    affine = service.Affine(0.010, 0.001)
-    assert service.Padded(affine).seconds(rows, 0.0) == affine.seconds(cost, 0.0)
+    affine = service_times.Affine(0.010, 0.001)
+    assert service_times.Padded(affine).seconds(rows, 0.0) == affine.seconds(cost, 0.0)
 
 
 def test_callers_that_are_refused_pause_and_ask_again() -> None:
@@ -152,13 +152,13 @@ def test_a_scheduler_that_wants_to_be_polled_for_ever_is_an_error() -> None:
         def __init__(self, clock: engine.Clock) -> None:
             self._clock = clock
 
-        def submit(self, request: model.Request) -> list[model.Effect]:
+        def submit(self, request: messages.Request) -> list[messages.Effect]:
             return []
 
-        def done(self, batch: model.Batch, predictions: object) -> list[model.Effect]:
+        def done(self, batch: messages.Batch, predictions: object) -> list[messages.Effect]:
             return []
 
-        def poll(self) -> list[model.Effect]:
+        def poll(self) -> list[messages.Effect]:
             return []
 
         def next_deadline(self) -> float:

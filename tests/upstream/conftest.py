@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from sidecar.upstream import catalog as catalogs
-from sidecar.upstream import predictor as predictors
-from sidecar.upstream import probes, readiness
+from carpool_sidecar.batching import model_registry as catalogs
+from carpool_sidecar.upstream import predictor as predictors
+from carpool_sidecar.upstream import probes, readiness
 from tests.upstream.known_models import Codec, Make, Teller
 from tests.upstream.probed import Clock, Predictor, Ready
 from tests.upstream.wire import Wire

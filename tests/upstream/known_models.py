@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Hashable, Sequence
 
-from sidecar import errors
-from sidecar.core import model
-from sidecar.upstream import catalog as catalogs
-from sidecar.wire import codec as codecs
-from sidecar.wire.v2 import models
+from carpool.scheduling import messages
+from carpool_sidecar import errors
+from carpool_sidecar.batching import model_registry as catalogs
+from carpool_sidecar.protocols import interface as codecs
+from carpool_sidecar.protocols.v2_http import models
 
 NAME = models.ModelName("m")
 BATCHED = models.ModelInfo(max_batch_size=8)
@@ -28,7 +28,7 @@ class Codec:
     def parse(self, body: bytes, max_rows: int, json_size: int | None = None) -> codecs.Payload:
         raise AssertionError("nobody sends anything here")
 
-    def merge(self, target: str, parts: Sequence[model.Part]) -> codecs.Outgoing:
+    def merge(self, target: str, parts: Sequence[messages.Part]) -> codecs.Outgoing:
         raise AssertionError("nobody sends anything here")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import yarl
 from aiohttp import web
 
-from sidecar.upstream import probes, readiness
+from carpool_sidecar.upstream import probes, readiness
 
 Ready = Callable[..., readiness.Readiness]
 

@@ -9,9 +9,9 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
-from sidecar import errors
-from sidecar.upstream import answers
-from sidecar.wire import codec
+from carpool_sidecar import errors
+from carpool_sidecar.protocols import interface
+from carpool_sidecar.upstream import answers
 from tests.upstream.wire import CHUNKED
 
 
@@ -30,7 +30,7 @@ def read(data: bytes, *cuts: int, max_bytes: int = 1000, ended: bool = False):
 def taken(reader):
     """What the reader has, a good answer by its body."""
     outcome, again = reader.take()
-    return (outcome.body, again) if isinstance(outcome, codec.Reply) else (outcome, again)
+    return (outcome.body, again) if isinstance(outcome, interface.Reply) else (outcome, again)
 
 
 COMPLETE = {

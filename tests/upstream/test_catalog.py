@@ -8,9 +8,9 @@ import weakref
 
 import pytest
 
-from sidecar import errors
-from sidecar.upstream import catalog as catalogs
-from sidecar.wire.v2 import models
+from carpool_sidecar import errors
+from carpool_sidecar.batching import model_registry as catalogs
+from carpool_sidecar.protocols.v2_http import models
 from tests.upstream.known_models import BATCHED, NAME, STATEFUL, Teller, turn
 
 

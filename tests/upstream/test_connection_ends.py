@@ -9,8 +9,8 @@ import socket
 
 import pytest
 
-from sidecar import errors
-from sidecar.upstream import predictor as predictors
+from carpool_sidecar import errors
+from carpool_sidecar.upstream import predictor as predictors
 from tests.upstream.wire import ANSWER, CHUNKED, TARGET, Bare, ask, closed, http, turns
 
 pytestmark = pytest.mark.both_loops

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from sidecar.upstream import predictor as predictors
+from carpool_sidecar.upstream import predictor as predictors
 from tests.upstream.wire import ANSWER, TARGET, Bare, ask, closed, http, turns
 
 pytestmark = pytest.mark.both_loops

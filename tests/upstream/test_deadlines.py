@@ -8,9 +8,9 @@ import socket
 
 import pytest
 
-from sidecar import errors
-from sidecar.upstream import alarm
-from sidecar.upstream import predictor as predictors
+from carpool.runtime import deadline_timer
+from carpool_sidecar import errors
+from carpool_sidecar.upstream import predictor as predictors
 from tests.upstream.wire import ask
 
 pytestmark = pytest.mark.looptime
@@ -113,7 +113,7 @@ async def test_a_connection_in_use_is_not_idle(wire, predictor):
 
 async def test_an_alarm_rings_once_for_the_earliest_of_many_deadlines(looptime):
     rung = []
-    many = alarm.Alarm(lambda now: rung.append(now) or math.inf)
+    many = deadline_timer.Alarm(lambda now: rung.append(now) or math.inf)
     for number in range(1000):
         many.ring_by(5.0 + number)
     many.ring_by(2.0)
@@ -136,7 +136,7 @@ async def test_an_alarm_goes_on_with_the_deadline_it_is_told(looptime):
             deadlines.pop(0)
         return deadlines[0]
 
-    several = alarm.Alarm(ring)
+    several = deadline_timer.Alarm(ring)
     several.ring_by(deadlines[0])
     await asyncio.sleep(60)
     assert [math.floor(at * 10) / 10 for at in rung] == [1.0, 2.5, 7.0]

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from sidecar import errors
+from carpool_sidecar import errors
 from tests.upstream.wire import ANSWER, CHUNKED, Peer, ask, closed, http
 
 pytestmark = pytest.mark.both_loops

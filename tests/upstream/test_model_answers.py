@@ -9,9 +9,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from sidecar import errors
-from sidecar.upstream import model_answers
-from sidecar.wire.v2 import models
+from carpool_sidecar import errors
+from carpool_sidecar.protocols.v2_http import models
+from carpool_sidecar.upstream import model_answers
 
 METADATA = {
     "name": "m",

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from sidecar import errors
-from sidecar.upstream import model_questions
-from sidecar.wire.v2 import models
+from carpool_sidecar import errors
+from carpool_sidecar.protocols.v2_http import models
+from carpool_sidecar.upstream import model_questions
 
 NAME = models.ModelName("m%2Fx", "3")
 METADATA = {"inputs": [{"name": "a", "datatype": "FP32", "shape": [-1]}], "outputs": []}

@@ -8,8 +8,8 @@ import tracemalloc
 import pytest
 from aiohttp import test_utils, web
 
-from sidecar import errors
-from sidecar.upstream import predictor as predictors
+from carpool_sidecar import errors
+from carpool_sidecar.upstream import predictor as predictors
 from tests import cycles
 from tests.upstream.wire import TARGET, Peer, ask, http, turns
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yarl
 
-from sidecar.upstream import probes
+from carpool_sidecar.upstream import probes
 
 PORT = 8080
 

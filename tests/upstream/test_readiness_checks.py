@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from sidecar.upstream import probes
+from carpool_sidecar.upstream import probes
 from tests.upstream.probed import Clock, Predictor, Ready
 
 
@@ -108,7 +108,7 @@ async def test_each_probe_has_a_connection_of_its_own(predictor: Predictor, read
 async def test_each_change_is_told_once(
     predictor: Predictor, ready_if: Ready, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "sidecar.upstream.readiness")
+    caplog.set_level(logging.INFO, "carpool_sidecar.upstream.readiness")
     checked = ready_if(predictor.probe())
     for status in (503, 503, 200, 200, 503, 404, 503, 200):
         predictor.status = status

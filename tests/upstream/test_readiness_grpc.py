@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.upstream import probes
+from carpool_sidecar.upstream import probes
 from tests.upstream.probed import Clock, Ready
 
 Health = Callable[[bytes, Any], Awaitable[bytes]]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yarl
 
-from sidecar.upstream import probes
+from carpool_sidecar.upstream import probes
 from tests.upstream.probed import Predictor, Ready
 
 

@@ -6,8 +6,8 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
-from sidecar import errors
-from sidecar.upstream import requests
+from carpool_sidecar import errors
+from carpool_sidecar.upstream import requests
 
 TARGET = "/v1/models/m:predict"
 

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 
 from cryptography import x509
 
+from carpool_injector.certificates import authority, pem, rotation
 from e2e.cluster import backends, client, processes
 from e2e.live import kubectl as kubectls
 from e2e.live import releases
 from e2e.live.faults import predictors, watching
-from injector.certificates import authority, pem, rotation
 from tests import loopback
 
 SERVICE = "carpool-injector"

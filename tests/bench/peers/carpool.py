@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import sidecar
+import carpool_sidecar
 from tests import loopback
 from tests.bench import bodies, processes
 from tests.bench.peers import peer
@@ -31,7 +31,7 @@ class Carpool:
         """There is nothing to install: it runs from this checkout."""
 
     def version(self, cache: pathlib.Path) -> str:
-        return sidecar.__version__
+        return carpool_sidecar.__version__
 
     def launch(self, cache: pathlib.Path, model: peer.Model, port: int, component_port: int) -> peer.Launch:
         (admin_port,) = loopback.free_ports(1)

@@ -11,7 +11,7 @@ import copy
 import types
 from collections.abc import Generator, Mapping
 
-from injector.api import kube_calls, kube_objects
+from carpool_injector.api import kube_calls, kube_objects
 
 MUTATING = ("MutatingWebhookConfiguration", "carpool-injector")
 VALIDATING = ("ValidatingWebhookConfiguration", "carpool-injector")

@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from injector.certificates import authority, context, files, pem, publisher, served
+from carpool_injector.certificates import authority, context, files, pem, publisher, serving_certificate
 from tests.injector.certificates import fake_kube
 
 pytestmark = pytest.mark.looptime
@@ -44,7 +44,7 @@ def mount(directory, pair, bundle=CA.certificate, version="one"):
 
 @contextlib.asynccontextmanager
 async def running(directory, told=None):
-    made = served.Served(context.make(), NAMES, now())
+    made = serving_certificate.Served(context.make(), NAMES, now())
     task = asyncio.create_task(files.Files(directory, made, publisher=told, clock=now).run())
     try:
         yield made

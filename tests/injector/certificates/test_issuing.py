@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509 import oid
 
-from injector.api import kube_objects
-from injector.certificates import authority, context, pem, rotation, trust
+from carpool_injector.api import kube_objects
+from carpool_injector.certificates import authority, context, pem, rotation, trust
 
 NOW = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)
 NAMES = authority.service_names("carpool-injector", "carpool-system")

@@ -9,7 +9,16 @@ import logging
 
 import pytest
 
-from injector.certificates import authority, context, keeper, pem, publisher, rotation, served, trust
+from carpool_injector.certificates import (
+    authority,
+    certificate_controller,
+    context,
+    pem,
+    publisher,
+    rotation,
+    serving_certificate,
+    trust,
+)
 from tests.injector.certificates import fake_kube
 
 pytestmark = pytest.mark.looptime
@@ -27,9 +36,11 @@ def now() -> datetime.datetime:
 @contextlib.asynccontextmanager
 async def running(kube, *, webhooks=WEBHOOKS, clock=now):
     """A replica's keeper at work."""
-    made = served.Served(context.make(), NAMES, clock())
-    settings = keeper.Settings("carpool-system", "certificates", webhooks, {"app": "carpool"})
-    task = asyncio.create_task(keeper.Keeper(kube, made, settings, clock=clock, chance=lambda: 0.5).run())
+    made = serving_certificate.Served(context.make(), NAMES, clock())
+    settings = certificate_controller.Settings("carpool-system", "certificates", webhooks, {"app": "carpool"})
+    task = asyncio.create_task(
+        certificate_controller.Keeper(kube, made, settings, clock=clock, chance=lambda: 0.5).run()
+    )
     try:
         yield made
     finally:
@@ -72,7 +83,7 @@ async def test_a_quiet_round_costs_three_reads_and_no_write():
     async with running(kube):
         await asyncio.sleep(60)
         kube.calls.clear()
-        await asyncio.sleep(keeper.POLL_SECONDS)
+        await asyncio.sleep(certificate_controller.POLL_SECONDS)
         assert kube.calls == ["get webhooks", "get webhooks", "get secrets"]
 
 
@@ -84,7 +95,7 @@ async def test_configurations_that_come_late_are_trusted_within_seconds():
         assert "not found: MutatingWebhookConfiguration" in made.facts.last_error
         assert made.facts.unverified == "no CA of it is in all webhook configurations yet"
         kube.configurations = late
-        await asyncio.sleep(keeper.MISSING_SECONDS + 1)
+        await asyncio.sleep(certificate_controller.MISSING_SECONDS + 1)
         assert made.facts.is_verified
 
 

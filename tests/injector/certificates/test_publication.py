@@ -7,8 +7,8 @@ import datetime
 
 import pytest
 
-from injector.api import kube_calls
-from injector.certificates import authority, pem, publication, publisher, rotation
+from carpool_injector.api import kube_calls
+from carpool_injector.certificates import authority, pem, publication, publisher, rotation
 from tests.injector.certificates import fake_kube
 
 NOW = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)

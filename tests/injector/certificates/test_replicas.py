@@ -11,13 +11,22 @@ import functools
 import hypothesis
 from hypothesis import strategies as st
 
-from injector.api import kube_calls
-from injector.certificates import authority, context, keeper, pem, publisher, rotation, served, trust
+from carpool_injector.api import kube_calls
+from carpool_injector.certificates import (
+    authority,
+    certificate_controller,
+    context,
+    pem,
+    publisher,
+    rotation,
+    serving_certificate,
+    trust,
+)
 from tests.injector.certificates import fake_kube
 
 BEGIN = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)
 NAMES = authority.service_names("carpool-injector", "carpool-system")
-SETTINGS = keeper.Settings(
+SETTINGS = certificate_controller.Settings(
     "carpool-system", "certificates", (publisher.Webhook(*fake_kube.MUTATING), publisher.Webhook(*fake_kube.VALIDATING))
 )
 # Two rounds of a replica must fit into a certificate's last third (10 days): one to see, one to take what has settled.
@@ -32,8 +41,8 @@ def why_untrusted(certificate, bundle, now):
 
 class Replica:
     def __init__(self, kube, clock):
-        self.served = served.Served(context.make(), NAMES, clock())
-        self.keeper = keeper.Keeper(kube, self.served, SETTINGS, clock=clock)
+        self.served = serving_certificate.Served(context.make(), NAMES, clock())
+        self.keeper = certificate_controller.Keeper(kube, self.served, SETTINGS, clock=clock)
         self.clock = clock
         self.last_round = clock()
         self.began = clock()

@@ -6,7 +6,7 @@ import datetime
 
 import pytest
 
-from injector.certificates import authority, pem, rotation, trust
+from carpool_injector.certificates import authority, pem, rotation, trust
 
 NOW = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)
 NAMES = authority.service_names("carpool-injector", "carpool-system")

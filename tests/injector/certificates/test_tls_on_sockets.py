@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509 import oid
 
-from injector.certificates import authority, context, pem
+from carpool_injector.certificates import authority, context, pem
 
 NOW = datetime.datetime.now(datetime.UTC)
 NAMES = ("localhost", "carpool-injector.carpool-system.svc")

@@ -19,10 +19,10 @@ from typing import Any
 import ruamel.yaml
 from ruamel.yaml.scalarstring import LiteralScalarString
 
-import injector
-from injector import config_file
-from injector.core import config, injection, model
-from injector.objects import workloads
+import carpool_injector
+from carpool_injector import config_file
+from carpool_injector.core import config, injection, model
+from carpool_injector.objects import workloads
 
 Object = dict[str, Any]
 
@@ -102,7 +102,7 @@ def render(case: Case, outcome: model.Outcome) -> str:
     shown["warnings"] = list(outcome.warnings)
     shortened = {**outcome.pod, "spec": _shortened(outcome.pod["spec"])} if outcome.plan else outcome.pod
     text = _dump({**shown, "changes": _changes(case.thing, workloads.replaced(case.thing, shortened))})
-    return text.replace(case.config.hash, "HASH").replace(injector.__version__, "VERSION")
+    return text.replace(case.config.hash, "HASH").replace(carpool_injector.__version__, "VERSION")
 
 
 def usual() -> str:

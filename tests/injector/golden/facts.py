@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from injector.core import model
+from carpool_injector.core import model
 from tests.injector import pods
 
 Object = dict[str, Any]

@@ -1,0 +1,1 @@
+"""What drives the scheduler: timers and event loops."""

@@ -1,0 +1,140 @@
+"""What the core passes around: requests, batches, and the effects its callers must carry out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from carpool import errors
+
+
+class Request:
+    """One caller's instances, from submission to answer.
+
+    `key` says with whom it may share a batch; `rows` is its number of instances, `size` its bytes and `deadline` the
+    time (on the core's clock) after which nobody waits for it; `goal` is when its answer should be there (the service
+    objective), no later than the deadline. `payload` and `tag` belong to the caller of the core,
+    who gets them back in effects; the payload is let go as soon as the request is answered. `max_batch_size` is how
+    many rows the predictor takes in one call of this key, if it is choosy.
+    """
+
+    # Set by the caller, constant:     key rows size timeout tag max_batch_size
+    # Owned by the scheduler, mutable: everything else
+    __slots__ = (
+        "arrived", "cost_queued", "deadline", "goal", "key", "max_batch_size", "open", "payload", "pieces", "rows",
+        "rows_answered", "rows_taken", "sequence", "size", "size_queued", "tag", "timeout",
+    )  # fmt: skip
+
+    # Set on submission.
+    arrived: float
+    deadline: float
+    goal: float
+    sequence: int
+    # Set when the request is first cut, which few are.
+    pieces: list[Piece]
+    rows_answered: int
+
+    def __init__(
+        self,
+        key: Hashable,
+        rows: int,
+        size: int = 0,
+        payload: Any = None,
+        tag: Any = None,
+        timeout: float | None = None,
+        max_batch_size: float = math.inf,
+    ) -> None:
+        self.key = key
+        self.rows = rows
+        self.size = size
+        self.payload = payload
+        self.tag = tag
+        self.timeout = timeout
+        self.max_batch_size = max_batch_size
+        self.open = False
+        self.rows_taken = 0  # rows that wait no more: they travel in some batch, or nobody waits for them
+        self.size_queued = size  # bytes of the rows that wait for a batch, while some do
+        self.cost_queued = 0  # what those rows cost
+
+    @property
+    def rows_queued(self) -> int:
+        """Rows that wait for a batch."""
+        return self.rows - self.rows_taken
+
+
+class Part(NamedTuple):
+    """Rows `start` to `stop` (exclusive) of a request, travelling in one batch."""
+
+    request: Request
+    start: int
+    stop: int
+
+
+class Rows(Protocol):
+    """A batch's predictions, one for each of its rows, to be handed out in slices."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, which: slice, /) -> Any: ...
+
+
+class Piece(NamedTuple):
+    """The predictions for one part, a slice of its batch's `Rows`, with the id of that batch."""
+
+    start: int
+    batch_id: str
+    predictions: Any
+
+
+class Batch:
+    """Rows of requests with one key that go to the predictor in one call.
+
+    `reason` says why it left: `full`, `due`, `idle` or `drain` for regular batches, `isolate` for part of a batch that
+    the predictor rejected, `closed` for one whose connection broke. `rows` is the number of instances it carries.
+    """
+
+    __slots__ = ("dispatched", "error", "id", "key", "parts", "reason", "rows")
+
+    def __init__(self, batch_id: str, key: Hashable, parts: Sequence[Part], reason: str) -> None:
+        self.id = batch_id
+        self.key = key
+        self.parts = parts
+        self.reason = reason
+        self.rows = sum([stop - start for _, start, stop in parts])
+        self.dispatched = 0.0
+        self.error: errors.CarpoolError | None = None  # why it failed, once it has
+
+    @property
+    def deadline(self) -> float:
+        """The time at which the last of its members stops waiting."""
+        return max([part.request.deadline for part in self.parts])
+
+
+class Dispatch(NamedTuple):
+    """Send this batch to the predictor, then call `done` or `failed` with it, exactly once."""
+
+    batch: Batch
+
+
+class Answer(NamedTuple):
+    """Give the caller its predictions: `pieces` are in the order of its own instances."""
+
+    request: Request
+    pieces: Sequence[Piece]
+
+
+class Refuse(NamedTuple):
+    """Give the caller this error."""
+
+    request: Request
+    error: errors.CarpoolError
+
+
+class Abandon(NamedTuple):
+    """Nobody waits for this batch any more: break its call off, then call `failed` with it."""
+
+    batch: Batch
+
+
+Effect = Dispatch | Answer | Refuse | Abandon

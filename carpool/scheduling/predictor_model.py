@@ -1,0 +1,246 @@
+"""A picture of the predictor: how long it works, how much of a round trip overlaps with that, when it runs dry.
+
+Times are those at which a batch must be *sent* to arrive just then: the way there and back (`overhead`) is taken off.
+"""
+
+from __future__ import annotations
+
+import math
+
+from carpool.scheduling import tuning
+from carpool.scheduling.latency_model import ServiceModel
+from carpool.scheduling.messages import Batch
+
+
+class _Trip:
+    """One batch at the predictor.
+
+    `beside` is how many others were out when it left, `returns` when batches came back since then, in order, and `end`
+    when its worker should be free for another one.
+    """
+
+    __slots__ = ("beside", "end", "returns", "sent", "size")
+
+    def __init__(self, size: int, sent: float, beside: int) -> None:
+        self.size = size
+        self.sent = sent
+        self.beside = beside
+        self.returns: list[float] = []
+        self.end = sent
+
+    def begin(self, workers: int) -> float:
+        """When it begins if so many batches are worked on at once: now, or after the return that makes room.
+
+        Infinity while that has not happened yet.
+        """
+        ahead = self.beside - workers
+        if ahead < 0:
+            return self.sent
+        return self.returns[ahead] if ahead < len(self.returns) else math.inf
+
+
+class Device:
+    """Learns from completions. `workers` is how many batches are worked on at once.
+
+    `round_trip` models batches that had the predictor to themselves, `gap` the working time of those that queued.
+    """
+
+    # State: the two models, workers and the evidence for one more or one less, and the trips, in order of leaving.
+    # What each request asks for is kept from batch to batch: overhead, work_of_one, is_idle, _free_at.
+    def __init__(self, workers: int = 1) -> None:
+        self.round_trip = ServiceModel()
+        self.gap = ServiceModel()
+        self.workers = workers
+        self._hint: float | None = None
+        self._more = 0.0  # evidence (nats) that a batch beside `workers` others is worked on at once
+        self._fewer = 0.0  # evidence that even a batch beside fewer others has to queue
+        self._trips: dict[Batch, _Trip] = {}
+        self._since_lone = 0
+        self._judged = 0  # comparisons since the number of workers was last changed
+        self.overhead = 0.0  # seconds of a round trip that overlap with other work: network, HTTP, JSON
+        self.work_of_one = 0.0  # seconds a worker is busy with a batch of one
+        self.is_idle = True  # whether a worker is free
+        self._free_at = -math.inf
+        self._stay: tuple[int, float] | None = None  # a size, and how long a batch of it would stay, if known
+
+    # --- questions ---------------------------------------------------------------------------------------------
+
+    @property
+    def is_known(self) -> bool:
+        """Whether any batch came back yet."""
+        return self.round_trip.is_known
+
+    @property
+    def knows_overhead(self) -> bool:
+        """Whether a second batch can be timed to arrive just as the first is done."""
+        return self._hint is not None or (self.gap.is_trusted and self.round_trip.is_trusted)
+
+    @property
+    def should_run_dry(self) -> bool:
+        """Whether the next batch should wait until no other is out."""
+        patience = tuning.LONE_EVERY if self.round_trip.is_trusted else tuning.LONE_AT_FIRST
+        return bool(self._trips) and self._since_lone >= patience
+
+    @property
+    def is_exploring(self) -> bool:
+        """Whether the number of workers is still an open question, so that full batches may go in greater numbers."""
+        return self._judged < tuning.JUDGED_ENOUGH
+
+    @property
+    def out(self) -> int:
+        """Batches at the predictor."""
+        return len(self._trips)
+
+    def work(self, size: float) -> float:
+        """Seconds a worker is busy with a batch of `size`."""
+        if self.gap.is_trusted and (self.gap.is_varied or not self.round_trip.is_varied):
+            return self.gap(size)
+        # Queued batches are often all of one size; then the others tell how time grows with it.
+        return max(0.0, self.round_trip(size) - self.overhead)
+
+    def free_at(self) -> float:
+        """When a worker will be free for one more batch; in the past if one is free now."""
+        return self._free_at
+
+    def finish(self, size: int, now: float) -> float:
+        """When a batch of `size` sent now would be answered, on the safe side."""
+        if self.is_idle or not self.gap.is_trusted:
+            return max(now, self._free_at) + self.round_trip.pessimistic(size)
+        margin = self.gap.pessimistic(size) - self.gap(size)
+        return max(now, self._free_at) + self.work(size) + margin + self.overhead
+
+    def latest_start(self, size: int, goal: float) -> float:
+        """Until when batches of at most `size` may leave to be answered by `goal`, as `finish` tells; -inf if never.
+
+        It may be a little early, so it tells only that nobody has to look closer. That is asked for each decision, so
+        what the answer rests on is kept until a batch leaves or comes back.
+        """
+        if self._stay is None or self._stay[0] != size:
+            start = max(0.0, self._free_at)
+            self._stay = size, self.finish(size, start) - start
+        latest = goal - self._stay[1] - tuning.SHORTEST_WAIT  # which is far above any rounding
+        return latest if self._free_at <= latest else -math.inf
+
+    def is_late(self, batch: Batch, now: float) -> bool:
+        """Whether a batch that is being answered now took far longer than expected when it left."""
+        trip = self._trips[batch]
+        begin = trip.begin(self.workers)
+        alone = self.round_trip.pessimistic(trip.size)
+        return self.round_trip.is_trusted and begin < now and now - begin > tuning.SLOW_FACTOR * alone
+
+    def oldest_size(self) -> int:
+        """Instances of the batch that has been out for longest; 0 if none is."""
+        return next((trip.size for trip in self._trips.values()), 0)
+
+    # --- events ------------------------------------------------------------------------------------------------
+
+    def hint_overhead(self, seconds: float) -> None:
+        """A measured round trip without work, for the time before there is anything to learn from.
+
+        It changes what the policy decides: have the scheduler `reconsider` afterwards.
+        """
+        self._hint = seconds
+        self._models_changed()
+
+    def sent(self, batch: Batch, now: float) -> None:
+        """A batch left."""
+        trip = _Trip(batch.rows, now, len(self._trips))
+        self._since_lone = self._since_lone + 1 if trip.beside else 0
+        trip.end = max(now, self._free_at) + self.work(batch.rows)
+        self._trips[batch] = trip
+        self._trips_changed()
+
+    def completed(self, batch: Batch, now: float) -> None:
+        """A batch was answered: learn from how long it took, and set the others' times right."""
+        trip = self._trips[batch]
+        self._learn_workers(trip, now)
+        begin = trip.begin(self.workers)
+        if begin - self.overhead > trip.sent:
+            if begin < now:
+                self._observe(self.gap, self.round_trip, trip.size, now - begin)
+        elif trip.beside == 0 or self.workers == 1:
+            self._observe(self.round_trip, self.gap, trip.size, now - trip.sent)
+        self.gone(batch, now)
+
+    def gone(self, batch: Batch, now: float) -> None:
+        """A batch is not at the predictor any more, answered or not; the next one that queued there begins."""
+        del self._trips[batch]
+        ends: list[float] = []
+        for trip in self._trips.values():
+            trip.returns.append(now)
+            if trip.beside >= self.workers:
+                begin = trip.begin(self.workers)
+                free = self._free_after(ends) if math.isinf(begin) else begin - self.overhead
+                trip.end = max(trip.sent, free) + self.work(trip.size)
+            ends.append(trip.end)
+        self._trips_changed()
+
+    # --- internals ---------------------------------------------------------------------------------------------
+
+    def _observe(self, model: ServiceModel, other: ServiceModel, size: int, seconds: float) -> None:
+        changes = model.changes
+        model.observe(size, seconds)
+        if model.changes != changes:
+            other.let_go()
+        self._models_changed()
+
+    def _models_changed(self) -> None:
+        self.overhead = self._overhead()
+        self.work_of_one = self.work(1)
+        self._stay = None
+
+    def _trips_changed(self) -> None:
+        self.is_idle = len(self._trips) < self.workers
+        self._stay = None
+        self._free_at = self._free_after([trip.end for trip in self._trips.values()])
+
+    def _overhead(self) -> float:
+        if self.gap.is_trusted and self.round_trip.is_trusted:
+            size = self.gap.mean_size
+            return max(0.0, self.round_trip(size) - self.gap(size))
+        return self._hint or 0.0
+
+    def _free_after(self, ends: list[float]) -> float:
+        return sorted(ends)[-self.workers] if len(ends) >= self.workers else -math.inf
+
+    def _learn_workers(self, trip: _Trip, now: float) -> None:
+        """Compare how long a batch took with what one worker more, and one less, would have made of it."""
+        if not self.round_trip.is_trusted:
+            return None
+        if trip.beside >= self.workers:
+            gain = self._weigh(trip, now, self.workers + 1)
+            self._judged += gain != 0.0
+            self._more = max(-tuning.EVIDENCE_FOR_MORE, self._more + gain)
+            if self._more >= tuning.EVIDENCE_FOR_MORE and self.workers < tuning.MOST_WORKERS:
+                return self._set_workers(self.workers + 1)
+        if self.workers > 1 and trip.beside >= self.workers - 1:
+            gain = self._weigh(trip, now, self.workers - 1)
+            self._fewer = max(-tuning.EVIDENCE_FOR_FEWER, self._fewer + gain)
+            if self._fewer >= tuning.EVIDENCE_FOR_FEWER:
+                return self._set_workers(self.workers - 1)
+        return None
+
+    def _weigh(self, trip: _Trip, now: float, workers: int) -> float:
+        """How much better so many workers explain the time a batch took (log-likelihood ratio, lognormal noise)."""
+        rival, current = self._expected(trip, workers), self._expected(trip, self.workers)
+        most = tuning.EVIDENCE_OF_ONE
+        if math.isinf(rival) or math.isinf(current):  # it came back before it could have begun
+            return (math.isinf(current) - math.isinf(rival)) * most
+        spread = max(tuning.LEAST_SPREAD, self.round_trip.spread)
+        clear = max(tuning.LEAST_DIFFERENCE, tuning.CLEAR_SPREADS * spread)
+        if abs(rival - current) < clear * self.round_trip(trip.size):
+            return 0.0  # too close to call, and a bias in the model would decide
+        took = now - trip.sent
+        gain = (math.log(took / current) ** 2 - math.log(took / rival) ** 2) / (2 * spread * spread)
+        return max(-most, min(most, gain))
+
+    def _expected(self, trip: _Trip, workers: int) -> float:
+        waited = trip.begin(workers) - trip.sent
+        return max(0.0, waited - (self._hint or 0.0)) + self.round_trip(trip.size)
+
+    def _set_workers(self, count: int) -> None:
+        self.workers = count
+        self.gap = ServiceModel()  # what queued batches took was read with the wrong count in mind
+        self._models_changed()
+        self._more = self._fewer = 0.0
+        self._judged = 0

@@ -1,0 +1,195 @@
+"""Requests of one batch key in the order in which they travel, and the age of many such queues.
+
+Inside a queue small requests go before larger ones, for a while; otherwise first in, first out.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Hashable, Iterator
+
+from carpool.scheduling import packing
+from carpool.scheduling.limits import Limits
+from carpool.scheduling.messages import Request
+
+_SLACK = 64
+
+
+class Lane:
+    """Requests of one key and one priority, in order of arrival. Once emptied it is never filled again.
+
+    Callers leave from the middle, where a deque cannot be cut: such requests stay until they surface. The first of
+    `requests` always waits.
+    """
+
+    __slots__ = ("queue", "requests")
+
+    def __init__(self, queue: Queue | None) -> None:
+        self.queue = queue
+        self.requests: deque[Request] = deque()
+
+    @property
+    def head(self) -> Request:
+        """The oldest request; the lane must not be empty."""
+        return self.requests[0]
+
+    def waiting(self) -> Iterator[Request]:
+        """Those that wait, without those that do not any more."""
+        return (request for request in self.requests if request.rows_taken < request.rows)
+
+    def shed(self) -> None:
+        """Drop those in front that do not wait any more. To be called whenever some left."""
+        requests = self.requests
+        while requests and requests[0].rows_taken == requests[0].rows:
+            requests.popleft()
+
+
+_EMPTY = Lane(None)
+
+
+class Queue:
+    """Requests of one key. `rows`, `size` and `cost` sum up the instances that still wait, their bytes, their cost.
+
+    `max_batch_size` is what one batch of them may carry.
+    """
+
+    __slots__ = ("_limits", "_most", "_stale", "cost", "key", "large", "max_batch_size", "rows", "size", "small")
+
+    def __init__(self, key: Hashable, limits: Limits, most: float = math.inf) -> None:
+        """`most` is how many rows the predictor takes in one call of this key."""
+        self._limits = limits
+        self._most = most
+        self.refresh()
+        self._stale = 0  # requests in the lanes that do not wait any more, at most
+        self.key = key
+        self.rows = 0
+        self.size = 0
+        self.cost = 0
+        self.small = _EMPTY  # requests that may overtake
+        self.large = _EMPTY  # all others
+
+    def refresh(self) -> None:
+        """Adapt to changed limits."""
+        self.max_batch_size = int(min(self._limits.max_batch_size, self._most))
+
+    @property
+    def head(self) -> Request:
+        """The request that came first, whatever its priority; the queue must not be empty."""
+        small, large = self.small.requests, self.large.requests
+        if not small or (large and large[0].sequence < small[0].sequence):
+            return large[0]
+        return small[0]
+
+    @property
+    def first(self) -> Request:
+        """The request that travels first; the queue must not be empty."""
+        small, large = self.small.requests, self.large.requests
+        if not small or (large and _rank(large[0], self._limits.priority_ageing) < _rank(small[0], 0.0)):
+            return large[0]
+        return small[0]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next batch is as large as it can get: waiting would not let it carry more."""
+        limits = self._limits
+        return (
+            self.rows >= self.max_batch_size
+            or self.size >= limits.max_batch_bytes
+            or self.cost >= limits.max_batch_cost
+        )
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the request that travels first was cut: its first rows travel, or were answered, already."""
+        return bool(self.rows) and bool(self.first.rows_taken)
+
+    @property
+    def next_rows(self) -> int:
+        """How many instances the next batch would carry; takes as long as cutting it if the queue is full."""
+        if not self.is_full:
+            return self.rows
+        return sum([part.stop - part.start for part in packing.pack(self, self.max_batch_size, self._limits)])
+
+    def __iter__(self) -> Iterator[Request]:
+        """All requests in the order in which they travel; the queue must not change meanwhile."""
+        if not self.small.requests or not self.large.requests:
+            lane = self.small if self.small.requests else self.large
+            return lane.waiting() if self._stale else iter(lane.requests)
+        ageing = self._limits.priority_ageing
+        return (request for *_, request in heapq.merge(_ranked(self.small, 0.0), _ranked(self.large, ageing)))
+
+    def close(self) -> None:
+        """Let go of the lanes, once emptied: with these two knowing each other a key, which may be large, would stay
+        until the garbage collector comes round.
+        """
+        self.small = self.large = _EMPTY
+
+    def shed(self) -> None:
+        """Let those go from the front that do not wait any more; the sums are the caller's business."""
+        self.small.shed()
+        self.large.shed()
+
+    def withdraw(self, request: Request) -> None:
+        """Take an uncut request out that waits, to be put elsewhere; the sums are the caller's business."""
+        lane = self.small if request in self.small.requests else self.large
+        lane.requests.remove(request)
+        self.shed()
+
+    def discard(self, request: Request) -> None:
+        """Let a request go that stands anywhere; the sums are the caller's business."""
+        request.rows_taken = request.rows
+        self.shed()
+        self._stale += 1
+        if self._stale > _SLACK + (len(self.small.requests) + len(self.large.requests)) // 2:
+            self._clean()
+
+    def _clean(self) -> None:
+        for lane in (self.small, self.large):
+            if lane.requests:
+                lane.requests = deque(lane.waiting())
+        self._stale = 0
+
+
+class Ages:
+    """Lanes of one priority, the one with the oldest head first."""
+
+    # One entry for each lane, whose sequence may lag behind the lane's real head.
+    __slots__ = ("heap",)
+
+    def __init__(self) -> None:
+        self.heap: list[tuple[int, Lane]] = []
+
+    def new_lane(self, queue: Queue, sequence: int, lanes: int) -> Lane:
+        """A lane that starts with the request `sequence`; there are at most `lanes` that are not empty."""
+        # Emptied lanes leave when they surface; behind an old head that can take long.
+        if len(self.heap) > 2 * lanes + _SLACK:
+            self.heap = [(lane.head.sequence, lane) for _, lane in self.heap if lane.requests]
+            heapq.heapify(self.heap)
+        lane = Lane(queue)
+        heapq.heappush(self.heap, (sequence, lane))
+        return lane
+
+    def oldest(self) -> Lane | None:
+        """The lane whose head came first, or None."""
+        heap = self.heap
+        while heap:
+            sequence, lane = heap[0]
+            if not lane.requests:
+                heapq.heappop(heap)
+            elif (head := lane.requests[0].sequence) != sequence:
+                heapq.heapreplace(heap, (head, lane))
+            else:
+                return lane
+        return None
+
+
+def _ranked(lane: Lane, ageing: float) -> Iterator[tuple[float, int, Request]]:
+    """A lane in ascending order; a request whose first rows already travel stays in front, whatever came since."""
+    for request in lane.waiting():
+        yield *_rank(request, ageing), request
+
+
+def _rank(request: Request, ageing: float) -> tuple[float, int]:
+    return (-math.inf if request.rows_taken else request.arrived + ageing), request.sequence

@@ -1,0 +1,51 @@
+"""Whether answered callers come back at once, as those of a closed loop do (hey, wrk, a pool of workers).
+
+Sending as soon as the predictor is idle splits a few such callers into two groups that take turns, each in half a
+batch. Waiting a moment for those who were just answered keeps them together; this is what tells how many to expect.
+"""
+
+from __future__ import annotations
+
+from carpool.scheduling import tuning
+
+
+class Returns:
+    """`fraction` of a batch's callers that send again within the span, and `offset`, seconds until the last did."""
+
+    # State: the two running means, and what happened since the last completion.
+    def __init__(self) -> None:
+        self.fraction = 0.0
+        self.offset = tuning.RETURN_SPAN
+        self._span = tuning.RETURN_SPAN
+        self._completed_at = float("-inf")
+        self._batch_size = 0
+        self._back = 0
+        self._last_back = 0.0
+
+    def arrived(self, rows: int, now: float) -> None:
+        """Instances arrived; soon after a completion they count as a return."""
+        since = now - self._completed_at
+        if self._batch_size and since <= self._span:
+            self._back += rows
+            self._last_back = since
+
+    def completed(self, batch_size: int, now: float, span: float) -> None:
+        """A batch was answered; returns are looked for within `span` seconds from now."""
+        if self._batch_size and now - self._completed_at >= self._span / 2:
+            self.fraction += tuning.EWMA * (min(1.0, self._back / self._batch_size) - self.fraction)
+            if self._back:
+                self.offset += tuning.EWMA * (self._last_back - self.offset)
+        self._batch_size, self._back, self._last_back = batch_size, 0, 0.0
+        self._completed_at = now
+        self._span = max(tuning.RETURN_SPAN, span)
+
+    def expected(self) -> float:
+        """Instances of the last batch that are still expected back."""
+        return self.fraction * self._batch_size - self._back
+
+    def until_back(self, now: float, shortest: float, longest: float) -> float:
+        """Seconds until they should be back; negative if they are late.
+
+        That is `shortest` to `longest` seconds after the completion.
+        """
+        return min(max(tuning.HOLD_STRETCH * self.offset, shortest), longest) - (now - self._completed_at)

@@ -1,0 +1,100 @@
+"""Certificates that somebody else makes, mounted as files: by cert-manager, or from an existing Secret.
+
+The kubelet swaps the files of a mounted Secret by a symbolic link, so their contents are read, not their dates; and a
+read may fall into the swap, so a certificate and a key that do not match are no reason to give up those in service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from carpool_injector.api import kube_calls
+from carpool_injector.certificates import certificate_controller, pem, publisher, serving_certificate
+
+POLL_SECONDS = 10.0
+
+_log = logging.getLogger(__name__)
+
+
+class Contents(NamedTuple):
+    """What the directory holds; `bundle` is ca.crt, None when there is none."""
+
+    pair: pem.Pair
+    bundle: bytes | None
+
+
+class Files:
+    """`run` it for as long as the server runs; read `served.facts`."""
+
+    def __init__(
+        self,
+        directory: Path,
+        served: serving_certificate.Served,
+        *,
+        publisher: publisher.Publisher | None = None,
+        clock: Callable[[], datetime.datetime] = certificate_controller.utc_now,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """With `publisher` the webhook configurations get ca.crt as caBundle; cert-manager does that itself."""
+        self.served = served
+        self._directory = directory
+        self._publisher = publisher
+        self._clock = clock
+        self._sleep = sleep
+
+    async def run(self) -> None:
+        """Reads the files every POLL_SECONDS, for ever. Ends only by cancellation."""
+        while True:
+            trouble = await self._round()
+            if trouble and trouble != self.served.facts.last_error:
+                _log.warning("the certificate in service stays: %s", trouble)
+            self.served.facts.last_error = trouble
+            await self._sleep(POLL_SECONDS)
+
+    async def step(self) -> None:
+        """One look at the files. Raises OSError, pem.Unreadable, kube_calls.Failure."""
+        contents = read(self._directory)
+        now = self._clock()
+        if contents.bundle is None or self._publisher is None:
+            self._serve(contents, contents.bundle, now)
+            return
+        try:
+            await self._publisher.read()
+            await self._publisher.publish(contents.bundle, now)
+        finally:
+            self._serve(contents, self._publisher.trusted(), now)
+
+    async def _round(self) -> str | None:
+        """One look and what went wrong."""
+        try:
+            await self.step()
+        except (OSError, pem.Unreadable, kube_calls.Failure) as error:
+            self.served.look(self._clock())
+            return f"{self._directory}: {error}"
+        except Exception as error:
+            _log.exception("the certificate files could not be looked at because of a bug; the next look follows")
+            self.served.look(self._clock())
+            return repr(error)
+        return self._publisher.missing() if self._publisher else None
+
+    def _serve(self, contents: Contents, trusted: bytes | None, now: datetime.datetime) -> None:
+        if self.served.offer(contents.pair, trusted, trusted, now):
+            _log.info("serving the certificate from %s, valid until %s", self._directory, self.served.facts.not_after)
+
+
+def read(directory: Path) -> Contents:
+    """tls.crt, tls.key and, if it is there, ca.crt. Raises OSError, and pem.Unreadable when they do not fit."""
+    pair = pem.Pair((directory / "tls.crt").read_bytes(), (directory / "tls.key").read_bytes())
+    if reason := pem.why_no_pair(pair):
+        raise pem.Unreadable(f"tls.crt and tls.key: {reason}")
+    authority = directory / "ca.crt"
+    bundle = authority.read_bytes() if authority.is_file() else b""
+    if bundle.strip():
+        pem.read_certificates(bundle)
+        return Contents(pair, bundle)
+    return Contents(pair, None)

@@ -1,0 +1,79 @@
+"""`carpool-injector check`: what is wrong with the injector in a cluster, and what to do about it."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import datetime
+import functools
+import json
+from collections import Counter
+from typing import Any
+
+import click
+
+from carpool_injector.commands import usage
+from carpool_injector.diagnosis import cluster_state, findings
+
+_HELP = """Look at a cluster for what keeps pods from getting the sidecar.
+
+Nothing is changed: a sample pod is created as a dry run only. What the account may not read is told with the RBAC rule
+that it lacks. The exit status is 1 if a check failed, 2 if there is no cluster to talk to.
+"""
+_COLOURS = {"ok": "green", "warning": "yellow", "failed": "red"}
+_cluster = functools.partial(usage.option, heading="Cluster", variable=True)
+_place = functools.partial(usage.option, heading="Where things are", variable=True)
+_DEFAULT = cluster_state.Place()
+
+Diagnosis = dict[str, list[findings.Finding]]
+
+
+@click.command("check", cls=usage.Command, help=_HELP)
+@_cluster("--kubeconfig", metavar="FILE", help="Without: the pod's service account, else the usual places.")
+@_cluster("--context", metavar="NAME", help="Context of the kubeconfig; without: its current one.")
+@_place("--namespace", "-n", default=_DEFAULT.namespace, help="Namespace of the injector.")
+@_place("--service-name", "service", default=_DEFAULT.service, help="Its Service.")
+@_place("--secret-name", "secret", default=_DEFAULT.secret, help="Secret with its certificate.")
+@_place("--mutating-webhook", "mutating", default=_DEFAULT.mutating, help="Its MutatingWebhookConfiguration.")
+@_place("--validating-webhook", "validating", default=_DEFAULT.validating, help="Its ValidatingWebhookConfiguration.")
+@_place("--kserve-namespace", default=_DEFAULT.kserve_namespace, help="Namespace of KServe's controller.")
+@_place("--sample-namespace", default=_DEFAULT.sample_namespace, help="Namespace for the sample pod (dry run).")
+@usage.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help="For people or for programs.")
+def command(kubeconfig: str | None, context: str | None, output: str, **place: str) -> int:
+    return tell(asyncio.run(_diagnose(kubeconfig, context, cluster_state.Place(**place))), output)
+
+
+def tell(found: Diagnosis, output: str) -> int:
+    """Prints the findings, and returns the exit status: 1 if one is "failed"."""
+    text = json.dumps(_values(found), indent=2) if output == "json" else "\n".join(_lines(found))
+    with usage.printing():
+        click.echo(text, color=usage.wants_colour())
+    return int(any(finding.verdict == "failed" for each in found.values() for finding in each))
+
+
+async def _diagnose(kubeconfig: str | None, context: str | None, place: cluster_state.Place) -> Diagnosis:
+    from carpool_injector.api import kube
+    from carpool_injector.diagnosis import checks
+
+    with usage.told(kube.Unconfigured):
+        api = await kube.Kube.connect(kubeconfig, context)
+    try:
+        now = datetime.datetime.now(datetime.UTC)
+        return checks.run(await cluster_state.gather(api, place, now, cluster_state.shown_certificate))
+    finally:
+        await api.close()
+
+
+def _values(found: Diagnosis) -> list[dict[str, Any]]:
+    return [{"group": title, **dataclasses.asdict(each)} for title, findings_ in found.items() for each in findings_]
+
+
+def _lines(found: Diagnosis) -> list[str]:
+    lines = []
+    for title, each in found.items():
+        lines.append(click.style(title, bold=True))
+        for finding in each:
+            lines.append(f"  {click.style(f'{finding.verdict:<9}', fg=_COLOURS[finding.verdict])}{finding.text}")
+            lines += [f"           -> {finding.fix}"] if finding.fix else []
+    counted = Counter[str](finding.verdict for each in found.values() for finding in each)
+    return [*lines, "", ", ".join(f"{counted[verdict]} {verdict}" for verdict in _COLOURS)]

@@ -1,0 +1,128 @@
+"""`carpool-injector explain`: the decision and the plan, in words."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from carpool_injector.commands import cluster_options, manifest_files, usage
+from carpool_injector.core import errors, model
+from carpool_injector.objects import explanation, kserve_pods, manifests, workloads
+
+_HELP = """Say what the webhook will do to the pods of these manifests, and why: files, directories or standard input.
+
+Of InferenceServices it is told what their manifest makes certain, and what is expected of the cluster. The exit status
+is 1 if something asks for the sidecar and cannot have it, 2 if something cannot be read.
+"""
+_MODES: dict[str, kserve_pods.Mode] = {"standard": "Standard", "knative": "Knative"}
+_RESULTS = {
+    "injected": ("gets the sidecar", "green"),
+    "refused": ("asks for the sidecar and cannot have it", "red"),
+    "skipped": ("gets no sidecar", "yellow"),
+    "unconcerned": ("gets no sidecar: nobody asks for it", None),
+}
+_option = functools.partial(usage.option, heading="What to tell")
+
+
+@click.command("explain", cls=usage.Command, help=_HELP)
+@click.argument("names", nargs=-1, metavar="[FILE|DIRECTORY|-]...")
+@_option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help="For people or for programs.")
+@cluster_options.options
+@usage.option(
+    "--kserve",
+    type=click.Choice(list(_MODES)),
+    heading="What the cluster would know",
+    help="KServe's default mode, for InferenceServices that name none.",
+)
+def command(names: tuple[str, ...], output: str, kserve: str | None, **given: Any) -> int:
+    wish = manifests.Wish(
+        config=cluster_options.read_config(given["config"]),
+        namespace=cluster_options.read_namespace(
+            given["namespace"], given["namespace_labels"], given["namespace_annotations"]
+        ),
+        capabilities=cluster_options.read_capabilities(given["kubernetes_version"]),
+    )
+    found = list(_explanations(names, wish, _MODES.get(kserve or "")))
+    if output == "json":
+        text = json.dumps([{"file": file, **explanation.as_values(each)} for file, each in found], indent=2)
+    else:
+        text = "\n\n".join("\n".join(_lines(file, each)) for file, each in found) or "no object in there makes pods"
+    with usage.printing():
+        click.echo(text, color=usage.wants_colour())
+    return int(any(each.result == "refused" for _, each in found))
+
+
+def _explanations(
+    names: tuple[str, ...], wish: manifests.Wish, mode: kserve_pods.Mode | None
+) -> Iterator[tuple[str, explanation.Explanation]]:
+    for file, documents in manifest_files.read(names):
+        for thing in (thing for document in documents for thing in _objects(document.data)):
+            with usage.told(errors.Malformed):
+                found = explanation.explain(thing, wish, mode)
+            if found is not None:
+                yield file.name, found
+
+
+def _objects(data: Any) -> Iterator[model.Object]:
+    if isinstance(data, dict):
+        held = workloads.items(data)
+        if held is None:
+            yield data
+        else:
+            for item in held:
+                yield from _objects(item)
+
+
+def _lines(file: str, found: explanation.Explanation) -> Iterator[str]:
+    words, colour = _RESULTS[found.result]
+    name = click.style(found.name, bold=True)
+    yield f"{name} (namespace {found.namespace}, {file}) {click.style(words, fg=colour)}"
+    yield from _section("who asks", _decision(found))
+    yield from _section("its pod", [*found.certain, *(f"expected: {text}" for text in found.expected)])
+    yield from _section("how" if found.asked else "how, if it asked", _plan(found))
+    width = max((len(each.key) for each in found.settings), default=0)
+    settings = [f"{each.key:<{width}}  {each.value}  (from {each.source})" for each in found.settings]
+    yield from _section("settings", settings)
+    yield from _section(click.style("warnings", fg="yellow"), list(found.warnings))
+
+
+def _decision(found: explanation.Explanation) -> list[str]:
+    lines = []
+    for number, row in enumerate(found.rows, 1):
+        plain = row.found in ("", "yes", "no")
+        lines.append(f"{number}. {(row.found if plain else 'bad') or '-':<3}  {row.source}{_mark(row)}")
+        lines += [] if plain else [f"        {row.found}"]
+    if found.result == "skipped" and found.reason not in ("switched-off", "asked", "bad-word"):
+        lines.append(f"yet it is no pod for it: {found.reason}")
+    if found.result == "unconcerned":
+        lines.append('to ask: label the pod carpool.dev/inject: "true" (of an InferenceService, itself)')
+    return lines
+
+
+def _mark(row: explanation.Row) -> str:
+    return click.style("  <- decides", bold=True) if row.decides else ""
+
+
+def _plan(found: explanation.Explanation) -> list[str]:
+    if found.refusal is not None:
+        fix = [f"fix: {found.refusal.fix}"] if found.refusal.fix else []
+        return [f"{click.style('not possible', fg='red')}: {found.refusal.message}", *fix]
+    if found.plan is None:
+        return []
+    plan = found.plan
+    kind = "a native sidecar (an init container that runs on)" if plan.native else "a container beside the app"
+    ports = f"callers reach it on {plan.listen_port}, it reaches the app on {plan.app_port}"
+    if plan.grpc_listen_port is not None:
+        ports += f"; for gRPC: {plan.grpc_listen_port}, {plan.grpc_app_port}"
+    steps = (f"- {step}" for step in plan.steps)
+    return [f"{plan.takeover}: {kind}", f"{ports}; admin port {plan.admin_port}", *steps]
+
+
+def _section(title: str, lines: list[str]) -> Iterator[str]:
+    if lines:
+        yield f"  {title}:"
+        yield from (f"    {line}" for line in lines)

@@ -1,0 +1,72 @@
+"""`carpool-injector inject`: what the webhook does to pods, done to manifests."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import click
+
+from carpool_injector.commands import cluster_options, manifest_files, usage
+from carpool_injector.core import model, pod_annotations
+from carpool_injector.objects import manifests
+
+_HELP = """Put the sidecar into manifests: files, directories (with all below them) or standard input ("-", or nothing).
+
+Every Pod, Deployment, StatefulSet, DaemonSet, ReplicaSet, ReplicationController, PodTemplate, Job and CronJob, also
+in Lists, gets the sidecar unless it says carpool.dev/inject: "false". InferenceServices and Knative Services get the
+label that asks the webhook for it, as their pods are made elsewhere.
+
+The result goes to standard output, what was done to standard error. Everything that need not change stays as it is, to
+the byte: comments, order, quotes, blank lines, anchors. An alias is written out where it has to differ from its anchor.
+JSON stays JSON. Between documents stands a line with ---, in JSON as well. Templates of Helm are rendered first:
+helm template CHART | carpool-injector inject.
+
+The exit status is 1 if an object was refused (it stays as it was) or, with --check, if anything would change; 2 if
+something cannot be read.
+"""
+_what = functools.partial(usage.option, heading="What to do")
+_output = functools.partial(usage.option, heading="Where it goes")
+
+
+@click.command("inject", cls=usage.Command, help=_HELP)
+@click.argument("names", nargs=-1, metavar="[FILE|DIRECTORY|-]...")
+@_what(
+    "--annotate",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Add an annotation to the pods first, e.g. carpool.dev/max-batch-size=16; may be repeated.",
+)
+@_what("--opted-in-only", is_flag=True, help="As the webhook: leave alone what does not ask for the sidecar itself.")
+@_what(
+    "--without-webhook",
+    is_flag=True,
+    help="Declare the sidecar in InferenceServices, as their transformer-container, for clusters without the webhook.",
+)
+@_output("--in-place", "-i", is_flag=True, help="Change the files themselves, each as a whole or not at all.")
+@_output("--diff", is_flag=True, help="Show what would change instead of the result; not with --in-place.")
+@_output("--check", is_flag=True, help="Write nothing; exit with 1 if anything would change, for CI.")
+@cluster_options.options
+def command(names: tuple[str, ...], **given: Any) -> int:
+    output = manifest_files.Output(given["in_place"], given["check"], given["diff"])
+    wish = manifests.Wish(
+        config=cluster_options.read_config(given["config"]),
+        namespace=cluster_options.read_namespace(
+            given["namespace"], given["namespace_labels"], given["namespace_annotations"]
+        ),
+        capabilities=cluster_options.read_capabilities(given["kubernetes_version"]),
+        annotations=_annotations(given["annotate"]),
+        opted_in_only=given["opted_in_only"],
+        without_webhook=given["without_webhook"],
+    )
+    done = manifest_files.change(names, lambda thing: manifests.inject(thing, wish))
+    return manifest_files.finish(done, output)
+
+
+def _annotations(values: tuple[str, ...]) -> dict[str, str]:
+    found = cluster_options.pairs(values, "--annotate")
+    unknown = [key for key in found if key not in pod_annotations.KNOWN]
+    if unknown:
+        hint = next(pod_annotations.unknown({unknown[0]: ""}), f"settings begin with {model.PREFIX}")
+        raise click.BadParameter(f"{unknown[0]!r} is no setting: {hint}", param_hint="--annotate")
+    return found

@@ -1,0 +1,234 @@
+"""The sidecar container: built from checked values only, fit for restricted Pod Security, and the same each time.
+
+Defaults that the API server would fill in are written out where they stand inside something we build: it fills them
+in between two webhooks, and being asked again must change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from decimal import Decimal
+from typing import Any
+
+from carpool_injector.core import model, periods, pods, quantities
+from carpool_injector.core.config import Amounts, Config
+from carpool_injector.core.settings import Settings
+from carpool_injector.core.takeover.context import Effects
+
+ADMIN_PORT_NAME = "carpool-admin"
+DRAINED = "/drained"
+"""Where the admin port answers once everything accepted has been answered."""
+PROBE_VARIABLE = "SERVING_READINESS_PROBE"
+
+# A volume over the place of the service account's token keeps the token out: the API server mounts it in every
+# container that mounts nothing there, ours included, when it looks at the pod again after this webhook.
+TOKEN_SHIELD = "carpool-no-token"  # noqa: S105 - the name of a volume
+_TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105
+
+_USER = 65532  # of the sidecar's image
+
+
+def volume() -> model.Object:
+    """The empty volume that hides the service account's token from the sidecar."""
+    return {"name": TOKEN_SHIELD, "emptyDir": {"medium": "Memory", "sizeLimit": "4Ki"}}
+
+
+def build(pod: pods.Pod, plan: model.Plan, effects: Effects, settings: Settings, config: Config) -> model.Object:
+    """The container, in the order a person would write it."""
+    return {
+        "name": model.CONTAINER,
+        "image": config.channels[settings.image_channel] if settings.image_channel else config.image,
+        **({"imagePullPolicy": config.image_pull_policy} if config.image_pull_policy else {}),
+        "args": list(_args(pod, plan, settings)),
+        **({"env": [{"name": PROBE_VARIABLE, "value": effects.readiness}]} if effects.readiness else {}),
+        "ports": [effects.data_port, *([effects.grpc.port] if effects.grpc else []), _admin_port(plan.admin_port)],
+        "resources": _resources(pod, settings, config),
+        "securityContext": _security_context(pod, config),
+        **_probes(plan.admin_port),
+        "lifecycle": {"preStop": {"exec": {"command": _drain(plan.admin_port)}}},
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [{"name": TOKEN_SHIELD, "mountPath": _TOKEN_PATH, "readOnly": True}],
+        **({"restartPolicy": "Always"} if plan.native else {}),
+    }
+
+
+def drained_hook(admin_port: int) -> model.Object:
+    """The app's preStop hook: it goes on serving until the sidecar has answered everything."""
+    return {"httpGet": {"path": DRAINED, "port": admin_port, "scheme": "HTTP"}}
+
+
+def merged(existing: model.Object | None, built: model.Object) -> model.Object:
+    """The container built anew, with what others added to the one that was there before.
+
+    Kept are variables and mounts of other names, fields that are none of ours, and the probes as Istio rewrote them.
+    """
+    if existing is None:
+        return built
+    rest = {key: value for key, value in existing.items() if key not in built and key not in _OURS}
+    env = _with_others(existing.get("env"), built.get("env") or [], "name", leave_out={PROBE_VARIABLE})
+    return {
+        **built,
+        **{key: existing[key] for key in _PROBES if _is_istios(existing.get(key))},
+        **({"env": env} if env else {}),
+        "volumeMounts": _with_others(existing.get("volumeMounts"), built["volumeMounts"], "mountPath"),
+        "ports": [{**_defaults_of(existing.get("ports"), port), **port} for port in built["ports"]],
+        "resources": _same_amounts(existing.get("resources"), built["resources"]),
+        "securityContext": {**_assigned(existing.get("securityContext")), **built["securityContext"]},
+        **rest,
+    }
+
+
+_PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
+# What we set in some pods and not in others, and what decides which program runs: never taken over from anybody.
+_OURS = {"env", "restartPolicy", "command", "workingDir", "stdin", "stdinOnce", "tty"}
+
+
+def _is_istios(probe: Any) -> bool:
+    """Istio, coming after us, lets the kubelet ask its own proxy, which asks us (pilot agent's app-health paths)."""
+    action = probe.get("httpGet") if isinstance(probe, dict) else None
+    return isinstance(action, dict) and str(action.get("path")).startswith("/app-health/")
+
+
+def _assigned(existing: Any) -> model.Object:
+    """User, group and SELinux label, as OpenShift assigns them to each container; never root."""
+    found = existing if isinstance(existing, dict) else {}
+    numbers = {key: found[key] for key in ("runAsUser", "runAsGroup") if type(found.get(key)) is int and found[key] > 0}
+    label = {"seLinuxOptions": found["seLinuxOptions"]} if isinstance(found.get("seLinuxOptions"), dict) else {}
+    return {**numbers, **label}
+
+
+def _defaults_of(ports: Any, port: model.Object) -> model.Object:
+    same = (item for item in ports or () if item.get("containerPort") == port["containerPort"])
+    return {"protocol": "TCP"} if "protocol" in next(same, {}) else {}
+
+
+def _args(pod: pods.Pod, plan: model.Plan, settings: Settings) -> Iterator[str]:
+    yield f"--port={plan.listen_port}"
+    yield f"--component-port={plan.app_port}"
+    if plan.grpc_listen_port is not None:
+        yield f"--grpc-port={plan.grpc_listen_port}"
+    if plan.grpc_app_port is not None:
+        yield f"--component-grpc-port={plan.grpc_app_port}"
+    yield f"--admin-port={plan.admin_port}"
+    flags = dict(settings.flags()) | periods.flags(pod, settings)
+    # Kubernetes expands $(NAME) in arguments, and reads $$ as a plain $.
+    yield from (f"{name}={value.replace('$', '$$')}" for name, value in flags.items())
+
+
+def _admin_port(number: int) -> model.Object:
+    return {"name": ADMIN_PORT_NAME, "containerPort": number, "protocol": "TCP"}
+
+
+def _drain(admin_port: int) -> list[str]:
+    return ["carpool-sidecar", "drain", f"--admin-port={admin_port}"]
+
+
+def _probes(admin_port: int) -> dict[str, model.Object]:
+    def probe(path: str, period: int, failures: int) -> model.Object:
+        return {
+            "httpGet": {"path": path, "port": admin_port, "scheme": "HTTP"},
+            "periodSeconds": period,
+            "timeoutSeconds": 5,
+            "successThreshold": 1,
+            "failureThreshold": failures,
+        }
+
+    return {
+        "startupProbe": probe("/livez", 1, 60),
+        "readinessProbe": probe("/readyz", 5, 2),
+        "livenessProbe": probe("/livez", 10, 6),
+    }
+
+
+def _security_context(pod: pods.Pod, config: Config) -> model.Object:
+    """Pod Security's restricted profile, on the container itself: a pod's own settings do not count for all of it.
+
+    The user is the image's, unless the admin says otherwise or the pod is root's, which would count for ours as well.
+    """
+    of_pod = pod.spec.security_context.run_as_user if pod.spec.security_context else None
+    chosen = config.run_as_user or (_USER if of_pod == 0 else None)
+    user = {} if chosen is None else {"runAsUser": chosen}
+    return {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "privileged": False,
+        "readOnlyRootFilesystem": True,
+        "runAsNonRoot": True,
+        **user,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def _resources(pod: pods.Pod, settings: Settings, config: Config) -> model.Object:
+    """Requests and limits; equal ones in a pod that is Guaranteed, so that it stays so, unless requests were annotated.
+
+    A pod with resources of its own shares them: requests of its containers may not add up to more.
+    """
+    if pod.spec.resources is not None:
+        return _chosen_amounts(settings)
+    limits = _amounts(settings, "limits", config.resources.limits)
+    requests = _amounts(settings, "requests", config.resources.requests)
+    asked = {name: getattr(settings, f"resources_requests_{name}") is not None for name in limits}
+    if _is_guaranteed(pod) and not any(asked.values()):
+        return {"requests": dict(limits), "limits": limits}
+    for name, chosen in asked.items():
+        # One of the two was set by an annotation, past the other's default: the annotation counts.
+        if quantities.amount(requests[name]) > quantities.amount(limits[name]):
+            (limits if chosen else requests)[name] = (requests if chosen else limits)[name]
+    return {"requests": requests, "limits": limits}
+
+
+def _chosen_amounts(settings: Settings) -> model.Object:
+    """What annotations say, and nothing else."""
+    found: model.Object = {}
+    for kind in ("requests", "limits"):
+        amounts = {name: getattr(settings, f"resources_{kind}_{name}") for name in ("cpu", "memory")}
+        if any(amounts.values()):
+            found[kind] = {name: value for name, value in amounts.items() if value is not None}
+    return found
+
+
+def _amounts(settings: Settings, kind: str, default: Amounts) -> dict[str, str]:
+    return {name: getattr(settings, f"resources_{kind}_{name}") or getattr(default, name) for name in ("cpu", "memory")}
+
+
+def _is_guaranteed(pod: pods.Pod) -> bool:
+    """Quality of service Guaranteed: every container has limits, and requests equal to them or none."""
+    others = [container for container in pod.all_containers if container.name != model.CONTAINER]
+    return all(_has_equal_amounts(container.resources) for container in others)
+
+
+def _has_equal_amounts(resources: pods.Resources | None) -> bool:
+    if resources is None:
+        return False
+    for name in ("cpu", "memory"):
+        limit = resources.limits.get(name)
+        if limit is None or _amount(resources.requests.get(name, limit)) != _amount(limit):
+            return False
+    return True
+
+
+def _amount(value: str | float) -> Decimal | str:
+    try:
+        return quantities.amount(str(value))
+    except ValueError:
+        return str(value)
+
+
+def _with_others(existing: Any, built: list[Any], key: str, leave_out: Set[str] = frozenset()) -> list[Any]:
+    names = {item[key] for item in built} | leave_out
+    return built + [item for item in existing or () if item.get(key) not in names]
+
+
+def _same_amounts(existing: Any, built: model.Object) -> model.Object:
+    """The API server writes 0.5 as 500m: the same amount in other words is no change."""
+
+    def settled(before: Any, wanted: dict[str, str]) -> dict[str, str]:
+        return {name: before[name] if _is_same(before, name, text) else text for name, text in wanted.items()}
+
+    before = existing or {}
+    return {**before, **{kind: settled(before.get(kind) or {}, wanted) for kind, wanted in built.items()}}
+
+
+def _is_same(before: model.Object, name: str, text: str) -> bool:
+    return name in before and _amount(before[name]) == quantities.amount(text)

@@ -1,0 +1,130 @@
+"""Whether a pod gets the sidecar: who may ask for it, and who wins.
+
+Answers with reasons, as data for people: the first row that says something decides. The README's table is made from
+this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from carpool_injector.core import errors, model, pod_annotations, pods
+from carpool_injector.core.config import Config
+
+KSERVE_POD = pods.KSERVE_POD
+COMPONENT = "component"
+BATCHER = "internal.serving.kserve.io/batcher"
+
+_ON_POD = {"true": True, "false": False}
+_ON_NAMESPACE = {**_ON_POD, "enabled": True, "disabled": False}
+# Labels only: the API server selects namespaces by them before it asks a webhook.
+_LABEL_OF_NAMESPACE = f"label {pod_annotations.INJECT} of the namespace"
+_TAKEOVER = {"takeover": True, "leave": False}
+
+
+class Asked(NamedTuple):
+    """What a decision is made from."""
+
+    pod: pods.Pod
+    namespace: model.Namespace
+    config: Config
+    is_predictor: Callable[[pods.Pod], bool]
+    """Whether a pod is KServe's or runs a model server that is recognised."""
+
+
+class BadWord(errors.BadSettings):
+    """Somebody asked in words that are neither yes nor no. `decision` says who."""
+
+    def __init__(self, problems: Sequence[str], decision: model.Decision) -> None:
+        super().__init__(problems)
+        self.decision = decision
+
+
+class Row(NamedTuple):
+    """A place where someone may have said something: the answer found there, or None."""
+
+    source: str
+    words: str
+    explicit: bool
+    answer: Callable[[Asked], bool | None]
+
+
+def _switch(values: Mapping[str, str], key: str, words: Mapping[str, bool], where: str) -> bool | None:
+    value = values.get(key)
+    if value is None:
+        return None
+    if value not in words:
+        allowed = " or ".join(f'"{word}"' for word in words)
+        raise errors.BadSettings([f"{where}: got {value[:80]!r}: must be {allowed}"])
+    return words[value]
+
+
+def _namespace(asked: Asked) -> bool | None:
+    return _switch(asked.namespace.labels, pod_annotations.INJECT, _ON_NAMESPACE, _LABEL_OF_NAMESPACE)
+
+
+def _kserve_batcher(asked: Asked) -> bool | None:
+    if BATCHER not in asked.pod.metadata.annotations:
+        return None
+    where = f"label {pod_annotations.KSERVE_BATCHER} of the namespace"
+    found = _switch(asked.namespace.labels, pod_annotations.KSERVE_BATCHER, _TAKEOVER, where)
+    if found is not None:
+        return found or None
+    return asked.config.kserve_batcher == "takeover" or None
+
+
+def _on_pod(asked: Asked, kind: str) -> bool | None:
+    metadata = asked.pod.metadata
+    values = metadata.labels if kind == "label" else metadata.annotations
+    return _switch(values, pod_annotations.INJECT, _ON_POD, f"{kind} {pod_annotations.INJECT}")
+
+
+ROWS = (
+    Row("the pod's label carpool.dev/inject", "true, false", True, lambda asked: _on_pod(asked, "label")),
+    Row("the pod's annotation carpool.dev/inject", "true, false", True, lambda asked: _on_pod(asked, "annotation")),
+    Row("the namespace's label carpool.dev/inject", "enabled, disabled", False, _namespace),
+    Row(
+        "KServe's batcher, where the namespace's label carpool.dev/kserve-batcher or the chart hands it to Carpool",
+        "takeover, leave",
+        False,
+        _kserve_batcher,
+    ),
+)
+"""Who may ask, the strongest first."""
+
+
+def decide(asked: Asked) -> model.Decision:
+    """The first row that says something decides; nothing said means no.
+
+    Raises `BadWord` for a word that is neither yes nor no.
+    """
+    for row in ROWS:
+        try:
+            answer = row.answer(asked)
+        except errors.BadSettings as error:
+            if not row.explicit and not asked.is_predictor(asked.pod):
+                continue
+            bad = model.Decision(False, row.explicit, row.source, "bad-word")
+            raise BadWord(error.problems, bad) from None
+        if answer is None:
+            continue
+        if not answer:
+            return model.Decision(False, row.explicit, row.source, "switched-off")
+        return _suitable(asked, row)
+    return model.Decision(False, False, "nobody", "not-asked", concerned=False)
+
+
+def conflicts(asked: Asked) -> Iterator[str]:
+    """A warning where label and annotation of the pod disagree."""
+    label = asked.pod.metadata.labels.get(pod_annotations.INJECT)
+    annotation = asked.pod.metadata.annotations.get(pod_annotations.INJECT)
+    if label is not None and annotation is not None and label != annotation:
+        yield f"label and annotation {pod_annotations.INJECT} disagree; the label ({label}) counts"
+
+
+def _suitable(asked: Asked, row: Row) -> model.Decision:
+    """A namespace speaks for all its pods, databases included: only predictors are meant."""
+    if not row.explicit and not asked.is_predictor(asked.pod):
+        return model.Decision(False, False, row.source, "not-a-predictor")
+    return model.Decision(True, row.explicit, row.source, "asked")

@@ -1,0 +1,240 @@
+"""A typed, read-only view of a pod's JSON: the fields that decide where the sidecar goes, and nothing else.
+
+Shapes are checked once, here, so that everything behind can rely on them. The JSON itself is edited elsewhere
+(`drafts`), and what this view does not know passes through untouched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Annotated, Any
+
+import pydantic
+from pydantic import alias_generators
+
+from carpool_injector.core import errors, model
+
+MESH_PROXIES = ("istio-proxy", "linkerd-proxy")
+_INFRASTRUCTURE = {"queue-proxy", "daprd", "istio-validation", *MESH_PROXIES, model.CONTAINER}
+_OF_KSERVE = {"agent", "modelcar", "storage-initializer"}
+KSERVE_POD = "serving.kserve.io/inferenceservice"
+"""The label of pods that KServe made."""
+
+MIRRORED = {"queue-proxy", "agent", model.CONTAINER}
+"""Containers whose ports say nothing about the app: they come and go with webhooks, in any order."""
+
+
+class _View(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(
+        extra="ignore", frozen=True, alias_generator=alias_generators.to_camel, hide_input_in_errors=True
+    )
+
+
+def _empty_for_null(value: Any) -> Any:
+    return {} if value is None else value
+
+
+def _none_for_null(value: Any) -> Any:
+    return () if value is None else value
+
+
+def _check_variables(value: Any) -> Any:
+    # As a loop of our own: pods have hundreds of variables, and a model of each would be half the cost of a review.
+    if value is None:
+        return ()
+    for item in value if isinstance(value, list) else [value]:
+        if not isinstance(item, dict) or not isinstance(item.get("name"), str) or not _is_text(item.get("value")):
+            raise ValueError("must be a list of variables, each with a name and perhaps a value, both texts")
+    return value
+
+
+def _is_text(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+_Texts = Annotated[dict[str, str], pydantic.BeforeValidator(_empty_for_null)]
+_Strings = Annotated[tuple[str, ...], pydantic.BeforeValidator(_none_for_null)]
+_PortNumber = Annotated[int, pydantic.Field(strict=True, ge=1, le=65535)]
+_PortReference = Annotated[int, pydantic.Field(strict=True)] | str
+
+
+class Port(_View):
+    """A container's declared port."""
+
+    container_port: _PortNumber
+    name: str | None = None
+    protocol: str | None = None
+    host_port: int | None = None
+
+    @property
+    def is_tcp(self) -> bool:
+        return self.protocol in (None, "", "TCP")
+
+
+class Action(_View):
+    """httpGet, tcpSocket or grpc of a probe or a hook."""
+
+    port: _PortReference | None = None
+    scheme: str | None = None
+    path: str | None = None
+
+
+class Handler(_View):
+    """A probe, or a hook of the lifecycle."""
+
+    http_get: Action | None = None
+    tcp_socket: Action | None = None
+    grpc: Action | None = None
+
+    @property
+    def actions(self) -> Iterator[Action]:
+        return (action for action in (self.http_get, self.tcp_socket, self.grpc) if action is not None)
+
+
+class Lifecycle(_View):
+    """Hooks of a container."""
+
+    post_start: Handler | None = None
+    pre_stop: Handler | None = None
+
+
+class Resources(_View):
+    """Requests and limits; numbers where YAML wrote some."""
+
+    requests: Annotated[dict[str, str | float], pydantic.BeforeValidator(_empty_for_null)] = {}
+    limits: Annotated[dict[str, str | float], pydantic.BeforeValidator(_empty_for_null)] = {}
+
+
+class Volume(_View):
+    """A volume; only its name matters here."""
+
+    name: str
+
+
+class Container(_View):
+    """A container or init container."""
+
+    name: str
+    image: str | None = None
+    command: _Strings = ()
+    args: _Strings = ()
+    env: Annotated[Any, pydantic.BeforeValidator(_check_variables)] = ()
+    ports: Annotated[tuple[Port, ...], pydantic.BeforeValidator(_none_for_null)] = ()
+    readiness_probe: Handler | None = None
+    liveness_probe: Handler | None = None
+    startup_probe: Handler | None = None
+    lifecycle: Lifecycle | None = None
+    resources: Resources | None = None
+    # Read for their shape only: those of a sidecar that is there already are merged as they are.
+    volume_mounts: Annotated[tuple[dict[str, Any], ...], pydantic.BeforeValidator(_none_for_null)] = ()
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Command and arguments."""
+        return (*self.command, *self.args)
+
+    @property
+    def handlers(self) -> Iterator[Handler]:
+        """Probes and hooks."""
+        hooks = (self.lifecycle.post_start, self.lifecycle.pre_stop) if self.lifecycle else ()
+        for handler in (self.readiness_probe, self.liveness_probe, self.startup_probe, *hooks):
+            if handler is not None:
+                yield handler
+
+    def variable(self, name: str) -> str | None:
+        """The literal value of an environment variable; the last one counts, as in the kubelet."""
+        return next((item.get("value") for item in reversed(self.env) if item["name"] == name), None)
+
+    def has_variable(self, name: str) -> bool:
+        """Whether it is set, here or from elsewhere."""
+        return any(item["name"] == name for item in self.env)
+
+    @cached_property
+    def image_names(self) -> frozenset[str]:
+        """The image's name without registry, tag and digest: its last part, and its last two (`tensorflow/serving`)."""
+        parts = (self.image or "").partition("@")[0].split("/")
+        parts[-1] = parts[-1].partition(":")[0]
+        return frozenset((parts[-1], "/".join(parts[-2:])))
+
+    def number(self, reference: int | str | None) -> int | None:
+        """The port a probe's reference means: a number, or the name of a port of this container."""
+        if isinstance(reference, str):
+            return next((port.container_port for port in self.ports if port.name == reference), None)
+        return reference
+
+
+class Metadata(_View):
+    """What is read of a pod's metadata."""
+
+    name: str | None = None
+    labels: _Texts = {}
+    annotations: _Texts = {}
+
+
+class OperatingSystem(_View):
+    """spec.os."""
+
+    name: str | None = None
+
+
+class SecurityContext(_View):
+    """spec.securityContext."""
+
+    run_as_user: int | None = None
+
+
+class Spec(_View):
+    """What is read of a pod's spec."""
+
+    containers: Annotated[tuple[Container, ...], pydantic.Field(min_length=1)]
+    init_containers: Annotated[tuple[Container, ...], pydantic.BeforeValidator(_none_for_null)] = ()
+    host_network: bool | None = None
+    restart_policy: str | None = None
+    termination_grace_period_seconds: Annotated[int | None, pydantic.Field(le=2**63 - 1)] = None
+    security_context: SecurityContext | None = None
+    node_selector: _Texts = {}
+    resources: Resources | None = None
+    volumes: Annotated[tuple[Volume, ...], pydantic.BeforeValidator(_none_for_null)] = ()
+    os: OperatingSystem | None = None
+
+
+class Pod(_View):
+    """A pod, as far as the injector looks at it."""
+
+    metadata: Annotated[Metadata, pydantic.BeforeValidator(_empty_for_null)] = Metadata()
+    spec: Spec
+
+    @property
+    def all_containers(self) -> tuple[Container, ...]:
+        return (*self.spec.containers, *self.spec.init_containers)
+
+    def container(self, name: str) -> Container | None:
+        """The regular container of that name."""
+        return next((container for container in self.spec.containers if container.name == name), None)
+
+    @property
+    def apps(self) -> tuple[Container, ...]:
+        """Regular containers that may be the app: not those that webhooks of others are known to add."""
+        others = _INFRASTRUCTURE | (_OF_KSERVE if KSERVE_POD in self.metadata.labels else set())
+        return tuple(container for container in self.spec.containers if container.name not in others)
+
+
+def read(pod: model.Object) -> Pod:
+    """The view of a pod's JSON.
+
+    Raises `errors.Malformed`, which names the field and what is expected there.
+    """
+    # Raised outside: an error that remembers pydantic's is never freed again.
+    try:
+        return Pod.model_validate(pod)
+    except pydantic.ValidationError as error:
+        problems = [_problem(detail) for detail in error.errors(include_url=False)[:5]]
+    raise errors.Malformed("; ".join(problems))
+
+
+def _problem(detail: Any) -> str:
+    """Type and place only: values may be secrets."""
+    where = ".".join(map(str, detail["loc"]))[:200] or "the pod"
+    message = detail["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    return f"{where}: {message}, not {type(detail['input']).__name__}"

@@ -1,0 +1,229 @@
+"""Model servers whose way of being told their port is known, so that they can be moved to another one.
+
+One row a server. A server taken for another would not start, so what counts is the program that is run, not a word
+somewhere among its arguments; an image's name counts only where nothing else is run in it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from carpool_injector.core import edits, invocations, pods
+
+
+@dataclass(frozen=True, slots=True)
+class Grpc:
+    """Where a server listens for gRPC calls of the v2 protocol; `flags` to `switch` are what `Server` has for HTTP.
+
+    `address` is a flag that names the address to listen on. With one of `tls` it speaks TLS: flags with a value that
+    may say no, and `mutual_tls` whatever its value.
+    """
+
+    default_port: int
+    flags: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
+    adds: str = ""
+    switch: str = ""
+    address: str = ""
+    tls: tuple[str, ...] = ()
+    mutual_tls: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A kind of server.
+
+    It is recognised by `programs` (with one of `subcommands`, if there are any), by `images` whose entrypoint it is, by
+    `marks`: flags or variables that are its own. `flags` and `variables` set its HTTP port; `default_port` is taken
+    without them. `adds` is the one that may be added where none is there; empty: none. `files` are flags that name a
+    file in which a port may stand; with one of `elsewhere` it listens on no port at all, and `switch` is a flag that
+    may turn HTTP off. `grpc` is there where it speaks the v2 protocol over gRPC as well.
+    """
+
+    title: str
+    default_port: int
+    programs: tuple[str, ...] = ()
+    subcommands: tuple[str, ...] = ()
+    images: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
+    adds: str = ""
+    files: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ()
+    switch: str = ""
+    grpc: Grpc | None = None
+
+    def recognises(self, container: pods.Container) -> bool:
+        """Whether this server runs in the container, for certain."""
+        run = invocations.of(container)
+        if run.program in self.programs:
+            return not self.subcommands or run.subcommand in self.subcommands
+        if not run.program and not container.image_names.isdisjoint(self.images):
+            return True
+        return any(_is_there(mark, container) for mark in self.marks)
+
+
+@dataclass(frozen=True, slots=True)
+class PortSetting:
+    """Where a server is told its port: a flag or a variable, there already or to be added."""
+
+    name: str
+    port: int
+    present: bool
+
+    @property
+    def is_flag(self) -> bool:
+        return self.name.startswith("-")
+
+    def __str__(self) -> str:
+        return f"argument {self.name}" if self.is_flag else f"environment variable {self.name}"
+
+
+_NO = ("false", "off", "0")  # what Triton's flags take for no
+
+_KSERVE = tuple(
+    f"{prefix}{kind}server"
+    for kind in ("sklearn", "xgb", "lgb", "pmml", "paddle", "huggingface", "autogluon", "predictive")
+    for prefix in ("", "kserve-")
+)
+
+_TRITONS_GRPC = Grpc(
+    8001, flags=("--grpc-port",), adds="--grpc-port", switch="--allow-grpc", address="--grpc-address",
+    tls=("--grpc-use-ssl",), mutual_tls=("--grpc-use-ssl-mutual",),
+)  # fmt: skip
+_MLSERVERS_GRPC = Grpc(8081, variables=("MLSERVER_GRPC_PORT",))
+
+SERVERS = (
+    Server(
+        "Triton", 8000, programs=("tritonserver",), flags=("--http-port",), adds="--http-port", switch="--allow-http",
+        grpc=_TRITONS_GRPC,
+    ),
+    # The image's entrypoint says 8501; the program itself has no HTTP port unless it is told one.
+    Server(
+        "TensorFlow Serving", 8501, images=("tensorflow/serving", "tensorflow-serving"),
+        flags=("--rest_api_port",), adds="--rest_api_port",
+    ),
+    Server("TensorFlow Serving", 8501, programs=("tensorflow_model_server",), flags=("--rest_api_port",)),
+    # No variable is added: a settings.json would overrule it.
+    Server(
+        "MLServer", 8080, programs=("mlserver",), subcommands=("start",), images=("mlserver",),
+        marks=("MLSERVER_HTTP_PORT",), variables=("MLSERVER_HTTP_PORT",), grpc=_MLSERVERS_GRPC,
+    ),
+    Server(
+        "KServe's model server", 8080, programs=_KSERVE, images=_KSERVE, marks=("--http_port",),
+        flags=("--http_port",), adds="--http_port",
+    ),
+    Server("TorchServe", 8080, programs=("torchserve",), images=("torchserve", "torchserve-kfs")),
+    Server(
+        "vLLM", 8000, programs=("vllm",), subcommands=("serve",), images=("vllm-openai",),
+        flags=("--port",), adds="--port", files=("--config",), elsewhere=("--uds",),
+    ),
+    Server(
+        "vLLM", 8000, programs=("vllm.entrypoints.openai.api_server",),
+        flags=("--port",), adds="--port", files=("--config",), elsewhere=("--uds",),
+    ),
+    Server(
+        "carpool-predictor", 8080, programs=("carpool-predictor",), images=("carpool-predictor",),
+        flags=("--port",), variables=("CARPOOL_PREDICTOR_PORT",), adds="CARPOOL_PREDICTOR_PORT",
+    ),
+    Server(
+        "BentoML", 3000, programs=("bentoml",), subcommands=("serve", "serve-http"), flags=("--port", "-p"),
+        variables=("BENTOML_PORT",), adds="BENTOML_PORT",
+    ),
+    Server("Gunicorn", 8000, programs=("gunicorn",), flags=("--bind", "-b"), variables=("PORT",)),
+    Server(
+        "Uvicorn", 8000, programs=("uvicorn",), flags=("--port",), variables=("UVICORN_PORT",), adds="UVICORN_PORT",
+        elsewhere=("--uds", "--fd"),
+    ),
+    Server("FastAPI", 8000, programs=("fastapi",), subcommands=("run", "dev"), flags=("--port",), adds="--port"),
+)  # fmt: skip
+"""The first that recognises a container names it."""
+
+
+def recognise(container: pods.Container) -> Server | None:
+    """The server a container runs, or None."""
+    return next((server for server in SERVERS if server.recognises(container)), None)
+
+
+def reads_port_variable(container: pods.Container) -> bool:
+    """Whether the app is told one of its declared ports by PORT, as twelve-factor apps are.
+
+    A shell that does not speak of PORT is not believed.
+    """
+    run, value = invocations.of(container), container.variable("PORT") or ""
+    is_heard = not run.is_shell or any(re.search(r"\$\{?PORT\b", word) for word in container.words)
+    return is_heard and any(value == str(port.container_port) for port in container.ports)
+
+
+def custom(flag: str | None, variable: str | None) -> Server:
+    """A server whose flag or variable the pod's owner named; neither is ever added."""
+    return Server("the app", 0, flags=(flag,) if flag else (), variables=(variable,) if variable else ())
+
+
+def custom_grpc(flag: str | None, variable: str | None) -> Grpc:
+    """The same for gRPC."""
+    return Grpc(0, flags=(flag,) if flag else (), variables=(variable,) if variable else ())
+
+
+TWELVE_FACTOR = Server("an app that reads PORT", 8080, variables=("PORT",))
+
+
+def port_setting(server: Server, container: pods.Container) -> PortSetting | None:
+    """Where this container's server is told its HTTP port; None if it cannot be told, or has none."""
+    if is_off(server, container) or any(_is_there(flag, container) for flag in server.elsewhere):
+        return None
+    return told(server, container)
+
+
+def is_off(listener: Server | Grpc, container: pods.Container) -> bool:
+    """Whether its switch says that it does not listen; the last one counts."""
+    found = [value for _, _, value in edits.flag_values(container.words, listener.switch)] if listener.switch else []
+    return bool(found) and found[-1].lower() in _NO
+
+
+def told(listener: Server | Grpc, container: pods.Container) -> PortSetting | None:
+    """Where a server is told this port; None if it cannot be told.
+
+    The last flag counts, as in the parsers of these servers, and flags win over variables. A flag that refers to a
+    variable (`--port=$(PORT)`) is told by that variable.
+    """
+    for flag in listener.flags:
+        found = [value for _, _, value in edits.flag_values(container.words, flag)]
+        if found:
+            return _told(flag, found[-1], container)
+    for name in listener.variables:
+        if container.has_variable(name):
+            value = edits.port_in(container.variable(name) or "")
+            return PortSetting(name, value, True) if value is not None else None
+    return PortSetting(listener.adds, listener.default_port, False) if listener.adds else None
+
+
+def _told(flag: str, value: str, container: pods.Container) -> PortSetting | None:
+    if invocations.of(container).is_shell:
+        return None
+    reference = re.fullmatch(r"(?:.*:)?\$\(([A-Za-z_][A-Za-z0-9_]*)\)", value)
+    name, number = (reference[1], container.variable(reference[1]) or "") if reference else (flag, value)
+    port = edits.port_in(number)
+    return None if port is None else PortSetting(name, port, True)
+
+
+def tls_flags(listener: Grpc, container: pods.Container) -> list[str]:
+    """The flags by which this server speaks TLS there."""
+    found = [flag for flag in listener.mutual_tls if _is_there(flag, container)]
+    for flag in listener.tls:
+        values = [value for _, _, value in edits.flag_values(container.words, flag)]
+        found += [flag] if values and values[-1].lower() not in _NO else []
+    return found
+
+
+def may_be_in_a_file(server: Server | None, container: pods.Container) -> bool:
+    """Whether a file that is not seen here may say another port than the default."""
+    return server is not None and any(_is_there(flag, container) for flag in server.files)
+
+
+def _is_there(name: str, container: pods.Container) -> bool:
+    if not name.startswith("-"):
+        return container.has_variable(name)
+    return any(word == name or word.startswith(name + "=") for word in container.words)

@@ -1,0 +1,233 @@
+"""All settings that annotations can make, each with its type, range and meaning: one place for code and documentation.
+
+The ranges of what becomes a flag of the sidecar are the sidecar's own (a test holds the two together), and so are the
+rules between settings: what is accepted here must never keep a sidecar from starting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import pydantic
+from pydantic import alias_generators
+
+from carpool_injector.core import quantities, values
+
+_KIB = 1024
+_DAY = 86_400.0
+_HOUR_MS = 3_600_000.0
+_LARGEST = 2**40
+# What the sidecar takes when it is told nothing.
+_BATCH_SIZE, _BODY_BYTES, _QUEUE_BYTES = 32, 64 * 2**20, 256 * 2**20
+_TIMEOUT, _WINDOW = 60.0, 500.0
+# Headers of one message or one connection (carpool_sidecar.config); a batch has its own.
+_NOT_IN_A_KEY = {
+    "host", "content-length", "content-encoding", "transfer-encoding", "connection", "keep-alive", "upgrade", "te",
+    "trailer", "expect", "proxy-authorization", "accept-encoding", "x-request-id", "traceparent", "tracestate",
+}  # fmt: skip
+
+
+def _kebab(name: str) -> str:
+    return alias_generators.to_snake(name).replace("_", "-")
+
+
+def _field(description: str, flag: bool = True) -> Any:
+    return pydantic.Field(None, description=description, json_schema_extra={"flag": flag})
+
+
+def _check_headers(text: str) -> str:
+    values.full_match(values.HEADERS, text, "header names, comma-separated, at most 32")
+    shared = sorted(_NOT_IN_A_KEY.intersection(text.lower().split(",")))
+    if shared:
+        raise ValueError(f"must not name {shared[0]}, which belongs to a single message")
+    return text
+
+
+def _check_sizes(text: str) -> str:
+    values.full_match(values.SIZES, text, "ascending whole numbers from 1, like 1,2,4,8")
+    sizes = [int(size) for size in text.split(",")] if text else []
+    if any(small >= large for small, large in zip([0, *sizes], sizes, strict=False)):
+        raise ValueError("must be ascending whole numbers from 1, like 1,2,4,8")
+    return text
+
+
+_QUANTITY = values.checked(quantities.check)
+
+
+class Settings(pydantic.BaseModel):
+    """What a pod's annotations say, defaults and KServe's batcher included; None: nothing was said."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, alias_generator=_kebab)
+
+    # --- Batching
+    max_batch_size: Annotated[int | None, values.whole(1, 100_000)] = _field(
+        "Instances in one call to the predictor, at most."
+    )
+    max_latency: Annotated[float | None, values.number(0, _HOUR_MS, "milliseconds")] = _field(
+        "Milliseconds the oldest request may wait for others. Without it the sidecar learns when to send."
+    )
+    timeout: Annotated[float | None, values.number(0, _DAY, "seconds", above=True)] = _field(
+        "Seconds until a request is answered 504."
+    )
+    policy: Annotated[str | None, values.choice("auto", "window", "adaptive")] = _field("When a batch leaves.")
+    slo: Annotated[float | None, values.number(0, _HOUR_MS, "milliseconds", above=True)] = _field(
+        "Service objective: milliseconds from arrival to answer; what would miss it is refused early."
+    )
+    max_in_flight: Annotated[int | None, values.whole(1, 1024)] = _field("Batches at the predictor at once, at most.")
+    key_headers: Annotated[str | None, values.checked(_check_headers)] = _field(
+        "Only requests that agree in these share a batch."
+    )
+    max_batch_bytes: Annotated[int | None, values.whole(0, _LARGEST)] = _field(
+        "Bytes in one batch, at most; 0: no limit."
+    )
+    instance_cost: Annotated[str | None, values.choice("none", "bytes", "length")] = _field("What an instance costs.")
+    max_batch_cost: Annotated[int | None, values.whole(0, _LARGEST)] = _field(
+        "Cost of all instances in one batch, at most."
+    )
+    allowed_batch_sizes: Annotated[str | None, values.checked(_check_sizes)] = _field(
+        "Sizes the predictor computes with."
+    )
+    small_batch_threshold: Annotated[int | None, values.whole(0, 1_000_000)] = _field(
+        "Requests so small go before larger ones."
+    )
+    priority_ageing: Annotated[float | None, values.number(0, _HOUR_MS, "milliseconds")] = _field(
+        "Milliseconds after which a larger request is overtaken no more."
+    )
+    # --- Overload and failures
+    max_queue_instances: Annotated[int | None, values.whole(1, 100_000)] = _field(
+        "Instances waiting, at most; beyond it 429."
+    )
+    max_queue_bytes: Annotated[int | None, values.whole(_KIB, _LARGEST)] = _field(
+        "Bytes of bodies held at once; beyond it 429."
+    )
+    max_body_bytes: Annotated[int | None, values.whole(_KIB, _LARGEST)] = _field(
+        "Bytes of one predict body; beyond it 413."
+    )
+    overload_status: Annotated[str | None, values.choice("429", "503")] = _field(
+        "Status for what is refused because of overload."
+    )
+    retry_statuses: Annotated[
+        str | None, values.text(values.STATUSES, "4xx, 5xx or statuses from 400 to 599, comma-separated")
+    ] = _field("Predictor statuses after which a batch is retried by halves.")
+    retry_budget: Annotated[float | None, values.number(0, 100, "retries per batch")] = _field(
+        "Such retries per batch in the long run."
+    )
+    kserve_errors: Annotated[bool | None, values.switch()] = _field("Answer errors as KServe's batcher does.")
+    # --- Connections and the predictor
+    keep_alive: Annotated[float | None, values.number(0, _DAY, "seconds", above=True)] = _field(
+        "Seconds an idle connection stays open."
+    )
+    head_timeout: Annotated[float | None, values.number(0, _DAY, "seconds", above=True)] = _field(
+        "Seconds for a request's head."
+    )
+    max_connections: Annotated[int | None, values.whole(1, 1_000_000)] = _field(
+        "Client connections at once, HTTP and gRPC together; beyond it 503."
+    )
+    connect_timeout: Annotated[float | None, values.number(0, 600, "seconds", above=True)] = _field(
+        "Seconds to reach the predictor."
+    )
+    upstream: Annotated[str | None, values.choice("http", "triton-http", "triton-grpc")] = _field(
+        "What v1 predict requests go on as. http: as they are; triton-http, triton-grpc: v2, for Triton and MLServer."
+    )
+    unknown_models: Annotated[str | None, values.choice("batch", "pass")] = _field(
+        "v2 models of which the predictor does not say whether they have a batch dimension: batch them or pass them on."
+    )
+    predictor_health_path: Annotated[
+        str | None, values.text(values.PATH, "a path that begins with /, at most 256 characters")
+    ] = _field("Path that answers 200 once the predictor is ready. Without it: the container's own readiness probe.")
+    quiet_period: Annotated[float | None, values.number(0, 3600, "seconds")] = _field(
+        "Seconds still served after SIGTERM, at least."
+    )
+    grace_period: Annotated[float | None, values.number(0, _DAY, "seconds", above=True)] = _field(
+        "Seconds from SIGTERM to exit, at most. Without it: 5 less than terminationGracePeriodSeconds."
+    )
+    log_level: Annotated[str | None, values.choice("debug", "info", "warning", "error")] = _field(
+        "Least severity to log."
+    )
+    log_format: Annotated[str | None, values.choice("auto", "json", "text")] = _field("Form of the log.")
+    # --- Injection
+    takeover: Annotated[
+        str | None, values.choice("auto", "queue-proxy", "kserve-agent", "port-swap", "named-port", "none")
+    ] = _field("How the sidecar gets in front of the app; auto takes the first that works.", flag=False)
+    container: Annotated[str | None, values.text(values.DNS_LABEL, "the name of a container")] = _field(
+        "The app's container, where the pod has several.", flag=False
+    )
+    port: Annotated[str | None, values.checked(values.port)] = _field(
+        "The app's port for predictions, number or name, where its container has several.", flag=False
+    )
+    grpc_port: Annotated[str | None, values.checked(values.port_or_off)] = _field(
+        "The app's port for gRPC calls of the v2 protocol, number or name; off leaves gRPC to the app. Without it: "
+        "Triton's and MLServer's.",
+        flag=False,
+    )
+    app_port_arg: Annotated[str | None, values.text(r"--?[a-zA-Z][a-zA-Z0-9_.-]{0,63}", "a flag such as --port")] = (
+        _field("The flag that tells the app its port, for port-swap on a server that is not recognised.", flag=False)
+    )
+    app_port_env: Annotated[
+        str | None, values.text(r"[A-Za-z_][A-Za-z0-9_]{0,127}", "the name of an environment variable")
+    ] = _field("The environment variable that tells the app its port, likewise.", flag=False)
+    app_grpc_port_arg: Annotated[
+        str | None, values.text(r"--?[a-zA-Z][a-zA-Z0-9_.-]{0,63}", "a flag such as --grpc-port")
+    ] = _field("The flag that tells the app its port for gRPC, likewise.", flag=False)
+    app_grpc_port_env: Annotated[
+        str | None, values.text(r"[A-Za-z_][A-Za-z0-9_]{0,127}", "the name of an environment variable")
+    ] = _field("The environment variable that tells the app its port for gRPC, likewise.", flag=False)
+    sidecar_mode: Annotated[str | None, values.choice("auto", "native", "classic")] = _field(
+        "native: an init container that restarts; classic: a container.", flag=False
+    )
+    components: Annotated[
+        str | None, values.text(values.COMPONENTS, "predictor, transformer, explainer, comma-separated")
+    ] = _field("Components of an InferenceService that get a sidecar; predictor without it.", flag=False)
+    image_channel: Annotated[str | None, values.text(values.DNS_LABEL, "the name of a channel")] = _field(
+        "One of the sidecar images the admin offers.", flag=False
+    )
+    resources_requests_cpu: Annotated[str | None, _QUANTITY] = _field("CPU the sidecar requests.", flag=False)
+    resources_requests_memory: Annotated[str | None, _QUANTITY] = _field("Memory the sidecar requests.", flag=False)
+    resources_limits_cpu: Annotated[str | None, _QUANTITY] = _field("CPU the sidecar is limited to.", flag=False)
+    resources_limits_memory: Annotated[str | None, _QUANTITY] = _field("Memory the sidecar is limited to.", flag=False)
+
+    @pydantic.model_validator(mode="after")
+    def _check_together(self) -> Settings:
+        for problem in self._conflicts():
+            raise ValueError(problem)
+        return self
+
+    def _conflicts(self) -> Iterator[str]:
+        adaptive = self.policy == "adaptive" or (self.policy in (None, "auto") and self.max_latency is None)
+        latency, timeout = _or(self.max_latency, _WINDOW), _or(self.timeout, _TIMEOUT)
+        if not adaptive and timeout * 1000 <= latency:
+            yield f"carpool.dev/timeout ({timeout:g} s) must be longer than carpool.dev/max-latency ({latency:g} ms)"
+        body, queue = _or(self.max_body_bytes, _BODY_BYTES), _or(self.max_queue_bytes, _QUEUE_BYTES)
+        if body > queue:
+            yield f"carpool.dev/max-body-bytes ({body}) must not exceed carpool.dev/max-queue-bytes ({queue})"
+        size, largest = _or(self.max_batch_size, _BATCH_SIZE), int((self.allowed_batch_sizes or "0").split(",")[-1])
+        if largest > size:
+            yield (
+                f"carpool.dev/allowed-batch-sizes ({self.allowed_batch_sizes}) must not exceed "
+                f"carpool.dev/max-batch-size ({size})"
+            )
+        if self.max_batch_cost and self.instance_cost in (None, "none"):
+            yield "carpool.dev/max-batch-cost needs carpool.dev/instance-cost bytes or length"
+
+        for name in ("cpu", "memory"):
+            request, limit = getattr(self, f"resources_requests_{name}"), getattr(self, f"resources_limits_{name}")
+            if request and limit and quantities.amount(request) > quantities.amount(limit):
+                yield f"carpool.dev/resources-requests-{name} ({request}) must not exceed its limit ({limit})"
+
+    def flags(self) -> Iterator[tuple[str, str]]:
+        """The sidecar's flags that were set, as name and value, in the order of the fields."""
+        for name, info in type(self).model_fields.items():
+            value = getattr(self, name)
+            if value is not None and info.json_schema_extra["flag"]:  # type: ignore[index]
+                yield "--" + str(info.alias), _written(value)
+
+
+def _or(value: Any, default: Any) -> Any:
+    return default if value is None else value
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

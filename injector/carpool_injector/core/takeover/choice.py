@@ -1,0 +1,112 @@
+"""Which way the sidecar gets in front of the app: the first that is certain to work, or a refusal with the fix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from carpool_injector.core import entries, model, pods, sites, status, suitability
+from carpool_injector.core.copy_on_write import Draft
+from carpool_injector.core.errors import Refusal
+from carpool_injector.core.takeover import beside, context, kserve_agent, named_port, port_swap, queue_proxy
+
+
+class Way(NamedTuple):
+    """A way of taking over: plan, apply, revert."""
+
+    plan: Callable[[context.Context, bool], model.Plan]
+    apply: Callable[[Draft, model.Plan, context.Context], context.Effects]
+    revert: Callable[[Draft, status.Injected], None]
+
+
+WAYS: Mapping[str, Way] = {
+    "queue-proxy": Way(queue_proxy.plan, queue_proxy.apply, queue_proxy.revert),
+    "kserve-agent": Way(kserve_agent.plan, kserve_agent.apply, kserve_agent.revert),
+    "port-swap": Way(port_swap.plan, port_swap.apply, port_swap.revert),
+    "named-port": Way(named_port.plan, named_port.apply, named_port.revert),
+    "none": Way(beside.plan, beside.apply, beside.revert),
+}
+
+
+def plan(asked: context.Context) -> model.Plan:
+    """The plan for this pod.
+
+    Raises `Refusal` if no way is certain to work, with the exact fix.
+    """
+    wanted = asked.settings.takeover or "auto"
+    name = _automatic(asked) if wanted == "auto" else wanted
+    native = _is_native(asked, name)
+    suitability.check_mode(asked.pod, native)
+    return WAYS[name].plan(asked, native)
+
+
+def _automatic(asked: context.Context) -> str:
+    site = asked.site
+    if sites.is_knative(asked.pod):
+        return "queue-proxy"
+    if site.is_kserve and kserve_agent.find(asked.pod).expected:
+        return "kserve-agent"
+    if _is_movable(site):
+        return "port-swap"
+    if not site.is_kserve and site.entry is not None and site.entry.name and _is_meant(asked):
+        return "named-port"
+    raise _no_way(site)
+
+
+def _is_movable(site: sites.Site) -> bool:
+    if not site.has_http:
+        return site.grpc is not None and site.grpc.setting is not None
+    return site.server is not None and site.setting is not None
+
+
+def _is_meant(asked: context.Context) -> bool:
+    """Whether the port's name says HTTP, or the pod's owner chose the port: mysql is a name, too."""
+    entry, settings = asked.site.entry, asked.settings
+    chosen = settings.port if asked.site.has_http else settings.grpc_port
+    return chosen is not None or (entry is not None and entries.is_for_http(entry))
+
+
+def _no_way(site: sites.Site) -> Refusal:
+    where = f"port {site.port} of container {site.container.name!r}"
+    why = "its server is not recognised"
+    if site.server is not None:
+        why = f"{site.server.title} is not told its port by a plain flag or variable of the container"
+    by_name = "name the port http and let the Service target it by that name"
+    fixes = (named_port.kserve_fix() if site.is_kserve else by_name, port_swap.how_to_tell().partition(";")[0])
+    return Refusal("no-takeover", f"{where} cannot be taken over: {why}", "; or ".join(fixes))
+
+
+def _is_native(asked: context.Context, name: str) -> bool:
+    """Native where nothing speaks against it. Raises `Refusal` where that was asked for all the same."""
+    mode = _mode(asked)
+    obstacle = next(_obstacles(asked, name), None)
+    if mode == "native" and obstacle is not None:
+        fix = "remove carpool.dev/sidecar-mode: native"
+        raise Refusal("no-native-sidecars", f"a native sidecar cannot work here: {obstacle}", fix)
+    return mode != "classic" and obstacle is None
+
+
+def _obstacles(asked: context.Context, name: str) -> Iterator[str]:
+    """What speaks for an ordinary container."""
+    taken = _taken_entries(asked.site, name)
+    if not asked.capabilities.native_sidecars:
+        yield "native sidecars need Kubernetes 1.29 on the API server and all nodes"
+    if any(container.name in pods.MESH_PROXIES for container in asked.pod.spec.containers):
+        yield "the mesh's proxy starts after init containers, so nothing could probe or reach the sidecar before"
+    if name != "named-port" and any(entry.host_port for entry in taken):
+        yield "the kubelet opens a hostPort for ordinary containers only"
+    if any(entry.name for entry in taken) and not asked.capabilities.native_named_ports:
+        yield "Services find a named port of a native sidecar from Kubernetes 1.32 on"
+
+
+def _taken_entries(site: sites.Site, name: str) -> list[pods.Port]:
+    """The declared ports that will be the sidecar's."""
+    found = [site.entry] if name in ("named-port", "port-swap") else []
+    grpc = site.taken_grpc
+    found += [grpc.entry] if grpc and name in ("named-port", "port-swap", "kserve-agent") else []
+    return [entry for entry in found if entry is not None]
+
+
+def _mode(asked: context.Context) -> str:
+    wanted = asked.settings.sidecar_mode or "auto"
+    return asked.config.sidecar_mode if wanted == "auto" else wanted

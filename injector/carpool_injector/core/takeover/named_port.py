@@ -1,0 +1,102 @@
+"""Named port: the name of the app's port moves to the sidecar, and with it every Service that targets the name.
+
+For plain pods whose server cannot be moved. KServe's and Knative's Services target numbers, so it is not for them.
+"""
+
+from __future__ import annotations
+
+from carpool_injector.core import edits, grpc_sites, model, sites, status
+from carpool_injector.core.copy_on_write import Draft
+from carpool_injector.core.errors import Refusal
+from carpool_injector.core.takeover import context, port_swap
+
+
+def plan(asked: context.Context, native: bool) -> model.Plan:
+    """The sidecar gets a port of its own under the app's name. Raises `Refusal` if there is no name to move."""
+    site = asked.site
+    if site.is_kserve:
+        raise Refusal(
+            "no-takeover",
+            f"KServe's Service sends to the number {site.port}, so moving a port's name changes nothing",
+            kserve_fix(),
+        )
+    if site.has_http and (site.entry is None or not site.entry.name):
+        raise Refusal(
+            "no-takeover",
+            f"port {site.port} of container {site.container.name!r} has no name, and its server is not recognised",
+            "give the port a name and let the Service's targetPort be that name; or "
+            + port_swap.how_to_tell().partition("; or ")[0],
+        )
+    grpc = _grpc(site)
+    ports = asked.ports()
+    listen, admin = ports.take(asked.config.port, may_be_agents=True), ports.take(asked.config.admin_port)
+    rpc = ports.take() if grpc else None
+    taken = [(site.entry, site.port, listen)] if site.has_http and site.entry else []
+    taken += [(grpc.entry, grpc.port, rpc)] if grpc and grpc.entry and rpc else []
+    steps = (
+        *(
+            f"the port name {entry.name!r} moves from container {site.container.name!r} (port {port}) to the sidecar "
+            f"(port {ours})"
+            for entry, port, ours in taken
+        ),
+        f"Services must target the port by that name; those that target {' or '.join(str(each[1]) for each in taken)} "
+        "go past the sidecar",
+    )
+    reached = site.grpc.port if site.grpc else None
+    return model.Plan("named-port", native, site.container.name, site.port, listen, admin, steps, reached, rpc)
+
+
+def _grpc(site: sites.Site) -> grpc_sites.GrpcSite | None:
+    """The port for gRPC, if it has a name that can move; one that is not declared is not reached by name."""
+    grpc = site.taken_grpc
+    if grpc is None or (grpc.entry is None and site.has_http):
+        return None
+    if grpc.entry is None or not grpc.entry.name:
+        raise Refusal(
+            "no-takeover",
+            f"port {grpc.port} of container {site.container.name!r}, for gRPC, has no name that could move",
+            f"give the port a name and let the Service's targetPort be that name; or {grpc_sites.LEAVE}",
+        )
+    return grpc
+
+
+def kserve_fix() -> str:
+    """What makes a KServe pod's port ours in every case."""
+    return "set spec.predictor.batcher in the InferenceService (batcher: {} is enough); Carpool then takes its place"
+
+
+def apply(draft: Draft, planned: model.Plan, asked: context.Context) -> context.Effects:
+    """Move the names; probes by name follow the app."""
+    site, container = asked.site, draft.container(planned.container)
+    grpc = site.taken_grpc.entry if site.taken_grpc and planned.grpc_listen_port else None
+    data_port, rpc = context.data_port(planned.listen_port), context.grpc_port(planned.grpc_listen_port)
+    if site.has_http and site.entry:
+        data_port |= _rename(container, site.entry.name, edits.APP_PORT_NAME)
+    if grpc is not None and rpc is not None:
+        rpc.port.update(_rename(container, grpc.name, edits.APP_GRPC_PORT_NAME))
+    return context.Effects(data_port, grpc=rpc)
+
+
+def _rename(container: model.Object, name: str | None, to: str) -> dict[str, str | None]:
+    for entry in container.get("ports") or ():
+        if entry.get("name") == name:
+            entry["name"] = to
+    edits.change_probe_ports(container, {name: to})
+    return {"name": name}
+
+
+def revert(draft: Draft, done: status.Injected) -> None:
+    """Give the names back."""
+    _give_back(draft, done, edits.APP_PORT_NAME, done.listen_port, done.app_port)
+    if done.grpc_listen_port and done.grpc_app_port:
+        _give_back(draft, done, edits.APP_GRPC_PORT_NAME, done.grpc_listen_port, done.grpc_app_port)
+
+
+def _give_back(draft: Draft, done: status.Injected, app_name: str, listen: int, number: int) -> None:
+    container = draft.container(done.container)
+    ports = (draft.sidecar() or {}).get("ports") or ()
+    name = next((port.get("name") for port in ports if port.get("containerPort") == listen), None)
+    for entry in container.get("ports") or ():
+        if name and entry.get("name") == app_name:
+            entry["name"] = name
+    edits.change_probe_ports(container, {app_name: name or number})

@@ -1,0 +1,181 @@
+"""Everything the checks look at, read from a cluster at once: each fact, or why it could not be had."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import ssl
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+from carpool_injector.api import kube_calls, kube_objects
+from carpool_injector.core import model, pod_annotations
+
+MUTATING, VALIDATING = "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"
+KSERVE_WEBHOOK = "inferenceservice.serving.kserve.io"  # config/webhook of kserve/kserve
+KSERVE_CONFIG = "inferenceservice-config"
+_HANDSHAKE_SECONDS = 3.0
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Why a fact could not be had, with the next step. `forbidden`: this account may not ask."""
+
+    why: str
+    forbidden: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the injector and KServe are in the cluster, and where a sample pod is tried (nothing is created)."""
+
+    namespace: str = "carpool-system"
+    service: str = "carpool-injector"
+    secret: str = "carpool-injector-certificates"  # noqa: S105 - a name
+    mutating: str = "carpool-injector"
+    validating: str = "carpool-injector"
+    kserve_namespace: str = "kserve"
+    sample_namespace: str = "default"
+
+    @property
+    def host(self) -> str:
+        """The name the API server expects in the certificate."""
+        return f"{self.service}.{self.namespace}.svc"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known. Objects are raw JSON; None: there is none. `served` is the certificate that an endpoint shows, as
+    PEM, None where none can be reached from here. `now` is the time of the certificates' checks (UTC).
+    """
+
+    place: Place
+    now: datetime.datetime
+    server: model.Version | Failed
+    kubelets: Sequence[model.Version] | Failed
+    mutating: model.Object | Failed | None
+    validating: model.Object | Failed | None
+    kserve_webhook: model.Object | Failed | None
+    kserve_config: model.Object | Failed | None
+    secret: kube_objects.Secret | Failed | None
+    endpoints: Sequence[model.Object] | Failed
+    pods: Sequence[model.Object] | Failed
+    sample: model.Object | Failed
+    served: bytes | None = None
+
+
+class Api(Protocol):
+    """The calls that are needed of a `kube.Kube`; each may raise kube_calls.Failure."""
+
+    async def server_version(self) -> model.Version: ...
+    async def kubelet_versions(self) -> list[model.Version]: ...
+    async def read_webhooks(self, kind: str, name: str) -> model.Object | None: ...
+    async def read_config_map(self, namespace: str, name: str) -> model.Object | None: ...
+    async def read_secret(self, namespace: str, name: str) -> kube_objects.Secret | None: ...
+    async def read_endpoint_slices(self, namespace: str, service: str) -> list[model.Object]: ...
+    async def list_pods(self, namespace: str | None = None, label_selector: str = "") -> list[model.Object]: ...
+    async def dry_run_create_pod(self, namespace: str, pod: model.Object) -> model.Object: ...
+
+
+Dial: TypeAlias = Callable[[str, int, str], Awaitable[bytes | None]]
+"""Address, port and server name to the certificate that is shown there, as PEM; None where nobody answers."""
+
+SAMPLE: model.Object = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"generateName": "carpool-check-", "labels": {pod_annotations.INJECT: "true"}},
+    "spec": {
+        "automountServiceAccountToken": False,
+        "containers": [
+            {
+                "name": "kserve-container",
+                "image": "kserve-sklearnserver",
+                "args": ["--http_port=8080"],
+                "securityContext": {
+                    "allowPrivilegeEscalation": False,
+                    "capabilities": {"drop": ["ALL"]},
+                    "runAsNonRoot": True,
+                    "seccompProfile": {"type": "RuntimeDefault"},
+                },
+            }
+        ],
+    },
+}
+"""A pod that asks for the sidecar and can have it; sent as a dry run, so it never exists."""
+
+
+async def gather(api: Api, place: Place, now: datetime.datetime, dial: Dial) -> Facts:
+    """Asks the cluster everything at once; what cannot be had does not keep the rest from being told."""
+    async with asyncio.TaskGroup() as group:
+        ask = group.create_task
+        server = ask(_tried(api.server_version()))
+        kubelets = ask(_tried(api.kubelet_versions()))
+        mutating = ask(_tried(api.read_webhooks(MUTATING, place.mutating)))
+        validating = ask(_tried(api.read_webhooks(VALIDATING, place.validating)))
+        kserve_webhook = ask(_tried(api.read_webhooks(MUTATING, KSERVE_WEBHOOK)))
+        kserve_config = ask(_tried(api.read_config_map(place.kserve_namespace, KSERVE_CONFIG)))
+        secret = ask(_tried(api.read_secret(place.namespace, place.secret)))
+        endpoints = ask(_tried(api.read_endpoint_slices(place.namespace, place.service)))
+        pods = ask(_tried(api.list_pods()))
+        sample = ask(_tried(api.dry_run_create_pod(place.sample_namespace, SAMPLE)))
+    return Facts(
+        place=place,
+        now=now,
+        server=server.result(),
+        kubelets=kubelets.result(),
+        mutating=mutating.result(),
+        validating=validating.result(),
+        kserve_webhook=kserve_webhook.result(),
+        kserve_config=kserve_config.result(),
+        secret=secret.result(),
+        endpoints=endpoints.result(),
+        pods=pods.result(),
+        sample=sample.result(),
+        served=await _served(endpoints.result(), place, dial),
+    )
+
+
+def ready_addresses(slices: Sequence[model.Object]) -> list[tuple[str, int]]:
+    """Address and port of each ready endpoint; the port is the first of its slice."""
+    return [
+        (address, int(port))
+        for each in slices
+        for port in [next((port["port"] for port in each.get("ports") or () if port.get("port")), 443)]
+        for endpoint in each.get("endpoints") or ()
+        if (endpoint.get("conditions") or {}).get("ready") is not False
+        for address in endpoint.get("addresses") or ()
+    ]
+
+
+async def shown_certificate(address: str, port: int, host: str) -> bytes | None:
+    """The certificate a server shows, whoever signed it: it is looked at here, not trusted."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        async with asyncio.timeout(_HANDSHAKE_SECONDS):
+            _, writer = await asyncio.open_connection(address, port, ssl=context, server_hostname=host)
+    except (OSError, TimeoutError):
+        return None
+    shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.transport.abort()  # there is nothing to wait for
+    return ssl.DER_cert_to_PEM_cert(shown).encode() if shown else None
+
+
+async def _served(endpoints: Sequence[model.Object] | Failed, place: Place, dial: Dial) -> bytes | None:
+    if isinstance(endpoints, Failed):
+        return None
+    for address, port in ready_addresses(endpoints)[:2]:
+        found = await dial(address, port, place.host)
+        if found is not None:
+            return found
+    return None
+
+
+async def _tried(call: Coroutine[Any, Any, _T]) -> _T | Failed:
+    try:
+        return await call
+    except kube_calls.Failure as failure:
+        return Failed(str(failure), isinstance(failure, kube_calls.Forbidden))

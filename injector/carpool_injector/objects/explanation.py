@@ -1,0 +1,164 @@
+"""Why a pod gets the sidecar or not, and how: everything that decides it, as values for people and programs.
+
+Pure. What is explained is what the webhook would do; of a pod that does not ask, what it would do if it did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from carpool_injector.core import decision, errors, kserve_batcher, model, pod_annotations, pods, sites
+from carpool_injector.objects import kserve_pods, manifests, shapes, workloads
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A place where somebody may have asked: what was found there, and whether that decided. `words`: what may be."""
+
+    source: str
+    words: str
+    found: str
+    decides: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting in force, and where it comes from."""
+
+    key: str
+    value: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """All that is known of a pod before it is created.
+
+    `result` is that of the webhook; `asked` tells whether plan and refusal are what will be, or what would be if the
+    pod asked. `certain` and `expected` say what a pod that a controller makes was derived from.
+    """
+
+    name: str
+    namespace: str
+    result: model.Result
+    asked: bool
+    reason: str
+    rows: tuple[Row, ...]
+    plan: model.Plan | None = None
+    refusal: errors.Refusal | None = None
+    settings: tuple[Setting, ...] = ()
+    certain: tuple[str, ...] = ()
+    expected: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def explain(
+    thing: model.Object, wish: manifests.Wish, default_mode: kserve_pods.Mode | None = None
+) -> Explanation | None:
+    """Explains an object that makes pods; None for any other. Raises errors.Malformed."""
+    shapes.check(thing)
+    expectation = _expectation(thing, default_mode)
+    if expectation is None:
+        return None
+    namespace = wish.in_namespace(_namespace(thing))
+    pod = expectation.pod
+    outcome = wish.outcome(pod, namespace)
+    would = outcome if outcome.decision.inject or outcome.refusal else wish.outcome(manifests.asking(pod), namespace)
+    rows = tuple(_rows(pod, namespace, wish))
+    return Explanation(
+        name=workloads.describe(thing),
+        namespace=namespace.name,
+        result=outcome.result,
+        asked=would is outcome,
+        reason=outcome.decision.reason,
+        rows=rows,
+        plan=would.plan,
+        refusal=would.refusal,
+        settings=tuple(_settings(pod, namespace, wish)),
+        certain=expectation.certain,
+        expected=expectation.expected,
+        warnings=(*_own_warnings(would), *manifests.about(thing, wish, would.warnings)),
+    )
+
+
+def as_values(found: Explanation) -> Mapping[str, Any]:
+    """An explanation for JSON."""
+    plan, refusal = found.plan, found.refusal
+    return {
+        "object": found.name,
+        "namespace": found.namespace,
+        "result": found.result,
+        "asked": found.asked,
+        "reason": found.reason,
+        "decision": [
+            {"source": row.source, "found": row.found, "allowed": row.words, "decides": row.decides}
+            for row in found.rows
+        ],
+        "plan": None
+        if plan is None
+        else {
+            "takeover": plan.takeover,
+            "native": plan.native,
+            "container": plan.container,
+            "appPort": plan.app_port,
+            "listenPort": plan.listen_port,
+            "grpcAppPort": plan.grpc_app_port,
+            "grpcListenPort": plan.grpc_listen_port,
+            "adminPort": plan.admin_port,
+            "steps": list(plan.steps),
+        },
+        "refusal": None if refusal is None else {"code": refusal.code, "message": refusal.message, "fix": refusal.fix},
+        "settings": [{"key": each.key, "value": each.value, "source": each.source} for each in found.settings],
+        "certain": list(found.certain),
+        "expected": list(found.expected),
+        "warnings": list(found.warnings),
+    }
+
+
+def _expectation(thing: model.Object, default_mode: kserve_pods.Mode | None) -> kserve_pods.Expectation | None:
+    if workloads.is_opted_in_only(thing):
+        return kserve_pods.expect(thing, default_mode)
+    found = workloads.template(thing)
+    return kserve_pods.Expectation(found.pod) if found else None
+
+
+def _namespace(thing: model.Object) -> str:
+    found = workloads.template(thing)
+    metadata = thing.get("metadata")
+    own = metadata.get("namespace") if isinstance(metadata, dict) else None
+    return found.namespace if found else str(own or "")
+
+
+def _rows(pod: model.Object, namespace: model.Namespace, wish: manifests.Wish) -> Iterator[Row]:
+    view = pods.read(pod)
+    asked = decision.Asked(view, namespace, wish.config, sites.is_predictor)
+    decided = False
+    for row in decision.ROWS:
+        try:
+            answer = row.answer(asked)
+            found = {True: "yes", False: "no", None: ""}[answer]
+        except errors.BadSettings as error:
+            found = str(error)
+        yield Row(row.source, row.words, found, bool(found) and not decided)
+        decided = decided or bool(found)
+
+
+def _settings(pod: model.Object, namespace: model.Namespace, wish: manifests.Wish) -> Iterator[Setting]:
+    view = pods.read(pod)
+    found: dict[str, Setting] = {}
+    for values, source in (
+        (pod_annotations.defaults(wish.config).values, "the injector's defaults"),
+        (namespace.annotations, f"namespace {namespace.name}"),
+        (kserve_batcher.settings(view), "KServe's batcher"),
+        (view.metadata.annotations, "the pod"),
+    ):
+        found |= {key: Setting(key, value, source) for key, value in values.items() if key in pod_annotations.KNOWN}
+    yield from sorted(found.values(), key=lambda setting: setting.key)
+
+
+def _own_warnings(outcome: model.Outcome) -> Iterator[str]:
+    """Without the one that repeats the refusal."""
+    refused = str(outcome.refusal) if outcome.refusal else None
+    return (text for text in outcome.warnings if refused is None or refused not in text)

@@ -1,0 +1,175 @@
+"""A read-only view of KServe's InferenceService (v1beta1): what its pods will be told, as far as it can be known here.
+
+The runtime, and so the container, is chosen later by KServe's controller. What is merged from where follows
+kserve/kserve, pkg/controller/v1beta1/inferenceservice/components: metadata first, then the component's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from carpool_injector.core import decision, model
+from carpool_injector.objects import runtimes
+
+MODE = "serving.kserve.io/deploymentMode"
+MODES = {
+    "Standard": "Standard", "RawDeployment": "Standard", "Knative": "Knative", "Serverless": "Knative",
+    "ModelMesh": "ModelMesh",
+}  # fmt: skip
+"""Values of the mode annotation, the old names included, and what each means."""
+
+_SERVING = "kserve-container"
+_LOGGER = "internal.serving.kserve.io/logger"
+COMPONENTS = ("predictor", "transformer", "explainer")
+# Annotations that tell how a server is told its ports, or that it answers gRPC.
+_TOLD = {f"{model.PREFIX}{name}" for name in ("app-port-arg", "app-port-env", "app-grpc-port-arg", "app-grpc-port-env")}
+_GRPC = {f"{model.PREFIX}{name}" for name in ("grpc-port", "app-grpc-port-arg", "app-grpc-port-env")}
+_UPSTREAM = f"{model.PREFIX}upstream"
+_GRPC_PORT = "9000"  # of KServe's runtimes
+_BATCHER_KEYS = {"maxBatchSize": "max-batchsize", "maxLatency": "max-latency"}
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """One of predictor, transformer and explainer, with all labels and annotations that its pods get."""
+
+    spec: model.Object
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+
+    @property
+    def batcher(self) -> model.Object | None:
+        """KServe's own batcher as it was asked for; None: it was not."""
+        found = self.spec.get("batcher")
+        return found if isinstance(found, dict) else None
+
+    @property
+    def agent(self) -> str:
+        """The field for which KServe puts its agent in front, "batcher" or "logger"; "" where it does not."""
+        return next((key for key in ("batcher", "logger") if isinstance(self.spec.get(key), dict)), "")
+
+    @property
+    def containers(self) -> list[model.Object]:
+        """Containers that the person wrote: of a custom predictor, or next to a runtime's."""
+        found = self.spec.get("containers")
+        return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+    @property
+    def runtime(self) -> str:
+        """The runtime, else the model format, in lower case; "" where neither is said, as of a custom predictor."""
+        if found := part(self.spec, "model"):
+            return str(found.get("runtime") or part(found, "modelFormat").get("name") or "").lower()
+        old_style = (key for key, value in self.spec.items() if isinstance(value, dict) and "storageUri" in value)
+        return next(old_style, "").lower()
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceService:
+    """`mode` is "Standard", "Knative", "ModelMesh", or "" where the cluster's default decides."""
+
+    name: str
+    mode: str
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    components: Mapping[str, Component]
+
+    @property
+    def predictor(self) -> Component:
+        """Required by the CRD; empty where it is missing all the same."""
+        return self.components.get("predictor") or Component({}, self.labels, self.annotations)
+
+
+def read(thing: model.Object) -> InferenceService:
+    """The view of an InferenceService's JSON; parts of a wrong shape count as missing, as KServe refuses them."""
+    metadata, spec = part(thing, "metadata"), part(thing, "spec")
+    labels, annotations = texts(metadata, "labels"), texts(metadata, "annotations")
+    components = {
+        name: Component(
+            found,
+            labels={**labels, **texts(found, "labels")},
+            annotations={**annotations, **texts(found, "annotations")},
+        )
+        for name in COMPONENTS
+        if (found := part(spec, name))
+    }
+    mode = annotations.get(MODE) or str(part(thing, "status").get("deploymentMode") or "")
+    return InferenceService(str(metadata.get("name") or ""), MODES.get(mode, ""), labels, annotations, components)
+
+
+def stand_in(service: InferenceService) -> model.Object:
+    """A pod such as KServe may make for the predictor, to ask what its labels and annotations mean.
+
+    A custom predictor's containers are the person's own; for any other a server stands in that is recognised.
+    """
+    predictor = service.predictor
+    labels = {**predictor.labels, decision.KSERVE_POD: service.name, decision.COMPONENT: "predictor"}
+    annotations = {**predictor.annotations, **_agent(predictor)}
+    metadata = {"name": service.name, "labels": labels, "annotations": annotations}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": _containers(predictor)}}
+
+
+def part(parent: model.Object, key: str) -> model.Object:
+    """An object within another; {} where there is none."""
+    found = parent.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def texts(parent: model.Object, key: str) -> dict[str, str]:
+    """Labels or annotations; whatever is no text is left out."""
+    return {name: value for name, value in part(parent, key).items() if isinstance(value, str)}
+
+
+def whole(value: Any) -> int | None:
+    """A whole number, or None."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _containers(predictor: Component) -> list[model.Object]:
+    own = predictor.containers
+    if predictor.runtime or not own:
+        beside = [each for each in own if each.get("name") != _SERVING]
+        return [{"name": _SERVING, **_stand_in(predictor)}, *beside]
+    return [{**own[0], "name": _SERVING}] if len(own) == 1 else own  # KServe renames a lone one
+
+
+def _stand_in(predictor: Component) -> model.Object:
+    """The runtime's own container where it answers gRPC calls, with the ports that the manifest gives it."""
+    given = part(predictor.spec, "model")
+    if runtimes.speaks_grpc(predictor.runtime) and _TOLD.isdisjoint(predictor.annotations):
+        return runtimes.merged(runtimes.container(predictor.runtime) or {}, given)
+    if _GRPC.isdisjoint(predictor.annotations) and predictor.annotations.get(_UPSTREAM) != "triton-grpc":
+        return _told(predictor.annotations)
+    return runtimes.merged(_told_both(predictor.annotations), {"ports": given.get("ports")})
+
+
+def _told_both(annotations: Mapping[str, str]) -> model.Object:
+    """The same, and its port for gRPC, for a server that is one of those which answer such calls."""
+    told = _told({f"{model.PREFIX}app-port-arg": "--http-port", **annotations})
+    flag = annotations.get(f"{model.PREFIX}app-grpc-port-arg", "--grpc-port")
+    variable = annotations.get(f"{model.PREFIX}app-grpc-port-env")
+    chosen = annotations.get(f"{model.PREFIX}grpc-port", "")
+    number = chosen if chosen.isascii() and chosen.isdecimal() and int(chosen) else _GRPC_PORT
+    env = [{"name": variable, "value": number}] if variable else []
+    return {"args": ["tritonserver", *told["args"], f"{flag}={number}"], "env": [*told["env"], *env]}
+
+
+def _told(annotations: Mapping[str, str]) -> model.Object:
+    """A server's port, in KServe's words or in those that the annotations name."""
+    flag = annotations.get(f"{model.PREFIX}app-port-arg", "--http_port")
+    variable = annotations.get(f"{model.PREFIX}app-port-env")
+    return {"args": [f"{flag}=8080"], "env": [{"name": variable, "value": "8080"}] if variable else []}
+
+
+def _agent(predictor: Component) -> dict[str, str]:
+    """The annotations that KServe's controller makes of batcher and logger."""
+    given = {_LOGGER: "true"} if isinstance(predictor.spec.get("logger"), dict) else {}
+    if predictor.batcher is None:
+        return given
+    sizes = {
+        f"{decision.BATCHER}-{suffix}": str(predictor.batcher[key])
+        for key, suffix in _BATCHER_KEYS.items()
+        if predictor.batcher.get(key) is not None
+    }
+    return {**given, decision.BATCHER: "true", **sizes}

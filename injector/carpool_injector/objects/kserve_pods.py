@@ -1,0 +1,129 @@
+"""The pods that KServe and Knative will make, as far as a manifest tells: to say today what the webhook will do then.
+
+What the manifest says is certain; what the cluster adds (its default mode, its runtimes) is expected only, and said to
+be.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from carpool_injector.core import errors, injection, model
+from carpool_injector.core.config import Config
+from carpool_injector.objects import inference_services, runtimes, validation, workloads
+
+Mode = Literal["Standard", "Knative"]
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """A pod to come. `certain` and `expected` say in sentences what it is derived from."""
+
+    pod: model.Object
+    certain: tuple[str, ...] = ()
+    expected: tuple[str, ...] = ()
+
+
+def expect(thing: model.Object, default_mode: Mode | None = None) -> Expectation:
+    """The predictor pod of an InferenceService, or the pod of a Knative Service.
+
+    `default_mode` is the cluster's, for InferenceServices that name none; Standard without it.
+    """
+    if workloads.group_kind(thing) == workloads.KNATIVE_SERVICE:
+        return _of_knative(thing)
+    service = inference_services.read(thing)
+    pod = inference_services.stand_in(service)
+    certain, expected = _container(service, pod)
+    mode = service.mode or default_mode or "Standard"
+    if service.mode:
+        certain.append(f"mode {mode}, by the annotation {inference_services.MODE} or the status")
+    else:
+        told = "--kserve" if default_mode else "KServe's default in code; its charts may set Knative: see --kserve"
+        expected.append(f"mode {mode} ({told})")
+    _senders(service, pod, mode, certain)
+    return Expectation(pod, tuple(certain), tuple(expected))
+
+
+def findings(
+    thing: model.Object, config: Config, capabilities: model.Capabilities
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Settings of an InferenceService or Knative Service that cannot be used, and warnings about it."""
+
+    def outcome(pod: model.Object, namespace: model.Namespace) -> model.Outcome:
+        return injection.inject(pod, config, namespace, capabilities)
+
+    found = validation.examine(thing, None, validation.Rules(outcome, config))
+    if found is not None:
+        return tuple(found.problems.values()), tuple(found.warnings)
+    result = outcome(expect(thing).pod, model.Namespace(""))
+    problems = result.refusal.problems if isinstance(result.refusal, errors.BadSettings) else ()
+    return problems, tuple(text for text in result.warnings if not problems or str(result.refusal) not in text)
+
+
+def _of_knative(thing: model.Object) -> Expectation:
+    template = inference_services.part(inference_services.part(thing, "spec"), "template")
+    spec = inference_services.part(template, "spec")
+    containers = [each for each in spec.get("containers") or () if isinstance(each, dict)]
+    if not containers:
+        raise errors.Malformed(f"{workloads.describe(thing)}: spec.template.spec.containers must name a container")
+    named = [{**each, "name": each.get("name") or "user-container"} for each in containers]
+    queue_proxy = _queue_proxy(_port(named), spec.get("containerConcurrency"))
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": dict(inference_services.part(template, "metadata")),
+        "spec": {**spec, "containers": [*named, queue_proxy]},
+    }
+    return Expectation(pod, ("Knative puts its queue-proxy in front of the app",))
+
+
+def _container(service: inference_services.InferenceService, pod: model.Object) -> tuple[list[str], list[str]]:
+    """Puts the container in that serves the model, and says how it is known."""
+    predictor = service.predictor
+    own = [each.get("name") for each in predictor.containers]
+    name = predictor.runtime
+    if own and not name:
+        return [f"the containers are the manifest's own: {', '.join(str(name) for name in own)}"], []
+    known = runtimes.container(name)
+    found = runtimes.merged(known or {"image": name or "unknown"}, inference_services.part(predictor.spec, "model"))
+    others = [each for each in predictor.containers if each.get("name") != "kserve-container"]
+    pod["spec"]["containers"] = [{"name": "kserve-container", **found}, *others]
+    title = f"KServe's runtime for {name!r}" if known else f"the runtime {name!r}, which is not known here"
+    return [], [f"the server is {title}; it listens on {_port(pod['spec']['containers'])}"]
+
+
+def _senders(service: inference_services.InferenceService, pod: model.Object, mode: str, certain: list[str]) -> None:
+    """What stands in front of the model server: queue-proxy, and KServe's agent where it was asked for."""
+    predictor = service.predictor
+    containers = pod["spec"]["containers"]
+    if predictor.spec.get("logger") is not None:
+        pod["metadata"]["annotations"]["internal.serving.kserve.io/logger"] = "true"
+        certain.append("spec.predictor.logger: KServe's agent stays in the pod, on 9081")
+    if predictor.batcher is not None:
+        certain.append("spec.predictor.batcher: KServe would run its agent on 9081 and send there")
+    if mode == "Knative":
+        containers.append(_queue_proxy(_port(containers), predictor.spec.get("containerConcurrency")))
+
+
+def _queue_proxy(port: int, concurrency: Any) -> model.Object:
+    probe = json.dumps({"tcpSocket": {"port": port, "host": "127.0.0.1"}, "successThreshold": 1})
+    env = {"USER_PORT": str(port), "SERVING_READINESS_PROBE": probe, "CONTAINER_CONCURRENCY": str(concurrency or 0)}
+    return {
+        "name": "queue-proxy",
+        "image": "queue",
+        "env": [{"name": name, "value": value} for name, value in env.items()],
+    }
+
+
+def _port(containers: list[model.Object]) -> int:
+    """The first declared port of the container that is asked, as KServe and Knative take it; 8080 without one."""
+    by_name = {container.get("name"): container for container in containers}
+    asked = by_name.get("transformer-container") or by_name.get("kserve-container")
+    for container in [asked] if asked else containers:
+        ports = container.get("ports")
+        first = ports[0] if isinstance(ports, list) and ports and isinstance(ports[0], dict) else {}
+        if (number := inference_services.whole(first.get("containerPort"))) is not None:
+            return number
+    return 8080

@@ -1,0 +1,218 @@
+"""What `inject` and `uninject` do to the objects of a manifest: workloads, Lists, and what KServe and Knative serve.
+
+Pure. An explicit command is an explicit wish: whatever is given gets the sidecar, unless it says
+`carpool.dev/inject: "false"` itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from carpool_injector.core import errors, injection, model, pod_annotations
+from carpool_injector.core.config import Config
+from carpool_injector.objects import collocation, kserve_pods, shapes, validation, workloads
+
+Result = Literal["injected", "opted in", "removed", "unchanged", "skipped", "refused"]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What became of an object. `text` says how or why, `fix` what to change about it."""
+
+    name: str
+    result: Result
+    text: str = ""
+    fix: str = ""
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What objects are injected with.
+
+    `namespace` is that of objects which name none. `annotations` are added to each pod. `opted_in_only`: as the webhook
+    does it, leave alone what does not ask. `without_webhook`: declare the sidecar in InferenceServices themselves.
+    """
+
+    config: Config = field(default_factory=Config)
+    namespace: model.Namespace = field(default_factory=lambda: model.Namespace("default"))
+    capabilities: model.Capabilities = field(default_factory=model.Capabilities)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    opted_in_only: bool = False
+    without_webhook: bool = False
+
+    def outcome(self, pod: model.Object, namespace: model.Namespace | None = None) -> model.Outcome:
+        """What becomes of a pod."""
+        return injection.inject(pod, self.config, namespace or self.namespace, self.capabilities)
+
+    def in_namespace(self, name: str) -> model.Namespace:
+        """The namespace with its labels, under the name that an object gives it."""
+        return replace(self.namespace, name=name) if name else self.namespace
+
+
+Change = Callable[[model.Object], tuple[model.Object, Report | None]]
+
+
+def apply(data: Any, change: Change) -> tuple[Any, list[Report]]:
+    """A document with the change made to its object, or to each one of its List; the same document if none changes."""
+    if not isinstance(data, dict):
+        return data, []
+    held = workloads.items(data)
+    if held is None:
+        try:
+            after, report = change(data)
+        except errors.Malformed as error:
+            after, report = data, Report(workloads.describe(data), "refused", str(error), "mend the manifest")
+        return after, [report] if report else []
+    changed = [apply(item, change) for item in held]
+    reports = [report for _, found in changed for report in found]
+    if all(after is item for (after, _), item in zip(changed, held, strict=True)):
+        return data, reports
+    return {**data, "items": [after for after, _ in changed]}, reports
+
+
+def inject(thing: model.Object, wish: Wish) -> tuple[model.Object, Report | None]:
+    """The object with the sidecar, or with the label that asks for it; None: nothing to do with pods.
+
+    Raises errors.Malformed.
+    """
+    shapes.check(thing)
+    if workloads.is_opted_in_only(thing):
+        return _opt_in(thing, wish)
+    found = workloads.template(thing)
+    if found is None:
+        return thing, None
+    name = workloads.describe(thing)
+    pod = _annotated(found.pod, wish.annotations)
+    wanted = pod if wish.opted_in_only or _says(pod) is not None else asking(pod)
+    outcome = wish.outcome(wanted, wish.in_namespace(found.namespace))
+    warnings = (*outcome.warnings, *about(thing, wish, outcome.warnings))
+    if outcome.refusal is not None:
+        refused = outcome.refusal
+        result: Result = "refused" if outcome.decision.explicit else "skipped"
+        warnings = tuple(text for text in warnings if str(refused) not in text)
+        return thing, Report(name, result, refused.message, refused.fix, warnings)
+    if outcome.plan is None and not outcome.patch:
+        return thing, None if outcome.result == "unconcerned" else _skipped(name, outcome, warnings)
+    after = workloads.replaced(thing, outcome.pod if wanted is pod else _as_before(outcome.pod, pod))
+    if outcome.plan is None:
+        return after, Report(name, "removed", f"switched off by {outcome.decision.source}", "", warnings)
+    if after == thing:
+        return thing, Report(name, "unchanged", "it has the sidecar already", "", warnings)
+    return after, Report(name, "injected", summary(outcome.plan), "", warnings)
+
+
+def uninject(thing: model.Object) -> tuple[model.Object, Report | None]:
+    """The object without the sidecar and, where controllers make the pods, without the label that asks for it.
+
+    Raises errors.Malformed.
+    """
+    shapes.check(thing)
+    name = workloads.describe(thing)
+    if workloads.is_opted_in_only(thing):
+        after = collocation.removed(thing) if _is_inference_service(thing) else thing
+        if workloads.labels_for_pods(after).get(pod_annotations.INJECT) == "true":
+            after = workloads.labelled(after, pod_annotations.INJECT, None)
+        return (thing, None) if after is thing else (after, Report(name, "removed", "asks for no sidecar any more"))
+    found = workloads.template(thing)
+    outcome = injection.uninject(found.pod) if found else None
+    if outcome is None or not outcome.patch:
+        return thing, None
+    still = _says(outcome.pod) == "true"
+    warnings = (f"{pod_annotations.INJECT} still asks for it, so the webhook would add it again",) if still else ()
+    return workloads.replaced(thing, outcome.pod), Report(name, "removed", "", "", warnings)
+
+
+def summary(plan: model.Plan) -> str:
+    """A plan in one sentence."""
+    kind = "as a native sidecar" if plan.native else "as a container"
+    ports = f"listening on {plan.listen_port}, the app on {plan.app_port}"
+    if plan.grpc_listen_port is not None:
+        ports += f"; for gRPC on {plan.grpc_listen_port}, the app on {plan.grpc_app_port}"
+    return f"{plan.takeover}, {kind}, in front of container {plan.container!r}: {ports}"
+
+
+def _opt_in(thing: model.Object, wish: Wish) -> tuple[model.Object, Report | None]:
+    """The pod is made elsewhere: ask the webhook for the sidecar, or declare it where KServe can be told."""
+    name = workloads.describe(thing)
+    said = _said_for_pods(thing)
+    if said == "false":
+        return thing, Report(name, "skipped", f'it says {pod_annotations.INJECT}: "false"')
+    annotated = workloads.annotated(thing, wish.annotations)
+    if wish.without_webhook:
+        return _declared(thing, annotated, wish)
+    if wish.opted_in_only and said is None:
+        return annotated, Report(name, "opted in", "settings only") if annotated is not thing else None
+    after = annotated if said == "true" else workloads.labelled(annotated, pod_annotations.INJECT, "true")
+    problems, warnings = kserve_pods.findings(after, wish.config, wish.capabilities)
+    if problems:
+        return thing, Report(name, "refused", "; ".join(problems), "mend these annotations", warnings)
+    if after is thing:
+        return thing, Report(name, "unchanged", "it asks for the sidecar already", "", warnings)
+    text = "its pods are made by a controller; the webhook adds the sidecar to them"
+    return after, Report(name, "opted in", text, "", warnings)
+
+
+def _declared(thing: model.Object, annotated: model.Object, wish: Wish) -> tuple[model.Object, Report | None]:
+    name = workloads.describe(thing)
+    try:
+        after, warnings = collocation.declared(annotated, wish.config)
+    except errors.Refusal as refusal:
+        return thing, Report(name, "refused", refusal.message, refusal.fix)
+    if after == thing:
+        return thing, Report(name, "unchanged", "it declares the sidecar already", "", warnings)
+    return after, Report(name, "injected", "declared as transformer-container, which KServe sends to", "", warnings)
+
+
+def _skipped(name: str, outcome: model.Outcome, warnings: tuple[str, ...]) -> Report:
+    return Report(name, "skipped", f"{outcome.decision.reason} ({outcome.decision.source})", "", warnings)
+
+
+def about(thing: model.Object, wish: Wish, known: tuple[str, ...]) -> tuple[str, ...]:
+    """What else is to be said to who writes the workload: settings in places that do not reach its pods."""
+    found = validation.examine(thing, None, validation.Rules(wish.outcome, wish.config))
+    return tuple(text for text in (found.warnings if found else ()) if text not in known)
+
+
+def _is_inference_service(thing: model.Object) -> bool:
+    return workloads.group_kind(thing) == workloads.INFERENCE_SERVICE
+
+
+def _says(pod: model.Object) -> str | None:
+    """What the pod itself says about being injected; the label counts before the annotation."""
+    metadata = pod.get("metadata") or {}
+    for kind in ("labels", "annotations"):
+        values = metadata.get(kind) if isinstance(metadata, dict) else None
+        if isinstance(values, dict) and pod_annotations.INJECT in values:
+            return str(values[pod_annotations.INJECT])
+    return None
+
+
+def _said_for_pods(thing: model.Object) -> str | None:
+    metadata = {"labels": workloads.labels_for_pods(thing), "annotations": workloads.annotations_for_pods(thing)}
+    return _says({"metadata": metadata})
+
+
+def _annotated(pod: model.Object, annotations: Mapping[str, str]) -> model.Object:
+    if not annotations:
+        return pod
+    metadata = pod.get("metadata") or {}
+    return {**pod, "metadata": {**metadata, "annotations": {**(metadata.get("annotations") or {}), **annotations}}}
+
+
+def asking(pod: model.Object) -> model.Object:
+    """The pod with the label that asks for the sidecar."""
+    metadata = pod.get("metadata") or {}
+    labels = {**(metadata.get("labels") or {}), pod_annotations.INJECT: "true"}
+    return {**pod, "metadata": {**metadata, "labels": labels}}
+
+
+def _as_before(pod: model.Object, before: model.Object) -> model.Object:
+    """A pod with the labels it had: the wish was the command's, not the manifest's."""
+    metadata = {key: value for key, value in pod["metadata"].items() if key != "labels"}
+    labels = {key: value for key, value in (before.get("metadata") or {}).items() if key == "labels"}
+    order = [*(before.get("metadata") or {}), *metadata]
+    merged = {**metadata, **labels}
+    return {**pod, "metadata": {key: merged[key] for key in dict.fromkeys(order) if key in merged}}

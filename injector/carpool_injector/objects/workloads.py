@@ -1,0 +1,172 @@
+"""Where the pod lies in each kind of object, and how it is put back: the one place that knows the shapes of workloads.
+
+Pure, and copy on write: nothing that is handed in is ever changed. Used for manifests, and to tell whoever applies a
+workload what its pods will meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeGuard
+
+from carpool_injector.core import errors, model
+
+# Group and kind, and the path to the pod template. A Pod is its own template.
+_TEMPLATES: Mapping[tuple[str, str], tuple[str, ...]] = {
+    ("", "Pod"): (),
+    ("", "PodTemplate"): ("template",),
+    ("", "ReplicationController"): ("spec", "template"),
+    ("apps", "Deployment"): ("spec", "template"),
+    ("apps", "StatefulSet"): ("spec", "template"),
+    ("apps", "DaemonSet"): ("spec", "template"),
+    ("apps", "ReplicaSet"): ("spec", "template"),
+    ("batch", "Job"): ("spec", "template"),
+    ("batch", "CronJob"): ("spec", "jobTemplate", "spec", "template"),
+}
+INFERENCE_SERVICE = ("serving.kserve.io", "InferenceService")
+KNATIVE_SERVICE = ("serving.knative.dev", "Service")
+# Where labels have to be, so that a controller copies them to the pods that it makes.
+_LABELLED: Mapping[tuple[str, str], tuple[str, ...]] = {
+    INFERENCE_SERVICE: ("metadata",),
+    KNATIVE_SERVICE: ("spec", "template", "metadata"),
+}
+
+
+class Template(NamedTuple):
+    """The pod that an object describes. `namespace` is "" where the manifest names none."""
+
+    pod: model.Object
+    namespace: str
+
+
+def group_kind(thing: model.Object) -> tuple[str, str]:
+    """API group ("" for the core's) and kind; versions are no difference here. ("", "") for what is no object."""
+    version, kind = thing.get("apiVersion"), thing.get("kind")
+    if not isinstance(version, str) or not isinstance(kind, str):
+        return "", ""
+    return (version.rpartition("/")[0], kind)
+
+
+def describe(thing: model.Object) -> str:
+    """What people call the object: `Deployment/web`."""
+    metadata = thing.get("metadata")
+    name = (metadata.get("name") or metadata.get("generateName")) if isinstance(metadata, dict) else None
+    return f"{thing.get('kind')}/{name}" if name else str(thing.get("kind"))
+
+
+def items(thing: model.Object) -> list[Any] | None:
+    """What a `List` (or `PodList`, `DeploymentList`, …) holds; None for any other object."""
+    held = thing.get("items")
+    return held if str(thing.get("kind")).endswith("List") and isinstance(held, list) else None
+
+
+def makes_pods(thing: model.Object) -> bool:
+    """Whether the kind is one whose template lies in the object itself."""
+    return group_kind(thing) in _TEMPLATES
+
+
+def template(thing: model.Object) -> Template | None:
+    """The pod that a workload describes, with kind Pod; None where the kind describes none.
+
+    Shares its parts with `thing`: to be read, or handed to functions that copy what they change.
+    Raises errors.Malformed where the template of a known kind is missing or no object.
+    """
+    path = _TEMPLATES.get(group_kind(thing))
+    if path is None:
+        return None
+    found = _at(thing, path)
+    if not path:
+        return Template(found, _namespace(found))
+    if not isinstance(found.get("metadata", {}) or {}, dict):
+        raise errors.Malformed(f"{describe(thing)}: {'.'.join(path)}.metadata must be an object")
+    pod = {"apiVersion": "v1", "kind": "Pod", **found}
+    if pod.get("metadata") is None:
+        pod["metadata"] = {}
+    return Template(pod, _namespace(found) or _namespace(thing))
+
+
+def replaced(thing: model.Object, pod: model.Object) -> model.Object:
+    """The object with this pod in place of the one that `template` returned; the same object for the same pod."""
+    path = _TEMPLATES[group_kind(thing)]
+    if not path:
+        return pod
+    before = _at(thing, path)
+    after = {key: value for key, value in pod.items() if key in before or key not in ("apiVersion", "kind")}
+    if not after.get("metadata") and not before.get("metadata"):
+        after.pop("metadata", None)
+        after |= {"metadata": before["metadata"]} if "metadata" in before else {}
+    return thing if after == before else _with(thing, path, after)
+
+
+def is_opted_in_only(thing: object) -> TypeGuard[model.Object]:
+    """Whether a controller makes the pods from this, so that all one can do here is ask for the sidecar."""
+    return isinstance(thing, dict) and group_kind(thing) in _LABELLED
+
+
+def labels_for_pods(thing: model.Object) -> Mapping[str, Any]:
+    """Labels of an InferenceService or Knative Service that its pods will carry."""
+    found = _find(thing, (*_LABELLED[group_kind(thing)], "labels"))
+    return found if isinstance(found, dict) else {}
+
+
+def annotations_for_pods(thing: model.Object) -> Mapping[str, Any]:
+    """Annotations of an InferenceService or Knative Service that its pods will carry."""
+    found = _find(thing, (*_LABELLED[group_kind(thing)], "annotations"))
+    return found if isinstance(found, dict) else {}
+
+
+def labelled(thing: model.Object, key: str, value: str | None) -> model.Object:
+    """An InferenceService or Knative Service with this label where its pods get theirs from; None takes it away."""
+    labels = dict(labels_for_pods(thing))
+    if labels.get(key) == value:
+        return thing
+    labels.pop(key, None)
+    return _with_texts(thing, "labels", labels if value is None else {**labels, key: value})
+
+
+def annotated(thing: model.Object, annotations: Mapping[str, str]) -> model.Object:
+    """An InferenceService or Knative Service with these annotations where its pods get theirs from."""
+    before = annotations_for_pods(thing)
+    after = {**before, **annotations}
+    return thing if after == before else _with_texts(thing, "annotations", after)
+
+
+def _with_texts(thing: model.Object, kind: str, values: Mapping[str, Any]) -> model.Object:
+    """With these labels or annotations; the last one takes the map with it, and what else is empty by then."""
+    path = _LABELLED[group_kind(thing)]
+    holder = {key: value for key, value in (_find(thing, path) or {}).items() if key != kind or values}
+    if values:
+        holder[kind] = dict(values)
+    return _with(thing, path, holder) if holder else _without(thing, path)
+
+
+def _at(thing: model.Object, path: Sequence[str]) -> model.Object:
+    found = _find(thing, path)
+    if not isinstance(found, dict):
+        raise errors.Malformed(f"{describe(thing)}: {'.'.join(path)} must be an object, the template of its pods")
+    return found
+
+
+def _find(thing: Any, path: Sequence[str]) -> Any:
+    for key in path:
+        thing = thing.get(key) if isinstance(thing, dict) else None
+    return thing
+
+
+def _with(thing: model.Object, path: Sequence[str], value: Any) -> model.Object:
+    """A copy of `thing` along `path`, with `value` at its end."""
+    inner = thing.get(path[0])
+    rest = path[1:]
+    return {**thing, path[0]: _with(inner if isinstance(inner, dict) else {}, rest, value) if rest else value}
+
+
+def _without(thing: model.Object, path: Sequence[str]) -> model.Object:
+    """A copy without what lies at the end of `path`."""
+    if len(path) == 1:
+        return {key: value for key, value in thing.items() if key != path[0]}
+    return {**thing, path[0]: _without(thing[path[0]], path[1:])}
+
+
+def _namespace(thing: model.Object) -> str:
+    metadata = thing.get("metadata")
+    return str(metadata.get("namespace") or "") if isinstance(metadata, dict) else ""

@@ -1,0 +1,248 @@
+"""A port whose connections are bounded in number and in time.
+
+Anyone in the cluster's network can connect, and each connection costs memory long before it says anything. So there is
+a bound, and when it is reached the new connection gets the place of one that only waits: idle connections cannot shut
+the API server out. A handshake and the head of a request have to arrive in time.
+
+A loop's own server can do none of that, and when it ends it drops connections that it has just accepted. Here they
+get their answer first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import cast
+
+from carpool_injector.webhook import allocator, logs
+
+log = logging.getLogger("carpool.injector")
+
+_BACKLOG = 1024  # connections that may wait: a rollout opens many at once
+_GOODBYE = 1.0  # seconds for the peer to end TLS as well
+_AT_ONCE = 32  # connections that are accepted before others have their turn
+_MANY = 64  # connections that ended: their buffers are large enough that memory has to be given back
+_REST = 0.1  # seconds after an accept that failed: there is no file descriptor left, for one
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Times in seconds. `first`: how long a connection may still take to ask for the first time on the way out."""
+
+    connections: int = 1088
+    handshake: float = 10.0
+    head: float = 10.0
+    first: float = 1.0
+
+
+class Connection(asyncio.Protocol):
+    """One connection; passes everything on to `inner`, which speaks the protocol."""
+
+    def __init__(self, inner: asyncio.Protocol, sock: socket.socket, port: Port) -> None:
+        self.inner = inner
+        self._sock = sock
+        self._port = port
+        # All mutable state: the transport (None before the handshake is over), what it is doing, and since when.
+        self._transport: asyncio.Transport | None = None
+        self._is_serving = False
+        self._head_timer: asyncio.TimerHandle | None = None
+        self.has_asked = False
+        self.since = port.loop.time()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is being answered or on its way in."""
+        return self._is_serving or self._head_timer is not None
+
+    @contextlib.contextmanager
+    def serving(self) -> Iterator[None]:
+        """Around the answering of a request, from when its head is complete."""
+        self._stop_timer()
+        self.has_asked = self._is_serving = True
+        try:
+            yield
+        finally:
+            self._is_serving = False
+            self.since = self._port.loop.time()
+            self._port.changed.set()
+
+    def close(self) -> None:
+        """Ends it in peace; what was written still arrives."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Ends it at once, also in the middle of a handshake."""
+        self._port.forget(self)
+        if self._transport is not None:
+            self._transport.abort()
+        else:
+            with contextlib.suppress(OSError):  # it may have ended by itself
+                self._sock.shutdown(socket.SHUT_RDWR)
+
+    # --- asyncio.Protocol --------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self.since = self._port.loop.time()
+        self.inner.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        if not self.is_busy:
+            self._head_timer = self._port.loop.call_later(self._port.bounds.head, self.abort)
+        self.inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self.inner.eof_received()
+
+    def pause_writing(self) -> None:
+        self.inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.inner.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        self._is_serving = False
+        self._transport = None
+        self._port.forget(self)
+        self.inner.connection_lost(exc)
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+
+class Port:
+    """Listens, and keeps the connections. `factory` makes the protocol of each."""
+
+    def __init__(self, factory: Callable[[], asyncio.Protocol], bounds: Bounds) -> None:
+        self.bounds = bounds
+        self.loop = asyncio.get_running_loop()
+        self.changed = asyncio.Event()
+        self._factory = factory
+        self._seldom = logs.Seldom(log)
+        self._trimmer = allocator.Trimmer(lambda: 0)
+        # All mutable state: the listening socket, how to encrypt, what is open, and the handshakes among that.
+        self._socket: socket.socket | None = None
+        self._tls: ssl.SSLContext | None = None
+        self._ended = 0
+        self._open: dict[asyncio.BaseProtocol, Connection] = {}
+        self._arriving: set[asyncio.Task[object]] = set()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def of(self, inner: asyncio.BaseProtocol) -> Connection | None:
+        """The connection that `inner` speaks on; None once it is gone."""
+        return self._open.get(inner)
+
+    async def open(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+        """Listens; returns the port, which was free where 0 was asked for. Raises OSError."""
+        found = await self.loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = found[0]
+        listening = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+        listening.setblocking(False)
+        self._socket, self._tls = listening, tls
+        self._listen()
+        return int(listening.getsockname()[1])
+
+    async def close(self, grace: float) -> None:
+        """Stops listening; returns once all that was asked is answered, after `grace` seconds at most.
+
+        Connections that have not asked yet get a moment to do so: their callers may have sent it already. Idle ones
+        are closed, and whoever answers the others has to see to it that they close, too.
+        """
+        self._stop_listening()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self.bounds.first):
+                        await self._until(lambda: all(each.has_asked for each in self._open.values()))
+                await asyncio.sleep(0)  # what has arrived is read before idle ones are told from busy ones
+                for each in [each for each in self._open.values() if not each.is_busy]:
+                    each.close()
+                await self._until(lambda: not any(each.is_busy for each in self._open.values()))
+
+    async def end(self) -> None:
+        """Returns when no connection is left; those that do not close by themselves are cut off after a moment."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_GOODBYE):
+                await self._until(lambda: not self._open)
+        for each in list(self._open.values()):
+            each.abort()
+        if self._arriving:
+            await asyncio.wait(self._arriving)
+
+    def forget(self, connection: Connection) -> None:
+        """It is over."""
+        if self._open.pop(connection.inner, None) is not None:
+            self._ended += 1
+            if self._ended % _MANY == 0:
+                self._trimmer.freed(allocator.LARGE)
+        self.changed.set()
+
+    # --- arrivals ----------------------------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        if self._socket is not None:
+            self.loop.add_reader(self._socket, self._accept, self._socket, _AT_ONCE)
+
+    def _accept(self, listening: socket.socket, most: int) -> None:
+        try:
+            for _ in range(most):
+                self._take(listening.accept()[0])
+        except (BlockingIOError, ConnectionAbortedError):  # nobody waits any more
+            return
+        except OSError as error:
+            self._seldom.warning("accept", "a connection could not be accepted", error=str(error))
+            self.loop.remove_reader(listening)
+            self.loop.call_later(_REST, self._listen)
+
+    def _stop_listening(self) -> None:
+        if self._socket is not None:
+            listening, self._socket = self._socket, None
+            self.loop.remove_reader(listening)
+            self._accept(listening, _BACKLOG)
+            listening.close()
+
+    def _take(self, sock: socket.socket) -> None:
+        if len(self._open) >= self.bounds.connections and not self._make_room():
+            sock.close()
+            return
+        sock.setblocking(False)
+        connection = Connection(self._factory(), sock, self)
+        self._open[connection.inner] = connection
+        times = {"ssl_handshake_timeout": self.bounds.handshake, "ssl_shutdown_timeout": _GOODBYE} if self._tls else {}
+        arriving = self.loop.connect_accepted_socket(lambda: connection, sock, ssl=self._tls, **times)
+        task = self.loop.create_task(arriving)
+        self._arriving.add(task)
+        task.add_done_callback(functools.partial(self._arrived, connection))
+
+    def _arrived(self, connection: Connection, task: asyncio.Task[object]) -> None:
+        self._arriving.discard(task)
+        if task.cancelled() or task.exception() is not None:  # whose handshake failed is no news
+            self.forget(connection)
+
+    def _make_room(self) -> bool:
+        """Ends the connection that has waited longest, first of all one that never asked; False when all are busy."""
+        waiting = [each for each in self._open.values() if not each.is_busy]
+        self._seldom.warning(
+            "full", "there are as many connections as may be; one that only waits is closed for each new one",
+            connections=len(self._open), waiting=len(waiting),
+        )  # fmt: skip
+        if waiting:
+            min(waiting, key=lambda each: (each.has_asked, each.since)).abort()
+        return bool(waiting)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self.changed.clear()
+            await self.changed.wait()

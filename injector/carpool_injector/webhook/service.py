@@ -1,0 +1,238 @@
+"""Joins what `carpool-injector serve` is made of: server, certificates, namespaces, the cluster, signals."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import signal
+import ssl
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from carpool_injector import config_file
+from carpool_injector.api import kube
+from carpool_injector.certificates import (
+    authority,
+    certificate_controller,
+    context,
+    files,
+    publisher,
+    serving_certificate,
+)
+from carpool_injector.core import errors, injection, model
+from carpool_injector.core.config import Config
+from carpool_injector.objects import review, validation
+from carpool_injector.webhook import (
+    allocator,
+    cluster,
+    connections,
+    events,
+    logs,
+    metrics,
+    namespaces,
+    options,
+    reviewing,
+    server,
+)
+
+log = logging.getLogger("carpool.injector")
+
+Options = options.Options
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_FOR_PROBES = 64  # connections beside those that carry reviews
+_TLS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+
+
+def serve(chosen: options.Options) -> int:
+    """Serves until SIGTERM or SIGINT. The exit code is 0 after a clean end, 1 if it could not serve or cut reviews off.
+
+    Raises errors.BadConfig when options, configuration file or client CA cannot be used.
+    """
+    if problems := chosen.problems():
+        raise errors.BadConfig("; ".join(problems))
+    config = config_file.load(Path(chosen.config)) if chosen.config else config_file.parse(None)
+    tls = tls_context(chosen)
+    logs.set_up(chosen.log_format, chosen.log_level)
+    try:
+        return uvloop.run(_serve(chosen, config, tls))
+    finally:
+        for number in _SIGNALS:  # it ends already: a last signal must not change the exit code
+            signal.signal(number, signal.SIG_IGN)
+
+
+def tls_context(chosen: options.Options) -> ssl.SSLContext:
+    """The server's TLS settings, without a certificate yet. Raises errors.BadConfig for a client CA that is none."""
+    try:
+        client_ca = Path(chosen.client_ca).read_text(encoding="ascii") if chosen.client_ca else None
+        return context.make(_TLS[chosen.tls_min_version], client_ca)
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise errors.BadConfig(
+            f"client_ca {chosen.client_ca}: must be a file with certificates (PEM): {error}"
+        ) from None
+
+
+class Service:
+    """The webhook server with everything it needs of a cluster. `run` it once."""
+
+    def __init__(self, chosen: options.Options, config: Config, tls: ssl.SSLContext, api: kube.Kube) -> None:
+        self._chosen = chosen
+        self._tls = tls
+        self._api = api
+        self.metrics = metrics.Metrics()
+        self.metrics.configured(config.hash)
+        self._namespaces = namespaces.Namespaces(api, self.metrics, chosen.read_timeout)
+        self._cluster = cluster.Cluster(api)
+        self._events = events.Events(api, self.metrics, asyncio.get_running_loop().time) if chosen.events else None
+        self._certificates = self._keep_certificates()
+        self._server = self._assemble(config)
+        grace = max(chosen.grace_period - chosen.quiet_period, 1.0)
+        # A connection carries one review at a time, so that more of them would only wait.
+        bounds = connections.Bounds(chosen.max_concurrent + _FOR_PROBES)
+        self._reviews = server.Listener(self._server.reviews(), grace, bounds)
+        self._probes = server.Listener(self._server.probes(), 1.0, connections.Bounds(_FOR_PROBES))
+        self.ports: tuple[int, ...] = ()  # once it listens: for TLS, and for probes if there is one
+
+    def missing(self) -> list[str]:
+        """What readiness waits for; [] when reviews can be answered."""
+        facts = self._certificates.served.facts
+        trouble = f" ({facts.last_error})" if facts.last_error else ""
+        certificate = f"the certificate: {facts.unverified}{trouble}" if facts.unverified else ""
+        return [text for text in (certificate, self._namespaces.missing(), self._cluster.missing()) if text]
+
+    async def run(self, stop: asyncio.Event, hurry: asyncio.Event) -> bool:
+        """Serves until `stop`, then for the quiet period or until `hurry`, then finishes what is being answered.
+
+        Returns whether all was answered within the grace period.
+        Raises OSError when a port cannot be had, and an ExceptionGroup for a bug in what runs beside.
+        """
+        try:
+            await self._listen()
+            async with asyncio.TaskGroup() as group:
+                beside = [group.create_task(job) for job in self._jobs()]
+                await stop.wait()
+                is_clean = await self._drain(hurry)
+                for task in beside:
+                    task.cancel()
+            return is_clean
+        finally:
+            await self._reviews.close()
+            await self._probes.close()
+
+    # --- the way in and out ------------------------------------------------------------------------------------------
+
+    async def _listen(self) -> None:
+        chosen = self._chosen
+        ports = [await self._reviews.open(chosen.host, chosen.port, self._tls)]
+        if chosen.metrics_port is not None:
+            ports.append(await self._probes.open(chosen.host, chosen.metrics_port))
+        self.ports = tuple(ports)
+        log.info("serving", extra=logs.facts(host=chosen.host, port=ports[0], metrics_port=ports[1:]))
+        allocator.settle()
+
+    async def _drain(self, hurry: asyncio.Event) -> bool:
+        self._server.draining = True
+        log.info("shutting down", extra=logs.facts(quiet_period_seconds=self._chosen.quiet_period))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._chosen.quiet_period):
+                await hurry.wait()
+        await self._reviews.close()
+        cut_off = self._server.cut_off
+        log.info("the end: %s", f"{cut_off} reviews were cut off" if cut_off else "all that was asked is answered")
+        return not cut_off
+
+    # --- assembly ----------------------------------------------------------------------------------------------------
+
+    def _jobs(self) -> list[Coroutine[Any, Any, None]]:
+        jobs = [self._certificates.run(), self._namespaces.follow(), self._cluster.follow()]
+        return [*jobs, self._events.deliver()] if self._events else jobs
+
+    def _keep_certificates(self) -> certificate_controller.Keeper | files.Files:
+        chosen = self._chosen
+        names = authority.service_names(chosen.service_name, chosen.namespace)
+        holder = serving_certificate.Served(self._tls, names, certificate_controller.utc_now())
+        facts = holder.facts
+        self.metrics.watch(
+            self.metrics.certificate_expiry, lambda: facts.not_after.timestamp() if facts.not_after else 0.0
+        )
+        if chosen.certificates == "files":
+            return files.Files(Path(chosen.cert_dir), holder)
+        webhooks = [publisher.Webhook("MutatingWebhookConfiguration", chosen.mutating_webhook)]
+        if chosen.validating_webhook:
+            webhooks.append(publisher.Webhook("ValidatingWebhookConfiguration", chosen.validating_webhook))
+        return certificate_controller.Keeper(
+            self._api, holder, certificate_controller.Settings(chosen.namespace, chosen.secret_name, tuple(webhooks))
+        )
+
+    def _assemble(self, config: Config) -> server.Server:
+        chosen = self._chosen
+
+        def inject(pod: model.Object, namespace: model.Namespace) -> model.Outcome:
+            return injection.inject(pod, config, namespace, self._cluster.capabilities())
+
+        validate = functools.partial(validation.validate, rules=validation.Rules(inject, config))
+        tell = self._events.tell if self._events else _tell_nobody
+        reviewer = reviewing.Reviewer(inject, validate, self._namespaces, self.metrics, tell)
+        limits = server.Limits(chosen.max_body_bytes, chosen.max_held_bytes, chosen.max_concurrent, chosen.body_timeout)
+        handlers = {"/mutate": reviewer.mutate, "/validate": reviewer.validate}
+        if chosen.client_ca is None:
+            return server.Server(handlers, self.metrics, self.missing, limits)
+        unwelcome = functools.partial(context.why_unwelcome, allowed=chosen.client_names)
+        return server.Server(handlers, self.metrics, self.missing, limits, unwelcome)
+
+
+async def _serve(chosen: options.Options, config: Config, tls: ssl.SSLContext) -> int:
+    stop, hurry = asyncio.Event(), asyncio.Event()
+    _on_signals(stop, hurry)
+    asyncio.get_running_loop().set_exception_handler(error_handler())
+    try:
+        api = await kube.Kube.connect(chosen.kubeconfig, chosen.context)
+    except kube.Unconfigured as error:
+        log.error("%s", error)
+        return 1
+    try:
+        return 0 if await Service(chosen, config, tls, api).run(stop, hurry) else 1
+    except OSError as error:
+        log.error("cannot listen: %s", error)
+        return 1
+    except BaseExceptionGroup:
+        log.exception("a part of the injector failed")
+        return 1
+    finally:
+        await api.close()
+
+
+def error_handler() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
+    """For what fails where nobody waits for it, which callers may be able to cause: told seldom."""
+    seldom = logs.Seldom(log)
+    return lambda _, context: seldom.log(
+        logging.ERROR, "loop", context.get("message", "a callback failed"), exc_info=context.get("exception")
+    )
+
+
+def _on_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:
+    """SIGTERM starts the way out; SIGINT, or a second signal, skips the quiet period."""
+
+    loop = asyncio.get_running_loop()
+
+    def received(number: int) -> None:
+        log.info("received %s", signal.Signals(number).name)
+        if number == signal.SIGINT or stop.is_set():
+            hurry.set()
+        stop.set()
+
+    def interrupted(number: int, _: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: this is the end already
+            loop.call_soon_threadsafe(received, number)
+
+    for number in _SIGNALS:  # not the loop's handlers, which end with the loop, a moment before the process
+        signal.signal(number, interrupted)
+
+
+def _tell_nobody(request: review.Request, outcome: model.Outcome) -> None:
+    """Where Events are switched off."""

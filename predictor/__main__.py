@@ -1,8 +1,0 @@
-"""`python -m predictor`, the same as `carpool-predictor`."""
-
-from __future__ import annotations
-
-from predictor import cli
-
-if __name__ == "__main__":
-    raise SystemExit(cli.main())

@@ -1,0 +1,8 @@
+"""`python -m carpool_predictor`, the same as `carpool-predictor`."""
+
+from __future__ import annotations
+
+from carpool_predictor import cli
+
+if __name__ == "__main__":
+    raise SystemExit(cli.main())

@@ -1,0 +1,89 @@
+"""From `--models` to model objects: the built-in ones by name, everybody else's by import path.
+
+The server only checks the spelling, because importing a model belongs into its worker process. Facts a worker needs
+travel as one JSON argument, so this is also the form of that argument.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable
+
+import msgspec
+
+from carpool_predictor import errors, model
+from carpool_predictor.models import echo
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+AnyModel = model.Model | model.RawModel
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What the built-in models can be told; `carpool_predictor.config` explains each."""
+
+    device: str = "auto"
+    torch_threads: int = 0
+    echo_fixed_ms: float = 0.0
+    echo_per_instance_ms: float = 0.0
+    echo_answer: str = "instance"
+    echo_poison: str = ""
+
+
+class Spec(msgspec.Struct, frozen=True):
+    """One model to serve: the name in its URL, and a built-in name or `package.module:Class`."""
+
+    name: str
+    target: str
+
+
+def parse(text: str) -> Spec:
+    """Read one item of `--models`. Raises ValueError with what is wrong and what is allowed."""
+    name, equals, target = text.partition("=")
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is no model name; allowed: letters, digits, '.', '_' and '-'")
+    if not equals and name not in BUILT_IN:
+        raise ValueError(f"{name!r} is not built in; allowed: {', '.join(BUILT_IN)} or name=package.module:Class")
+    if equals and target not in BUILT_IN and not _TARGET.fullmatch(target):
+        raise ValueError(f"{target!r} is no import path; write {name}=package.module:Class")
+    return Spec(name, target if equals else name)
+
+
+def create(spec: Spec, options: Options) -> AnyModel:
+    """Import and build a model. Raises `errors.Unusable` if that cannot work with what is installed."""
+    if spec.target in BUILT_IN:
+        return BUILT_IN[spec.target](options)
+    factory = _find(spec.target)
+    made = factory() if callable(factory) else None
+    if not isinstance(made, model.Model | model.RawModel):
+        raise errors.Unusable(f"model {spec.name}: {spec.target} needs load, warm_up, and predict or predict_rows")
+    return made
+
+
+def _find(target: str) -> object:
+    module_name, _, path = target.partition(":")
+    try:
+        found: object = importlib.import_module(module_name)
+        for attribute in path.split("."):
+            found = getattr(found, attribute)
+    except (ImportError, AttributeError) as error:
+        raise errors.Unusable(f"cannot import {target}: {error}") from error
+    return found
+
+
+def _echo(options: Options) -> AnyModel:
+    time = echo.ServiceTime(options.echo_fixed_ms / 1e3, options.echo_per_instance_ms / 1e3)
+    return echo.Echo(time, as_length=options.echo_answer == "length", poison=options.echo_poison.encode())
+
+
+def _minilm(options: Options) -> AnyModel:
+    try:
+        from carpool_predictor.models import minilm
+    except ImportError as error:
+        raise errors.Unusable(f"model minilm needs more: pip install 'carpool[minilm]' ({error})") from error
+    return minilm.MiniLM(options.device, options.torch_threads)
+
+
+BUILT_IN: dict[str, Callable[[Options], AnyModel]] = {"echo": _echo, "minilm": _minilm}

@@ -1,0 +1,141 @@
+"""The v1 protocol over HTTP: finds the model in the path and carries bytes between callers and workers.
+
+Format: https://kserve.github.io/website/docs/concepts/architecture/data-plane/v1-protocol. Built on aiohttp's
+low-level server: five paths need no router, and without one about a quarter more requests fit into a core.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from carpool import errors as shared
+from carpool_predictor import errors, supervisor, waiting_limit
+from carpool_sidecar.protocols import v1
+
+log = logging.getLogger("carpool_predictor.server")
+
+READ_BUFFER = 1024 * 1024
+"""Bytes aiohttp may read ahead of the handler; its default of 64 KiB pauses a large body very often."""
+
+_MODELS = "/v1/models"
+_PREDICT = ":predict"
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+Answer = tuple[int, Any]
+
+
+class Handler:
+    """Answers every request. `draining` may be set to make readiness fail while requests are still served."""
+
+    def __init__(self, models: Mapping[str, supervisor.Supervisor], max_body: int, body_timeout: float) -> None:
+        self.draining = False
+        self._models = models
+        self._max_body = max_body
+        self._body_timeout = body_timeout
+        self._predicts = {f"{_MODELS}/{name}{_PREDICT}": model for name, model in models.items()}
+        self._gets: dict[str, Callable[[], Answer]] = {
+            "/": lambda: (200, {"status": "alive"}),
+            "/livez": lambda: (200, {"status": "alive"}),
+            "/readyz": self._readiness,
+            "/healthz": self._readiness,
+            _MODELS: lambda: (200, {"models": list(self._models)}),
+        }
+
+    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            model = self._predicts.get(request.path)
+            if model is not None and request.method == "POST":
+                return await self._predict(request, model)
+            status, facts = self._describe(request.method, request.path)
+            return _json(status, msgspec.json.encode(facts))
+        except shared.CarpoolError as error:
+            return _refusal(error)
+        except ConnectionError:
+            raise  # the caller left; aiohttp knows what to do
+        except Exception:
+            log.exception("a request failed unexpectedly")
+            return _json(500, v1.render_error("the predictor failed to handle this request"))
+
+    async def _predict(self, request: web.BaseRequest, model: supervisor.Supervisor) -> web.StreamResponse:
+        if not model.is_ready:
+            raise errors.NotReady(f"model {model.name} is not ready; try again later")
+        with model.room.claim() as claim:
+            body, length = await self._read(request, claim)
+            reply = await model.predict(body, length)
+        return _json(reply.status, reply.body)
+
+    async def _read(self, request: web.BaseRequest, claim: waiting_limit.Claim) -> tuple[list[bytes], int]:
+        """The request body in pieces, as received, and their length. Raises 400, 408, 413 and 503 errors."""
+        if (request.content_length or 0) > self._max_body:
+            raise self._too_large()
+        if request.headers.get("Expect", "").lower() == "100-continue":
+            await request.writer.write(_CONTINUE)
+        pieces: list[bytes] = []
+        length = 0
+        try:
+            async with asyncio.timeout(self._body_timeout):
+                while piece := await request.content.readany():
+                    length += len(piece)
+                    if length > self._max_body:
+                        raise self._too_large()
+                    claim.grow(len(piece))
+                    pieces.append(piece)
+        except TimeoutError:
+            raise shared.BodyTooLate from None
+        except web.RequestPayloadError as error:
+            request.content.feed_eof()  # else aiohttp reads on, meets the same error and reports it as unhandled
+            raise errors.UnreadableBody(f"the body cannot be read: {error}") from None
+        return pieces, length
+
+    def _too_large(self) -> shared.CarpoolError:
+        return shared.PayloadTooLarge(f"the request body is over the limit of {self._max_body} bytes")
+
+    def _describe(self, method: str, path: str) -> Answer:
+        """What a request other than a proper predict is answered."""
+        if path in self._gets:
+            _allow(method, "GET, HEAD")
+            return self._gets[path]()
+        parent, _, last = path.rpartition("/")
+        name = last.removesuffix(_PREDICT)
+        if parent != _MODELS or not name:
+            raise errors.NotFound(f"no such path: {path}; see GET {_MODELS}")
+        if name not in self._models:
+            raise errors.NotFound(f"no model {name!r}; there are: {', '.join(self._models)}")
+        _allow(method, "GET, HEAD" if last == name else "POST")
+        is_ready = self._models[name].is_ready
+        return (200 if is_ready else 503), {"name": name, "ready": is_ready}
+
+    def _readiness(self) -> Answer:
+        waiting = [model.name for model in self._models.values() if not model.is_ready]
+        if self.draining:
+            return 503, {"error": "the predictor is shutting down"}
+        if waiting:
+            return 503, {"error": f"not ready: {', '.join(waiting)}"}
+        return 200, {"status": "ready"}
+
+
+def _allow(method: str, allowed: str) -> None:
+    if method not in allowed.split(", "):
+        raise errors.MethodNotAllowed(method, allowed)
+
+
+def _json(status: int, body: Any, headers: Mapping[str, str] | None = None) -> web.Response:
+    return web.Response(status=status, body=body, headers=headers, content_type="application/json")
+
+
+def _refusal(error: shared.CarpoolError) -> web.Response:
+    headers = {}
+    if error.retry_after is not None:
+        headers["Retry-After"] = str(error.retry_after)
+    if isinstance(error, errors.MethodNotAllowed):
+        headers["Allow"] = error.allowed
+    response = _json(error.status, v1.render_error(str(error)), headers)
+    if error.close:
+        response.force_close()
+    return response

@@ -1,5 +1,0 @@
-"""`python -m sidecar`."""
-
-from sidecar import cli
-
-cli.main()

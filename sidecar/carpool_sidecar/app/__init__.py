@@ -1,0 +1,1 @@
+"""The program: settings, wiring, the process and its command line."""

@@ -1,0 +1,36 @@
+"""`carpool-sidecar`: serves, or does what the first argument names.
+
+Nothing is imported before it is asked for: `drain` runs as a hook beside a serving process, where the second of CPU
+time that all of it takes to load would be taken from requests.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Serve until SIGTERM or SIGINT; or `plan` how many pods a load needs; or `drain` the sidecar of this pod.
+
+    The process exits with 0 when that was done (for a sidecar that serves: when everything accepted was answered), 1
+    when it failed, and 2 for bad settings or arguments.
+    """
+    raise SystemExit(_exit_status(list(sys.argv[1:] if argv is None else argv)))
+
+
+def _exit_status(argv: list[str]) -> int:
+    match argv:
+        case ["plan", *rest]:
+            from carpool_sidecar.planning import command
+
+            return command.main(rest)
+        case ["drain", *rest]:
+            from carpool_sidecar.app import drain_command
+
+            return drain_command.main(rest)
+        case _:
+            from carpool_sidecar.app import process
+
+            return process.main(argv)

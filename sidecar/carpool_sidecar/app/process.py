@@ -1,0 +1,94 @@
+"""The serving process: reads settings, runs the sidecar, and turns signals into a clean way out."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+import signal
+from collections.abc import Sequence
+
+import uvloop
+
+from carpool.program import allocator, logs, settings
+from carpool_sidecar import config
+from carpool_sidecar.app import wiring
+from carpool_sidecar.upstream import probes
+
+log = logging.getLogger("carpool")
+
+_PROBE_VARIABLE = "SERVING_READINESS_PROBE"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Serve until SIGTERM or SIGINT.
+
+    Returns 0 when everything accepted was answered, and 1 when the grace period ended before that, a bug kept it from
+    being seen to, or a port could not be had. Exits with 2 for bad settings.
+    """
+    chosen = config.load(argv)
+    _check_packages(chosen)
+    wanted = _readiness_probes(chosen)
+    logs.set_up(chosen.log_format, chosen.log_level)
+    try:
+        return uvloop.run(_run(chosen, wanted))
+    except KeyboardInterrupt:  # before the signal handlers were in place
+        raise SystemExit(130) from None
+
+
+def _check_packages(chosen: config.Settings) -> None:
+    """Exits with status 2 if settings ask for what needs packages that a plain install does not have."""
+    wanted = {"--grpc-port": "carpool_sidecar.server.grpc.server"} if chosen.grpc_port else {}
+    if chosen.upstream != "http":
+        wanted[f"--upstream {chosen.upstream}"] = "carpool_sidecar.protocols.tensors_from_v1"
+    if chosen.upstream == "triton-grpc":
+        wanted["--upstream triton-grpc"] = "carpool_sidecar.protocols.v2_grpc.messages"
+    for setting, module in wanted.items():
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            settings.fail(
+                config.PROG,
+                f"{setting} needs the package {error.name}, which is missing: pip install 'carpool[triton]'",
+            )
+
+
+async def _run(chosen: config.Settings, wanted: Sequence[probes.Probe]) -> int:
+    sidecar = wiring.Sidecar(chosen, wanted)
+    stop = _on_signals(sidecar)
+    try:
+        await sidecar.start()
+        allocator.settle()
+        await stop.wait()
+        return 0 if await sidecar.drain() else 1
+    except OSError as error:
+        log.error("cannot listen: %s", error)
+        return 1
+    finally:
+        await sidecar.stop()
+
+
+def _on_signals(sidecar: wiring.Sidecar) -> asyncio.Event:
+    """SIGTERM starts the way out; SIGINT, or a second signal, skips the quiet period."""
+    stop = asyncio.Event()
+
+    def received(number: signal.Signals) -> None:
+        log.info("received %s", number.name)
+        if number is signal.SIGINT or stop.is_set():
+            sidecar.life.hurry()
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, received, number)
+    return stop
+
+
+def _readiness_probes(chosen: config.Settings) -> Sequence[probes.Probe]:
+    try:
+        if chosen.predictor_health_path:
+            return (probes.http_path_probe(chosen.predictor_health_path, chosen.component_port),)
+        return probes.parse(os.environ.get(_PROBE_VARIABLE, ""), chosen.component_port)
+    except ValueError as error:
+        source = "--predictor-health-path" if chosen.predictor_health_path else _PROBE_VARIABLE
+        settings.fail(config.PROG, f"{source}: {error}")

@@ -1,0 +1,294 @@
+"""One running sidecar: the only place where the parts are joined."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import logging
+import random
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import yarl
+from aiohttp import web
+
+from carpool.program import allocator, logs
+from carpool.scheduling import adaptive, limits, policies, scheduler
+from carpool_sidecar import config, errors, metrics
+from carpool_sidecar import drain as lifecycle
+from carpool_sidecar.app import core_limits, event_loop_lag, upstreams
+from carpool_sidecar.batching import calls, driver
+from carpool_sidecar.protocols import json_rows
+from carpool_sidecar.server import admin, connection_limit, data_port, dialects, predict
+from carpool_sidecar.server.general import aiohttp_log_filter, body_reader, passthrough, request_handler
+from carpool_sidecar.server.general import server as general
+from carpool_sidecar.upstream import probes, readiness, round_trip
+
+if TYPE_CHECKING:
+    from carpool_sidecar.server.grpc import server as port
+
+log = logging.getLogger("carpool")
+
+_MAX_HEAD_FIELD = 64 * 1024
+_BACKLOG = 4096
+# Connections that are still busy when everything accepted has been answered belong to tunnels and streams. Closing
+# both servers and the tunnels may take so long each, and the grace period has to cover all of it.
+_CLOSING_SECONDS = 1.0
+_CLOSING_RESERVE = 3.0
+# Between questions whether the predictor is ready, until it is for the first time.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 5.0
+# libuv's timers count in milliseconds.
+_TIMER_TICK = 0.001
+
+
+class Sidecar:
+    """Listens from `start()` to `stop()`; in between, `drain()` leads the way out. To be made in a running event loop.
+
+    `wanted` are the probes that decide whether the predictor is ready. `clock` returns seconds and never goes back.
+    """
+
+    def __init__(
+        self, chosen: config.Settings, wanted: Sequence[probes.Probe], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.settings = chosen
+        self._clock = clock
+        self.metrics = metrics.Metrics()
+        self.life = lifecycle.Lifecycle()
+        self.ready = readiness.Readiness(wanted, clock, on_bug=self.metrics.internal_errors.labels("readiness").inc)
+        self.limits = core_limits.core_limits(chosen)
+        self.policy = _make_policy(chosen, self.limits)
+        self.core = scheduler.Scheduler(self.limits, self.policy, clock, _new_batch_id, calls.TRAITS)
+        self._base = yarl.URL.build(scheme="http", host=probes.LOOPBACK, port=chosen.component_port)
+        on_bug = self.metrics.internal_errors.labels("upstream").inc
+        self.upstreams = upstreams.Upstreams(chosen, str(self._base), clock, on_bug)
+        self.driver = driver.Driver(self.core, self.metrics, clock)
+        self.bodies = body_reader.Intake(
+            chosen.max_body_bytes, chosen.max_queue_bytes, chosen.timeout, lambda: self.core.admission.held
+        )
+        self.trimmer = allocator.Trimmer(self._held)
+        self.bodies.on_large_body = self.trimmer.large_body
+        self.connection_limit = connection_limit.ConnectionLimit(
+            chosen.max_connections or connection_limit.usual(), self.metrics.connections_refused.inc
+        )
+        self._lag = event_loop_lag.Monitor(self.metrics.event_loop_lag, clock)
+        self._relay: passthrough.PassThrough | None = None
+        self._general: general.Server | None = None
+        self._fast_lane: data_port.FastLane | None = None
+        self._grpc: port.GrpcPort | None = None
+        self._runners: list[web.BaseRunner] = []
+        self._first_contact: asyncio.Task[None] | None = None
+        self._watch()
+
+    async def start(self) -> None:
+        """Listen on all ports; raises `OSError` if one is taken."""
+        await self._listen(self._admin_runner(), self.settings.admin_host, self.settings.admin_port)
+        await self._open_data_port()
+        await self._open_grpc_port()
+        json_rows.bounded_rows(self.settings.max_queue_instances)  # now: it takes too long in the midst of requests
+        self._lag.start()
+        if isinstance(self.policy, adaptive.Adaptive):
+            self._first_contact = asyncio.create_task(self._measure_overhead(self.policy), name="first contact")
+        log.info("serving", extra=logs.facts(**self._summary()))
+
+    async def drain(self) -> bool:
+        """Announce the end, keep serving for the quiet period, then answer what was accepted.
+
+        Where requests still come after the quiet period, that lasts up to half of the time there is for all of it.
+
+        Returns whether every accepted predict request was answered within the grace period; not so if a bug kept it
+        from being seen to. Streams and upgraded connections may go on until then.
+        """
+        self.metrics.draining.set(1)
+        if self._grpc is not None:
+            self._grpc.goaway()
+        grace_period = self.settings.grace_period
+        time_for_answers = max(grace_period / 2, grace_period - _CLOSING_RESERVE)
+        try:
+            async with asyncio.timeout(time_for_answers):
+                turn_away = self._grpc.turn_away if self._grpc is not None else None
+                await self.life.drain(self.driver, self.settings.quiet_period, time_for_answers / 2, turn_away)
+        except TimeoutError:
+            await self.life.abandon()
+            log.warning("the grace period of %g s is over: closing %d connections", grace_period, self.life.active)
+            return self.core.idle
+        except Exception:
+            self.metrics.internal_errors.labels("drain").inc()
+            log.exception("draining failed for a reason that is a bug")
+            return False
+        return True
+
+    async def stop(self) -> None:
+        """Close everything; callers that are still waiting get 503."""
+        await self.life.abandon()
+        if self._first_contact is not None:
+            self._first_contact.cancel()
+            await asyncio.wait([self._first_contact])
+        self.trimmer.close()
+        self._lag.stop()
+        self.driver.close()
+        if self._fast_lane is not None:
+            await self._fast_lane.close(_CLOSING_SECONDS)
+        if self._grpc is not None:
+            await self._grpc.close(_CLOSING_SECONDS)
+        if self._relay is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._relay.close(), _CLOSING_SECONDS)
+        for runner in reversed(self._runners):
+            await runner.cleanup()
+        if self._general is not None:
+            self._general.close()
+        await self.upstreams.close()
+        await self.ready.close()
+
+    def apply(self, changed: config.Settings) -> None:
+        """Put changed live settings in force."""
+        self.settings = changed
+        changed_limits = core_limits.core_limits(changed)
+        for field in dataclasses.fields(changed_limits):
+            setattr(self.limits, field.name, getattr(changed_limits, field.name))
+        self.bodies.max_body_bytes = changed.max_body_bytes
+        self.bodies.max_buffered_bytes = changed.max_queue_bytes
+        self.bodies.read_timeout = changed.timeout
+        self.upstreams.apply(changed)
+        logging.getLogger().setLevel(changed.log_level.upper())
+        self.driver.limits_changed()
+        json_rows.bounded_rows(changed.max_queue_instances)
+        log.info("settings changed", extra=logs.facts(**{name: getattr(changed, name) for name in changed.live}))
+
+    async def _measure_overhead(self, policy: adaptive.Adaptive) -> None:
+        """Once the predictor is ready, tell the policy how long a round trip takes."""
+        pause = _FIRST_PAUSE
+        try:
+            while not await self.ready.check():
+                await asyncio.sleep(pause)
+                pause = min(_LONGEST_PAUSE, pause * 2)
+            seconds = await round_trip.measure(self._base)
+        except Exception:
+            self.metrics.internal_errors.labels("first_contact").inc()
+            log.exception("the way to the predictor could not be measured for a reason that is a bug")
+            return
+        if seconds is not None:
+            policy.device.hint_overhead(seconds)
+            self.driver.reconsider()
+            log.info(
+                "measured the way to the predictor and back", extra=logs.facts(milliseconds=round(seconds * 1e3, 2))
+            )
+
+    # --- parts -------------------------------------------------------------------------------------------------
+
+    async def _open_data_port(self) -> None:
+        relay = self._relay = passthrough.PassThrough(
+            self._base, connect_timeout=self.settings.connect_timeout, is_ending=lambda: self.life.draining,
+            on_bug=self.metrics.internal_errors.labels("passthrough").inc, hold=self.bodies.hold,
+        )  # fmt: skip
+        self.metrics.watch(self.metrics.tunnels, lambda: relay.tunnels)
+        lane = predict.PredictLane(self.settings, self.limits, self.bodies, self.driver, self.upstreams.routes)
+        batched = lane if self.settings.enable_batcher else None
+        door = request_handler.Front(batched, relay, self.ready, self.life, self.metrics, self.upstreams.v1_models())
+        tell = lane.tell_early if batched is not None else dialects.Dialect().error
+        server = self._general = self._general_server(door, tell)
+        runner = web.ServerRunner(server, shutdown_timeout=_CLOSING_SECONDS)
+        if batched is None or self.settings.fast_lane == "off":
+            await self._listen(runner, self.settings.host, self.settings.port)
+            return
+        self._runners.append(runner)
+        await runner.setup()
+        self._fast_lane = data_port.FastLane(
+            self.settings, lane, self.life, self.metrics, self._clock, server, self.connection_limit
+        )
+        await self._fast_lane.listen(self.settings.host, self.settings.port, _BACKLOG)
+
+    async def _open_grpc_port(self) -> None:
+        rpc = self.upstreams.rpc
+        if rpc is None or not self.settings.grpc_port:
+            return
+        from carpool_sidecar.server.grpc import server as port
+
+        models = self.upstreams.rpc_models(rpc) if self.settings.enable_batcher else None
+        self._grpc = port.GrpcPort(
+            self.settings, self.limits, models, rpc, self.driver, self.life, self.metrics, self.bodies,
+            self.connection_limit,
+        )  # fmt: skip
+        await self._grpc.listen(self.settings.host, self.settings.grpc_port, _BACKLOG)
+
+    def _general_server(
+        self, door: request_handler.Front, tell: Callable[[errors.CarpoolError], dialects.Answer]
+    ) -> general.Server:
+        return general.Server(
+            door.handle,
+            self.connection_limit,
+            self.bodies,
+            self.metrics,
+            self._clock,
+            self.settings.head_timeout,
+            tell,
+            auto_decompress=False,  # pass-through keeps bodies as they are, and the intake has its own limits
+            access_log=None,
+            logger=aiohttp_log_filter.ServerLog(log),
+            keepalive_timeout=self.settings.keep_alive,
+            max_line_size=_MAX_HEAD_FIELD,
+            max_field_size=_MAX_HEAD_FIELD,
+        )
+
+    def _admin_runner(self) -> web.AppRunner:
+        office = admin.Admin(
+            lambda: self.settings, self.apply, self.drain, self.life, self.ready, self.metrics, self.core.learned
+        )
+        return web.AppRunner(
+            office.application(),
+            access_log=None,
+            logger=aiohttp_log_filter.ServerLog(log),
+            shutdown_timeout=_CLOSING_SECONDS,
+        )
+
+    async def _listen(self, runner: web.BaseRunner, host: str, port: int) -> None:
+        self._runners.append(runner)
+        await runner.setup()
+        await web.TCPSite(runner, host, port, backlog=_BACKLOG).start()
+
+    def _watch(self) -> None:
+        watch, core = self.metrics.watch, self.core
+        watch(self.metrics.in_flight, lambda: len(core.in_flight))
+        watch(self.metrics.queued_instances, lambda: core.waiting_rows)
+        watch(self.metrics.suspects, lambda: core.quarantine.rows)
+        watch(self.metrics.queued_bytes, lambda: core.backlog.size)
+        for name, gauge in self.metrics.learned.items():
+            watch(gauge, functools.partial(self._learned, name))
+        watch(self.metrics.queues, lambda: len(core.backlog))
+        watch(self.metrics.held_bytes, self._held)
+        watch(self.metrics.connections, lambda: self.connection_limit.open)
+
+    def _held(self) -> int:
+        return self.core.admission.held + self.bodies.buffered_bytes
+
+    def _learned(self, name: str) -> float:
+        return self.core.learned().get(name, 0.0)
+
+    def _summary(self) -> dict[str, object]:
+        chosen = self.settings
+        return {
+            "port": chosen.port,
+            "grpc_port": chosen.grpc_port or "none",
+            "admin_port": chosen.admin_port,
+            "predictor": str(self._base),
+            "batching": chosen.enable_batcher,
+            "max_batch_size": chosen.max_batch_size,
+            "policy": "adaptive" if chosen.is_adaptive else "window",
+            "max_latency_ms": chosen.latency_bound,
+        }
+
+
+def _make_policy(chosen: config.Settings, bounds: limits.Limits) -> policies.Policy:
+    if not chosen.is_adaptive:
+        return policies.Window(bounds)
+    chance = random.random()  # noqa: S311 - it spreads pods in time and guards nothing
+    return adaptive.Adaptive(bounds, _TIMER_TICK, chance)
+
+
+def _new_batch_id() -> str:
+    # As uuid.uuid4() makes it, without a system call for each: unique is enough.
+    return str(uuid.UUID(int=random.getrandbits(128), version=4))

@@ -1,0 +1,217 @@
+"""One predict request as the front door hands it to the driver, and what comes back.
+
+Whoever accepts a connection makes a `Call` and gets exactly one `Outcome`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from carpool.scheduling import messages, suspicion
+from carpool_sidecar import errors
+from carpool_sidecar.protocols import interface
+
+Headers = interface.Headers
+Pieces = interface.Pieces
+
+# One header carries the ids of all members; predictors refuse heads that are too long.
+_MAX_REQUEST_ID = 200
+_MAX_REQUEST_IDS = 4096
+_MAX_TRACESTATE = 512  # what everyone has to be able to pass on (W3C Trace Context, 3.3.1.5)
+
+# W3C Trace Context, 3.2.2: version, trace-id, parent-id and flags; later versions than 00 may append to them.
+_IDS = r"-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+_TRACEPARENT = re.compile(rf"00{_IDS}|(?!00|ff)[0-9a-f]{{2}}{_IDS}(?:-[!-~]{{1,200}})?")
+
+
+@dataclass(slots=True)
+class Answered:
+    """Predictions for every instance of the request, in its own order. `form` is the payload's, as is `member`."""
+
+    member: bytes
+    pieces: Sequence[messages.Piece]
+    form: interface.Form | None = None
+
+
+Outcome = Answered | errors.CarpoolError
+
+BATCH_ID, BATCH_COUNT = "carpool-batch-id", "carpool-batch-count"
+"""What tells a caller of its batches where its protocol's answer has no room: the first one's id, and how many there
+were if there were several. Not all ids: clients refuse headers, or metadata, of more than 8 kB."""
+
+
+def batches(pieces: Sequence[messages.Piece]) -> tuple[str, int]:
+    """The id of the first batch that a request travelled in, and how many there were; `pieces` are its predictions."""
+    return pieces[0].batch_id, len({piece.batch_id for piece in pieces})
+
+
+class Exchange(Protocol):
+    """A batch that was posted."""
+
+    def cancel(self) -> None:
+        """Break it off, without a reply."""
+        ...
+
+
+class Predictor(Protocol):
+    """Where batches go."""
+
+    def post(
+        self,
+        target: str,
+        headers: Headers,
+        body: Pieces,
+        timeout: float,
+        reply: Callable[[interface.Reply | errors.UpstreamError], None],
+    ) -> Exchange:
+        """Post a body; `reply` is called once, later and within `timeout` seconds, with the answer or an error.
+
+        Raises `errors.BadRequest` for what cannot be posted.
+        """
+        ...
+
+
+class Watched(Protocol):
+    """What may stop calls of one kind from being batched: nothing, before `settled_until` on the sidecar's clock."""
+
+    settled_until: float
+
+
+class Route(NamedTuple):
+    """How calls of one kind travel: the words of their protocol, and where they go.
+
+    `objection` tells, if there is one, why they must not be batched any more (one of `errors.UNBATCHABLE`), or None;
+    as long as what is `watched` is settled there is no need to ask.
+    `rejected` is told when the predictor rejects a batch of several: what is known of it may be out of date.
+    `doubtful` are statuses beside 4xx by which these predictors tell of a request's own faults as well as of theirs.
+    """
+
+    codec: interface.Codec
+    predictor: Predictor
+    objection: Callable[[], str | None] | None = None
+    doubtful: frozenset[int] = frozenset()
+    rejected: Callable[[], None] | None = None
+    watched: Watched | None = None
+
+
+class Head(NamedTuple):
+    """What a call needs of a request's head; requests of one connection mostly share it.
+
+    `target` is the path and query as received, in origin form, `headers` those that belong to the batch key, `timeout`
+    the caller's in seconds. `traceparent` and `tracestate` are the caller's, not yet checked. `json_size` is how many
+    bytes of the body are JSON, if it says so (v2's binary tensors). `forwarded_for` names the caller where a proxy
+    stands in front.
+    """
+
+    route: Route
+    target: str
+    headers: Headers = ()
+    timeout: float | None = None
+    request_id: str | None = None
+    traceparent: str | None = None
+    tracestate: str | None = None
+    json_size: int | None = None
+    forwarded_for: str | None = None
+
+    def key(self, payload: interface.Payload) -> tuple[object, ...]:
+        """Requests with equal keys may share a batch."""
+        return (self.target, self.headers, payload.key)
+
+
+class Call(messages.Request):
+    """A predict request on its way: the core's request, whose tag is a `Head` and whose payload a `codec.Payload`.
+
+    One object for both, because there is one for each request. `form` is the payload's, which is gone when the answer
+    comes. `replier` takes the call's outcome, once, from the event loop, unless it is cancelled first.
+    """
+
+    __slots__ = ("form", "replier")
+    form: interface.Form | None
+    replier: Replier
+
+    def __init__(self, head: Head, payload: interface.Payload, size: int) -> None:
+        """`size` is the body's, in bytes."""
+        most = head.route.codec.max_batch_size
+        super().__init__(head.key(payload), payload.row_count, size, payload, head, head.timeout, most)
+        self.form = payload.form
+
+    @property
+    def origin(self) -> Hashable | None:
+        """The connection that it came on, or None if that is not known."""
+        return None
+
+
+def _content(request: messages.Request) -> Hashable | None:
+    content: Hashable | None = request.payload.content
+    return None if content is None else (request.tag.target, content)
+
+
+def _shape(request: messages.Request) -> Hashable | None:
+    shape: Hashable | None = request.payload.shape
+    return None if shape is None else (request.tag.target, shape)
+
+
+def _forwarded_for(request: messages.Request) -> Hashable | None:
+    head: Head = request.tag
+    return head.forwarded_for
+
+
+def _origin(request: messages.Request) -> Hashable | None:
+    call: Call = request  # type: ignore[assignment] # what the driver submits
+    return call.origin
+
+
+TRAITS: suspicion.Traits = {
+    "content": _content, "shape": _shape, "forwarded_for": _forwarded_for, "origin": _origin,
+}  # fmt: skip
+"""What calls may have in common with rejected ones."""
+
+
+class Replier(Protocol):
+    """Hands outcomes over to callers. One caller's trouble must not become the others'."""
+
+    def answer(self, answers: Sequence[messages.Answer], member: bytes) -> None:
+        """Predictions, each in the order of the call's own instances, and the name of their list (`codec.Answer`).
+
+        The calls, with this replier, are `answers[i].request`; those of one batch come together.
+        """
+        ...
+
+    def refuse(self, call: Call, error: errors.CarpoolError) -> None:
+        """Why there are no predictions."""
+        ...
+
+
+def merged_headers(heads: Sequence[Head], own: Headers = ()) -> Headers:
+    """The request headers of a batch: its `own`, what its members share, their request ids, the first valid trace.
+
+    Of what they share all but those of the same names as its own. Ids are cut at 200 characters, and only as many
+    whole ones are listed as fit into 4096. What is no `traceparent` (W3C Trace Context) is left out, and so is a
+    `tracestate` of more than 512 characters.
+    """
+    request_ids = _join_request_ids(heads)
+    headers: Headers = (("X-Request-ID", request_ids),) if request_ids else ()
+    shared = heads[0].headers
+    if own:
+        names = {name.lower() for name, _ in own}
+        shared = own + tuple(header for header in shared if header[0].lower() not in names)
+    return shared + headers + _first_trace(heads)
+
+
+def _first_trace(heads: Sequence[Head]) -> Headers:
+    for head in heads:
+        if head.traceparent and _TRACEPARENT.fullmatch(head.traceparent):
+            trace: Headers = (("traceparent", head.traceparent),)
+            if head.tracestate and len(head.tracestate) <= _MAX_TRACESTATE:
+                trace += (("tracestate", head.tracestate),)
+            return trace
+    return ()
+
+
+def _join_request_ids(heads: Sequence[Head]) -> str:
+    ids = [head.request_id[:_MAX_REQUEST_ID] for head in heads if head.request_id]
+    joined = ", ".join(dict.fromkeys(ids))
+    return joined if len(joined) <= _MAX_REQUEST_IDS else joined[:_MAX_REQUEST_IDS].rpartition(", ")[0]

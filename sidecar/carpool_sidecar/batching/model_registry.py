@@ -1,0 +1,253 @@
+"""What the predictor tells of its models: asked when a model is first used, remembered, and asked again in time.
+
+Callers choose the names of models, so there is a limit to what is remembered, and names that the predictor does not
+know never push out those that it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import functools
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from carpool.program import logs
+from carpool_sidecar import errors
+from carpool_sidecar.protocols import interface as codecs
+from carpool_sidecar.protocols.v2_http import models
+
+log = logging.getLogger(__name__)
+
+MOST_NAMES = 1000
+"""So many models that the predictor knows are remembered, and as many names that it does not."""
+
+FRESH_SECONDS = 60.0
+"""Reloading a model can change all that was told of it."""
+
+AVOID_SECONDS = 60.0
+
+_GLANCE = 0.05  # seconds for which a look at a model in use is good, unless something changes
+
+_FIRST_PAUSE = 1.0  # seconds until a question that failed is asked again; each failure doubles it
+
+
+class InformedCodec(codecs.Codec, Protocol):
+    """A codec for one model, which follows what is known of that."""
+
+    info: models.ModelInfo
+
+
+class Model:
+    """A model by what the predictor told last; it stays the same object while it is remembered.
+
+    `failure` is why the latest question was not answered, and None if it was. Before the first answer the model
+    `is_known` to nobody and `info` is empty.
+    """
+
+    # settled_until: nothing of it has to be looked at before.
+    # State: info, is_known and failure by the latest answers, failures since then; when to ask again; avoid() so far.
+    def __init__(
+        self,
+        name: models.ModelName,
+        make_codec: Callable[[Model], InformedCodec],
+        batches_unknown: bool,
+        clock: Callable[[], float],
+    ) -> None:
+        self.name = name
+        self.info = models.ModelInfo()
+        self.is_known = False
+        self.failure: errors.CarpoolError | None = None
+        self.failures = 0
+        self.due = 0.0
+        self.settled_until = self._asked = -math.inf
+        self._avoided_until = -math.inf
+        self._batches_unknown = batches_unknown
+        self._clock = clock
+        self.codec = make_codec(self)
+
+    @property
+    def objection(self) -> str | None:
+        """Why its requests must not be batched now, one of `errors.UNBATCHABLE`, or None if they may."""
+        if self._clock() < self._avoided_until:
+            return "outputs"
+        return self.info.objection(self._batches_unknown) if self.is_known else "unknown_model"
+
+    def avoid(self) -> None:
+        """An answer showed that the outputs do not have the batch's rows: batch none of its requests for 60 s.
+
+        It is asked about again when it is next used, as it may have been reloaded.
+        """
+        now = self._clock()
+        self._avoided_until = now + AVOID_SECONDS
+        self.settled_until = -math.inf
+        self.due = min(self.due, now)
+
+    def reconsider(self) -> None:
+        """The predictor rejected a batch: ask about it again when it is next used, once a second at most."""
+        soonest = self._asked + _FIRST_PAUSE
+        self.due = min(self.due, max(self._clock(), soonest))
+        self.settled_until = min(self.settled_until, self.due)
+
+    def learn(self, info: models.ModelInfo) -> None:
+        """Take what the predictor tells."""
+        self.info = self.codec.info = info
+        self.settled_until = -math.inf
+        self.is_known = True
+        self.failure, self.failures = None, 0
+        self._asked = self._clock()
+        self.due = self._asked + FRESH_SECONDS
+
+    def miss(self, failure: errors.CarpoolError, longest_pause: float) -> None:
+        """The predictor did not tell: what was known before still counts."""
+        self.failure = errors.bare(failure)
+        self.due = self._clock() + min(longest_pause, _FIRST_PAUSE * 2 ** min(self.failures, 30))
+        self.failures += 1
+
+
+class Waiting:
+    """Somebody who waits to be told of a model."""
+
+    # State: the callback until it is called or taken back.
+    def __init__(self, callback: Callable[[Model], None]) -> None:
+        self._callback: Callable[[Model], None] | None = callback
+
+    def cancel(self) -> None:
+        """The callback is never called after this, and let go."""
+        self._callback = None
+
+    def tell(self, model: Model) -> None:
+        """Call back, once."""
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            callback(model)
+
+
+class Catalog:
+    """The models of one predictor.
+
+    `ask` asks the predictor of one and limits its own time; what it raises counts as no answer. `make_codec` makes a
+    model's codec, once for each `Model`. `batches_unknown` says whether requests to models may be batched of which
+    the predictor tells nothing about a batch dimension. `clock` returns seconds and never goes back. A question that
+    failed is asked again, when the model is used, after a pause of 1 second that doubles up to `longest_pause`.
+    """
+
+    # State: models that the predictor told of, and names that it did not, least recently used first; the questions
+    # that are out.
+    def __init__(
+        self,
+        ask: Callable[[models.ModelName], Awaitable[models.ModelInfo]],
+        make_codec: Callable[[Model], InformedCodec],
+        batches_unknown: bool,
+        clock: Callable[[], float],
+        longest_pause: float = 30.0,
+        on_bug: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._ask = ask
+        self._make = functools.partial(Model, make_codec=make_codec, batches_unknown=batches_unknown, clock=clock)
+        self._clock = clock
+        self._on_bug = on_bug
+        self._longest_pause = longest_pause
+        self._known: collections.OrderedDict[models.ModelName, Model] = collections.OrderedDict()
+        self._unknown: collections.OrderedDict[models.ModelName, Model] = collections.OrderedDict()
+        self._asking: dict[models.ModelName, asyncio.Task[Model]] = {}
+
+    def get(self, name: models.ModelName) -> Model | None:
+        """The model, or None while nobody has had an answer about it, good or bad.
+
+        From within a running event loop: what is due is asked again in the background.
+        """
+        shelf = self._known if name in self._known else self._unknown
+        model = shelf.get(name)
+        if model is not None:
+            shelf.move_to_end(name)
+            if self._clock() >= model.due:
+                self._question(name, model)
+        return model
+
+    def objection(self, model: Model) -> str | None:
+        """`model.objection`, once `model.settled_until` is over: it is in use, and may have to be asked about again."""
+        self.get(model.name)
+        found = model.objection
+        if found is None:
+            model.settled_until = self._clock() + _GLANCE
+        return found
+
+    async def ask(self, name: models.ModelName) -> Model:
+        """`get`, or ask the predictor. Raises nothing but the caller's own cancellation, which disturbs nobody else.
+
+        A model that the predictor does not tell of is to be treated with caution: its `objection` is
+        `unknown_model`.
+        """
+        model = self.get(name)
+        if model is None:
+            question = self._question(name)
+            await asyncio.wait([question])
+            model = self._outcome(name, question)
+        return model
+
+    def when_known(self, name: models.ModelName, callback: Callable[[Model], None]) -> Waiting:
+        """`ask` for those who cannot await: calls back once, from the event loop, after this has returned."""
+        waiting = Waiting(callback)
+        model = self.get(name)
+        if model is not None:
+            asyncio.get_running_loop().call_soon(waiting.tell, model)
+        else:
+            question = self._question(name)
+            question.add_done_callback(lambda done: waiting.tell(self._outcome(name, done)))
+        return waiting
+
+    async def close(self) -> None:
+        """Break off the questions that are out; who waits for them is told of a model that nothing is known of."""
+        questions = list(self._asking.values())
+        for question in questions:
+            question.cancel()
+        await asyncio.gather(*questions, return_exceptions=True)
+
+    # --- questions ---------------------------------------------------------------------------------------------
+
+    def _question(self, name: models.ModelName, model: Model | None = None) -> asyncio.Task[Model]:
+        """The question about a model: the one that is out, or else a new one."""
+        question = self._asking.get(name)
+        if question is None:
+            inquiry = self._inquire(model or self._make(name))
+            question = asyncio.get_running_loop().create_task(inquiry, name="ask about a model")
+            self._asking[name] = question
+            question.add_done_callback(lambda _: self._asking.pop(name))
+        return question
+
+    async def _inquire(self, model: Model) -> Model:
+        try:
+            if len(self._asking) > MOST_NAMES:
+                raise errors.TooManyModels
+            model.learn(await self._ask(model.name))
+        except errors.CarpoolError as error:
+            self._miss(model, error)
+        except Exception:
+            self._on_bug()
+            log.exception("a model could not be asked about", extra=logs.facts(model=model.name.name))
+            self._miss(model, errors.CarpoolError())
+        self._keep(model)
+        return model
+
+    def _miss(self, model: Model, error: errors.CarpoolError) -> None:
+        model.miss(error, self._longest_pause)
+        facts = logs.facts(model=model.name.name, version=model.name.version, error=str(error))
+        log.debug("the predictor does not tell of a model", extra=facts)
+
+    def _keep(self, model: Model) -> None:
+        self._known.pop(model.name, None)
+        self._unknown.pop(model.name, None)
+        shelf = self._known if model.is_known else self._unknown
+        shelf[model.name] = model
+        if len(shelf) > MOST_NAMES:
+            shelf.popitem(last=False)
+
+    def _outcome(self, name: models.ModelName, question: asyncio.Task[Model]) -> Model:
+        if not question.cancelled():
+            return question.result()
+        model: Model = self._make(name)
+        model.miss(errors.Draining(), self._longest_pause)
+        return model

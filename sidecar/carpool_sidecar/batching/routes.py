@@ -1,0 +1,158 @@
+"""Which requests are batched, and how their calls travel: v1 predict and v2 infer, by their targets.
+
+A v2 model has to be known first: only the predictor can tell whether it has a batch dimension.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import urllib.parse
+from collections.abc import Callable
+from typing import NamedTuple
+
+from multidict import MultiMapping, istr
+
+from carpool_sidecar import errors
+from carpool_sidecar.batching import calls, media_types
+from carpool_sidecar.batching import model_registry as catalogs
+from carpool_sidecar.batching import request_target as target_
+from carpool_sidecar.protocols.v2_http import models
+
+# As istr a name is looked up without being lowered first.
+_EVENT_ID = istr("ce-id")
+JSON_SIZE = istr("Inference-Header-Content-Length")
+"""How many bytes of a v2 body are JSON; binary tensors follow (Triton's binary tensor data extension)."""
+
+DOUBTFUL = frozenset({500})
+"""Triton answers 500 to many a malformed request, and KServe's Python server whenever a model raises."""
+_V1_ENDS = (":predict", "%3Apredict", "%3apredict")
+_V1_MODEL = re.compile(r"/v1/models/([^/:]+)(?:/versions/([^/:]+))?(?::|%3[Aa])predict")
+_V2_MODEL = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")
+
+
+class Models(NamedTuple):
+    """The models of a predictor that speaks v2. Names have `%` escapes if it `is_http`, else they are plain."""
+
+    catalog: catalogs.Catalog
+    predictor: calls.Predictor
+    is_http: bool = True
+
+    def route(self, model: catalogs.Model) -> calls.Route:
+        """The way of a model's requests; raises `errors.Unbatchable` if they must not be batched now."""
+        objection = model.objection
+        if objection is not None:
+            raise errors.Unbatchable(objection)
+        look = functools.partial(self.catalog.objection, model)
+        return calls.Route(model.codec, self.predictor, look, DOUBTFUL, model.reconsider, model)
+
+
+class Tensors(NamedTuple):
+    """Such models for v1 requests: no request can be passed through, as the predictor would not understand it."""
+
+    catalog: catalogs.Catalog
+    predictor: calls.Predictor
+    is_http: bool = True
+
+    def route(self, model: catalogs.Model) -> calls.Route:
+        """The way of a model's requests; raises `errors.CarpoolError` if the predictor has not told of it."""
+        if not model.is_known:
+            raise model.failure or errors.CarpoolError()
+        look = functools.partial(self._objection, model)
+        return calls.Route(model.codec, self.predictor, look, DOUBTFUL, model.reconsider, model)
+
+    def _objection(self, model: catalogs.Model) -> None:
+        self.catalog.get(model.name)  # it is in use, and may have to be asked about again
+
+
+class Match(NamedTuple):
+    """A request that could be batched. `model` is None if nothing has to be known of it.
+
+    `says_so` is False where its media type speaks against that, and only the body can tell.
+    """
+
+    model: models.ModelName | None
+    is_v1: bool
+    says_so: bool = True
+
+
+class NotKnownYet(Exception):
+    """The predictor has not been asked about this model yet. `wait(callback)` does that."""
+
+    def __init__(self, wait: Callable[[Callable[[object], None]], catalogs.Waiting]) -> None:
+        super().__init__()
+        self.wait = wait
+
+
+class Routes:
+    """Finds the way of each request.
+
+    `v1` is that of v1 requests, or, if they are to become tensors, the models that tell how. `infer` is for v2.
+    """
+
+    def __init__(self, v1: calls.Route | Tensors, infer: Models) -> None:
+        self._v1 = v1
+        self._infer = infer
+
+    def match(self, method: str, target: str, headers: MultiMapping[str]) -> Match | None:
+        """The v1 predict or v2 infer request that this may be, or None if it is none; `target` as received.
+
+        KServe's rule for v1, the decoded path ends in `:predict`, for POST only. Raises `errors.Unbatchable` for media
+        types that are not JSON (forms with files) and for CloudEvents, whose envelope a batch would lose.
+        """
+        if method != "POST":
+            return None
+        path = target_.origin_form(target).partition("?")[0]
+        found = self._match_v1(path) if path.endswith(_V1_ENDS) else _match_v2(path)
+        if found is None:
+            return None
+        if _EVENT_ID in headers:
+            raise errors.Unbatchable("cloud_event")
+        if not found.is_v1 and JSON_SIZE in headers:
+            return found
+        content = media_types.content(headers)
+        if content is media_types.Content.FOREIGN or (found.is_v1 and content is media_types.Content.BYTES):
+            raise errors.Unbatchable("media_type")
+        return found._replace(says_so=False) if content is media_types.Content.UNTOLD else found
+
+    def route(self, match: Match) -> calls.Route:
+        """The way of a matching request.
+
+        Raises `errors.Unbatchable` if its model must not be batched, `errors.CarpoolError` if the predictor does not
+        tell what has to be known of it, and `NotKnownYet` if it has to be asked first.
+        """
+        source = self._v1 if match.is_v1 else self._infer
+        if isinstance(source, calls.Route):
+            return source
+        name = _known(match.model)
+        model = source.catalog.get(name)
+        if model is None:
+            raise NotKnownYet(lambda callback: source.catalog.when_known(name, callback))
+        return source.route(model)
+
+    async def learn(self, match: Match) -> calls.Route:
+        """As `route`, but asks the predictor where that is needed."""
+        source = self._v1 if match.is_v1 else self._infer
+        if isinstance(source, calls.Route):
+            return source
+        return source.route(await source.catalog.ask(_known(match.model)))
+
+    def _match_v1(self, path: str) -> Match | None:
+        if isinstance(self._v1, calls.Route):
+            return Match(None, is_v1=True)
+        found = _V1_MODEL.fullmatch(path)
+        if found is None:
+            return None
+        names = [name if self._v1.is_http else urllib.parse.unquote(name) for name in (found[1], found[2] or "")]
+        return Match(models.ModelName(*names), is_v1=True)
+
+
+def _known(name: models.ModelName | None) -> models.ModelName:
+    if name is None:
+        raise ValueError("a match for models has a name")
+    return name
+
+
+def _match_v2(path: str) -> Match | None:
+    found = _V2_MODEL.fullmatch(path)
+    return None if found is None else Match(models.ModelName(found[1], found[2] or ""), is_v1=False)

@@ -1,0 +1,141 @@
+"""What is different between protocols, and nothing else: how requests become a batch, and an answer its shares.
+
+Everything above - queues, policies, admission, replies - is the same for v1, v2 in JSON or binary, and gRPC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from carpool.scheduling import messages
+
+Headers = tuple[tuple[str, str], ...]
+Pieces = Sequence[bytes | memoryview]  # a body, to be sent in order
+
+
+LARGEST_CONTENT = 64 * 1024
+"""Bytes of a body that is compared with others; hashing more would take longer than all else that is done for it."""
+
+
+class Kept:
+    """What payloads that keep their caller's `body` have in common."""
+
+    __slots__ = ()
+    body: bytes
+
+    @property
+    def content(self) -> bytes | None:
+        """Part of `Payload`."""
+        return self.body if len(self.body) <= LARGEST_CONTENT else None
+
+    @property
+    def shape(self) -> Hashable | None:
+        """Part of `Payload`: nothing beside what the key tells."""
+        return None
+
+
+class Reply(NamedTuple):
+    """The predictor's answer to a call: its body, and its headers by their names in lower case."""
+
+    body: bytes
+    headers: Mapping[bytes, bytes]
+
+
+class Answer(NamedTuple):
+    """What a batch is answered. `member` is the name of the v1 protocol's list, `predictions` or `outputs`."""
+
+    member: bytes
+    rows: messages.Rows
+
+
+class Outgoing(NamedTuple):
+    """One call to the predictor.
+
+    `headers` are the message's own and stand for those of the same name that its members share. `read` finds the rows
+    in the answer; it raises `errors.UpstreamBroken` for what is no answer to this call, so that nothing can be wrong
+    with the shares any more.
+    """
+
+    target: str
+    headers: Headers
+    body: Pieces
+    read: Callable[[Reply], Answer]
+
+
+class Content(NamedTuple):
+    """One caller's predictions in the words of its protocol: headers but Content-Length, and the body."""
+
+    headers: Headers
+    body: Pieces
+
+
+class Form(Protocol):
+    """How one caller wants its answer: its id, its outputs, JSON or binary. It cannot fail."""
+
+    def render(self, shares: Sequence[messages.Piece]) -> Content:
+        """The answer, of one or more shares in the order of the caller's own rows; `predictions` is a slice of
+        its batch's rows."""
+        ...
+
+
+class Payload(Protocol):
+    """One parsed request.
+
+    Requests with equal `key`s (and targets and headers) may share a batch. `form` is None for the v1 protocol's
+    answers, which are made of rows directly.
+    """
+
+    @property
+    def key(self) -> Hashable: ...
+
+    @property
+    def row_count(self) -> int: ...
+
+    @property
+    def form(self) -> Form | None: ...
+
+    @property
+    def content(self) -> Hashable | None:
+        """What the caller sent, equal only for requests that ask for the same; None if it is too large to compare."""
+        ...
+
+    @property
+    def shape(self) -> Hashable | None:
+        """What the rows look like with their values left out; None if the key tells that, or nothing does."""
+        ...
+
+    def row_sizes(self, start: int, stop: int) -> Sequence[int]:
+        """Bytes of the rows `start` to `stop` (exclusive)."""
+        ...
+
+    def row_lengths(self, start: int, stop: int) -> Sequence[int]:
+        """Elements of each of those rows."""
+        ...
+
+
+class Codec(Protocol):
+    """One protocol, or one model's requests in it."""
+
+    @property
+    def max_batch_size(self) -> int:
+        """Rows that the predictor takes in one call; `sys.maxsize` where nothing is known."""
+        ...
+
+    def parse(self, body: bytes, max_rows: int, json_size: int | None = None) -> Payload:
+        """Find the rows of a request's body; `json_size` is v2's Inference-Header-Content-Length.
+
+        Raises `errors.BadRequest`, `errors.PayloadTooLarge` for more than `max_rows` rows, and `errors.Unbatchable`
+        for what is valid but has to travel alone.
+        """
+        ...
+
+    def merge(self, batch_id: str, target: str, parts: Sequence[messages.Part]) -> Outgoing:
+        """The call for a batch of parts; their requests' payloads came from `parse` and share a key.
+
+        `batch_id` is the call's own id where its protocol has one (v2), and never reaches a member. `target` is what
+        they asked for. Nothing is copied that can be spliced, and a payload that travels whole and alone goes as it
+        came, with its own id or none, and is answered what it would be without us. Raises `errors.NotMergeable` if a
+        member turns out not to go with the others.
+        """
+        ...

@@ -1,0 +1,78 @@
+"""The rows of a JSON list as byte ranges, without reading them, and without letting a list fill the memory."""
+
+from __future__ import annotations
+
+import bisect
+import functools
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from carpool_sidecar import errors
+
+Rows = Sequence[msgspec.Raw]
+
+LIST = msgspec.json.Decoder(list[msgspec.Raw])
+"""Finds the rows of a list, and checks that it is one."""
+_NO_ROW = msgspec.Raw()
+_SPACE = b" \t\r\n"
+
+# Up to this size a list is decoded first and counted then: 18 MB for a moment, if it is `1,1,1,…`.
+_MAX_UNCOUNTED = 512 * 1024
+
+# Elements are counted by decoding; beyond this many commas the objects for them would cost too much memory.
+_MAX_COUNTED = 1_000_000
+
+
+def careful_decoder(body: bytes, max_rows: int) -> Callable[[bytes | memoryview], Rows]:
+    """A decoder of lists for a body in which more than `max_rows` rows may be.
+
+    It raises `errors.PayloadTooLarge` for those.
+    """
+    return functools.partial(_decode_at_most if len(body) <= _MAX_UNCOUNTED else _decode_bounded, max_rows)
+
+
+def _decode_at_most(max_rows: int, text: bytes | memoryview) -> Rows:
+    rows = LIST.decode(text)
+    if len(rows) > max_rows:
+        raise _too_many(max_rows)
+    return rows
+
+
+def _decode_bounded(max_rows: int, text: bytes | memoryview) -> Rows:
+    """Refuse a list of more than `max_rows` rows at the first row too many, before `1,1,1,…` becomes gigabytes."""
+    try:
+        rows = msgspec.structs.astuple(bounded_rows(max_rows).decode(text))
+    except msgspec.ValidationError as error:
+        if str(error).startswith("Expected `array` of at most length"):
+            raise _too_many(max_rows) from None
+        raise
+    return rows[: bisect.bisect_left(rows, True, key=_NO_ROW.__eq__)]
+
+
+@functools.lru_cache(maxsize=2)
+def bounded_rows(max_rows: int) -> msgspec.json.Decoder[msgspec.Struct]:
+    """A decoder of lists of at most so many rows; making it takes 5 microseconds for each, so make it beforehand.
+
+    msgspec checks the `max_length` of a list once that is complete, but an array-like struct has only so many fields.
+    """
+    fields = [(f"row{number}", msgspec.Raw, _NO_ROW) for number in range(max_rows)]
+    return msgspec.json.Decoder(msgspec.defstruct("Rows", fields, array_like=True, forbid_unknown_fields=True))
+
+
+def _too_many(max_rows: int) -> errors.PayloadTooLarge:
+    return errors.PayloadTooLarge(f"more than {max_rows} instances in one request")
+
+
+def length(row: bytes) -> int:
+    """Elements of a row that is a JSON array; 1 for any other.
+
+    Of more than a million commas that have more between them than plain numbers each counts as an element.
+    """
+    if not row.startswith(b"["):
+        return 1
+    commas = row.count(b",")
+    if not commas:
+        return 0 if not row[1:-1].strip(_SPACE) else 1
+    is_flat = b'"' not in row and b"{" not in row and row.rfind(b"[") == 0
+    return commas + 1 if is_flat or commas > _MAX_COUNTED else len(LIST.decode(row))

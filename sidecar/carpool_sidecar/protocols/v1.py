@@ -1,0 +1,310 @@
+"""The v1 predict protocol, spliced rather than decoded.
+
+A body is scanned once to find where each instance begins and ends. Batches and answers are made by joining those
+byte ranges, so numbers and strings arrive exactly as they were written: nothing is parsed, rounded or re-escaped.
+Format: https://kserve.github.io/website/docs/concepts/architecture/data-plane/v1-protocol and TensorFlow Serving's
+REST API (`signature_name` and friends, `inputs` / `outputs`).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import msgspec
+
+from carpool.scheduling import messages
+from carpool_sidecar import errors
+from carpool_sidecar.protocols import interface, utf8
+from carpool_sidecar.protocols import json_rows as rows_
+
+Rows = rows_.Rows
+
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+# Members beside the list are compared byte for byte in the batch key and read one by one: keep them few.
+_MAX_OTHERS = 64 * 1024
+
+# The shape nearly every body has: one member, known from its first bytes. `ROWS` then proves that all the rest
+# is exactly one JSON list, so that nothing else (a duplicate key, a second member) can hide behind it.
+_ONLY_MEMBER = rb'[ \t\r\n]*\{[ \t\r\n]*"(%b)"[ \t\r\n]*:[ \t\r\n]*(?=\[)'
+ONLY_REQUEST_MEMBER = re.compile(_ONLY_MEMBER % b"instances|inputs")
+_ONLY_ANSWER_MEMBER = re.compile(_ONLY_MEMBER % b"predictions|outputs")
+_NEXT_MEMBER = re.compile(rb'[ \t\r\n]*[{,][ \t\r\n]*("(?:[^"\\]|\\.)*")[ \t\r\n]*:[ \t\r\n]*', re.DOTALL)
+_SPACE = b" \t\r\n"
+
+# What is left out of a row's shape; a longer row is told by its beginning.
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_NUMBERS = b"0123456789+-.eE \t\r\n"
+_LONGEST_SHAPE = 16 * 1024
+
+# From here on a view costs less than a copy.
+_WORTH_A_VIEW = 64 * 1024
+_AFTER_VALUE = frozenset(b"%c" % byte for byte in b" \t\r\n,}")
+
+_REQUEST_MEMBERS = ("instances", "inputs")
+_ANSWER_MEMBERS = ("predictions", "outputs")
+
+
+class _Lists(msgspec.Struct):
+    """The large members of a body; decoding into it skips all others without allocating."""
+
+    instances: msgspec.Raw = msgspec.Raw()
+    inputs: msgspec.Raw = msgspec.Raw()
+    predictions: msgspec.Raw = msgspec.Raw()
+    outputs: msgspec.Raw = msgspec.Raw()
+
+
+_LISTS = msgspec.json.Decoder(_Lists)
+
+
+@dataclass(slots=True)
+class Payload(interface.Kept):
+    """One parsed request body.
+
+    `rows` are the instances as byte ranges, `text` is their list as it was written, brackets included, `member` is
+    the list's name (`instances` or `inputs`) and `others` the remaining members as written, joined by commas. `body`
+    is all of it.
+    """
+
+    member: bytes
+    body: bytes
+    text: bytes | memoryview
+    rows: Rows
+    others: bytes
+
+    form: ClassVar[None] = None
+
+    @property
+    def key(self) -> tuple[bytes, bytes]:
+        """Part of `codec.Payload`."""
+        return self.member, self.others
+
+    @property
+    def row_count(self) -> int:
+        """Part of `codec.Payload`."""
+        return len(self.rows)
+
+    @property
+    def shape(self) -> bytes:
+        """Part of `codec.Payload`: the punctuation and literals of the first instance, without strings and numbers."""
+        start = bytes(self.rows[0])[:_LONGEST_SHAPE]
+        return _STRING.sub(b'"', start).translate(None, _NUMBERS)
+
+    def row_sizes(self, start: int, stop: int) -> list[int]:
+        """Part of `codec.Payload`: as they were written."""
+        return [len(row) for row in self.rows[start:stop]]
+
+    def row_lengths(self, start: int, stop: int) -> list[int]:
+        """Elements of the instances `start` to `stop` (exclusive) that are JSON arrays; 1 for any other instance.
+
+        An array with more than a million commas that has more in it than plain numbers counts as one more than those.
+        """
+        return [rows_.length(bytes(row)) for row in self.rows[start:stop]]
+
+
+class Codec:
+    """Part of `codec.Codec`; there is one for all models, of which nothing is known."""
+
+    max_batch_size = sys.maxsize
+
+    def parse(self, body: bytes, max_rows: int, json_size: int | None = None) -> Payload:
+        """Part of `codec.Codec`."""
+        return parse_request(body, max_rows)
+
+    def merge(self, batch_id: str, target: str, parts: Sequence[messages.Part]) -> interface.Outgoing:
+        """Part of `codec.Codec`."""
+        pieces = merge([(request.payload, start, stop) for request, start, stop in parts])
+        return interface.Outgoing(target, (), pieces, _read)
+
+
+def _read(reply: interface.Reply) -> interface.Answer:
+    return parse_answer(reply.body)
+
+
+def parse_request(body: bytes, max_rows: int = sys.maxsize) -> Payload:
+    """Find the instances of a predict request.
+
+    Raises `errors.BadRequest` (with the place and the reason) for anything that is not one JSON object with a
+    non-empty list `instances` or `inputs` and no duplicate member, `errors.PayloadTooLarge` for more than `max_rows`
+    instances (found before memory is spent on them), and `errors.Unbatchable` for an `inputs` object of columns.
+    """
+    if not body.isascii():
+        utf8.check(body)
+    # A row takes at least two bytes, so most bodies are cleared by a glance.
+    decode = rows_.LIST.decode if len(body) <= 2 * max_rows else rows_.careful_decoder(body, max_rows)
+    try:
+        single = _single_member(body, ONLY_REQUEST_MEMBER, decode)
+        if single is not None:
+            member, text, rows = single
+            payload = Payload(member, body, text, rows, b"")
+        else:
+            payload = _payload_of_members(body, decode)
+    except RecursionError:
+        raise errors.BadRequest("the body is nested too deeply") from None
+    if not payload.rows:
+        raise errors.NoInstances
+    return payload
+
+
+def merge(parts: Sequence[tuple[Payload, int, int]]) -> list[bytes | memoryview]:
+    """Build the body of one upstream call from `(payload, start, stop)` row ranges, as pieces to be sent in order.
+
+    All payloads must share `member` and `others`; the batch key guarantees that. Nothing is copied here, and a payload
+    that travels whole and alone goes as it came.
+    """
+    if len(parts) == 1:
+        payload, start, stop = parts[0]
+        if stop - start == len(payload.rows):
+            return [payload.body]
+    pieces: list[bytes | memoryview] = []
+    for payload, start, stop in parts:
+        if pieces:
+            pieces.append(b",")
+        else:
+            others = payload.others + b"," if payload.others else b""
+            pieces.append(b'{%b"%b":[' % (others, payload.member))
+        whole = stop - start == len(payload.rows)
+        pieces.append(memoryview(payload.text)[1:-1] if whole else b",".join(payload.rows[start:stop]))
+    if not pieces:
+        raise ValueError("a batch needs at least one part")
+    pieces.append(b"]}")
+    return pieces
+
+
+def parse_answer(body: bytes) -> interface.Answer:
+    """Find the predictions in a predict response.
+
+    Raises `errors.UpstreamBroken` for anything but a JSON object with a list `predictions` (or TensorFlow
+    Serving's `outputs`). Other members, such as `model_version`, are skipped, however large they are and however
+    often they are there. Of several `predictions` the last counts, as with most JSON parsers.
+    """
+    try:
+        if not body.isascii():
+            utf8.check(body)
+        single = _single_member(body, _ONLY_ANSWER_MEMBER, rows_.LIST.decode)
+        if single is not None:
+            return interface.Answer(single[0], single[2])
+        member, _, rows = _pick(_lists(body), _ANSWER_MEMBERS, rows_.LIST.decode)
+        return interface.Answer(member, rows)
+    except RecursionError:
+        raise errors.UpstreamBroken("the predictor's answer is nested too deeply") from None
+    except errors.BadRequest as error:
+        raise errors.UpstreamBroken(f"the predictor's answer is not a valid predict response: {error}") from None
+
+
+def start(batch_id: str, member: bytes) -> bytes:
+    """What all answers of a batch begin with; the predictions, joined by commas, and `END` follow."""
+    return b'{"message":"","batchId":"%b","%b":[' % (batch_id.encode(), member)
+
+
+END = b"]}"
+
+
+def render(batch_id: str, member: bytes, pieces: Sequence[Rows]) -> bytes:
+    """Build one caller's answer from its predictions, given as one or more runs of rows."""
+    rows = pieces[0] if len(pieces) == 1 else [row for piece in pieces for row in piece]
+    return b"".join((start(batch_id, member), b",".join(rows), END))
+
+
+def render_error(message: str) -> bytes:
+    """The v1 protocol's error body."""
+    return msgspec.json.encode({"error": message})
+
+
+# --- scanning ---------------------------------------------------------------------------------------------------
+
+
+def _single_member(
+    body: bytes, start: re.Pattern[bytes], decode: Callable[[bytes | memoryview], Rows]
+) -> tuple[bytes, bytes | memoryview, Rows] | None:
+    """`(name, list as written, its rows)` if the body is exactly one object with that one list; else None."""
+    match = start.match(body)
+    if match is None:
+        return None
+    at = match.end()
+    if body.endswith(b"]}"):
+        end = len(body) - 1
+    else:
+        end = len(body.rstrip(_SPACE)) - 1
+        if body[end : end + 1] != b"}":
+            return None
+        end = len(body[:end].rstrip(_SPACE)) if body[end - 1] in _SPACE else end
+    # Of a large body no copy but a view.
+    text = body[at:end] if end - at <= _WORTH_A_VIEW else memoryview(body)[at:end]
+    try:
+        return match[1], text, decode(text)
+    except msgspec.DecodeError:
+        return None  # more members follow, or it is malformed: the general path tells which, and where
+
+
+def _members(body: bytes) -> dict[str, tuple[bytes, bytes]]:
+    """All members of a JSON object as `{name: (key as written, value as written)}`, in order.
+
+    Raises `errors.BadRequest` for malformed JSON and for duplicate members.
+    """
+    try:
+        lists = _LISTS.decode(body)
+        others = len(body) - sum(memoryview(raw).nbytes for raw in msgspec.structs.astuple(lists))
+        if others > _MAX_OTHERS:
+            raise errors.BadRequest(f"members beside the list take {others} bytes; at most {_MAX_OTHERS} are allowed")
+        values = _OBJECT.decode(body)
+    except msgspec.ValidationError:
+        raise errors.BadRequest("the body must be a JSON object") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise errors.BadRequest(str(error)) from None
+    found: dict[str, tuple[bytes, bytes]] = {}
+    at = 0
+    while match := _NEXT_MEMBER.match(body, at):
+        name = msgspec.json.decode(match[1], type=str)
+        value = bytes(values[name])
+        at = match.end() + len(value)
+        # The decoder keeps the last of equal names, so an earlier twin shows as a value that does not fit here.
+        if name in found or body[match.end() : at] != value or body[at : at + 1] not in _AFTER_VALUE:
+            raise errors.BadRequest(f"duplicate member {name!r}")
+        found[name] = (match[1], value)
+    return found
+
+
+def _lists(body: bytes) -> dict[str, tuple[bytes, bytes]]:
+    """The known lists of a JSON object in the shape of `_members`; all else in it is skipped unread."""
+    try:
+        found = msgspec.structs.asdict(_LISTS.decode(body))
+    except msgspec.ValidationError:
+        raise errors.BadRequest("the body must be a JSON object") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise errors.BadRequest(str(error)) from None
+    return {name: (name.encode(), bytes(raw)) for name, raw in found.items() if memoryview(raw).nbytes}
+
+
+def _pick(
+    members: dict[str, tuple[bytes, bytes]], names: Sequence[str], decode: Callable[[bytes | memoryview], Rows]
+) -> tuple[bytes, bytes, Rows]:
+    for name in names:
+        if name in members:
+            text = members[name][1]
+            try:
+                return name.encode(), text, decode(text)
+            except msgspec.ValidationError:
+                raise errors.BadRequest(f"{name!r} must be a list") from None
+    raise errors.BadRequest(f"no member {' or '.join(map(repr, names))}")
+
+
+def _payload_of_members(body: bytes, decode: Callable[[bytes | memoryview], Rows]) -> Payload:
+    members = _members(body)
+    present = [name for name in _REQUEST_MEMBERS if name in members]
+    if not present:
+        near = next((name for name in members if name.lower() in _REQUEST_MEMBERS), None)
+        raise errors.NoInstances(f"no member 'instances'; {near!r} is spelt differently" if near else None)
+    if len(present) > 1:
+        raise errors.BadRequest("both 'instances' and 'inputs' are present; send one of them")
+    if members[present[0]][1] == b"null":
+        raise errors.NoInstances
+    if present == ["inputs"] and members["inputs"][1].startswith(b"{"):
+        raise errors.Unbatchable("columnar")
+    others = b",".join(key + b":" + text for name, (key, text) in members.items() if name != present[0])
+    member, text, rows = _pick(members, present, decode)
+    return Payload(member, body, text, rows, others)

@@ -1,0 +1,127 @@
+"""Calls to a v2 predictor by somebody who has tensors rather than a caller's body: all of it in binary."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from carpool_sidecar import errors
+from carpool_sidecar.protocols import interface
+from carpool_sidecar.protocols.v2_http import conversion, datatypes, json_lists, models
+
+HEADER = "Inference-Header-Content-Length"
+HEADER_KEY = b"inference-header-content-length"
+JSON: interface.Headers = (("Content-Type", "application/json"),)
+
+
+class Request(NamedTuple):
+    """A call that is ready to be posted, but for who reads its answer."""
+
+    target: str
+    headers: interface.Headers
+    body: list[bytes | memoryview]
+
+
+class _Output(msgspec.Struct):
+    name: str
+    shape: list[int]
+    datatype: str
+    parameters: dict[str, msgspec.Raw] | None = None
+    data: msgspec.Raw = msgspec.Raw()
+
+
+class _Answer(msgspec.Struct):
+    outputs: list[_Output]
+
+
+_ANSWER = msgspec.json.Decoder(_Answer)
+
+
+def headers(json_size: int | None) -> interface.Headers:
+    """Those of a body of JSON, or of one with binary data after so many bytes of JSON."""
+    if json_size is None:
+        return JSON
+    return (("Content-Type", "application/octet-stream"), (HEADER, str(json_size)))
+
+
+def write_request(batch_id: str, name: models.ModelName, tensors: Sequence[models.Tensor]) -> Request:
+    """The inference request, of this id, for a model's inputs, which asks for all outputs, in binary."""
+    inputs: list[dict[str, Any]] = [
+        {
+            "name": tensor.name,
+            "shape": tensor.shape,
+            "datatype": tensor.datatype,
+            "parameters": {"binary_data_size": len(tensor.data)},
+        }
+        for tensor in tensors
+    ]
+    head = msgspec.json.encode({"id": batch_id, "inputs": inputs, "parameters": {"binary_data_output": True}})
+    return Request(f"{name.path}/infer", headers(len(head)), [head, *(tensor.data for tensor in tensors)])
+
+
+def read_answer(reply: interface.Reply) -> list[models.Tensor]:
+    """The outputs of an inference response, in its order; those in JSON are converted to binary.
+
+    Raises `errors.UpstreamBroken` for what is no such response, and for data that do not fill their shape.
+    """
+    size = json_size(reply.headers, len(reply.body))
+    end = len(reply.body) if size is None else size
+    found: list[models.Tensor] = []
+    try:
+        for output in _ANSWER.decode(memoryview(reply.body)[:end]).outputs:
+            data, end = _data(output, reply.body, end)
+            found.append(models.Tensor(output.name, output.datatype, tuple(output.shape), data))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, errors.Unbatchable) as error:
+        raise errors.UpstreamBroken(f"the predictor's answer is not a valid inference response: {error}") from None
+    if end != len(reply.body):
+        raise errors.UpstreamBroken(f"the predictor's answer has {len(reply.body) - end} bytes that are of no output")
+    return found
+
+
+def json_size(headers: Mapping[bytes, bytes], body_size: int) -> int | None:
+    """The bytes of JSON in the predictor's answer, by its header; None if all is JSON.
+
+    Raises `errors.UpstreamBroken` for a header that cannot be.
+    """
+    value = headers.get(HEADER_KEY)
+    if value is None:
+        return None
+    if not value.isdigit() or len(value) > 18 or int(value) > body_size:
+        raise errors.UpstreamBroken(
+            f"the predictor's answer has {body_size} bytes, but {HEADER} says {value.decode('latin-1')!r:.40}"
+        )
+    return int(value)
+
+
+def _data(output: _Output, body: bytes, at: int) -> tuple[bytes | memoryview, int]:
+    """An output's data in binary, and where in the body the next ones' begin."""
+    elements = math.prod(output.shape)
+    if output.datatype not in datatypes.KNOWN or min(output.shape, default=0) < 0:
+        raise _broken(output, "is of no known datatype or shape")
+    raw = (output.parameters or {}).get("binary_data_size")
+    if raw is None:
+        text = bytes(output.data)
+        if not text.startswith(b"[") or json_lists.count(text) != elements:
+            raise _broken(output, "has data that do not fill it")
+        return conversion.to_binary(output.name, output.datatype, text), at
+    size = bytes(raw)
+    end = at + int(size) if size.isdigit() and len(size) <= 18 else -1
+    data = memoryview(body)[at:end]
+    if not at <= end <= len(body) or not fills(data, output.datatype, elements):
+        raise _broken(output, f"has {size.decode()} bytes of data, which do not fill it")
+    return data, end
+
+
+def fills(data: bytes | memoryview, datatype: str, elements: int) -> bool:
+    """Whether data in binary are exactly so many elements."""
+    if datatype == datatypes.BYTES:
+        return datatypes.string_ends(data, elements) is not None
+    return len(data) == datatypes.SIZES[datatype] * elements
+
+
+def _broken(output: _Output, what: str) -> errors.UpstreamBroken:
+    told = f"output {output.name!r} of shape {output.shape} and datatype {output.datatype!r}"
+    return errors.UpstreamBroken(f"the predictor's {told} {what}")

@@ -1,0 +1,171 @@
+"""A tensor's `data` in JSON: how many elements are in it, and where they are, without reading any of them.
+
+All of it speaks of valid JSON lists. In one with nothing but numbers, literals and lists, commas tell the number of
+elements: a tree of lists has one leaf more than it has commas, counting an empty list as a leaf. Strings and objects
+may hide commas and brackets, so those are told apart by a decoder.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from carpool_sidecar import errors
+from carpool_sidecar.protocols import utf8
+
+_decode = msgspec.json.Decoder(msgspec.Raw).decode  # checks that a text is one JSON value, and nothing else
+_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
+_SPACE = b" \t\r\n"
+_OPENING, _CLOSING = b"[]"
+_QUOTE, _BRACE = b'"{'  # numbers: looking for one is faster than for bytes
+_NOT_FINITE = (b"-Infinity", b"Infinity", b"-NaN", b"NaN", b"-Inf", b"Inf")  # each before what is part of it
+_NUMERIC = b"0123456789.-+eE "
+_BEGIN_NUMBERS, _END_NUMBERS = b"0123456789-", b"0123456789"
+_NO_ELEMENT = (b"", b",", b"[", b"]")
+_EDGE = 16  # few write more spaces than that
+_OPENINGS = re.compile(rb"[\[ \t\r\n]*")
+
+# Rows of so many elements are found by their ends, narrower ones by their elements.
+_WIDE = 16
+_FEW = 8
+
+# Each level of lists is read once more where strings are in it.
+_DEEPEST = 16
+
+
+def check_utf8(text: bytes | memoryview) -> None:
+    """Raises `errors.BadRequest`, with the place, for what is not UTF-8."""
+    if not (isinstance(text, bytes) and text.isascii()):
+        utf8.check(text)
+
+
+def is_list(text: bytes | memoryview) -> bool:
+    """Whether a text is one JSON list, with nothing before or after it."""
+    if not text or text[0] != _OPENING or text[-1] != _CLOSING:
+        return False
+    try:
+        _decode(text)
+        if type(text) is not bytes or not text.isascii():
+            check_utf8(text)
+    except (msgspec.MsgspecError, errors.BadRequest, RecursionError):
+        return False
+    return True
+
+
+def outline(elements: int) -> bytes:
+    """What is left of a flat list of so many numbers, at least one, without the numbers."""
+    return b"[%b]" % (b"," * (elements - 1))
+
+
+def is_flat(data: bytes | memoryview, outlined: bytes) -> bool:
+    """Whether a text has this outline.
+
+    One that has, but is none (`[1,,2]`, `[1-]`), has as many commas as the list it claims to be: joined with others it
+    makes their list invalid, but never moves an element to another place. Looking closer takes twice as long.
+    """
+    text = data if type(data) is bytes else bytes(data)
+    if text.translate(None, _NUMERIC) != outlined:
+        return False
+    if text[1] in _BEGIN_NUMBERS and text[-2] in _END_NUMBERS:
+        return True
+    return text[1:_EDGE].lstrip(b" ")[:1] not in _NO_ELEMENT and text[-_EDGE:-1].rstrip(b" ")[-1:] not in _NO_ELEMENT
+
+
+def is_plain(text: bytes | memoryview) -> bool:
+    """Whether there are neither strings nor objects in it."""
+    return _QUOTE not in text and _BRACE not in text
+
+
+def tame(text: bytes) -> bytes:
+    """A text of the same size with 0 for NaN and infinities, which JSON has not; for text without strings."""
+    for word in _NOT_FINITE:
+        text = text.replace(word, b"0".center(len(word)))  # the spaces keep `1NaN` from becoming a number
+    return text
+
+
+def has_strings(data: bytes | memoryview, most: int) -> bool:
+    """Whether there may be more than so many strings in it: quotes within strings count as well."""
+    return bytes(data).count(b'"') > 2 * most
+
+
+def count(data: bytes | memoryview) -> int:
+    """Elements of a list, however it is nested.
+
+    Raises `errors.Unbatchable` for strings or objects in more than 16 lists.
+    """
+    text = data if type(data) is bytes else bytes(data)
+    if _QUOTE in text or _BRACE in text:
+        return len(_items(text))
+    commas = text.count(b",")
+    if text.find(b"[", 1) >= 0:
+        return commas + 1 - _empty_lists(text)
+    return commas + 1 if commas or text[1:-1].strip(_SPACE) else 0
+
+
+def depth(text: bytes) -> int:
+    """How many lists its first element is in, 1 for a flat list."""
+    found = _OPENINGS.match(text)
+    return found[0].count(b"[") if found else 0
+
+
+def leaves(text: bytes) -> list[bytes]:
+    """The elements of a list, in order, as they were written; raises `errors.Unbatchable` as `count` does."""
+    if not is_plain(text):
+        return _items(text)
+    found = text.translate(None, b"[] \t\r\n").split(b",")
+    return found if all(found) else [each for each in found if each]
+
+
+def rows(data: bytes | memoryview, count: int, width: int) -> list[bytes]:
+    """The elements of a list as so many rows of the same width, each with commas between its elements."""
+    text = bytes(data)
+    is_flat = is_plain(text) and text.find(b"[", 1) < 0
+    if is_flat and width >= _WIDE:
+        return _wide_rows(text, count, width)
+    found = text[1:-1].split(b",") if is_flat else leaves(text)
+    if width < 2:
+        return found if width else [b""] * count
+    return list(map(b",".join, zip(*[iter(found)] * width, strict=True)))
+
+
+def _wide_rows(text: bytes, count: int, width: int) -> list[bytes]:
+    """The same for a flat list of plain elements, of which none is touched."""
+    found, at, last = [], 1, len(text) - 1
+    size = last // (count * width) + 1  # of an element, as a first guess
+    for _ in range(count - 1):
+        end = _skip(text, at, width, size)
+        found.append(text[at : end - 1])
+        at = end
+    return [*found, text[at:last]]
+
+
+def _skip(text: bytes, at: int, commas: int, size: int) -> int:
+    """Where the text goes on after so many commas, of which there are enough."""
+    while commas > _FEW:
+        step = max(1, commas * size // 2)
+        passed = text.count(b",", at, at + step)
+        while passed >= commas:  # the last one is looked for below, to be right behind it
+            step //= 2
+            passed = text.count(b",", at, at + step)
+        at += step
+        commas -= passed
+    for _ in range(commas):
+        at = text.index(b",", at) + 1
+    return at
+
+
+def _empty_lists(text: bytes) -> int:
+    if any(space in text for space in _SPACE):
+        text = text.translate(None, _SPACE)
+    return text.count(b"[]")
+
+
+def _items(text: bytes) -> list[bytes]:
+    found = [bytes(each) for each in _ITEMS.decode(text)]
+    for _ in range(_DEEPEST):
+        if not any(each.startswith(b"[") for each in found):
+            return found
+        lists = [_ITEMS.decode(each) if each.startswith(b"[") else [each] for each in found]
+        found = [bytes(each) for inner in lists for each in inner]
+    raise errors.Unbatchable("shape")

@@ -1,0 +1,159 @@
+"""The admin port: what operators and kubelets ask the sidecar itself, apart from the traffic.
+
+Reading is open to all who reach the port, so that metrics can be scraped and probes answered. Changing anything is
+for callers inside the pod unless the settings say otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+import prometheus_client
+from aiohttp import web
+
+import carpool_sidecar
+from carpool_sidecar import config, metrics
+from carpool_sidecar import drain as lifecycle
+from carpool_sidecar.upstream import readiness
+
+_MAX_CONFIG_BYTES = 64 * 1024
+_INSIDE = frozenset(map(ipaddress.ip_address, ("127.0.0.1", "::1", "::ffff:127.0.0.1")))
+# A kubelet starts the preStop hooks of a pod's containers at once. One of them starts the drain, and is a program in a
+# container with a small share of a CPU that is busy serving: so much later it may begin. A pod without that hook has
+# nothing to wait for, and is held up so long for nothing.
+_LATEST_BEGINNING_SECONDS = 5.0
+
+
+class Admin:
+    """Makes the admin application.
+
+    `settings` gives the settings now in force and `learned` what the policy found out, `apply` puts changed settings in
+    force, and `drain` starts the way out and returns once everything accepted has been answered or the grace period is
+    over.
+    """
+
+    def __init__(
+        self,
+        settings: Callable[[], config.Settings],
+        apply: Callable[[config.Settings], None],
+        drain: Callable[[], Awaitable[object]],
+        life: lifecycle.Lifecycle,
+        ready: readiness.Readiness,
+        counters: metrics.Metrics,
+        learned: Callable[[], Mapping[str, float]],
+    ) -> None:
+        self._settings = settings
+        self._apply = apply
+        self._drain = drain
+        self._life = life
+        self._ready = ready
+        self._metrics = counters
+        self._learned = learned
+        self._draining: asyncio.Future[object] | None = None  # what POST /drain started
+
+    def application(self) -> web.Application:
+        """The aiohttp application with all routes."""
+        # A caller that leaves waits no longer: handlers get cancelled.
+        app = web.Application(client_max_size=_MAX_CONFIG_BYTES, handler_args={"handler_cancellation": True})
+        app.router.add_get("/", self._index)
+        app.router.add_get("/livez", self._livez)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get("/metrics", self._render_metrics)
+        app.router.add_get("/config", self._show_config)
+        app.router.add_patch("/config", self._change_config)
+        app.router.add_get("/drain", self._show_drain)
+        app.router.add_post("/drain", self._start_drain)
+        app.router.add_get("/drained", self._wait_until_drained)
+        return app
+
+    async def _index(self, request: web.Request) -> web.Response:
+        return web.Response(text="/livez /readyz /metrics /config (GET, PATCH) /drain (GET, POST) /drained\n")
+
+    async def _livez(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, request: web.Request) -> web.Response:
+        if self._life.draining:
+            return web.Response(status=503, text="shutting down\n")
+        is_ready = await self._ready.check()
+        self._metrics.ready.set(is_ready)
+        if is_ready:
+            return web.Response(text="ok\n")
+        return web.Response(status=503, text=f"predictor not ready: {self._ready.last_error}\n")
+
+    async def _render_metrics(self, request: web.Request) -> web.Response:
+        headers = {"Content-Type": prometheus_client.CONTENT_TYPE_LATEST}
+        return web.Response(body=self._metrics.render(), headers=headers)
+
+    async def _show_config(self, request: web.Request) -> web.Response:
+        settings = self._settings()
+        about = {
+            "version": carpool_sidecar.__version__,
+            "live": settings.live,
+            "running_policy": "adaptive" if settings.is_adaptive else "window",
+            "learned": self._learned(),
+        }
+        return _json({**about, **settings.model_dump()})
+
+    async def _change_config(self, request: web.Request) -> web.Response:
+        self._check_may_write(request)
+        try:
+            changes = msgspec.json.decode(await request.read(), type=dict[str, Any])
+            self._apply(self._settings().changed(changes))
+        except (msgspec.MsgspecError, ValueError) as error:
+            return _json({"error": str(error)}, status=400)
+        return await self._show_config(request)
+
+    async def _show_drain(self, request: web.Request) -> web.Response:
+        return _json({"phase": self._life.phase.value, "active": self._life.active})
+
+    async def _start_drain(self, request: web.Request) -> web.Response:
+        self._check_may_write(request)
+        if self._draining is None:  # a task of its own: the grace period counts in it, and callers may leave
+            self._draining = asyncio.ensure_future(self._drain())
+        await asyncio.wait([self._draining])
+        return await self._show_drain(request)
+
+    async def _wait_until_drained(self, request: web.Request) -> web.Response:
+        """For the other containers' preStop hooks: answers when the drain is over, or when none begins.
+
+        A GET that changes nothing, because a kubelet's httpGet hook comes from outside the pod.
+        """
+        longest = self._settings().grace_period
+        patience = min(_LATEST_BEGINNING_SECONDS, longest)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(longest):
+                await self._life.until_drained(patience)
+        if self._life.phase is lifecycle.Phase.DRAINED:
+            return web.Response(text="drained\n")
+        if self._life.phase is lifecycle.Phase.SERVING:
+            return web.Response(text=f"not draining: nothing to wait for, as no drain began within {patience:g} s\n")
+        text = f"not drained within the grace period; requests and streams still open: {self._life.active}\n"
+        return web.Response(status=503, text=text)
+
+    def _check_may_write(self, request: web.Request) -> None:
+        if self._settings().admin_write == "any" or _is_loopback(request.remote):
+            return
+        text = "changes are allowed from inside the pod only; --admin-write any lifts that\n"
+        raise web.HTTPForbidden(text=text)
+
+
+def _is_loopback(address: str | None) -> bool:
+    """Whether a caller is in this pod.
+
+    The rest of 127.0.0.0/8 is not: Istio's sidecar delivers what comes from outside from 127.0.0.6.
+    """
+    try:
+        return ipaddress.ip_address(address or "") in _INSIDE
+    except ValueError:
+        return False
+
+
+def _json(value: Any, status: int = 200) -> web.Response:
+    body = msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+    return web.Response(body=body, status=status, content_type="application/json")

@@ -1,0 +1,100 @@
+"""The data port's first contact with a client: every connection begins on the fast lane.
+
+A general HTTP server spends more on a small predict request than all the rest of the sidecar: it starts a coroutine,
+copies headers into maps, and builds a response object. Plain predict requests need none of that. What a connection of
+this lane does not recognise as one of those it leaves to the general server, bytes and all, so there is one answer to
+every question about HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from carpool_sidecar import config, drain, metrics
+from carpool_sidecar.server import connection_limit, predict
+from carpool_sidecar.server.fast import connection as connections
+from carpool_sidecar.server.fast import heads, requests
+
+# Seconds between looks at the clock on behalf of all connections; a timer for each would cost as much as an answer.
+_SHORTEST_ROUND, _LONGEST_ROUND = 0.05, 1.0
+_ROUNDS_IN_A_TIMEOUT = 4
+
+
+class FastLane:
+    """Listens, and watches over the connections that have not been left to `general` servers."""
+
+    def __init__(
+        self,
+        chosen: config.Settings,
+        lane: predict.PredictLane,
+        life: drain.Lifecycle,
+        counters: metrics.Metrics,
+        clock: Callable[[], float],
+        general: Callable[[float | None], asyncio.Protocol],
+        limit: connection_limit.ConnectionLimit,
+    ) -> None:
+        self.desk = requests.Desk(lane, life, counters, clock)
+        self.reader = heads.Reader(lane)
+        self.keep_alive = chosen.keep_alive
+        self.head_timeout = chosen.head_timeout
+        self.general = general
+        self._clock = clock
+        self._limit = limit
+        self._connections: set[connections.Connection] = set()
+        self._gone = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._server: asyncio.Server | None = None
+
+    async def listen(self, host: str, port: int, backlog: int) -> None:
+        """Accept connections; raises `OSError` if the port is taken."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: connections.Connection(self), host, port, backlog=backlog)
+
+    async def close(self, patience: float) -> None:
+        """Accept nothing more and end all connections of this lane; last answers have `patience` seconds to be read."""
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections):
+            connection.shut()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                while self._connections:
+                    self._gone.clear()
+                    await self._gone.wait()
+        for connection in list(self._connections):
+            connection.cut()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def joined(self, connection: connections.Connection) -> bool:
+        """A client connected: whether it may stay."""
+        if not self._limit.enter():
+            return False
+        self._connections.add(connection)
+        if self._timer is None:
+            self._set_timer()
+        return True
+
+    def left(self, connection: connections.Connection) -> None:
+        """A connection ended, or the general server has it now; nothing if it was not to stay."""
+        if connection in self._connections:
+            self._connections.remove(connection)
+            self._limit.leave()
+            self._gone.set()
+
+    def _go_round(self) -> None:
+        self._timer = None
+        now = self._clock()
+        for connection in list(self._connections):
+            connection.expire(now)
+        if self._connections:
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        # Anew each time, as the time for a body may be changed while running.
+        shortest = min(self.keep_alive, self.head_timeout, self.desk.lane.bodies.read_timeout)
+        pause = max(_SHORTEST_ROUND, min(_LONGEST_ROUND, shortest / _ROUNDS_IN_A_TIMEOUT))
+        self._timer = asyncio.get_running_loop().call_later(pause, self._go_round)

@@ -1,0 +1,281 @@
+"""The general HTTP server: aiohttp's, with limits that it does not have.
+
+It serves all that is no plain predict request. aiohttp waits for the rest of a head as long as for a new request, which
+is an hour, keeps up to 8 MB of it, and counts no connections. It takes all that was read at once, which are tens of
+thousands of chunks where each has a byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+
+from carpool_sidecar import errors, metrics
+from carpool_sidecar.server import connection_limit, dialects, response_bytes
+from carpool_sidecar.server.fast import heads
+from carpool_sidecar.server.general import body_reader
+
+MAX_HEAD = 256 * 1024
+"""Bytes of a whole head, in which lines may have 64 KiB."""
+
+_MOST_BEGUN = 128
+"""Messages, and chunks of bodies, of one connection that may begin in one turn of the loop."""
+
+_STEP, _LONGEST_STEP = 2048, 16 * 1024
+"""Bytes between looks at how many these are, 340 chunks at most; and where none began for a while."""
+
+_ROUND = 0.5  # seconds between looks at heads that have begun
+_TOO_LARGE = dialects.Answer(
+    431,
+    (("Content-Type", "application/json"),),
+    b'{"error":"the head of the request is larger than %d bytes"}' % MAX_HEAD,
+)
+
+
+class Server(web.Server):
+    """Makes aiohttp's protocols, and watches over heads that have begun.
+
+    `tell` words an error. What clients hold back of heads counts in `bodies`. `options` are those of aiohttp's
+    protocols.
+    """
+
+    # State: the connections whose clients have begun a head and not ended it, and the timer while there are any.
+    def __init__(
+        self,
+        handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
+        limit: connection_limit.ConnectionLimit,
+        bodies: body_reader.Intake,
+        counters: metrics.Metrics,
+        clock: Callable[[], float],
+        head_timeout: float,
+        tell: Callable[[errors.CarpoolError], dialects.Answer],
+        **options: Any,
+    ) -> None:
+        super().__init__(self._handle, handler_cancellation=True)  # a caller that leaves is taken out of the queue
+        self.limit = limit
+        self.bodies = bodies
+        self.clock = clock
+        self._options = options
+        self._answer = handler
+        self._metrics = counters
+        self._head_timeout = head_timeout
+        self._tell = tell
+        self._waiting: dict[Connection, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __call__(self, since: float | None = None) -> web.RequestHandler:
+        return Connection(self, since, loop=asyncio.get_running_loop(), **self._options)
+
+    def close(self) -> None:
+        """Stop the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def began(self, connection: Connection) -> None:
+        """A head has begun."""
+        self._waiting[connection] = None
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_ROUND, self._go_round)
+
+    def ended(self, connection: Connection) -> None:
+        """It is complete, or its connection is gone."""
+        self._waiting.pop(connection, None)
+
+    def refusal(self, error: errors.CarpoolError, since: float) -> bytes:
+        """The answer to a request that began at `since` and is not waited for any more."""
+        self._metrics.refused.labels(error.reason).inc()
+        answer = self._tell(error)
+        self._metrics.predicted(answer.status, self.clock() - since)
+        return b"".join(response_bytes.render(answer, close=True))
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        connection = request.protocol
+        if not isinstance(connection, Connection):
+            raise TypeError("connections of this server are made by it")
+        connection.is_busy = True
+        try:
+            return await self._answer(request)
+        finally:
+            connection.is_busy = False
+
+    def _go_round(self) -> None:
+        self._timer = None
+        now = self.clock()
+        for connection in list(self._waiting):
+            connection.expire(now, self._head_timeout)
+        if self._waiting:
+            self._timer = asyncio.get_running_loop().call_later(_ROUND, self._go_round)
+
+
+class Connection(web.RequestHandler, body_reader.Chunked):
+    """aiohttp's protocol, with an eye on heads. `is_busy` while a request is being answered."""
+
+    # State beside aiohttp's: _watch until the connection is lost; _held bytes of a head that _began then, the first one
+    # _since if not now; _is_in once it counts among the connections; _later, bytes for the next turns; _is_full while
+    # aiohttp wants no more.
+    def __init__(self, server: Server, since: float | None, **options: Any) -> None:
+        super().__init__(server, **options)
+        self.is_busy = False
+        self._since = since
+        self._server = server
+        self._watch: heads.Watch | None = heads.Watch()
+        self._held = 0
+        self._began = 0.0
+        self._is_in = self._is_full = False
+        self._later = b""
+
+    @property
+    def chunks(self) -> int:
+        """Part of `intake.Chunked`."""
+        return 0 if self._watch is None else self._watch.chunks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._is_in = self._server.limit.enter()
+        if not self._is_in:
+            self._end(b"".join(response_bytes.render(dialects.TOO_MANY_CONNECTIONS, close=True)))
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        if self._is_in:
+            self._is_in = False
+            self._server.limit.leave()
+        self._hold(0)
+        self._watch = None
+        self._put_off(b"")
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._watch is None or not data:  # aiohttp itself calls with nothing, to go on with what it has
+            super().data_received(data)
+        elif self._later:
+            self._put_off(self._later + data)
+            self._read_on(False)  # aiohttp has reasons of its own to read on
+        else:
+            self._take(data)
+
+    def pause_reading(self) -> None:
+        self._is_full = True
+        super().pause_reading()
+
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        if not self._is_full:
+            return  # aiohttp calls this for each piece that is read of a body, paused or not
+        self._is_full = False
+        super().resume_reading(resume_parser)
+        if self._later:
+            self._go_on_later()
+
+    def set_parser(self, *arguments: Any, **options: Any) -> None:
+        """aiohttp's way to hand the connection over to another protocol, which gets what was put off, too."""
+        super().set_parser(*arguments, **options)
+        later = self._later
+        if later:
+            self._put_off(b"")
+            self._read_on(True)
+            super().data_received(later)
+
+    def expire(self, now: float, head_timeout: float) -> None:
+        """End the connection if its client does not go on with a head; that it waits for an answer is no such case."""
+        if self.is_busy:
+            self._began = now
+        elif now - self._began > head_timeout:
+            self._end(self._server.refusal(errors.HeadTooLate(), self._began))
+
+    def _take(self, data: bytes) -> None:
+        """Take what a turn of the loop has time for, and put off the rest."""
+        watch = self._watch
+        while data and watch is not None:
+            taken, is_enough = self._extent(watch, data)
+            part, data = (data, b"") if taken == len(data) else (data[:taken], data[taken:])
+            super().data_received(part)
+            self._look(watch, part)
+            if is_enough and data:
+                self._put_off(data)
+                self._go_on_later()
+                return
+            watch = self._watch
+
+    def _extent(self, watch: heads.Watch, data: bytes) -> tuple[int, bool]:
+        """How many bytes to take at once, and whether they are enough for one turn."""
+        begun, at, step = watch.begun, 0, _STEP
+        most = begun + _MOST_BEGUN
+        with memoryview(data) as view:
+            while at < len(data):
+                part = view[at : at + step]
+                taken = watch.feed(part)
+                at += taken
+                if watch.begun > most:
+                    return at, True
+                if taken < len(part):
+                    break
+                step = _STEP if watch.begun > begun else min(2 * step, _LONGEST_STEP)
+                begun = watch.begun
+        return at, False
+
+    def _put_off(self, data: bytes) -> None:
+        """Make this what is taken in later turns; it counts as bytes held."""
+        self._server.bodies.buffered_bytes += len(data) - len(self._later)
+        self._later = data
+
+    def _read_on(self, wanted: bool) -> None:
+        transport = self.transport
+        if transport is not None and not transport.is_closing():
+            if wanted:
+                transport.resume_reading()
+            else:
+                transport.pause_reading()
+
+    def _go_on_later(self) -> None:
+        self._read_on(False)
+        asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        later = self._later
+        if not later or self._is_full:
+            return  # it was handed over, or is gone on with when aiohttp wants more
+        self._put_off(b"")
+        if self._watch is None:
+            return
+        self._take(later)
+        if not self._later and not self._is_full:
+            super().resume_reading(resume_parser=False)
+
+    def _look(self, watch: heads.Watch, data: bytes) -> None:
+        """Count what came last of a head, if that is not complete."""
+        if not watch.is_open:
+            self._since = None
+            self._hold(0)
+        elif not self._held:
+            self._began = self._server.clock() if self._since is None else self._since
+            self._since = None
+            end = data.rfind(b"\r\n\r\n")  # of what came before
+            self._hold(len(data) - (end + 4 if end >= 0 else 0))
+        else:
+            self._hold(self._held + len(data))
+
+    def _hold(self, size: int) -> None:
+        server, before = self._server, self._held
+        self._held = size
+        server.bodies.buffered_bytes += size - before
+        if not size:
+            if before:
+                server.ended(self)
+            return
+        server.began(self)
+        if size > MAX_HEAD:
+            self._end(b"".join(response_bytes.render(_TOO_LARGE, close=True)))
+        elif not server.bodies.has_room(0):
+            error = errors.MemoryFull()
+            self._end(server.refusal(error, self._began))
+
+    def _end(self, message: bytes) -> None:
+        if self.transport is not None and not self.is_busy:
+            self.transport.write(message)
+        self._hold(0)
+        self._watch = None
+        self._put_off(b"")
+        self.force_close()

@@ -1,0 +1,179 @@
+"""Whether the predictor is ready, asked only when somebody asks the sidecar.
+
+There is no background polling: the kubelet already polls, and an idle sidecar must cost nothing. A short
+memory keeps many askers (kubelet, activator, load balancer, operators) from becoming many questions to the
+predictor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+import aiohttp
+
+from carpool.program import logs
+from carpool_sidecar.upstream import probes
+
+log = logging.getLogger(__name__)
+
+USER_AGENT = "carpool-probe"
+
+
+# What a predictor that is away or a package that was not installed may cause.
+_EXPECTED = (OSError, aiohttp.ClientError, ImportError)
+
+
+class NotReady(Exception):
+    """The predictor was asked and said no; the text says how."""
+
+
+class Readiness:
+    """The answer to "can the predictor take requests?": yes when every probe succeeds.
+
+    `clock` returns seconds and never goes back (production: `loop.time`). A result is reused for `reuse`
+    seconds. `last_error` says for logs and people what the predictor lacked when it was last asked. `on_bug` is called
+    when a probe fails for a reason that is a bug, and is in the log.
+    """
+
+    def __init__(
+        self,
+        wanted: Sequence[probes.Probe],
+        clock: Callable[[], float],
+        reuse: float = 1.0,
+        on_bug: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._probes = tuple(wanted)
+        self._clock = clock
+        self._reuse = reuse
+        self._on_bug = on_bug
+        # All mutable state: the latest result, when it stops counting, the check under way, the HTTP client.
+        self.last_error = "the predictor was not asked yet"
+        self._fresh_until = float("-inf")
+        self._running: asyncio.Task[None] | None = None
+        self._session: aiohttp.ClientSession | None = None
+
+    async def check(self) -> bool:
+        """Ask the predictor, or reuse what it said a moment ago; True if and only if `last_error` is empty.
+
+        Callers that come while a check is under way share it. Takes no longer than the longest timeout of a
+        probe. Raises nothing but the caller's own cancellation, which does not disturb the other callers.
+        """
+        if self._running is None and self._clock() >= self._fresh_until:
+            self._running = asyncio.create_task(self._ask_all())
+        if self._running is not None:
+            await asyncio.wait([self._running])
+        return not self.last_error
+
+    async def close(self) -> None:
+        """Stop a check that is under way and close connections. Not to be used afterwards."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait([self._running])
+        if self._session is not None:
+            await self._session.close()
+
+    async def _ask_all(self) -> None:
+        try:
+            answers = await asyncio.gather(*map(self._ask, self._probes))
+            self._remember("; ".join(filter(None, answers)))
+        finally:
+            self._running = None
+
+    async def _ask(self, probe: probes.Probe) -> str:
+        """Run one probe: "" when it succeeds, else why not."""
+        try:
+            async with asyncio.timeout(probe.timeout):
+                await self._run(probe)
+        except NotReady as reason:
+            return f"{probe}: {reason}"
+        except TimeoutError:
+            return f"{probe}: no answer within {probe.timeout:g} s"
+        except Exception as error:  # whatever keeps a probe from succeeding, the predictor cannot be called ready
+            if not isinstance(error, _EXPECTED):
+                self._on_bug()
+                log.exception("a readiness probe failed for a reason that is a bug")
+            return f"{probe}: {str(error) or type(error).__name__}"
+        return ""
+
+    async def _run(self, probe: probes.Probe) -> None:
+        if isinstance(probe, probes.HttpGet):
+            await _get(self._client(), probe)
+        elif isinstance(probe, probes.TcpSocket):
+            await _connect(probe)
+        else:
+            await _check_health(probe)
+
+    def _remember(self, error: str) -> None:
+        if error and not self.last_error:
+            log.warning("the predictor is not ready any more", extra=logs.facts(error=error))
+        elif self.last_error and not error:
+            log.info("the predictor is ready")
+        self.last_error = error
+        self._fresh_until = self._clock() + self._reuse
+
+    def _client(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            # As the kubelet does it: a new connection each time, no cookies, no verification of certificates.
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(ssl=False, force_close=True),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(total=None),
+                headers={"User-Agent": USER_AGENT},
+                auto_decompress=False,
+            )
+        return self._session
+
+
+async def _get(session: aiohttp.ClientSession, probe: probes.HttpGet) -> None:
+    # A redirect counts as success without being followed; the body is not read.
+    async with session.get(probe.url, headers=probe.headers, allow_redirects=False) as response:
+        if not 200 <= response.status < 400:
+            raise NotReady(f"answered {response.status}")
+
+
+async def _connect(probe: probes.TcpSocket) -> None:
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.create_connection(asyncio.Protocol, probe.host, probe.port)
+    transport.close()
+
+
+_GRPC_OPTIONS = (
+    ("grpc.enable_http_proxy", 0),  # the predictor is in this pod, whatever http_proxy says
+    (
+        "grpc.use_local_subchannel_pool",
+        1,
+    ),  # or the back-off after one refused check would outlive its channel
+    ("grpc.primary_user_agent", USER_AGENT),
+)
+_SERVING = b"\x08\x01"  # HealthCheckResponse{status (field 1, enum): SERVING (1)}
+
+
+async def _check_health(probe: probes.Grpc) -> None:
+    """https://github.com/grpc/grpc/blob/master/doc/health-checking.md, its two messages written by hand."""
+    import grpc.aio
+
+    async with grpc.aio.insecure_channel(probe.target, options=_GRPC_OPTIONS) as channel:
+        check = channel.unary_unary("/grpc.health.v1.Health/Check")
+        try:
+            answer = await check(_health_request(probe.service))
+        except grpc.aio.AioRpcError as error:
+            raise NotReady(f"{error.code().name}: {error.details()}") from None
+    if answer != _SERVING:
+        raise NotReady("answered that it is not serving")
+
+
+def _health_request(service: str) -> bytes:
+    """HealthCheckRequest{service (field 1): string}."""
+    name = service.encode()
+    return b"\x0a" + _varint(len(name)) + name if name else b""
+
+
+def _varint(number: int) -> bytes:
+    groups = bytearray()
+    while number > 0x7F:
+        groups.append(number & 0x7F | 0x80)
+        number >>= 7
+    groups.append(number)
+    return bytes(groups)

@@ -1,0 +1,273 @@
+"""The admin port: health, metrics, settings."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from aiohttp import web
+
+pytestmark = pytest.mark.looptime
+
+
+async def patch(bench, changes):
+    async with bench.client.patch(bench.admin + "/config", data=json.dumps(changes)) as response:
+        return response.status, await response.json()
+
+
+async def test_config_shows_every_setting_and_which_can_be_changed(bench):
+    _, text, _ = await bench.get(bench.admin + "/config")
+    shown = json.loads(text)
+    assert shown["max_batch_size"] == 4
+    assert set(type(bench.sidecar.settings).model_fields) <= set(shown)
+    assert "max_latency" in shown["live"]
+
+
+async def test_limits_can_be_changed_live_and_apply_to_what_waits(bench):
+    waiting = asyncio.ensure_future(bench.post('{"instances":[1]}'))
+    await bench.queued(1)
+    status, shown = await patch(bench, {"max_latency": 0, "max_batch_size": 2, "max_body_bytes": 4096})
+    assert status == 200
+    assert shown["max_latency"] == 0
+    await waiting
+    assert asyncio.get_running_loop().time() < 0.5
+    assert bench.sidecar.bodies.max_body_bytes == 4096
+    status, _, _ = await bench.post(json.dumps({"instances": ["x" * 5000]}))
+    assert status == 413
+
+
+async def test_a_changed_number_of_bytes_holds_for_the_queue_for_bodies_on_their_way_and_for_answers(bench):
+    body = json.dumps({"instances": ["x" * 3000]})
+    assert (await patch(bench, {"max_queue_bytes": 10_000, "max_body_bytes": 10_000}))[0] == 200
+    assert (await bench.post(body))[0] == 200
+    assert (await patch(bench, {"max_queue_bytes": 5000, "max_body_bytes": 5000}))[0] == 200
+    bench.predictor.gate.clear()
+    first, second = (asyncio.ensure_future(bench.post(body)) for _ in range(2))
+    assert (await second)[0] == 429
+    bench.predictor.gate.set()
+    assert (await first)[0] == 200
+    bench.predictor.behave = lambda seen, request: web.Response(body=b'{"predictions":["%b"]}' % (b"x" * 6000))
+    assert (await bench.post(body))[0] == 502  # over the connection that there was already
+    assert (await patch(bench, {"max_queue_bytes": 10_000}))[0] == 200
+    assert (await bench.post(body))[0] == 200
+    assert bench.sidecar.settings.max_body_bytes == 5000
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"max_batch_size": 0}, "--max-batch-size"),
+        ({"max_batch_size": "many"}, "got 'many'"),
+        ({"port": 1}, "port cannot be changed at run time; these can: max_batch_size"),
+        ({"bogus": 1}, "bogus cannot be changed"),
+        ({"retry_statuses": "9xx"}, "is not 4xx, 5xx"),
+        ({"max_body_bytes": 10**12}, "must not exceed --max-queue-bytes"),
+        ([1], "Expected `object`"),
+    ],
+)
+async def test_bad_changes_are_400_with_one_clear_line_and_change_nothing(bench, changes, words):
+    before = bench.sidecar.settings
+    status, answer = await patch(bench, changes)
+    assert status == 400
+    assert words in answer["error"]
+    assert bench.sidecar.settings == before
+
+
+async def test_changes_from_outside_the_pod_are_forbidden_unless_allowed(bench, monkeypatch):
+    from carpool_sidecar.server import admin
+
+    monkeypatch.setattr(admin, "_is_loopback", lambda address: False)
+    async with bench.client.patch(bench.admin + "/config", data="{}") as response:
+        assert response.status == 403
+        assert "--admin-write any" in await response.text()
+    async with bench.client.post(bench.admin + "/drain") as response:
+        assert response.status == 403
+    assert (await bench.get(bench.admin + "/config"))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("address", "inside"),
+    [("127.0.0.1", True), ("::1", True), ("::ffff:127.0.0.1", True), ("127.0.0.6", False), ("::ffff:127.0.0.6", False),
+     ("10.0.0.1", False), ("fe80::1%eth0", False), ("::1%lo", False), ("", False), (None, False), ("localhost", False)],
+)  # fmt: skip
+def test_loopback_is_exactly_the_addresses_of_callers_in_the_pod(address, inside):
+    from carpool_sidecar.server import admin
+
+    assert admin._is_loopback(address) is inside
+
+
+async def test_readiness_follows_the_predictor_and_says_what_is_missing(bench, unused_tcp_port):
+    assert (await bench.get(bench.admin + "/readyz"))[:2] == (200, "ok\n")
+    assert await bench.metric("carpool_ready") == 1
+    bench.sidecar.ready._probes = (type(bench.sidecar.ready._probes[0])("127.0.0.1", unused_tcp_port),)
+    await asyncio.sleep(2)
+    status, text, _ = await bench.get(bench.admin + "/readyz")
+    assert status == 503
+    assert text.startswith("predictor not ready: ")
+
+
+async def test_changes_from_outside_the_pod_get_through_where_any_are_allowed(sidecar_of, monkeypatch):
+    from carpool_sidecar.server import admin
+
+    bench = await sidecar_of(admin_write="any")
+    monkeypatch.setattr(admin, "_is_loopback", lambda address: False)
+    assert (await patch(bench, {"max_latency": 7}))[0] == 200
+    assert bench.sidecar.settings.max_latency == 7
+
+
+async def test_drained_answers_when_the_drain_is_over_and_from_then_on_at_once(sidecar_of):
+    bench = await sidecar_of(quiet_period=5, max_latency=0)
+    loop = asyncio.get_running_loop()
+    draining = asyncio.ensure_future(bench.sidecar.drain())
+    await asyncio.sleep(1)
+    assert (await bench.get(bench.admin + "/drained"))[:2] == (200, "drained\n")
+    assert 5 <= loop.time() < 5.1
+    await draining
+    await asyncio.sleep(60)
+    assert (await bench.get(bench.admin + "/drained"))[:2] == (200, "drained\n")
+    assert loop.time() < 65.2
+
+
+async def test_drained_waits_until_everything_accepted_is_answered(sidecar_of):
+    bench = await sidecar_of(max_latency=0)
+    bench.predictor.gate.clear()
+    accepted = asyncio.ensure_future(bench.post('{"instances":[1]}'))
+    await bench.predictor.received(1)
+    waiting = asyncio.ensure_future(bench.get(bench.admin + "/drained"))
+    draining = asyncio.ensure_future(bench.sidecar.drain())
+    await asyncio.sleep(10)
+    assert not waiting.done()
+    bench.predictor.gate.set()
+    assert (await waiting)[0] == 200
+    assert (await accepted)[0] == 200
+    assert await draining is True
+
+
+async def test_drained_waits_for_a_drain_that_begins_a_little_later(sidecar_of):
+    bench = await sidecar_of(quiet_period=5)
+    waiting = asyncio.ensure_future(bench.get(bench.admin + "/drained"))
+    await asyncio.sleep(4)
+    draining = asyncio.ensure_future(bench.sidecar.drain())
+    assert (await waiting)[:2] == (200, "drained\n")
+    assert 9 <= asyncio.get_running_loop().time() < 9.1
+    assert await draining is True
+
+
+@pytest.mark.parametrize(("grace_period", "seconds"), [(25, 5), (2, 2)])
+async def test_drained_waits_only_a_moment_for_a_drain_that_does_not_begin(sidecar_of, grace_period, seconds):
+    bench = await sidecar_of(grace_period=grace_period)
+    status, text, _ = await bench.get(bench.admin + "/drained")
+    assert status == 200
+    assert text == f"not draining: nothing to wait for, as no drain began within {seconds} s\n"
+    assert seconds <= asyncio.get_running_loop().time() < seconds + 0.1
+    assert (await bench.get(bench.admin + "/readyz"))[0] == 200
+
+
+@pytest.mark.parametrize("head_start", [0.0, 4.0])
+async def test_drained_never_takes_longer_than_the_grace_period_and_says_what_is_still_open(sidecar_of, head_start):
+    bench = await sidecar_of(grace_period=6, max_latency=0)
+    bench.predictor.gate.clear()
+    unanswered = asyncio.ensure_future(bench.post('{"instances":[1]}'))
+    await bench.predictor.received(1)
+    waiting = asyncio.ensure_future(bench.get(bench.admin + "/drained"))
+    await asyncio.sleep(head_start)
+    draining = asyncio.ensure_future(bench.sidecar.drain())
+    status, text, _ = await waiting
+    assert status == 503
+    assert text == "not drained within the grace period; requests and streams still open: 1\n"
+    assert asyncio.get_running_loop().time() < 6.1
+    assert await draining is False
+    await bench.sidecar.stop()
+    assert (await unanswered)[0] == 503
+
+
+@pytest.mark.parametrize("is_draining", [False, True])
+async def test_who_waits_for_the_drain_and_leaves_leaves_nothing_behind(sidecar_of, is_draining):
+    bench = await sidecar_of(quiet_period=20)
+    draining = [asyncio.ensure_future(bench.sidecar.drain())] if is_draining else []
+    await asyncio.sleep(0.1)
+    before = asyncio.all_tasks()
+    waiting = [asyncio.ensure_future(bench.get(bench.admin + "/drained")) for _ in range(20)]
+    await asyncio.sleep(1)
+    assert len(asyncio.all_tasks() - before) >= 40
+    for each in waiting:
+        each.cancel()
+    await asyncio.sleep(1)
+    assert asyncio.all_tasks() - before == set()
+    assert await asyncio.gather(*draining) == [True] * is_draining
+
+
+async def test_anybody_may_wait_for_the_drain(bench, monkeypatch):
+    from carpool_sidecar.server import admin
+
+    monkeypatch.setattr(admin, "_is_loopback", lambda address: False)
+    draining = asyncio.ensure_future(bench.sidecar.drain())
+    assert (await bench.get(bench.admin + "/drained"))[0] == 200
+    assert await draining is True
+    async with bench.client.post(bench.admin + "/drained") as response:
+        assert response.status == 405
+
+
+async def test_what_has_not_happened_is_told_as_nothing_so_that_its_first_time_is_seen_to_grow(sidecar_of):
+    bench = await sidecar_of()
+    for name in (
+        'carpool_refused_total{reason="queue_full"}',
+        'carpool_refused_total{reason="deadline"}',
+        'carpool_predictor_errors_total{reason="unreachable"}',
+        'carpool_retries_total{reason="isolate"}',
+    ):
+        assert await bench.metric(name) == 0
+
+
+async def test_metrics_tell_what_happened(sidecar_of):
+    bench = await sidecar_of(max_batch_size=2, max_latency=100)
+    await bench.post_all('{"instances":[1]}', '{"instances":[2]}')
+    await bench.post('{"instances":[3]}')
+    await bench.post("nonsense")
+    await bench.get(bench.url + "/v1/models")
+    expected = {
+        'carpool_requests_total{code="200",lane="batched"}': 3,
+        'carpool_requests_total{code="400",lane="batched"}': 1,
+        'carpool_requests_total{code="200",lane="passthrough"}': 1,
+        'carpool_refused_total{reason="bad_request"}': 1,
+        "carpool_request_seconds_count": 4,
+        'carpool_batches_total{reason="full"}': 1,
+        'carpool_batches_total{reason="due"}': 1,
+        "carpool_batch_size_sum": 3,
+        "carpool_batch_size_count": 2,
+        "carpool_queue_wait_seconds_count": 3,
+        "carpool_predictor_seconds_count": 2,
+        "carpool_queued_instances": 0,
+        "carpool_queued_bytes": 0,
+        "carpool_held_bytes": 0,
+        "carpool_batches_in_flight": 0,
+        "carpool_draining": 0,
+    }
+    assert {name: await bench.metric(name) for name in expected} == expected
+
+
+async def test_probes_on_the_data_port_are_answered_as_kserves_agent_does(bench):
+    async def probe(**headers):
+        names = {name.replace("_", "-"): value for name, value in headers.items()}
+        return (await bench.get(bench.url + "/any/path", headers=names))[:2]
+
+    kubelet = "kube-probe/1.30"
+    assert await probe(User_Agent=kubelet, K_Network_Probe="queue") == (200, "queue")
+    assert (await probe(User_Agent=kubelet, K_Network_Probe="other"))[0] == 400
+    assert (await probe(K_Network_Probe="probe"))[0] == 400
+    async with bench.client.get(bench.url, headers={"K-Network-Probe": "probe", "K-Network-Hash": "h"}) as response:
+        assert (response.status, response.headers["K-Network-Hash"]) == (200, "h")
+    answer = await bench.raw("GET", "/", {"K-Network-Probe": "\udcff"})
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.endswith(b'unexpected probe header value: "?"\n')
+    headers = {"K-Network-Probe": "probe", "K-Network-Hash": "hö€"}
+    assert "K-Network-Hash: hö€\r\n".encode() in await bench.raw("GET", "/", headers)
+    async with bench.client.get(bench.url, headers=headers) as response:
+        assert response.headers["K-Network-Hash"] == "hö€"
+    assert bench.predictor.seen == []
+    assert (await probe(User_Agent=kubelet))[0] == 200
+    assert len(bench.predictor.seen) == 1
+    await bench.sidecar.drain()
+    for headers in ({"User_Agent": kubelet}, {"User_Agent": "Knative-Activator-Probe", "K_Network_Probe": "queue"}):
+        assert await probe(**headers) == (503, "shutting down\n")

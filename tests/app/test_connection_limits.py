@@ -1,0 +1,225 @@
+"""How many clients may be connected, how long a head may take, and what of it is held, whichever server has them."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import resource
+
+import pytest
+from aiohttp import web
+
+from carpool_sidecar.server import connection_limit
+from carpool_sidecar.server.fast import heads
+from carpool_sidecar.server.general import server
+from tests.app import plain_client
+
+pytestmark = pytest.mark.looptime
+
+LONG_HEAD = b"GET /x HTTP/1.1\r\nHost: h\r\n" + b"X-Any: %b\r\n" % (b"v" * 1000) * 17
+HELD = "carpool_held_bytes"
+LATE = 'carpool_refused_total{reason="head_timeout"}'
+
+
+async def is_told_off(client: plain_client.Client) -> bool:
+    status, headers, body = await client.answer()
+    assert await client.rest() == b""
+    assert "head" in json.loads(body)["error"]
+    return (status, headers["connection"]) == (408, "close")
+
+
+@pytest.mark.parametrize("fast_lane", ["on", "off"])
+@pytest.mark.parametrize("begun", [LONG_HEAD, b"GET /x HTTP/1.1\r\nHos", b"G", b"\r\n\r\nPOST"])
+async def test_a_head_that_stops_is_told_off_and_counted(sidecar_of, fast_lane, begun):
+    bench = await sidecar_of(head_timeout=3, fast_lane=fast_lane)
+    client = await plain_client.connect(bench)
+    await client.send(begun)
+    assert await is_told_off(client)
+    assert 3 <= asyncio.get_running_loop().time() <= 5
+    assert await bench.metric(LATE) == 1
+    assert plain_client.is_at_rest(bench)
+    await client.leave()
+
+
+@pytest.mark.parametrize("together", [True, False])
+async def test_so_is_one_behind_a_request_that_was_passed_through(bench_of_three, together):
+    client = await plain_client.connect(bench_of_three)
+    first, second = plain_client.GET, LONG_HEAD
+    if together:
+        await client.send(first + second)
+    else:
+        await client.send(first)
+    assert (await client.answer())[0] == 200
+    if not together:
+        await asyncio.sleep(100)  # as long as nothing began, it may stay
+        await client.send(second)
+    started = asyncio.get_running_loop().time()
+    assert await is_told_off(client)
+    assert 3 <= asyncio.get_running_loop().time() - started <= 5
+    await client.leave()
+
+
+async def test_and_one_whose_bytes_trickle(bench_of_three):
+    client = await plain_client.connect(bench_of_three)
+    await client.send(LONG_HEAD)
+    for _ in range(5):
+        await asyncio.sleep(0.7)
+        await client.send(b"X")
+    assert await is_told_off(client)
+    await client.leave()
+
+
+async def test_a_client_that_waits_for_an_answer_is_not_late_with_its_next_head(bench_of_three):
+    bench_of_three.predictor.gate.clear()
+    client = await plain_client.connect(bench_of_three)
+    await client.send(plain_client.GET + b"GET /second HT")
+    await asyncio.sleep(30)
+    bench_of_three.predictor.gate.set()
+    assert (await client.answer())[0] == 200
+    await client.send(b"TP/1.1\r\nHost: h\r\n\r\n")
+    assert (await client.answer())[0] == 200
+    await asyncio.sleep(30)
+    await client.send(plain_client.GET)
+    assert (await client.answer())[0] == 200
+    assert await bench_of_three.metric(LATE) == 0
+    await client.leave()
+
+
+async def test_a_body_that_takes_its_time_is_no_head(bench_of_three):
+    client = await plain_client.connect(bench_of_three)
+    await client.send(b"PUT /x HTTP/1.1\r\nHost: h\r\nContent-Length: 20\r\n\r\n")
+    for _ in range(20):
+        await asyncio.sleep(1)
+        await client.send(b"x")
+    assert (await client.answer())[0] == 200
+    await client.leave()
+
+
+async def test_what_has_come_of_a_head_counts_as_held(bench_of_three):
+    clients = [await plain_client.connect(bench_of_three) for _ in range(3)]
+    for client, begun in zip(clients, (LONG_HEAD, b"POST /v1", plain_client.GET + LONG_HEAD[:100]), strict=True):
+        await client.send(begun)
+    assert (await clients[2].answer())[0] == 200
+    await plain_client.until(lambda: bench_of_three.sidecar.bodies.buffered_bytes == len(LONG_HEAD) + 8 + 100)
+    for client in clients:
+        await client.leave()
+    await plain_client.until(lambda: plain_client.is_at_rest(bench_of_three))
+
+
+async def test_pipelined_requests_that_wait_for_their_turn_count_as_held(bench_of_three):
+    bench_of_three.predictor.gate.clear()
+    client = await plain_client.connect(bench_of_three)
+    await client.send(plain_client.request() + plain_client.GET * 10)
+    await plain_client.until(lambda: bench_of_three.sidecar.bodies.buffered_bytes == len(plain_client.GET) * 10)
+    bench_of_three.predictor.gate.set()
+    for _ in range(11):
+        assert (await client.answer())[0] == 200
+    await client.leave()
+    await plain_client.until(lambda: plain_client.is_at_rest(bench_of_three))
+
+
+async def test_a_head_has_a_largest_size_and_heads_together_have_no_more_room_than_bodies(sidecar_of):
+    bench = await sidecar_of(max_queue_bytes=400_000, max_body_bytes=400_000)
+    lines = [b"X-%d: %b\r\n" % (number, b"v" * 60_000) for number in range(5)]
+    client = await plain_client.connect(bench)
+    await client.send(b"GET /x HTTP/1.1\r\nHost: h\r\n")
+    for line in lines[:5]:
+        await client.send(line)
+        await asyncio.sleep(0.01)
+    status, headers, body = await client.answer()
+    assert (status, headers["connection"]) == (431, "close")
+    assert str(server.MAX_HEAD) in json.loads(body)["error"]
+    await client.leave()
+    await plain_client.until(lambda: plain_client.is_at_rest(bench))
+    several = [await plain_client.connect(bench) for _ in range(3)]
+    for each, count in zip(several, (3, 3, 1), strict=True):
+        await each.send(b"GET /x HTTP/1.1\r\nHost: h\r\n")
+        for line in lines[:count]:
+            await each.send(line)
+            await asyncio.sleep(0.01)
+    assert (await several[2].answer())[0] == 429
+    assert all(each.is_open for each in several[:2])
+    for each in several:
+        await each.leave()
+
+
+@pytest.mark.parametrize("fast_lane", ["on", "off"])
+async def test_a_client_too_many_is_told_so_and_counted_and_there_is_room_when_one_leaves(sidecar_of, fast_lane):
+    bench = await sidecar_of(max_connections=2, max_latency=0, fast_lane=fast_lane)
+    first, second = await plain_client.connect(bench), await plain_client.connect(bench)
+    for sent in (plain_client.request(), plain_client.GET, plain_client.request()):  # in either server's hands
+        for client in (first, second):
+            await client.send(sent)
+            assert (await client.answer())[0] == 200
+    third = await plain_client.connect(bench)
+    status, headers, body = await third.answer()
+    assert (status, headers["connection"], headers["retry-after"]) == (503, "close", "1")
+    assert "too many connections" in json.loads(body)["error"]
+    assert await third.rest() == b""
+    assert await bench.metric("carpool_connections") == 2
+    assert await bench.metric("carpool_connections_refused_total") == 1
+    await first.leave()
+    await plain_client.until(lambda: bench.sidecar.connection_limit.open == 1)
+    fourth = await plain_client.connect(bench)
+    await fourth.send(plain_client.request())
+    assert (await fourth.answer())[0] == 200
+    for client in (second, third, fourth):
+        await client.leave()
+    await plain_client.until(lambda: bench.sidecar.connection_limit.open == 0)
+
+
+async def test_a_tunnel_counts_as_a_connection_until_it_ends(sidecar_of, predictor):
+    bench = await sidecar_of(max_connections=1)
+    switch = {"Connection": "Upgrade", "Upgrade": "x"}
+    predictor.behave = lambda seen, request: web.StreamResponse(status=101, headers=switch)
+    client = await plain_client.connect(bench)
+    await client.send(b"GET /x HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+    await plain_client.until(lambda: bench.sidecar._relay.tunnels == 1)
+    assert bench.sidecar.connection_limit.open == 1
+    await client.leave()
+    await plain_client.until(lambda: bench.sidecar._relay.tunnels == 0)
+    await plain_client.until(lambda: bench.sidecar.connection_limit.open == 0)
+
+
+async def test_a_connection_that_was_served_is_freed_without_the_collector(bench_of_three):
+    gc.collect()
+    gc.disable()
+    try:
+        for sent in (plain_client.GET, LONG_HEAD):
+            client = await plain_client.connect(bench_of_three)
+            await client.send(sent)
+            await asyncio.sleep(0.1)
+            await client.leave()
+        await plain_client.until(lambda: plain_client.is_at_rest(bench_of_three))
+        await asyncio.sleep(1)
+        assert not [each for each in gc.get_objects() if isinstance(each, heads.Watch)]
+    finally:
+        gc.enable()
+
+
+def test_by_default_half_of_the_open_files_may_be_clients_and_never_more_than_10000() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+        assert connection_limit.usual() == 480
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65_536) if hard > 0 else 65_536, hard))
+        assert connection_limit.usual() <= 10_000
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.fixture
+async def bench_of_three(sidecar_of):
+    """Three seconds for a head."""
+    return await sidecar_of(head_timeout=3, max_latency=0)
+
+
+async def test_a_head_that_grew_too_large_for_the_fast_lane_has_no_more_time_for_that(bench_of_three):
+    client = await plain_client.connect(bench_of_three)
+    await client.send(LONG_HEAD[:100])
+    await asyncio.sleep(2.5)
+    await client.send(LONG_HEAD[100:])
+    assert await is_told_off(client)
+    assert asyncio.get_running_loop().time() < 4.6
+    await client.leave()

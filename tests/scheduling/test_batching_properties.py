@@ -1,0 +1,270 @@
+"""What must hold for any history: arrivals, departures, failures, splits and changed limits in any order."""
+
+from __future__ import annotations
+
+import math
+
+import hypothesis.strategies as st
+from hypothesis import given, settings
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from carpool import errors
+from carpool.scheduling import messages
+from tests.scheduling.desk import Desk
+
+AGEING = 0.3
+CHOOSY = {"z": 3}  # keys whose predictor takes no more rows than that in a call
+RETRIES = ("isolate", "closed")  # batches formed when the limits may have been others
+# Few contents and origins, so that strangers are suspected as well.
+TRAITS = {
+    "content": lambda request: int(request.tag[1:]) % 5,
+    "origin": lambda request: int(request.tag[1:]) % 3,
+}
+
+ERRORS = st.sampled_from(
+    [
+        errors.UpstreamStatus(400, b"bad"),
+        errors.UpstreamStatus(404, b"gone"),
+        errors.UpstreamStatus(500, b"bug"),
+        errors.Uneven(),
+        errors.NotMergeable(),
+        errors.UpstreamClosed(),
+        errors.UpstreamUnreachable(),
+        errors.UpstreamTimeout(),
+    ]
+)
+
+
+def costs(rows: list[str], start: int, stop: int) -> list[int]:
+    """Row `name/i` costs 0 to 4, as its number says."""
+    return [int(row.rpartition("/")[2]) * 7 % 5 for row in rows[start:stop]]
+
+
+class AnyHistory(RuleBasedStateMachine):
+    """Every request gets exactly one outcome, and a predicted one gets its own rows, all of them, in order."""
+
+    names = Bundle("names")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.desk = Desk(
+            max_batch_size=4, max_latency=0.5, max_in_flight=2, max_queue_instances=40, timeout=5.0,
+            row_costs=costs, priority_ageing=AGEING, traits=TRAITS,
+        )  # fmt: skip
+        self.cap = 4
+        self.checked = 0  # how many batches were looked at
+        self.left: set[str] = set()  # requests whose first rows left
+        self.small: set[str] = set()
+        self.keys: dict[str, str] = {}
+        self.cancelled: set[str] = set()
+        self.count = 0
+
+    @rule(
+        target=names,
+        rows=st.integers(1, 11),
+        key=st.sampled_from("xyz"),
+        timeout=st.none() | st.floats(0.01, 10),
+    )
+    def submit(self, rows: int, key: str, timeout: float | None) -> str:
+        self.count += 1
+        name = f"r{self.count}"
+        if rows <= self.desk.limits.small_batch_threshold:
+            self.small.add(name)
+        self.keys[name] = key
+        size = sum(len(f"{name}/{i}") for i in range(rows))
+        self.desk.submit(name, rows, key, timeout, size, CHOOSY.get(key, math.inf))
+        return name
+
+    @rule(name=consumes(names))
+    def cancel(self, name: str) -> None:
+        if self.desk.requests[name].open:
+            self.cancelled.add(name)
+        self.desk.cancel(name)
+
+    @rule(seconds=st.floats(0, 3))
+    def pass_time(self, seconds: float) -> None:
+        self.desk.pass_time(seconds)
+
+    @rule(data=st.data())
+    def answer(self, data: st.DataObject) -> None:
+        if self.desk.out:
+            self.desk.answer(data.draw(st.sampled_from(self.desk.out)))
+
+    @rule(data=st.data(), error=ERRORS)
+    def fail(self, data: st.DataObject, error: errors.CarpoolError) -> None:
+        if self.desk.out:
+            self.desk.fail(error, data.draw(st.sampled_from(self.desk.out)))
+
+    @rule(data=st.data(), surplus=st.integers(-3, 3).filter(bool))
+    def answer_with_wrong_count(self, data: st.DataObject, surplus: int) -> None:
+        if self.desk.out:
+            batch = data.draw(st.sampled_from(self.desk.out))
+            self.desk.out.remove(batch)
+            self.desk.do(self.desk.core.done(batch, ["wrong"] * max(0, batch.rows + surplus)))
+
+    @rule(
+        size=st.integers(1, 8),
+        latency=st.sampled_from([0.0, 0.1, 0.5]),
+        in_flight=st.integers(1, 3),
+        room=st.sampled_from([math.inf, 25, 12, 1]),
+        budget=st.sampled_from([math.inf, 9, 5, 1]),
+        small=st.integers(0, 4),
+    )
+    def change_limits(self, size: int, latency: float, in_flight: int, room: float, budget: float, small: int) -> None:
+        limits = self.desk.limits
+        limits.max_batch_bytes, limits.max_batch_cost, limits.small_batch_threshold = room, budget, small
+        limits.max_batch_size, limits.max_latency, limits.max_in_flight = size, latency, in_flight
+        self.cap = max(self.cap, size)
+        self.desk.do(self.desk.core.limits_changed())
+
+    @invariant()
+    def no_batch_exceeds_the_cap_or_mixes_keys(self) -> None:
+        for batch in self.desk.sent:
+            [key] = {self.keys[part.request.tag] for part in batch.parts}
+            assert 0 < batch.rows <= min(self.cap, CHOOSY.get(key, math.inf))
+
+    @invariant()
+    def suspects_travel_alone(self) -> None:
+        for batch in self.desk.sent:
+            assert batch.reason != "suspect" or len(batch.parts) == 1
+
+    @invariant()
+    def batches_keep_their_budgets_and_their_order(self) -> None:
+        for batch in self.desk.sent[self.checked :]:
+            if batch.reason not in RETRIES:
+                self.check_budgets(batch.rows, self.desk.rows_of(batch))
+                self.check_order(batch)
+        self.checked = len(self.desk.sent)
+
+    def check_budgets(self, count: int, rows: list[str]) -> None:
+        """Only an instance that is over a limit by itself exceeds it, alone."""
+        limits = self.desk.limits
+        assert count <= limits.max_batch_size
+        assert count == 1 or sum(map(len, rows)) <= limits.max_batch_bytes
+        assert count == 1 or sum(costs(rows, 0, count)) <= limits.max_batch_cost
+
+    def check_order(self, batch: messages.Batch) -> None:
+        """First in, first out inside a priority and key; small ones overtake, but only for a while."""
+        for request, _, _ in batch.parts:
+            if request.tag not in self.left:
+                self.left.add(request.tag)
+                for other in self.overtaken_by(request) if batch.reason != "suspect" else ():
+                    assert request.tag in self.small
+                    assert other.tag not in self.small
+                    assert request.arrived < other.arrived + AGEING
+
+    def overtaken_by(self, request: messages.Request) -> list[messages.Request]:
+        return [
+            other
+            for other in self.desk.requests.values()
+            if other.open
+            and other.key == request.key
+            and other.sequence < request.sequence
+            and other.tag not in self.left
+        ]
+
+    @invariant()
+    def the_books_balance(self) -> None:
+        core = self.desk.core
+        requests = self.desk.requests.values()
+        assert core.backlog.size + core.quarantine.size == sum(
+            request.size_queued for request in requests if request.open and request.rows_queued
+        )
+        assert core.backlog.rows + core.quarantine.rows == sum(
+            request.rows_queued for request in requests if request.open
+        )
+        assert core.admission.held == sum(request.size for request in requests if request.open)
+        assert len(core.in_flight) == len(self.desk.out)
+
+    @invariant()
+    def outcomes_are_exclusive_and_answers_are_right(self) -> None:
+        answered, refused = set(self.desk.answers), set(self.desk.refusals)
+        assert not answered & refused
+        assert not (answered | refused) & self.cancelled
+        for name, rows in self.desk.answers.items():
+            assert rows == [f"{name}/{i}" for i in range(self.desk.requests[name].rows)]
+
+    @invariant()
+    def nobody_waits_beyond_the_deadline(self) -> None:
+        for request in self.desk.requests.values():
+            assert not request.open or request.deadline > self.desk.now
+
+    def teardown(self) -> None:
+        self.desk.do(self.desk.core.drain())
+        self.desk.answer_all()
+        self.batches_keep_their_budgets_and_their_order()
+        assert self.desk.core.idle
+        assert self.desk.core.admission.held == 0
+        outcomes = set(self.desk.answers) | set(self.desk.refusals) | self.cancelled
+        assert outcomes == set(self.desk.requests)
+
+
+TestAnyHistory = AnyHistory.TestCase
+TestAnyHistory.settings = settings(stateful_step_count=40)
+
+
+class PlainWindow:
+    """The window policy as one would explain it: a list, scanned from the front, every time."""
+
+    def __init__(self, size: int, latency: float) -> None:
+        self.size, self.latency = size, latency
+        self.waiting: list[tuple[float, str, str, int]] = []  # arrived, name, key, rows
+
+    def next_batch(self, now: float) -> list[str] | None:
+        if not self.waiting:
+            return None
+        oldest = self.waiting[0]
+        if now >= oldest[0] + self.latency:
+            return self.cut(oldest[2])
+        filled: list[str] = []
+        totals: dict[str, int] = {}
+        for _, _, key, rows in self.waiting:
+            totals[key] = totals.get(key, 0) + rows
+            if totals[key] >= self.size and key not in filled:
+                filled.append(key)
+        return self.cut(filled[0]) if filled else None
+
+    def cut(self, key: str) -> list[str]:
+        taken: list[tuple[float, str, str, int]] = []
+        for entry in [entry for entry in self.waiting if entry[2] == key]:
+            if sum(rows for *_, rows in taken) + entry[3] > self.size:
+                break
+            taken.append(entry)
+        self.waiting = [entry for entry in self.waiting if entry not in taken]
+        return [name for _, name, _, _ in taken]
+
+
+ARRIVALS = st.lists(
+    st.tuples(st.sampled_from([0.0, 0.01, 0.2, 0.5, 0.7]), st.sampled_from("xy"), st.integers(1, 4)), max_size=30
+)
+
+
+@given(arrivals=ARRIVALS, latency=st.sampled_from([0.0, 0.3, 0.5]))
+def test_the_window_policy_sends_what_a_plain_list_scan_sends(arrivals, latency):
+    """With one predictor that answers instantly, and requests that all fit a batch."""
+    desk = Desk(max_batch_size=4, max_latency=latency)
+    plain = PlainWindow(4, latency)
+    expected: list[list[str]] = []
+
+    def settle(now: float) -> None:
+        while (batch := plain.next_batch(now)) is not None:
+            expected.append(batch)
+
+    for number, (gap, key, rows) in enumerate(arrivals):
+        end = desk.now + gap
+        while plain.waiting and plain.waiting[0][0] + latency <= end:
+            settle(plain.waiting[0][0] + latency)
+        answer_while_time_passes(desk, gap)
+        plain.waiting.append((end, str(number), key, rows))
+        desk.submit(str(number), rows, key)
+        settle(end)
+        desk.answer_all()
+    assert [desk.members(batch) for batch in desk.sent] == expected
+
+
+def answer_while_time_passes(desk: Desk, seconds: float) -> None:
+    end = desk.now + seconds
+    while (deadline := desk.core.next_deadline()) is not None and deadline <= end:
+        desk.pass_time(max(0.0, deadline - desk.now))
+        desk.answer_all()
+    desk.now = end

@@ -1,0 +1,246 @@
+"""The fast lane without sockets: its transport, its driver and the general server are under the test's thumb."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from carpool.scheduling import messages
+from carpool_sidecar import config, drain, errors, metrics
+from carpool_sidecar.app import core_limits
+from carpool_sidecar.batching import calls, routes
+from carpool_sidecar.protocols import v1
+from carpool_sidecar.server import predict
+from carpool_sidecar.server.fast import connection as connections
+from carpool_sidecar.server.fast import heads, requests
+from carpool_sidecar.server.general import body_reader
+
+PREDICT = b"/v1/models/m:predict"
+BODY = b'{"instances":[1]}'
+V1_ROUTE = calls.Route(v1.Codec(), None)  # type: ignore[arg-type] # nothing is sent
+V1_ROUTES = routes.Routes(V1_ROUTE, None)  # type: ignore[arg-type] # no v2 request comes
+# As asyncio and uvloop have them.
+_HIGH_WATER, _LOW_WATER = 64 * 1024, 16 * 1024
+
+
+def post(body: bytes = BODY, *lines: bytes, target: bytes = PREDICT, length: int | None = None) -> bytes:
+    """A plain predict request; `length` is what it says of its body, if that is not the truth."""
+    size = len(body) if length is None else length
+    head = [b"POST %b HTTP/1.1" % target, b"Host: h", b"Content-Type: application/json", *lines]
+    return b"".join(line + b"\r\n" for line in head) + b"Content-Length: %d\r\n\r\n%b" % (size, body)
+
+
+def get(target: bytes = b"/v1/models") -> bytes:
+    """A request for the general server."""
+    return b"GET %b HTTP/1.1\r\nHost: h\r\n\r\n" % target
+
+
+class Transport(asyncio.Transport):
+    """A client's end as well: `received` is what it read, `writes` how it was written, until `stall` it reads all."""
+
+    def __init__(self, protocol: asyncio.Protocol) -> None:
+        super().__init__()
+        self.protocol = protocol
+        self.received = b""
+        self.writes: list[bytes] = []
+        self.is_lost = self.is_aborted = False
+        self._unread = b""
+        self._is_stalled = self._is_paused = self._is_closing = False
+        self._is_reading = True
+        self._high_water, self._room = _HIGH_WATER, 0
+        protocol.connection_made(self)
+
+    # --- the client --------------------------------------------------------------------------------------------
+
+    def send(self, data: bytes) -> None:
+        """Bytes arrive; only if the other end wants them."""
+        assert self._is_reading
+        assert not self._is_closing
+        self.protocol.data_received(data)
+
+    def leave(self) -> None:
+        self._is_closing = True
+        self._lose()
+
+    def stall(self, room: int = 0) -> None:
+        """Stop reading, with room for so many bytes in the socket's buffers."""
+        self._is_stalled = True
+        self._room = room
+
+    def go_on_reading(self) -> None:
+        self._is_stalled = False
+        self._deliver()
+
+    @property
+    def statuses(self) -> list[int]:
+        return [int(part[:3]) for part in self.received.split(b"HTTP/1.1 ")[1:]]
+
+    # --- the server's side -------------------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:  # type: ignore[override]
+        if self.is_lost:
+            return
+        self.writes.append(data)
+        taken = data[: self._room]
+        self._room -= len(taken)
+        self.received += taken
+        self._unread += data[len(taken) :]
+        if not self._is_stalled:
+            self._deliver()
+        elif len(self._unread) > self._high_water and not self._is_paused:
+            self._is_paused = True
+            self.protocol.pause_writing()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._high_water = _HIGH_WATER if high is None else high
+
+    def pause_reading(self) -> None:
+        assert self._is_reading
+        self._is_reading = False
+
+    def resume_reading(self) -> None:
+        assert not self._is_reading
+        self._is_reading = True
+
+    def is_reading(self) -> bool:
+        return self._is_reading
+
+    def is_closing(self) -> bool:
+        return self._is_closing
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        assert isinstance(protocol, asyncio.Protocol)
+        self.protocol = protocol
+
+    def close(self) -> None:
+        if not self._is_closing:
+            self._is_closing = True
+            if not self._unread:
+                asyncio.get_running_loop().call_soon(self._lose)
+
+    def abort(self) -> None:
+        self._is_closing = self.is_aborted = True
+        self._unread = b""
+        asyncio.get_running_loop().call_soon(self._lose)
+
+    def _deliver(self) -> None:
+        self.received += self._unread
+        self._unread = b""
+        if self._is_paused:
+            self._is_paused = False
+            self.protocol.resume_writing()
+        if self._is_closing:
+            self._lose()
+
+    def _lose(self) -> None:
+        if not self.is_lost:
+            self.is_lost = True
+            self.protocol.connection_lost(None)
+
+
+class General(asyncio.Protocol):
+    """What was left to the general server: `data`, in the parts it came in."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.transport: asyncio.BaseTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        assert self.transport is not None
+        self.parts.append(data)
+
+    @property
+    def data(self) -> bytes:
+        return b"".join(self.parts)
+
+
+class Driver:
+    """`calls` are those that wait, `cancelled` those whose client left; `on_submit` may answer at once, or fail."""
+
+    def __init__(self) -> None:
+        self.calls: list[calls.Call] = []
+        self.cancelled: list[calls.Call] = []
+        self.on_submit: Callable[[calls.Call], None] = lambda call: None
+        self.submitted = 0
+
+    def submit(self, call: calls.Call) -> None:
+        self.submitted += 1
+        self.calls.append(call)
+        self.on_submit(call)
+
+    def cancel(self, call: calls.Call) -> None:
+        if call in self.calls:
+            self.calls.remove(call)
+            self.cancelled.append(call)
+
+    @property
+    def held(self) -> int:
+        return sum(call.size for call in self.calls)
+
+    def answer(self, call: calls.Call | None = None, rows: list[bytes] | None = None) -> None:
+        """Give the first call, or this one, its own instances back, or these predictions."""
+        call = call or self.calls[0]
+        self.calls.remove(call)
+        echo, call.payload = [bytes(row) for row in call.payload.rows], None
+        pieces = [messages.Piece(0, "an-id", echo if rows is None else rows)]
+        call.replier.answer([messages.Answer(call, pieces)], b"predictions")
+
+    def refuse(self, error: errors.CarpoolError, call: calls.Call | None = None) -> None:
+        call = call or self.calls[0]
+        self.calls.remove(call)
+        call.replier.refuse(call, error)
+
+
+class House:
+    """A lane's connections and what they share, on a clock that stands still until `pass_time`."""
+
+    def __init__(self, ways: routes.Routes = V1_ROUTES, **chosen: Any) -> None:
+        self.now = 1000.0
+        self.settings = config.Settings(policy="window", **chosen)
+        self.driver = Driver()
+        room = (self.settings.max_body_bytes, self.settings.max_queue_bytes, self.settings.timeout)
+        self.bodies = body_reader.Intake(*room, lambda: self.driver.held)
+        self.life = drain.Lifecycle()
+        self.metrics = metrics.Metrics()
+        limits = core_limits.core_limits(self.settings)
+        lane = predict.PredictLane(self.settings, limits, self.bodies, self.driver, ways)  # type: ignore[arg-type]
+        self.desk = requests.Desk(lane, self.life, self.metrics, lambda: self.now)
+        self.reader = heads.Reader(lane)
+        self.keep_alive, self.head_timeout = self.settings.keep_alive, self.settings.head_timeout
+        self.connections: set[connections.Connection] = set()
+        self.generals: list[General] = []
+
+    def connect(self) -> Transport:
+        return Transport(connections.Connection(self))
+
+    async def pass_time(self, seconds: float) -> None:
+        """In steps, as the lane's own timer does; after each the connections are looked after."""
+        steps = max(1, int(seconds * 4))
+        for _ in range(steps):
+            self.now += seconds / steps
+            for connection in list(self.connections):
+                connection.expire(self.now)
+            await asyncio.sleep(0)
+
+    # --- what connections ask for ------------------------------------------------------------------------------
+
+    def joined(self, connection: connections.Connection) -> bool:
+        self.connections.add(connection)
+        return True
+
+    def left(self, connection: connections.Connection) -> None:
+        self.connections.discard(connection)
+
+    def general(self, since: float | None) -> asyncio.Protocol:
+        self.generals.append(General())
+        return self.generals[-1]
+
+
+async def settle() -> None:
+    """Let all run that is due."""
+    for _ in range(5):
+        await asyncio.sleep(0)

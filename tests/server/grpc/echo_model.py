@@ -1,0 +1,61 @@
+"""A predictor as a function: it answers each input's rows with themselves, in the form it was asked in or raw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tritonclient.grpc import service_pb2 as pb
+
+from carpool.scheduling import messages
+from carpool_sidecar.protocols import interface as wire
+from carpool_sidecar.protocols.v2_grpc import codec, tensor_contents
+
+TARGET = "/inference.GRPCInferenceService/ModelInfer"
+
+
+def answer(message: bytes, is_always_raw: bool = False) -> bytes:
+    """A ModelInferResponse: outputs that were asked for, by default all, named as the inputs."""
+    request = pb.ModelInferRequest.FromString(message)
+    response = pb.ModelInferResponse(model_name=request.model_name, model_version="1", id=request.id)
+    response.parameters["seen"].bool_param = True
+    raw = list(request.raw_input_contents)
+    wanted = [output.name for output in request.outputs] or [tensor.name for tensor in request.inputs]
+    for index, tensor in enumerate(request.inputs):
+        if tensor.name in wanted:
+            _add(response, tensor, raw[index] if raw else None, is_always_raw)
+    return response.SerializeToString()
+
+
+def _add(response: Any, tensor: Any, raw: bytes | None, is_always_raw: bool) -> None:
+    output = response.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+    if raw is None and is_always_raw:
+        raw = tensor_contents.to_raw(tensor.contents.SerializeToString(), tensor.datatype, tensor.shape)
+    if raw is not None:
+        response.raw_output_contents.append(raw)
+    else:
+        output.contents.CopyFrom(tensor.contents)
+
+
+def part(payload: codec.Payload, start: int = 0, stop: int | None = None) -> messages.Part:
+    """Rows of a payload, by default all."""
+    request = messages.Request(payload.key, payload.row_count, payload=payload)
+    return messages.Part(request, start, payload.row_count if stop is None else stop)
+
+
+def exchange(talk: codec.Codec, parts: Sequence[messages.Part], predict: Any = answer) -> list[messages.Piece]:
+    """Sends one batch, and cuts the answer as the core does."""
+    outgoing = talk.merge("the-batch", TARGET, parts)
+    told = outgoing.read(wire.Reply(predict(b"".join(outgoing.body)), {}))
+    assert len(told.rows) == sum(each.stop - each.start for each in parts)
+    pieces, at = [], 0
+    for each in parts:
+        rows = each.stop - each.start
+        pieces.append(messages.Piece(each.start, "batch", told.rows[at : at + rows]))
+        at += rows
+    return pieces
+
+
+def rendered(payload: codec.Payload, pieces: Sequence[messages.Piece]) -> Any:
+    assert payload.form is not None
+    return pb.ModelInferResponse.FromString(b"".join(payload.form.render(pieces).body))

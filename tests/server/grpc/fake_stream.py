@@ -1,0 +1,63 @@
+"""The server's side of one HTTP/2 stream, written down instead of sent."""
+
+from __future__ import annotations
+
+import asyncio
+
+from carpool_sidecar.server.grpc import framing
+from carpool_sidecar.server.http2 import streams
+
+
+class FakeStream:
+    """`headers` and `trailers` are as given; `is_over` once the answer is complete."""
+
+    def __init__(self) -> None:
+        self.headers: dict[bytes, bytes] = {}
+        self.trailers: dict[bytes, bytes] = {}
+        self.sent = b""
+        self.granted = 0
+        self.charged = 0
+        self.is_blocked = False
+        self.connection = id(self)
+        self.over = asyncio.Event()
+
+    def answer(self, head: streams.Headers, body: bytes, trailers: streams.Headers) -> None:
+        self.start(head)
+        self.send(body)
+        self.finish(trailers)
+
+    def start(self, headers: streams.Headers) -> None:
+        assert not self.headers, "begun twice"
+        self.headers = dict(headers)
+
+    def send(self, data: bytes) -> None:
+        assert self.headers, "not begun"
+        assert not self.over.is_set(), "sent after the end"
+        self.sent += data
+
+    def finish(self, trailers: streams.Headers) -> None:
+        assert not self.over.is_set(), "ended twice"
+        self.trailers = dict(trailers)
+        self.over.set()
+
+    def reset(self, code: int) -> None:
+        self.over.set()
+
+    def consumed(self, count: int) -> None:
+        self.granted += count
+
+    def charge(self, work: int) -> None:
+        self.charged += work
+
+    @property
+    def messages(self) -> list[bytes]:
+        found = framing.Unframer(2**30).feed(self.sent) if self.sent else []
+        return [message for message in found if isinstance(message, bytes)]
+
+    @property
+    def status(self) -> int:
+        return int(self.trailers[b"grpc-status"])
+
+    async def end(self) -> None:
+        async with asyncio.timeout(5):
+            await self.over.wait()

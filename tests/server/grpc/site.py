@@ -1,0 +1,111 @@
+"""The gRPC side of a sidecar with everything real: the server, the core, and a channel to a fake predictor."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc.aio
+
+from carpool.scheduling import limits as core_limits
+from carpool.scheduling import policies, scheduler
+from carpool_sidecar import drain, metrics
+from carpool_sidecar.batching import driver as drivers
+from carpool_sidecar.batching import model_registry, routes
+from carpool_sidecar.protocols.v2_grpc import codec
+from carpool_sidecar.protocols.v2_http import models
+from carpool_sidecar.server.grpc import bugs, passthrough, service
+from carpool_sidecar.server.http2 import server
+from carpool_sidecar.upstream import grpc_predictor
+from tests.fakes import fake_v2
+
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+
+
+class Room:
+    """Memory for what is on its way in."""
+
+    def __init__(self) -> None:
+        self.buffered_bytes = 0
+        self.max_body_bytes = 4 * 1024 * 1024
+        self.max_buffered_bytes = 64 * 1024 * 1024
+        self.read_timeout = 5.0
+        self.large_bodies = 0
+
+    def on_large_body(self) -> None:
+        self.large_bodies += 1
+
+    def has_room(self, size: int) -> bool:
+        return self.buffered_bytes + size <= self.max_buffered_bytes
+
+
+class Site:
+    """Start it, talk to `channel`, look at `fake`; `upstream` stands for the fake's address if given."""
+
+    def __init__(self, fake: fake_v2.FakeV2, **limits: Any) -> None:
+        self.fake = fake
+        self.limits = core_limits.Limits(**{"max_latency": 0.02, "max_batch_size": 64, **limits})
+        self.room = Room()
+        self.life = drain.Lifecycle()
+        self.counters = metrics.Metrics()
+
+    async def start(self, upstream: str = "") -> None:
+        numbers = itertools.count(1)
+        clock = time.monotonic
+        core = scheduler.Scheduler(self.limits, policies.Window(self.limits), clock, lambda: f"batch-{next(numbers)}")
+        self.driver = drivers.Driver(core, self.counters, clock)
+        self.predictor = grpc_predictor.GrpcPredictor(upstream or self.fake.grpc, 5.0, 2**31 - 1)
+        self.catalog = model_registry.Catalog(self.predictor.model_info, self._make_codec, True, clock)
+        self.relay = passthrough.Relay(self.predictor.channel, bugs.Bugs(self.counters).report)
+        known = routes.Models(self.catalog, self.predictor, is_http=False)
+        self.door = service.Door(
+            known, self.relay, self.driver, self.life, self.counters, self.room,
+            lambda: self.limits.max_queue_instances, ("authorization", "content-type"),
+        )  # fmt: skip
+        self.server = server.Server(self.door, report=bugs.Bugs(self.counters, "http2").report)
+        await self.server.listen("127.0.0.1", 0)
+        self.channel = grpc.aio.insecure_channel(self.address, options=[("grpc.use_local_subchannel_pool", 1)])
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.server.port}"
+
+    async def stop(self) -> None:
+        await self.channel.close()
+        self.driver.close()
+        await self.relay.close()
+        await self.server.close(0.2)
+        self.door.close()
+        await self.catalog.close()
+        await self.predictor.close()
+
+    def _make_codec(self, model: model_registry.Model) -> codec.Codec:
+        return codec.Codec(models.ModelInfo(), model.avoid)
+
+    async def infer(self, message: bytes, **options: Any) -> bytes:
+        return await self.channel.unary_unary(INFER)(message, timeout=options.pop("timeout", 5), **options)
+
+    def counted(self, lane: str, code: str) -> float:
+        wanted = f'carpool_rpc_requests_total{{code="{code}",lane="{lane}"}}'
+        for line in self.counters.render().decode().splitlines():
+            name, _, value = line.rpartition(" ")
+            if sorted(name) == sorted(wanted):
+                return float(value)
+        return 0.0
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what another thread or process brings about."""
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise TimeoutError
+
+
+async def turns(count: int = 10) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)

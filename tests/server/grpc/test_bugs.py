@@ -1,0 +1,123 @@
+"""A failure of our own while a call is handled: told, counted, and nothing of the call stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import grpc.aio
+import numpy as np
+import pytest
+
+from carpool_sidecar.protocols.v2_grpc import codec
+from carpool_sidecar.server.grpc import arrivals, framing, inflating, streaming
+from tests.server.grpc.any_calls import PATH, echo, framed, opened
+from tests.server.grpc.peer import Peer
+from tests.server.grpc.site import INFER, Site, until
+from tests.server.grpc.test_codec import request
+from tests.server.grpc.test_door_on_sockets import asking
+from tests.server.grpc.test_inflating import GZIP, squeezed
+
+MESSAGE = request(name="rows", model_name="identity").SerializeToString()
+
+
+def fail(*_: Any) -> Any:
+    raise ValueError("a bug")
+
+
+def count(site: Site, where: str) -> float:
+    return site.counters.internal_errors.labels(where).value
+
+
+@pytest.fixture(autouse=True)
+def logged(caplog: pytest.LogCaptureFixture) -> Any:
+    """Every bug is in the log with its traceback."""
+    with caplog.at_level(logging.ERROR):
+        yield
+    assert any(record.exc_info and "a bug" in str(record.exc_info[1]) for record in caplog.get_records("call"))
+
+
+async def drained(site: Site) -> None:
+    async with asyncio.timeout(2):
+        await site.life.drain(site.driver, 0.0, 1.0)
+
+
+@pytest.mark.parametrize("step", ["Infer.data", "Codec.understand", "Driver.submit"])
+async def test_a_bug_while_a_call_comes_in_leaves_nothing_behind(site: Site, monkeypatch, step: str) -> None:
+    await site.infer(MESSAGE)
+    if step == "Infer.data":
+        monkeypatch.setattr(framing.Unframer, "feed", fail)
+    elif step == "Codec.understand":
+        monkeypatch.setattr(codec.Codec, "understand", fail)
+    else:
+        monkeypatch.setattr(site.driver, "submit", fail)
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await site.infer(MESSAGE)
+    assert refused.value.code() is grpc.StatusCode.INTERNAL
+    assert count(site, "http2") == 1
+    assert (site.life.active, site.room.buffered_bytes) == (0, 0)
+    await drained(site)
+
+
+async def test_a_bug_while_an_answer_is_written_is_told_the_caller(site: Site, monkeypatch) -> None:
+    await site.infer(MESSAGE)
+    monkeypatch.setattr(site.door, "_trailers", fail)
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await site.infer(MESSAGE)
+    assert refused.value.code() is grpc.StatusCode.INTERNAL
+    assert count(site, "rpc") == 1
+    await drained(site)
+
+
+async def test_a_bug_while_messages_are_passed_on_ends_the_call(peer_site: Site, peer: Peer, monkeypatch) -> None:
+    peer.methods[PATH] = echo
+    monkeypatch.setattr(streaming, "_write", fail)
+    stream, handler = opened(peer_site)
+    handler.data(framed(b"one"))
+    await stream.end()
+    assert stream.status == grpc.StatusCode.INTERNAL.value[0]
+    assert count(peer_site, "rpc") == 1
+    await until(lambda: not peer_site.relay._out)
+    assert (peer_site.life.active, peer_site.room.buffered_bytes) == (0, 0)
+
+
+async def test_a_bug_before_a_call_is_passed_on_is_told_the_caller(peer_site: Site, monkeypatch) -> None:
+    monkeypatch.setattr(streaming.Streaming, "begin", fail)
+    stream, _ = opened(peer_site)
+    await stream.end()
+    assert stream.status == grpc.StatusCode.INTERNAL.value[0]
+    assert count(peer_site, "rpc") == 1
+    assert peer_site.life.active == 0
+
+
+@pytest.mark.parametrize("path", [INFER, PATH])
+async def test_a_bug_while_a_message_is_inflated_is_told_the_caller(
+    peer_site: Site, peer: Peer, monkeypatch, path: str
+) -> None:
+    peer.methods[PATH] = echo
+    stream, handler = opened(peer_site, GZIP, path=path)
+    handler.data(squeezed(bytes(4_000_000)))
+    monkeypatch.setattr(inflating.Inflation, "step", fail)
+    await stream.end()
+    assert stream.status == grpc.StatusCode.INTERNAL.value[0]
+    assert count(peer_site, "rpc") == 1
+    await until(lambda: not peer_site.relay.under_way)
+    assert (peer_site.life.active, peer_site.room.buffered_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("step", ["take", "submit"])
+async def test_a_bug_once_a_message_is_inflated_is_told_the_caller(site: Site, monkeypatch, step: str) -> None:
+    await site.infer(MESSAGE)
+    stream, handler = opened(site, GZIP, path=INFER)
+    handler.data(squeezed(asking(np.arange(400_000, dtype="f4")[None])))
+    handler.end()
+    if step == "take":
+        monkeypatch.setattr(arrivals.Arrival, "take", fail)
+    else:
+        monkeypatch.setattr(site.driver, "submit", fail)
+    await stream.end()
+    assert stream.status == grpc.StatusCode.INTERNAL.value[0]
+    assert count(site, "rpc") == 1
+    assert (site.life.active, site.room.buffered_bytes) == (0, 0)
+    await drained(site)

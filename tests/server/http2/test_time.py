@@ -1,0 +1,194 @@
+"""What time does to connections: idle ones are closed politely, silent and deaf ones without ceremony."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+
+from carpool_sidecar.server.http2 import frames, limits, server, streams
+from tests.server.http2 import echo, peer
+
+LIMITS = limits.Limits(keep_alive=60.0, handshake=10.0, patience=20.0)
+GREETING = frames.PREFACE + frames.settings({})
+Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Fountain:
+    """Answers each request with more than a client that does not read will take."""
+
+    def __init__(self) -> None:
+        self.calls: list[peer.Call] = []
+
+    def open(self, stream: streams.Stream, head: streams.Head) -> streams.Handler:
+        self.calls.append(peer.Call(stream, head))
+        stream.start(echo.HEAD)
+        stream.send(bytes(64 * 1024 * 1024))
+        return self.calls[-1]
+
+
+@contextlib.asynccontextmanager
+async def serving(door: streams.Door) -> AsyncIterator[server.Server]:
+    opened = server.Server(door, LIMITS)
+    await opened.listen("127.0.0.1", 0)
+    yield opened
+    await opened.close(1.0)
+
+
+@pytest.fixture
+async def here() -> AsyncIterator[server.Server]:
+    async with serving(echo.Echo()) as opened:
+        yield opened
+
+
+@pytest.fixture
+def fountain() -> Fountain:
+    return Fountain()
+
+
+@pytest.fixture
+async def flowing(fountain: Fountain) -> AsyncIterator[server.Server]:
+    async with serving(fountain) as opened:
+        yield opened
+
+
+async def connect(here: server.Server, text: bytes) -> Pair:
+    reader, writer = await asyncio.open_connection("127.0.0.1", here.port)
+    writer.write(text)
+    return reader, writer
+
+
+async def read_all(reader: asyncio.StreamReader) -> list[peer.Frame]:
+    return peer.parse(await reader.read())
+
+
+def seconds() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@pytest.mark.looptime
+async def test_an_idle_connection_is_warned_and_closed(here: server.Server) -> None:
+    reader, writer = await connect(here, GREETING)
+    began = seconds()
+    found = await read_all(reader)
+    assert 60 <= seconds() - began < 65
+    assert [frame.kind for frame in found][-3:] == [frames.GOAWAY, frames.PING, frames.GOAWAY]
+    writer.close()
+
+
+@pytest.mark.looptime
+async def test_a_connection_in_use_is_kept(here: server.Server) -> None:
+    reader, writer = await connect(here, GREETING)
+    client = peer.Peer()
+    for number in range(1, 11, 2):
+        await asyncio.sleep(50)
+        writer.write(client.headers(number) + frames.frame(frames.DATA, frames.END_STREAM, number, b"x"))
+    await asyncio.sleep(30)
+    assert here.connections == 1
+    found = await read_all(reader)
+    assert sum(frame.kind == frames.DATA for frame in found) == 5
+    writer.close()
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("text", [b"", frames.PREFACE[:10]])
+async def test_a_client_that_does_not_introduce_itself_is_closed(here: server.Server, text: bytes) -> None:
+    reader, writer = await connect(here, text)
+    began = seconds()
+    await reader.read()
+    assert 10 <= seconds() - began < 13
+    writer.close()
+
+
+@pytest.mark.looptime
+async def test_who_connects_to_a_server_that_leaves_is_served_for_a_second_and_then_warned(here: server.Server) -> None:
+    here.goaway()
+    reader, writer = await connect(here, GREETING)
+    began = seconds()
+    await asyncio.sleep(0.9)
+    writer.write(peer.Peer().headers(1) + frames.frame(frames.DATA, frames.END_STREAM, 1, b"x"))
+    found = await read_all(reader)
+    assert 1 < seconds() - began < 5
+    kinds = [frame.kind for frame in found]
+    assert kinds.index(frames.DATA) < kinds.index(frames.GOAWAY)
+    writer.close()
+
+
+@pytest.mark.looptime
+async def test_a_server_turns_everybody_away_once_they_know(here: server.Server) -> None:
+    reader, writer = await connect(here, GREETING)
+    await reader.read(9)
+    port = here.port
+    turning_away = asyncio.ensure_future(here.turn_away())
+    await asyncio.sleep(0.5)
+    assert not turning_away.done(), "calls that the client sent before it knew are still to come"
+    writer.write(frames.frame(frames.PING, frames.ACK, 0, b"farewell"))
+    await turning_away
+    assert seconds() < 1.1
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
+    writer.close()
+
+
+@pytest.mark.looptime
+async def test_a_client_that_does_not_say_whether_it_knows_is_not_waited_for(here: server.Server) -> None:
+    _, writer = await connect(here, GREETING + peer.Peer().headers(1))
+    await peer.until(lambda: here.connections, step=0.01)
+    await asyncio.sleep(0.1)
+    began = seconds()
+    await here.turn_away()
+    assert 1 <= seconds() - began <= 1.6
+    assert here.connections == 1, "what it asked before is still answered"
+    writer.close()
+
+
+async def test_a_client_that_leaves_is_forgotten(here: server.Server) -> None:
+    reader, writer = await connect(here, GREETING)
+    await reader.read(9)
+    assert here.connections == 1
+    writer.close()
+    await writer.wait_closed()
+    async with asyncio.timeout(5):
+        await peer.until(lambda: not here.connections)
+
+
+async def test_an_error_of_the_client_is_told_before_the_connection_closes(here: server.Server) -> None:
+    reader, writer = await connect(here, b"GET / HTTP/1.1\r\nhost: here\r\n\r\n")
+    async with asyncio.timeout(5):
+        *_, farewell = await read_all(reader)
+    assert farewell.kind == frames.GOAWAY
+    assert b"prior knowledge" in farewell.payload
+    writer.close()
+
+
+@pytest.mark.looptime
+async def test_a_deaf_client_is_cut_off_and_its_calls_are_cancelled(fountain: Fountain, flowing: server.Server) -> None:
+    deaf = socket.create_connection(("127.0.0.1", flowing.port))
+    client = peer.Peer()
+    wide = frames.settings({frames.Setting.INITIAL_WINDOW_SIZE: 2**31 - 1}) + frames.window_update(0, 2**30)
+    deaf.sendall(frames.PREFACE + wide + client.headers(1))
+    await peer.until(lambda: fountain.calls)
+    began = seconds()
+    await peer.until(lambda: not flowing.connections, step=1)
+    assert 20 <= seconds() - began < 25
+    assert fountain.calls[0].events == ["cancelled"]
+    deaf.close()
+
+
+@pytest.mark.looptime
+async def test_a_deaf_client_that_gives_no_window_is_cut_off_too(fountain: Fountain, flowing: server.Server) -> None:
+    reader, writer = await connect(flowing, GREETING + peer.Peer().headers(1))
+    await peer.until(lambda: fountain.calls)
+    writer.write(frames.window_update(1, 2**30))
+    began = seconds()
+    await reader.read()
+    assert 20 <= seconds() - began < 25
+    writer.close()
+
+
+async def test_a_port_that_is_taken_is_an_error(here: server.Server) -> None:
+    with pytest.raises(OSError, match="in use"):
+        await server.Server(echo.Echo()).listen("127.0.0.1", here.port)

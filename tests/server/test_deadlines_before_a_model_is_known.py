@@ -1,0 +1,104 @@
+"""A caller's deadline holds as well while the predictor is asked about the caller's model."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from multidict import CIMultiDict
+
+from carpool_sidecar import errors
+from carpool_sidecar.batching import calls, routes
+from carpool_sidecar.protocols.v2_http import models
+from carpool_sidecar.server import predict
+from tests.server.fast_lane import House, post, settle
+from tests.server.test_fast_connections_v2 import BODY, INFER, Predictor, answer, infer
+
+pytestmark = pytest.mark.looptime
+ASKED = routes.Match(models.ModelName("m", ""), is_v1=False)
+
+
+@pytest.fixture
+async def predictor() -> Predictor:
+    return Predictor(models.ModelInfo(max_batch_size=4))
+
+
+def lane_of(house: House) -> predict.PredictLane:
+    return house.desk.lane
+
+
+def within(milliseconds: int) -> CIMultiDict[str]:
+    return CIMultiDict({"carpool-timeout-ms": str(milliseconds)})
+
+
+async def test_a_caller_is_told_when_its_deadline_passes_before_the_predictor_tells_of_the_model(
+    predictor: Predictor, looptime: float
+) -> None:
+    with pytest.raises(errors.DeadlineExceeded):
+        await lane_of(predictor.house()).route(within(300), ASKED)
+    assert looptime == pytest.approx(0.3, abs=0.01)
+    await predictor.catalog.close()
+
+
+async def test_the_others_that_wait_for_the_same_model_are_not_disturbed(predictor: Predictor) -> None:
+    lane = lane_of(predictor.house())
+    patient = asyncio.ensure_future(lane.route(CIMultiDict(), ASKED))
+    with pytest.raises(errors.DeadlineExceeded):
+        await lane.route(within(300), ASKED)
+    predictor.may_tell.set()
+    assert (await patient).codec.max_batch_size == 4
+
+
+async def test_what_the_question_took_is_taken_from_the_callers_time(predictor: Predictor) -> None:
+    house = predictor.house()
+    lane = lane_of(house)
+    asyncio.get_running_loop().call_later(0.2, predictor.may_tell.set)
+    route = await lane.route(within(300), ASKED)
+    assert lane.head("/v2/models/m/infer", within(300), ASKED, route, spent=0.2).timeout == pytest.approx(0.1)
+
+
+async def test_a_deadline_that_passed_meanwhile_is_told_at_once(predictor: Predictor) -> None:
+    predictor.may_tell.set()
+    lane = lane_of(predictor.house())
+    route = await lane.route(within(300), ASKED)
+    with pytest.raises(errors.DeadlineExceeded):
+        lane.head("/v2/models/m/infer", within(300), ASKED, route, spent=0.3)
+
+
+async def test_on_the_fast_lane_only_requests_without_a_deadline_wait(predictor: Predictor) -> None:
+    house = predictor.house()
+    waits, hurries = house.connect(), house.connect()
+    hurried = post(BODY, b"carpool-timeout-ms: 300", target=INFER)
+    waits.send(infer())
+    hurries.send(hurried)
+    await settle()
+    assert [general.data for general in house.generals] == [hurried]
+    predictor.may_tell.set()
+    for _ in range(5):
+        await settle()
+    assert [call.timeout for call in house.driver.calls] == [None]
+    answer(house)
+    assert waits.received.startswith(b"HTTP/1.1 200 OK\r\n")
+    await predictor.catalog.close()
+
+
+async def test_once_the_model_is_known_a_deadline_keeps_nobody_from_the_fast_lane(predictor: Predictor) -> None:
+    house = predictor.house()
+    predictor.may_tell.set()
+    await predictor.catalog.ask(models.ModelName("m", ""))
+    house.connect().send(post(BODY, b"carpool-timeout-ms: 300", target=INFER))
+    found: list[calls.Call] = house.driver.calls
+    assert [call.tag.timeout for call in found] == [0.3]
+    assert house.generals == []
+    await predictor.catalog.close()
+
+
+async def test_a_deadline_that_is_none_is_told_only_of_a_request_that_is_batched(predictor: Predictor) -> None:
+    predictor.may_tell.set()
+    lane = lane_of(predictor.house())
+    nonsense = CIMultiDict({"carpool-timeout-ms": "soon"})
+    with pytest.raises(errors.Unbatchable, match="unknown_model"):
+        await lane.route(nonsense, routes.Match(models.ModelName("stranger", ""), is_v1=False))
+    route = await lane.route(nonsense, ASKED)
+    with pytest.raises(errors.BadRequest, match="carpool-timeout-ms"):
+        lane.head("/v2/models/m/infer", nonsense, ASKED, route)

@@ -1,0 +1,272 @@
+"""Content-Encoding: what was coded comes back, and nothing else ever comes out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import random
+import re
+import time
+import tracemalloc
+import zlib
+from collections.abc import Callable
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from carpool_sidecar import errors
+from carpool_sidecar.server import content_coding
+
+LIMIT = 1_000_000
+BODY = b'{"instances": [[1.0, 2.0], [3.0, 4.0]]}' * 40
+
+
+def raw_deflate(data: bytes, level: int = 6) -> bytes:
+    coder = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS)
+    return coder.compress(data) + coder.flush()
+
+
+def checked_zstd(data: bytes) -> bytes:
+    return zstandard.ZstdCompressor(write_checksum=True).compress(data)
+
+
+def unsized_zstd(data: bytes) -> bytes:
+    coder = zstandard.ZstdCompressor(write_content_size=False).compressobj()
+    return coder.compress(data) + coder.flush()
+
+
+CODERS: list[tuple[str, Callable[[bytes], bytes]]] = [
+    ("gzip", gzip.compress),
+    ("gzip", lambda data: gzip.compress(data, 0)),
+    ("x-gzip", lambda data: gzip.compress(data[: len(data) // 2]) + gzip.compress(data[len(data) // 2 :])),
+    ("deflate", zlib.compress),
+    ("deflate", lambda data: zlib.compress(data, 0)),
+    ("deflate", raw_deflate),
+    ("deflate", lambda data: raw_deflate(data, 0)),
+    ("zstd", zstandard.compress),
+    ("zstd", checked_zstd),
+    ("zstd", unsized_zstd),
+    ("zstd", lambda data: zstandard.compress(data[:10]) + b"\x5a\x2a\x4d\x18\x03\0\0\0abc" + unsized_zstd(data[10:])),
+    ("identity", bytes),
+]
+# Codings with a checksum strong enough that a few corrupt bytes cannot go unnoticed.
+CHECKED = [("gzip", gzip.compress), ("zstd", checked_zstd)]
+CODED = [("gzip", gzip.compress), ("deflate", zlib.compress), ("deflate", raw_deflate)]
+CODED += [("zstd", zstandard.compress), ("zstd", checked_zstd), ("zstd", unsized_zstd)]
+
+bodies = st.one_of(
+    st.binary(max_size=3000),
+    st.builds(lambda seed, times: seed * times, st.binary(min_size=1, max_size=20), st.integers(0, 20_000)),
+)
+
+
+def decode(body: bytes, content_encoding: str, limit: int = LIMIT) -> bytes:
+    """Run the coroutine without a loop; one that has to yield must be run by the test itself."""
+    return asyncio.run(content_coding.decode(body, content_encoding, limit))
+
+
+@given(bodies, st.lists(st.sampled_from(CODERS), max_size=2))
+def test_any_bytes_come_back_from_any_chain_of_codings(
+    data: bytes, chain: list[tuple[str, Callable[[bytes], bytes]]]
+) -> None:
+    coded = data
+    for _, coder in chain:
+        coded = coder(coded)
+    assert decode(coded, ", ".join(name for name, _ in chain)) == data
+
+
+@given(st.data(), st.sampled_from(CODED), bodies)
+def test_a_body_cut_off_anywhere_is_a_bad_request(
+    data: st.DataObject, coding: tuple[str, Callable[[bytes], bytes]], body: bytes
+) -> None:
+    name, coder = coding
+    coded = coder(body)
+    cut = data.draw(st.integers(0, len(coded) - 1))
+    with pytest.raises(errors.BadRequest, match=f"not valid {name} data"):
+        decode(coded[:cut], name)
+
+
+@given(st.data(), st.sampled_from(CODED), bodies)
+def test_corruption_gives_a_refusal_or_bytes_within_the_limit_and_nothing_else(
+    data: st.DataObject, coding: tuple[str, Callable[[bytes], bytes]], body: bytes
+) -> None:
+    name, coder = coding
+    coded = bytearray(coder(body))
+    for _ in range(data.draw(st.integers(1, 3))):
+        coded[data.draw(st.integers(0, len(coded) - 1))] ^= data.draw(st.integers(1, 255))
+    try:
+        decoded = decode(bytes(coded), name)
+    except (errors.BadRequest, errors.PayloadTooLarge):
+        return
+    assert len(decoded) <= LIMIT
+    if coding in CHECKED:
+        assert decoded == body
+
+
+@given(st.binary(max_size=200), st.sampled_from(["gzip", "deflate", "zstd"]))
+def test_arbitrary_bytes_never_raise_anything_but_a_refusal(data: bytes, name: str) -> None:
+    with contextlib.suppress(errors.BadRequest, errors.PayloadTooLarge):
+        decode(data, name)
+
+
+@given(st.sampled_from(CODED), bodies, st.integers(0, 2000))
+def test_never_more_than_the_limit(coding: tuple[str, Callable[[bytes], bytes]], body: bytes, limit: int) -> None:
+    name, coder = coding
+    coded = coder(body)
+    if max(len(coded), len(body)) <= limit:
+        assert decode(coded, name, limit) == body
+    else:
+        with pytest.raises(errors.PayloadTooLarge, match=f"limit of {limit} bytes"):
+            decode(coded, name, limit)
+
+
+@pytest.mark.parametrize(("name", "coder"), CODED)
+def test_something_after_the_end_is_a_bad_request(name: str, coder: Callable[[bytes], bytes]) -> None:
+    with pytest.raises(errors.BadRequest):
+        decode(coder(BODY) + b"tail of no meaning", name)
+
+
+@pytest.mark.parametrize(("name", "coder"), CODED)
+def test_a_bomb_is_refused_before_it_has_gone_off(name: str, coder: Callable[[bytes], bytes]) -> None:
+    bomb = coder(bytes(50_000_000))
+    tracemalloc.start()
+    try:
+        with pytest.raises(errors.PayloadTooLarge):
+            decode(bomb, name)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 3 * LIMIT  # 50 times as much would have come out
+
+
+def test_a_nested_bomb_is_refused_at_the_layer_that_explodes() -> None:
+    bomb = gzip.compress(gzip.compress(bytes(50_000_000)))
+    with pytest.raises(errors.PayloadTooLarge):
+        decode(bomb, "gzip, gzip")
+
+
+@pytest.mark.parametrize("header", ["gzip", "GZIP", " x-GZip ", "identity, gzip", ",gzip,", "gzip, identity,identity"])
+def test_names_of_codings_are_read_as_http_says(header: str) -> None:
+    assert decode(gzip.compress(BODY), header) == BODY
+
+
+@pytest.mark.parametrize("header", ["br", "gzip, br", "compress", "gzip;q=1", "g zip"])
+def test_other_codings_are_refused_with_the_list_of_known_ones(header: str) -> None:
+    with pytest.raises(errors.UnsupportedEncoding, match="allowed: gzip, deflate, zstd, identity"):
+        decode(BODY, header)
+
+
+def test_more_than_two_codings_are_refused() -> None:
+    with pytest.raises(errors.UnsupportedEncoding, match="at most 2"):
+        decode(BODY, "gzip, gzip, gzip")
+
+
+def test_a_zstd_window_larger_than_http_allows_is_refused() -> None:
+    parameters = zstandard.ZstdCompressionParameters(window_log=24, write_content_size=0)
+    coder = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    with pytest.raises(errors.BadRequest, match="zstd"):
+        decode(coder.compress(BODY) + coder.flush(), "zstd")
+
+
+@pytest.mark.parametrize("name", ["gzip", "zstd"])
+async def test_the_event_loop_runs_between_the_megabytes(name: str) -> None:
+    coder = dict(CODED)[name]
+    decoded = asyncio.create_task(content_coding.decode(coder(bytes(20_000_000)), name, 20_000_000))
+    turns = 0
+    while not decoded.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns >= 8
+    assert await decoded == bytes(20_000_000)
+
+
+@pytest.mark.parametrize(
+    ("name", "member"),
+    [
+        ("gzip", gzip.compress(b"")),
+        ("zstd", zstandard.compress(b"")),
+        ("zstd", b"\x50\x2a\x4d\x18\0\0\0\0"),
+    ],
+)
+async def test_the_event_loop_runs_between_many_tiny_members(name: str, member: bytes) -> None:
+    decoded = asyncio.create_task(content_coding.decode(member * 2000, name, LIMIT))
+    turns = 0
+    while not decoded.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns >= 5
+    assert await decoded == b""
+
+
+TINY = [
+    ("gzip", gzip.compress(b"")),
+    ("zstd", zstandard.compress(b"")),
+    ("zstd", b"\x50\x2a\x4d\x18\0\0\0\0"),
+]
+
+
+@pytest.mark.parametrize(("name", "member"), TINY)
+def test_more_parts_than_any_writer_makes_are_a_bad_request(name: str, member: bytes) -> None:
+    assert decode(member * content_coding.MAX_PARTS, name) == b""
+    with pytest.raises(
+        errors.BadRequest, match=f"not valid {name} data: it has more than {content_coding.MAX_PARTS} parts"
+    ):
+        decode(member * (content_coding.MAX_PARTS + 1), name)
+
+
+@pytest.mark.parametrize("coding", ["zstd", "gzip"])
+@pytest.mark.parametrize(("name", "member"), TINY)
+async def test_millions_of_parts_in_a_few_kilobytes_cost_next_to_nothing(coding: str, name: str, member: bytes) -> None:
+    coder = dict(CODED)[coding]
+    body = coder(member * (10_000_000 // len(member)))
+    started = time.process_time()
+    with pytest.raises(errors.BadRequest, match="parts"):
+        await content_coding.decode(body, f"{name}, {coding}", 20_000_000)
+    assert time.process_time() - started < 0.5  # 1 s a few thousand members, uncapped
+
+
+def test_what_follows_a_member_is_not_copied_for_each_of_them() -> None:
+    """What zlib has not used it gives back as a copy."""
+    small = gzip.compress(b"x")
+    body = small * 1000 + gzip.compress(random.Random(1).randbytes(500_000))
+    tracemalloc.start()
+    try:
+        steps = content_coding._gzip(body)
+        for _ in range(1000):
+            next(steps)
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
+
+
+async def test_input_that_gives_nothing_counts_as_work() -> None:
+    empty_blocks = zlib.compressobj(wbits=31)
+    body = empty_blocks.flush(zlib.Z_FULL_FLUSH) + b"\0\0\0\xff\xff" * 1_600_000 + empty_blocks.flush()
+    decoded = asyncio.create_task(content_coding.decode(body, "gzip", 20_000_000))
+    turns = 0
+    while not decoded.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert await decoded == b""
+    assert turns >= 7
+
+
+async def test_every_kept_byte_is_announced_first_and_may_be_refused() -> None:
+    announced = []
+    coded = gzip.compress(gzip.compress(BODY))
+    await content_coding.decode(coded, "gzip, gzip", LIMIT, announced.append)
+    assert sum(announced) == len(gzip.compress(BODY)) + len(BODY)
+
+    def refuse(count: int) -> None:
+        raise errors.Overloaded
+
+    with pytest.raises(errors.Overloaded):
+        await content_coding.decode(coded, "gzip", LIMIT, refuse)
+
+
+def test_the_refusal_names_what_is_wrong() -> None:
+    with pytest.raises(errors.BadRequest, match=re.escape("the body is not valid gzip data: it is cut off")):
+        decode(gzip.compress(BODY)[:-1], "gzip")

@@ -1,0 +1,140 @@
+"""Which header fields cross the sidecar, and how the hop through it is recorded."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+
+import pytest
+from aiohttp.test_utils import make_mocked_request
+from hypothesis import given
+from hypothesis import strategies as st
+from multidict import CIMultiDict
+
+from carpool_sidecar import errors
+from carpool_sidecar.server import forwarded, headers
+
+_TOKENS = st.text("abcXYZ019-_!#~", min_size=1, max_size=12)
+_VALUES = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=20)
+_FIELDS = st.lists(st.tuples(_TOKENS, _VALUES), max_size=12)
+
+
+@pytest.mark.parametrize("name", sorted(headers.HOP_BY_HOP))
+def test_hop_by_hop_fields_are_dropped_in_any_spelling(name: str) -> None:
+    kept = headers.end_to_end(CIMultiDict([(name.title(), "x"), (name.upper(), "y"), ("Accept", "*/*")]))
+    assert list(kept.items()) == [("Accept", "*/*")]
+
+
+def test_fields_named_by_connection_are_dropped() -> None:
+    fields = CIMultiDict([("Connection", "close, X-One"), ("connection", " x-TWO ,,"), ("X-One", "1")])
+    fields.add("x-two", "2")
+    fields.add("X-Three", "3")
+    assert list(headers.end_to_end(fields).items()) == [("X-Three", "3")]
+
+
+def test_connection_cannot_take_away_the_host_or_the_length() -> None:
+    fields = CIMultiDict([("Connection", "Host, Content-Length"), ("Host", "a"), ("Content-Length", "3")])
+    assert list(headers.end_to_end(fields)) == ["Host", "Content-Length"]
+
+
+def test_a_length_beside_a_transfer_encoding_is_dropped() -> None:
+    fields = CIMultiDict([("Content-Length", "3"), ("Transfer-Encoding", "chunked")])
+    assert not headers.end_to_end(fields)
+
+
+@given(_FIELDS)
+def test_end_to_end_fields_keep_order_spelling_and_duplicates(fields: list[tuple[str, str]]) -> None:
+    expected = [field for field in fields if field[0].lower() not in headers.HOP_BY_HOP]
+    assert list(headers.end_to_end(CIMultiDict(fields)).items()) == expected
+
+
+@given(_FIELDS, st.lists(_TOKENS, max_size=4))
+def test_dropping_twice_is_dropping_once(fields: list[tuple[str, str]], named: list[str]) -> None:
+    once = headers.end_to_end(CIMultiDict([*fields, ("Connection", ", ".join(named))]))
+    assert headers.end_to_end(once) == once
+    assert not {name.lower() for name in once} & {name.lower() for name in named}
+
+
+def test_outgoing_headers_record_the_hop_and_answer_expect_here() -> None:
+    request = make_mocked_request(
+        "POST", "/v1", headers={"Host": "model.example", "Expect": "100-Continue", "Content-Length": "4"}
+    )
+    outgoing = headers.outgoing_headers(request)
+    assert outgoing["Host"] == outgoing["X-Forwarded-Host"] == "model.example"
+    assert outgoing["X-Forwarded-Proto"] == "http"
+    assert outgoing["Content-Length"] == "4"
+    assert "Expect" not in outgoing
+
+
+@pytest.mark.parametrize(
+    ("fields", "upgrade"),
+    [
+        ({"Connection": "Upgrade", "Upgrade": "websocket"}, "websocket"),
+        ({"Connection": "keep-alive, upgrade", "Upgrade": "echo/1"}, "echo/1"),
+        ({"Connection": "Upgrade", "Upgrade": "h2c, websocket"}, "websocket"),
+        ({"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c"}, None),
+        ({"Upgrade": "websocket"}, None),
+        ({"Connection": "Upgrade"}, None),
+        ({"Connection": "Upgrade", "Upgrade": " , "}, None),
+    ],
+)
+def test_an_upgrade_is_one_that_connection_names_and_that_is_not_h2c(
+    fields: dict[str, str], upgrade: str | None
+) -> None:
+    assert headers.requested_upgrade(make_mocked_request("GET", "/", headers=fields)) == upgrade
+
+
+@pytest.mark.parametrize(("value", "is_utf8"), [("", True), ("a", True), ("größe €", True), ("a\udcffb", False)])
+def test_what_is_not_utf8_cannot_be_forwarded(value: str, is_utf8: bool) -> None:
+    assert headers.is_utf8(value) is is_utf8
+    with contextlib.nullcontext() if is_utf8 else pytest.raises(errors.BadRequest, match="header X is not valid UTF-8"):
+        headers.check_utf8("X", value)
+
+
+@pytest.mark.parametrize(
+    ("peer", "host", "element"),
+    [
+        ("192.0.2.7", "a.example", "for=192.0.2.7;host=a.example;proto=http"),
+        ("192.0.2.7", "a.example:8080", 'for=192.0.2.7;host="a.example:8080";proto=http'),
+        ("2001:db8::1", None, 'for="[2001:db8::1]";proto=http'),
+        ("fe80::1%eth0", None, 'for="[fe80::1]";proto=http'),
+        (None, None, "for=unknown;proto=http"),
+        ("", 'q"\\', 'for=unknown;host="q\\"\\\\";proto=http'),
+    ],
+)
+def test_a_forwarded_element_is_quoted_as_rfc_7239_asks(peer: str | None, host: str | None, element: str) -> None:
+    assert forwarded.forwarded_element(peer, "http", host) == element
+
+
+def test_forwarding_is_appended_and_the_first_proxy_keeps_its_word() -> None:
+    fields = CIMultiDict(
+        [
+            ("X-Forwarded-For", "203.0.113.1"),
+            ("X-Forwarded-For", "203.0.113.2"),
+            ("X-Forwarded-Proto", "https"),
+            ("X-Forwarded-Host", "public.example"),
+            ("Forwarded", "for=203.0.113.1"),
+        ]
+    )
+    forwarded.add_forwarding(fields, "2001:db8::1", "http", "inner")
+    assert fields.getall("X-Forwarded-For") == ["203.0.113.1, 203.0.113.2, 2001:db8::1"]
+    assert fields.getall("X-Forwarded-Proto") == ["https"]
+    assert fields.getall("X-Forwarded-Host") == ["public.example"]
+    assert fields.getall("Forwarded") == ['for=203.0.113.1, for="[2001:db8::1]";host=inner;proto=http']
+
+
+def test_an_unknown_peer_adds_no_x_forwarded_for() -> None:
+    fields: CIMultiDict[str] = CIMultiDict()
+    forwarded.add_forwarding(fields, None, "http", None)
+    assert list(fields) == ["X-Forwarded-Proto", "Forwarded"]
+
+
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
+
+
+@given(st.ip_addresses(), st.none() | _VALUES)
+def test_a_forwarded_element_stays_one_element_whatever_the_host_says(peer: object, host: str | None) -> None:
+    bare = _QUOTED.sub("", forwarded.forwarded_element(str(peer), "http", host))
+    assert '"' not in bare
+    assert "," not in bare
+    assert bare.count(";") == (2 if host else 1)

@@ -1,0 +1,249 @@
+"""Which heads the fast lane takes: plain predict requests, read once and recognised when they come again."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from carpool_sidecar import config
+from carpool_sidecar.app import core_limits
+from carpool_sidecar.batching import calls
+from carpool_sidecar.server import predict
+from carpool_sidecar.server.fast import heads
+from tests.server.fast_lane import PREDICT, V1_ROUTE, V1_ROUTES, post
+
+SETTINGS = config.Settings(key_headers=("authorization", "content-type", "x-tenant"))
+LANE = predict.PredictLane(SETTINGS, core_limits.core_limits(SETTINGS), None, None, V1_ROUTES)  # type: ignore[arg-type] # for heads alone
+READER = heads.Reader(LANE)
+
+NAMES = (
+    "Host", "Content-Type", "Content-Length", "X-Request-ID", "traceparent", "tracestate", "Authorization", "X-Tenant",
+    "User-Agent", "Accept", "Connection", "carpool-timeout-ms", "X-Other", "x-request-idx", "Content-Length-Not",
+)  # fmt: skip
+VALUES = {
+    "Content-Type": st.sampled_from(["application/json", "text/plain", "application/json; charset=utf-8", "image/png"]),
+    "Content-Length": st.one_of(st.integers(0, 10**13).map(str), st.sampled_from(["007", "1", "+5", "5,5", ""])),
+    "Connection": st.sampled_from(["keep-alive", "Keep-Alive", "close"]),
+    "carpool-timeout-ms": st.sampled_from(["1", "250", "0", "86400001", "soon"]),
+}
+ANY_VALUE = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=300).map(str.strip)
+
+
+@st.composite
+def plain_heads(draw: st.DrawFn) -> bytes:
+    """Heads that are mostly plain, in any order, spelling and spacing."""
+    others = [name for name in NAMES if name != "Content-Length"]
+    names = draw(st.permutations(["Content-Length", *draw(st.lists(st.sampled_from(others), unique=True, max_size=8))]))
+    lines = []
+    for name in names:
+        spelt = draw(st.sampled_from([name, name.lower(), name.upper()]))
+        lines.append(f"{spelt}:{draw(st.sampled_from(['', ' ', '  ']))}{draw(VALUES.get(name, ANY_VALUE))}\r\n")
+    target = draw(st.sampled_from([PREDICT.decode(), "/v1/models/a%20b:predict?x=1", "/x%3Apredict", "/other"]))
+    return f"POST {target} HTTP/1.1\r\n{''.join(lines)}\r\n".encode()
+
+
+def agree(known: bytes, data: bytes) -> bool:
+    """Whether what the shape of a known head says of other bytes is what reading them says, or nothing."""
+    found = READER.read(known)
+    shape = found and found[1]
+    told = shape.match(b"before" + data + b"behind", 6) if shape else None
+    if told is None:
+        return True
+    size = data.find(b"\r\n\r\n") + 4
+    read = READER.read(data[:size]) if size >= 4 else None
+    end, length, head = told
+    return read is not None and (end - 6, length, head) == read[0]
+
+
+@given(plain_heads())
+def test_a_head_is_recognised_as_what_it_was_read_as(head: bytes) -> None:
+    found = READER.read(head)
+    if found is None or found[1] is None:
+        return
+    assert found[1].match(head, 0) == found[0]
+    assert found[1].match(b"x" * 7 + head + b"body", 7) == (len(head) + 7, *found[0][1:])
+    assert agree(head, head)
+
+
+@given(plain_heads(), st.data())
+def test_of_changed_bytes_a_shape_says_nothing_or_what_reading_says(head: bytes, data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(head) - 1))
+    stop = at + data.draw(st.integers(0, 20))
+    put = data.draw(
+        st.one_of(st.binary(max_size=20), st.sampled_from([b"\r", b"\n", b"\r\n", b"\r\n\r\n", b" ", b"0"]))
+    )
+    assert agree(head, head[:at] + put + head[stop:])
+
+
+@given(plain_heads(), plain_heads())
+def test_of_another_head_a_shape_says_nothing_or_what_reading_says(known: bytes, other: bytes) -> None:
+    assert agree(known, other)
+
+
+@given(
+    length=st.one_of(st.integers(0, 10**13).map(str), st.text("0123456789 +-_x\r\n", max_size=14)).map(str.encode),
+    request_id=st.one_of(st.text(max_size=300).map(str.encode), st.text("abc-09", max_size=300).map(str.encode)),
+    order=st.permutations([0, 1, 2]),
+)
+@example(length=b"5", request_id=b"x\r\nExpect: 100-continue", order=[0, 1, 2])
+@example(length=b"5\r\nTransfer-Encoding: chunked", request_id=b"1", order=[2, 1, 0])
+def test_values_that_vary_are_told_from_all_else(length: bytes, request_id: bytes, order: list[int]) -> None:
+    def head(length: bytes, request_id: bytes, trace: bytes) -> bytes:
+        lines = [b"Content-Length: " + length, b"X-Request-ID: " + request_id, b"traceparent: " + trace]
+        text = b"\r\n".join([b"POST " + PREDICT + b" HTTP/1.1", b"Host: h", *(lines[index] for index in order)])
+        return text + b"\r\n\r\n"
+
+    assert agree(head(b"17", b"first", b"00-1"), head(length, request_id, request_id[::-1]))
+
+
+def test_what_varies_from_request_to_request_is_recognised() -> None:
+    known = post(b"x", b"X-Request-ID: one", b"traceparent: 00-a", b"Authorization: me")[:-1]
+    other = post(b"x" * 345, b"X-Request-ID: another", b"traceparent: 00-bcd", b"Authorization: me")[:-345]
+    _, shape = READER.read(known) or (None, None)
+    assert shape is not None
+    headers = (("Authorization", "me"), ("Content-Type", "application/json"))
+    told = calls.Head(V1_ROUTE, PREDICT.decode(), headers, None, "another", "00-bcd")
+    assert shape.match(other, 0) == (len(other), 345, told)
+
+
+@pytest.mark.parametrize("cut", [1, 40, 60, 90, -1])
+def test_an_incomplete_head_is_not_recognised(cut: int) -> None:
+    head = post(b"", length=17)
+    for known in (head, post(b"", b"X-Request-ID: 1", length=17)):
+        _, shape = READER.read(known) or (None, None)
+        assert shape is not None
+        assert shape.match(known[:cut], 0) is None
+
+
+def test_a_shape_takes_no_head_that_is_too_long_to_be_read() -> None:
+    filler = b"X-Filler: " + b"x" * (heads.MAX_HEAD - 200)
+    known, longer = (post(b"", filler, b"X-Request-ID: " + b"i" * size, length=17) for size in (1, 250))
+    assert READER.read(known) is not None
+    assert agree(known, longer)
+
+
+# --- what is left to the general server -------------------------------------------------------------------------
+
+
+def is_plain(
+    *lines: bytes, start: bytes = b"POST %b HTTP/1.1" % PREDICT, length: bytes = b"Content-Length: 17"
+) -> bool:
+    text = b"".join(line + b"\r\n" for line in (start, b"Host: h", *lines, length) if line)
+    return READER.read(text + b"\r\n") is not None
+
+
+def test_plain_heads_are_for_the_fast_lane() -> None:
+    assert is_plain()
+    assert is_plain(b"Content-Type: application/json; charset=utf-8", b"Accept: */*", b"User-Agent: curl/8")
+    assert is_plain(b"Connection: Keep-Alive", b"carpool-timeout-ms: 100", b"X-Any: !\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
+    assert is_plain(length=b"content-length:17")
+    assert is_plain(start=b"POST /any/where%2F:predict?q=1&r=%20 HTTP/1.1")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"Transfer-Encoding: chunked", b"Transfer-Encoding: identity", b"Content-Encoding: gzip",
+        b"Content-Encoding: identity", b"Expect: 100-continue", b"Upgrade: websocket", b"Trailer: X",
+        b"HTTP2-Settings: AAMAAABkAAQAAP__", b"Sec-WebSocket-Key1: x", b"Connection: close", b"Connection: upgrade",
+        b"Connection: keep-alive, X-Any", b"Connection:", b"Proxy-Connection: close", b"K-Network-Probe: queue",
+        b"User-Agent: kube-probe/1.29", b"User-Agent: Knative-Activator-Probe", b"ce-id: 1",
+        b"Content-Type: application/octet-stream", b"Content-Type: application/cloudevents+json",
+        b"Content-Type: multipart/form-data; boundary=x", b"Content-Type: text/event-stream",
+        b"carpool-timeout-ms: soon", b"carpool-timeout-ms: 0",
+    ],
+)  # fmt: skip
+def test_a_header_with_a_meaning_beyond_a_body_to_answer_is_unusual(line: bytes) -> None:
+    assert not is_plain(line)
+    assert not is_plain(line.lower().replace(b"knative-a", b"Knative-A").replace(b"or-probe", b"or-Probe"))
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        b"GET %b HTTP/1.1", b"PUT %b HTTP/1.1", b"post %b HTTP/1.1", b"QUERY %b HTTP/1.1", b"POST %b HTTP/1.0",
+        b"POST %b HTTP/2.0", b"POST %b HTTP/0.9", b"POST %b HTTP/1.2", b"POST %b", b"POST %b http/1.1",
+        b"POST %b ICE/1.1", b"POST http://h%b HTTP/1.1", b"POST *%b HTTP/1.1",
+        b"POST x%b HTTP/1.1", b"POST %b#x HTTP/1.1", b'POST "%b HTTP/1.1', b"POST \\%b HTTP/1.1",
+        b"POST %b\xc3\xa4 HTTP/1.1",
+        b"POST %b/x HTTP/1.1", b"\r\nPOST %b HTTP/1.1", b" POST %b HTTP/1.1", b"",
+    ],
+)  # fmt: skip
+def test_any_other_request_line_is_unusual(start: bytes) -> None:
+    assert not is_plain(start=start.replace(b"%b", PREDICT))
+
+
+@pytest.mark.parametrize(
+    "length",
+    [
+        b"", b"Content-Length: 0", b"Content-Length: 017", b"Content-Length: +17", b"Content-Length: -17",
+        b"Content-Length: 1_7", b"Content-Length: 0x17", b"Content-Length: 17, 17", b"Content-Length: 1 7",
+        b"Content-Length: 17;", b"Content-Length:", b"Content-Length: 1234567890123", b"Content-Length : 17",
+        b"Content-Length: 17\r\nContent-Length: 17", b"Content-Length: 17\r\ncontent-length: 18",
+        "Content-Length: ١٧".encode(),
+    ],
+)  # fmt: skip
+def test_any_length_but_a_plain_number_of_bytes_is_unusual(length: bytes) -> None:
+    assert not is_plain(length=length)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"X-Any: 1\r\nX-Any: 2", b"X-Any: 1\r\nx-any: 1", b"Host: h", b"X-Any: \xc3\xa4", b"X-Any: \xff",
+        b"X-Any:\ttab", b"X-Any: a\tb", b"X-Any: a\0b", b"X-Any: a\x7fb", b"X-Any: a\nX-Other: b", b"X-Any: a\n b",
+        b"X-Any: a\rX-Other: b", b"X-Any: a\r\n folded", b" X-Any: a", b"X-Any : a", b"X Any: a", b"X-Any", b": a",
+        b"X(Any): a", b"X-\xc3\xa4: a",
+    ],
+)  # fmt: skip
+def test_lines_that_servers_read_in_different_ways_are_unusual(line: bytes) -> None:
+    assert not is_plain(line)
+    assert not is_plain(b"Accept: x", line, b"User-Agent: y")
+
+
+def test_a_head_of_more_than_16_kib_is_unusual() -> None:
+    room = heads.MAX_HEAD - len(post(b"", b"X-Filler: ", length=17))
+    assert READER.read(post(b"", b"X-Filler: " + b"x" * room, length=17)) is not None
+    assert READER.read(post(b"", b"X-Filler: " + b"x" * (room + 1), length=17)) is None
+
+
+def test_a_head_without_a_host_is_unusual() -> None:
+    """RFC 9112, 3.2: to be answered 400."""
+    assert READER.read(post(b"", length=17).replace(b"Host: h\r\n", b"Hosts: h\r\n")) is None
+
+
+def test_more_headers_than_the_general_server_reads_are_unusual() -> None:
+    """aiohttp answers 400 to more than 128."""
+    assert is_plain(*(b"X-%d: x" % number for number in range(126)))  # with Host and Content-Length
+    assert not is_plain(*(b"X-%d: x" % number for number in range(127)))
+
+
+def test_values_are_read_without_the_spaces_around_them() -> None:
+    found = READER.read(post(b"", b"X-Request-ID:   an id  ", b"Authorization: me ", length=17))
+    if found is not None:
+        assert found[0][2].request_id == "an id"
+        assert dict(found[0][2].headers)["Authorization"] == "me"
+
+
+# --- heads on their way -----------------------------------------------------------------------------------------
+
+
+def test_a_plain_head_may_go_on_at_every_byte() -> None:
+    beginning = heads.Beginning()
+    text = post(b"", b"X-Request-ID: 7", length=17)
+    for count, byte in enumerate(text[:-1], 1):
+        assert beginning.may_go_on(bytes([byte]))
+        assert beginning.size == count
+    assert not beginning.may_go_on(text[-1:])
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [b"\x16\x03\x01", b"\0", b" ", b"FOO", b"POST / HTTP/3.0\r\n", b"POST / HTTP/1.1\r\nX Y", b"HTTP/1.1 200",
+     b"GET / HTTP/1.1\nHost: h\n\n", b"POST / HTTP/1.1\r\nContent-Length: x"],
+)  # fmt: skip
+def test_what_can_become_no_head_is_known_at_once(begun: bytes) -> None:
+    assert not heads.Beginning().may_go_on(begun)
+    beginning = heads.Beginning()
+    assert not all(beginning.may_go_on(begun[at : at + 1]) for at in range(len(begun)))

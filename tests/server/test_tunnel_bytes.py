@@ -1,0 +1,196 @@
+"""Any upgraded protocol passes through byte for byte, with back-pressure, and neither side is left hanging."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import StreamReader as Reader
+from asyncio import StreamWriter as Writer
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from carpool_sidecar.server.general import tunnel
+
+Start = Callable[[Any], Awaitable[Any]]
+
+UPGRADE = b"GET /t HTTP/1.1\r\nHost: h\r\nConnection: keep-alive, Upgrade\r\nUpgrade: echo/1\r\nX-One: 1\r\n\r\n"
+WEBSOCKET = UPGRADE.replace(b"echo/1", b"websocket")
+SWITCH = b"HTTP/1.1 101 Go Ahead\r\nConnection: Upgrade\r\nUpgrade: echo/1\r\nX-Two: 2\r\n\r\n"
+MIB = 1 << 20
+pytestmark = pytest.mark.uvloop
+
+
+async def echo(reader: Reader, writer: Writer) -> None:
+    """Switches, echoes until the caller has finished sending, and then says so."""
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(SWITCH)
+    while data := await reader.read(MIB):
+        writer.write(data)
+        await writer.drain()
+    writer.write(b"bye")
+
+
+async def test_the_heads_pass_with_their_upgrade_and_then_bytes(
+    proxy_predictor: Start, proxy_front: Start, proxy_connect: Start
+) -> None:
+    heads: list[bytes] = []
+
+    async def predictor(reader: Reader, writer: Writer) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(SWITCH)
+        assert await reader.readexactly(4) == b"\0GET"
+        writer.write(b"\xffHTTP")
+
+    _, port = await proxy_front(await proxy_predictor(predictor))
+    reader, writer = await proxy_connect(port)
+    writer.write(UPGRADE)
+    answer = await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"\0GET")
+    assert await reader.read() == b"\xffHTTP"
+    assert b"\r\nConnection: Upgrade\r\n" in heads[0]
+    assert b"\r\nUpgrade: echo/1\r\n" in heads[0]
+    assert answer.startswith(b"HTTP/1.1 101 Go Ahead\r\n")
+    for field in (b"Connection: Upgrade", b"Upgrade: echo/1", b"X-Two: 2"):
+        assert answer.count(b"\r\n" + field + b"\r\n") == 1
+    assert b"Content-Length" not in answer
+    assert b"Transfer-Encoding" not in answer
+
+
+async def test_bytes_sent_along_with_a_head_are_not_lost(
+    proxy_predictor: Start, proxy_front: Start, proxy_connect: Start
+) -> None:
+    async def predictor(reader: Reader, writer: Writer) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(SWITCH + b"first of all")
+        assert await reader.readexactly(10) == b"early bird"
+        writer.write(b"done")
+
+    _, port = await proxy_front(await proxy_predictor(predictor))
+    reader, writer = await proxy_connect(port)
+    writer.write(WEBSOCKET + b"early bird")
+    await reader.readuntil(b"\r\n\r\n")
+    assert await reader.read() == b"first of alldone"
+
+
+async def test_a_side_that_has_finished_sending_may_still_receive(
+    proxy_predictor: Start, proxy_front: Start, proxy_connect: Start
+) -> None:
+    _, port = await proxy_front(await proxy_predictor(echo))
+    reader, writer = await proxy_connect(port)
+    writer.write(UPGRADE)
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"x" * MIB)
+    writer.write_eof()
+    assert await reader.read() == b"x" * MIB + b"bye"
+
+
+async def test_a_stalled_reader_stops_the_writer_on_the_other_side(
+    proxy_predictor: Start, proxy_front: Start, proxy_connect: Start
+) -> None:
+    sent = 0
+
+    async def predictor(reader: Reader, writer: Writer) -> None:
+        nonlocal sent
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(SWITCH)
+        while sent < 200 * MIB:
+            writer.write(bytes(MIB))
+            await writer.drain()
+            sent += MIB
+
+    _, port = await proxy_front(await proxy_predictor(predictor))
+    reader, writer = await proxy_connect(port)
+    writer.write(UPGRADE)
+    await reader.readuntil(b"\r\n\r\n")
+    before = -1
+    while before < sent:
+        before = sent
+        for _ in range(2000):
+            await asyncio.sleep(0)
+    assert sent < 32 * MIB
+    taken = 0
+    while data := await reader.read(MIB):
+        taken += len(data)
+    assert taken == 200 * MIB
+
+
+@pytest.mark.parametrize("aborted", ["caller", "predictor"])
+async def test_a_connection_that_is_lost_takes_the_other_with_it(
+    proxy_predictor: Start, proxy_front: Start, proxy_connect: Start, aborted: str
+) -> None:
+    ended = asyncio.Event()
+
+    async def predictor(reader: Reader, writer: Writer) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(SWITCH)
+        await reader.readexactly(2)
+        if aborted == "predictor":
+            writer.transport.abort()
+        assert await reader.read() == b""
+        ended.set()
+
+    _, port = await proxy_front(await proxy_predictor(predictor))
+    reader, writer = await proxy_connect(port)
+    writer.write(UPGRADE)
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"go")
+    if aborted == "caller":
+        await writer.drain()
+        writer.transport.abort()
+    else:
+        assert await reader.read() == b""
+    await ended.wait()
+
+
+async def test_close_ends_open_tunnels_and_refuses_new_ones(
+    proxy_predictor: Start, proxy_front: Start, proxy_connect: Start
+) -> None:
+    proxy, port = await proxy_front(await proxy_predictor(echo))
+    tunnels = [await proxy_connect(port) for _ in range(3)]
+    for reader, writer in tunnels:
+        writer.write(UPGRADE)
+        await reader.readuntil(b"\r\n\r\n")
+    await proxy.close()
+    for reader, _ in tunnels:
+        assert await reader.read() == b""
+
+
+async def test_close_cuts_a_tunnel_whose_reader_is_stalled(
+    proxy_predictor: Start, proxy_front: Start, proxy_connect: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tunnel, "LINGER_SECONDS", 0.0)
+    stalled = asyncio.Event()
+
+    async def predictor(reader: Reader, writer: Writer) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(SWITCH + bytes(64 * MIB))
+        stalled.set()
+        await writer.drain()
+
+    proxy, port = await proxy_front(await proxy_predictor(predictor))
+    reader, writer = await proxy_connect(port)
+    writer.write(UPGRADE)
+    await reader.readuntil(b"\r\n\r\n")
+    await stalled.wait()
+    for _ in range(2000):
+        await asyncio.sleep(0)
+    assert proxy.tunnels == 1
+    await proxy.close()
+    assert proxy.tunnels == 0
+
+
+async def test_a_declined_upgrade_leaves_the_connection_usable(
+    proxy_predictor: Start, proxy_front: Start, proxy_connect: Start
+) -> None:
+    async def predictor(reader: Reader, writer: Writer) -> None:
+        while True:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 426 No\r\nConnection: Upgrade\r\nUpgrade: x\r\nContent-Length: 2\r\n\r\nno")
+
+    _, port = await proxy_front(await proxy_predictor(predictor))
+    reader, writer = await proxy_connect(port)
+    for request in (UPGRADE, WEBSOCKET, WEBSOCKET):
+        writer.write(request)
+        answer = await reader.readuntil(b"\r\n\r\nno")
+        assert answer.startswith(b"HTTP/1.1 426 No\r\n")
