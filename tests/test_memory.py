@@ -15,11 +15,8 @@ class Trimmed(allocator.Trimmer):
     """Counts instead of trimming."""
 
     def __init__(self, held):
-        super().__init__(held)
+        super().__init__(held, lambda: self.times.append(asyncio.get_running_loop().time()))
         self.times = []
-
-    def _give_back(self):
-        self.times.append(asyncio.get_running_loop().time())
 
 
 async def test_memory_is_given_back_a_while_after_the_last_large_body_was_let_go():

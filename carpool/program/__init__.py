@@ -1,4 +1,4 @@
 """What Carpool's programs share: settings, logs, and memory that is given back.
 
-The library itself imports none of it: `settings` needs pydantic-settings, and `logs` msgspec.
+The library itself imports none of it. `settings` needs pydantic-settings, which the programs bring.
 """

@@ -1,4 +1,4 @@
-"""Large bodies and the allocator: fast while they come, given back when they stop.
+"""Memory that large bodies leave behind: reused while they come, given back when they stop.
 
 By default glibc maps large blocks one by one, and every page of every body is faulted in anew: two thirds of the CPU
 time at 1.5 MB. Told to keep them on its heap it reuses the same pages, but small blocks in between would pin hundreds
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 LARGE = 64 * 1024
+"""Bytes from which on a body counts as large."""
 
 # malloc.h
 _M_TRIM_THRESHOLD = -1
@@ -26,15 +27,21 @@ _QUIET_SECONDS = 1.0
 
 
 def settle() -> None:
-    """Tell the collector that what start-up made is here to stay, and the allocator to keep large blocks.
+    """For a program on the data path: its garbage collector and its allocator from the end of start-up on.
 
-    Requests make no reference cycles, so reference counting frees them; the collector may come round less often.
+    What start-up made is here to stay. Requests make no reference cycles, so reference counting frees them and the
+    collector may come round less often. Large blocks are kept.
     """
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
     _libc("mallopt", _M_MMAP_THRESHOLD, _MOST)
     _libc("mallopt", _M_TRIM_THRESHOLD, _NEVER)
+
+
+def give_back() -> None:
+    """Give memory that is free back to the system."""
+    _libc("malloc_trim", 0)
 
 
 class Trimmer:
@@ -44,29 +51,27 @@ class Trimmer:
     """
 
     # State: the timer, while one is due.
-    def __init__(self, held: Callable[[], int]) -> None:
+    def __init__(self, held: Callable[[], int], trim: Callable[[], object] = give_back) -> None:
         self._held = held
+        self._trim = trim
         self._timer: asyncio.TimerHandle | None = None
 
     def large_body(self) -> None:
-        """A large body was read."""
+        """A large body was read, or let go."""
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_QUIET_SECONDS, self._trim)
+            self._timer = asyncio.get_running_loop().call_later(_QUIET_SECONDS, self._due)
 
     def close(self) -> None:
         """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
 
-    def _trim(self) -> None:
+    def _due(self) -> None:
         self._timer = None
         if self._held() > LARGE:
             self.large_body()
         else:
-            self._give_back()
-
-    def _give_back(self) -> None:
-        _libc("malloc_trim", 0)
+            self._trim()
 
 
 def _libc(function: str, *arguments: Any) -> None:

@@ -35,7 +35,7 @@ class Driver:
         self.core = core
         self._metrics = counters
         self._clock = clock
-        self._complaints = logs.Seldom(log, clock)
+        self._complaints = logs.RateLimitedLog(log, clock)
         self._exchanges: dict[messages.Batch, calls.Exchange] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
