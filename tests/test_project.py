@@ -13,7 +13,7 @@ import carpool_injector
 import carpool_sidecar
 
 ROOT = Path(__file__).parent.parent
-PARTS = ("sidecar", "injector", "predictor", "tests")
+PARTS = ("sidecar", "injector", "predictor", "tests", "docs")
 REQUIREMENTS = [".ci/uv.txt", "tests/helm.txt", *(f"{part}/requirements.txt" for part in PARTS)]
 HEAVY = re.compile(r"(torch|transformers|triton|nvidia-.*|cuda-.*)$")
 NOT_PLAIN = re.compile(r"(numpy|grpcio|tritonclient|hpack|orjson)$")
@@ -33,8 +33,12 @@ def needs(part: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "document", ["README.md", "CONTRIBUTING.md", ".ci/run", ".github/workflows/ci.yml", ".github/workflows/nightly.yml"]
-)
+    "document",
+    [
+        "README.md", "CONTRIBUTING.md", "docs/development.md", "docs/install.md", "docs/speed.md",
+        ".ci/run", ".github/workflows/ci.yml", ".github/workflows/nightly.yml",
+    ],
+)  # fmt: skip
 def test_every_make_word_that_is_written_down_exists(document: str) -> None:
     words = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text()))
     # In prose a command stands in backticks; in a listing or a script it opens the line, after a prompt or "run:".

@@ -1,39 +1,78 @@
-"""The READMEs tell what the code does: their tables are made from the code, and their links lead somewhere."""
+"""The documents tell what the code does: their tables are made from the code, and their links lead somewhere."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from carpool_sidecar import errors
 from tests import tables
 
-PAGES = {page: page.read_text() for page in tables.PAGES}
-PAGE = PAGES[tables.PAGES[0]]
+DOCS = tables.ROOT / "docs"
+FOLDERS = ("docs", "sidecar", "injector", "predictor", "charts", "manifests", "e2e", "tests")
+PAGES = sorted([*tables.ROOT.glob("*.md"), *(page for each in FOLDERS for page in (tables.ROOT / each).rglob("*.md"))])
+LONGEST_README = 230
+
+_LINK = re.compile(r"\]\((?![a-z]+:)([^)\s]+)\)")
+
+
+def prose(page: Path) -> str:
+    """The page without blocks of code, in which nothing is a link or a heading."""
+    return re.sub(r"(?ms)^ *```.*?^ *```$", "", page.read_text())
+
+
+def anchors(page: Path) -> set[str]:
+    """What links into a page may name: its headings, as GitHub writes them; of several with one name the first."""
+    headings = (
+        re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading) for heading in re.findall(r"(?m)^#+ (.+)$", prose(page))
+    )
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def lead_nowhere(page: Path) -> Iterator[str]:
+    for link in _LINK.findall(prose(page)):
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        if not target.exists() or (anchor and (target.suffix != ".md" or anchor not in anchors(target))):
+            yield link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(tables.ROOT)))
+def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
+    assert list(lead_nowhere(page)) == []
+
+
+def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# A `code` heading\n[a](page.md#a-code-heading) [b](#c) [d](e.md) [f](https://example.org)\n")
+    assert list(lead_nowhere(page)) == ["#c", "e.md"]
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
+def test_every_page_of_the_reference_is_on_the_site_and_told_of_in_the_readme(page: Path) -> None:
+    assert f": docs/{page.name}\n" in (tables.ROOT / "mkdocs.yml").read_text()
+    assert f"](docs/{page.name})" in (tables.ROOT / "README.md").read_text()
+
+
+def test_the_readme_can_be_read_in_one_go() -> None:
+    assert len((tables.ROOT / "README.md").read_text().splitlines()) <= LONGEST_README
 
 
 @pytest.mark.parametrize("name", tables.TABLES)
-def test_tables_match_the_code(name):
+def test_tables_match_the_code(name: str) -> None:
     block = tables.block(name, tables.TABLES[name]())
-    assert sum(block in page for page in PAGES.values()) == 1, "run: python -m tests.tables"
+    assert sum(block in page.read_text() for page in tables.PAGES) == 1, "run: python -m tests.tables"
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_links_to_files_lead_somewhere(page):
-    targets = re.findall(r"\]\((?!https?:)([^)#]+)\)", PAGES[page])
-    assert targets
-    assert [target for target in targets if not (page.parent / target).exists()] == []
-
-
-def test_every_error_status_is_explained():
-    kinds = [kind for kind in _subclasses(errors.CarpoolError) if kind.__module__ == errors.__name__]
-    statuses = {str(kind.status) for kind in kinds} - {"500"}
-    explained = set(re.findall(r"^\| (\d{3}) \|", PAGE, re.MULTILINE))
+def test_every_error_status_is_explained() -> None:
+    statuses = {str(kind.status) for kind in tables.error_kinds()} - {"500"}
+    explained = set(re.findall(r"(?m)^\| (\d{3}) \|", (DOCS / "status-codes.md").read_text()))
     assert statuses == explained
 
 
-def _subclasses(kind):
-    for sub in kind.__subclasses__():
-        yield sub
-        yield from _subclasses(sub)
+def test_every_reason_for_not_batching_is_explained() -> None:
+    section = (DOCS / "protocols.md").read_text().partition("\n## What is not batched\n")[2]
+    assert set(re.findall(r"(?m)^\| `(\w+)` \|", section)) == set(errors.UNBATCHABLE)

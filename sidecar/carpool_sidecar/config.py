@@ -1,6 +1,7 @@
 """All settings of the sidecar: flag, environment variable, default, unit and reason in one place.
 
-The README's table is held against this model by a test. What `Settings.live` names can be changed while running.
+The table in docs/settings.md is held against this model by a test. What `Settings.live` names can be changed while
+running.
 """
 
 from __future__ import annotations

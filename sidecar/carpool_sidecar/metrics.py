@@ -1,6 +1,6 @@
 """Everything the sidecar counts, in one place and in base units (seconds, bytes, instances).
 
-The README's table of metrics is held against this module by a test. Labels come from closed sets, so the number of
+The table in docs/metrics.md is held against this module by a test. Labels come from closed sets, so the number of
 time series does not depend on what callers send.
 
 Counters and histograms are plain numbers that the client library reads when it is scraped, by its interface for custom

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 import carpool_injector
@@ -19,12 +17,6 @@ def test_the_readme_tells_every_value_as_it_is() -> None:
 
 def test_every_value_has_a_meaning() -> None:
     assert [value.path for value in pages.values() if not value.meaning.endswith((".", ")"))] == []
-
-
-def test_links_of_the_readme_lead_somewhere() -> None:
-    targets = re.findall(r"\]\((?!https?:)([^)#]+)\)", pages.README.read_text())
-    assert targets
-    assert [target for target in targets if not (helm.CHART / target).exists()] == []
 
 
 def test_the_install_manifest_is_what_the_chart_makes() -> None:

@@ -90,10 +90,10 @@ def test_help_of_both_commands_tells_of_planning(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.timeout(300)  # 14 s of one core, which others may want too
-def test_the_readme_shows_what_the_command_answers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_documents_show_what_the_command_answers(capsys: pytest.CaptureFixture[str]) -> None:
     """The simulation is seeded; digits that another version of Python rounds in another way are no difference."""
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    ((asked, told),) = re.findall(r"```text\n\$ carpool-sidecar (plan [^\n]*)\n(.*?)```", readme, re.DOTALL)
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    ((asked, told),) = re.findall(r"```text\n\$ carpool-sidecar (plan [^\n]*)\n(.*?)```", page, re.DOTALL)
     code, out, _ = run(shlex.split(asked), capsys)
     assert code == 0
     assert words(out) == words(told)
