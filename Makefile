@@ -111,7 +111,7 @@ e2e-triton: $(VENV)/.tests ## run the tests with a real Triton and a real MLServ
 
 # Each file is held to the versions of the ones before it, so that all can share one environment.
 compile = $(uv) pip compile --quiet --python $(py) --universal --python-version 3.11 --generate-hashes \
-  --no-annotate --no-emit-package carpool --no-emit-package carpool-sidecar --custom-compile-command 'make lock' \
+  --no-annotate --no-emit-package carpool --custom-compile-command 'make lock' \
   $(if $(UPGRADE),--upgrade)
 
 .PHONY: lock

@@ -199,7 +199,7 @@ async def test_a_storm_of_failures_is_one_warning_and_a_count(caplog):
 
 
 async def test_each_batch_says_at_debug_why_it_left(caplog):
-    caplog.set_level("DEBUG", logger="carpool.driver")
+    caplog.set_level("DEBUG", logger="carpool.sidecar.batching")
     bench = Bench(max_latency=0.0)
     bench.submit("a")
     await turns()

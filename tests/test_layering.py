@@ -123,7 +123,7 @@ LAYERS = {
             "carpool_injector.config_file",
         }
     ),
-    "carpool_predictor": Layer({"carpool_predictor", "carpool", "carpool_sidecar.protocols"}),
+    "carpool_predictor": Layer({"carpool_predictor", "carpool.program", "carpool.workers"}),
 }
 
 # Who alone may import these.
@@ -279,7 +279,8 @@ def test_forbidden_import_is_found(module: str, source: str) -> None:
         ("carpool_sidecar.planning.chance", "import random\nfrom carpool.scheduling import scheduler"),
         ("carpool_sidecar.protocols.v1", "import re\nimport msgspec\nfrom carpool_sidecar import errors"),
         ("carpool_sidecar.server.admin", "import prometheus_client\nfrom carpool_sidecar import __version__, batching"),
-        ("carpool_predictor.models.minilm", "import torch\nfrom carpool_sidecar.protocols import v1"),
+        ("carpool_predictor.models.minilm", "import torch\nfrom carpool.workers import frames"),
+        ("carpool_predictor.server", "from carpool.program import logs"),
         (
             "carpool_injector.core.injection",
             "import carpool_injector\nimport pydantic\nfrom carpool_injector.core import pods",

@@ -1,9 +1,9 @@
 """The messages between the server and a worker: length-prefixed frames on a stream socket, moved without copies.
 
 A frame is a header (kind, 2 bytes; body length, 8 bytes; network byte order) and a body. To the worker: kind CALL
-and a request body as it came from the caller. From the worker: READY once, or UNUSABLE with a message, and then for
-each call, in order, the HTTP status as the kind and the response body. The worker reads and writes with blocking
-calls, the server feeds a `Decoder`.
+and the call. From the worker: READY once, or UNUSABLE with a message, and then for each call, in order, its answer
+under a kind that the two agree on (the predictor: HTTP statuses). The worker reads and writes with blocking calls, the
+server feeds a `Decoder`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Buffer = bytes | bytearray | memoryview
 CALL = 0
 READY = 1
 UNUSABLE = 2
-# All other kinds are HTTP statuses.
+# All other kinds are answers.
 
 _HEADER = struct.Struct("!HQ")
 _READ_AHEAD = 64 * 1024

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from carpool_predictor import cli
+from carpool_predictor import process
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main())
+    raise SystemExit(process.main())

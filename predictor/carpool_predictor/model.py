@@ -1,7 +1,7 @@
 """What a model must offer to be served. Write a class with these three methods, and name it by import path:
 
     # words.py
-    from predictor import model
+    from carpool_predictor import model
 
     class WordCount:
         def load(self) -> None:

@@ -7,18 +7,28 @@ travel as one JSON argument, so this is also the form of that argument.
 from __future__ import annotations
 
 import importlib
+import os
+import pathlib
 import re
 from collections.abc import Callable
 
 import msgspec
 
-from carpool_predictor import errors, model
+from carpool_predictor import model
 from carpool_predictor.models import echo
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
+# cgroup v2: "QUOTA PERIOD" in microseconds, or "max PERIOD" without a limit.
+# https://docs.kernel.org/admin-guide/cgroup-v2.html#cpu-interface-files
+_CPU_MAX = pathlib.Path("/sys/fs/cgroup/cpu.max")
+
 AnyModel = model.Model | model.RawModel
+
+
+class Unusable(Exception):
+    """A model that no restart can repair: it cannot be imported or is no model. `str(error)` is for the operator."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,14 +62,27 @@ def parse(text: str) -> Spec:
 
 
 def create(spec: Spec, options: Options) -> AnyModel:
-    """Import and build a model. Raises `errors.Unusable` if that cannot work with what is installed."""
+    """Import and build a model. Raises `Unusable` if that cannot work with what is installed."""
     if spec.target in BUILT_IN:
         return BUILT_IN[spec.target](options)
     factory = _find(spec.target)
     made = factory() if callable(factory) else None
     if not isinstance(made, model.Model | model.RawModel):
-        raise errors.Unusable(f"model {spec.name}: {spec.target} needs load, warm_up, and predict or predict_rows")
+        raise Unusable(f"model {spec.name}: {spec.target} needs load, warm_up, and predict or predict_rows")
     return made
+
+
+def available_cpus(cpu_max: pathlib.Path = _CPU_MAX) -> int:
+    """How many CPUs this process may use: those of its affinity mask, or its container's limit if that is lower.
+
+    torch starts one thread for each CPU of the node; under a CPU limit most of them would wait for each other.
+    """
+    allowed = len(os.sched_getaffinity(0))
+    try:
+        quota, period = cpu_max.read_text().split()
+    except (OSError, ValueError):
+        return allowed
+    return allowed if quota == "max" else max(1, min(allowed, -(-int(quota) // int(period))))
 
 
 def _find(target: str) -> object:
@@ -69,7 +92,7 @@ def _find(target: str) -> object:
         for attribute in path.split("."):
             found = getattr(found, attribute)
     except (ImportError, AttributeError) as error:
-        raise errors.Unusable(f"cannot import {target}: {error}") from error
+        raise Unusable(f"cannot import {target}: {error}") from error
     return found
 
 
@@ -82,8 +105,8 @@ def _minilm(options: Options) -> AnyModel:
     try:
         from carpool_predictor.models import minilm
     except ImportError as error:
-        raise errors.Unusable(f"model minilm needs more: pip install 'carpool[minilm]' ({error})") from error
-    return minilm.MiniLM(options.device, options.torch_threads)
+        raise Unusable(f"model minilm needs more: pip install 'carpool-predictor[minilm]' ({error})") from error
+    return minilm.MiniLM(options.device, options.torch_threads or available_cpus())
 
 
 BUILT_IN: dict[str, Callable[[Options], AnyModel]] = {"echo": _echo, "minilm": _minilm}

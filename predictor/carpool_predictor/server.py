@@ -14,11 +14,9 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from carpool import errors as shared
-from carpool_predictor import errors, supervisor, waiting_limit
-from carpool_sidecar.protocols import v1
+from carpool_predictor import errors, served_model, v1
 
-log = logging.getLogger("carpool_predictor.server")
+log = logging.getLogger("carpool.predictor.server")
 
 READ_BUFFER = 1024 * 1024
 """Bytes aiohttp may read ahead of the handler; its default of 64 KiB pauses a large body very often."""
@@ -33,7 +31,7 @@ Answer = tuple[int, Any]
 class Handler:
     """Answers every request. `draining` may be set to make readiness fail while requests are still served."""
 
-    def __init__(self, models: Mapping[str, supervisor.Supervisor], max_body: int, body_timeout: float) -> None:
+    def __init__(self, models: Mapping[str, served_model.ServedModel], max_body: int, body_timeout: float) -> None:
         self.draining = False
         self._models = models
         self._max_body = max_body
@@ -54,7 +52,7 @@ class Handler:
                 return await self._predict(request, model)
             status, facts = self._describe(request.method, request.path)
             return _json(status, msgspec.json.encode(facts))
-        except shared.CarpoolError as error:
+        except errors.Refusal as error:
             return _refusal(error)
         except ConnectionError:
             raise  # the caller left; aiohttp knows what to do
@@ -62,15 +60,15 @@ class Handler:
             log.exception("a request failed unexpectedly")
             return _json(500, v1.render_error("the predictor failed to handle this request"))
 
-    async def _predict(self, request: web.BaseRequest, model: supervisor.Supervisor) -> web.StreamResponse:
-        if not model.is_ready:
+    async def _predict(self, request: web.BaseRequest, model: served_model.ServedModel) -> web.StreamResponse:
+        if not model.is_ready:  # before its body is read
             raise errors.NotReady(f"model {model.name} is not ready; try again later")
-        with model.room.claim() as claim:
+        with model.limit.claim() as claim:
             body, length = await self._read(request, claim)
             reply = await model.predict(body, length)
-        return _json(reply.status, reply.body)
+        return _json(reply.kind, reply.body)
 
-    async def _read(self, request: web.BaseRequest, claim: waiting_limit.Claim) -> tuple[list[bytes], int]:
+    async def _read(self, request: web.BaseRequest, claim: served_model.Claim) -> tuple[list[bytes], int]:
         """The request body in pieces, as received, and their length. Raises 400, 408, 413 and 503 errors."""
         if (request.content_length or 0) > self._max_body:
             raise self._too_large()
@@ -87,14 +85,14 @@ class Handler:
                     claim.grow(len(piece))
                     pieces.append(piece)
         except TimeoutError:
-            raise shared.BodyTooLate from None
+            raise errors.BodyTooLate from None
         except web.RequestPayloadError as error:
             request.content.feed_eof()  # else aiohttp reads on, meets the same error and reports it as unhandled
             raise errors.UnreadableBody(f"the body cannot be read: {error}") from None
         return pieces, length
 
-    def _too_large(self) -> shared.CarpoolError:
-        return shared.PayloadTooLarge(f"the request body is over the limit of {self._max_body} bytes")
+    def _too_large(self) -> errors.Refusal:
+        return errors.PayloadTooLarge(f"the request body is over the limit of {self._max_body} bytes")
 
     def _describe(self, method: str, path: str) -> Answer:
         """What a request other than a proper predict is answered."""
@@ -129,7 +127,7 @@ def _json(status: int, body: Any, headers: Mapping[str, str] | None = None) -> w
     return web.Response(status=status, body=body, headers=headers, content_type="application/json")
 
 
-def _refusal(error: shared.CarpoolError) -> web.Response:
+def _refusal(error: errors.Refusal) -> web.Response:
     headers = {}
     if error.retry_after is not None:
         headers["Retry-After"] = str(error.retry_after)

@@ -1,4 +1,4 @@
-"""The process of a model: `python -m carpool_predictor.worker FD SPEC`, started by `supervisor` only.
+"""The process of a model: `python -m carpool_predictor.worker FD SPEC`, started by `served_model` only.
 
 It reads calls from a socket it inherits, one after the other, does all the JSON work and answers in the same order.
 The end of that socket is its only order to stop, so it never outlives its server; signals meant for the server (a
@@ -17,13 +17,11 @@ from typing import Any
 
 import msgspec
 
-from carpool import errors as shared
 from carpool.program import logs
 from carpool.workers import frames
-from carpool_predictor import errors, model, model_loading
-from carpool_sidecar.protocols import v1
+from carpool_predictor import errors, model, model_loading, v1
 
-log = logging.getLogger("carpool_predictor.worker")
+log = logging.getLogger("carpool.predictor.worker")
 
 EXIT_UNUSABLE = 2
 
@@ -33,7 +31,7 @@ _HEAD, _TAIL = b'{"predictions":[', b"]}"
 _ROWLESS = (str, bytes, dict, set, frozenset)
 
 Body = Sequence[frames.Buffer]
-Predict = Callable[[v1.Payload], bytes]
+Predict = Callable[[v1.Request], bytes]
 
 
 class Setup(msgspec.Struct, frozen=True):
@@ -62,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
 def _run(sock: socket.socket, setup: Setup) -> int:
     try:
         served = model_loading.create(setup.spec, setup.options)
-    except errors.Unusable as error:
+    except model_loading.Unusable as error:
         frames.send(sock, frames.UNUSABLE, [str(error).encode()])
         return EXIT_UNUSABLE
     try:
@@ -90,12 +88,10 @@ def _serve(sock: socket.socket, predict: Predict) -> None:
 def answer(predict: Predict, request: bytes) -> tuple[int, Body]:
     """Answer one predict request: its HTTP status, and the response body in pieces."""
     try:
-        return 200, (_HEAD, predict(v1.parse_request(request)), _TAIL)
-    except shared.Unbatchable:
-        return 400, [v1.render_error("'inputs' must be a list; an object of columns is not supported")]
+        return 200, (_HEAD, predict(v1.parse(request)), _TAIL)
     except model.InvalidInstances as error:
         return 400, [v1.render_error(str(error))]
-    except shared.CarpoolError as error:
+    except errors.Refusal as error:
         return error.status, [v1.render_error(str(error))]
     except Exception as error:
         log.exception("the model raised an exception")
@@ -108,22 +104,22 @@ def predictor_of(served: model_loading.AnyModel) -> Predict:
 
 
 def _raw(served: model.RawModel) -> Predict:
-    def predict(payload: v1.Payload) -> bytes:
-        rows = served.predict_rows(payload.rows)
-        _check_count(len(payload.rows), rows)
+    def predict(request: v1.Request) -> bytes:
+        rows = served.predict_rows(request.rows)
+        _check_count(len(request.rows), rows)
         return b",".join(rows)
 
     return predict
 
 
 def _decoded(served: model.Model) -> Predict:
-    def predict(payload: v1.Payload) -> bytes:
+    def predict(request: v1.Request) -> bytes:
         try:
-            instances = msgspec.json.decode(payload.text)
+            instances = msgspec.json.decode(request.text)
         except msgspec.DecodeError as error:  # valid JSON, but beyond what Python's numbers or strings hold
-            raise shared.BadRequest(str(error)) from None
+            raise errors.BadRequest(str(error)) from None
         predictions = served.predict(instances)
-        _check_count(len(payload.rows), predictions)
+        _check_count(len(request.rows), predictions)
         return msgspec.json.encode(predictions, enc_hook=_plain)[1:-1]
 
     return predict

@@ -17,7 +17,7 @@ from contextlib import suppress
 from carpool_sidecar import errors
 from carpool_sidecar.batching import driver
 
-log = logging.getLogger("carpool.lifecycle")
+log = logging.getLogger("carpool.sidecar.drain")
 
 # After the quiet period the pod counts as forgotten once no request has come for so long.
 _FORGOTTEN_SECONDS = 2.0

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient
 
-from carpool.workers import backoff
-from carpool_predictor import model_loading, server, supervisor, waiting_limit, worker
+from carpool.workers import supervisor
+from carpool_predictor import model_loading, served_model, server, worker
 
 HERE = pathlib.Path(__file__).parent
 
@@ -22,7 +22,7 @@ class Predictor:
     """A running predictor: its HTTP client, and its supervisors by model name."""
 
     client: TestClient[Any, Any]
-    models: dict[str, supervisor.Supervisor]
+    models: dict[str, served_model.ServedModel]
     runs: list[asyncio.Task[None]]
 
     async def predict(self, name: str, body: Any, **options: Any) -> tuple[int, bytes]:
@@ -58,22 +58,22 @@ async def start(aiohttp_raw_server: Any, aiohttp_client: Any) -> AsyncIterator[S
         *models: str, wait: bool = True, pause: float = 0.0, max_body: int = 2**28, calls: int = 99, **options: Any
     ) -> Predictor:
         supervisors = {
-            spec.name: supervisor.Supervisor(
+            spec.name: served_model.ServedModel(
                 worker.Setup(spec, model_loading.Options(**options), "text", "info"),
-                waiting_limit.Room(calls, max_body),
-                backoff.Backoff(pause),
+                served_model.WaitingLimit(calls, max_body),
+                supervisor.Backoff(pause),
             )
             for spec in map(model_loading.parse, models)
         }
         served = await aiohttp_raw_server(server.Handler(supervisors, max_body, 60.0))
-        runs = [asyncio.create_task(model.run()) for model in supervisors.values()]
+        runs = [asyncio.create_task(model.worker.run()) for model in supervisors.values()]
         started.append(Predictor(await aiohttp_client(served), supervisors, runs))
         for model in supervisors.values() if wait else ():
-            await model.wait_until_ready()
+            await model.worker.wait_until_ready()
         return started[-1]
 
     yield start
     for predictor in started:
         for model in predictor.models.values():
-            model.stop()
+            model.worker.stop()
         await asyncio.gather(*predictor.runs, return_exceptions=True)

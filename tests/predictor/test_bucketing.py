@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool_predictor import bucketing
+from carpool_predictor.models import bucketing
 
 LENGTHS = st.lists(st.integers(1, 256), max_size=60)
 

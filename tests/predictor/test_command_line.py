@@ -15,7 +15,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from carpool_predictor import cli, config
+from carpool_predictor import config, process
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_bad_settings_get_one_clear_line_and_exit_2(
     arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as exit_info:
-        cli.main(arguments)
+        process.main(arguments)
     assert exit_info.value.code == 2
     output = capsys.readouterr()
     assert problem in output.err
@@ -45,7 +45,7 @@ def test_bad_settings_get_one_clear_line_and_exit_2(
 
 def test_help_explains_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_info:
-        cli.main(["--help"])
+        process.main(["--help"])
     assert exit_info.value.code == 0
     page = capsys.readouterr().out
     for name, field in config.Settings.model_fields.items():
@@ -124,7 +124,7 @@ def pipe(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Pat
 async def test_a_signal_answers_what_was_accepted_and_exits_0(number: signal.Signals, pipe: pathlib.Path) -> None:
     async with program("--models", "m=sample_models:Mortal") as running, aiohttp.ClientSession() as client:
         port = (await running.log("listening"))["port"]
-        await running.log("model ready")
+        await running.log("worker ready")
         url = f"http://127.0.0.1:{port}/v1/models/m:predict"
         request = asyncio.create_task(client.post(url, json={"instances": [f"READ {pipe}"]}))
         holding = await asyncio.to_thread(pipe.open, "wb")  # returns once the model reads, so the call has arrived
@@ -140,7 +140,7 @@ async def test_a_signal_answers_what_was_accepted_and_exits_0(number: signal.Sig
 async def test_a_second_signal_ends_the_waiting(pipe: pathlib.Path) -> None:
     async with program("--models", "m=sample_models:Mortal") as running, aiohttp.ClientSession() as client:
         port = (await running.log("listening"))["port"]
-        await running.log("model ready")
+        await running.log("worker ready")
         url = f"http://127.0.0.1:{port}/v1/models/m:predict"
         request = asyncio.create_task(client.post(url, json={"instances": [f"READ {pipe}"]}))
         holding = await asyncio.to_thread(pipe.open, "wb")
@@ -156,7 +156,7 @@ async def test_a_second_signal_ends_the_waiting(pipe: pathlib.Path) -> None:
 async def test_readiness_fails_during_the_quiet_period_while_requests_are_served() -> None:
     async with program("--quiet-period", "3600") as running, aiohttp.ClientSession() as client:
         url = f"http://127.0.0.1:{(await running.log('listening'))['port']}"
-        await running.log("model ready")
+        await running.log("worker ready")
         running.process.terminate()
         await running.log("draining")
         async with client.get(f"{url}/readyz") as response:
@@ -171,7 +171,7 @@ async def test_no_worker_outlives_a_killed_server(pipe: pathlib.Path) -> None:
     async with program("--models", "m=sample_models:HoldingPipe") as running:
         held = await asyncio.to_thread(pipe.open, "rb")  # returns once the worker has the other end
         with held:
-            await running.log("model ready")
+            await running.log("worker ready")
             running.process.kill()
             assert await asyncio.to_thread(held.read) == b""  # the worker's end is closed: it is gone
 

@@ -11,8 +11,8 @@ from typing import Any, cast
 import looptime
 import pytest
 
-from carpool.workers import frames
-from carpool_predictor import errors, server, supervisor, waiting_limit, worker_connection
+from carpool.workers import connection, frames
+from carpool_predictor import errors, served_model, server
 
 from .conftest import Start, until
 
@@ -26,18 +26,18 @@ class SlowModel:
     is_ready = True
 
     def __init__(self, calls: int, size: int) -> None:
-        self.room = waiting_limit.Room(calls, size)
+        self.limit = served_model.WaitingLimit(calls, size)
         self.called = asyncio.Event()
         self.answer = asyncio.Event()
 
-    async def predict(self, body: Sequence[frames.Buffer], length: int) -> worker_connection.Reply:
+    async def predict(self, body: Sequence[frames.Buffer], length: int) -> connection.Reply:
         self.called.set()
         await self.answer.wait()
-        return worker_connection.Reply(200, b"{}")
+        return connection.Reply(200, b"{}")
 
 
 def handler(model: SlowModel, max_body: int = 1000) -> server.Handler:
-    return server.Handler({"slow": cast(supervisor.Supervisor, model)}, max_body, body_timeout=30.0)
+    return server.Handler({"slow": cast(served_model.ServedModel, model)}, max_body, body_timeout=30.0)
 
 
 async def _pieces() -> AsyncIterator[bytes]:
@@ -73,7 +73,7 @@ async def test_more_than_may_wait_gets_503_at_once(
     model.answer.set()
     async with await first as answered:
         assert answered.status == 200
-    assert (model.room.calls, model.room.size) == (calls, size)
+    assert (model.limit.calls, model.limit.size) == (calls, size)
 
 
 @pytest.mark.looptime
@@ -95,16 +95,16 @@ async def test_a_caller_that_leaves_within_its_body_gives_its_room_back(
     served = await aiohttp_raw_server(handler(model))
     _, writer = await asyncio.open_connection(served.host, served.port)
     writer.write(b"POST " + PATH.encode() + b" HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf")
-    await until(lambda: model.room.size < 1000)
+    await until(lambda: model.limit.size < 1000)
     writer.close()
     await writer.wait_closed()
-    await until(lambda: model.room.size == 1000)
-    assert model.room.calls == 1
+    await until(lambda: model.limit.size == 1000)
+    assert model.limit.calls == 1
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 def test_room_is_given_back_whatever_happens() -> None:
-    space = waiting_limit.Room(calls=1, size=10)
+    space = served_model.WaitingLimit(calls=1, size=10)
     with space.claim() as claim:
         claim.grow(10)
         with pytest.raises(errors.TooMuchWaiting):

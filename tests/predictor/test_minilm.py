@@ -27,7 +27,7 @@ SENTENCES = [
 
 @pytest.fixture(scope="module")
 def loaded() -> minilm.MiniLM:
-    made = minilm.MiniLM("cpu", threads=0)
+    made = minilm.MiniLM("cpu", threads=2)
     made.load()
     made.warm_up()
     return made

@@ -11,8 +11,8 @@ import sys
 import msgspec
 import pytest
 
-from carpool.workers import backoff, frames
-from carpool_predictor import errors, model_loading, supervisor, waiting_limit, worker
+from carpool.workers import frames, supervisor
+from carpool_predictor import errors, model_loading, served_model, worker
 
 from .conftest import Start, until
 
@@ -34,7 +34,7 @@ async def release(pipe: pathlib.Path) -> None:
     await asyncio.to_thread(pipe.write_bytes, b"")
 
 
-async def not_ready(model: supervisor.Supervisor) -> None:
+async def not_ready(model: served_model.ServedModel) -> None:
     await until(lambda: not model.is_ready)
 
 
@@ -44,7 +44,7 @@ async def test_death_during_a_call_gets_503_and_a_new_worker(start: Start) -> No
         assert (response.status, response.headers["Retry-After"]) == (503, "1")
         assert "died" in (await response.json())["error"]
     await not_ready(predictor.models["m"])
-    await predictor.models["m"].wait_until_ready()
+    await predictor.models["m"].worker.wait_until_ready()
     assert await predictor.predict("m", b'{"instances":[1]}') == (200, b'{"predictions":[1]}')
 
 
@@ -55,7 +55,7 @@ async def test_calls_answered_before_the_death_keep_their_answers(start: Start, 
     await release(pipe)
     first, second, third = await asyncio.gather(*calls, return_exceptions=True)
     assert not isinstance(first, BaseException)
-    assert first.status == 200
+    assert first.kind == 200
     assert isinstance(second, errors.WorkerDied)
     assert isinstance(third, errors.WorkerDied)
 
@@ -73,14 +73,14 @@ async def test_while_the_worker_is_down_requests_get_503_at_once(start: Start) -
 
 async def test_ready_only_after_the_warm_up_of_every_model(start: Start, pipe: pathlib.Path) -> None:
     predictor = await start("echo", "m=sample_models:WaitingWarmUp", wait=False)
-    await predictor.models["echo"].wait_until_ready()
+    await predictor.models["echo"].worker.wait_until_ready()
     assert await predictor.status("/readyz") == 503
     async with predictor.client.get("/v1/models/m") as response:
         assert (response.status, await response.json()) == (503, {"name": "m", "ready": False})
     assert (await predictor.predict("m", b'{"instances":[1]}'))[0] == 503
     assert (await predictor.predict("echo", b'{"instances":[1]}'))[0] == 200
     await release(pipe)
-    await predictor.models["m"].wait_until_ready()
+    await predictor.models["m"].worker.wait_until_ready()
     assert await predictor.status("/readyz") == 200
 
 
@@ -91,11 +91,11 @@ async def test_a_new_worker_is_ready_no_sooner_than_it_is_warm(start: Start, pip
     for _ in range(2):
         assert not model.is_ready
         await release(pipe)
-        await model.wait_until_ready()
+        await model.worker.wait_until_ready()
         assert await predictor.predict("m", b'{"instances":[1]}') == (200, b'{"predictions":[1]}')
         assert (await predictor.predict("m", b'{"instances":["die"]}'))[0] == 503
         await not_ready(model)
-        waiting = asyncio.create_task(model.wait_until_ready())
+        waiting = asyncio.create_task(model.worker.wait_until_ready())
         for _ in range(3):  # while the next one starts, and then waits for the pipe
             await asyncio.sleep(0.1)
             assert not model.is_ready
@@ -106,7 +106,7 @@ async def test_a_new_worker_is_ready_no_sooner_than_it_is_warm(start: Start, pip
                     await model.predict([b"{}"], 2)
         assert not waiting.done()
         waiting.cancel()
-    model.stop()
+    model.worker.stop()
     await release(pipe)
 
 
@@ -116,7 +116,7 @@ async def test_a_worker_that_hung_up_is_not_ready_although_its_process_lives_on(
     began = asyncio.get_running_loop().time()
     assert (await predictor.predict("m", b'{"instances":["hang up"]}'))[0] == 503
     await not_ready(model)
-    assert asyncio.get_running_loop().time() - began < supervisor._PATIENCE
+    assert asyncio.get_running_loop().time() - began < supervisor._GRACE
     assert await predictor.status("/readyz") == 503
 
 
@@ -126,10 +126,10 @@ async def test_a_model_is_not_ready_from_the_moment_it_is_told_to_stop(start: St
     body = b'{"instances":["READ %b"]}' % str(pipe).encode()
     call = asyncio.create_task(model.predict([body], len(body)))
     await asyncio.sleep(0)
-    model.stop()
+    model.worker.stop()
     began = asyncio.get_running_loop().time()
     await not_ready(model)
-    assert asyncio.get_running_loop().time() - began < supervisor._PATIENCE / 2
+    assert asyncio.get_running_loop().time() - began < supervisor._GRACE / 2
     with pytest.raises(errors.NotReady):
         await model.predict([b"{}"], 2)
     with pytest.raises(errors.WorkerDied):
@@ -147,21 +147,21 @@ async def test_pauses_are_told_how_long_each_worker_served_and_nothing_for_one_t
     setup = worker.Setup(
         model_loading.parse("m=sample_models:DyingAfterMarker"), model_loading.Options(), "text", "error"
     )
-    model = supervisor.Supervisor(setup, waiting_limit.Room(9, 2**20), pauses)
-    running = asyncio.create_task(model.run())
-    await model.wait_until_ready()
+    model = served_model.ServedModel(setup, served_model.WaitingLimit(9, 2**20), pauses)
+    running = asyncio.create_task(model.worker.run())
+    await model.worker.wait_until_ready()
     await asyncio.sleep(0.2)
     marker.touch()
     with pytest.raises(errors.WorkerDied):
         await model.predict([b'{"instances":["die"]}'], 21)
     await pauses.reached.wait()
-    model.stop()
+    model.worker.stop()
     await running
     assert pauses.served[0] >= 0.2
     assert pauses.served[1:] == [0.0, 0.0]
 
 
-class Pauses(backoff.Backoff):
+class Pauses(supervisor.Backoff):
     """Never pauses; `served` is what it was told, and `reached` is set once that was often enough."""
 
     def __init__(self, enough: int) -> None:
@@ -195,7 +195,7 @@ async def test_loading_is_tried_again(start: Start, tmp_path: pathlib.Path, monk
 )
 async def test_a_model_that_can_never_run_ends_the_supervisor(start: Start, target: str, reason: str) -> None:
     predictor = await start(f"m={target}", wait=False)
-    with pytest.raises(errors.Unusable, match=reason):
+    with pytest.raises(supervisor.Unusable, match=reason):
         await predictor.runs[0]
 
 
@@ -234,7 +234,7 @@ async def test_stopping_answers_held_calls_and_ends_a_busy_worker(start: Start, 
     body = b'{"instances":["READ %b"]}' % str(pipe).encode()
     call = asyncio.create_task(model.predict([body], len(body)))
     await asyncio.sleep(0)
-    model.stop()
+    model.worker.stop()
     with pytest.raises(errors.WorkerDied):
         await call
     await release(pipe)
@@ -255,7 +255,7 @@ async def test_a_worker_exits_by_itself_when_its_server_is_gone() -> None:
 
 
 def test_pauses_double_up_to_a_bound_and_start_over_after_a_healthy_time() -> None:
-    pauses = backoff.Backoff(first=0.1, most=10.0, healthy=10.0)
+    pauses = supervisor.Backoff(first=0.1, most=10.0, healthy=10.0)
     assert [round(pauses.after(0.0), 3) for _ in range(9)] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
     assert pauses.after(served=9.9) == 10.0
     assert pauses.after(served=10.0) == 0.1

@@ -108,12 +108,16 @@ async def test_each_probe_has_a_connection_of_its_own(predictor: Predictor, read
 async def test_each_change_is_told_once(
     predictor: Predictor, ready_if: Ready, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "carpool_sidecar.upstream.readiness")
+    caplog.set_level(logging.INFO, "carpool.sidecar.upstream")
     checked = ready_if(predictor.probe())
     for status in (503, 503, 200, 200, 503, 404, 503, 200):
         predictor.status = status
         await checked.check()
         clock.now += 1
-    told = [(record.levelname, record.getMessage()) for record in caplog.records if record.name.startswith("sidecar")]
+    told = [
+        (record.levelname, record.getMessage())
+        for record in caplog.records
+        if record.name.startswith("carpool.sidecar")
+    ]
     ready = ("INFO", "the predictor is ready")
     assert told == [ready, ("WARNING", "the predictor is not ready any more"), ready]

@@ -31,7 +31,7 @@ _WEBHOOK_RESOURCES = {
     "ValidatingWebhookConfiguration": "validatingwebhookconfigurations",
 }
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("carpool.injector.api")
 
 
 class Api(abc.ABC):

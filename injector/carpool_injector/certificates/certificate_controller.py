@@ -28,7 +28,7 @@ _AFTER_CONFLICT_SECONDS = 0.2
 # Part of each pause that is left to chance, so that replicas started together drift apart.
 _JITTER = 0.2
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("carpool.injector.certificates")
 
 
 class Api(publisher.Api, Protocol):

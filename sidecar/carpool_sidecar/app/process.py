@@ -16,7 +16,7 @@ from carpool_sidecar import config
 from carpool_sidecar.app import wiring
 from carpool_sidecar.upstream import probes
 
-log = logging.getLogger("carpool")
+log = logging.getLogger("carpool.sidecar")
 
 _PROBE_VARIABLE = "SERVING_READINESS_PROBE"
 

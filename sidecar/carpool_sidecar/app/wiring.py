@@ -31,7 +31,7 @@ from carpool_sidecar.upstream import probes, readiness, round_trip
 if TYPE_CHECKING:
     from carpool_sidecar.server.grpc import server as port
 
-log = logging.getLogger("carpool")
+log = logging.getLogger("carpool.sidecar")
 
 _MAX_HEAD_FIELD = 64 * 1024
 _BACKLOG = 4096

@@ -19,7 +19,7 @@ from carpool_sidecar import errors, metrics
 from carpool_sidecar.batching import calls
 from carpool_sidecar.protocols import interface
 
-log = logging.getLogger("carpool.driver")
+log = logging.getLogger("carpool.sidecar.batching")
 
 
 class Driver:

@@ -19,7 +19,7 @@ from carpool_sidecar import errors
 from carpool_sidecar.protocols import interface as codecs
 from carpool_sidecar.protocols.v2_http import models
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("carpool.sidecar.batching")
 
 MOST_NAMES = 1000
 """So many models that the predictor knows are remembered, and as many names that it does not."""

@@ -16,7 +16,7 @@ from carpool_sidecar.protocols.v2_grpc import metadata
 from carpool_sidecar.protocols.v2_http import models
 from carpool_sidecar.upstream import grpc_channel, grpc_questions
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("carpool.sidecar.upstream")
 
 Outcome = interface.Reply | errors.UpstreamError
 

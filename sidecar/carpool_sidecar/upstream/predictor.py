@@ -20,7 +20,7 @@ from carpool_sidecar.batching import calls
 from carpool_sidecar.protocols import interface
 from carpool_sidecar.upstream import answers, connection, pool, requests
 
-log = logging.getLogger("carpool.upstream")
+log = logging.getLogger("carpool.sidecar.upstream")
 
 _NO_LIMIT = sys.maxsize
 

@@ -16,7 +16,7 @@ import aiohttp
 from carpool.program import logs
 from carpool_sidecar.upstream import probes
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("carpool.sidecar.upstream")
 
 USER_AGENT = "carpool-probe"
 

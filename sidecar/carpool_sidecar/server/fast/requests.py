@@ -15,7 +15,7 @@ from carpool_sidecar.batching import calls
 from carpool_sidecar.protocols import incremental_scan, interface, v1
 from carpool_sidecar.server import dialects, predict, response_bytes
 
-log = logging.getLogger("carpool.http")
+log = logging.getLogger("carpool.sidecar.server")
 
 
 class Connection(Protocol):

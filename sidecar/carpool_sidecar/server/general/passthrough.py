@@ -24,7 +24,7 @@ from carpool_sidecar.server import headers
 from carpool_sidecar.server.general import tunnel
 from carpool_sidecar.upstream import aiohttp_errors, body, session
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("carpool.sidecar.server")
 
 _LARGEST_HEAD_FIELD = 64 * 1024
 _INVENTED_BY_CLIENT = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")

@@ -14,7 +14,7 @@ from carpool_sidecar.server import dialects, framing, health, predict, response_
 from carpool_sidecar.server.general import aiohttp_responses, passthrough
 from carpool_sidecar.upstream import readiness
 
-log = logging.getLogger("carpool.http")
+log = logging.getLogger("carpool.sidecar.server")
 
 
 class Front:

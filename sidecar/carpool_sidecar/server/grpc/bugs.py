@@ -8,7 +8,7 @@ from collections.abc import Callable
 from carpool.program import logs
 from carpool_sidecar.server.grpc import parts
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("carpool.sidecar.server")
 
 Report = Callable[[Exception], None]
 """Gets what was caught and should not have happened; it does not raise."""

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from carpool_sidecar.server.http2 import limits, protocol, streams, turns, unread
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("carpool.sidecar.server")
 
 # Seconds between looks at the clock on behalf of all connections; a timer for each would cost as much as an answer.
 _SHORTEST_ROUND, _LONGEST_ROUND = 0.05, 0.5

@@ -1,7 +1,7 @@
-"""Keeps one model's worker process running: starts it, notices its death, starts it again.
+"""Keeps one worker process running: starts it, notices its death, starts it again.
 
-The server asks it two things only: is the model ready, and what does it answer to this body. Requests never wait
-for a worker that is down.
+Whoever has calls asks it two things only: is the worker ready, and what does it answer. Calls never wait for a worker
+that is down.
 """
 
 from __future__ import annotations
@@ -9,39 +9,56 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import socket
-import sys
 from asyncio import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import msgspec
+from carpool.workers import frames
+from carpool.workers.connection import Reply, WorkerConnection, WorkerDown
 
-from carpool.program import logs
-from carpool.workers import backoff, frames
-from carpool_predictor import errors, waiting_limit, worker, worker_connection
+log = logging.getLogger("carpool.workers")
 
-log = logging.getLogger("carpool_predictor.supervisor")
+_GRACE = 1.0  # seconds between the end of a worker's process and of its socket, in either order
 
-# OpenMP threads (torch's) spin while they wait for each other. With a half-busy neighbour on two cores, as a sidecar
-# is, MiniLM made 5 sentences/s one by one and 47 in batches, and 50 and 135 when they yield instead; alone, yielding
-# takes it from 135 to 103 and from 372 to 341. Must be set before the process starts; an operator's choice wins.
-_ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE"}
 
-_PATIENCE = 1.0  # seconds between the end of a worker's process and of its socket, in either order
+class Unusable(Exception):
+    """A worker that no restart can repair. `str(error)` is its own account, for the operator."""
+
+
+class Backoff:
+    """Pauses that double from `first` to `most` seconds, and start over after `healthy` seconds of service."""
+
+    def __init__(self, first: float = 0.1, most: float = 10.0, healthy: float = 10.0) -> None:
+        self._first = first
+        self._most = most
+        self._healthy = healthy
+        self._next = first
+
+    def after(self, served: float) -> float:
+        """The pause after a worker that was ready for `served` seconds."""
+        if served >= self._healthy:
+            self._next = self._first
+        pause, self._next = self._next, min(self._most, self._next * 2)
+        return pause
 
 
 class Supervisor:
-    """One served model. `run()` must be running for it to become ready."""
+    """One worker. `run()` must be running for it to become ready.
 
-    def __init__(self, setup: worker.Setup, space: waiting_limit.Room, pauses: backoff.Backoff) -> None:
-        self.name = setup.spec.name
-        self.room = space
-        self._setup = setup
+    `command(descriptor)` is the command line of a worker whose end of the socket has that number; `environment` is
+    its whole environment.
+    """
+
+    def __init__(
+        self, name: str, command: Callable[[int], Sequence[str]], environment: Mapping[str, str], pauses: Backoff
+    ) -> None:
+        self.name = name
+        self._command = command
+        self._environment = environment
         self._pauses = pauses
         # Changed with each worker process.
-        self._link: worker_connection.Link | None = None
+        self._connection: WorkerConnection | None = None
         self._ready = asyncio.Event()
         self._started = 0.0  # this and the next in seconds of the loop's clock
         self._ready_since: float | None = None
@@ -51,24 +68,24 @@ class Supervisor:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the model is loaded, warm and has a live worker."""
+        """Whether the worker lives and has said that it is ready."""
         return self._ready.is_set()
 
     async def wait_until_ready(self) -> None:
-        """Return once the model is ready."""
+        """Return once the worker is ready."""
         await self._ready.wait()
 
-    async def predict(self, body: Sequence[frames.Buffer], length: int) -> worker_connection.Reply:
-        """The worker's answer to one request body, given in pieces of `length` bytes together.
+    async def call(self, body: Sequence[frames.Buffer], length: int) -> Reply:
+        """The worker's answer to one call, given in pieces of `length` bytes together.
 
-        Raises `errors.NotReady` at once if the worker is down, `errors.WorkerDied` if it dies before answering.
+        Raises `WorkerDown` at once if the worker is not ready, `WorkerDied` if it dies before it answers.
         """
-        if self._link is None or not self._ready.is_set():
-            raise errors.NotReady(f"model {self.name} is not ready; try again later")
-        return await self._link.call(body, length)
+        if self._connection is None or not self._ready.is_set():
+            raise WorkerDown
+        return await self._connection.call(body, length)
 
     async def run(self) -> None:
-        """Keep a worker running until `stop()`. Raises `errors.Unusable` for a model that can never run."""
+        """Keep a worker running until `stop()`. Raises `Unusable` for a worker that can never run."""
         while not self._stopping.is_set():
             try:
                 process, connection = await self._start()
@@ -82,22 +99,22 @@ class Supervisor:
                 connection.close()
                 await _end(process)
             if self._unusable is not None:
-                raise errors.Unusable(self._unusable)
+                raise Unusable(self._unusable)
             if not self._stopping.is_set():
                 await self._pause(f"exit status {process.returncode}")
 
     def stop(self) -> None:
-        """Make `run()` return: calls still held get `errors.WorkerDied`, the worker is told to exit."""
+        """Make `run()` return: calls still held get `WorkerDied`, the worker is told to exit."""
         self._stopping.set()
 
-    async def _start(self) -> tuple[subprocess.Process, worker_connection.Link]:
+    async def _start(self) -> tuple[subprocess.Process, WorkerConnection]:
         self._started, self._ready_since = asyncio.get_running_loop().time(), None
         ours, theirs = socket.socketpair()
         with theirs:
             _, connection = await asyncio.get_running_loop().create_unix_connection(
-                lambda: worker_connection.Link(self._notice), sock=ours
+                lambda: WorkerConnection(self._notice), sock=ours
             )
-            self._link = connection
+            self._connection = connection
             try:
                 return await self._spawn(theirs.fileno()), connection
             except BaseException:
@@ -106,10 +123,9 @@ class Supervisor:
 
     async def _spawn(self, descriptor: int) -> subprocess.Process:
         return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "carpool_predictor.worker", str(descriptor)),
-            msgspec.json.encode(self._setup).decode(),
+            *self._command(descriptor),
             stdin=subprocess.DEVNULL,
-            env={**_ENVIRONMENT, **os.environ},
+            env=self._environment,
             pass_fds=[descriptor],
             start_new_session=True,  # a terminal's Ctrl-C is for the server alone
         )
@@ -121,9 +137,9 @@ class Supervisor:
             self._ready_since = asyncio.get_running_loop().time()
             self._ready.set()
             seconds = round(self._ready_since - self._started, 3)
-            log.info("model ready", extra=logs.facts(model=self.name, seconds=seconds))
+            log.info("worker ready", extra={"facts": {"worker": self.name, "seconds": seconds}})
 
-    async def _watch(self, process: subprocess.Process, connection: worker_connection.Link) -> None:
+    async def _watch(self, process: subprocess.Process, connection: WorkerConnection) -> None:
         """Return once the worker is gone, or a little after `stop()` told it to go."""
         exited = asyncio.create_task(process.wait())
         stopping = asyncio.create_task(self._stopping.wait())
@@ -133,7 +149,7 @@ class Supervisor:
             self._ready.clear()
             if stopping.done():
                 connection.close()
-            await asyncio.wait(gone, timeout=_PATIENCE)
+            await asyncio.wait(gone, timeout=_GRACE)
         finally:
             for task in (exited, stopping):
                 task.cancel()
@@ -143,8 +159,8 @@ class Supervisor:
         now = asyncio.get_running_loop().time()
         served = 0.0 if self._ready_since is None else now - self._ready_since
         pause = self._pauses.after(served)
-        facts = logs.facts(model=self.name, reason=reason, pause_seconds=pause)
-        log.error("no worker; another one is started", extra=facts)
+        facts = {"worker": self.name, "reason": reason, "pause_seconds": pause}
+        log.error("no worker; another one is started", extra={"facts": facts})
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), pause)
 

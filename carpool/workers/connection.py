@@ -9,18 +9,25 @@ from dataclasses import dataclass
 from typing import cast
 
 from carpool.workers import frames
-from carpool_predictor import errors
+
+
+class WorkerDown(Exception):
+    """There is no worker that could take the call now; the call was not sent."""
+
+
+class WorkerDied(Exception):
+    """The worker process ended while it held the call. Whether the call was computed is unknown."""
 
 
 @dataclass(slots=True)
 class Reply:
-    """A worker's answer to one call: the HTTP status and the whole response body."""
+    """A worker's answer to one call: the kind of its frame, and the whole body."""
 
-    status: int
+    kind: int
     body: frames.Buffer
 
 
-class Link(asyncio.BufferedProtocol):
+class WorkerConnection(asyncio.BufferedProtocol):
     """One worker's connection, from its start to its loss. `closed` is done once it is lost."""
 
     def __init__(self, notice: Callable[[int, bytes], None]) -> None:
@@ -32,12 +39,13 @@ class Link(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
 
     async def call(self, body: Sequence[frames.Buffer], length: int) -> Reply:
-        """Send one request body, given in pieces, and wait for its answer.
+        """Send one call, given in pieces of `length` bytes together, and wait for its answer.
 
-        Raises `errors.WorkerDied` if the connection is lost first. Cancelling loses this answer only.
+        Raises `WorkerDown` if the connection is lost already, `WorkerDied` if it is lost first. Cancelling loses this
+        answer only.
         """
         if self._transport is None or self._transport.is_closing():
-            raise errors.NotReady
+            raise WorkerDown
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         self._transport.writelines([frames.header(frames.CALL, length), *body])
@@ -60,18 +68,15 @@ class Link(asyncio.BufferedProtocol):
         for kind, body in self._decoder.received(nbytes):
             if kind in (frames.READY, frames.UNUSABLE):
                 self._notice(kind, bytes(body))
-            else:
-                self._answer(Reply(kind, body))
+                continue
+            future = self._waiting.popleft()
+            if not future.done():
+                future.set_result(Reply(kind, body))
 
     def connection_lost(self, exc: Exception | None) -> None:
         while self._waiting:
             future = self._waiting.popleft()
             if not future.done():
-                future.set_exception(errors.WorkerDied())
+                future.set_exception(WorkerDied())
         if not self.closed.done():
             self.closed.set_result(None)
-
-    def _answer(self, reply: Reply) -> None:
-        future = self._waiting.popleft()
-        if not future.done():
-            future.set_result(reply)

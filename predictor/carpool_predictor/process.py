@@ -1,4 +1,4 @@
-"""From start to exit: listen, run the workers, and stop in an order that answers everything accepted."""
+"""`carpool-predictor` from start to exit: settings, listening, workers, and an end that answers everything accepted."""
 
 from __future__ import annotations
 
@@ -6,15 +6,44 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 
+import uvloop
 from aiohttp import web
 
 from carpool.program import logs
-from carpool.workers import backoff
-from carpool_predictor import config, server, supervisor, waiting_limit, worker
+from carpool.program import settings as loader
+from carpool.workers import supervisor
+from carpool_predictor import config, served_model, server, worker
 
-log = logging.getLogger("predictor")
+log = logging.getLogger("carpool.predictor")
+
+_EPILOG = """paths:
+  POST /v1/models/NAME:predict   {"instances": [...]} -> {"predictions": [...]}
+  GET  /v1/models, /v1/models/NAME, /livez, /readyz
+
+your own model: a class with load(), warm_up() and predict(instances); help(carpool_predictor.model) tells more
+
+examples:
+  carpool-predictor --models minilm
+  carpool-predictor --models words=words:WordCount,echo --port 8080
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the predictor. Returns 0 after a clean stop, 1 if the port is taken, 2 for unusable settings."""
+    chosen = loader.load(config.Settings, sys.argv[1:] if argv is None else argv, _EPILOG)
+    logs.set_up(chosen.log_format, chosen.log_level)
+    try:
+        uvloop.run(run(chosen))
+    except supervisor.Unusable as error:
+        loader.fail("carpool-predictor", str(error))
+    except OSError as error:
+        log.error("cannot listen", extra=logs.facts(host=chosen.host, port=chosen.port, error=str(error)))
+        return 1
+    return 0
+
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -26,9 +55,9 @@ _LAST_ANSWERS = 1.0
 async def run(settings: config.Settings) -> None:
     """Serve until SIGTERM or SIGINT; a second signal ends the waiting.
 
-    Raises `errors.Unusable` for a model that can never run, and OSError if the address cannot be listened on.
+    Raises `supervisor.Unusable` for a model that can never run, and OSError if the address cannot be listened on.
     """
-    models = supervisors(settings)
+    models = served_models(settings)
     handler = server.Handler(models, settings.max_body_bytes, settings.body_timeout)
     runner = web.ServerRunner(
         web.Server(handler, access_log=None, read_bufsize=server.READ_BUFFER),
@@ -39,7 +68,7 @@ async def run(settings: config.Settings) -> None:
         workers: list[asyncio.Task[None]] = []
         try:
             await _listen(runner, settings)
-            workers += [asyncio.create_task(model.run()) for model in models.values()]
+            workers += [asyncio.create_task(model.worker.run()) for model in models.values()]
             await _until(first, workers)
             handler.draining = True
             log.info("draining", extra=logs.facts(quiet_period_seconds=settings.quiet_period))
@@ -52,13 +81,12 @@ async def run(settings: config.Settings) -> None:
             raise result
 
 
-def supervisors(settings: config.Settings) -> dict[str, supervisor.Supervisor]:
-    """One supervisor for each model of the settings, by name; none is running yet."""
+def served_models(settings: config.Settings) -> dict[str, served_model.ServedModel]:
+    """The models of the settings by name; no worker is running yet."""
     return {
-        spec.name: supervisor.Supervisor(
+        spec.name: served_model.ServedModel(
             worker.Setup(spec, settings.options(), settings.log_format, settings.log_level),
-            waiting_limit.Room(settings.max_waiting_calls, settings.max_waiting_bytes),
-            backoff.Backoff(),
+            served_model.WaitingLimit(settings.max_waiting_calls, settings.max_waiting_bytes),
         )
         for spec in settings.specs()
     }
@@ -96,7 +124,7 @@ async def _until(event: asyncio.Event, workers: Iterable[asyncio.Task[None]], ti
 
 
 async def _stop(
-    runner: web.ServerRunner, models: Iterable[supervisor.Supervisor], hurry: asyncio.Event, grace: float
+    runner: web.ServerRunner, models: Iterable[served_model.ServedModel], hurry: asyncio.Event, grace: float
 ) -> None:
     """Answer what was accepted, then stop the workers; after `grace` seconds, or in a hurry, the other way round."""
     log.info("stopping")
@@ -105,5 +133,5 @@ async def _stop(
     await asyncio.wait({answered, hurried}, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
     hurried.cancel()
     for model in models:
-        model.stop()
+        model.worker.stop()
     await answered

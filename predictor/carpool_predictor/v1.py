@@ -1,0 +1,56 @@
+"""The v1 protocol's predict request and errors, as a model server reads and writes them.
+
+The sidecar has a reader of its own for the same protocol. The two share no code on purpose: tests hold the sidecar
+against this server, and a mistake in a shared reader would hide itself.
+
+Format: https://kserve.github.io/website/docs/concepts/architecture/data-plane/v1-protocol.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from carpool_predictor import errors
+
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_LIST = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+class Request(NamedTuple):
+    """The instances of a request: `text` is their JSON list, `rows` its elements, both as they were written."""
+
+    text: msgspec.Raw
+    rows: list[msgspec.Raw]
+
+
+def parse(body: bytes) -> Request:
+    """Find the instances. Raises `errors.BadRequest`, which tells what is wrong and where, if there are none."""
+    try:
+        body.decode()  # msgspec does not look inside what it leaves as it is
+        members = _OBJECT.decode(body)
+    except UnicodeDecodeError as error:
+        raise errors.BadRequest(f"the body is not valid UTF-8 at byte {error.start}") from None
+    except msgspec.ValidationError:
+        raise errors.BadRequest("the body must be a JSON object") from None
+    except msgspec.DecodeError as error:
+        raise errors.BadRequest(str(error)) from None
+    except RecursionError:
+        raise errors.BadRequest("the body must be a JSON object, and is nested too deeply") from None
+    names = members.keys() & {"instances", "inputs"}
+    if len(names) > 1:
+        raise errors.BadRequest("both 'instances' and 'inputs' are present; send one of them")
+    for name in names:
+        try:
+            rows = _LIST.decode(members[name])
+        except msgspec.ValidationError:
+            raise errors.BadRequest(f"{name!r} must be a list of instances") from None
+        if rows:
+            return Request(members[name], rows)
+    raise errors.BadRequest('the body has no instances: send {"instances": [...]} with at least one element')
+
+
+def render_error(message: str) -> bytes:
+    """The body of an answer that is no prediction."""
+    return msgspec.json.encode({"error": message})
