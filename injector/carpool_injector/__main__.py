@@ -18,7 +18,7 @@ def main() -> NoReturn:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRA:
             raise
-        sys.stderr.write(f"carpool-injector: {error.name} is missing; run: pip install 'carpool[injector]'\n")
+        sys.stderr.write(f"carpool-injector: {error.name} is missing; run: pip install carpool-injector\n")
         raise SystemExit(2) from None
 
 

@@ -27,7 +27,7 @@ DRAINED = '{"phase": "drained", "active": 0}'
 LOADED = """
 import sys
 before = set(sys.modules)
-from sidecar import cli
+from carpool_sidecar.app import cli
 try:
     cli.main(["drain", "--admin-port", "{port}"])
 except SystemExit as end:
@@ -198,12 +198,13 @@ def test_a_drain_loads_nothing_of_the_serving_process_and_no_event_loop(admin_po
     status, *loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout.split()
     modules = {name.decode() for name in loaded}
     assert status == b"0"
-    assert {name for name in modules if name.startswith("sidecar")} == {
-        "sidecar",
+    assert {name for name in modules if name.startswith("carpool")} == {
+        "carpool_sidecar",
+        "carpool_sidecar.app",
         "carpool_sidecar.app.cli",
         "carpool_sidecar.app.drain_command",
     }
-    assert {name.partition(".")[0] for name in modules} - sys.stdlib_module_names == {"sidecar"}
+    assert {name.partition(".")[0] for name in modules} - sys.stdlib_module_names == {"carpool_sidecar"}
     assert modules.isdisjoint({"asyncio", "logging", "concurrent", "inspect", "dataclasses"})
 
 

@@ -32,7 +32,7 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
 def test_help_is_shown_without_loading_a_web_server_or_the_kubernetes_client(command: str) -> None:
     code = f"""
 import sys
-from injector import cli
+from carpool_injector import cli
 try:
     cli.program.main(["{command}", "--help"])
 except SystemExit as end:
@@ -46,7 +46,7 @@ except SystemExit as end:
 def test_manifests_are_injected_without_loading_them_either() -> None:
     code = f"""
 import io, sys
-from injector import cli
+from carpool_injector import cli
 try:
     cli.program.main(["inject", "/dev/null"])
 except SystemExit as end:
@@ -60,12 +60,12 @@ def test_a_package_of_the_extra_that_is_missing_is_told_in_one_line() -> None:
 import sys
 sys.modules["click"] = None
 sys.argv = ["carpool-injector", "inject"]
-from injector import __main__
+from carpool_injector import __main__
 __main__.main()
 """
     result = python(code)
     assert result.returncode == 2
-    assert result.stderr == "carpool-injector: click is missing; run: pip install 'carpool[injector]'\n"
+    assert result.stderr == "carpool-injector: click is missing; run: pip install carpool-injector\n"
 
 
 def test_no_command_shows_the_commands() -> None:

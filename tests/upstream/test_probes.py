@@ -20,7 +20,7 @@ def parse(*values: Any) -> tuple[probes.Probe, ...]:
 
 @pytest.fixture
 def grpcio() -> None:
-    pytest.importorskip("grpc", reason="grpc probes need the extra: pip install 'carpool[grpc]'")
+    pytest.importorskip("grpc", reason="grpc probes need the extra: pip install 'carpool-sidecar[grpc]'")
 
 
 @pytest.mark.parametrize("text", ["", "  ", "null"])

@@ -17,7 +17,7 @@ Health = Callable[[bytes, Any], Awaitable[bytes]]
 @pytest.fixture
 async def serve_health() -> AsyncIterator[Callable[..., Awaitable[int]]]:
     """Serve `grpc.health.v1.Health/Check` by the given function from request to response bytes; gives the port."""
-    pytest.importorskip("grpc", reason="grpc probes need the extra: pip install 'carpool[grpc]'")
+    pytest.importorskip("grpc", reason="grpc probes need the extra: pip install 'carpool-sidecar[grpc]'")
     import grpc.aio
 
     servers = []

@@ -50,7 +50,7 @@ def _check_packages(chosen: config.Settings) -> None:
         except ModuleNotFoundError as error:
             settings.fail(
                 config.PROG,
-                f"{setting} needs the package {error.name}, which is missing: pip install 'carpool[triton]'",
+                f"{setting} needs the package {error.name}, which is missing: pip install 'carpool-sidecar[triton]'",
             )
 
 

@@ -185,7 +185,7 @@ def _resolve(form: _Probe, default_port: int) -> Probe:
     if isinstance(action, _TcpSocket):
         return TcpSocket(action.host, port, timeout)
     if importlib.util.find_spec("grpc") is None:
-        raise ValueError("grpc probes need the package grpcio: pip install 'carpool[grpc]'")
+        raise ValueError("grpc probes need the package grpcio: pip install 'carpool-sidecar[grpc]'")
     return Grpc(LOOPBACK, port, action.service or "", timeout)
 
 
