@@ -31,7 +31,7 @@ class Predictor:
 
     async def _answer(self, body, reply):
         await self.gate.wait()
-        reply(self.error or interface.Reply(body.replace(b"instances", b"predictions", 1), {}))
+        reply(self.error or interface.UpstreamResponse(body.replace(b"instances", b"predictions", 1), {}))
 
 
 class Replier:

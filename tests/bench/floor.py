@@ -75,7 +75,7 @@ class Predictor:
     def answer_all(self) -> None:
         while self.waiting:
             body, reply = self.waiting.pop()
-            reply(interface.Reply(body.replace(b"instances", b"predictions", 1), {}))
+            reply(interface.UpstreamResponse(body.replace(b"instances", b"predictions", 1), {}))
 
 
 def null_microseconds(seconds: float) -> tuple[float, float]:

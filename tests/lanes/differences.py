@@ -96,7 +96,7 @@ def _instances(seen: recorder.Seen) -> Iterable[tuple[object, ...]]:
         return [_call(seen)]
     method, target, headers, _ = _call(seen)
     shared = tuple(item for item in headers if item[0].lower() not in _OF_ONE_REQUEST)
-    return [(method, target, shared, seen.payload.member, seen.payload.others, row) for row in seen.rows]
+    return [(method, target, shared, seen.payload.list_name, seen.payload.others, row) for row in seen.rows]
 
 
 def difference(fast: Result, slow: Result, is_timed: bool, is_alone: bool, is_virtual: bool = True) -> str | None:

@@ -51,7 +51,7 @@ def small_pieces(monkeypatch):
 
 
 def scanned(body, sizes, max_rows=1000):
-    scan, at = incremental_scan.Scan(max_rows), 0
+    scan, at = incremental_scan.IncrementalScan(max_rows), 0
     for size in [30, *sizes, len(body)]:
         scan.feed(body[at : at + size])
         at = min(len(body), at + size)
@@ -66,7 +66,7 @@ def parsed(body):
 
 
 def seen(payload):
-    return payload and (payload.member, payload.body, bytes(payload.text), [bytes(row) for row in payload.rows])
+    return payload and (payload.list_name, payload.body, bytes(payload.text), [bytes(row) for row in payload.rows])
 
 
 SIZES = st.lists(st.integers(1, 30), max_size=30)

@@ -32,7 +32,7 @@ def rows_of(answer):
 )
 def test_predictions_are_found_and_other_members_skipped(body, member, rows):
     answer = v1.parse_answer(body)
-    assert (answer.member, rows_of(answer)) == (member, rows)
+    assert (answer.list_name, rows_of(answer)) == (member, rows)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_an_unusable_answer_is_the_predictors_fault(body):
 
 def test_an_answer_has_kserves_members_in_kserves_order():
     answer = v1.parse_answer(b'{"predictions":[1.0,"\\u003c"]}')
-    body = v1.render("2f1b", answer.member, [answer.rows])
+    body = v1.render("2f1b", answer.list_name, [answer.rows])
     assert body == b'{"message":"","batchId":"2f1b","predictions":[1.0,"\\u003c"]}'
 
 

@@ -9,7 +9,7 @@ from multidict import CIMultiDict
 
 from carpool_sidecar import errors
 from carpool_sidecar.batching import calls, routes
-from carpool_sidecar.protocols.v2_http import models
+from carpool_sidecar.protocols import models
 from carpool_sidecar.server import predict
 from tests.server.fast_lane import House, post, settle
 from tests.server.test_fast_connections_v2 import BODY, INFER, Predictor, answer, infer

@@ -12,7 +12,8 @@ from carpool.scheduling import messages
 from carpool_sidecar import errors
 from carpool_sidecar.batching import model_registry, routes
 from carpool_sidecar.protocols import interface as codecs
-from carpool_sidecar.protocols.v2_http import codec, models
+from carpool_sidecar.protocols import models
+from carpool_sidecar.protocols.v2_http import codec
 from tests.server.fast_lane import V1_ROUTE, House, Transport, post, settle
 
 INFER = b"/v2/models/m/infer"
@@ -61,7 +62,7 @@ def answer(house: House) -> None:
     call = house.driver.calls.pop(0)
     outgoing = call.tag.route.codec.merge("the-batch", call.tag.target, [messages.Part(call, 0, call.rows)])
     body = b"".join(outgoing.body).replace(b"inputs", b"outputs")
-    rows = outgoing.read(codecs.Reply(body, {})).rows
+    rows = outgoing.read(codecs.UpstreamResponse(body, {})).rows
     call.replier.answer([messages.Answer(call, [messages.Piece(0, "an-id", rows[0 : call.rows])])], b"outputs")
 
 
@@ -206,7 +207,7 @@ async def test_parts_of_a_split_request_that_do_not_go_together_are_a_broken_ans
     for number, width in enumerate((1, 2)):
         outgoing = call.tag.route.codec.merge("the-batch", call.tag.target, [messages.Part(call, number, number + 1)])
         answer = b'{"outputs":[{"name":"y","shape":[1,%d],"datatype":"FP32","data":[%b]}]}'
-        told_rows = outgoing.read(codecs.Reply(answer % (width, b",".join([b"1"] * width)), {})).rows
+        told_rows = outgoing.read(codecs.UpstreamResponse(answer % (width, b",".join([b"1"] * width)), {})).rows
         pieces.append(messages.Piece(number, f"batch-{number}", told_rows[0:1]))
     call.replier.answer([messages.Answer(call, pieces)], b"outputs")
     assert client.statuses == [502]
@@ -217,7 +218,7 @@ async def test_parts_of_a_split_request_that_do_not_go_together_are_a_broken_ans
 class Broken:
     """A form with a bug."""
 
-    def render(self, shares: object) -> codecs.Content:
+    def render(self, shares: object) -> codecs.RenderedResponse:
         raise ZeroDivisionError("bug")
 
 
@@ -226,7 +227,7 @@ async def test_a_bug_in_writing_an_answer_is_told_as_such(predictor: Predictor) 
     client = house.connect()
     client.send(infer())
     await told(predictor, client)
-    house.driver.calls[0].form = Broken()
+    house.driver.calls[0].response_format = Broken()
     answer(house)
     assert client.statuses == [500]
     assert house.life.active == 0

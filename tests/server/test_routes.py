@@ -10,8 +10,8 @@ from multidict import CIMultiDict
 
 from carpool_sidecar import errors
 from carpool_sidecar.batching import calls, model_registry, routes
-from carpool_sidecar.protocols import v1
-from carpool_sidecar.protocols.v2_http import codec, models
+from carpool_sidecar.protocols import models, v1
+from carpool_sidecar.protocols.v2_http import codec
 
 INFER = "/v2/models/m/infer"
 V1 = calls.Route(v1.Codec(), None)  # type: ignore[arg-type] # nothing is sent

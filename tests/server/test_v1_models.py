@@ -7,7 +7,7 @@ import json
 import pytest
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols.v2_http import models
+from carpool_sidecar.protocols import models
 from carpool_sidecar.server import v1_models
 
 

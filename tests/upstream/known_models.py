@@ -9,7 +9,7 @@ from carpool.scheduling import messages
 from carpool_sidecar import errors
 from carpool_sidecar.batching import model_registry as catalogs
 from carpool_sidecar.protocols import interface as codecs
-from carpool_sidecar.protocols.v2_http import models
+from carpool_sidecar.protocols import models
 
 NAME = models.ModelName("m")
 BATCHED = models.ModelInfo(max_batch_size=8)
@@ -28,7 +28,7 @@ class Codec:
     def parse(self, body: bytes, max_rows: int, json_size: int | None = None) -> codecs.Payload:
         raise AssertionError("nobody sends anything here")
 
-    def merge(self, target: str, parts: Sequence[messages.Part]) -> codecs.Outgoing:
+    def merge(self, target: str, parts: Sequence[messages.Part]) -> codecs.UpstreamRequest:
         raise AssertionError("nobody sends anything here")
 
 

@@ -30,7 +30,7 @@ def read(data: bytes, *cuts: int, max_bytes: int = 1000, ended: bool = False):
 def taken(reader):
     """What the reader has, a good answer by its body."""
     outcome, again = reader.take()
-    return (outcome.body, again) if isinstance(outcome, interface.Reply) else (outcome, again)
+    return (outcome.body, again) if isinstance(outcome, interface.UpstreamResponse) else (outcome, again)
 
 
 COMPLETE = {

@@ -9,7 +9,7 @@ import pytest
 
 from carpool_sidecar import errors
 from carpool_sidecar.batching import model_registry as catalogs
-from carpool_sidecar.protocols.v2_http import models
+from carpool_sidecar.protocols import models
 from tests.upstream.known_models import BATCHED, NAME, STATEFUL, Make, Teller, turn
 
 

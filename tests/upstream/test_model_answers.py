@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols.v2_http import models
+from carpool_sidecar.protocols import models
 from carpool_sidecar.upstream import model_answers
 
 METADATA = {

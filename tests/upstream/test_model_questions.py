@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols.v2_http import models
+from carpool_sidecar.protocols import models
 from carpool_sidecar.upstream import model_questions
 
 NAME = models.ModelName("m%2Fx", "3")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from carpool_sidecar import config
 from carpool_sidecar.batching import calls, model_registry, routes
-from carpool_sidecar.protocols import v1
-from carpool_sidecar.protocols.v2_http import binary, codec, models
+from carpool_sidecar.protocols import models, v1
+from carpool_sidecar.protocols.v2_http import binary, codec
 from carpool_sidecar.server import v1_models
 from carpool_sidecar.upstream import model_questions, predictor, probes
 

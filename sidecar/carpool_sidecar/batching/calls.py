@@ -29,11 +29,11 @@ _TRACEPARENT = re.compile(rf"00{_IDS}|(?!00|ff)[0-9a-f]{{2}}{_IDS}(?:-[!-~]{{1,2
 
 @dataclass(slots=True)
 class Answered:
-    """Predictions for every instance of the request, in its own order. `form` is the payload's, as is `member`."""
+    """Predictions for every instance of the request, in its own order; the rest is the payload's and the batch's."""
 
-    member: bytes
+    list_name: bytes
     pieces: Sequence[messages.Piece]
-    form: interface.Form | None = None
+    response_format: interface.ResponseFormat | None = None
 
 
 Outcome = Answered | errors.CarpoolError
@@ -65,7 +65,7 @@ class Predictor(Protocol):
         headers: Headers,
         body: Pieces,
         timeout: float,
-        reply: Callable[[interface.Reply | errors.UpstreamError], None],
+        reply: Callable[[interface.UpstreamResponse | errors.UpstreamError], None],
     ) -> Exchange:
         """Post a body; `reply` is called once, later and within `timeout` seconds, with the answer or an error.
 
@@ -124,19 +124,19 @@ class Head(NamedTuple):
 class Call(messages.Request):
     """A predict request on its way: the core's request, whose tag is a `Head` and whose payload a `codec.Payload`.
 
-    One object for both, because there is one for each request. `form` is the payload's, which is gone when the answer
-    comes. `replier` takes the call's outcome, once, from the event loop, unless it is cancelled first.
+    One object for both, because there is one for each request. `response_format` is the payload's, which is gone when
+    the answer comes. `replier` takes the call's outcome, once, from the event loop, unless it is cancelled first.
     """
 
-    __slots__ = ("form", "replier")
-    form: interface.Form | None
+    __slots__ = ("replier", "response_format")
+    response_format: interface.ResponseFormat | None
     replier: Replier
 
     def __init__(self, head: Head, payload: interface.Payload, size: int) -> None:
         """`size` is the body's, in bytes."""
         most = head.route.codec.max_batch_size
         super().__init__(head.key(payload), payload.row_count, size, payload, head, head.timeout, most)
-        self.form = payload.form
+        self.response_format = payload.response_format
 
     @property
     def origin(self) -> Hashable | None:
@@ -150,7 +150,7 @@ def _content(request: messages.Request) -> Hashable | None:
 
 
 def _shape(request: messages.Request) -> Hashable | None:
-    shape: Hashable | None = request.payload.shape
+    shape: Hashable | None = request.payload.row_pattern
     return None if shape is None else (request.tag.target, shape)
 
 
@@ -173,7 +173,7 @@ TRAITS: suspicion.Traits = {
 class Replier(Protocol):
     """Hands outcomes over to callers. One caller's trouble must not become the others'."""
 
-    def answer(self, answers: Sequence[messages.Answer], member: bytes) -> None:
+    def answer(self, answers: Sequence[messages.Answer], list_name: bytes) -> None:
         """Predictions, each in the order of the call's own instances, and the name of their list (`codec.Answer`).
 
         The calls, with this replier, are `answers[i].request`; those of one batch come together.

@@ -80,7 +80,7 @@ class Driver:
 
     # --- effects -----------------------------------------------------------------------------------------------
 
-    def _carry_out(self, effects: Sequence[messages.Effect], member: bytes = b"predictions") -> None:
+    def _carry_out(self, effects: Sequence[messages.Effect], list_name: bytes = b"predictions") -> None:
         # In their order: a batch is written to its connection before the answers of the last one are to theirs.
         answers: list[messages.Answer] = []
         for effect in effects:
@@ -93,23 +93,23 @@ class Driver:
             elif type(effect) is messages.Abandon:
                 self._break_off(effect.batch)
         if answers:
-            self._answer(answers, member)
+            self._answer(answers, list_name)
         self._arm()
         if self._idle is not None and self.core.idle:
             self._idle.set()
 
-    def _answer(self, answers: Sequence[messages.Answer], member: bytes) -> None:
+    def _answer(self, answers: Sequence[messages.Answer], list_name: bytes) -> None:
         """Hand them to their repliers; there are two, and mostly one of them has all."""
         replier = _call(answers[0]).replier
         others = [answer for answer in answers if answer.request.replier is not replier]  # type: ignore[attr-defined]
         mine = [answer for answer in answers if _call(answer).replier is replier] if others else answers
         try:
-            replier.answer(mine, member)
+            replier.answer(mine, list_name)
         except Exception:
             log.exception("answers could not be handed over")
             self._metrics.internal_errors.labels("batch").inc()
         if others:
-            self._answer(others, member)
+            self._answer(others, list_name)
 
     def _refuse(self, effect: messages.Refuse) -> None:
         call = _call(effect)
@@ -145,9 +145,9 @@ class Driver:
     def _returned(
         self,
         batch: messages.Batch,
-        read: Callable[[interface.Reply], interface.Answer],
+        read: Callable[[interface.UpstreamResponse], interface.BatchPredictions],
         route: calls.Route,
-        outcome: interface.Reply | errors.UpstreamError,
+        outcome: interface.UpstreamResponse | errors.UpstreamError,
     ) -> None:
         del self._exchanges[batch]
         try:
@@ -165,7 +165,7 @@ class Driver:
             self._metrics.internal_errors.labels("batch").inc()
             self._fail(batch, errors.CarpoolError())
         else:
-            self._settle(batch, self.core.done(batch, answer.rows), answer.member)
+            self._settle(batch, self.core.done(batch, answer.rows), answer.list_name)
 
     def _break_off(self, batch: messages.Batch) -> None:
         exchange = self._exchanges.pop(batch, None)
@@ -177,7 +177,7 @@ class Driver:
         self._settle(batch, self.core.failed(batch, error))
 
     def _settle(
-        self, batch: messages.Batch, effects: Sequence[messages.Effect], member: bytes = b"predictions"
+        self, batch: messages.Batch, effects: Sequence[messages.Effect], list_name: bytes = b"predictions"
     ) -> None:
         error = batch.error
         if error is None:
@@ -191,7 +191,7 @@ class Driver:
             self._metrics.predictor_errors.labels(error.reason).inc()
             told = {"batch": batch.id, "instances": batch.rows, "reason": error.reason, "error": str(error)}
             self._complaints.warning(error.reason, "batch failed", **told)
-        self._carry_out(effects, member)
+        self._carry_out(effects, list_name)
 
     # --- time --------------------------------------------------------------------------------------------------
 

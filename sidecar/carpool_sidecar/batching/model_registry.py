@@ -17,7 +17,7 @@ from typing import Protocol
 from carpool.program import logs
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import interface as codecs
-from carpool_sidecar.protocols.v2_http import models
+from carpool_sidecar.protocols import models
 
 log = logging.getLogger("carpool.sidecar.batching")
 

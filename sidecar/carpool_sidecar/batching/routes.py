@@ -17,7 +17,7 @@ from carpool_sidecar import errors
 from carpool_sidecar.batching import calls, media_types
 from carpool_sidecar.batching import model_registry as catalogs
 from carpool_sidecar.batching import request_target as target_
-from carpool_sidecar.protocols.v2_http import models
+from carpool_sidecar.protocols import models
 
 # As istr a name is looked up without being lowered first.
 _EVENT_ID = istr("ce-id")

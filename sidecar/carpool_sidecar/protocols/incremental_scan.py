@@ -29,7 +29,7 @@ _DEEPEST = 64
 _EDGE = 64  # white space at a cut is shorter
 
 
-class Scan:
+class IncrementalScan:
     """Fed with all parts of one body in order, finds its instances; it gives up on any body that is not so simple."""
 
     # State: _depth of open lists at _at, the place in the body from which on the _rest is not scanned yet; _starts and

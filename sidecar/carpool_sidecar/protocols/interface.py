@@ -18,7 +18,7 @@ LARGEST_CONTENT = 64 * 1024
 """Bytes of a body that is compared with others; hashing more would take longer than all else that is done for it."""
 
 
-class Kept:
+class KeepsBody:
     """What payloads that keep their caller's `body` have in common."""
 
     __slots__ = ()
@@ -30,26 +30,26 @@ class Kept:
         return self.body if len(self.body) <= LARGEST_CONTENT else None
 
     @property
-    def shape(self) -> Hashable | None:
+    def row_pattern(self) -> Hashable | None:
         """Part of `Payload`: nothing beside what the key tells."""
         return None
 
 
-class Reply(NamedTuple):
+class UpstreamResponse(NamedTuple):
     """The predictor's answer to a call: its body, and its headers by their names in lower case."""
 
     body: bytes
     headers: Mapping[bytes, bytes]
 
 
-class Answer(NamedTuple):
-    """What a batch is answered. `member` is the name of the v1 protocol's list, `predictions` or `outputs`."""
+class BatchPredictions(NamedTuple):
+    """What a batch is answered. `list_name` is the name of the v1 protocol's list, `predictions` or `outputs`."""
 
-    member: bytes
+    list_name: bytes
     rows: messages.Rows
 
 
-class Outgoing(NamedTuple):
+class UpstreamRequest(NamedTuple):
     """One call to the predictor.
 
     `headers` are the message's own and stand for those of the same name that its members share. `read` finds the rows
@@ -60,20 +60,20 @@ class Outgoing(NamedTuple):
     target: str
     headers: Headers
     body: Pieces
-    read: Callable[[Reply], Answer]
+    read: Callable[[UpstreamResponse], BatchPredictions]
 
 
-class Content(NamedTuple):
+class RenderedResponse(NamedTuple):
     """One caller's predictions in the words of its protocol: headers but Content-Length, and the body."""
 
     headers: Headers
     body: Pieces
 
 
-class Form(Protocol):
+class ResponseFormat(Protocol):
     """How one caller wants its answer: its id, its outputs, JSON or binary. It cannot fail."""
 
-    def render(self, shares: Sequence[messages.Piece]) -> Content:
+    def render(self, shares: Sequence[messages.Piece]) -> RenderedResponse:
         """The answer, of one or more shares in the order of the caller's own rows; `predictions` is a slice of
         its batch's rows."""
         ...
@@ -82,8 +82,8 @@ class Form(Protocol):
 class Payload(Protocol):
     """One parsed request.
 
-    Requests with equal `key`s (and targets and headers) may share a batch. `form` is None for the v1 protocol's
-    answers, which are made of rows directly.
+    Requests with equal `key`s (and targets and headers) may share a batch. `response_format` is None for the v1
+    protocol's answers, which are made of rows directly.
     """
 
     @property
@@ -93,7 +93,7 @@ class Payload(Protocol):
     def row_count(self) -> int: ...
 
     @property
-    def form(self) -> Form | None: ...
+    def response_format(self) -> ResponseFormat | None: ...
 
     @property
     def content(self) -> Hashable | None:
@@ -101,7 +101,7 @@ class Payload(Protocol):
         ...
 
     @property
-    def shape(self) -> Hashable | None:
+    def row_pattern(self) -> Hashable | None:
         """What the rows look like with their values left out; None if the key tells that, or nothing does."""
         ...
 
@@ -130,7 +130,7 @@ class Codec(Protocol):
         """
         ...
 
-    def merge(self, batch_id: str, target: str, parts: Sequence[messages.Part]) -> Outgoing:
+    def merge(self, batch_id: str, target: str, parts: Sequence[messages.Part]) -> UpstreamRequest:
         """The call for a batch of parts; their requests' payloads came from `parse` and share a key.
 
         `batch_id` is the call's own id where its protocol has one (v2), and never reaches a member. `target` is what

@@ -62,26 +62,26 @@ _LISTS = msgspec.json.Decoder(_Lists)
 
 
 @dataclass(slots=True)
-class Payload(interface.Kept):
+class Payload(interface.KeepsBody):
     """One parsed request body.
 
-    `rows` are the instances as byte ranges, `text` is their list as it was written, brackets included, `member` is
+    `rows` are the instances as byte ranges, `text` is their list as it was written, brackets included, `list_name` is
     the list's name (`instances` or `inputs`) and `others` the remaining members as written, joined by commas. `body`
     is all of it.
     """
 
-    member: bytes
+    list_name: bytes
     body: bytes
     text: bytes | memoryview
     rows: Rows
     others: bytes
 
-    form: ClassVar[None] = None
+    response_format: ClassVar[None] = None
 
     @property
     def key(self) -> tuple[bytes, bytes]:
         """Part of `codec.Payload`."""
-        return self.member, self.others
+        return self.list_name, self.others
 
     @property
     def row_count(self) -> int:
@@ -89,7 +89,7 @@ class Payload(interface.Kept):
         return len(self.rows)
 
     @property
-    def shape(self) -> bytes:
+    def row_pattern(self) -> bytes:
         """Part of `codec.Payload`: the punctuation and literals of the first instance, without strings and numbers."""
         start = bytes(self.rows[0])[:_LONGEST_SHAPE]
         return _STRING.sub(b'"', start).translate(None, _NUMBERS)
@@ -115,13 +115,13 @@ class Codec:
         """Part of `codec.Codec`."""
         return parse_request(body, max_rows)
 
-    def merge(self, batch_id: str, target: str, parts: Sequence[messages.Part]) -> interface.Outgoing:
+    def merge(self, batch_id: str, target: str, parts: Sequence[messages.Part]) -> interface.UpstreamRequest:
         """Part of `codec.Codec`."""
         pieces = merge([(request.payload, start, stop) for request, start, stop in parts])
-        return interface.Outgoing(target, (), pieces, _read)
+        return interface.UpstreamRequest(target, (), pieces, _read)
 
 
-def _read(reply: interface.Reply) -> interface.Answer:
+def _read(reply: interface.UpstreamResponse) -> interface.BatchPredictions:
     return parse_answer(reply.body)
 
 
@@ -153,8 +153,8 @@ def parse_request(body: bytes, max_rows: int = sys.maxsize) -> Payload:
 def merge(parts: Sequence[tuple[Payload, int, int]]) -> list[bytes | memoryview]:
     """Build the body of one upstream call from `(payload, start, stop)` row ranges, as pieces to be sent in order.
 
-    All payloads must share `member` and `others`; the batch key guarantees that. Nothing is copied here, and a payload
-    that travels whole and alone goes as it came.
+    All payloads must share `list_name` and `others`; the batch key guarantees that. Nothing is copied here, and a
+    payload that travels whole and alone goes as it came.
     """
     if len(parts) == 1:
         payload, start, stop = parts[0]
@@ -166,7 +166,7 @@ def merge(parts: Sequence[tuple[Payload, int, int]]) -> list[bytes | memoryview]
             pieces.append(b",")
         else:
             others = payload.others + b"," if payload.others else b""
-            pieces.append(b'{%b"%b":[' % (others, payload.member))
+            pieces.append(b'{%b"%b":[' % (others, payload.list_name))
         whole = stop - start == len(payload.rows)
         pieces.append(memoryview(payload.text)[1:-1] if whole else b",".join(payload.rows[start:stop]))
     if not pieces:
@@ -175,7 +175,7 @@ def merge(parts: Sequence[tuple[Payload, int, int]]) -> list[bytes | memoryview]
     return pieces
 
 
-def parse_answer(body: bytes) -> interface.Answer:
+def parse_answer(body: bytes) -> interface.BatchPredictions:
     """Find the predictions in a predict response.
 
     Raises `errors.UpstreamBroken` for anything but a JSON object with a list `predictions` (or TensorFlow
@@ -187,9 +187,9 @@ def parse_answer(body: bytes) -> interface.Answer:
             utf8.check(body)
         single = _single_member(body, _ONLY_ANSWER_MEMBER, rows_.LIST.decode)
         if single is not None:
-            return interface.Answer(single[0], single[2])
+            return interface.BatchPredictions(single[0], single[2])
         member, _, rows = _pick(_lists(body), _ANSWER_MEMBERS, rows_.LIST.decode)
-        return interface.Answer(member, rows)
+        return interface.BatchPredictions(member, rows)
     except RecursionError:
         raise errors.UpstreamBroken("the predictor's answer is nested too deeply") from None
     except errors.BadRequest as error:

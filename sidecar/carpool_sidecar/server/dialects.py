@@ -50,12 +50,12 @@ class Dialect:
         says how many there were.
         """
         batch_id, count = calls.batches(outcome.pieces)
-        if outcome.form is not None:
-            headers, pieces = outcome.form.render(outcome.pieces)
+        if outcome.response_format is not None:
+            headers, pieces = outcome.response_format.render(outcome.pieces)
             headers, body = (*headers, (calls.BATCH_ID, batch_id)), b"".join(pieces)
         else:
             headers = (("Content-Type", self.content_type),)
-            body = v1.render(batch_id, outcome.member, [piece.predictions for piece in outcome.pieces])
+            body = v1.render(batch_id, outcome.list_name, [piece.predictions for piece in outcome.pieces])
         if count > 1:
             headers += ((calls.BATCH_COUNT, str(count)),)
         return Answer(200, headers, body)

@@ -116,11 +116,11 @@ class PredictLane:
             self.driver.cancel(call)
             raise
 
-    def answer(self, answers_: Sequence[messages.Answer], member: bytes) -> None:
+    def answer(self, answers_: Sequence[messages.Answer], list_name: bytes) -> None:
         """Part of `calls.Replier`."""
         for call, pieces in answers_:
             waiting = cast(calls.Call, call)
-            _resolve(waiting, calls.Answered(member, pieces, waiting.form))
+            _resolve(waiting, calls.Answered(list_name, pieces, waiting.response_format))
 
     def refuse(self, call: calls.Call, error: errors.CarpoolError) -> None:
         """Part of `calls.Replier`."""

@@ -44,11 +44,11 @@ class Predictions:
     def __init__(self, dialect: dialects.Dialect) -> None:
         self._content_type = (("Content-Type", dialect.content_type),)
         self._batch_id = ""
-        self._member = self._head = self._start = b""
+        self._list_name = self._head = self._start = b""
         self._form_batch_id, self._form_head = "", b""
         self._form_headers: calls.Headers = ()
 
-    def render_form(self, form: interface.Form, pieces: Sequence[messages.Piece]) -> tuple[bytes, bytes]:
+    def render_form(self, form: interface.ResponseFormat, pieces: Sequence[messages.Piece]) -> tuple[bytes, bytes]:
         """As `render`, for one piece, in the words of another protocol; large ones have a body apart."""
         headers, body = form.render(pieces)
         batch_id = pieces[0].batch_id
@@ -61,21 +61,21 @@ class Predictions:
             return b"%b%d\r\n\r\n%b" % (self._form_head, size, text), b""
         return b"%b%d\r\n\r\n" % (self._form_head, size), text
 
-    def render(self, member: bytes, pieces: Sequence[messages.Piece]) -> bytes | None:
+    def render(self, list_name: bytes, pieces: Sequence[messages.Piece]) -> bytes | None:
         """Head and body of an answer on a connection that stays open; None if it is large, or of several batches."""
         if len(pieces) > 1:
             return None
         _, batch_id, rows = pieces[0]
-        if batch_id is not self._batch_id or member != self._member:
-            self._next_batch(batch_id, member)
+        if batch_id is not self._batch_id or list_name != self._list_name:
+            self._next_batch(batch_id, list_name)
         joined = b",".join(rows)
         size = len(self._start) + len(joined) + len(v1.END)
         return None if size > LARGE else b"%b%d\r\n\r\n%b%b%b" % (self._head, size, self._start, joined, v1.END)
 
-    def _next_batch(self, batch_id: str, member: bytes) -> None:
+    def _next_batch(self, batch_id: str, list_name: bytes) -> None:
         # All answers of a batch are given within one turn of the loop, so one Date is right for all.
-        self._batch_id, self._member = batch_id, member
-        self._start = v1.start(batch_id, member)
+        self._batch_id, self._list_name = batch_id, list_name
+        self._start = v1.start(batch_id, list_name)
         self._head = _head(200, self._content_type, False, int(time.time())) + b"Content-Length: "
 
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from carpool_sidecar import errors
 from carpool_sidecar.batching import request_target as target_
-from carpool_sidecar.protocols.v2_http import models
+from carpool_sidecar.protocols import models
 from carpool_sidecar.server import dialects
 from carpool_sidecar.upstream import model_answers
 

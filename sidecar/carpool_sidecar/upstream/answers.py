@@ -7,7 +7,7 @@ import httptools
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import interface
 
-Outcome = interface.Reply | errors.UpstreamError
+Outcome = interface.UpstreamResponse | errors.UpstreamError
 """What becomes of a request: an answer with status 2xx, or why there is none."""
 
 # Bytes in a row that are no body: a head, informational answers before it, chunk extensions, trailers.
@@ -71,7 +71,7 @@ class AnswerReader:
         body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         is_good = 200 <= self._status < 300
         refusal = None if is_good else errors.UpstreamStatus(self._status, body, self._told)
-        outcome = refusal or interface.Reply(body, self._headers)
+        outcome = refusal or interface.UpstreamResponse(body, self._headers)
         keep_alive = self._keep_alive
         self._reset()
         return outcome, keep_alive

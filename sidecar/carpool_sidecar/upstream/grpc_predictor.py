@@ -11,14 +11,13 @@ import grpc.aio
 
 from carpool_sidecar import errors
 from carpool_sidecar.batching import calls
-from carpool_sidecar.protocols import interface
+from carpool_sidecar.protocols import interface, models
 from carpool_sidecar.protocols.v2_grpc import metadata
-from carpool_sidecar.protocols.v2_http import models
 from carpool_sidecar.upstream import grpc_channel, grpc_questions
 
 log = logging.getLogger("carpool.sidecar.upstream")
 
-Outcome = interface.Reply | errors.UpstreamError
+Outcome = interface.UpstreamResponse | errors.UpstreamError
 
 # Left out where they cannot be metadata; no request fails for these.
 _DISPENSABLE = frozenset(("x-request-id", "traceparent", "tracestate"))
@@ -133,7 +132,7 @@ class GrpcPredictor:
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout
         try:
-            outcome: Outcome = interface.Reply(await method(message, timeout=timeout, metadata=sent), {})
+            outcome: Outcome = interface.UpstreamResponse(await method(message, timeout=timeout, metadata=sent), {})
         except grpc.aio.AioRpcError as error:
             is_late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and clock() >= deadline - 0.005
             outcome = errors.UpstreamTimeout() if is_late else grpc_channel.failure(error, self.channel)

@@ -12,8 +12,8 @@ from google.protobuf import message as protobuf
 from tritonclient.grpc import service_pb2
 
 from carpool_sidecar import errors
+from carpool_sidecar.protocols import models
 from carpool_sidecar.protocols.v2_grpc import messages, statuses
-from carpool_sidecar.protocols.v2_http import models
 from carpool_sidecar.upstream import grpc_channel
 
 _PATIENCE = 5.0  # seconds for each question

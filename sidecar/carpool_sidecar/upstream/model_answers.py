@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols.v2_http import models
+from carpool_sidecar.protocols import models
 
 _LARGEST_DIMENSION = 2**63 - 1
 

@@ -9,7 +9,7 @@ import aiohttp
 import yarl
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols.v2_http import models
+from carpool_sidecar.protocols import models
 from carpool_sidecar.upstream import aiohttp_errors, model_answers, session
 
 TIMEOUT = 5.0

@@ -134,7 +134,9 @@ class HttpPredictor:
         """Break answers of more than so many bytes off from now on, those under way too."""
         self._pool.limit_answers(max_bytes)
 
-    async def predict(self, target: str, headers: calls.Headers, body: calls.Pieces, timeout: float) -> interface.Reply:
+    async def predict(
+        self, target: str, headers: calls.Headers, body: calls.Pieces, timeout: float
+    ) -> interface.UpstreamResponse:
         """`post` for those who wait: returns the answer, and raises what is none.
 
         Cancelling it closes the connection.

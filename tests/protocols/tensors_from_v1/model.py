@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from carpool_sidecar.protocols import interface as codecs
+from carpool_sidecar.protocols import models
 from carpool_sidecar.protocols.tensors_from_v1 import codec
-from carpool_sidecar.protocols.v2_http import models
 
 NAME = models.ModelName("m", "1")
 Answer = Callable[[Sequence[models.Tensor]], list[models.Tensor]]
@@ -31,7 +31,7 @@ class Transport:
         self.calls.append(tensors)
         return f"{name.path}/infer", (("X", "y"),), [b"%d" % (len(self.calls) - 1)]
 
-    def read_answer(self, reply: codecs.Reply) -> list[models.Tensor]:
+    def read_answer(self, reply: codecs.UpstreamResponse) -> list[models.Tensor]:
         return self.answer(self.calls[int(reply.body)])
 
 
@@ -65,8 +65,8 @@ class Model:
     def call(self, *parts: tuple[codec.Payload, int, int]) -> list[bytes]:
         """Predictions for the parts, sent together."""
         outgoing = self.codec.merge("the-batch", "/v1", [Part(Request(payload), *rows) for payload, *rows in parts])
-        answer = outgoing.read(codecs.Reply(b"".join(outgoing.body), {}))
-        assert answer.member == b"predictions"
+        answer = outgoing.read(codecs.UpstreamResponse(b"".join(outgoing.body), {}))
+        assert answer.list_name == b"predictions"
         return [bytes(row) for row in answer.rows[:]]
 
     def predict(self, *instances: Any) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols.v2_http import models
+from carpool_sidecar.protocols import models
 from tests.protocols.tensors_from_v1.model import Model
 
 Tensor = models.Tensor

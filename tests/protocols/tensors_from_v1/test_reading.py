@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols.v2_http import models
+from carpool_sidecar.protocols import models
 from tests.protocols.tensors_from_v1.model import Model, Part, Request
 
 
@@ -152,7 +152,7 @@ def test_sizes_and_lengths_of_rows_are_those_that_go_to_the_predictor() -> None:
     assert payload.row_sizes(0, 3) == [17, 19, 16]
     assert payload.row_sizes(1, 2) == [19]
     assert payload.row_lengths(0, 2) == [3, 3]
-    assert (payload.row_count, payload.form) == (3, None)
+    assert (payload.row_count, payload.response_format) == (3, None)
 
 
 class TestAModelWithoutABatchDimension:

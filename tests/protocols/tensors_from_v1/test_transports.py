@@ -7,8 +7,9 @@ import json
 import pytest
 
 from carpool_sidecar.protocols import interface as codecs
+from carpool_sidecar.protocols import models
 from carpool_sidecar.protocols.tensors_from_v1 import codec
-from carpool_sidecar.protocols.v2_http import binary, models
+from carpool_sidecar.protocols.v2_http import binary
 from tests.protocols.tensors_from_v1.model import NAME, Part, Request
 
 INFO = models.ModelInfo(
@@ -17,14 +18,14 @@ INFO = models.ModelInfo(
 INSTANCES = [{"a": [0.1, -2.0], "s": "x"}, {"a": [3.0, 4.5], "s": "é"}]
 
 
-def call(transport: codec.Transport) -> codecs.Outgoing:
+def call(transport: codec.Transport) -> codecs.UpstreamRequest:
     made = codec.Codec(NAME, INFO, transport)
     one, other = (made.parse(json.dumps({"instances": [each]}).encode(), 8) for each in INSTANCES)
     return made.merge("the-batch", "/v1/models/m:predict", [Part(Request(one), 0, 1), Part(Request(other), 0, 1)])
 
 
-def predictions(answer: codecs.Answer) -> object:
-    assert answer.member == b"predictions"
+def predictions(answer: codecs.BatchPredictions) -> object:
+    assert answer.list_name == b"predictions"
     return json.loads(b"[%b]" % b",".join(answer.rows[:]))
 
 
@@ -37,7 +38,7 @@ def test_over_http() -> None:
     assert [(each["name"], each["shape"]) for each in asked["inputs"]] == [("a", [2, 2]), ("s", [2])]
     told = json.dumps({"model_name": "m", "outputs": asked["inputs"]}).encode()
     headers = {b"inference-header-content-length": b"%d" % len(told)}
-    answer = outgoing.read(codecs.Reply(b"".join((told, *tensors)), headers))
+    answer = outgoing.read(codecs.UpstreamResponse(b"".join((told, *tensors)), headers))
     assert predictions(answer) == INSTANCES
 
 
@@ -52,4 +53,4 @@ def test_over_grpc() -> None:
     told = service_pb2.ModelInferResponse(raw_output_contents=asked.raw_input_contents)
     for each in asked.inputs:
         told.outputs.add(name=each.name, datatype=each.datatype, shape=each.shape)
-    assert predictions(outgoing.read(codecs.Reply(told.SerializeToString(), {}))) == INSTANCES
+    assert predictions(outgoing.read(codecs.UpstreamResponse(told.SerializeToString(), {}))) == INSTANCES

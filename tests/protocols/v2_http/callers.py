@@ -43,11 +43,11 @@ def merged(spoken: codec.Codec, *bodies: bytes | tuple[bytes, int]) -> tuple[dic
     return json.loads(body[:size]), body[size:]
 
 
-def reply_of(*outputs: str, data: bytes = b"") -> wire.Reply:
+def reply_of(*outputs: str, data: bytes = b"") -> wire.UpstreamResponse:
     listed = ",".join(outputs)
     text = f'{{"model_name":"m","model_version":"1","id":"theirs","outputs":[{listed}]}}'.encode()
     headers = {b"inference-header-content-length": b"%d" % len(text)} if data else {}
-    return wire.Reply(text + data, {b"content-type": OCTETS if headers else b"application/json"} | headers)
+    return wire.UpstreamResponse(text + data, {b"content-type": OCTETS if headers else b"application/json"} | headers)
 
 
 def output(data: str, shape: str = "[2,1]", datatype: str = "FP32", name: str = "y") -> str:
@@ -63,7 +63,7 @@ def share_out(parts: list[messages.Part], rows: Any) -> list[tuple[dict[str, Any
     found, at = [], 0
     for part in parts:
         end = at + part.stop - part.start
-        content = part.request.payload.form.render([messages.Piece(0, "b", rows[at:end])])
+        content = part.request.payload.response_format.render([messages.Piece(0, "b", rows[at:end])])
         at, body = end, b"".join(content.body)
         size = int(dict(content.headers).get("Inference-Header-Content-Length", len(body)))
         found.append((json.loads(body[:size]), body[size:]))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from carpool_sidecar.protocols.v2_http import codec, models
+from carpool_sidecar.protocols import models
+from carpool_sidecar.protocols.v2_http import codec
 
 
 @pytest.fixture

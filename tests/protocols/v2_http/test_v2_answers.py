@@ -12,7 +12,8 @@ import pytest
 from carpool.scheduling import messages
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import interface as wire
-from carpool_sidecar.protocols.v2_http import answers, codec, models, splitting
+from carpool_sidecar.protocols import models
+from carpool_sidecar.protocols.v2_http import answers, codec, splitting
 from tests.protocols.v2_http.callers import BINARY_ASKED, TARGET, in_json, output, parts_of, reply_of, share_out, sized
 
 
@@ -20,13 +21,13 @@ def test_each_gets_its_own_rows_and_id_and_the_predictors_words(spoken):
     parts = parts_of(spoken, in_json("[1,2]", ident='"a"'), in_json("[3,4,5,6]", "[2,2]"))
     reply = reply_of(output('"data":[1.0,2.50,3.0]', "[3]"), output('"data":[[1],[2],[3]]', "[3,1]", name="z"))
     answer = spoken.merge("the-batch", TARGET, parts).read(reply)
-    assert answer.member == b"outputs"
+    assert answer.list_name == b"outputs"
     (first, _), (second, _) = share_out(parts, answer.rows)
     assert (first["id"], first["model_name"], first["model_version"]) == ("a", "m", "1")
     assert "id" not in second
     assert [each["data"] for each in first["outputs"]] == [[1.0], [[1]]]
     assert [each["shape"] for each in second["outputs"]] == [[2], [2, 1]]
-    content = parts[1].request.payload.form.render([messages.Piece(0, "b", answer.rows[1:3])])
+    content = parts[1].request.payload.response_format.render([messages.Piece(0, "b", answer.rows[1:3])])
     assert b'"data":[2.50,3.0]' in content.body[0]
 
 
@@ -70,7 +71,7 @@ def test_answer_that_is_none_is_nobodys(spoken, uneven, outputs, data):
 def test_answer_whose_json_is_of_no_possible_size_is_nobodys(spoken, size):
     call = spoken.merge("the-batch", TARGET, parts_of(spoken, in_json("[1,2]"), in_json("[3,4]")))
     with pytest.raises(errors.UpstreamBroken, match="Inference-Header-Content-Length"):
-        call.read(wire.Reply(b"{}", {b"inference-header-content-length": size}))
+        call.read(wire.UpstreamResponse(b"{}", {b"inference-header-content-length": size}))
 
 
 def test_floats_in_json_are_the_doubles_they_equal(spoken):
@@ -181,7 +182,7 @@ def test_shares_of_answers_that_differ_are_never_joined(spoken):
         calls[1].read(reply_of(output('"data":[1,2]', "[1,2]"))).rows,
     ]
     with pytest.raises(errors.UpstreamBroken, match="do not go together"):
-        part.request.payload.form.render([messages.Piece(at, "b", rows[at][0:1]) for at in range(2)])
+        part.request.payload.response_format.render([messages.Piece(at, "b", rows[at][0:1]) for at in range(2)])
 
 
 @pytest.mark.parametrize("width", [1, 3, 40, 3000])
@@ -206,13 +207,13 @@ def test_an_answer_is_understood_once_wherever_it_names_its_batch(spoken, names)
     learned = []
     cache = splitting.Cache("outputs", lambda rest: learned.append(rest) or answers.learn(rest))
     reader = answers.Reader(lambda: None, cache)
-    form = parts_of(spoken, in_json("[1,2]"))[0].request.payload.form
+    form = parts_of(spoken, in_json("[1,2]"))[0].request.payload.response_format
     for number in range(3):
         members = names % f"batch-{number}"
         for extra, data, tail in [("", '"data":[1]', b""), (',"x":0', '"parameters":{"binary_data_size":4}', b"1234")]:
             text = f'{{{members}{extra},"outputs":[{{"name":"y","shape":[1,1],"datatype":"FP32",{data}}}]}}'.encode()
             headers = {b"inference-header-content-length": b"%d" % len(text)} if tail else {}
-            answer = reader.read([(form, 0, 1)], wire.Reply(text + tail, headers))
+            answer = reader.read([(form, 0, 1)], wire.UpstreamResponse(text + tail, headers))
             body = b"".join(form.render([messages.Piece(0, "b", answer.rows[0:1])]).body)
             assert b"batch-" not in body
             assert body.startswith(b'{"model_name":')

@@ -36,9 +36,9 @@ def test_lone_request_goes_as_it_came_and_gets_the_predictors_answer_as_it_is(sp
         ("Content-Type", "application/octet-stream"),
         ("Inference-Header-Content-Length", str(size)),
     )
-    rows = call.read(wire.Reply(b"anything", {b"content-type": b"x/y", b"server": b"z"})).rows
+    rows = call.read(wire.UpstreamResponse(b"anything", {b"content-type": b"x/y", b"server": b"z"})).rows
     assert len(rows) == 1
-    content = parts[0].request.payload.form.render([messages.Piece(0, "b", rows[0:1])])
+    content = parts[0].request.payload.response_format.render([messages.Piece(0, "b", rows[0:1])])
     assert content == ((("Content-Type", "x/y"),), (b"anything",))
 
 
@@ -46,7 +46,7 @@ def test_lone_answer_in_binary_keeps_its_header(spoken):
     parts = parts_of(spoken, in_json("[1,2]"))
     reply = reply_of(output(sized(4)), data=b"1234")
     rows = spoken.merge("the-batch", TARGET, parts).read(reply).rows
-    headers = parts[0].request.payload.form.render([messages.Piece(0, "b", rows[0:1])]).headers
+    headers = parts[0].request.payload.response_format.render([messages.Piece(0, "b", rows[0:1])]).headers
     assert headers == (
         ("Content-Type", "application/octet-stream"),
         ("Inference-Header-Content-Length", str(len(reply.body) - 4)),

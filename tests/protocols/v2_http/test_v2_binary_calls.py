@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import interface as wire
-from carpool_sidecar.protocols.v2_http import binary, models
+from carpool_sidecar.protocols import models
+from carpool_sidecar.protocols.v2_http import binary
 from tests.protocols.v2_http import v2_server
 
 NAME = models.ModelName("m%20m", "3")
@@ -56,16 +57,18 @@ def test_tensors_come_back_from_a_server_as_they_went_out(datatypes, is_json):
 def test_answer_whose_data_do_not_fill_their_shapes_is_broken(output, rest):
     text = f'{{"outputs":[{{"name":"y",{output}}}]}}'.encode()
     with pytest.raises(errors.UpstreamBroken):
-        binary.read_answer(wire.Reply(text + rest, {b"inference-header-content-length": b"%d" % len(text)}))
+        binary.read_answer(wire.UpstreamResponse(text + rest, {b"inference-header-content-length": b"%d" % len(text)}))
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[]", b'{"outputs":5}', b'{"outputs":[{}]}', b"\xff" * 9, b"[" * 9999])
 def test_what_is_no_answer_is_broken(body):
     with pytest.raises(errors.UpstreamBroken):
-        binary.read_answer(wire.Reply(body, {}))
+        binary.read_answer(wire.UpstreamResponse(body, {}))
 
 
 def test_fp16_is_passed_on_as_it_is():
     head = b'{"outputs":[{"name":"y","datatype":"FP16","shape":[2],"parameters":{"binary_data_size":4}}]}'
-    reply = wire.Reply(head + struct.pack("<2e", 1, 2), {b"inference-header-content-length": b"%d" % len(head)})
+    reply = wire.UpstreamResponse(
+        head + struct.pack("<2e", 1, 2), {b"inference-header-content-length": b"%d" % len(head)}
+    )
     assert binary.read_answer(reply) == [models.Tensor("y", "FP16", (2,), struct.pack("<2e", 1, 2))]

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carpool.scheduling import messages
-from carpool_sidecar.protocols.v2_http import codec, models
+from carpool_sidecar.protocols import models
+from carpool_sidecar.protocols.v2_http import codec
 from tests.protocols.v2_http import v2_server
 
 DATATYPES = [*v2_server.DTYPES, "BYTES"]
@@ -58,7 +59,7 @@ class Exchanges:
     def alone(self, caller: Caller) -> v2_server.Received:
         payload = self.parse(caller)
         rows = self.exchange([part_of(payload, 0, caller.rows)])
-        return v2_server.receive(payload.form.render([messages.Piece(0, "b", rows[0 : caller.rows])]))
+        return v2_server.receive(payload.response_format.render([messages.Piece(0, "b", rows[0 : caller.rows])]))
 
 
 def part_of(payload: Any, start: int, stop: int) -> messages.Part:
@@ -156,7 +157,7 @@ def test_each_member_gets_what_it_would_have_got_alone(scene, is_nested):
             pieces.setdefault(who, []).append(messages.Piece(start, f"b{number}", share))
             at += stop - start
     for who, payload in enumerate(payloads):
-        received = v2_server.receive(payload.form.render(pieces[who]))
+        received = v2_server.receive(payload.response_format.render(pieces[who]))
         assert received.others == alone[who].others
         assert [each.same for each in received.tensors] == [each.same for each in alone[who].tensors]
         assert received.are_binary == alone[who].are_binary

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from carpool.scheduling import messages
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import interface as wire
-from carpool_sidecar.protocols.v2_http import codec, models
+from carpool_sidecar.protocols import models
+from carpool_sidecar.protocols.v2_http import codec
 from tests.protocols.v2_http import v2_server
 
 FLAT = b'{"id":"1","inputs":[{"name":"x","shape":[2,2],"datatype":"FP32","data":[1.5,2,3,4]}]}'
@@ -111,7 +112,7 @@ def garbled_answers(draw):
         garbage[at : at + draw(st.integers(0, 3))] = draw(st.sampled_from(BITS))
     size = len(head) + draw(st.sampled_from([0, 0, 0, 1, -1]))
     headers = {b"inference-header-content-length": b"%d" % size} if data else {}
-    return wire.Reply(bytes(garbage), headers)
+    return wire.UpstreamResponse(bytes(garbage), headers)
 
 
 @given(garbled_answers(), st.booleans())
@@ -130,7 +131,7 @@ def test_garbled_answer_is_refused_or_can_be_shared_out(reply, wants_binary):
         return
     assert len(rows) == 2
     for at, payload in enumerate(payloads):
-        content = payload.form.render([messages.Piece(0, "b", rows[at : at + 1])])
+        content = payload.response_format.render([messages.Piece(0, "b", rows[at : at + 1])])
         message, _ = v2_server.take_apart(b"".join(content.body), dict(content.headers))
         assert message["id"] == "1"
         assert all(output["shape"][0] == 1 for output in message["outputs"])

@@ -222,7 +222,7 @@ def test_text_seen_before_hides_nothing_that_is_wrong(change):
     reader = requests.Reader()
     body = b'{"id": "1", ' + body_of(X)[1:]
     for _ in range(2):
-        assert reader.parse(body, 100).form.opening == b'{"id":"1",'
+        assert reader.parse(body, 100).response_format.opening == b'{"id":"1",'
         with pytest.raises((errors.BadRequest, errors.Unbatchable)):
             assert reader.parse(body.replace(*change), 100).layout.pieces is None
 
@@ -233,8 +233,10 @@ def test_id_is_kept_as_it_was_written_wherever_it_stands():
         first = b'{"id":%b,' % ident + body_of(X)[1:]
         last = body_of(X)[:-1] + b', "id": %b }' % ident
         middle = last[:-1] + b',"more":1}'
-        assert [reader.parse(body, 100).form.opening for body in (first, last, middle)] == [b'{"id":%b,' % ident] * 3
-    assert reader.parse(body_of(X), 100).form.opening == b"{"
+        assert [reader.parse(body, 100).response_format.opening for body in (first, last, middle)] == [
+            b'{"id":%b,' % ident
+        ] * 3
+    assert reader.parse(body_of(X), 100).response_format.opening == b"{"
 
 
 def test_what_is_kept_of_requests_is_bounded():

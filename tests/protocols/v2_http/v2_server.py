@@ -124,7 +124,7 @@ def serve(
     headers: dict[str, str],
     is_nested: bool = False,
     model: Callable[[list[Tensor]], list[Tensor]] = lambda inputs: [*inputs, *map(step, inputs)],
-) -> interface.Reply:
+) -> interface.UpstreamResponse:
     request, rest = take_apart(body, headers)
     outputs = {each.name: each for each in model(read(request, "inputs", rest))}
     default = request.get("parameters", {}).get("binary_data_output") or False
@@ -148,7 +148,7 @@ def serve(
     lower = {b"content-type": b"application/json"}
     if any("parameters" in each for each in told):
         lower = {b"content-type": b"application/octet-stream", HEADER.lower().encode(): b"%d" % len(text)}
-    return interface.Reply(text + binary, lower)
+    return interface.UpstreamResponse(text + binary, lower)
 
 
 class Received(NamedTuple):
@@ -159,7 +159,7 @@ class Received(NamedTuple):
     are_binary: list[bool]
 
 
-def receive(content: interface.Content) -> Received:
+def receive(content: interface.RenderedResponse) -> Received:
     message, rest = take_apart(b"".join(content.body), dict(content.headers))
     tensors = read(message, "outputs", rest)
     are_binary = ["data" not in each for each in message["outputs"]]

@@ -46,7 +46,7 @@ def part(payload: codec.Payload, start: int = 0, stop: int | None = None) -> mes
 def exchange(talk: codec.Codec, parts: Sequence[messages.Part], predict: Any = answer) -> list[messages.Piece]:
     """Sends one batch, and cuts the answer as the core does."""
     outgoing = talk.merge("the-batch", TARGET, parts)
-    told = outgoing.read(wire.Reply(predict(b"".join(outgoing.body)), {}))
+    told = outgoing.read(wire.UpstreamResponse(predict(b"".join(outgoing.body)), {}))
     assert len(told.rows) == sum(each.stop - each.start for each in parts)
     pieces, at = [], 0
     for each in parts:
@@ -57,5 +57,5 @@ def exchange(talk: codec.Codec, parts: Sequence[messages.Part], predict: Any = a
 
 
 def rendered(payload: codec.Payload, pieces: Sequence[messages.Piece]) -> Any:
-    assert payload.form is not None
-    return pb.ModelInferResponse.FromString(b"".join(payload.form.render(pieces).body))
+    assert payload.response_format is not None
+    return pb.ModelInferResponse.FromString(b"".join(payload.response_format.render(pieces).body))

@@ -15,8 +15,8 @@ from carpool.scheduling import policies, scheduler
 from carpool_sidecar import drain, metrics
 from carpool_sidecar.batching import driver as drivers
 from carpool_sidecar.batching import model_registry, routes
+from carpool_sidecar.protocols import models
 from carpool_sidecar.protocols.v2_grpc import codec
-from carpool_sidecar.protocols.v2_http import models
 from carpool_sidecar.server.grpc import bugs, passthrough, service
 from carpool_sidecar.server.http2 import server
 from carpool_sidecar.upstream import grpc_predictor

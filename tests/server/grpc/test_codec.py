@@ -10,8 +10,8 @@ from tritonclient.grpc import service_pb2 as pb
 
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import interface as wire
+from carpool_sidecar.protocols import models
 from carpool_sidecar.protocols.v2_grpc import codec, messages
-from carpool_sidecar.protocols.v2_http import models
 from tests.server.grpc import echo_model
 
 
@@ -208,9 +208,11 @@ def test_a_request_that_travels_whole_and_alone_goes_and_comes_verbatim(talk) ->
     payload = talk.parse(body, 100)
     outgoing = talk.merge("the-batch", "/t", [echo_model.part(payload)])
     assert (outgoing.target, outgoing.headers, b"".join(outgoing.body)) == ("/t", (), body)
-    told = outgoing.read(wire.Reply(b"whatever it is", {}))
+    told = outgoing.read(wire.UpstreamResponse(b"whatever it is", {}))
     assert len(told.rows) == 1
-    content = payload.form.render(echo_model.exchange(talk, [echo_model.part(payload)], lambda _: b"whatever"))
+    content = payload.response_format.render(
+        echo_model.exchange(talk, [echo_model.part(payload)], lambda _: b"whatever")
+    )
     assert b"".join(content.body) == b"whatever"
 
 
@@ -270,10 +272,10 @@ def test_tensors_are_written_and_read_for_those_who_have_no_message() -> None:
     assert pb.ModelInferRequest.FromString(b"".join(body)) == request(model_version="1", id="the-batch")
     for is_raw in (True, False):
         answer = echo_model.answer(b"".join(body), is_always_raw=is_raw)
-        assert messages.read_answer(wire.Reply(answer, {})) == [tensor]
+        assert messages.read_answer(wire.UpstreamResponse(answer, {})) == [tensor]
     for made in (response(2, datatype="FP8"), response(2, shape=(3,)), response(2, shape=(-2, -1))):
         with pytest.raises(errors.UpstreamBroken):
-            messages.read_answer(wire.Reply(made.SerializeToString(), {}))
+            messages.read_answer(wire.UpstreamResponse(made.SerializeToString(), {}))
 
 
 def many_fields() -> bytes:

@@ -12,8 +12,8 @@ from hypothesis import strategies
 from tritonclient.grpc import service_pb2 as pb
 
 from carpool.scheduling import messages
+from carpool_sidecar.protocols import models
 from carpool_sidecar.protocols.v2_grpc import codec, tensor_contents
-from carpool_sidecar.protocols.v2_http import models
 from tests.server.grpc import echo_model
 from tests.server.grpc.test_contents import raw_tensors
 

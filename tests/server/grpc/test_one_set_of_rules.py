@@ -13,9 +13,10 @@ from hypothesis import strategies
 from tritonclient.grpc import service_pb2 as pb
 
 from carpool_sidecar import errors
+from carpool_sidecar.protocols import datatypes, models
 from carpool_sidecar.protocols.v2_grpc import codec as rpc_codec
 from carpool_sidecar.protocols.v2_grpc import tensor_contents
-from carpool_sidecar.protocols.v2_http import codec, datatypes, models, rules
+from carpool_sidecar.protocols.v2_http import codec, rules
 
 MAX_ROWS = 100
 VALUES = {"BOOL": False, "BYTES": "ab", "FP32": 0.5, "FP64": 0.5}

@@ -11,9 +11,8 @@ import grpc
 import pytest
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import interface
+from carpool_sidecar.protocols import interface, models
 from carpool_sidecar.protocols.v2_grpc import statuses
-from carpool_sidecar.protocols.v2_http import models
 from carpool_sidecar.upstream import grpc_predictor as predictor
 from tests.fakes import fake_v2
 from tests.server.grpc.peer import Peer
@@ -57,7 +56,7 @@ async def outcome_of(posting: predictor.GrpcPredictor, *body: bytes, headers=(),
 
 
 async def test_pieces_are_sent_as_one_message_and_the_answers_bytes_come_back(grpc_predictor) -> None:
-    assert await outcome_of(grpc_predictor, b"ab", b"", b"cd") == interface.Reply(b"abcd", {})
+    assert await outcome_of(grpc_predictor, b"ab", b"", b"cd") == interface.UpstreamResponse(b"abcd", {})
 
 
 async def test_headers_are_sent_as_metadata_in_lower_case(grpc_predictor, peer: Peer) -> None:
@@ -113,7 +112,7 @@ async def test_a_predictor_that_is_not_there_is_unreachable_and_found_when_it_co
     assert type(await outcome_of(posting, b"x")) is errors.UpstreamUnreachable
     await peer.start()
     async with asyncio.timeout(5):
-        while not isinstance(reply := await outcome_of(posting, b"x"), interface.Reply):
+        while not isinstance(reply := await outcome_of(posting, b"x"), interface.UpstreamResponse):
             assert type(reply) is errors.UpstreamUnreachable
             await asyncio.sleep(0.05)
     await posting.close()
@@ -156,7 +155,7 @@ async def test_an_answer_over_the_limit_is_broken_and_a_message_over_it_is_sent(
     assert type(error) is errors.UpstreamBroken, str(vars(error))
     assert "too large" in str(error)
     peer.methods[ECHO] = size
-    assert await outcome_of(grpc_predictor, bytes(8_000_000)) == interface.Reply(b"8000000", {})
+    assert await outcome_of(grpc_predictor, bytes(8_000_000)) == interface.UpstreamResponse(b"8000000", {})
 
 
 async def test_a_cancelled_exchange_is_broken_off_without_a_reply(grpc_predictor, peer: Peer) -> None:

@@ -9,9 +9,8 @@ from typing import ClassVar, Protocol
 
 from carpool.scheduling import messages
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import interface
+from carpool_sidecar.protocols import interface, models
 from carpool_sidecar.protocols.tensors_from_v1 import columns, numbers, predictions, requests, strings
-from carpool_sidecar.protocols.v2_http import models
 
 
 class Transport(Protocol):
@@ -23,7 +22,7 @@ class Transport(Protocol):
         """Target, headers and body of a call with this id and these inputs."""
         ...
 
-    def read_answer(self, reply: interface.Reply, /) -> list[models.Tensor]:
+    def read_answer(self, reply: interface.UpstreamResponse, /) -> list[models.Tensor]:
         """The outputs in an answer; raises `errors.UpstreamBroken`."""
         ...
 
@@ -37,9 +36,9 @@ class Payload:
     has_rows: bool
     most: int
 
-    form: ClassVar[None] = None
+    response_format: ClassVar[None] = None
     content: ClassVar[None] = None  # the body is not kept
-    shape: ClassVar[None] = None  # the key has the shapes
+    row_pattern: ClassVar[None] = None  # the key has the shapes
 
     @property
     def key(self) -> Hashable:
@@ -96,18 +95,20 @@ class Codec:
         found = tuple(map(_read, reader.read(body, max_rows)))
         return Payload(found, found[0].rows, self._has_rows, self.max_batch_size)
 
-    def merge(self, batch_id: str, target: str, parts: Sequence[messages.Part]) -> interface.Outgoing:
+    def merge(self, batch_id: str, target: str, parts: Sequence[messages.Part]) -> interface.UpstreamRequest:
         """Part of `codec.Codec`: join the parts' bytes, input by input."""
         rows = sum([stop - start for _, start, stop in _ranges(parts)])
         first: Payload = parts[0].request.payload
         tensors = [_join(place, parts, rows if first.has_rows else None) for place in range(len(first.columns))]
         to, headers, body = self._transport.write_request(batch_id, self._name, tensors)
         read = functools.partial(self._read, rows if first.has_rows else None)
-        return interface.Outgoing(to, headers, body, read)
+        return interface.UpstreamRequest(to, headers, body, read)
 
-    def _read(self, rows: int | None, reply: interface.Reply) -> interface.Answer:
+    def _read(self, rows: int | None, reply: interface.UpstreamResponse) -> interface.BatchPredictions:
         try:
-            return interface.Answer(b"predictions", predictions.write(self._transport.read_answer(reply), rows))
+            return interface.BatchPredictions(
+                b"predictions", predictions.write(self._transport.read_answer(reply), rows)
+            )
         except predictions.Uneven:
             self._uneven = self.info
             self._on_uneven()

@@ -7,8 +7,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from carpool_sidecar import errors
+from carpool_sidecar.protocols import models
 from carpool_sidecar.protocols.tensors_from_v1 import shapes
-from carpool_sidecar.protocols.v2_http import models
 
 Text = bytes | memoryview
 

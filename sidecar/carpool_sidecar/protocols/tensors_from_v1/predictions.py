@@ -17,8 +17,8 @@ import orjson
 
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import json_rows as rows_
+from carpool_sidecar.protocols import models
 from carpool_sidecar.protocols.tensors_from_v1 import numbers, strings
-from carpool_sidecar.protocols.v2_http import models
 
 
 class Uneven(errors.Uneven):

@@ -19,9 +19,8 @@ from typing import Any
 import msgspec
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import v1
+from carpool_sidecar.protocols import models, v1
 from carpool_sidecar.protocols.tensors_from_v1 import columns, shapes, strings
-from carpool_sidecar.protocols.v2_http import models
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _PASSED_OVER = frozenset({"signature_name"})

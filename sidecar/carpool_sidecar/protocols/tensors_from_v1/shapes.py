@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from carpool_sidecar.protocols.v2_http import models
+from carpool_sidecar.protocols import models
 
 Shape = tuple[int, ...]
 

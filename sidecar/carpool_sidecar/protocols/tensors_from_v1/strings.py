@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from carpool_sidecar import errors
+from carpool_sidecar.protocols import models
 from carpool_sidecar.protocols.tensors_from_v1 import columns, shapes
-from carpool_sidecar.protocols.v2_http import models
 
 _LENGTH = struct.Struct("<I")
 _GROUP = 256 * 1024  # bytes of text: decoded strings take several times their text's size

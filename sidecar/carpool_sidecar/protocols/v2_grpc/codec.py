@@ -11,25 +11,25 @@ from typing import Any
 
 from carpool.scheduling import messages
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import interface
+from carpool_sidecar.protocols import interface, models
 from carpool_sidecar.protocols.v2_grpc import message_scan, templates, tensor_contents
-from carpool_sidecar.protocols.v2_http import models, rules
+from carpool_sidecar.protocols.v2_http import rules
 
 
-class Payload(interface.Kept):
+class Payload(interface.KeepsBody):
     """One parsed request; `raw` are its inputs."""
 
     # State: what the first of its answers had, if it is cut.
-    __slots__ = ("answered", "body", "ends", "form", "key", "raw", "row_count", "schema")
+    __slots__ = ("answered", "body", "ends", "key", "raw", "response_format", "row_count", "schema")
 
-    def __init__(self, body: bytes, read: templates.Read, form: interface.Form) -> None:
+    def __init__(self, body: bytes, read: templates.Read, form: interface.ResponseFormat) -> None:
         self.body = body
         self.schema = read.layout.schema
         self.key = self.schema.key
         self.row_count = read.layout.rows
         self.raw = read.raw
         self.ends = read.ends
-        self.form: interface.Form | None = form
+        self.response_format: interface.ResponseFormat | None = form
         self.answered: tuple[templates.Column, ...] | None = None
 
     def row_sizes(self, start: int, stop: int) -> Sequence[int]:
@@ -101,11 +101,11 @@ class Form:
         self._id = message_scan.start(message_scan.ID, len(identity)) + identity if identity else b""
         self._wants_lists = wants_lists
 
-    def render(self, shares: Sequence[messages.Piece]) -> interface.Content:
+    def render(self, shares: Sequence[messages.Piece]) -> interface.RenderedResponse:
         """Part of `codec.Form`: a ModelInferResponse."""
         first = shares[0].predictions
         if type(first) is Verbatim:
-            return interface.Content((), [first.body])
+            return interface.RenderedResponse((), [first.body])
         runs: list[Rows] = [share.predictions for share in shares]
         schema, rows = first.schema, sum(map(len, runs))
         columns = schema.columns
@@ -113,12 +113,12 @@ class Form:
         if (first.is_listed or self._wants_lists) and tensor_contents.has_lists(
             [column.datatype for column in columns]
         ):
-            return interface.Content((), [_listed(schema, rows, tensors), self._id])
+            return interface.RenderedResponse((), [_listed(schema, rows, tensors), self._id])
         pieces = [schema.head(rows), self._id]
         for data in tensors:
             pieces.append(message_scan.start(message_scan.RAW_OUTPUT, sum(map(len, data))))
             pieces += data
-        return interface.Content((), pieces)
+        return interface.RenderedResponse((), pieces)
 
 
 class Codec:
@@ -157,12 +157,12 @@ class Codec:
         # Triton, which alone tells of a batch size, answers in raw form whatever it was asked in.
         return Payload(body, read, Form(read.id, read.is_listed and self.info.max_batch_size is None))
 
-    def merge(self, batch_id: str, target: str, parts: Sequence[messages.Part]) -> interface.Outgoing:
+    def merge(self, batch_id: str, target: str, parts: Sequence[messages.Part]) -> interface.UpstreamRequest:
         """Part of `codec.Codec`."""
         rows = sum([part.stop - part.start for part in parts])
         first: Payload = parts[0].request.payload
         if len(parts) == 1 and rows == first.row_count:
-            return interface.Outgoing(target, (), [first.body], functools.partial(_read_whole, rows))
+            return interface.UpstreamRequest(target, (), [first.body], functools.partial(_read_whole, rows))
         name = batch_id.encode()
         pieces: list[bytes | memoryview] = [
             first.schema.head(rows),
@@ -173,9 +173,9 @@ class Codec:
             pieces.append(message_scan.start(message_scan.RAW_INPUT, sum(map(len, tensors))))
             pieces += tensors
         cut = [part.request.payload for part in parts if part.stop - part.start < part.request.payload.row_count]
-        return interface.Outgoing(target, (), pieces, functools.partial(self._read, rows, cut))
+        return interface.UpstreamRequest(target, (), pieces, functools.partial(self._read, rows, cut))
 
-    def _read(self, rows: int, cut: Sequence[Payload], reply: interface.Reply) -> interface.Answer:
+    def _read(self, rows: int, cut: Sequence[Payload], reply: interface.UpstreamResponse) -> interface.BatchPredictions:
         try:
             found = templates.ANSWER.scan(reply.body)
             read = self._answers.read(found, self._answers.layout(found))
@@ -190,7 +190,7 @@ class Codec:
             if payload.answered not in (None, schema.columns):
                 raise self._uneven("the parts of one request were answered with different outputs")
             payload.answered = schema.columns
-        return interface.Answer(b"", Rows(read, 0, rows))
+        return interface.BatchPredictions(b"", Rows(read, 0, rows))
 
     def _uneven(self, message: str) -> errors.UpstreamBroken:
         self._on_uneven()
@@ -207,8 +207,8 @@ def scan(body: bytes) -> message_scan.Fields:
         raise errors.BadRequest(str(error)) from None
 
 
-def _read_whole(rows: int, reply: interface.Reply) -> interface.Answer:
-    return interface.Answer(b"", Verbatim(reply.body, rows))
+def _read_whole(rows: int, reply: interface.UpstreamResponse) -> interface.BatchPredictions:
+    return interface.BatchPredictions(b"", Verbatim(reply.body, rows))
 
 
 def _check_request(request: Any, is_listed: bool) -> None:

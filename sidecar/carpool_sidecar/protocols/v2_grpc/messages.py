@@ -9,9 +9,8 @@ from google.protobuf import message as protobuf
 from tritonclient.grpc import service_pb2
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import interface
+from carpool_sidecar.protocols import interface, models
 from carpool_sidecar.protocols.v2_grpc import tensor_contents
-from carpool_sidecar.protocols.v2_http import models
 
 SERVICE = "/inference.GRPCInferenceService/"
 MODEL_INFER = SERVICE + "ModelInfer"
@@ -28,7 +27,7 @@ def write_request(
     return MODEL_INFER, (), [request.SerializeToString()]
 
 
-def read_answer(reply: interface.Reply) -> list[models.Tensor]:
+def read_answer(reply: interface.UpstreamResponse) -> list[models.Tensor]:
     """The outputs of a ModelInferResponse; raises `errors.UpstreamBroken` if they are not what they say they are."""
     try:
         response = service_pb2.ModelInferResponse.FromString(reply.body)

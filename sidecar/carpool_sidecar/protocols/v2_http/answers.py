@@ -62,7 +62,7 @@ class Reader:
         self._cache = cache
         self._on_uneven = on_uneven
 
-    def read(self, slots: Sequence[merging.Slot], reply: interface.Reply) -> interface.Answer:
+    def read(self, slots: Sequence[merging.Slot], reply: interface.UpstreamResponse) -> interface.BatchPredictions:
         """The rows of a batch.
 
         Raises `errors.UpstreamBroken` for what is no answer to the batch, and `errors.NotMergeable` if somebody's rows
@@ -79,7 +79,7 @@ class Reader:
         except (errors.BadRequest, errors.Unbatchable) as error:
             raise errors.UpstreamBroken(f"the predictor's answer is no valid inference response: {error}") from None
         result.prepare(slots)
-        return interface.Answer(MEMBER, result)
+        return interface.BatchPredictions(MEMBER, result)
 
     def _check_rows(self, layout: Layout, rows: int) -> None:
         if not layout.outputs:
@@ -161,7 +161,7 @@ class Share(NamedTuple):
     start: int
     stop: int
 
-    def render(self, form: templates.Form, shares: Sequence[messages.Piece]) -> interface.Content:
+    def render(self, form: templates.Form, shares: Sequence[messages.Piece]) -> interface.RenderedResponse:
         """As `codec.Form.render`."""
         if len(shares) > 1:
             return _render([share.predictions for share in shares], form)
@@ -171,15 +171,15 @@ class Share(NamedTuple):
         columns_, texts = result.columns, result.plain(stop - start)
         if len(columns_) == 1:
             body = (form.opening, texts[0], columns_[0].text(start, stop), texts[1])
-            return tuple.__new__(interface.Content, (binary.JSON, body))
+            return tuple.__new__(interface.RenderedResponse, (binary.JSON, body))
         found = [form.opening]
         for text, column in zip(texts, columns_, strict=False):
             found += (text, column.text(start, stop))
         found.append(texts[-1])
-        return interface.Content(binary.JSON, (b"".join(found),))
+        return interface.RenderedResponse(binary.JSON, (b"".join(found),))
 
 
-def _render(mine: Sequence[Share], form: templates.Form) -> interface.Content:
+def _render(mine: Sequence[Share], form: templates.Form) -> interface.RenderedResponse:
     """An answer with binary data in it, or of several shares."""
     result = mine[0].result
     rows = sum([share.stop - share.start for share in mine])
@@ -199,7 +199,7 @@ def _render(mine: Sequence[Share], form: templates.Form) -> interface.Content:
             head += (column.what.opening(rows), _text(mine, number), b"]}")
     head.append(b"]}")
     text = b"".join(head)
-    return interface.Content(binary.headers(len(text) if any(wants) else None), (text, *tail))
+    return interface.RenderedResponse(binary.headers(len(text) if any(wants) else None), (text, *tail))
 
 
 def _text(mine: Sequence[Share], number: int) -> bytes:
@@ -231,7 +231,7 @@ class Verbatim:
 
     __slots__ = ("_reply", "_rows")
 
-    def __init__(self, rows: int, reply: interface.Reply) -> None:
+    def __init__(self, rows: int, reply: interface.UpstreamResponse) -> None:
         self._rows = rows
         self._reply = reply
 
@@ -241,16 +241,16 @@ class Verbatim:
     def __getitem__(self, which: slice, /) -> Verbatim:
         return self
 
-    def render(self, form: templates.Form, shares: Sequence[messages.Piece]) -> interface.Content:
+    def render(self, form: templates.Form, shares: Sequence[messages.Piece]) -> interface.RenderedResponse:
         """As `codec.Form.render`."""
         kind = self._reply.headers.get(b"content-type", b"application/json")
         size = self._reply.headers.get(binary.HEADER_KEY)
         headers: interface.Headers = (("Content-Type", kind.decode("latin-1")),)
         if size is not None:
             headers += ((binary.HEADER, size.decode("latin-1")),)
-        return interface.Content(headers, (self._reply.body,))
+        return interface.RenderedResponse(headers, (self._reply.body,))
 
 
-def read_verbatim(rows: int, reply: interface.Reply) -> interface.Answer:
+def read_verbatim(rows: int, reply: interface.UpstreamResponse) -> interface.BatchPredictions:
     """An answer of so many rows that is not looked at."""
-    return interface.Answer(MEMBER, Verbatim(rows, reply))
+    return interface.BatchPredictions(MEMBER, Verbatim(rows, reply))

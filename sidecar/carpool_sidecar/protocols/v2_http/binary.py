@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import interface
-from carpool_sidecar.protocols.v2_http import conversion, datatypes, json_lists, models
+from carpool_sidecar.protocols import datatypes, interface, models
+from carpool_sidecar.protocols.v2_http import conversion, json_lists
 
 HEADER = "Inference-Header-Content-Length"
 HEADER_KEY = b"inference-header-content-length"
@@ -62,7 +62,7 @@ def write_request(batch_id: str, name: models.ModelName, tensors: Sequence[model
     return Request(f"{name.path}/infer", headers(len(head)), [head, *(tensor.data for tensor in tensors)])
 
 
-def read_answer(reply: interface.Reply) -> list[models.Tensor]:
+def read_answer(reply: interface.UpstreamResponse) -> list[models.Tensor]:
     """The outputs of an inference response, in its order; those in JSON are converted to binary.
 
     Raises `errors.UpstreamBroken` for what is no such response, and for data that do not fill their shape.

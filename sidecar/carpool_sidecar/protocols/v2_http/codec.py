@@ -9,8 +9,8 @@ import functools
 from collections.abc import Callable, Sequence
 
 from carpool.scheduling import messages
-from carpool_sidecar.protocols import interface
-from carpool_sidecar.protocols.v2_http import answers, binary, merging, models, requests, splitting
+from carpool_sidecar.protocols import interface, models
+from carpool_sidecar.protocols.v2_http import answers, binary, merging, requests, splitting
 
 
 class Memory:
@@ -41,13 +41,15 @@ class Codec:
         self._info = told
         self.max_batch_size = told.most_rows  # every request asks for it
 
-    def merge(self, batch_id: str, target: str, parts: Sequence[messages.Part]) -> interface.Outgoing:
+    def merge(self, batch_id: str, target: str, parts: Sequence[messages.Part]) -> interface.UpstreamRequest:
         """As `codec.Codec.merge`."""
         if len(parts) == 1:
             request, start, stop = parts[0]
             payload: requests.Payload = request.payload
             if stop - start == payload.row_count:
                 read = functools.partial(answers.read_verbatim, payload.row_count)
-                return interface.Outgoing(target, binary.headers(payload.json_size), (payload.body,), read)
+                return interface.UpstreamRequest(target, binary.headers(payload.json_size), (payload.body,), read)
         call = merging.merge(batch_id, parts)
-        return interface.Outgoing(target, call.headers, call.body, functools.partial(self._answers.read, call.slots))
+        return interface.UpstreamRequest(
+            target, call.headers, call.body, functools.partial(self._answers.read, call.slots)
+        )

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import msgspec
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols.v2_http import conversion, datatypes, json_lists, requests
+from carpool_sidecar.protocols import datatypes
+from carpool_sidecar.protocols.v2_http import conversion, json_lists, requests
 
 _ROWS = msgspec.json.Decoder(list[msgspec.Raw])
 _BLANK_OR_LIST = b"[ \t\r\n"

@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols.v2_http import datatypes, json_lists
+from carpool_sidecar.protocols import datatypes
+from carpool_sidecar.protocols.v2_http import json_lists
 
 _FLOATS = ("FP32", "FP64")
 _LISTS: dict[str, type[list[Any]]] = {"BOOL": list[bool], "BYTES": list[str], "FP32": list[float], "FP64": list[float]}

@@ -42,7 +42,7 @@ def merge(batch_id: str, parts: Sequence[messages.Part]) -> Call:
     slots, rows = [], 0
     for payload, (_, start, stop) in zip(payloads, parts, strict=True):
         end = rows + stop - start
-        slots.append((payload.form, rows, end))
+        slots.append((payload.response_format, rows, end))
         rows = end
     found = list(dict.fromkeys([payload.layout for payload in payloads]))  # few: clients repeat themselves
     head: list[requests.Data] = [b'{"id":%b,"inputs":[' % msgspec.json.encode(batch_id)]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import interface
-from carpool_sidecar.protocols.v2_http import conversion, datatypes, json_lists, rules, splitting, templates
+from carpool_sidecar.protocols import datatypes, interface
+from carpool_sidecar.protocols.v2_http import conversion, json_lists, rules, splitting, templates
 
 Data = splitting.Data
 
@@ -15,14 +15,14 @@ Data = splitting.Data
 _MOST_OBJECTS = 64 * 1024
 
 
-class Payload(interface.Kept):
+class Payload(interface.KeepsBody):
     """A parsed request. `data` are the inputs': JSON lists with their brackets, or binary.
 
     `ident` is the caller's id as written, if it is not the layout's.
     """
 
     # Constant but for _cut: the rows of inputs in JSON, or the ends of those in binary, once somebody needed them.
-    __slots__ = ("_cut", "body", "data", "form", "json_size", "key", "layout", "row_count")
+    __slots__ = ("_cut", "body", "data", "json_size", "key", "layout", "response_format", "row_count")
 
     def __init__(
         self, layout: templates.Layout, body: bytes, json_size: int | None, data: Sequence[Data], ident: bytes | None
@@ -33,7 +33,7 @@ class Payload(interface.Kept):
         self.body = body
         self.json_size = json_size
         self.data = data
-        self.form: templates.Form = layout if ident is None else templates.OwnForm(layout, ident)
+        self.response_format: templates.Form = layout if ident is None else templates.OwnForm(layout, ident)
         self._cut: Cut | None = None
 
     def row_sizes(self, start: int, stop: int) -> Sequence[int]:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols.v2_http import datatypes
+from carpool_sidecar.protocols import datatypes
 
 MOST_STRINGS = 100_000
 """Elements of BYTES that one request may have: with more it takes long to look through, and much memory."""

@@ -15,8 +15,8 @@ import msgspec
 
 from carpool.scheduling import messages
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import interface
-from carpool_sidecar.protocols.v2_http import datatypes, json_members, requested_outputs, rules, splitting
+from carpool_sidecar.protocols import datatypes, interface
+from carpool_sidecar.protocols.v2_http import json_members, requested_outputs, rules, splitting
 
 
 class Input(NamedTuple):
@@ -67,7 +67,7 @@ class Kind:
 class Result(Protocol):
     """What one batch came to, or a run of its rows."""
 
-    def render(self, form: Form, shares: Sequence[messages.Piece]) -> interface.Content:
+    def render(self, form: Form, shares: Sequence[messages.Piece]) -> interface.RenderedResponse:
         """One caller's answer, of shares of which the first is of this result."""
         ...
 
@@ -85,7 +85,7 @@ class Form(abc.ABC):
     def layout(self) -> Layout:
         """The request's."""
 
-    def render(self, shares: Sequence[messages.Piece]) -> interface.Content:
+    def render(self, shares: Sequence[messages.Piece]) -> interface.RenderedResponse:
         """Raises `errors.UpstreamBroken` if shares of several batches do not make one tensor."""
         result: Result = shares[0].predictions
         return result.render(self, shares)

@@ -21,7 +21,7 @@ class Body:
         length: int,
         start: bytes,
         started: float,
-        scan: incremental_scan.Scan | None,
+        scan: incremental_scan.IncrementalScan | None,
     ) -> None:
         self.text = text
         self.head = head

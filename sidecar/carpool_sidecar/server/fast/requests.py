@@ -73,11 +73,11 @@ class Desk:
         """Whether nothing speaks against a body of `size` bytes; else the general server will tell what."""
         return not self.life.draining and self.lane.bodies.takes(size)
 
-    def scan(self, head: calls.Head, size: int) -> incremental_scan.Scan | None:
+    def scan(self, head: calls.Head, size: int) -> incremental_scan.IncrementalScan | None:
         """What looks through a v1 body of `size` bytes while it arrives; None if that is not worth it."""
         if size < incremental_scan.LARGE or not isinstance(head.route.codec, v1.Codec):
             return None
-        return incremental_scan.Scan(self.lane.bounds.max_queue_instances)
+        return incremental_scan.IncrementalScan(self.lane.bounds.max_queue_instances)
 
     def accept(
         self,
@@ -85,7 +85,7 @@ class Desk:
         body: bytes,
         connection: Connection,
         started: float,
-        scan: incremental_scan.Scan | None = None,
+        scan: incremental_scan.IncrementalScan | None = None,
     ) -> Exchange | None:
         """Make a call of a request; None if anything speaks against it: the general server will tell what.
 
@@ -126,25 +126,25 @@ class Desk:
             if exchange.payload is not None:  # not answered yet
                 self.tell(exchange, errors.CarpoolError())
 
-    def answer(self, answers_: Sequence[messages.Answer], member: bytes) -> None:
+    def answer(self, answers_: Sequence[messages.Answer], list_name: bytes) -> None:
         """Part of `calls.Replier`."""
         self.now = now = self.clock()
         render, render_form, seconds = self._predictions.render, self._predictions.render_form, []
         for call, pieces in answers_:
             exchange: Exchange = call  # type: ignore[assignment]
             try:
-                form, message, body = exchange.form, None, b""
+                form, message, body = exchange.response_format, None, b""
                 if self.life.draining:
                     pass  # the connection may have to close
                 elif form is None:
-                    message = render(member, pieces)
+                    message = render(list_name, pieces)
                 elif len(pieces) == 1:
                     try:
                         message, body = render_form(form, pieces)
                     except Exception:
                         message = None  # `tell` fails alike, logs it, and answers all the same
                 if message is None:
-                    self.tell(exchange, calls.Answered(member, pieces, form))
+                    self.tell(exchange, calls.Answered(list_name, pieces, form))
                 else:
                     seconds.append(now - exchange.started)
                     exchange.connection.answered(exchange, message, body, False)
@@ -158,7 +158,7 @@ class Desk:
 
     def tell(self, exchange: Exchange, outcome: calls.Outcome) -> None:
         """Tell the caller any outcome."""
-        answer = self._tell(outcome, exchange.form is None)
+        answer = self._tell(outcome, exchange.response_format is None)
         exchange.payload = None  # one that was refused may have to wait for its turn
         close = answer.close or (self.life.draining and exchange.connection.is_last(exchange))
         message, *body = response_bytes.render(answer, close)

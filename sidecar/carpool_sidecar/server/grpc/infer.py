@@ -9,10 +9,9 @@ from typing import Any, Protocol, cast
 from carpool.scheduling import messages as model
 from carpool_sidecar import errors
 from carpool_sidecar.batching import calls
-from carpool_sidecar.protocols import interface
+from carpool_sidecar.protocols import interface, models
 from carpool_sidecar.protocols.v2_grpc import codec as codecs
 from carpool_sidecar.protocols.v2_grpc import message_scan, messages, statuses
-from carpool_sidecar.protocols.v2_http import models
 from carpool_sidecar.server.grpc import (
     arrivals,
     bugs,
@@ -232,7 +231,7 @@ class Infer:
 
     def answer(self, pieces: Sequence[model.Piece], trailers: streams.Headers) -> None:
         """The caller's outputs, and what follows them."""
-        form = cast(interface.Form, cast(Asked, self._call).form)
+        form = cast(interface.ResponseFormat, cast(Asked, self._call).response_format)
         body = framing.frame(form.render(pieces).body)
         self._stream.answer(replies.head(self._head.content_type), body, trailers)
         self._close()

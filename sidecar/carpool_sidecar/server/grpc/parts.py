@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 from carpool_sidecar.batching import calls
-from carpool_sidecar.protocols.v2_http import models
+from carpool_sidecar.protocols import models
 
 
 class Waiting(Protocol):

@@ -117,7 +117,7 @@ class Door:
 
     # --- answers -----------------------------------------------------------------------------------------------
 
-    def answer(self, answers: Sequence[model.Answer], member: bytes) -> None:
+    def answer(self, answers: Sequence[model.Answer], list_name: bytes) -> None:
         """Part of `calls.Replier`."""
         now = time.perf_counter()
         seconds = []
