@@ -80,15 +80,27 @@ LAYERS = {
     "carpool_sidecar.batching": Layer({"carpool_sidecar.batching"} | BELOW_BATCHING),
     "carpool_sidecar.upstream": Layer({"carpool_sidecar.upstream", "carpool_sidecar.batching"} | BELOW_BATCHING),
     "carpool_sidecar.drain": Layer(
-        {"carpool_sidecar.batching.driver", "carpool.errors", "carpool_sidecar.errors", "carpool.program.logs"}
+        {
+            "carpool_sidecar.batching.driver",
+            "carpool.scheduling.ledger",
+            "carpool.errors",
+            "carpool_sidecar.errors",
+            "carpool.program.logs",
+        }
     ),
     "carpool_sidecar.server": Layer(
         {f"carpool_sidecar.{below}" for below in ("server", "batching", "upstream", "drain")} | BELOW_BATCHING
     ),
     # HTTP/2 as such knows neither the rest of the sidecar nor, but for two modules, sockets.
-    "carpool_sidecar.server.http2": Layer({"carpool_sidecar.server.http2"}, STDLIB - IO | {"hpack"}),
-    "carpool_sidecar.server.http2.protocol": Layer({"carpool_sidecar.server.http2"}, STDLIB),
-    "carpool_sidecar.server.http2.server": Layer({"carpool_sidecar.server.http2"}, STDLIB),
+    "carpool_sidecar.server.http2": Layer(
+        {"carpool_sidecar.server.http2", "carpool.scheduling.ledger"}, STDLIB - IO | {"hpack"}
+    ),
+    "carpool_sidecar.server.http2.protocol": Layer(
+        {"carpool_sidecar.server.http2", "carpool.scheduling.ledger", "carpool.runtime"}, STDLIB
+    ),
+    "carpool_sidecar.server.http2.server": Layer(
+        {"carpool_sidecar.server.http2", "carpool.scheduling.ledger", "carpool.runtime"}, STDLIB
+    ),
     "carpool_sidecar.agent_flags": Layer(set(), STDLIB - IO),
     "carpool_sidecar.app.event_loop_lag": Layer(set(), STDLIB),
     "carpool_sidecar.config": Layer({"carpool_sidecar.agent_flags", "carpool"}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from carpool import errors
+from carpool.scheduling import ledger
 from carpool.scheduling.backlog import Backlog
 from carpool.scheduling.limits import Limits
 from carpool.scheduling.messages import Batch, Request
@@ -15,15 +16,11 @@ _LONGEST_RETRY_AFTER = 60
 
 
 class Admission:
-    """Counts what is held and refuses what does not fit.
+    """Refuses what does not fit; learns from batches that came back when to try again."""
 
-    `held` is the bytes of all open requests, waiting or at the predictor; the scheduler keeps it. The pace of the
-    predictor is learned from batches that came back, for `Retry-After` only.
-    """
-
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, memory: ledger.Ledger) -> None:
         self._limits = limits
-        self.held = 0
+        self._memory = memory
         self._batch_seconds = 0.0
         self._batch_rows = 0.0
 
@@ -34,7 +31,7 @@ class Admission:
         limits = self._limits
         waiting = backlog.rows + waiting_elsewhere
         has_room = waiting + request.rows <= limits.max_queue_instances
-        if has_room and self.held + request.size <= limits.max_queue_bytes and not draining:
+        if has_room and self._memory.has_room(request.size) and not draining:
             return None
         if draining:
             return errors.Draining()
@@ -45,7 +42,7 @@ class Admission:
             )
         if not has_room:
             return errors.Overloaded(f"{waiting} instances are waiting already", self.drain_seconds(backlog))
-        return errors.MemoryFull(f"{self.held} bytes are held already", self.drain_seconds(backlog))
+        return errors.MemoryFull(f"{self._memory.held} bytes are held already", self.drain_seconds(backlog))
 
     def observe(self, batch: Batch, now: float) -> None:
         """Learn the predictor's pace from a batch that came back."""

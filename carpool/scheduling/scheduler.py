@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from carpool import errors
-from carpool.scheduling import isolation, quarantine, shares, suspicion
+from carpool.scheduling import isolation, ledger, quarantine, shares, suspicion
 from carpool.scheduling.admission import Admission
 from carpool.scheduling.backlog import Backlog
 from carpool.scheduling.deadlines import Deadlines
@@ -51,7 +51,8 @@ class Scheduler:
         self.limits = limits
         self.policy = policy
         self.backlog = Backlog(limits)
-        self.admission = Admission(limits)
+        self.ledger = ledger.Ledger(limits.max_queue_bytes)
+        self.admission = Admission(limits, self.ledger)
         self.in_flight: set[Batch] = set()
         self.draining = False
         self._aborted = False
@@ -126,7 +127,7 @@ class Scheduler:
             shares.deal(batch, predictions, answers)
         except Exception as error:  # a bug; who has no answer yet must not wait for one until the deadline
             effects = [*effects, *self._give_up(batch, error)]
-        self.admission.held -= sum([request.size for request, _ in answers])
+        self.ledger.held -= sum([request.size for request, _ in answers])
         self._deadlines.forget(len(answers))
         if self._suspicion.awaits_verdicts:
             effects = [*effects, *self._acquit([request for request, _ in answers], now)]
@@ -187,6 +188,7 @@ class Scheduler:
 
     def limits_changed(self) -> Sequence[Effect]:
         """Apply changed limits to what already waits."""
+        self.ledger.limit = self.limits.max_queue_bytes
         self.backlog.refresh()
         self.quarantine.refresh()
         return self._step(self._clock())
@@ -392,7 +394,7 @@ class Scheduler:
     def _accept(self, request: Request) -> None:
         self._sequence = request.sequence = self._sequence + 1
         request.open = True
-        self.admission.held += request.size
+        self.ledger.held += request.size
         self._deadlines.add(request)
 
     def _close(self, request: Request) -> None:
@@ -403,6 +405,6 @@ class Scheduler:
         elif request.rows_queued:
             self.backlog.remove(request)
         self._suspicion.let_go(request)
-        self.admission.held -= request.size
+        self.ledger.held -= request.size
         self._deadlines.forget()
         request.payload = None

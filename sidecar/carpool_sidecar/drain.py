@@ -14,6 +14,7 @@ import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from carpool.scheduling import ledger
 from carpool_sidecar import errors
 from carpool_sidecar.batching import driver
 
@@ -39,13 +40,12 @@ class Phase(enum.Enum):
 class Lifecycle:
     """Knows the phase and the number of requests in the house, and leads the way out."""
 
-    def __init__(self) -> None:
+    def __init__(self, requests: ledger.Ledger | None = None) -> None:
         self.phase = Phase.SERVING
         self.draining = False
         """Whether shutdown began: readiness is off."""
-        self.active = 0
-        """Requests being handled now."""
-        self._nobody_active: asyncio.Event | None = None  # while somebody waits for that
+        self.ledger = ledger.Ledger() if requests is None else requests
+        """Counts the requests that are being handled."""
         self._latest = -math.inf  # when a request last came in the quiet period, by the loop's clock
         self._hurry = asyncio.Event()
         self._begun = asyncio.Event()
@@ -58,15 +58,20 @@ class Lifecycle:
         if self.phase is Phase.QUIET:
             self._latest = asyncio.get_running_loop().time()
 
+    @property
+    def active(self) -> int:
+        """Requests being handled now."""
+        return self.ledger.active
+
     def enter(self) -> None:
         """A request is being handled; call `leave` when it is not any more."""
-        self.active += 1
+        self.ledger.active += 1
 
     def leave(self) -> None:
         """The counterpart of `enter`."""
-        self.active -= 1
-        if not self.active and self._nobody_active is not None:
-            self._nobody_active.set()
+        self.ledger.active -= 1
+        if not self.ledger.active:
+            self.ledger.on_idle()
 
     def hurry(self) -> None:
         """Skip what is left of the quiet period."""
@@ -155,6 +160,7 @@ class Lifecycle:
                 await asyncio.wait_for(self._hurry.wait(), left)
 
     async def _until_nobody_is_active(self) -> None:
-        while self.active:
-            self._nobody_active = asyncio.Event()
-            await self._nobody_active.wait()
+        while self.ledger.active:
+            nobody = asyncio.Event()
+            self.ledger.on_idle = nobody.set
+            await nobody.wait()

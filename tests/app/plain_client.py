@@ -93,8 +93,8 @@ async def until(reached: Callable[[], bool]) -> None:
 def is_at_rest(bench: Bench) -> bool:
     """Whether nothing is held for anybody."""
     sidecar = bench.sidecar
-    held = sidecar.core.admission.held, sidecar.bodies.buffered_bytes, sidecar.life.active
-    return held == (0, 0, 0) and sidecar.core.idle
+    held = sidecar.ledger.held, sidecar.ledger.active
+    return held == (0, 0) and sidecar.core.idle
 
 
 def connections(bench: Bench) -> int:

@@ -51,7 +51,7 @@ async def test_a_failed_request_leaves_nothing_behind(sidecar_of, no_collector, 
     for _ in range(5):
         assert (await bench.post(body))[0] == status
     assert kept_bodies() - before <= 1
-    assert bench.sidecar.core.admission.held == 0
+    assert bench.sidecar.core.ledger.held == 0
     assert bench.sidecar.bodies.buffered_bytes == 0
 
 

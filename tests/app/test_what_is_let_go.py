@@ -64,7 +64,7 @@ async def at_once() -> None:
 async def at_rest(sidecar: wiring.Sidecar) -> None:
     """Return once nothing is under way."""
     for _ in range(500):
-        if not (sidecar.bodies.buffered_bytes or sidecar.life.active or sidecar.core.admission.held):
+        if not (sidecar.ledger.held or sidecar.ledger.active):
             return
         await asyncio.sleep(0.01)
     raise TimeoutError("something is still held")

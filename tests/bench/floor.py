@@ -100,7 +100,7 @@ async def own_microseconds() -> tuple[float, float]:
     lane = predict.PredictLane(
         chosen,
         limits,
-        body_reader.Intake(chosen.max_body_bytes, chosen.max_queue_bytes, 60.0, lambda: core.admission.held),
+        body_reader.Intake(chosen.max_body_bytes, core.ledger, 60.0),
         driver.Driver(core, counters),
         routes.Routes(calls.Route(v1.Codec(), predictor), cast(Any, None)),
     )

@@ -173,7 +173,7 @@ class AnyHistory(RuleBasedStateMachine):
         assert core.backlog.rows + core.quarantine.rows == sum(
             request.rows_queued for request in requests if request.open
         )
-        assert core.admission.held == sum(request.size for request in requests if request.open)
+        assert core.ledger.held == sum(request.size for request in requests if request.open)
         assert len(core.in_flight) == len(self.desk.out)
 
     @invariant()
@@ -194,7 +194,7 @@ class AnyHistory(RuleBasedStateMachine):
         self.desk.answer_all()
         self.batches_keep_their_budgets_and_their_order()
         assert self.desk.core.idle
-        assert self.desk.core.admission.held == 0
+        assert self.desk.core.ledger.held == 0
         outcomes = set(self.desk.answers) | set(self.desk.refusals) | self.cancelled
         assert outcomes == set(self.desk.requests)
 

@@ -63,7 +63,7 @@ def test_cancelling_twice_or_after_the_answer_changes_nothing(desk):
     desk.answer()
     desk.cancel("a")
     desk.cancel("a")
-    assert desk.core.admission.held == 0
+    assert desk.core.ledger.held == 0
     assert desk.answers == {"a": ["a/0"]}
 
 

@@ -266,7 +266,7 @@ def test_a_bug_in_handing_out_predictions_costs_only_those_who_have_none_yet(des
     assert {name: type(error) for name, error in desk.refusals.items()} == dict.fromkeys("cd", errors.CarpoolError)
     assert isinstance(batch.error.__cause__, ZeroDivisionError)
     assert desk.core.idle
-    assert desk.core.admission.held == 0
+    assert desk.core.ledger.held == 0
     desk.submit("e")
     desk.pass_time(1)
     desk.answer()

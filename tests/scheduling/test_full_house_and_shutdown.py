@@ -68,7 +68,7 @@ def test_abort_answers_everybody_who_is_still_open(desk):
     desk.do(desk.core.abort(errors.Draining()))
     assert {error.status for error in desk.refusals.values()} == {503}
     assert set(desk.refusals) == set("abcdef")
-    assert desk.core.admission.held == 0
+    assert desk.core.ledger.held == 0
     assert desk.core.backlog.rows == 0
     desk.submit("after")
     assert isinstance(desk.refusals["after"], errors.Draining)

@@ -126,4 +126,4 @@ def test_when_one_part_fails_the_request_fails_once_and_the_rest_is_not_sent(des
     desk.pass_time(0.5)
     assert isinstance(desk.refusals["big"], errors.UpstreamUnreachable)
     assert [desk.members(batch) for batch in desk.sent] == [["big"], ["other"]]
-    assert desk.core.admission.held == 10
+    assert desk.core.ledger.held == 10

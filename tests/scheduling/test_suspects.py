@@ -375,7 +375,7 @@ def test_nothing_of_requests_of_all_kinds_is_kept_after_they_were_answered_rejec
         react(desk)
     core = desk.core
     assert core.idle
-    assert (core.waiting_rows, core.quarantine.rows, core.admission.held) == (0, 0, 0)
+    assert (core.waiting_rows, core.quarantine.rows, core.ledger.held) == (0, 0, 0)
     assert core.quarantine.on_trial is None
     assert not core._suspicion.awaits_verdicts
     assert core.next_deadline() is None or core.next_deadline() == float("inf")
@@ -422,7 +422,7 @@ def test_in_any_history_everybody_is_told_and_no_suspect_holds_up_the_others(max
                 desk.pass_time(0.1)
         assert desk.core.idle
         assert desk.answers.keys() | desk.refusals.keys() == desk.requests.keys()
-        assert desk.core.admission.held == 0
+        assert desk.core.ledger.held == 0
         assert not desk.core._suspicion.awaits_verdicts
 
 

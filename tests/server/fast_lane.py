@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from carpool.scheduling import messages
+from carpool.scheduling import ledger, messages
 from carpool_sidecar import config, drain, errors, metrics
 from carpool_sidecar.app import core_limits
 from carpool_sidecar.batching import calls, routes
@@ -161,8 +161,9 @@ class General(asyncio.Protocol):
 class Driver:
     """`calls` are those that wait, `cancelled` those whose client left; `on_submit` may answer at once, or fail."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: ledger.Ledger) -> None:
         self.calls: list[calls.Call] = []
+        self._memory = memory
         self.cancelled: list[calls.Call] = []
         self.on_submit: Callable[[calls.Call], None] = lambda call: None
         self.submitted = 0
@@ -170,28 +171,29 @@ class Driver:
     def submit(self, call: calls.Call) -> None:
         self.submitted += 1
         self.calls.append(call)
+        self._memory.held += call.size
         self.on_submit(call)
 
     def cancel(self, call: calls.Call) -> None:
         if call in self.calls:
-            self.calls.remove(call)
+            self._remove(call)
             self.cancelled.append(call)
 
-    @property
-    def held(self) -> int:
-        return sum(call.size for call in self.calls)
+    def _remove(self, call: calls.Call) -> None:
+        self.calls.remove(call)
+        self._memory.held -= call.size
 
     def answer(self, call: calls.Call | None = None, rows: list[bytes] | None = None) -> None:
         """Give the first call, or this one, its own instances back, or these predictions."""
         call = call or self.calls[0]
-        self.calls.remove(call)
+        self._remove(call)
         echo, call.payload = [bytes(row) for row in call.payload.rows], None
         pieces = [messages.Piece(0, "an-id", echo if rows is None else rows)]
         call.replier.answer([messages.Answer(call, pieces)], b"predictions")
 
     def refuse(self, error: errors.CarpoolError, call: calls.Call | None = None) -> None:
         call = call or self.calls[0]
-        self.calls.remove(call)
+        self._remove(call)
         call.replier.refuse(call, error)
 
 
@@ -201,10 +203,10 @@ class House:
     def __init__(self, ways: routes.Routes = V1_ROUTES, **chosen: Any) -> None:
         self.now = 1000.0
         self.settings = config.Settings(policy="window", **chosen)
-        self.driver = Driver()
-        room = (self.settings.max_body_bytes, self.settings.max_queue_bytes, self.settings.timeout)
-        self.bodies = body_reader.Intake(*room, lambda: self.driver.held)
-        self.life = drain.Lifecycle()
+        self.memory = ledger.Ledger(self.settings.max_queue_bytes)
+        self.driver = Driver(self.memory)
+        self.bodies = body_reader.Intake(self.settings.max_body_bytes, self.memory, self.settings.timeout)
+        self.life = drain.Lifecycle(self.memory)
         self.metrics = metrics.Metrics()
         limits = core_limits.core_limits(self.settings)
         lane = predict.PredictLane(self.settings, limits, self.bodies, self.driver, ways)  # type: ignore[arg-type]

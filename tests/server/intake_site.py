@@ -10,6 +10,7 @@ import aiohttp
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
+from carpool.scheduling import ledger
 from carpool_sidecar import errors
 from carpool_sidecar.server.general import body_reader
 
@@ -23,8 +24,8 @@ class Site:
     """A server whose handler does nothing but read the body, and keeps what came of it."""
 
     def __init__(self) -> None:
-        self.queued = 0
-        self.intake = body_reader.Intake(1_000_000, 4_000_000, 30.0, lambda: self.queued)
+        self.memory = ledger.Ledger(4_000_000)
+        self.intake = body_reader.Intake(1_000_000, self.memory, 30.0)
         self.started = asyncio.Event()
         self.outcomes: asyncio.Queue[bytes | BaseException] = asyncio.Queue()
 

@@ -99,7 +99,7 @@ async def test_a_body_counts_as_it_comes_and_is_given_back_at_its_end(house: Hou
     client.send(LONG[100:300])
     assert (house.bodies.buffered_bytes, house.life.active) == (300, 1)
     client.send(LONG[300:] + post())
-    assert (house.bodies.buffered_bytes, house.driver.held, house.life.active) == (0, len(LONG) + len(BODY), 2)
+    assert (house.memory.held, house.life.active) == (len(LONG) + len(BODY), 2)
     assert bytes(house.driver.calls[0].payload.text) == LONG[14:-1]
     house.driver.answer()
     house.driver.answer()
@@ -141,7 +141,7 @@ async def test_a_body_that_is_no_call_in_the_end_is_given_back_and_handed_over_w
 async def test_a_body_for_which_the_room_runs_out_is_given_back_and_handed_over_as_far_as_it_came(house: House) -> None:
     client = house.connect()
     client.send(HEAD + LONG[:100])
-    house.bodies.max_buffered_bytes = 150
+    house.memory.limit = 150
     client.send(LONG[100:149])
     assert house.bodies.buffered_bytes == 149
     client.send(LONG[149:160])
@@ -150,7 +150,7 @@ async def test_a_body_for_which_the_room_runs_out_is_given_back_and_handed_over_
 
 
 async def test_no_body_begins_where_there_is_no_room_for_it(house: House) -> None:
-    house.bodies.max_buffered_bytes = 50
+    house.memory.limit = 50
     client = house.connect()
     client.send(HEAD + LONG[:100])
     assert house.generals[0].data == HEAD + LONG[:100]
@@ -160,7 +160,7 @@ async def test_no_body_begins_where_there_is_no_room_for_it(house: House) -> Non
 async def test_a_body_behind_others_waits_until_they_are_answered(house: House) -> None:
     client = house.connect()
     client.send(post() + HEAD + LONG[:10])
-    assert house.bodies.buffered_bytes == len(HEAD + LONG[:10])
+    assert house.memory.held == len(BODY) + len(HEAD + LONG[:10])
     house.driver.answer()
     await settle()
     assert client.is_reading()
@@ -172,7 +172,7 @@ async def test_a_body_behind_others_waits_until_they_are_answered(house: House) 
 
 async def test_large_bodies_are_reported_to_who_gives_their_memory_back(house: House) -> None:
     told = []
-    house.bodies.on_large_body = lambda: told.append(True)
+    house.memory.on_large = lambda: told.append(True)
     client = house.connect()
     for size in (60_000, 70_000):
         body = json.dumps({"instances": ["x" * size]}).encode()

@@ -107,7 +107,7 @@ async def test_a_large_answer_counts_in_full_until_its_last_byte_is_sent(house: 
 
 async def test_the_memory_is_told_when_a_large_unread_answer_is_gone(house: House) -> None:
     told: list[bool] = []
-    house.bodies.on_large_body = lambda: told.append(True)
+    house.memory.on_large = lambda: told.append(True)
     reader, leaver = blocked(house), blocked(house)
     assert told == []
     reader.go_on_reading()
@@ -117,7 +117,7 @@ async def test_the_memory_is_told_when_a_large_unread_answer_is_gone(house: Hous
 
 
 async def test_unread_answers_that_fill_the_memory_refuse_new_work(house: House) -> None:
-    house.bodies.max_buffered_bytes = LARGE
+    house.memory.limit = LARGE
     blocked(house)
     other = house.connect()
     other.send(post())
@@ -126,7 +126,7 @@ async def test_unread_answers_that_fill_the_memory_refuse_new_work(house: House)
 
 
 async def test_a_client_that_does_not_read_is_cut_off_sooner_when_memory_is_short(house: House) -> None:
-    house.bodies.max_buffered_bytes = 2 * LARGE
+    house.memory.limit = 2 * LARGE
     client = blocked(house)
     await house.pass_time(1.9 + LARGE / 65536)
     assert not client.is_lost

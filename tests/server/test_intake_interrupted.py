@@ -15,14 +15,14 @@ from tests.server.intake_site import CHUNKED, Send, Site, Wire, arriving, chunk,
 
 
 async def test_the_timeout_covers_decoding(site: Site) -> None:
-    site.intake.max_body_bytes = site.intake.max_buffered_bytes = 50_000_000
+    site.intake.max_body_bytes = site.memory.limit = 50_000_000
     site.intake.read_timeout = 0.0
     content = aiohttp.StreamReader(Wire(), 2**16)
     content.feed_data(gzip.compress(bytes(20_000_000)))
     content.feed_eof()
     with pytest.raises(errors.BodyTooLate):
         await site.intake.read(make_mocked_request("POST", "/", {"Content-Encoding": "gzip"}, payload=content))
-    assert site.intake.buffered_bytes == 0
+    assert site.memory.held == 0
 
 
 @pytest.mark.looptime
@@ -30,7 +30,7 @@ async def test_a_body_that_stops_coming_is_given_up_after_the_timeout(site: Site
     client = await post("Content-Length: 10", b"x")
     assert await client.status() == 408
     assert 30 <= looptime < 31
-    assert site.intake.buffered_bytes == 0
+    assert site.memory.held == 0
 
 
 @pytest.mark.looptime
@@ -48,21 +48,21 @@ async def test_a_client_that_leaves_ends_the_reading_and_its_reservation(
     site: Site, post: Send, end: type[BaseException]
 ) -> None:
     client = await post("Content-Length: 10", b"x")
-    await until(lambda: site.intake.buffered_bytes == 1)
+    await until(lambda: site.memory.held == 1)
     await client.close()
     assert isinstance(await site.outcomes.get(), end)
-    assert site.intake.buffered_bytes == 0
+    assert site.memory.held == 0
 
 
 async def test_cancelling_the_reader_releases_its_reservation(site: Site) -> None:
     request = arriving(10)
     request.content.feed_data(b"xyz")
     reading = asyncio.create_task(site.intake.read(request))
-    await until(lambda: site.intake.buffered_bytes == 3)
+    await until(lambda: site.memory.held == 3)
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading
-    assert site.intake.buffered_bytes == 0
+    assert site.memory.held == 0
 
 
 async def test_a_dead_connection_is_not_taken_for_a_slow_body(site: Site) -> None:
@@ -83,8 +83,8 @@ async def test_a_body_that_http_cannot_read_is_a_bad_request(site: Site) -> None
 async def test_broken_chunking_ends_by_the_timeout_at_the_latest(site: Site, post: Send) -> None:
     """aiohttp's C parser does not tell the reader of a body when the body's framing breaks."""
     client = await post(CHUNKED, chunk(b"x"))
-    await until(lambda: site.intake.buffered_bytes == 1)
+    await until(lambda: site.memory.held == 1)
     await client.send(b"no length\r\n")
     assert isinstance(await site.outcomes.get(), errors.BadRequest | errors.BodyTooLate)
-    assert site.intake.buffered_bytes == 0
-    assert site.intake.buffered_bytes == 0
+    assert site.memory.held == 0
+    assert site.memory.held == 0

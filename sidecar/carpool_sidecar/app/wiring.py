@@ -57,20 +57,19 @@ class Sidecar:
         self.settings = chosen
         self._clock = clock
         self.metrics = metrics.Metrics()
-        self.life = lifecycle.Lifecycle()
         self.ready = readiness.Readiness(wanted, clock, on_bug=self.metrics.internal_errors.labels("readiness").inc)
         self.limits = core_limits.core_limits(chosen)
         self.policy = _make_policy(chosen, self.limits)
         self.core = scheduler.Scheduler(self.limits, self.policy, clock, _new_batch_id, calls.TRAITS)
+        self.ledger = self.core.ledger
+        self.life = lifecycle.Lifecycle(self.ledger)
         self._base = yarl.URL.build(scheme="http", host=probes.LOOPBACK, port=chosen.component_port)
         on_bug = self.metrics.internal_errors.labels("upstream").inc
         self.upstreams = upstreams.Upstreams(chosen, str(self._base), clock, on_bug)
         self.driver = driver.Driver(self.core, self.metrics, clock)
-        self.bodies = body_reader.Intake(
-            chosen.max_body_bytes, chosen.max_queue_bytes, chosen.timeout, lambda: self.core.admission.held
-        )
-        self.trimmer = allocator.Trimmer(self._held)
-        self.bodies.on_large_body = self.trimmer.large_body
+        self.bodies = body_reader.Intake(chosen.max_body_bytes, self.ledger, chosen.timeout)
+        self.trimmer = allocator.Trimmer(lambda: self.ledger.held)
+        self.ledger.large, self.ledger.on_large = allocator.LARGE, self.trimmer.large_body
         self.connection_limit = connection_limit.ConnectionLimit(
             chosen.max_connections or connection_limit.usual(), self.metrics.connections_refused.inc
         )
@@ -151,7 +150,6 @@ class Sidecar:
         for field in dataclasses.fields(changed_limits):
             setattr(self.limits, field.name, getattr(changed_limits, field.name))
         self.bodies.max_body_bytes = changed.max_body_bytes
-        self.bodies.max_buffered_bytes = changed.max_queue_bytes
         self.bodies.read_timeout = changed.timeout
         self.upstreams.apply(changed)
         logging.getLogger().setLevel(changed.log_level.upper())
@@ -183,7 +181,7 @@ class Sidecar:
     async def _open_data_port(self) -> None:
         relay = self._relay = passthrough.PassThrough(
             self._base, connect_timeout=self.settings.connect_timeout, is_ending=lambda: self.life.draining,
-            on_bug=self.metrics.internal_errors.labels("passthrough").inc, hold=self.bodies.hold,
+            on_bug=self.metrics.internal_errors.labels("passthrough").inc, hold=self.ledger.reserve,
         )  # fmt: skip
         self.metrics.watch(self.metrics.tunnels, lambda: relay.tunnels)
         lane = predict.PredictLane(self.settings, self.limits, self.bodies, self.driver, self.upstreams.routes)
@@ -259,11 +257,8 @@ class Sidecar:
         for name, gauge in self.metrics.learned.items():
             watch(gauge, functools.partial(self._learned, name))
         watch(self.metrics.queues, lambda: len(core.backlog))
-        watch(self.metrics.held_bytes, self._held)
+        watch(self.metrics.held_bytes, lambda: self.ledger.held)
         watch(self.metrics.connections, lambda: self.connection_limit.open)
-
-    def _held(self) -> int:
-        return self.core.admission.held + self.bodies.buffered_bytes
 
     def _learned(self, name: str) -> float:
         return self.core.learned().get(name, 0.0)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Hashable, Sequence
-from contextlib import AbstractContextManager
 from typing import cast
 
 from aiohttp import hdrs, web
 from multidict import MultiMapping, istr
 
-from carpool.scheduling import limits, messages
+from carpool.scheduling import ledger, limits, messages
 from carpool_sidecar import config, errors
 from carpool_sidecar.batching import calls, driver, routes
 from carpool_sidecar.batching import request_target as target_
@@ -70,9 +69,9 @@ class PredictLane:
             raise errors.Unbatchable("media_type")
         return await self.bodies.read(request)
 
-    def hold(self, body: bytes) -> AbstractContextManager[None]:
+    def hold(self, body: bytes) -> ledger.Reservation:
         """Keep counting a body that `read` returned and no call took over."""
-        return self.bodies.hold(len(body))
+        return self.bodies.memory.reserve(len(body))
 
     async def route(self, headers: MultiMapping[str], match: routes.Match) -> calls.Route:
         """The way of a request, for which the predictor may have to be asked within the caller's own deadline.

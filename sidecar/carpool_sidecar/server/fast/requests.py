@@ -110,7 +110,7 @@ class Desk:
         exchange.message = None
         exchange.connection = connection
         exchange.started = started
-        self.life.active += 1
+        self.life.enter()
         return exchange
 
     def withdraw(self, exchange: Exchange) -> None:

@@ -1,20 +1,20 @@
 """Reading request bodies without letting callers fill the memory.
 
 A body is in memory from its first byte, long before the queue knows of it, so the bytes on their way in are counted
-here and together with the queued ones kept under one limit. Nearly all bodies are small and have arrived with their
-head; for them the count is a comparison, without timer, task or reservation.
+in the same ledger as the queued ones, under one limit. Nearly all bodies are small and have arrived with their head;
+for them the count is a comparison, without timer, task or reservation.
 """
 
 from __future__ import annotations
 
 import abc
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import functools
+from collections.abc import Callable
 
 from aiohttp import hdrs, web
 
-from carpool.program import allocator
+from carpool.scheduling import ledger
 from carpool_sidecar import errors
 from carpool_sidecar.server import content_coding, headers
 
@@ -40,23 +40,38 @@ class Chunked(abc.ABC):
 class Intake:
     """Reads bodies, within limits that may be changed at any time by assigning to the attributes.
 
-    `max_body_bytes` caps one body, as sent and as decoded. `max_buffered_bytes` caps all bytes being received and
-    decoded plus `held()`, the bytes that the queue already has. `read_timeout` is in seconds, for a whole body to
-    arrive and be decoded. What a request declares but has not sent is not counted: it would cost its sender nothing
-    to keep everybody else out.
+    `max_body_bytes` caps one body, as sent and as decoded. What is being received and decoded counts in `memory`,
+    which tells whether there is room. `read_timeout` is in seconds, for a whole body to arrive and be decoded. What a
+    request declares but has not sent is not counted: it would cost its sender nothing to keep everybody else out.
     """
 
-    def __init__(
-        self, max_body_bytes: int, max_buffered_bytes: int, read_timeout: float, held: Callable[[], int]
-    ) -> None:
+    def __init__(self, max_body_bytes: int, memory: ledger.Ledger, read_timeout: float) -> None:
         self.max_body_bytes = max_body_bytes
-        self.max_buffered_bytes = max_buffered_bytes
+        self.memory = memory
         self.read_timeout = read_timeout
-        self._held = held
-        self.buffered_bytes = 0
-        """In calls of `read` that have not returned, and in `hold`; the only mutable state beside the limits."""
-        self.on_large_body: Callable[[], None] = lambda: None
-        """Called when a body of more than `memory.LARGE` bytes has been read or refused, or was held and is gone."""
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes held, in the queue and elsewhere."""
+        return self.memory.held
+
+    @buffered_bytes.setter
+    def buffered_bytes(self, size: int) -> None:
+        self.memory.held = size
+
+    @property
+    def max_buffered_bytes(self) -> int:
+        """How many that may be."""
+        return int(self.memory.limit)
+
+    @max_buffered_bytes.setter
+    def max_buffered_bytes(self, size: int) -> None:
+        self.memory.limit = size
+
+    @property
+    def on_large_body(self) -> Callable[[], None]:
+        """To be called when a large body is kept no longer."""
+        return self.memory.on_large
 
     async def read(self, request: web.BaseRequest) -> bytes:
         """The whole body of `request`, its Content-Encoding undone (the server must not undo it itself).
@@ -64,52 +79,34 @@ class Intake:
         Raises `errors.PayloadTooLarge` and `errors.Overloaded` before reading when Content-Length says so, else
         as soon as the body grows over a limit; `errors.BodyTooLate`; `errors.BadRequest` for broken chunking or
         coded data; `errors.UnsupportedEncoding`. When the client leaves, aiohttp's exception for that passes
-        through. However it ends, nothing stays reserved: whoever called counts the body from then on, with `hold` or
-        in the queue.
+        through. However it ends, nothing stays reserved: whoever called counts the body from then on, with a
+        reservation of its own or in the queue.
         """
         content = request.content
         is_coded = hdrs.CONTENT_ENCODING in request.headers
         if content.is_eof() and not is_coded:
             self._check_size(content.total_bytes)
-            self._check_room(content.total_bytes)
+            self.memory.check_room(content.total_bytes)
             return content.read_nowait()
         if request.content_length is not None:
             self._check_size(request.content_length)
-            self._check_room(request.content_length)
-        reservation = _Reservation(self)
-        try:
-            async with asyncio.timeout(self.read_timeout) as timeout:
-                body = await self._receive(request, reservation)
-                return await self._decode(request, body, reservation) if is_coded else body
-        except TimeoutError:
-            if timeout.expired():
-                raise errors.BodyTooLate from None
-            raise  # the operating system's: the connection is dead
-        finally:
-            self.buffered_bytes -= reservation.size
-            if reservation.size > allocator.LARGE:
-                self.on_large_body()
+            self.memory.check_room(request.content_length)
+        with self.memory.reserve() as reservation:
+            try:
+                async with asyncio.timeout(self.read_timeout) as timeout:
+                    body = await self._receive(request, reservation)
+                    return await self._decode(request, body, reservation) if is_coded else body
+            except TimeoutError:
+                if timeout.expired():
+                    raise errors.BodyTooLate from None
+                raise  # the operating system's: the connection is dead
 
     def can_read(self, request: web.BaseRequest) -> bool:
         """Whether nothing in the head of `request` says that `read` would refuse its body for what it is."""
         size = request.content_length
         return (size is None or size <= self.max_body_bytes) and content_coding.can_undo(_codings(request))
 
-    @contextmanager
-    def hold(self, size: int) -> Iterator[None]:
-        """Count `size` bytes of a body that `read` has returned and the queue does not know of, or of an answer.
-
-        Never refuses: they were let in already.
-        """
-        self.buffered_bytes += size
-        try:
-            yield
-        finally:
-            self.buffered_bytes -= size
-            if size > allocator.LARGE:
-                self.on_large_body()
-
-    async def _receive(self, request: web.BaseRequest, reservation: _Reservation) -> bytes:
+    async def _receive(self, request: web.BaseRequest, reservation: ledger.Reservation) -> bytes:
         if headers.expects_continue(request):
             headers.send_continue(request)
         try:
@@ -117,7 +114,7 @@ class Intake:
         except web.RequestPayloadError as error:
             raise errors.BadRequest(f"the body is not valid HTTP: {error}") from None
 
-    async def _collect(self, request: web.BaseRequest, reservation: _Reservation) -> bytes:
+    async def _collect(self, request: web.BaseRequest, reservation: ledger.Reservation) -> bytes:
         content, connection = request.content, request.protocol
         is_chunked = request.content_length is None
         parts, received, small = [], 0, 0
@@ -128,7 +125,7 @@ class Intake:
             self._check_size(received)
             if is_chunked and isinstance(connection, Chunked):
                 _check_chunks(connection.chunks, received)
-            reservation.grow(len(part))
+            self._grow(reservation, len(part))
             parts.append(part)
             small = small + 1 if len(part) < _SMALL else 0
             if small == _MANY:  # an object for each would take many times their size
@@ -136,24 +133,25 @@ class Intake:
                 small = 0
         return b"".join(parts)  # no copy if there is only one
 
-    async def _decode(self, request: web.BaseRequest, body: bytes, reservation: _Reservation) -> bytes:
-        return await content_coding.decode(body, _codings(request), self.max_body_bytes, reservation.grow)
+    async def _decode(self, request: web.BaseRequest, body: bytes, reservation: ledger.Reservation) -> bytes:
+        grow = functools.partial(self._grow, reservation)
+        return await content_coding.decode(body, _codings(request), self.max_body_bytes, grow)
 
     def takes(self, size: int) -> bool:
         """Whether a body of `size` bytes is not too large, and there is room for it."""
-        return size <= self.max_body_bytes and self.buffered_bytes + self._held() + size <= self.max_buffered_bytes
+        return size <= self.max_body_bytes and self.memory.has_room(size)
 
     def has_room(self, size: int) -> bool:
         """Whether so many bytes more may be held."""
-        return self.buffered_bytes + self._held() + size <= self.max_buffered_bytes
+        return self.memory.has_room(size)
 
     def _check_size(self, size: int) -> None:
         if size > self.max_body_bytes:
             raise content_coding.too_large(self.max_body_bytes)
 
-    def _check_room(self, size: int) -> None:
-        if not self.has_room(size):
-            raise errors.MemoryFull
+    def _grow(self, reservation: ledger.Reservation, count: int) -> None:
+        self.memory.check_room(count)
+        reservation.add(count)
 
 
 def _check_chunks(count: int, size: int) -> None:
@@ -164,18 +162,3 @@ def _check_chunks(count: int, size: int) -> None:
 def _codings(request: web.BaseRequest) -> str:
     # A list header may come in several lines (RFC 9110, 5.3).
     return ",".join(request.headers.getall(hdrs.CONTENT_ENCODING, ()))
-
-
-class _Reservation:
-    """What one call of `Intake.read` adds to `buffered_bytes`."""
-
-    __slots__ = ("_intake", "size")
-
-    def __init__(self, intake: Intake) -> None:
-        self._intake = intake
-        self.size = 0
-
-    def grow(self, count: int) -> None:
-        self._intake._check_room(count)
-        self._intake.buffered_bytes += count
-        self.size += count

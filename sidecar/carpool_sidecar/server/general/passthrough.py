@@ -29,7 +29,7 @@ log = logging.getLogger("carpool.sidecar.server")
 _LARGEST_HEAD_FIELD = 64 * 1024
 _INVENTED_BY_CLIENT = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 _INVENTED_BY_SERVER = ("Content-Type", "Server")
-_Hold = Callable[[int], AbstractContextManager[None]]
+_Hold = Callable[[int], AbstractContextManager[object]]
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 

@@ -45,16 +45,14 @@ class Front:
         What is nobody's decision but a bug is logged and answered 500, in every lane, as long as no byte of an answer
         was sent; after that the connection is closed.
         """
-        self._life.enter()
-        try:
-            return await self._answer(request)
-        except Exception:
-            if request.writer.output_size:
-                raise  # the server logs it and closes the connection
-            self._bug()
-            return aiohttp_responses.respond(request, dialects.Dialect().error(errors.CarpoolError()))
-        finally:
-            self._life.leave()
+        with self._life.ledger.reserve(requests=1):
+            try:
+                return await self._answer(request)
+            except Exception:
+                if request.writer.output_size:
+                    raise  # the server logs it and closes the connection
+                self._bug()
+                return aiohttp_responses.respond(request, dialects.Dialect().error(errors.CarpoolError()))
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         refused = framing.objection(request.version, request.headers)
