@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from e2e import skips
-from e2e.cluster import binaries, client, control_plane, kserve
+from e2e.cluster import binaries, client, control_plane, kserve, kserve_manifests
 from e2e.injector import installation, process, steps
 from tests import loopback
 
@@ -64,7 +64,7 @@ def inference_services(admin: client.Client) -> None:
     """KServe's resource definitions; skips where its module cannot be had."""
     try:
         kserve.install_resource_definitions(admin)
-    except kserve.Missing as missing:
+    except kserve_manifests.Missing as missing:
         pytest.skip(str(missing))
 
 

@@ -17,26 +17,28 @@ from e2e.cluster import (
     client,
     control_plane,
     ingress,
+    interface,
+    kind,
     kserve,
-    kserve_controller,
+    kserve_manifests,
     processes,
     product_images,
-    programs,
 )
+from e2e.cluster.local import requirements
 
 FAILURES = (
-    backends.Problem,
+    interface.Problem,
     binaries.BuildFailed,
     binaries.Unavailable,
     client.Refused,
-    kserve.Missing,
+    kserve_manifests.Missing,
     processes.ProcessFailed,
     OSError,  # a disk that is full, a folder that may not be written; and TimeoutError
 )
 
 
-class Told(click.Group):
-    """Failures that are foreseen are told in one piece, without a traceback."""
+class Group(click.Group):
+    """Prints an expected failure as one message, without a traceback."""
 
     def invoke(self, context: click.Context) -> Any:
         try:
@@ -45,7 +47,7 @@ class Told(click.Group):
             raise click.ClickException(str(failed)) from failed
 
 
-@click.group(cls=Told, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.option("--name", envvar="CARPOOL_CLUSTER", default=backends.DEFAULT_NAME, help="Several may be up side by side.")
 @click.option(
     "--backend",
@@ -59,50 +61,50 @@ def main(context: click.Context, name: str, backend: str | None) -> None:
     context.obj = backends.choose(name, backend or "")
 
 
-def print_settings(cluster: backends.Cluster) -> None:
+def print_settings(cluster: interface.Cluster) -> None:
     """What a shell needs to use the cluster, as commands for it."""
     print(f"export KUBECONFIG={cluster.kubeconfig}")
-    print(f"export PATH={programs.folder_for_path()}:$PATH")
+    print(f"export PATH={binaries.folder_for_path()}:$PATH")
     print(f"export INGRESS={cluster.ingress}", flush=True)
 
 
 @main.command()
 @click.option("--bare", is_flag=True, help="Nodes alone: no ingress controller, no KServe.")
 @click.pass_obj
-def up(cluster: backends.Cluster, bare: bool) -> None:
+def up(cluster: interface.Cluster, bare: bool) -> None:
     """Brings the cluster up, if it is not, and prints how to use it."""
     cluster.up()
     if not bare:
         ingress.install(cluster)
-        kserve_controller.install(cluster)
+        kserve.install(cluster)
     print_settings(cluster)
     click.echo("# kubectl get nodes; `make cluster-images` loads Carpool's images, `make cluster-down` removes it all")
 
 
 @main.command()
 @click.pass_obj
-def down(cluster: backends.Cluster) -> None:
+def down(cluster: interface.Cluster) -> None:
     """Removes the cluster and every trace of it."""
     cluster.down()
     binaries.say(f"{cluster.name} is gone")
 
 
-def running(cluster: backends.Cluster) -> backends.Cluster:
+def running(cluster: interface.Cluster) -> interface.Cluster:
     if not cluster.is_up():
-        raise backends.Problem(f"no cluster {cluster.name} is up; `make cluster` brings it up")
+        raise interface.Problem(f"no cluster {cluster.name} is up; `make cluster` brings it up")
     return cluster
 
 
 @main.command()
 @click.pass_obj
-def env(cluster: backends.Cluster) -> None:
+def env(cluster: interface.Cluster) -> None:
     """Prints how to use the cluster, for `eval "$(python -m e2e.cluster env)"`."""
     print_settings(running(cluster))
 
 
 @main.command()
 @click.pass_obj
-def images(cluster: backends.Cluster) -> None:
+def images(cluster: interface.Cluster) -> None:
     """Builds Carpool's images, where their sources changed, and loads them."""
     product_images.load(running(cluster))
 
@@ -110,7 +112,7 @@ def images(cluster: backends.Cluster) -> None:
 @main.command()
 @click.argument("archives", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.pass_obj
-def load(cluster: backends.Cluster, archives: tuple[Path, ...]) -> None:
+def load(cluster: interface.Cluster, archives: tuple[Path, ...]) -> None:
     """Loads images from archives (of `docker save`, `buildah push … docker-archive:FILE`)."""
     for archive in archives:
         running(cluster).load(archive)
@@ -127,6 +129,22 @@ def control_plane_alone() -> None:
         print(f"export KUBECONFIG={plane.kubeconfig}", flush=True)
         binaries.say(f"logs are in {folder}; Ctrl-C ends it all")
         wait_for_interrupt(signal.pause)
+
+
+@main.command("requirements")
+@click.option("--packages", is_flag=True, help="Print the Debian packages to install, and nothing else.")
+@click.pass_obj
+def tell_requirements(cluster: interface.Cluster, packages: bool) -> None:
+    """Says what this machine lacks to host the cluster, a reason on each line; status 1 if there is one."""
+    if isinstance(cluster, kind.Kind):
+        return  # its nodes bring all of this along
+    if packages:
+        click.echo(" ".join(requirements.missing_packages()))
+        return
+    reasons = requirements.missing()
+    for reason in reasons:
+        click.echo(reason)
+    sys.exit(1 if reasons else 0)
 
 
 def wait_for_interrupt(pause: Callable[[], object]) -> None:

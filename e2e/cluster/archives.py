@@ -15,7 +15,7 @@ import tarfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from e2e.cluster import binaries, programs
+from e2e.cluster import binaries
 
 USER = 65532  # "nonroot" elsewhere; a number, since the kubelet cannot tell whether a name is root
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
@@ -43,8 +43,8 @@ def architecture() -> str:
 
 
 def pause_archive() -> Path:
-    """The archive of the sandbox container's image, PAUSE_TAG. Raises as programs.provide does."""
-    return provide(Image(PAUSE_TAG, programs.provide(programs.PAUSE), "/pause"))
+    """The archive of the sandbox container's image, PAUSE_TAG. Raises as binaries.provide does."""
+    return provide(Image(PAUSE_TAG, binaries.provide(binaries.PAUSE), "/pause"))
 
 
 def provide(image: Image) -> Path:

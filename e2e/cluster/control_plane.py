@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from e2e.cluster import authority, binaries, kubeconfigs, processes
+from e2e.cluster import binaries, credentials, processes
 from tests import loopback
 
 HOST = "127.0.0.1"
@@ -57,7 +57,7 @@ class ControlPlane:
         self._host = host
         self._with_nodes = with_nodes
         self._executable = executable
-        self._authority = authority.Authority(folder)
+        self._authority = credentials.Authority(folder)
         self._admin = self._authority.issue("admin", "admin", ["system:masters"])
         self.kubeconfig = self._write_kubeconfig("admin", self._admin)
         # All that changes: what runs, in the order it was started, and who has a kubeconfig.
@@ -98,7 +98,7 @@ class ControlPlane:
                 self._users[user] = self._write_kubeconfig(file, self._authority.issue(file, user, groups))
             return self._users[user]
 
-    def server_certificate(self, file: str, *hosts: str) -> authority.Issued:
+    def server_certificate(self, file: str, *hosts: str) -> credentials.Issued:
         """A certificate for a server of the tests' own."""
         return self._authority.issue(file, hosts[0], hosts=hosts)
 
@@ -107,9 +107,9 @@ class ControlPlane:
         """The certificate, as a PEM file, that verifies what `server_certificate` makes."""
         return self._authority.bundle
 
-    def _write_kubeconfig(self, file: str, identity: authority.Issued) -> Path:
+    def _write_kubeconfig(self, file: str, identity: credentials.Issued) -> Path:
         path = self.folder / f"{file}.kubeconfig"
-        path.write_text(kubeconfigs.render(self.server, self._authority.bundle, identity))
+        path.write_text(credentials.render(self.server, self._authority.bundle, identity))
         return path
 
     def _run(self, name: str) -> None:
@@ -140,7 +140,7 @@ class ControlPlane:
     def _api_server(self, etcd: str) -> Component:
         serving = self._authority.issue("kube-apiserver", "kube-apiserver", hosts=(*API_SERVER_NAMES, self._host))
         accounts = self.folder / "service-accounts"
-        authority.write_public_key(accounts.with_suffix(".pub"), authority.write_key(accounts.with_suffix(".key")))
+        credentials.write_public_key(accounts.with_suffix(".pub"), credentials.write_key(accounts.with_suffix(".key")))
         values = {
             "etcd-servers": etcd,
             "bind-address": self._host,
@@ -215,7 +215,7 @@ class ControlPlane:
 @contextlib.contextmanager
 def running(folder: Path) -> Iterator[ControlPlane]:
     """A control plane that is ready inside the block and gone after it. Raises what binaries and processes raise."""
-    plane = ControlPlane(binaries.provide(), folder)
+    plane = ControlPlane(binaries.provide_kubernetes(), folder)
     start = time.monotonic()
     try:
         plane.start()

@@ -1,4 +1,4 @@
-"""The way into a cluster: Traefik on every node, behind the NodePort that backends.Cluster.ingress names."""
+"""The way into a cluster: Traefik on every node, behind the NodePort that interface.Cluster.ingress names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 import urllib.error
 import urllib.request
 
-from e2e.cluster import archives, backends, binaries, client, installing, processes, programs
+from e2e.cluster import archives, binaries, client, installing, interface, processes
 
 NAMESPACE = "ingress"
 CLASS = "traefik"
@@ -17,9 +17,9 @@ ANSWERS_SECONDS = 30.0
 
 
 def image() -> archives.Image:
-    """Traefik's image; builds the program if it is not there. Raises as programs.provide does."""
-    version = programs.PROGRAMS["traefik"].version
-    return archives.Image(f"traefik:{version}", programs.provide("traefik"), "/traefik")
+    """Traefik's image; builds the program if it is not there. Raises as binaries.provide does."""
+    version = binaries.PROGRAMS["traefik"].version
+    return archives.Image(f"traefik:{version}", binaries.provide("traefik"), "/traefik")
 
 
 def objects(tag: str) -> list[installing.Object]:
@@ -29,14 +29,14 @@ def objects(tag: str) -> list[installing.Object]:
         if document["kind"] == "DaemonSet":
             document["spec"]["template"]["spec"]["containers"][0]["image"] = tag
         if document["kind"] == "Service":
-            document["spec"]["ports"][0]["nodePort"] = backends.INGRESS_NODE_PORT
+            document["spec"]["ports"][0]["nodePort"] = interface.INGRESS_NODE_PORT
     return documents
 
 
-def install(cluster: backends.Cluster) -> None:
+def install(cluster: interface.Cluster) -> None:
     """Returns when Traefik answers at `cluster.ingress`; at once if it does.
 
-    Raises backends.Problem, and binaries.Unavailable and BuildFailed where it has to be built and cannot.
+    Raises interface.Problem, and binaries.Unavailable and BuildFailed where it has to be built and cannot.
     """
     start = time.monotonic()
     made = image()
@@ -48,7 +48,7 @@ def install(cluster: backends.Cluster) -> None:
         processes.eventually(lambda: answers(cluster.ingress), ANSWERS_SECONDS, f"an answer from {cluster.ingress}")
     except TimeoutError as late:
         words = f"{late}; Traefik's pods are ready, so look at kube-proxy and at the way from here to the nodes"
-        raise backends.Problem(words) from None
+        raise interface.Problem(words) from None
     binaries.say(f"the ingress answers at {cluster.ingress} (after {time.monotonic() - start:.0f} s)")
 
 

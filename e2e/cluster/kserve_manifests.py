@@ -1,24 +1,33 @@
-"""KServe's manifests, fitted to a cluster that has Traefik and nothing else of what KServe expects by default."""
+"""KServe's manifests, from its own Go module: as published, and fitted to our clusters.
+
+Those have Traefik and nothing else of what KServe expects by default.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from e2e.cluster import ingress, installing, kserve, programs
+from ruamel import yaml
+
+from e2e.cluster import binaries, client, ingress, installing
 
 Object = installing.Object
 
 NAMESPACE = "kserve"
+# The files that a control plane without KServe's controller needs, to know InferenceServices.
+DEFINITIONS = Path("config/crd/full")
+WANTED = ("serving.kserve.io_inferenceservices.yaml",)
 # Controller, webhooks, rights, ConfigMap and definitions: KServe without its LLM and model-cache controllers.
 OVERLAY = "config/overlays/standalone/kserve"
-MANAGER_TAG = f"kserve-controller:{programs.KSERVE_VERSION}"
-AGENT_TAG = f"kserve-agent:{programs.KSERVE_VERSION}"
+MANAGER_TAG = f"kserve-controller:{binaries.KSERVE_VERSION}"
+AGENT_TAG = f"kserve-agent:{binaries.KSERVE_VERSION}"
 MANAGER = "manager"
 DEFINITION = "\nkind: CustomResourceDefinition\n"
-# The certificates are issued by kserve_controller.py.
+# The certificates are issued by kserve.py.
 OF_CERT_MANAGER = "cert-manager.io/"
 INJECTION = "cert-manager.io/inject-ca-from"
 
@@ -38,6 +47,27 @@ SOME_POD: Object = {
     },
     "spec": {"containers": [{"name": "kserve-container", "image": "carpool-probe"}]},
 }
+# For each key of the ConfigMap, what is written over the members of its JSON.
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "deploy": {"defaultDeploymentMode": "Standard"},
+    "ingress": {
+        "ingressClassName": ingress.CLASS,
+        "ingressDomain": "example.com",
+        "disableIngressCreation": False,
+        "disableIstioVirtualHost": True,
+    },
+    "agent": {"image": AGENT_TAG},
+    "batcher": {"image": AGENT_TAG},
+    "logger": {"image": AGENT_TAG},
+    # For containers that ask for nothing. KServe's 1 CPU and 2 GiB each would fill a test machine with two of them.
+    "inferenceService": {
+        "resource": {"cpuRequest": "50m", "memoryRequest": "64Mi", "cpuLimit": "1", "memoryLimit": "1Gi"}
+    },
+}
+
+
+class Missing(Exception):
+    """KServe's module could not be had, or lacks the files we want from it."""
 
 
 class Manifests(NamedTuple):
@@ -48,11 +78,31 @@ class Manifests(NamedTuple):
     others: list[Object]
 
 
+def module_folder() -> Path:
+    """Where KServe's source lies, fetched now if it is not there. Raises Missing."""
+    try:
+        return binaries.fetch(binaries.KSERVE, binaries.KSERVE_VERSION)
+    except binaries.Unavailable as missing:
+        raise Missing(f"KServe's source cannot be had: {missing}") from None
+
+
+def resource_definitions() -> list[client.Object]:
+    """The CustomResourceDefinitions as KServe publishes them. Raises as `module_folder` does."""
+    folder = module_folder() / DEFINITIONS
+    definitions = []
+    for name in WANTED:
+        file = folder / name
+        if not file.is_file():
+            raise Missing(f"{file} is not there; this KServe keeps its definitions elsewhere")
+        definitions += [document for document in yaml.YAML(typ="safe").load_all(file) if document]
+    return definitions
+
+
 def read() -> Manifests:
-    """KServe's manifests, fitted; without the certificate and the webhooks' authority. Raises kserve.Missing."""
-    folder = kserve.module_folder() / OVERLAY
+    """KServe's manifests, fitted; without the certificate and the webhooks' authority. Raises Missing."""
+    folder = module_folder() / OVERLAY
     if not folder.is_dir():
-        raise kserve.Missing(f"{folder} is not there; this KServe keeps its manifests elsewhere")
+        raise Missing(f"{folder} is not there; this KServe keeps its manifests elsewhere")
     return arranged(installing.kubectl("kustomize", str(folder)))
 
 
@@ -89,25 +139,6 @@ def fit_deployment(deployment: Object) -> None:
     manager["readinessProbe"].update(initialDelaySeconds=1, periodSeconds=1, failureThreshold=30)
     # A tenth of a core makes its start take most of a minute.
     del manager["resources"]["limits"]["cpu"]
-
-
-# For each key of the ConfigMap, what is written over the members of its JSON.
-SETTINGS: Mapping[str, Mapping[str, Any]] = {
-    "deploy": {"defaultDeploymentMode": "Standard"},
-    "ingress": {
-        "ingressClassName": ingress.CLASS,
-        "ingressDomain": "example.com",
-        "disableIngressCreation": False,
-        "disableIstioVirtualHost": True,
-    },
-    "agent": {"image": AGENT_TAG},
-    "batcher": {"image": AGENT_TAG},
-    "logger": {"image": AGENT_TAG},
-    # For containers that ask for nothing. KServe's 1 CPU and 2 GiB each would fill a test machine with two of them.
-    "inferenceService": {
-        "resource": {"cpuRequest": "50m", "memoryRequest": "64Mi", "cpuLimit": "1", "memoryLimit": "1Gi"}
-    },
-}
 
 
 def fit_config(config: Object) -> None:

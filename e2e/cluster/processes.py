@@ -1,19 +1,25 @@
-"""Programs that run beside the tests: each has a log, a question that tells when it is ready, and a certain end."""
+"""Other programs: run to their end, or beside the tests with a log, a readiness check and a certain end."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
-LEASH = Path(__file__).with_name("leash.py")
-# A little more than the leash gives the command itself.
+WATCHDOG = Path(__file__).with_name("parent_watchdog.py")
+# A little more than the watchdog gives the command itself.
 STOP_SECONDS = 15.0
 POLL_SECONDS = 0.05
 LINES_SHOWN = 30
+# What a shell, and coreutils' `timeout`, report for these.
+NO_SUCH_PROGRAM = 127
+OUT_OF_TIME = 124
+SECONDS = 60.0
 
 
 class ProcessFailed(Exception):
@@ -48,8 +54,8 @@ class Process:
         self.name = name
         self.log = log
         with log.open("ab") as output:
-            self._leash = subprocess.Popen(
-                [sys.executable, "-I", str(LEASH), *command],
+            self._watchdog = subprocess.Popen(
+                [sys.executable, "-I", str(WATCHDOG), *command],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -59,12 +65,12 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Of the leash; what it holds are its children."""
-        return self._leash.pid
+        """Of the watchdog, whose child the program is."""
+        return self._watchdog.pid
 
     @property
     def is_running(self) -> bool:
-        return self._leash.poll() is None
+        return self._watchdog.poll() is None
 
     def wait_until_ready(self, is_ready: Callable[[], object], within: float) -> None:
         """Returns when `is_ready` answers true. Raises ProcessFailed after `within` seconds, or when it ends."""
@@ -77,7 +83,7 @@ class Process:
         except TimeoutError as late:
             raise ProcessFailed(f"{late}\n{self.tail()}") from None
         if not self.is_running:
-            raise ProcessFailed(f"{self.name} ended with status {self._leash.returncode}\n{self.tail()}")
+            raise ProcessFailed(f"{self.name} ended with status {self._watchdog.returncode}\n{self.tail()}")
 
     def tail(self, lines: int = LINES_SHOWN) -> str:
         """See `tail`."""
@@ -85,7 +91,53 @@ class Process:
 
     def stop(self) -> None:
         """Ends the program and all it started. Returns when it is gone; a second call does nothing."""
-        assert self._leash.stdin is not None
+        assert self._watchdog.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self._leash.stdin.close()
-        self._leash.wait(STOP_SECONDS)
+            self._watchdog.stdin.close()
+        self._watchdog.wait(STOP_SECONDS)
+
+
+class Done(NamedTuple):
+    """How a program ended, and what it printed."""
+
+    status: int
+    output: str = ""
+    errors: str = ""
+
+    @property
+    def words(self) -> str:
+        """What it complained about, on one line."""
+        return " ".join((self.errors.strip() or self.output.strip()).split()) or f"it ended with status {self.status}"
+
+
+class Run(Protocol):
+    """A way to run programs: `run` below, and what stands in for it."""
+
+    def __call__(
+        self, *words: str, seconds: float = SECONDS, show: bool = False, environment: Mapping[str, str] | None = None
+    ) -> Done: ...
+
+
+def run(
+    *words: str, seconds: float = SECONDS, show: bool = False, environment: Mapping[str, str] | None = None
+) -> Done:
+    """Runs a program to its end, for `seconds` at most; `show` lets its errors through to ours. Never raises.
+
+    The status is 127 where there is no such program, and 124 where it was ended because its time was up.
+    """
+    try:
+        done = subprocess.run(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=None if show else subprocess.PIPE,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+            env={**os.environ, **(environment or {})},
+        )
+    except OSError as error:
+        return Done(NO_SUCH_PROGRAM, errors=f"{words[0]}: {error.strerror}")
+    except subprocess.TimeoutExpired:
+        return Done(OUT_OF_TIME, errors=f"{words[0]} was ended after {seconds:g} s")
+    return Done(done.returncode, done.stdout, done.stderr or "")

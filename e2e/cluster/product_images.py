@@ -13,7 +13,7 @@ import time
 import tomllib
 from pathlib import Path
 
-from e2e.cluster import backends, binaries, client
+from e2e.cluster import binaries, client, interface
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / ".ci"
@@ -56,7 +56,7 @@ def archives() -> dict[str, Path]:
     return {part: folder / f"carpool-{part}.tar" for part in PARTS}
 
 
-def load(cluster: backends.Cluster) -> str:
+def load(cluster: interface.Cluster) -> str:
     """Brings the images to all nodes, unless they are there. Returns the word for what they were built from."""
     wanted, files = state(), archives()
     admin = client.Client(cluster.kubeconfig)

@@ -104,7 +104,7 @@ class Container(processes.Process):
     def terminate(self, within: float) -> int:
         """Sends SIGTERM to the program in the container; returns its exit status. Raises subprocess.TimeoutExpired."""
         subprocess.run(runc(self._folder, "kill", self._bundle.name, "TERM"), check=True, capture_output=True)
-        return self._leash.wait(within)
+        return self._watchdog.wait(within)
 
     def stop(self) -> None:
         with contextlib.suppress(subprocess.CalledProcessError):

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster import backends, binaries, client, product_images
+from e2e.cluster import backends, binaries, client, ingress, interface, product_images
+from e2e.cluster import kserve as kserve_installation
 from e2e.injector import steps
 from e2e.live import kubectl as kubectls
 from e2e.live import releases
@@ -36,10 +37,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def cluster(request: pytest.FixtureRequest) -> Iterator[backends.Cluster]:
+def cluster(request: pytest.FixtureRequest) -> Iterator[interface.Cluster]:
     """The cluster named by $CARPOOL_CLUSTER, with ingress and KServe: the one that is up, else one for this run."""
-    from e2e.cluster import ingress, kserve_controller
-
     uncaptured = request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled
     chosen = backends.choose()
     with contextlib.ExitStack() as stack:
@@ -49,27 +48,27 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[backends.Cluster]:
             with uncaptured():  # it takes minutes the first time, and says so
                 chosen.up()
                 ingress.install(chosen)
-                kserve_controller.install(chosen)
+                kserve_installation.install(chosen)
         except binaries.Unavailable as missing:
             pytest.skip(f"no cluster to test in: {missing}")
         yield chosen
 
 
 @pytest.fixture(scope="session")
-def admin(cluster: backends.Cluster) -> Iterator[client.Client]:
+def admin(cluster: interface.Cluster) -> Iterator[client.Client]:
     """Calls the cluster's API server as somebody who may do everything."""
     with contextlib.closing(client.Client(cluster.kubeconfig)) as admin:
         yield admin
 
 
 @pytest.fixture(scope="session")
-def cluster_kubectl(cluster: backends.Cluster) -> kubectls.Kubectl:
+def cluster_kubectl(cluster: interface.Cluster) -> kubectls.Kubectl:
     """kubectl in the namespace `default`."""
     return kubectls.Kubectl(cluster.kubeconfig, "default")
 
 
 @pytest.fixture(scope="session")
-def images_loaded(request: pytest.FixtureRequest, cluster: backends.Cluster) -> str:
+def images_loaded(request: pytest.FixtureRequest, cluster: interface.Cluster) -> str:
     """The product's images of these sources are on all nodes; a word for the sources. Skips where none can be built."""
     uncaptured = request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled
     try:
@@ -80,7 +79,7 @@ def images_loaded(request: pytest.FixtureRequest, cluster: backends.Cluster) -> 
 
 
 @pytest.fixture(scope="session")
-def shared_release(cluster: backends.Cluster, images_loaded: str) -> releases.Release:
+def shared_release(cluster: interface.Cluster, images_loaded: str) -> releases.Release:
     """The release that tests share; whether it is installed is for `carpool` to see to."""
     return releases.Release(cluster.kubeconfig, images_loaded)
 
@@ -94,7 +93,7 @@ def carpool(shared_release: releases.Release, admin: client.Client) -> releases.
 
 
 @pytest.fixture(scope="session")
-def kserve(cluster: backends.Cluster) -> None:
+def kserve(cluster: interface.Cluster) -> None:
     """KServe's controller runs, and its webhooks answer."""
     namespace, controller = KSERVE
     kubectls.Kubectl(cluster.kubeconfig, namespace).wait(controller, "Available")
@@ -110,6 +109,6 @@ def namespace(admin: client.Client) -> Iterator[str]:
 
 
 @pytest.fixture(name="kubectl")
-def namespaced_kubectl(cluster: backends.Cluster, namespace: str) -> kubectls.Kubectl:
+def namespaced_kubectl(cluster: interface.Cluster, namespace: str) -> kubectls.Kubectl:
     """kubectl in the test's namespace."""
     return kubectls.Kubectl(cluster.kubeconfig, namespace)

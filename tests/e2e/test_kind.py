@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from ruamel import yaml
 
-from e2e.cluster import backends, binaries, kind
-from tests.e2e import kind_stand_ins
+from e2e.cluster import backends, binaries, interface, kind
+from tests.e2e import kind_fakes
 
 GPUS = {"nvidia.com/gpu": "2"}
 
@@ -23,16 +23,16 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def machine() -> kind_stand_ins.Machine:
-    return kind_stand_ins.Machine("kind", "docker")
+def machine() -> kind_fakes.Machine:
+    return kind_fakes.Machine("kind", "docker")
 
 
 @pytest.fixture
-def cluster(machine: kind_stand_ins.Machine) -> kind.Kind:
+def cluster(machine: kind_fakes.Machine) -> kind.Kind:
     return made(machine)
 
 
-def made(machine: kind_stand_ins.Machine, name: str = "demo") -> kind.Kind:
+def made(machine: kind_fakes.Machine, name: str = "demo") -> kind.Kind:
     return kind.Kind(name, machine, machine.connect)
 
 
@@ -40,7 +40,7 @@ def made(machine: kind_stand_ins.Machine, name: str = "demo") -> kind.Kind:
 
 
 def test_up_makes_the_cluster_of_the_config_and_writes_no_kubeconfig_but_ours(
-    cluster: kind.Kind, machine: kind_stand_ins.Machine, cache: Path
+    cluster: kind.Kind, machine: kind_fakes.Machine, cache: Path
 ) -> None:
     cluster.up()
     ours = f"--name demo --kubeconfig {cache}/carpool/e2e/kind/demo.kubeconfig"
@@ -52,7 +52,7 @@ def test_up_makes_the_cluster_of_the_config_and_writes_no_kubeconfig_but_ours(
     assert cluster.is_up()
 
 
-def test_the_last_node_has_gpus_and_no_other_has_any(cluster: kind.Kind, machine: kind_stand_ins.Machine) -> None:
+def test_the_last_node_has_gpus_and_no_other_has_any(cluster: kind.Kind, machine: kind_fakes.Machine) -> None:
     cluster.up()
     nodes = machine.clusters["demo"].nodes
     assert cluster.nodes == ("demo-worker", "demo-worker2")
@@ -60,7 +60,7 @@ def test_the_last_node_has_gpus_and_no_other_has_any(cluster: kind.Kind, machine
     assert nodes["demo-worker"]["status"]["allocatable"] == {"cpu": "2"}
 
 
-def test_a_cluster_that_is_up_stays_as_it_is(cluster: kind.Kind, machine: kind_stand_ins.Machine) -> None:
+def test_a_cluster_that_is_up_stays_as_it_is(cluster: kind.Kind, machine: kind_fakes.Machine) -> None:
     cluster.up()
     server, machine.asked = machine.clusters["demo"], []
     cluster.up()
@@ -68,7 +68,7 @@ def test_a_cluster_that_is_up_stays_as_it_is(cluster: kind.Kind, machine: kind_s
     assert not [line for line in machine.asked if "create" in line or "delete" in line]
 
 
-def test_a_lost_kubeconfig_is_written_again(cluster: kind.Kind, machine: kind_stand_ins.Machine) -> None:
+def test_a_lost_kubeconfig_is_written_again(cluster: kind.Kind, machine: kind_fakes.Machine) -> None:
     cluster.up()
     server = machine.clusters["demo"]
     cluster.kubeconfig.unlink()
@@ -77,7 +77,7 @@ def test_a_lost_kubeconfig_is_written_again(cluster: kind.Kind, machine: kind_st
     assert machine.clusters["demo"] is server
 
 
-def test_a_cluster_that_does_not_answer_is_made_anew(cluster: kind.Kind, machine: kind_stand_ins.Machine) -> None:
+def test_a_cluster_that_does_not_answer_is_made_anew(cluster: kind.Kind, machine: kind_fakes.Machine) -> None:
     cluster.up()
     machine.clusters["demo"].answers = False
     assert not cluster.is_up()
@@ -85,28 +85,28 @@ def test_a_cluster_that_does_not_answer_is_made_anew(cluster: kind.Kind, machine
     assert cluster.is_up()
 
 
-def test_what_kind_said_is_in_the_error_with_the_command(cluster: kind.Kind, machine: kind_stand_ins.Machine) -> None:
+def test_what_kind_said_is_in_the_error_with_the_command(cluster: kind.Kind, machine: kind_fakes.Machine) -> None:
     machine.broken = ("create",)
     with pytest.raises(
-        backends.Problem, match=r"cannot make the cluster: `kind create cluster .*: ERROR: no create today"
+        interface.Problem, match=r"cannot make the cluster: `kind create cluster .*: ERROR: no create today"
     ):
         cluster.up()
 
 
 def test_a_node_that_does_not_become_ready_is_named(
-    cluster: kind.Kind, machine: kind_stand_ins.Machine, monkeypatch: pytest.MonkeyPatch
+    cluster: kind.Kind, machine: kind_fakes.Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kind, "NODES_SECONDS", 0.0)
     cluster.up()
     machine.clusters["demo"].nodes["demo-worker"]["status"]["conditions"][0]["status"] = "False"
-    with pytest.raises(backends.Problem, match=r"not demo-worker; see: kind export logs --name demo"):
+    with pytest.raises(interface.Problem, match=r"not demo-worker; see: kind export logs --name demo"):
         cluster.up()
 
 
 # --- Down ----------------------------------------------------------------------------------------------------------
 
 
-def test_down_removes_the_cluster_and_its_kubeconfig(cluster: kind.Kind, machine: kind_stand_ins.Machine) -> None:
+def test_down_removes_the_cluster_and_its_kubeconfig(cluster: kind.Kind, machine: kind_fakes.Machine) -> None:
     cluster.up()
     cluster.down()
     assert machine.clusters == {}
@@ -115,17 +115,17 @@ def test_down_removes_the_cluster_and_its_kubeconfig(cluster: kind.Kind, machine
 
 
 def test_down_does_nothing_where_there_is_neither_kind_nor_a_cluster() -> None:
-    machine = kind_stand_ins.Machine("none")
+    machine = kind_fakes.Machine("none")
     made(machine).down()
     assert machine.asked == []
 
 
 def test_down_tells_when_the_engine_that_has_the_cluster_does_not_answer(
-    cluster: kind.Kind, machine: kind_stand_ins.Machine
+    cluster: kind.Kind, machine: kind_fakes.Machine
 ) -> None:
     cluster.up()
     machine.tools = ("kind",)
-    with pytest.raises(backends.Problem, match="neither docker nor podman answers"):
+    with pytest.raises(interface.Problem, match="neither docker nor podman answers"):
         made(machine).down()
     assert cluster.kubeconfig.exists()
 
@@ -133,16 +133,14 @@ def test_down_tells_when_the_engine_that_has_the_cluster_does_not_answer(
 # --- Use -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_ingress_is_at_the_port_that_the_engine_names(cluster: kind.Kind, machine: kind_stand_ins.Machine) -> None:
+def test_the_ingress_is_at_the_port_that_the_engine_names(cluster: kind.Kind, machine: kind_fakes.Machine) -> None:
     cluster.up()
-    assert cluster.ingress == f"http://127.0.0.1:{kind_stand_ins.PORT}"
+    assert cluster.ingress == f"http://127.0.0.1:{kind_fakes.PORT}"
     assert cluster.address == "127.0.0.1"
     assert machine.asked[-1] == "docker port demo-control-plane 30080/tcp"
 
 
-def test_archives_are_loaded_into_all_nodes(
-    cluster: kind.Kind, machine: kind_stand_ins.Machine, tmp_path: Path
-) -> None:
+def test_archives_are_loaded_into_all_nodes(cluster: kind.Kind, machine: kind_fakes.Machine, tmp_path: Path) -> None:
     archive = tmp_path / "images.tar"
     archive.touch()
     cluster.load(archive)
@@ -150,11 +148,11 @@ def test_archives_are_loaded_into_all_nodes(
 
 
 def test_an_archive_that_is_missing_is_named(cluster: kind.Kind, tmp_path: Path) -> None:
-    with pytest.raises(backends.Problem, match=r"there is no archive .*images\.tar"):
+    with pytest.raises(interface.Problem, match=r"there is no archive .*images\.tar"):
         cluster.load(tmp_path / "images.tar")
 
 
-def test_a_static_pod_is_restarted_by_ending_its_container(cluster: kind.Kind, machine: kind_stand_ins.Machine) -> None:
+def test_a_static_pod_is_restarted_by_ending_its_container(cluster: kind.Kind, machine: kind_fakes.Machine) -> None:
     cluster.up()
     machine.asked = []
     cluster.restart("kube-apiserver")
@@ -163,7 +161,7 @@ def test_a_static_pod_is_restarted_by_ending_its_container(cluster: kind.Kind, m
     assert machine.asked == [look, stop, look]
 
 
-def test_kube_proxy_is_restarted_on_every_node(cluster: kind.Kind, machine: kind_stand_ins.Machine) -> None:
+def test_kube_proxy_is_restarted_on_every_node(cluster: kind.Kind, machine: kind_fakes.Machine) -> None:
     cluster.up()
     cluster.restart("kube-proxy")
     assert [line.split()[2] for line in machine.asked if "stop" in line] == [
@@ -174,7 +172,7 @@ def test_kube_proxy_is_restarted_on_every_node(cluster: kind.Kind, machine: kind
 
 
 def test_kubelets_are_restarted_by_systemd_and_asked_for_their_health(
-    cluster: kind.Kind, machine: kind_stand_ins.Machine
+    cluster: kind.Kind, machine: kind_fakes.Machine
 ) -> None:
     cluster.up()
     machine.asked = []
@@ -190,7 +188,7 @@ def test_kubelets_are_restarted_by_systemd_and_asked_for_their_health(
 
 
 def test_an_unknown_component_is_named_beside_the_known_ones(cluster: kind.Kind) -> None:
-    with pytest.raises(backends.Problem, match=r"no 'kubelot' to restart; there are: containerd, etcd, .*kubelet"):
+    with pytest.raises(interface.Problem, match=r"no 'kubelot' to restart; there are: containerd, etcd, .*kubelet"):
         cluster.restart("kubelot")
 
 
@@ -198,12 +196,12 @@ def test_an_unknown_component_is_named_beside_the_known_ones(cluster: kind.Kind)
 
 
 def test_with_podman_alone_kind_is_told_to_use_it() -> None:
-    machine = kind_stand_ins.Machine("kind", "podman")
+    machine = kind_fakes.Machine("kind", "podman")
     made(machine).up()
     assert machine.environments == [{kind.PROVIDER: "podman"}] * 3
 
 
-def test_with_docker_kind_is_told_nothing(cluster: kind.Kind, machine: kind_stand_ins.Machine) -> None:
+def test_with_docker_kind_is_told_nothing(cluster: kind.Kind, machine: kind_fakes.Machine) -> None:
     cluster.up()
     assert machine.environments == [{}] * 3
 
@@ -222,25 +220,25 @@ def test_the_engine_is_one_that_answers(
     tools: tuple[str, ...], wanted: str, found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(kind.PROVIDER, wanted)
-    assert kind.engine(kind_stand_ins.Machine(*tools)) == found
+    assert kind.engine(kind_fakes.Machine(*tools)) == found
 
 
 def test_without_kind_the_error_says_how_to_get_it() -> None:
-    with pytest.raises(backends.Problem, match=r"go install sigs\.k8s\.io/kind@v0\.30\.0.*BACKEND=local"):
-        made(kind_stand_ins.Machine("docker")).up()
+    with pytest.raises(interface.Problem, match=r"go install sigs\.k8s\.io/kind@v0\.30\.0.*BACKEND=local"):
+        made(kind_fakes.Machine("docker")).up()
 
 
 def test_without_an_engine_the_error_says_what_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(backends.Problem, match=r"neither docker nor podman answers.*start it.*BACKEND=local"):
-        made(kind_stand_ins.Machine("kind")).up()
+    with pytest.raises(interface.Problem, match=r"neither docker nor podman answers.*start it.*BACKEND=local"):
+        made(kind_fakes.Machine("kind")).up()
     monkeypatch.setenv(kind.PROVIDER, "podman")
-    with pytest.raises(backends.Problem, match=r"podman, which KIND_EXPERIMENTAL_PROVIDER names, does not answer"):
-        made(kind_stand_ins.Machine("kind", "docker")).up()
+    with pytest.raises(interface.Problem, match=r"podman, which KIND_EXPERIMENTAL_PROVIDER names, does not answer"):
+        made(kind_fakes.Machine("kind", "docker")).up()
 
 
 @pytest.mark.parametrize("name", ["", "../demo", "Demo", "-demo", "d" * 51])
 def test_names_that_kind_would_refuse_are_refused(name: str) -> None:
-    with pytest.raises(backends.Problem, match="cannot be a cluster's name"):
+    with pytest.raises(interface.Problem, match="cannot be a cluster's name"):
         kind.Kind(name)
 
 
@@ -250,8 +248,8 @@ def test_names_that_kind_would_refuse_are_refused(name: str) -> None:
 def test_the_config_agrees_with_what_the_backends_promise() -> None:
     config = yaml.YAML(typ="safe").load(kind.CONFIG)
     assert [each["role"] for each in config["nodes"]] == ["control-plane", "worker", "worker"]
-    assert [each.get("labels", {}) for each in config["nodes"]] == [{}, {}, backends.GPU_NODE_LABEL]
-    mapping = {"containerPort": backends.INGRESS_NODE_PORT, "listenAddress": "127.0.0.1"}
+    assert [each.get("labels", {}) for each in config["nodes"]] == [{}, {}, interface.GPU_NODE_LABEL]
+    mapping = {"containerPort": interface.INGRESS_NODE_PORT, "listenAddress": "127.0.0.1"}
     assert [each.get("extraPortMappings", []) for each in config["nodes"]] == [[mapping], [], []]
 
 
@@ -267,7 +265,7 @@ def test_both_backends_run_the_same_minor_release_of_kubernetes() -> None:
 
 
 def test_a_backend_that_does_not_exist_is_named_beside_those_that_do() -> None:
-    with pytest.raises(backends.Problem, match=r"no backend 'minikube'; there are: kind, local"):
+    with pytest.raises(interface.Problem, match=r"no backend 'minikube'; there are: kind, local"):
         backends.choose("demo", "minikube")
 
 
@@ -288,9 +286,9 @@ def test_without_a_word_the_backend_is_kind_only_where_its_engine_answers(
     write_script(tmp_path / "kind", "exit 0")
     write_script(tmp_path / "podman", "exit 1")
     write_script(tmp_path / "docker", "exit 1")
-    assert backends.guess() == "local"
+    assert backends.default() == "local"
     write_script(tmp_path / "docker", "echo 28.2.2")
-    assert backends.guess() == "kind"
+    assert backends.default() == "kind"
 
 
 def write_script(path: Path, body: str) -> None:

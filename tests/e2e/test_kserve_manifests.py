@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from e2e.cluster import backends, ingress, installing, kserve_manifests, programs
+from e2e.cluster import binaries, ingress, installing, interface, kserve_manifests
 
 DEFINITION = "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata:\n  name: a.example.com\n"
 NAMESPACE = "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: kserve\n"
@@ -64,7 +64,7 @@ def test_the_controllers_pod_wants_no_image_but_ours() -> None:
     given = deployment()
     kserve_manifests.fit_deployment(given)
     (manager,) = given["spec"]["template"]["spec"]["containers"]
-    assert manager["image"] == f"kserve-controller:{programs.KSERVE_VERSION}"
+    assert manager["image"] == f"kserve-controller:{binaries.KSERVE_VERSION}"
     assert manager["imagePullPolicy"] == "IfNotPresent"
     assert manager["resources"]["limits"] == {"memory": "1"}
 
@@ -97,7 +97,7 @@ def test_traefik_runs_from_the_image_that_was_loaded_behind_the_agreed_port() ->
     (container,) = objects["DaemonSet"]["spec"]["template"]["spec"]["containers"]
     assert container["image"] == "traefik:v1"
     assert container["imagePullPolicy"] == "IfNotPresent"
-    assert objects["Service"]["spec"]["ports"][0]["nodePort"] == backends.INGRESS_NODE_PORT
+    assert objects["Service"]["spec"]["ports"][0]["nodePort"] == interface.INGRESS_NODE_PORT
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster import backends, binaries, requirements
-from e2e.cluster.local import backend, cgroups, network, node, process_table
+from e2e.cluster import binaries, interface
+from e2e.cluster.local import backend, cgroups, network, node, requirements
 
 
 def version_1(root: Path) -> Path:
@@ -75,34 +75,36 @@ def test_removing_a_group_that_is_not_there_does_nothing(tmp_path: Path) -> None
 @pytest.fixture
 def sleeper() -> Iterator[tuple[int, list[str]]]:
     """A process with a command that no other has, which waits until it is let go."""
-    words = [sys.executable, "-c", "import sys; sys.stdin.read()", "a", "cluster's name"]
-    with subprocess.Popen(words, stdin=subprocess.PIPE) as process:
+    words = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()", "a", "cluster's name"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # until then the kernel may show no command for it
         yield process.pid, words
 
 
 def test_a_process_is_found_by_the_ends_of_its_command(sleeper: tuple[int, list[str]]) -> None:
     pid, words = sleeper
-    assert process_table.of_command(words[0], ["a", "cluster's name"]) == [pid]
-    assert process_table.of_command(words[0], ["cluster's name", "a"]) == []
-    assert process_table.of_command("another", ["a", "cluster's name"]) == []
+    assert backend.of_command(words[0], ["a", "cluster's name"]) == [pid]
+    assert backend.of_command(words[0], ["cluster's name", "a"]) == []
+    assert backend.of_command("another", ["a", "cluster's name"]) == []
 
 
 def test_processes_are_found_in_the_same_namespace_alone(sleeper: tuple[int, list[str]], tmp_path: Path) -> None:
     pid, words = sleeper
-    assert process_table.beside(pid, words[:4]) == [pid]
+    assert backend.beside(pid, words[:4]) == [pid]
     for number, namespace in ((1, "pid:[1]"), (2, "pid:[1]"), (3, "pid:[3]")):
         folder = tmp_path / str(number)
         (folder / "ns").mkdir(parents=True)
         (folder / "cmdline").write_bytes(b"cluster\0kubelet\0--v=1\0")
         (folder / "ns" / "pid").symlink_to(namespace)
-    assert sorted(process_table.beside(1, ["cluster", "kubelet"], tmp_path)) == [1, 2]
-    assert process_table.beside(4, ["cluster", "kubelet"], tmp_path) == []
+    assert sorted(backend.beside(1, ["cluster", "kubelet"], tmp_path)) == [1, 2]
+    assert backend.beside(4, ["cluster", "kubelet"], tmp_path) == []
 
 
 def test_a_process_that_has_ended_and_was_not_waited_for_does_not_count(tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "cmdline").write_bytes(b"")
-    assert list(process_table.running(tmp_path)) == []
+    assert list(backend.running(tmp_path)) == []
 
 
 def described(tmp_path: Path, number: int = 2) -> node.Node:
@@ -111,7 +113,7 @@ def described(tmp_path: Path, number: int = 2) -> node.Node:
         number=number,
         address=network.node_address(9, number),
         pods=network.pod_range(number),
-        labels=backends.GPU_NODE_LABEL,
+        labels=interface.GPU_NODE_LABEL,
         cgroup=f"carpool-x/node-{number}",
         executable="/bin/cluster",
         kubeconfig="/kubelet.kubeconfig",
@@ -163,7 +165,7 @@ def test_a_cluster_takes_a_network_that_this_machine_is_not_in(
 
 
 def test_a_command_that_fails_is_told_with_its_own_words() -> None:
-    with pytest.raises(backends.Problem, match=r"`ls /no/such/folder` failed: .*No such file"):
+    with pytest.raises(interface.Problem, match=r"`ls /no/such/folder` failed: .*No such file"):
         network.run("ls", "/no/such/folder")
 
 
@@ -171,13 +173,13 @@ def test_a_cluster_that_was_never_made_is_not_up_and_says_so(monkeypatch: pytest
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     cluster = backend.Local("never-made")
     assert not cluster.is_up()
-    with pytest.raises(backends.Problem, match="no cluster never-made is up"):
+    with pytest.raises(interface.Problem, match="no cluster never-made is up"):
         _ = cluster.ingress
 
 
 @pytest.mark.parametrize("name", ["/", "..", "../..", "/etc", "a/b", "a b", "-x", "A", "x" * 51, "x\n"])
 def test_a_name_that_could_lead_out_of_the_clusters_folder_is_refused(name: str) -> None:
-    with pytest.raises(backends.Problem, match="cannot be a cluster's name"):
+    with pytest.raises(interface.Problem, match="cannot be a cluster's name"):
         backend.Local(name)
 
 
@@ -221,9 +223,12 @@ def test_a_cluster_whose_kubeconfig_is_just_being_written_is_not_up_yet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(process_table, "of_command", lambda *_: [1])
-    cluster = backend.Local("early")
-    cluster.folder.mkdir(parents=True)
+    folder = binaries.cache_folder() / "clusters" / "early"
+    folder.mkdir(parents=True)
+    first_process = [*backend.SHELL, "python", "-m", "e2e.cluster.local.supervisor", str(folder)]
+    (tmp_path / "proc" / "1").mkdir(parents=True)
+    (tmp_path / "proc" / "1" / "cmdline").write_text("\0".join([*first_process, ""]))
+    cluster = backend.Local("early", tmp_path / "proc")
     cluster.kubeconfig.write_text("")
     assert not cluster.is_up()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster import binaries, programs
+from e2e.cluster import binaries
 
 MODULES_SOURCE = "module-source"
 
@@ -41,37 +41,37 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
 
 
 def test_a_program_is_built_static_in_its_own_modules_folder(go: Path, tmp_path: Path) -> None:
-    built = programs.provide("kserve-agent")
+    built = binaries.provide("kserve-agent")
     _, asked = go.read_text().splitlines()
     assert asked.startswith(f"{tmp_path / MODULES_SOURCE} CGO=0 build ")
     assert built.read_text() == "built ./cmd/agent\n"
 
 
 def test_the_module_is_asked_for_in_the_version_of_the_table(go: Path) -> None:
-    programs.provide("hey")
+    binaries.provide("hey")
     assert "mod download -json github.com/rakyll/hey@v0.1.4" in go.read_text()
 
 
 def test_a_program_is_built_once(go: Path) -> None:
-    first = programs.provide("hey")
+    first = binaries.provide("hey")
     asked = go.read_text()
-    assert programs.provide("hey") == first
+    assert binaries.provide("hey") == first
     assert go.read_text() == asked
 
 
 def test_an_executable_is_named_with_its_version(go: Path) -> None:
-    assert programs.provide("traefik").name == "traefik-v3.5.3"
+    assert binaries.provide("traefik").name == "traefik-v3.5.3"
 
 
 def test_pause_is_built_from_our_own_source(go: Path) -> None:
-    assert programs.provide("pause").name.startswith("pause-")
+    assert binaries.provide("pause").name.startswith("pause-")
     (asked,) = go.read_text().splitlines()
-    assert asked.startswith(f"{programs.OUR_SOURCES / 'pause'} ")
+    assert asked.startswith(f"{binaries.SOURCE / 'pause'} ")
 
 
 def test_a_name_that_is_not_in_the_table_is_an_error(go: Path) -> None:
     with pytest.raises(KeyError, match="nginx"):
-        programs.provide("nginx")
+        binaries.provide("nginx")
 
 
 def test_a_build_that_fails_shows_what_the_compiler_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -79,8 +79,8 @@ def test_a_build_that_fails_shows_what_the_compiler_said(monkeypatch: pytest.Mon
     says = f'case "$1" in env) echo go1.26.0;; mod) {source};; *) echo no space left; exit 1;; esac'
     install(tmp_path, monkeypatch, f"#!/bin/sh\n{says}\n")
     with pytest.raises(binaries.BuildFailed, match="no space left"):
-        programs.provide("hey")
-    assert [each.name for each in programs.folder().iterdir() if not each.name.endswith(".lock")] == []
+        binaries.provide("hey")
+    assert [each.name for each in binaries.folder().iterdir() if not each.name.endswith(".lock")] == []
 
 
 def test_a_module_that_cannot_be_had_is_told_with_the_proxys_words(
@@ -89,23 +89,23 @@ def test_a_module_that_cannot_be_had_is_told_with_the_proxys_words(
     says = 'case "$1" in env) echo go1.26.0;; *) echo \'{"Error": "410 Gone"}\'; exit 1;; esac'
     install(tmp_path, monkeypatch, f"#!/bin/sh\n{says}\n")
     with pytest.raises(binaries.Unavailable, match=r"hey@v0\.1\.4.*410 Gone"):
-        programs.provide("hey")
+        binaries.provide("hey")
 
 
-@pytest.mark.parametrize("program", programs.PROGRAMS.values(), ids=lambda each: each.name)
-def test_every_program_has_one_fixed_version(program: programs.Program) -> None:
+@pytest.mark.parametrize("program", binaries.PROGRAMS.values(), ids=lambda each: each.name)
+def test_every_program_has_one_fixed_version(program: binaries.Program) -> None:
     assert re.fullmatch(r"v\d+\.\d+\.\d+", program.version)
     assert program.package == "." or program.package.startswith("./")
 
 
 def test_a_link_is_made_anew_when_its_target_changes(tmp_path: Path) -> None:
     for version in ("hey-v1", "hey-v2"):
-        programs.link(tmp_path / "hey", tmp_path / version)
+        binaries.link(tmp_path / "hey", tmp_path / version)
         assert (tmp_path / "hey").readlink() == tmp_path / version
     assert [each.name for each in tmp_path.iterdir()] == ["hey"]
 
 
 def test_a_link_is_never_made_to_itself(tmp_path: Path) -> None:
-    programs.link(tmp_path / "kubectl", tmp_path / "kubectl-v1")
-    programs.link(tmp_path / "kubectl", tmp_path / "kubectl")
+    binaries.link(tmp_path / "kubectl", tmp_path / "kubectl-v1")
+    binaries.link(tmp_path / "kubectl", tmp_path / "kubectl")
     assert (tmp_path / "kubectl").readlink() == tmp_path / "kubectl-v1"

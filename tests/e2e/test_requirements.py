@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from e2e.cluster import commands, requirements
+from e2e.cluster import __main__, processes
+from e2e.cluster.local import requirements
 
 
 def installed(*lacking: str) -> requirements.Which:
@@ -29,12 +30,12 @@ class Shell:
         self.failing = failing
         self.scripts: list[str] = []
 
-    def __call__(self, *words: str, **_: object) -> commands.Done:
+    def __call__(self, *words: str, **_: object) -> processes.Done:
         assert words[:-3] == requirements.NAMESPACES
         assert words[-3:-1] == ("sh", "-ec")
         self.scripts.append(words[-1])
         fails = any(word in words[-1] for word in self.failing)
-        return commands.Done(1, errors="Operation\nnot permitted") if fails else commands.Done(0)
+        return processes.Done(1, errors="Operation\nnot permitted") if fails else processes.Done(0)
 
 
 @pytest.fixture(autouse=True)
@@ -112,15 +113,15 @@ def test_a_machine_without_control_groups_is_told_so(tmp_path: Path) -> None:
 def test_with_kind_nothing_is_asked_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CARPOOL_CLUSTER_BACKEND", "kind")
     monkeypatch.setenv("PATH", "")
-    done = CliRunner().invoke(requirements.main, [])
+    done = CliRunner().invoke(__main__.main, ["requirements"])
     assert (done.exit_code, done.output) == (0, "")
 
 
 def test_a_machine_that_lacks_programs_gets_a_line_and_a_status(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CARPOOL_CLUSTER_BACKEND", "local")
     monkeypatch.setenv("PATH", "")
-    asked = CliRunner().invoke(requirements.main, [])
-    packages = CliRunner().invoke(requirements.main, ["--packages"])
+    asked = CliRunner().invoke(__main__.main, ["requirements"])
+    packages = CliRunner().invoke(__main__.main, ["requirements", "--packages"])
     assert asked.exit_code == 1
     assert asked.output.startswith("there is no containerd, ctr, runc, ip, ")
     assert packages.exit_code == 0

@@ -8,39 +8,23 @@ come back on the same ports.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
-from typing import NamedTuple
+from collections.abc import AsyncIterator
 
 import grpc
 from aiohttp import web
 
-from tests.fakes import v2_grpc, v2_http, v2_models
+from tests.fakes import v2_calls, v2_grpc, v2_http
 
 HOST = "127.0.0.1"
 
 
-class Received(NamedTuple):
-    """One call as it came: `path` is HTTP's or gRPC's, `headers` have names in lower case."""
-
-    path: str
-    headers: Mapping[str, str | bytes]
-    body: bytes
-
-
-class FakeV2:
+class FakeV2(v2_calls.Calls):
     """See the module; `http` and `grpc` are `host:port`. A port of 0 is a free one, from the start on."""
 
     def __init__(self, host: str = HOST, http_port: int = 0, grpc_port: int = 0) -> None:
+        super().__init__()
         self.host, self.http_port, self.grpc_port = host, http_port, grpc_port
-        self.received: list[Received] = []
-        self.questions: list[v2_models.Question] = []  # those that a model answered
-        self.seconds = 0.0  # that each inference takes
-        self.gate = asyncio.Event()  # clear it, and inferences wait until it is set
-        self.gate.set()
-        self.busy = 0  # inferences at work now
-        self._changed = asyncio.Condition()
         self._runner: web.AppRunner | None = None
         self._server: grpc.aio.Server | None = None
 
@@ -51,11 +35,6 @@ class FakeV2:
     @property
     def grpc(self) -> str:
         return f"{self.host}:{self.grpc_port}"
-
-    @property
-    def batches(self) -> list[int]:
-        """Rows of each call that a model answered."""
-        return [question.rows for question in self.questions]
 
     async def start(self) -> None:
         """Listen, the second time where it did the first time."""
@@ -75,28 +54,6 @@ class FakeV2:
             await self._server.stop(None)
         if self._runner is not None:
             await self._runner.cleanup()
-
-    async def infer(self, question: v2_models.Question) -> list[v2_models.Tensor]:
-        """The answer of a model. Raises `v2_models.Refused`."""
-        answer = v2_models.find(question.model, question.version).answer(question)
-        self.questions.append(question)
-        await self._count(+1)
-        try:
-            await self.gate.wait()
-            await asyncio.sleep(self.seconds)
-        finally:
-            await self._count(-1)
-        return answer
-
-    async def at_work(self, inferences: int) -> None:
-        """Return once so many are at work at the same time."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: self.busy >= inferences)
-
-    async def _count(self, change: int) -> None:
-        async with self._changed:
-            self.busy += change
-            self._changed.notify_all()
 
 
 @contextlib.asynccontextmanager

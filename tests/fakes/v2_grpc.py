@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import numpy as np
@@ -11,10 +11,7 @@ from google.protobuf import json_format
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
-from tests.fakes import v2_binary, v2_http, v2_models
-
-if TYPE_CHECKING:
-    from tests.fakes import fake_v2
+from tests.fakes import v2_binary, v2_calls, v2_http, v2_models
 
 _TYPED = {
     "BOOL": "bool_contents", "UINT8": "uint_contents", "UINT16": "uint_contents", "UINT32": "uint_contents",
@@ -23,13 +20,13 @@ _TYPED = {
 }  # fmt: skip
 
 
-def add_to(server: grpc.aio.Server, fake: fake_v2.FakeV2) -> None:
+def add_to(server: grpc.aio.Server, fake: v2_calls.Calls) -> None:
     """Let a server answer for the fake."""
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(_Service(fake), server)
 
 
 class _Service(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
-    def __init__(self, fake: fake_v2.FakeV2) -> None:
+    def __init__(self, fake: v2_calls.Calls) -> None:
         self._fake = fake
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -80,11 +77,9 @@ class _Service(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
         return pb.RepositoryIndexResponse(models=models)
 
     def _keep(self, method: str, request: Any, context: Any) -> None:
-        from tests.fakes import fake_v2
-
         path = f"/inference.GRPCInferenceService/{method}"
         metadata = dict(context.invocation_metadata() or ())
-        self._fake.received.append(fake_v2.Received(path, metadata, request.SerializeToString()))
+        self._fake.received.append(v2_calls.Received(path, metadata, request.SerializeToString()))
 
     async def _answer(self, request: Any) -> Any:
         question = _question(request)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aiohttp import web
 
-from tests.fakes import v2_binary, v2_json, v2_models
-
-if TYPE_CHECKING:
-    from tests.fakes import fake_v2
+from tests.fakes import v2_binary, v2_calls, v2_json, v2_models
 
 JSON_SIZE = "Inference-Header-Content-Length"
 _MODEL = "/v2/models/{model}"
@@ -20,14 +17,13 @@ _FIELDS = ("data", "binary_data_size", "shared_memory_region")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def application(fake: fake_v2.FakeV2) -> web.Application:
+def application(fake: v2_calls.Calls) -> web.Application:
     """The routes, each at every version of a model."""
-    from tests.fakes import fake_v2 as module
 
     @web.middleware
     async def keep_and_word(request: web.Request, handler: Handler) -> web.StreamResponse:
         headers = {name.lower(): value for name, value in request.headers.items()}
-        fake.received.append(module.Received(request.path_qs, headers, await request.read()))
+        fake.received.append(v2_calls.Received(request.path_qs, headers, await request.read()))
         try:
             return await handler(request)
         except v2_models.Refused as refused:
@@ -67,7 +63,7 @@ def _config_of(spec: v2_models.Spec) -> dict[str, Any]:
     return {"name": spec.name, "data_type": f"TYPE_{datatype}", "dims": list(spec.dims)}
 
 
-async def _infer(fake: fake_v2.FakeV2, request: web.Request) -> web.Response:
+async def _infer(fake: v2_calls.Calls, request: web.Request) -> web.Response:
     model = v2_models.find(request.match_info["model"], request.match_info.get("version", ""))
     body = await request.read()
     size = _json_size(request.headers.get(JSON_SIZE), len(body))

@@ -14,15 +14,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import kubernetes.config
 import urllib3
 
-from e2e.cluster import archives, backends, binaries, client, nodes, processes, requirements
-from e2e.cluster.local import cgroups, network, node, process_table
+from e2e.cluster import archives, binaries, client, interface, processes
+from e2e.cluster.local import cgroups, network, node, requirements
 
 ROOT = Path(__file__).parents[3]
 NODES = ("node-1", "node-2")
@@ -30,14 +30,17 @@ START_SECONDS, API_SERVER_SECONDS, NODES_SECONDS, END_SECONDS = 10.0, 90.0, 90.0
 NAMESPACES = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child=SIGKILL", "--mount-proc")
 # The first process reaps what the programs leave behind, which is what shells do.
 SHELL = ("bash", "-c", '"$@"; exit', "first-process")
+PROC = Path("/proc")
 
 
 class Local:
-    """See backends.Cluster."""
+    """See interface.Cluster."""
 
-    def __init__(self, name: str) -> None:
-        self.name = backends.check_name(name)
+    def __init__(self, name: str, proc: Path = PROC) -> None:
+        """`proc` is where the kernel tells which processes run."""
+        self.name = interface.check_name(name)
         self.nodes = NODES
+        self._proc = proc
         self.folder = binaries.cache_folder() / "clusters" / name
         self.kubeconfig = self.folder / "admin.kubeconfig"
         self._facts = self.folder / "cluster.json"
@@ -48,12 +51,12 @@ class Local:
     @property
     def address(self) -> str:
         if not self._told():
-            raise backends.Problem(f"no cluster {self.name} is up")
+            raise interface.Problem(f"no cluster {self.name} is up")
         return network.node_address(self._told()["subnet"], 1)
 
     @property
     def ingress(self) -> str:
-        return f"http://{self.address}:{backends.INGRESS_NODE_PORT}"
+        return f"http://{self.address}:{interface.INGRESS_NODE_PORT}"
 
     # --- Up and down -------------------------------------------------------------------------------------------------
 
@@ -71,7 +74,7 @@ class Local:
         if missing := requirements.missing():
             reasons = "\n".join(f"  {reason}" for reason in missing)
             raise binaries.Unavailable(f"this machine cannot host a local cluster:\n{reasons}")
-        executable, pause = binaries.provide(), archives.pause_archive()
+        executable, pause = binaries.provide_kubernetes(), archives.pause_archive()
         start = time.monotonic()
         try:
             self._start(executable)
@@ -129,13 +132,13 @@ class Local:
         self._wait_for(outer, self.is_up, API_SERVER_SECONDS, "the API server")
 
     def _wait_for(self, outer: subprocess.Popen[bytes], is_there: Callable[[], Any], seconds: float, what: str) -> None:
-        """Raises backends.Problem with the log's end when time is up, or the cluster has ended."""
+        """Raises interface.Problem with the log's end when time is up, or the cluster has ended."""
         try:
             processes.eventually(lambda: outer.poll() is not None or is_there(), seconds, f"{what} is there")
         except TimeoutError as late:
-            raise backends.Problem(f"{late}\n{processes.tail(self.folder / 'supervisor.log')}") from None
+            raise interface.Problem(f"{late}\n{processes.tail(self.folder / 'supervisor.log')}") from None
         if outer.poll() is not None:
-            raise backends.Problem(f"the cluster has ended\n{processes.tail(self.folder / 'supervisor.log')}")
+            raise interface.Problem(f"the cluster has ended\n{processes.tail(self.folder / 'supervisor.log')}")
 
     def _prepare_nodes(self, pause: Path) -> None:
         sockets = [node.socket_of(self.folder / name) for name in NODES]
@@ -143,11 +146,11 @@ class Local:
         try:
             processes.eventually(lambda: all(each.exists() for each in sockets), NODES_SECONDS, "containerd listens")
             self.load(pause)
-            processes.eventually(lambda: nodes.ready(admin) == set(NODES), NODES_SECONDS, "the nodes are Ready")
+            processes.eventually(lambda: interface.ready(admin) == set(NODES), NODES_SECONDS, "the nodes are Ready")
         except TimeoutError as late:
             logs = [self.folder / name / log for name in NODES for log in ("node.log", "kubelet.log")]
-            raise backends.Problem("\n".join([str(late), *map(processes.tail, logs)])) from None
-        nodes.announce_gpus(admin, NODES[-1], backends.GPUS)
+            raise interface.Problem("\n".join([str(late), *map(processes.tail, logs)])) from None
+        interface.announce_gpus(admin, NODES[-1], interface.GPUS)
 
     def _end_processes(self) -> None:
         if self._outer is not None:
@@ -168,7 +171,7 @@ class Local:
     def restart(self, component: str) -> None:
         ended = self._processes_of(component)
         if not ended:
-            raise backends.Problem(f"no {component} runs in {self.name}")
+            raise interface.Problem(f"no {component} runs in {self.name}")
         for pid in ended:
             os.kill(pid, signal.SIGKILL)  # as a crash does; what ends politely takes its time, an API server a minute
 
@@ -180,10 +183,10 @@ class Local:
 
     def _processes_of(self, component: str) -> list[int]:
         first = self._first_process()
-        return process_table.beside(first, [self._told()["executable"], component]) if first else []
+        return beside(first, [self._told()["executable"], component], self._proc) if first else []
 
     def _first_process(self) -> int | None:
-        return next(iter(process_table.of_command(SHELL[0], self._program)), None)
+        return next(iter(of_command(SHELL[0], self._program, self._proc)), None)
 
     def _told(self) -> dict[str, Any]:
         """What the cluster was started with; empty where there is none, or a full disk let nothing be written."""
@@ -191,3 +194,39 @@ class Local:
             return dict(json.loads(self._facts.read_text()))
         except (FileNotFoundError, ValueError):
             return {}
+
+
+# --- Processes, found by what they run: numbers that were written down would be wrong after a crash -------------------
+
+
+def running(proc: Path = PROC) -> Iterator[tuple[int, list[str]]]:
+    """Each process that has not ended: its number, and the words of its command."""
+    for entry in proc.iterdir():
+        if entry.name.isdigit():
+            try:
+                # The first words of a zombie are empty.
+                words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
+            except OSError:
+                continue  # it ended meanwhile
+            if words:
+                yield int(entry.name), words
+
+
+def of_command(first: str, last: Sequence[str], proc: Path = PROC) -> list[int]:
+    """The processes whose command has this first word and these last ones."""
+    return [pid for pid, words in running(proc) if words[0] == first and words[-len(last) :] == list(last)]
+
+
+def beside(first: int, beginning: Sequence[str], proc: Path = PROC) -> list[int]:
+    """The processes in the process namespace of `first` whose command begins with these words."""
+    inside = namespace(first, proc)
+    found = (pid for pid, words in running(proc) if words[: len(beginning)] == list(beginning))
+    return [pid for pid in found if inside and namespace(pid, proc) == inside]
+
+
+def namespace(pid: int, proc: Path = PROC) -> str:
+    """The process namespace that a process is in; "" for one that has ended."""
+    try:
+        return os.readlink(proc / str(pid) / "ns" / "pid")
+    except OSError:
+        return ""

@@ -16,7 +16,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from e2e.cluster import backends, processes
+from e2e.cluster import interface, processes
 
 # Kept for benchmarks of network devices (RFC 2544): no network that a machine is in uses it.
 RANGE = "198.18"
@@ -27,10 +27,10 @@ UPLINK_SECONDS = 10.0
 
 
 def run(*words: str) -> str:
-    """What a command prints. Raises backends.Problem with what it complains about."""
+    """What a command prints. Raises interface.Problem with what it complains about."""
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:
-        raise backends.Problem(f"`{' '.join(words)}` failed: {done.stderr.strip() or done.stdout.strip()}")
+        raise interface.Problem(f"`{' '.join(words)}` failed: {done.stderr.strip() or done.stdout.strip()}")
     return done.stdout
 
 
@@ -41,7 +41,7 @@ def free_subnet() -> int:
     for number in SUBNETS:
         if f"{RANGE}.{number}.0/24" not in taken:
             return number
-    raise backends.Problem(f"all of {RANGE}.0.0/16 is in use here; look at `ip route`")
+    raise interface.Problem(f"all of {RANGE}.0.0/16 is in use here; look at `ip route`")
 
 
 def control_plane_address(subnet: int) -> str:

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from e2e.cluster import backends, control_plane, processes
+from e2e.cluster import control_plane, interface, processes
 from e2e.cluster.local import network, node
 
 KUBE_PROXY = "system:kube-proxy"
@@ -30,7 +30,7 @@ def describe(plane: control_plane.ControlPlane, told: dict[str, Any], number: in
         number=number,
         address=network.node_address(subnet, number),
         pods=network.pod_range(number),
-        labels=backends.GPU_NODE_LABEL if name == told["nodes"][-1] else {},
+        labels=interface.GPU_NODE_LABEL if name == told["nodes"][-1] else {},
         cgroup=f"{told['cgroup']}/{name}",
         executable=told["executable"],
         kubeconfig=str(plane.kubeconfig_of(f"system:node:{name}", ["system:nodes"])),

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e.cluster import backends, binaries
+from e2e.cluster import binaries, interface
 from e2e.live.autoscaling import monitoring
 
 
 @pytest.fixture(scope="module")
-def monitored(request: pytest.FixtureRequest, cluster: backends.Cluster) -> Iterator[monitoring.Monitoring]:
+def monitored(request: pytest.FixtureRequest, cluster: interface.Cluster) -> Iterator[monitoring.Monitoring]:
     """Both are there, and gone after the module: there is one custom.metrics.k8s.io in a cluster."""
     uncaptured = request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled
     both = monitoring.Monitoring(cluster)

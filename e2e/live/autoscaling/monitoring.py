@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from e2e.cluster import archives, authority, backends, programs
+from e2e.cluster import archives, binaries, credentials, interface
 from e2e.live import kubectl as kubectls
 from e2e.live.autoscaling import expressions, prometheus, scraping
 from tests.charts import helm
@@ -40,7 +40,7 @@ def chart_objects() -> list[Object]:
 class Monitoring:
     """Both programs in one cluster, in a namespace of their own."""
 
-    def __init__(self, cluster: backends.Cluster) -> None:
+    def __init__(self, cluster: interface.Cluster) -> None:
         self._cluster = cluster
         self.kubectl = kubectls.Kubectl(cluster.kubeconfig, NAMESPACE)
         self._system = kubectls.Kubectl(cluster.kubeconfig, SYSTEM)
@@ -53,7 +53,7 @@ class Monitoring:
             self._cluster.load(archives.provide(image(name)))
         self.kubectl.run("create", "namespace", NAMESPACE)
         with tempfile.TemporaryDirectory() as folder:
-            signer = authority.Authority(Path(folder))
+            signer = credentials.Authority(Path(folder))
             self.kubectl.apply([*configuration(), certificate(signer)])
             bundle = signer.bundle.read_bytes()
         self._system.apply(ACCESS)
@@ -87,13 +87,13 @@ class Monitoring:
 
 
 def image(name: str) -> archives.Image:
-    """The image of one of the programs, built now if it is not there. Raises as programs.provide does."""
-    return archives.Image(tag(name), programs.provide(name), f"/{name}")
+    """The image of one of the programs, built now if it is not there. Raises as binaries.provide does."""
+    return archives.Image(tag(name), binaries.provide(name), f"/{name}")
 
 
 def tag(name: str) -> str:
     """What the image of a program is called."""
-    return f"{name}:{programs.PROGRAMS[name].version}"
+    return f"{name}:{binaries.PROGRAMS[name].version}"
 
 
 def configuration() -> list[Object]:
@@ -118,7 +118,7 @@ def config_map(name: str, files: dict[str, Object]) -> Object:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": NAMESPACE}, "data": data}
 
 
-def certificate(signer: authority.Authority) -> Object:
+def certificate(signer: credentials.Authority) -> Object:
     """The Secret with the adapter's serving certificate: the API server calls it by its Service's name."""
     name = "prometheus-adapter"
     issued = signer.issue(name, name, hosts=[f"{name}.{NAMESPACE}.svc"])

@@ -7,7 +7,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from e2e.cluster import backends
+from e2e.cluster import interface
 from e2e.live import checking, questions
 from e2e.live import kubectl as kubectls
 from e2e.live.autoscaling import expressions
@@ -73,7 +73,7 @@ def deploy(kubectl: kubectls.Kubectl, name: str, things: list[Object]) -> None:
 
 
 def load(
-    cluster: backends.Cluster, name: str, namespace: str, pods: float, callers: int = CALLERS
+    cluster: interface.Cluster, name: str, namespace: str, pods: float, callers: int = CALLERS
 ) -> contextlib.AbstractContextManager[checking.Load]:
     """A load through the ingress that would keep so many pods busy all the time."""
     rate = pods * CAPACITY / MEAN_INSTANCES

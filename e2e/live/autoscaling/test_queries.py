@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from e2e.cluster import backends, processes
+from e2e.cluster import interface, processes
 from e2e.live import kubectl as kubectls
 from e2e.live import releases, traffic
 from e2e.live.autoscaling import expressions, monitoring, prometheus, samples, trouble
@@ -34,7 +34,7 @@ EMPTY = {
 
 @pytest.fixture
 def watched(
-    cluster: backends.Cluster, carpool: releases.Release, kubectl: kubectls.Kubectl, monitored: monitoring.Monitoring
+    cluster: interface.Cluster, carpool: releases.Release, kubectl: kubectls.Kubectl, monitored: monitoring.Monitoring
 ) -> Iterator[prometheus.Prometheus]:
     """Prometheus, while both samples have callers and pods are refused, once it has seen all that for a while."""
     arguments, annotations = trouble.settings()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from e2e.cluster import backends
+from e2e.cluster import interface
 from e2e.live import kubectl as kubectls
 from e2e.live.cases import steps
 
@@ -16,7 +16,7 @@ KSERVES_CONTROLLER = {"manager"}
 
 @pytest.mark.parametrize("asked_by", ["label", "annotation"])
 def test_an_inference_service_without_kserves_batcher_is_batched_on_the_port_that_kserve_knows(
-    kubectl: kubectls.Kubectl, cluster: backends.Cluster, asked_by: str
+    kubectl: kubectls.Kubectl, cluster: interface.Cluster, asked_by: str
 ) -> None:
     assert steps.apply(kubectl, f"inferenceservice_by_{asked_by}") == ""
     caller = steps.inference_service(kubectl, cluster.ingress)
@@ -29,7 +29,7 @@ def test_an_inference_service_without_kserves_batcher_is_batched_on_the_port_tha
 
 
 def test_a_batcher_of_kserves_is_taken_over_where_the_namespace_says_so(
-    kubectl: kubectls.Kubectl, cluster: backends.Cluster
+    kubectl: kubectls.Kubectl, cluster: interface.Cluster
 ) -> None:
     steps.label_namespace(kubectl, "carpool.dev/kserve-batcher=takeover")
     assert steps.apply(kubectl, "inferenceservice_with_batcher_taken_over") == ""
@@ -43,7 +43,7 @@ def test_a_batcher_of_kserves_is_taken_over_where_the_namespace_says_so(
 
 
 def test_a_batcher_of_kserves_stays_kserves_where_nobody_says_otherwise(
-    kubectl: kubectls.Kubectl, cluster: backends.Cluster
+    kubectl: kubectls.Kubectl, cluster: interface.Cluster
 ) -> None:
     steps.apply(kubectl, "inferenceservice_with_batcher_taken_over")
     caller = steps.inference_service(kubectl, cluster.ingress)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from e2e.cluster import backends
+from e2e.cluster import interface
 from e2e.live import kubectl as kubectls
 from e2e.live.cases import steps
 
@@ -24,7 +24,7 @@ def pod(kubectl: kubectls.Kubectl, request: pytest.FixtureRequest) -> steps.Obje
 
 
 def test_queue_proxy_sends_to_the_sidecar_and_asks_it_whether_the_pod_is_ready(
-    kubectl: kubectls.Kubectl, cluster: backends.Cluster, pod: steps.Object
+    kubectl: kubectls.Kubectl, cluster: interface.Cluster, pod: steps.Object
 ) -> None:
     assert steps.takeover(pod) == ("queue-proxy", True)
     assert set(steps.containers(pod)) == {"kserve-container", "queue-proxy", "carpool"}

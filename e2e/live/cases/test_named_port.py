@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from e2e.cluster import backends
+from e2e.cluster import interface
 from e2e.live import kubectl as kubectls
 from e2e.live.cases import steps
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("carpool")
 
 
 def test_the_name_of_a_port_moves_to_the_sidecar_and_the_service_follows_it(
-    kubectl: kubectls.Kubectl, cluster: backends.Cluster
+    kubectl: kubectls.Kubectl, cluster: interface.Cluster
 ) -> None:
     assert steps.apply(kubectl, "named_port") == ""
     before = steps.version(kubectl, "service", "echo")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from e2e.cluster import backends
+from e2e.cluster import interface
 from e2e.live import kubectl as kubectls
 from e2e.live.cases import steps
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("carpool")
 
 @pytest.mark.parametrize("asked_by", ["label", "annotation", "namespace"])
 def test_callers_of_a_service_share_a_batch_once_somebody_asks(
-    kubectl: kubectls.Kubectl, cluster: backends.Cluster, asked_by: str
+    kubectl: kubectls.Kubectl, cluster: interface.Cluster, asked_by: str
 ) -> None:
     if asked_by == "namespace":
         steps.label_namespace(kubectl, "carpool.dev/inject=enabled")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from e2e.cluster import backends
+from e2e.cluster import interface
 from e2e.live import kubectl as kubectls
 from e2e.live.cases import steps
 
@@ -18,7 +18,7 @@ def restricted(kubectl: kubectls.Kubectl) -> None:
 
 @pytest.mark.usefixtures("restricted")
 def test_a_pod_that_meets_the_restricted_profile_still_does_with_the_sidecar(
-    kubectl: kubectls.Kubectl, cluster: backends.Cluster
+    kubectl: kubectls.Kubectl, cluster: interface.Cluster
 ) -> None:
     assert steps.apply(kubectl, "restricted_namespace") == ""
     assert steps.takeover(steps.ready_pod(kubectl)) == ("port-swap", True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from e2e.cluster import backends
+from e2e.cluster import interface
 from e2e.live import kubectl as kubectls
 from e2e.live.cases import steps
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("carpool")
 
 @pytest.mark.parametrize(("form", "group"), [("native", "initContainers"), ("classic", "containers")])
 def test_a_sidecar_of_either_form_batches(
-    kubectl: kubectls.Kubectl, cluster: backends.Cluster, form: str, group: str
+    kubectl: kubectls.Kubectl, cluster: interface.Cluster, form: str, group: str
 ) -> None:
     assert steps.apply(kubectl, f"{form}_sidecar") == ""
     pod = steps.ready_pod(kubectl)

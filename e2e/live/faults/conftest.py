@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster import backends, client
+from e2e.cluster import client, interface
 from e2e.injector import steps
 from e2e.live import kubectl as kubectls
 from e2e.live import releases
@@ -49,7 +49,7 @@ def predictor(kubectl: kubectls.Kubectl, carpool: releases.Release) -> predictor
 
 
 @pytest.fixture
-def watch(cluster: backends.Cluster, book: figures.Figures) -> watching.StartWatch:
+def watch(cluster: interface.Cluster, book: figures.Figures) -> watching.StartWatch:
     """Loads a host during a block, and keeps the numbers under the name of a situation."""
 
     @contextlib.contextmanager

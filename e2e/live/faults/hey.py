@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from e2e.cluster import programs
+from e2e.cluster import binaries
 
 LONGEST = "10m"
 END_SECONDS = 40.0
@@ -43,7 +43,7 @@ class Hey:
         words += ["-T", "application/json", "-d", body, url]
         self.text = ""
         self._process = subprocess.Popen(
-            [str(programs.provide("hey")), *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            [str(binaries.provide("hey")), *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
 
     def stop(self) -> None:

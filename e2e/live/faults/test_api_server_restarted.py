@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from e2e.cluster import backends
+from e2e.cluster import interface
 from e2e.live import kubectl as kubectls
 from e2e.live.faults import predictors, watching
 
@@ -12,7 +12,7 @@ PODS = 10
 
 
 def test_a_restart_of_the_api_server_fails_no_request_and_loses_no_injection(
-    cluster: backends.Cluster, kubectl: kubectls.Kubectl, predictor: predictors.Predictor, watch: watching.StartWatch
+    cluster: interface.Cluster, kubectl: kubectls.Kubectl, predictor: predictors.Predictor, watch: watching.StartWatch
 ) -> None:
     before = predictors.names(kubectl, predictor.selector)
     with (

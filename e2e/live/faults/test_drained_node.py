@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e.cluster import backends, processes
+from e2e.cluster import interface, processes
 from e2e.live import conftest, releases
 from e2e.live import kubectl as kubectls
 from e2e.live.faults import predictors, watching
@@ -17,7 +17,7 @@ SETTLED_ANSWERS = 100
 
 
 @pytest.fixture
-def uncordoned(cluster: backends.Cluster, cluster_kubectl: kubectls.Kubectl) -> Iterator[None]:
+def uncordoned(cluster: interface.Cluster, cluster_kubectl: kubectls.Kubectl) -> Iterator[None]:
     """After the test, however it ends, all nodes take pods again, and what was moved is back for the next test."""
     yield
     for node in cluster.nodes:
@@ -44,7 +44,7 @@ def gather_on(kubectl: kubectls.Kubectl, predictor: predictors.Predictor, node: 
 
 
 def test_draining_a_node_fails_no_request(
-    cluster: backends.Cluster,
+    cluster: interface.Cluster,
     kubectl: kubectls.Kubectl,
     predictor: predictors.Predictor,
     uncordoned: None,

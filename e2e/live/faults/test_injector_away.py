@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e.cluster import backends, client, processes
+from e2e.cluster import client, interface, processes
 from e2e.injector import manifests, steps
 from e2e.live import kubectl as kubectls
 from e2e.live import releases
@@ -63,7 +63,7 @@ def wait_for_event(kubectl: kubectls.Kubectl, words: str) -> None:
 
 
 def test_killed_injectors_come_back_by_themselves_and_pods_serve_on(
-    cluster: backends.Cluster,
+    cluster: interface.Cluster,
     kubectl: kubectls.Kubectl,
     predictor: predictors.Predictor,
     restored: releases.Release,

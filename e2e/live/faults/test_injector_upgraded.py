@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e.cluster import backends
+from e2e.cluster import interface
 from e2e.live import kubectl as kubectls
 from e2e.live import releases
 from e2e.live.faults import predictors, watching
@@ -24,7 +24,7 @@ def restored(carpool: releases.Release) -> Iterator[releases.Release]:
 
 @pytest.mark.parametrize("policy", ["Ignore", "Fail"])
 def test_an_upgrade_of_the_injector_misses_no_pod(
-    cluster: backends.Cluster,
+    cluster: interface.Cluster,
     kubectl: kubectls.Kubectl,
     predictor: predictors.Predictor,
     restored: releases.Release,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from e2e.cluster import backends, processes
+from e2e.cluster import interface, processes
 from e2e.live import kubectl as kubectls
 from e2e.live import releases, traffic
 from e2e.live.faults import predictors, watching
@@ -47,7 +47,7 @@ def test_a_crash_loop_of_one_pod_costs_its_own_callers_a_502_and_no_others_anyth
 
 
 def test_a_predictor_out_of_memory_is_back_after_a_restart_and_the_other_pod_serves_on(
-    kubectl: kubectls.Kubectl, carpool: releases.Release, watch: watching.StartWatch, cluster: backends.Cluster
+    kubectl: kubectls.Kubectl, carpool: releases.Release, watch: watching.StartWatch, cluster: interface.Cluster
 ) -> None:
     greedy = predictors.fragile("greedy", memory=MEMORY)
     kubectl.apply([*predictors.way_in(kubectl.namespace), predictors.fragile_source(), predictors.deployment(), greedy])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import urllib.parse
 
-from e2e.cluster import backends, processes
+from e2e.cluster import interface, processes
 from e2e.live import kubectl as kubectls
 from e2e.live import releases
 from e2e.live.faults import predictors, watching
@@ -37,7 +37,7 @@ def outcome(ingress: str, host: str, body: bytes) -> str:
 
 
 def test_a_sidecar_out_of_memory_is_back_after_a_restart_and_the_other_pod_serves_on(
-    cluster: backends.Cluster, kubectl: kubectls.Kubectl, carpool: releases.Release, watch: watching.StartWatch
+    cluster: interface.Cluster, kubectl: kubectls.Kubectl, carpool: releases.Release, watch: watching.StartWatch
 ) -> None:
     kubectl.apply([*predictors.way_in(kubectl.namespace), predictors.deployment(annotations=CARELESS)])
     predictor = predictors.ready(kubectl)

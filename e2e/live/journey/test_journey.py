@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from e2e.cluster import backends, programs
+from e2e.cluster import binaries, interface
 from e2e.live import kubectl as kubectls
 from e2e.live import releases
 from e2e.live.journey import page
@@ -113,12 +113,12 @@ CHECKS: dict[str, Check] = {
 
 @pytest.fixture
 def shell(
-    cluster: backends.Cluster, kserve: None, shared_release: releases.Release, cluster_kubectl: kubectls.Kubectl
+    cluster: interface.Cluster, kserve: None, shared_release: releases.Release, cluster_kubectl: kubectls.Kubectl
 ) -> Iterator[page.Shell]:
     """A reader's shell, in a cluster with the images and without the release; neither journey nor release is left."""
     exported = {"KUBECONFIG": str(cluster.kubeconfig), "INGRESS": cluster.ingress}
     clear(shared_release, cluster_kubectl)
-    yield page.Shell(page.environment_with(str(programs.folder_for_path()), **exported))
+    yield page.Shell(page.environment_with(str(binaries.folder_for_path()), **exported))
     clear(shared_release, cluster_kubectl)
 
 

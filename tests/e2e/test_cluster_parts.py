@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from e2e.cluster import authority, binaries, client, processes
+from e2e.cluster import binaries, client, credentials, processes
 
 FILES = {"go.mod": b"module cluster\n", "go.sum": b"", "main.go": b"package main\n"}
 
@@ -72,7 +72,7 @@ def test_with_an_old_go_the_reason_names_both_versions(monkeypatch: pytest.Monke
 def test_a_build_that_fails_shows_what_the_compiler_said(tmp_path: Path) -> None:
     go = write_script(tmp_path / "go", "echo 'main.go:7: no such package'; exit 1")
     with pytest.raises(binaries.BuildFailed, match="no such package"):
-        binaries.build(go, "v1.34.4", tmp_path / "cluster")
+        binaries.build_kubernetes(go, "v1.34.4", tmp_path / "cluster")
     assert not (tmp_path / "cluster").exists()
 
 
@@ -83,7 +83,7 @@ def test_the_executable_is_kept_outside_the_checkout(monkeypatch: pytest.MonkeyP
 
 
 def test_what_the_authority_issues_is_trusted_for_its_names_alone(tmp_path: Path) -> None:
-    signer = authority.Authority(tmp_path)
+    signer = credentials.Authority(tmp_path)
     issued = signer.issue("server", "server", hosts=["127.0.0.1", "web.example.com"])
     assert handshake(signer, issued, "web.example.com") == "server"
     assert handshake(signer, issued, "127.0.0.1") == "server"
@@ -92,11 +92,11 @@ def test_what_the_authority_issues_is_trusted_for_its_names_alone(tmp_path: Path
 
 
 def test_private_keys_are_their_owners_alone(tmp_path: Path) -> None:
-    authority.write_key(tmp_path / "key")
+    credentials.write_key(tmp_path / "key")
     assert stat.S_IMODE((tmp_path / "key").stat().st_mode) == 0o600
 
 
-def handshake(signer: authority.Authority, issued: authority.Issued, host: str) -> str:
+def handshake(signer: credentials.Authority, issued: credentials.Issued, host: str) -> str:
     """Who a client finds at `host`, by a handshake in memory."""
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     serving.load_cert_chain(issued.certificate, issued.key)

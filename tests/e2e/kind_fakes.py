@@ -9,7 +9,7 @@ from typing import Any
 
 import urllib3
 
-from e2e.cluster import client, commands
+from e2e.cluster import client, processes
 
 PORT = 41327
 SUFFIXES = ("control-plane", "worker", "worker2")
@@ -32,47 +32,47 @@ class Machine:
 
     def __call__(
         self, *words: str, seconds: float = 0, show: bool = False, environment: Mapping[str, str] | None = None
-    ) -> commands.Done:
+    ) -> processes.Done:
         if words[0] not in self.tools:
             # Docker's client, without its engine, prints nothing of use and fails.
-            return commands.Done(1 if words[0] == "docker" else commands.NO_SUCH_PROGRAM, errors="cannot connect")
+            return processes.Done(1 if words[0] == "docker" else processes.NO_SUCH_PROGRAM, errors="cannot connect")
         if words[1] in ("version", "info"):
-            return commands.Done(0, "28.2.2\n")
+            return processes.Done(0, "28.2.2\n")
         self.asked.append(" ".join(words))
         self.environments.append(dict(environment or {}))
         if any(word in self.broken for word in words):
-            return commands.Done(1, errors=f"ERROR: no {words[1]} today\n")
+            return processes.Done(1, errors=f"ERROR: no {words[1]} today\n")
         return self._kind(*words[1:]) if words[0] == "kind" else self._engine(*words[1:])
 
     def connect(self, kubeconfig: Path) -> client.Client:
         server: Any = self.clusters.get(kubeconfig.read_text()) or Nobody()
         return server  # type: ignore[no-any-return]
 
-    def _kind(self, *words: str) -> commands.Done:
+    def _kind(self, *words: str) -> processes.Done:
         options = dict(zip(words[2::2], words[3::2], strict=False))
         name = options.get("--name", "")
         if words[:2] == ("get", "clusters"):
-            return commands.Done(0, "".join(f"{each}\n" for each in self.clusters))
+            return processes.Done(0, "".join(f"{each}\n" for each in self.clusters))
         if words[:2] == ("create", "cluster"):
             if name in self.clusters:
-                return commands.Done(1, errors=f'node(s) already exist for a cluster with the name "{name}"')
+                return processes.Done(1, errors=f'node(s) already exist for a cluster with the name "{name}"')
             self.clusters[name] = ApiServer([f"{name}-{suffix}" for suffix in SUFFIXES])
         if words[:2] == ("delete", "cluster"):
             self.clusters.pop(name, None)
         if "--kubeconfig" in options and name in self.clusters:
             Path(options["--kubeconfig"]).write_text(name)
-        return commands.Done(0)
+        return processes.Done(0)
 
-    def _engine(self, *words: str) -> commands.Done:
+    def _engine(self, *words: str) -> processes.Done:
         if words[0] == "port":
-            return commands.Done(0, f"127.0.0.1:{PORT}\n")
+            return processes.Done(0, f"127.0.0.1:{PORT}\n")
         node, program = words[1], words[2:]
         if program[:2] == ("crictl", "ps"):
             component = program[-1].strip("^$")
-            return commands.Done(0, f"{component}-{self._containers.setdefault((node, component), 1)}\n")
+            return processes.Done(0, f"{component}-{self._containers.setdefault((node, component), 1)}\n")
         if program[:2] == ("crictl", "stop"):
             self._containers[(node, program[-1].rpartition("-")[0])] += 1
-        return commands.Done(0)
+        return processes.Done(0)
 
 
 class ApiServer:

@@ -1,9 +1,10 @@
-"""Runs a command until whoever started it lets go: the end of stdin ends the command and all it has started.
+"""Runs a command until its parent process ends: the end of stdin ends the command and all that it has started.
 
-A test run can be killed in a way that lets no clean-up run. The kernel closes its pipes even then, so a pipe is what
-holds the leash. A script of its own with nothing but the standard library, because it is started once per component:
+A test run can be killed so that no clean-up code runs. The kernel closes its pipes even then, so the watchdog reads
+from a pipe that the parent keeps open. It is a script that imports the standard library alone, because it is started
+once for each component:
 
-    python leash.py COMMAND [ARGUMENTS]
+    python parent_watchdog.py COMMAND [ARGUMENTS]
 
 Exits with the command's status, or 128 plus the signal that ended it.
 """

@@ -1,8 +1,4 @@
-"""Whether this machine can host a local cluster, found out by trying, and if not, why and what to do about it.
-
-python -m e2e.cluster.requirements              a reason on each line; status 1 if there is one
-python -m e2e.cluster.requirements --packages   the Debian packages to install, those that are there left out
-"""
+"""Whether this machine can host a local cluster, found out by trying, and if not, why and what to do about it."""
 
 from __future__ import annotations
 
@@ -14,9 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-import click
-
-from e2e.cluster import backends, binaries, commands
+from e2e.cluster import binaries, processes
 from e2e.cluster.local import cgroups
 
 # What the cluster and its images call by name, and the Debian package that brings it.
@@ -101,7 +95,7 @@ def missing_packages(which: Which = shutil.which, plugins: Path = PLUGINS, *, im
     return sorted(packages)
 
 
-def failing_probes(run: commands.Run = commands.run, probes: Iterable[Probe] = PROBES) -> list[str]:
+def failing_probes(run: processes.Run = processes.run, probes: Iterable[Probe] = PROBES) -> list[str]:
     """Tries what a cluster does; nothing of it is left. Without namespaces nothing else is tried."""
     found = []
     for probe in probes:
@@ -143,22 +137,3 @@ def missing_go() -> list[str]:
     except binaries.Unavailable as unavailable:
         return [str(unavailable)]
     return []
-
-
-@click.command()
-@click.option("--packages", is_flag=True, help="Print the Debian packages to install, and nothing else.")
-def main(packages: bool) -> None:
-    """Says whether this machine can host a local cluster."""
-    if (os.environ.get("CARPOOL_CLUSTER_BACKEND") or backends.guess()) == "kind":
-        return  # its nodes bring all of this along
-    if packages:
-        click.echo(" ".join(missing_packages()))
-        return
-    reasons = missing()
-    for reason in reasons:
-        click.echo(reason)
-    sys.exit(1 if reasons else 0)
-
-
-if __name__ == "__main__":
-    main()

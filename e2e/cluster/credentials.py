@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -99,3 +100,18 @@ class Authority:
 
     def _write(self, path: Path, builder: x509.CertificateBuilder) -> None:
         path.write_bytes(builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+
+
+def render(server: str, bundle: Path, identity: Issued) -> str:
+    """A kubeconfig (JSON, which is YAML) for whoever `identity` is. Names files, so it lives as long as they do."""
+    user = {"client-certificate": str(identity.certificate), "client-key": str(identity.key)}
+    context = {"cluster": "e2e", "user": "e2e", "namespace": "default"}
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "e2e", "cluster": {"server": server, "certificate-authority": str(bundle)}}],
+        "users": [{"name": "e2e", "user": user}],
+        "contexts": [{"name": "e2e", "context": context}],
+        "current-context": "e2e",
+    }
+    return json.dumps(document, indent=2) + "\n"

@@ -1,0 +1,88 @@
+"""What a cluster to test in can do, whichever backend made it: `local` in network namespaces, `kind` in containers.
+
+The backends know this module and nothing of each other; backends.py knows them both.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Protocol
+
+from e2e.cluster import client, processes
+
+# On every node, for whoever is outside the cluster.
+INGRESS_NODE_PORT = 30080
+GPU_NODE_LABEL = {"carpool.dev/gpu": "true"}
+# There are no such devices: the scheduler and the kubelet count what a node's status says. Kubernetes documents a patch
+# of the status as the way to announce an extended resource that no device plugin manages.
+GPU_RESOURCE = "nvidia.com/gpu"
+GPUS = 2
+MERGE_PATCH = "application/merge-patch+json"
+ANNOUNCED_SECONDS = 30.0
+# Files, control groups and, with kind, hosts are named after a cluster.
+NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,49}")
+
+
+class Problem(Exception):
+    """A cluster cannot be made or used as asked. The message says why and what to look at."""
+
+
+class Cluster(Protocol):
+    """A cluster by its name; there or not there yet. Objects are cheap: all state lies in the cluster itself."""
+
+    name: str
+    kubeconfig: Path  # of somebody who may do everything; there while the cluster is up
+    address: str  # where NodePorts answer, seen from this machine
+    ingress: str  # "http://HOST:PORT", where the ingress controller answers
+    nodes: tuple[str, ...]  # the last one is the GPU node
+
+    def up(self) -> None:
+        """Returns when all nodes are Ready; at once if they are. Clears away what a crash left.
+
+        Raises Problem, and binaries.Unavailable where this machine cannot host a cluster.
+        """
+
+    def down(self) -> None:
+        """Removes every trace. Does nothing where there is none."""
+
+    def is_up(self) -> bool:
+        """Whether the API server answers now."""
+
+    def load(self, archive: Path) -> None:
+        """Brings the images of a docker archive to all nodes, under the names that they have in it. Raises Problem."""
+
+    def restart(self, component: str) -> None:
+        """Kills a program of Kubernetes', such as kube-apiserver; something starts it again. Returns when it runs."""
+
+
+def check_name(name: str) -> str:
+    """Returns `name`. Raises Problem where it cannot be a cluster's: it must not lead out of the clusters' folder."""
+    if not NAME.fullmatch(name):
+        raise Problem(f"{name!r} cannot be a cluster's name: up to 50 of a-z, 0-9 and, not first, '.' and '-'")
+    return name
+
+
+def ready(admin: client.Client) -> set[str]:
+    """The names of the nodes that can run pods."""
+    wanted = {"type": "Ready", "status": "True"}
+    return {
+        node["metadata"]["name"]
+        for node in admin.list("Node")
+        if any(wanted.items() <= condition.items() for condition in node.get("status", {}).get("conditions", ()))
+    }
+
+
+def announce_gpus(admin: client.Client, node: str, count: int) -> None:
+    """Returns when the node can be asked for `count` GPUs. Raises client.Refused, and TimeoutError after 30 s."""
+    amount = {GPU_RESOURCE: str(count)}
+    # The kubelet works out `allocatable` from `capacity` by itself, but with its next report only.
+    change = {"status": {"capacity": amount, "allocatable": amount}}
+    admin.call("PATCH", f"{client.path_of('Node', None, node)}/status", change, MERGE_PATCH)
+    what = f"{node} has {count} {GPU_RESOURCE} to give away"
+    processes.eventually(lambda: gpus(admin, node) == count, ANNOUNCED_SECONDS, what)
+
+
+def gpus(admin: client.Client, node: str) -> int:
+    """How many GPUs the node has for pods."""
+    return int(admin.get("Node", node)["status"].get("allocatable", {}).get(GPU_RESOURCE, 0))
