@@ -17,7 +17,7 @@ from e2e.cluster import binaries, client, interface
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / ".ci"
-SOURCES = ("sidecar", "injector", "predictor", ".ci/image_build")
+SOURCES = ("carpool", "sidecar", "injector", "predictor", ".ci/image_build")
 PARTS = ("sidecar", "injector", "predictor")
 # The images' program ends with it where they cannot be built here: no engine, no base.
 NOT_HERE = 2
