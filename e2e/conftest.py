@@ -11,7 +11,7 @@ import pytest
 
 from e2e import skips
 from e2e.cluster import binaries, client, control_plane, kserve, kserve_manifests
-from e2e.injector import installation, process, steps
+from e2e.injector import installation, steps
 from tests import loopback
 
 # Of one test, without what it shares: building and starting the control plane has its own deadlines.
@@ -76,9 +76,9 @@ def start_injector(
     folder = tmp_path_factory.mktemp("injectors")
     with contextlib.ExitStack() as stack:
 
-        def start(installed: installation.Installation, *more: str, port: int = 0) -> process.Injector:
+        def start(installed: installation.Installation, *more: str, port: int = 0) -> installation.Injector:
             credentials = plane.kubeconfig_of(installed.name)
-            injector = process.Injector(installed, credentials, folder, more, port)
+            injector = installation.Injector(installed, credentials, folder, more, port)
             stack.callback(injector.stop)
             injector.start()
             return injector

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from e2e.cluster import client, processes
-from e2e.injector import installation, manifests, process
+from e2e.injector import installation, manifests
 
 NewInstallation = Callable[[], installation.Installation]
 NewNamespace = Callable[..., str]
-StartInjector = Callable[..., process.Injector]
+StartInjector = Callable[..., installation.Injector]
 
 # The API server learns of registrations and labels by watching itself; a controller makes service accounts.
 SETTLED_SECONDS = 20.0

@@ -12,10 +12,10 @@ import pytest
 from carpool_injector import config_file
 from carpool_injector.core import injection, model
 from e2e.cluster import client
-from e2e.injector import installation, manifests, process, steps
+from e2e.injector import installation, manifests, steps
 from tests.injector.golden import cases
 
-CONFIG = config_file.parse(process.CONFIG)
+CONFIG = config_file.parse(installation.CONFIG)
 # The shared injector has the default configuration but for the image, and this cluster's capabilities; its registration
 # sees of a namespace the labels alone. So these are the cases that can be brought here.
 CASES = {

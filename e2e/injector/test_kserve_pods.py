@@ -13,11 +13,11 @@ from collections.abc import Iterator
 import pytest
 
 from e2e.cluster import client, control_plane
-from e2e.injector import installation, manifests, stand_ins, steps
+from e2e.injector import installation, manifests, other_webhooks, steps
 from tests.injector import kserve_model, pods
 
 TAKEOVER = {"carpool.dev/kserve-batcher": "takeover"}
-BEFORE, AFTER = "a-neighbour", "inferenceservice.serving.kserve.io"
+BEFORE, AFTER = "a-webhook", "inferenceservice.serving.kserve.io"
 
 
 @pytest.fixture(params=[BEFORE, AFTER])
@@ -26,15 +26,17 @@ def kserve(
     plane: control_plane.ControlPlane,
     admin: client.Client,
     shared: installation.Installation,
-) -> Iterator[stand_ins.Neighbour]:
+) -> Iterator[other_webhooks.OtherWebhook]:
     """KServe's webhook, under a name that sorts before ours or after it."""
-    neighbour = stand_ins.Neighbour(request.param, kserve_model.mutate)
-    with neighbour.serve(plane, admin, {**shared.labels, **TAKEOVER}):
-        yield neighbour
+    webhook = other_webhooks.OtherWebhook(request.param, kserve_model.mutate)
+    with webhook.serve(plane, admin, {**shared.labels, **TAKEOVER}):
+        yield webhook
 
 
 @pytest.fixture
-def models(kserve: stand_ins.Neighbour, shared: installation.Installation, new_namespace: steps.NewNamespace) -> str:
+def models(
+    kserve: other_webhooks.OtherWebhook, shared: installation.Installation, new_namespace: steps.NewNamespace
+) -> str:
     """A namespace where KServe's pods get Carpool for its batcher, and both webhooks are called."""
     return new_namespace({**shared.labels, **TAKEOVER})
 
@@ -107,11 +109,11 @@ def test_the_model_is_fetched_before_the_sidecar_and_the_server_start(admin: cli
 
 def test_a_namespace_that_leaves_the_batcher_to_kserve_keeps_kserves_agent(
     admin: client.Client,
-    kserve: stand_ins.Neighbour,
+    kserve: other_webhooks.OtherWebhook,
     shared: installation.Installation,
     new_namespace: steps.NewNamespace,
 ) -> None:
-    # Out of the neighbour's reach as well, so the pod comes with the agent that KServe has given it.
+    # Out of that webhook's reach as well, so the pod comes with the agent that KServe has given it.
     namespace = new_namespace({**shared.labels, "carpool.dev/kserve-batcher": "leave"})
     made = kserve_model.mutate(predictor(namespace, pods.batched()))
     stored = admin.create(made).object
@@ -129,7 +131,7 @@ def test_both_orders_of_the_webhooks_end_in_the_same_pod(
     made = predictor(namespace, {**pods.batched(16, 40), **pods.logged()})
     results = []
     for name in (BEFORE, AFTER):
-        with stand_ins.Neighbour(name, kserve_model.mutate).serve(plane, admin, {**shared.labels, **TAKEOVER}):
+        with other_webhooks.OtherWebhook(name, kserve_model.mutate).serve(plane, admin, {**shared.labels, **TAKEOVER}):
             stored = admin.create(made, dry_run=True).object
         results.append({each["name"]: told(each) for each in every_container(stored)})
     assert results[0] == results[1]
@@ -153,11 +155,11 @@ def test_a_later_webhook_that_takes_away_what_makes_the_sidecar_native_is_put_ri
 ) -> None:
     # As a webhook built with an API too old to know the field. The API server asks it once more after our repair only
     # if it wants that; one that does would have the last word.
-    neighbour = stand_ins.Neighbour("z-forgetful", without_restart_policies, reinvoked=False)
+    webhook = other_webhooks.OtherWebhook("z-forgetful", without_restart_policies, reinvoked=False)
     namespace = new_namespace(shared.labels)
-    with neighbour.serve(plane, admin, shared.labels):
+    with webhook.serve(plane, admin, shared.labels):
         stored = admin.create(manifests.pod(namespace)).object
-    assert neighbour.calls == 1
+    assert webhook.calls == 1
     assert manifests.sidecar(stored)["restartPolicy"] == "Always"
 
 

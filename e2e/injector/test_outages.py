@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster import client, control_plane, processes
-from e2e.injector import installation, manifests, process, steps
+from e2e.injector import installation, manifests, steps
 from tests import loopback
 from tests.injector import pods
 
@@ -109,7 +109,7 @@ def test_an_injector_outlives_a_restart_of_the_api_server(tmp_path: Path) -> Non
         installed = installation.Installation(admin, "restart")
         port = loopback.free_port()
         installed.install(port)
-        injector = process.Injector(installed, plane.kubeconfig_of(installed.name), tmp_path, port=port)
+        injector = installation.Injector(installed, plane.kubeconfig_of(installed.name), tmp_path, port=port)
         stack.callback(injector.stop)
         injector.start()
         before = steps.create_namespace(admin, "before", {**installed.labels, manifests.INJECT: "enabled"})
@@ -127,7 +127,7 @@ def test_an_injector_without_its_rights_says_which_it_lacks(
 ) -> None:
     installed = new_installation()
     installed.install(loopback.free_port())
-    injector = process.Injector(installed, plane.kubeconfig_of("stranger"), tmp_path)
+    injector = installation.Injector(installed, plane.kubeconfig_of("stranger"), tmp_path)
     with contextlib.closing(injector):
         with pytest.raises(processes.ProcessFailed):
             injector.start(within=15)

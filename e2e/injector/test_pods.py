@@ -7,7 +7,7 @@ import copy
 import pytest
 
 from e2e.cluster import client
-from e2e.injector import installation, manifests, process, steps
+from e2e.injector import installation, manifests, steps
 from tests.injector import pods
 
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
@@ -142,7 +142,7 @@ def test_a_named_port_moves_to_the_sidecar(admin: client.Client, namespace: str)
 
 def test_the_image_is_the_admins_choice(admin: client.Client, namespace: str) -> None:
     stored = admin.create(manifests.pod(namespace, annotations={"carpool.dev/image": "evil.example.com/x"})).object
-    assert manifests.sidecar(stored)["image"] == process.CONFIG["image"]
+    assert manifests.sidecar(stored)["image"] == installation.CONFIG["image"]
 
 
 def test_settings_become_flags_of_the_sidecar(admin: client.Client, namespace: str) -> None:

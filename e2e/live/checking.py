@@ -143,7 +143,7 @@ class Load:
         for _ in range(2):
             reused: dict[str, bool] = {}
             try:
-                return await self._exchange(session, question, reused)
+                return await self._answer_to(session, question, reused)
             except aiohttp.ServerDisconnectedError:
                 # The server may close an idle connection at any moment, also just before a request on it arrives. To
                 # send the request again is allowed to who knows that it is safe (RFC 9110, 9.2.2): a prediction is.
@@ -156,7 +156,7 @@ class Load:
                 return _kind_of(error), str(error)
         return "hung up", ""
 
-    async def _exchange(
+    async def _answer_to(
         self, session: aiohttp.ClientSession, question: questions.Question, reused: dict[str, bool]
     ) -> tuple[str, str]:
         sending = session.post(self._url, data=question.body, headers=self._headers, trace_request_ctx=reused)

@@ -1,13 +1,14 @@
-"""The models that the tests ask: one row each of a table, laid out as Triton wants a model repository.
+"""The models that the tests use, laid out as Triton and as MLServer expect them.
 
-Their programs are in `models/` and run inside Triton, under the Python of its environment.
+Their programs are in `models/` and run inside the servers, under the Python of their environments.
 """
 
 from __future__ import annotations
 
+import json
 import pathlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 PROGRAMS = pathlib.Path(__file__).with_name("models")
@@ -29,6 +30,7 @@ sequence_batching {
     { name: "END" control [{ kind: CONTROL_SEQUENCE_END int32_false_true: [ 0, 1 ] }] }
   ]
 }"""
+MLSERVERS_PROGRAM = PROGRAMS / "mlserver_runtime.py"
 
 
 class Tensor(NamedTuple):
@@ -114,3 +116,30 @@ def configuration(model: Model) -> str:
 def _tensor(tensor: Tensor) -> str:
     datatype = {"BYTES": "STRING"}.get(tensor.datatype, tensor.datatype)
     return f'name: "{tensor.name}" data_type: TYPE_{datatype} dims: {list(tensor.dims)}'
+
+
+def write_for_mlserver(folder: pathlib.Path, settings: Mapping[str, object]) -> None:
+    """Lay out two models: `identity` and `add`. `settings` are MLServer's own, above all its ports."""
+    # No worker processes and no batching of its own: one model in one process, as small as it gets.
+    (folder / "settings.json").write_text(json.dumps({"debug": False, "parallel_workers": 0, **settings}))
+    _write_model(folder, "identity", "Identity", {"rows": "FP32"}, {"rows_out": "FP32"})
+    _write_model(folder, "add", "Add", {"a": "FP32", "b": "FP32"}, {"sum": "FP32"})
+
+
+def _write_model(
+    folder: pathlib.Path, name: str, runtime: str, inputs: Mapping[str, str], outputs: Mapping[str, str]
+) -> None:
+    model = folder / name
+    model.mkdir()
+    shutil.copyfile(MLSERVERS_PROGRAM, model / f"runtime_of_{name}.py")
+    settings = {
+        "name": name,
+        "implementation": f"runtime_of_{name}.{runtime}",
+        "inputs": _tensors(inputs),
+        "outputs": _tensors(outputs),
+    }
+    (model / "model-settings.json").write_text(json.dumps(settings))
+
+
+def _tensors(datatypes: Mapping[str, str]) -> list[dict[str, object]]:
+    return [{"name": name, "datatype": datatype, "shape": [-1, -1]} for name, datatype in datatypes.items()]

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import psutil
 
 from e2e.cluster import processes
-from e2e.triton import mlserver_models, repository
+from e2e.triton import repository
 from tests import loopback
 from tests.bench.peers import environments, triton
 
@@ -134,7 +134,7 @@ class MLServer(Server):
         self._cache = environments.default_cache()
         environments.prepare(self._cache, self.name, print)
         ports = {"http_port": self.http_port, "grpc_port": self.grpc_port, "metrics_port": self.metrics_port}
-        mlserver_models.write(folder, {"host": HOST, **ports})
+        repository.write_for_mlserver(folder, {"host": HOST, **ports})
 
     def command(self) -> Sequence[str]:
         return [str(environments.program(self._cache, self.name, "mlserver")), "start", str(self._folder)]

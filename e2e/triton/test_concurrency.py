@@ -15,11 +15,11 @@ import pytest
 import tritonclient.http
 from tritonclient.grpc import service_pb2_grpc
 
-from e2e.triton import callers, clients, exchanges, rpc_exchanges, servers
+from e2e.triton import clients, grpc_requests, http_requests, servers
 from e2e.triton import sidecar as sidecar_
 
 CALLERS, QUESTIONS = 16, 8
-ASKS = (callers.ask_identity, callers.ask_add_sub, callers.ask_strings, callers.ask_scaled)
+ASKS = (clients.ask_identity, clients.ask_add_sub, clients.ask_strings, clients.ask_scaled)
 
 
 @pytest.fixture
@@ -30,14 +30,14 @@ async def connected(target: clients.Target) -> AsyncIterator[list[clients.Client
 
 
 @pytest.mark.parametrize("asks", ASKS)
-async def test_each_of_many_gets_its_own_answer(connected: list[clients.Client], asks: callers.Asks) -> None:
-    await callers.busy(asks, connected, CALLERS, QUESTIONS)
+async def test_each_of_many_gets_its_own_answer(connected: list[clients.Client], asks: clients.Asks) -> None:
+    await clients.busy(asks, connected, CALLERS, QUESTIONS)
 
 
 async def test_callers_of_different_models_do_not_meet(connected: list[clients.Client]) -> None:
     async with asyncio.TaskGroup() as group:
         for asks in ASKS:
-            group.create_task(callers.busy(asks, connected, 4, QUESTIONS))
+            group.create_task(clients.busy(asks, connected, 4, QUESTIONS))
 
 
 def test_each_of_many_threads_gets_its_own_answer(target: clients.Target) -> None:
@@ -68,7 +68,7 @@ class TestBatches:
         self, client: clients.Client, front: sidecar_.Sidecar, triton: servers.Server
     ) -> None:
         changes, before = sidecar_.Changes(front), await _runs(triton, "slow")
-        await callers.busy(_ask_slow, [client], 32, 5)
+        await clients.busy(_ask_slow, [client], 32, 5)
         rows, runs = (after - earlier for after, earlier in zip(await _runs(triton, "slow"), before, strict=True))
         assert rows == 160
         assert changes.of("carpool_batch_size_sum") == 160
@@ -87,7 +87,7 @@ class TestBatches:
             np.testing.assert_array_equal(answer.as_numpy("rows_out"), rows)
             sizes.append(int(answer.as_numpy("together")[0, 0]))
 
-        await callers.busy(ask, [client], 32, 5)
+        await clients.busy(ask, [client], 32, 5)
         assert max(sizes) == 4
         assert changes.of('carpool_batch_size_bucket{le="4.0"}') == changes.of("carpool_batch_size_count")
 
@@ -120,7 +120,7 @@ async def test_json_and_binary_callers_share_batches(front: sidecar_.Sidecar, tr
             answer = await client("infer", "slow", [tensor], outputs=outputs, headers=headers)
             np.testing.assert_array_equal(answer.as_numpy("rows_out"), rows)
 
-        await callers.busy(ask, [client], 32, 5)
+        await clients.busy(ask, [client], 32, 5)
         rows, runs = (after - earlier for after, earlier in zip(await _runs(triton, "slow"), before, strict=True))
         assert rows == 160
         # 32 callers in one queue: were there one for each of the four forms, a run would have 8 rows at most.
@@ -129,12 +129,12 @@ async def test_json_and_binary_callers_share_batches(front: sidecar_.Sidecar, tr
 
 
 async def test_the_answer_tells_its_batch(front: sidecar_.Sidecar) -> None:
-    exchange = exchanges.ask("", "identity", exchanges.rows())
+    request = http_requests.ask("", "identity", http_requests.rows())
     url = f"http://{front.http}/v2/models/identity/infer"
-    async with aiohttp.ClientSession() as session, session.post(url, data=exchange.body) as answer:
+    async with aiohttp.ClientSession() as session, session.post(url, data=request.body) as answer:
         assert uuid.UUID(answer.headers["carpool-batch-id"])
     async with grpc.aio.insecure_channel(front.grpc) as channel:
-        call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(rpc_exchanges.RIGHT[0].request)
+        call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(grpc_requests.RIGHT[0].message)
         await call
         assert uuid.UUID(dict(await call.trailing_metadata())["carpool-batch-id"])
 

@@ -13,7 +13,7 @@ import aiohttp
 import numpy as np
 import pytest
 
-from e2e.triton import callers, clients, exchanges, repository, servers
+from e2e.triton import clients, http_requests, repository, servers
 from e2e.triton import sidecar as sidecar_
 
 # Liberties of Triton's that the sidecar does not take, as nobody could say what the request means; it answers 400.
@@ -48,10 +48,10 @@ async def test_only_the_caller_of_the_marked_row_fails(
 async def test_right_and_wrong_questions_at_once_get_what_they_get_alone(
     triton: servers.Server, front: sidecar_.Sidecar
 ) -> None:
-    """Every exchange of `exchanges`, all at the same time, so that the wrong ones are in batches with right ones."""
-    known = [*exchanges.RIGHT, *exchanges.WRONG]
+    """Every request of `http_requests`, all at the same time, so that the wrong ones are in batches with right ones."""
+    known = [*http_requests.RIGHT, *http_requests.WRONG]
     async with aiohttp.ClientSession() as session:
-        alone = [await _post(session, triton.http, exchange) for exchange in known]
+        alone = [await _post(session, triton.http, asked) for asked in known]
         for round_ in range(3):
             mixed = random.Random(round_).sample(range(len(known)), len(known))
             found = await asyncio.gather(*(_post(session, front.http, known[number]) for number in mixed))
@@ -59,13 +59,13 @@ async def test_right_and_wrong_questions_at_once_get_what_they_get_alone(
                 _assert_same(known[number], answer, alone[number])
 
 
-@pytest.mark.parametrize("exchange", [*exchanges.RIGHT, *exchanges.ROUNDED, *exchanges.WRONG], ids=str)
+@pytest.mark.parametrize("asked", [*http_requests.RIGHT, *http_requests.ROUNDED, *http_requests.WRONG], ids=str)
 async def test_each_question_gets_from_the_sidecar_what_it_gets_from_triton(
-    triton: servers.Server, front: sidecar_.Sidecar, exchange: exchanges.Exchange
+    triton: servers.Server, front: sidecar_.Sidecar, asked: http_requests.InferRequest
 ) -> None:
     async with aiohttp.ClientSession() as session:
-        alone = await _post(session, triton.http, exchange)
-        _assert_same(exchange, await _post(session, front.http, exchange), alone)
+        alone = await _post(session, triton.http, asked)
+        _assert_same(asked, await _post(session, front.http, asked), alone)
 
 
 class TestDeadlines:
@@ -93,7 +93,7 @@ class TestDeadlines:
             assert not all(answered)
 
     async def test_the_servers_deadline_reaches_the_caller(self, front: sidecar_.Sidecar) -> None:
-        body = json.dumps({"inputs": [exchanges.rows()]})
+        body = json.dumps({"inputs": [http_requests.rows()]})
         url = f"http://{front.http}/v2/models/slow/infer"
         async with (
             aiohttp.ClientSession() as session,
@@ -154,30 +154,30 @@ async def _keep_asking(
     async with clients.connected(kind, front) as client:
         while not ends.is_set():
             try:
-                await callers.ask_identity(client, chance)
+                await clients.ask_identity(client, chance)
                 outcomes.append((time.monotonic(), ""))
             except clients.Refused as refused:
                 outcomes.append((time.monotonic(), f"{refused.status()} {refused.message()}"))
             await asyncio.sleep(0.01)
 
 
-async def _post(session: aiohttp.ClientSession, host: str, exchange: exchanges.Exchange) -> Answer:
-    url = f"http://{host}/v2/models/{exchange.model}/infer"
-    headers = {"Content-Type": "application/json", **exchange.headers}
-    async with session.post(url, data=exchange.body, headers=headers) as answer:
-        return answer.status, answer.headers.get(exchanges.JSON_SIZE), await answer.read()
+async def _post(session: aiohttp.ClientSession, host: str, asked: http_requests.InferRequest) -> Answer:
+    url = f"http://{host}/v2/models/{asked.model}/infer"
+    headers = {"Content-Type": "application/json", **asked.headers}
+    async with session.post(url, data=asked.body, headers=headers) as answer:
+        return answer.status, answer.headers.get(http_requests.JSON_SIZE), await answer.read()
 
 
-def _assert_same(exchange: exchanges.Exchange, ours: Answer, alone: Answer) -> None:
+def _assert_same(asked: http_requests.InferRequest, ours: Answer, alone: Answer) -> None:
     """What is right has the same values to the byte; what is wrong is refused, maybe with 400 where Triton says 500."""
-    if exchange.name in POSSIBLE:
-        assert (alone[0], ours[0]) == (400, 200), exchange.name
-    elif alone[0] != 200 or exchange.name in STRICTER:
-        assert ours[0] in (alone[0], 400), (exchange.name, ours)
-        assert list(json.loads(ours[2])) == ["error"], (exchange.name, ours)
+    if asked.name in POSSIBLE:
+        assert (alone[0], ours[0]) == (400, 200), asked.name
+    elif alone[0] != 200 or asked.name in STRICTER:
+        assert ours[0] in (alone[0], 400), (asked.name, ours)
+        assert list(json.loads(ours[2])) == ["error"], (asked.name, ours)
     else:
-        assert ours[0] == 200, (exchange.name, ours)
-        assert _values(ours) == _values(alone), exchange.name
+        assert ours[0] == 200, (asked.name, ours)
+        assert _values(ours) == _values(alone), asked.name
 
 
 def _values(answer: Answer) -> Any:

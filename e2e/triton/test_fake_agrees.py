@@ -15,10 +15,10 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
-from e2e.triton import exchanges, rpc_exchanges, servers
+from e2e.triton import grpc_requests, http_requests, servers
 from tests.fakes import fake_v2
 
-_HEADERS = ("content-type", exchanges.JSON_SIZE.lower())
+_HEADERS = ("content-type", http_requests.JSON_SIZE.lower())
 
 
 class Answer(NamedTuple):
@@ -33,37 +33,37 @@ async def fake() -> AsyncIterator[fake_v2.FakeV2]:
         yield running
 
 
-async def post(host: str, exchange: exchanges.Exchange) -> Answer:
-    url = f"http://{host}/v2/models/{exchange.model}/infer"
-    headers = {"Content-Type": "application/json", **exchange.headers}
-    async with aiohttp.ClientSession() as client, client.post(url, data=exchange.body, headers=headers) as answer:
+async def post(host: str, asked: http_requests.InferRequest) -> Answer:
+    url = f"http://{host}/v2/models/{asked.model}/infer"
+    headers = {"Content-Type": "application/json", **asked.headers}
+    async with aiohttp.ClientSession() as client, client.post(url, data=asked.body, headers=headers) as answer:
         told = {name.lower(): value for name, value in answer.headers.items() if name.lower() in _HEADERS}
         return Answer(answer.status, told, await answer.read())
 
 
-@pytest.mark.parametrize("exchange", exchanges.RIGHT, ids=str)
+@pytest.mark.parametrize("asked", http_requests.RIGHT, ids=str)
 async def test_right_questions_get_the_same_answers(
-    triton: servers.Server, fake: fake_v2.FakeV2, exchange: exchanges.Exchange
+    triton: servers.Server, fake: fake_v2.FakeV2, asked: http_requests.InferRequest
 ) -> None:
-    real = await post(triton.http, exchange)
+    real = await post(triton.http, asked)
     assert real.status == 200
-    assert await post(fake.http, exchange) == real
+    assert await post(fake.http, asked) == real
 
 
-@pytest.mark.parametrize("exchange", exchanges.ROUNDED, ids=str)
+@pytest.mark.parametrize("asked", http_requests.ROUNDED, ids=str)
 async def test_numbers_of_many_digits_are_the_same_numbers(
-    triton: servers.Server, fake: fake_v2.FakeV2, exchange: exchanges.Exchange
+    triton: servers.Server, fake: fake_v2.FakeV2, asked: http_requests.InferRequest
 ) -> None:
-    real, ours = [json.loads((await post(host, exchange)).body)["outputs"][0] for host in (triton.http, fake.http)]
+    real, ours = [json.loads((await post(host, asked)).body)["outputs"][0] for host in (triton.http, fake.http)]
     np.testing.assert_array_equal(np.float32(ours.pop("data")), np.float32(real.pop("data")))
     assert ours == real
 
 
-@pytest.mark.parametrize("exchange", exchanges.WRONG, ids=str)
+@pytest.mark.parametrize("asked", http_requests.WRONG, ids=str)
 async def test_wrong_questions_get_the_same_status(
-    triton: servers.Server, fake: fake_v2.FakeV2, exchange: exchanges.Exchange
+    triton: servers.Server, fake: fake_v2.FakeV2, asked: http_requests.InferRequest
 ) -> None:
-    real, ours = await post(triton.http, exchange), await post(fake.http, exchange)
+    real, ours = await post(triton.http, asked), await post(fake.http, asked)
     assert real.status >= 400
     assert ours.status == real.status
     assert [list(json.loads(each.body)) for each in (real, ours)] == [["error"], ["error"]]
@@ -96,28 +96,28 @@ async def test_what_the_fake_tells_of_a_configuration_is_true(
     assert _is_part(ours, real)
 
 
-@pytest.mark.parametrize("exchange", [*rpc_exchanges.RIGHT, *rpc_exchanges.WRONG], ids=str)
+@pytest.mark.parametrize("asked", [*grpc_requests.RIGHT, *grpc_requests.WRONG], ids=str)
 async def test_grpc_gets_the_same_answers_and_codes(
-    triton: servers.Server, fake: fake_v2.FakeV2, exchange: rpc_exchanges.Exchange
+    triton: servers.Server, fake: fake_v2.FakeV2, asked: grpc_requests.InferRequest
 ) -> None:
-    assert await _infer(fake.grpc, exchange.request) == await _infer(triton.grpc, exchange.request)
+    assert await _infer(fake.grpc, asked.message) == await _infer(triton.grpc, asked.message)
 
 
-@pytest.mark.parametrize("exchange", rpc_exchanges.RIGHT, ids=str)
-async def test_what_is_right_over_grpc_is_right(triton: servers.Server, exchange: rpc_exchanges.Exchange) -> None:
-    assert isinstance(await _infer(triton.grpc, exchange.request), pb.ModelInferResponse)
+@pytest.mark.parametrize("asked", grpc_requests.RIGHT, ids=str)
+async def test_what_is_right_over_grpc_is_right(triton: servers.Server, asked: grpc_requests.InferRequest) -> None:
+    assert isinstance(await _infer(triton.grpc, asked.message), pb.ModelInferResponse)
 
 
-@pytest.mark.parametrize("exchange", rpc_exchanges.WRONG, ids=str)
-async def test_what_is_wrong_over_grpc_is_wrong(triton: servers.Server, exchange: rpc_exchanges.Exchange) -> None:
-    assert isinstance(await _infer(triton.grpc, exchange.request), grpc.StatusCode)
+@pytest.mark.parametrize("asked", grpc_requests.WRONG, ids=str)
+async def test_what_is_wrong_over_grpc_is_wrong(triton: servers.Server, asked: grpc_requests.InferRequest) -> None:
+    assert isinstance(await _infer(triton.grpc, asked.message), grpc.StatusCode)
 
 
-async def _infer(host: str, request: Any) -> Any:
+async def _infer(host: str, asked: Any) -> Any:
     """The answer, or the code of the error."""
     async with grpc.aio.insecure_channel(host) as channel:
         try:
-            return await service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(request, timeout=20)
+            return await service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(asked, timeout=20)
         except grpc.aio.AioRpcError as error:
             return error.code()
 

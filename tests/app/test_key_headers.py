@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from e2e.triton import exchanges
+from e2e.triton import http_requests
 from tests.app import v2_bench
 
 GIVEN = ["Authorization,X-Tenant", "authorization,x-tenant", "AUTHORIZATION,x-TeNANT"]
@@ -42,7 +42,7 @@ async def test_v2_calls_of_different_tenants_never_share_a_batch_in_any_protocol
                 lower = {name.lower(): value for name, value in headers_of(tenant).items()}
                 await bench.infer("identity", ("rows", [[1.0]]), headers=lower)
                 return
-            asked = exchanges.ask("", "identity", exchanges.rows())._replace(headers=headers_of(tenant))
+            asked = http_requests.ask("", "identity", http_requests.rows())._replace(headers=headers_of(tenant))
             assert (await bench.ask(asked)).status == 200
 
         bench.fake.gate.clear()

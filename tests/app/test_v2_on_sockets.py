@@ -13,13 +13,13 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.utils import InferenceServerException as Refused
 
-from e2e.triton import exchanges
+from e2e.triton import http_requests
 from tests.app import v2_bench
 
 # What the sidecar refuses although the server takes such liberties, and what it makes possible by splitting.
 STRICTER = {"inputs twice", "a byte order mark", 'BYTES "\udcff"'}
 POSSIBLE = {"33 rows"}
-KNOWN = {exchange.name: exchange for exchange in (*exchanges.RIGHT, *exchanges.ROUNDED, *exchanges.WRONG)}
+KNOWN = {asked.name: asked for asked in (*http_requests.RIGHT, *http_requests.ROUNDED, *http_requests.WRONG)}
 
 
 @pytest.fixture
@@ -28,16 +28,18 @@ async def bench() -> AsyncIterator[v2_bench.Bench]:
         yield running
 
 
-def rows(model: str, *values: list[float], ident: str = "") -> exchanges.Exchange:
+def rows(model: str, *values: list[float], ident: str = "") -> http_requests.InferRequest:
     """Rows in JSON."""
-    tensor = exchanges.rows([number for row in values for number in row], (len(values), len(values[0])))
-    return exchanges.ask("", model, tensor, **({"id": ident} if ident else {}))
+    tensor = http_requests.rows([number for row in values for number in row], (len(values), len(values[0])))
+    return http_requests.ask("", model, tensor, **({"id": ident} if ident else {}))
 
 
-def in_binary(model: str, *values: float) -> exchanges.Exchange:
+def in_binary(model: str, *values: float) -> http_requests.InferRequest:
     """One row, in and out in binary."""
-    tensor = exchanges.rows(None, (1, len(values)), binary_data_size=4 * len(values))
-    return exchanges.binary("", model, exchanges.floats(*values), tensor, parameters={"binary_data_output": True})
+    tensor = http_requests.rows(None, (1, len(values)), binary_data_size=4 * len(values))
+    return http_requests.binary(
+        "", model, http_requests.floats(*values), tensor, parameters={"binary_data_output": True}
+    )
 
 
 async def behind_a_first(bench: v2_bench.Bench, first: Awaitable[Any], *others: Awaitable[Any]) -> list[Any]:
@@ -64,7 +66,7 @@ async def test_json_and_binary_share_a_batch(bench: v2_bench.Bench) -> None:
     asked = [rows("identity", [1, 2]), in_binary("identity", 3, 4), rows("identity", [5, 6], [7, 8])]
     text, binary, two = await behind_a_first(bench, bench.ask(rows("identity", [7])), *map(bench.ask, asked))
     assert text.json["outputs"][0]["data"] == [1, 2]
-    assert binary.binary == exchanges.floats(3, 4)
+    assert binary.binary == http_requests.floats(3, 4)
     assert two.json["outputs"][0]["shape"] == [2, 2]
     assert two.json["outputs"][0]["data"] == [5, 6, 7, 8]
     assert bench.fake.batches == [1, 4]
@@ -111,7 +113,7 @@ async def test_a_request_in_hundreds_of_batches_is_told_the_first_and_how_many_o
 async def test_a_call_in_hundreds_of_batches_is_told_the_first_and_how_many_over_grpc(bench: v2_bench.Bench) -> None:
     asked = pb.ModelInferRequest(model_name="identity")
     asked.inputs.add(name="rows", datatype="FP32", shape=[16_000, 1])
-    asked.raw_input_contents.append(exchanges.floats(*range(16_000)))
+    asked.raw_input_contents.append(http_requests.floats(*range(16_000)))
     async with grpc.aio.insecure_channel(f"127.0.0.1:{bench.sidecar.settings.grpc_port}") as channel:
         call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(asked.SerializeToString())
         answer = pb.ModelInferResponse.FromString(await call)
@@ -126,7 +128,7 @@ class TestTheIdOfABatch:
 
     @pytest.mark.parametrize("without", [rows("identity", [1.0]), in_binary("identity", 1.0)], ids=["json", "binary"])
     async def test_over_http_is_its_own_and_each_caller_gets_back_what_it_sent(
-        self, bench: v2_bench.Bench, without: exchanges.Exchange
+        self, bench: v2_bench.Bench, without: http_requests.InferRequest
     ) -> None:
         with_id = rows("identity", [2.0], ident="mine")
         answers = await behind_a_first(
@@ -158,7 +160,7 @@ class TestEachQuestion:
         self.check(name, await bench.ask(KNOWN[name]), alone)
 
     async def test_gets_the_same_among_all_others(self, bench: v2_bench.Bench) -> None:
-        alone = {name: await bench.ask(exchange, bench.fake.http) for name, exchange in KNOWN.items()}
+        alone = {name: await bench.ask(asked, bench.fake.http) for name, asked in KNOWN.items()}
         mixed = random.Random(1).sample(list(KNOWN), len(KNOWN))
         for name, answer in zip(mixed, await asyncio.gather(*(bench.ask(KNOWN[name]) for name in mixed)), strict=True):
             self.check(name, answer, alone[name])
@@ -197,26 +199,26 @@ class TestCulprits:
 
 class TestPassingThrough:
     @pytest.mark.parametrize(
-        ("reason", "exchange", "status"),
+        ("reason", "asked", "status"),
         [
-            ("no_batch_dimension", exchanges.ask("", "unbatched", exchanges.rows([1, 2], (2,))), 200),
-            ("sequence", exchanges.ask("", "identity", exchanges.rows(), parameters={"sequence_id": 5}), 200),
+            ("no_batch_dimension", http_requests.ask("", "unbatched", http_requests.rows([1, 2], (2,))), 200),
+            ("sequence", http_requests.ask("", "identity", http_requests.rows(), parameters={"sequence_id": 5}), 200),
             ("shared_memory", KNOWN["a shared memory region that nobody registered"], 404),
         ],
         ids=lambda value: str(value),
     )
     async def test_it_is_counted_by_its_reason(
-        self, bench: v2_bench.Bench, reason: str, exchange: exchanges.Exchange, status: int
+        self, bench: v2_bench.Bench, reason: str, asked: http_requests.InferRequest, status: int
     ) -> None:
-        assert (await bench.ask(exchange)).status == status
+        assert (await bench.ask(asked)).status == status
         assert await bench.metric(f'carpool_unbatched_total{{reason="{reason}"}}') == 1
         assert await bench.metric("carpool_batch_size_count") == 0
 
     async def test_the_body_goes_as_it_came(self, bench: v2_bench.Bench) -> None:
-        exchange = exchanges.ask("", "unbatched", exchanges.rows([1, 2], (2,)), id="x")
-        await bench.ask(exchange)
+        asked = http_requests.ask("", "unbatched", http_requests.rows([1, 2], (2,)), id="x")
+        await bench.ask(asked)
         (body,) = [each.body for each in bench.fake.received if each.path.endswith("/infer")]
-        assert body == exchange.body
+        assert body == asked.body
 
     async def test_a_model_that_answers_one_row_for_all_is_found_out_before_anybody_is_wrong(
         self, bench: v2_bench.Bench

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from carpool_sidecar.app import wiring
-from e2e.triton import exchanges
+from e2e.triton import http_requests
 from tests import cycles
 from tests.app import fake_predictor, v2_bench
 
@@ -109,22 +109,22 @@ async def test_a_v1_request_leaves_nothing(sidecar_of: Any, lane: str, how: str)
     assert found == []
 
 
-def in_json(first: float = 0.5, shape: tuple[int, ...] = (1, WIDTH)) -> exchanges.Exchange:
-    return exchanges.ask("", "", exchanges.rows([first, *VALUES[1:]], shape))
+def in_json(first: float = 0.5, shape: tuple[int, ...] = (1, WIDTH)) -> http_requests.InferRequest:
+    return http_requests.ask("", "", http_requests.rows([first, *VALUES[1:]], shape))
 
 
-def in_binary(first: float = 0.5, shape: tuple[int, ...] = (1, WIDTH)) -> exchanges.Exchange:
+def in_binary(first: float = 0.5, shape: tuple[int, ...] = (1, WIDTH)) -> http_requests.InferRequest:
     """In and out."""
-    tensor = exchanges.rows(None, shape, binary_data_size=4 * WIDTH)
-    return exchanges.binary(
-        "", "", exchanges.floats(first, *VALUES[1:]), tensor, parameters={"binary_data_output": True}
+    tensor = http_requests.rows(None, shape, binary_data_size=4 * WIDTH)
+    return http_requests.binary(
+        "", "", http_requests.floats(first, *VALUES[1:]), tensor, parameters={"binary_data_output": True}
     )
 
 
 @pytest.mark.both_loops
 @pytest.mark.parametrize("lane", ["on", "off"])
 @pytest.mark.parametrize("made", [in_json, in_binary])
-async def test_a_v2_request_leaves_nothing(made: Callable[..., exchanges.Exchange], lane: str) -> None:
+async def test_a_v2_request_leaves_nothing(made: Callable[..., http_requests.InferRequest], lane: str) -> None:
     left: dict[str, list[str]] = {}
     async with v2_bench.running(fast_lane=lane) as bench:
 
@@ -199,7 +199,7 @@ async def test_a_storm_of_rejected_requests_leaves_nothing(sidecar_of: Any, lane
 @pytest.mark.parametrize("lane", ["on", "off"])
 @pytest.mark.parametrize("made", [in_json, in_binary])
 async def test_v2_requests_that_are_retried_by_halves_leave_nothing(
-    made: Callable[..., exchanges.Exchange], lane: str
+    made: Callable[..., http_requests.InferRequest], lane: str
 ) -> None:
     good, bad = made(), made(400)
     headers = "".join(f"{name}: {value}\r\n" for name, value in good.headers.items())

@@ -16,7 +16,7 @@ import tritonclient.grpc.aio
 from carpool_sidecar import config
 from carpool_sidecar.app import wiring
 from carpool_sidecar.upstream import probes
-from e2e.triton import exchanges
+from e2e.triton import http_requests
 from tests import loopback
 from tests.fakes import fake_v2, v2_json
 
@@ -40,17 +40,17 @@ class Bench:
         self.http = f"127.0.0.1:{sidecar.settings.port}"
         self.rpc = tritonclient.grpc.aio.InferenceServerClient(f"127.0.0.1:{sidecar.settings.grpc_port}")
 
-    async def ask(self, exchange: exchanges.Exchange, host: str = "") -> Answer:
-        """The answer to an exchange over HTTP, from the sidecar or from `host`."""
-        headers = {"Content-Type": "application/json", **exchange.headers}
-        return await self.post(f"/v2/models/{exchange.model}/infer", exchange.body, headers, host)
+    async def ask(self, request: http_requests.InferRequest, host: str = "") -> Answer:
+        """The answer to a request over HTTP, from the sidecar or from `host`."""
+        headers = {"Content-Type": "application/json", **request.headers}
+        return await self.post(f"/v2/models/{request.model}/infer", request.body, headers, host)
 
     async def post(self, path: str, body: object, headers: dict[str, str] | None = None, host: str = "") -> Answer:
         """The answer to any POST; what are no bytes goes as JSON."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         async with self._session.post(f"http://{host or self.http}{path}", data=data, headers=headers) as answer:
             found = await answer.read()
-            size = int(answer.headers.get(exchanges.JSON_SIZE, len(found)))
+            size = int(answer.headers.get(http_requests.JSON_SIZE, len(found)))
             return Answer(answer.status, v2_json.load(found[:size]), found[size:], answer.headers)
 
     async def infer(self, model: str, *arrays: tuple[str, Any], **options: Any) -> Any:

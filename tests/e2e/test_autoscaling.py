@@ -10,7 +10,7 @@ import pytest
 
 from carpool_injector.core import container
 from e2e.live import kubectl as kubectls
-from e2e.live.autoscaling import expressions, monitoring, scraping
+from e2e.live.autoscaling import expressions, monitoring, prometheus
 from tests.charts import metric_names
 
 Object = dict[str, Any]
@@ -30,25 +30,25 @@ def kept(config: Object) -> dict[str, str]:
 
 
 def test_a_pod_monitor_without_words_about_namespaces_means_its_own() -> None:
-    (config,) = scraping.configs([monitor(selector={})])
+    (config,) = prometheus.configs([monitor(selector={})])
     (found_by,) = config["kubernetes_sd_configs"]
     assert found_by == {"role": "pod", "namespaces": {"names": ["watched"]}}
     assert (config["metrics_path"], config["scrape_interval"]) == ("/metrics", "7s")
 
 
 def test_labels_are_looked_for_under_the_names_that_prometheus_gives_them() -> None:
-    (config,) = scraping.configs([monitor(selector={"matchLabels": {"app.kubernetes.io/name": "x.y"}})])
+    (config,) = prometheus.configs([monitor(selector={"matchLabels": {"app.kubernetes.io/name": "x.y"}})])
     assert kept(config)["__meta_kubernetes_pod_label_app_kubernetes_io_name"] == r"x\.y"
 
 
 def test_a_selector_that_is_not_understood_is_refused() -> None:
     with pytest.raises(ValueError, match="only matchLabels"):
-        scraping.configs([monitor(selector={"matchExpressions": []})])
+        prometheus.configs([monitor(selector={"matchExpressions": []})])
 
 
 def test_the_charts_monitor_of_sidecars_finds_their_port_in_all_namespaces() -> None:
     monitors = [thing for thing in monitoring.chart_objects() if thing["kind"] == "PodMonitor"]
-    configs = {config["job_name"].split("/")[2]: config for config in scraping.configs(monitors)}
+    configs = {config["job_name"].split("/")[2]: config for config in prometheus.configs(monitors)}
     sidecars = configs["carpool-sidecars"]
     assert sidecars["kubernetes_sd_configs"] == [{"role": "pod"}]
     (port,) = kept(sidecars).values()
@@ -56,7 +56,7 @@ def test_the_charts_monitor_of_sidecars_finds_their_port_in_all_namespaces() -> 
 
 
 def test_series_have_the_labels_that_the_adapter_and_the_dashboard_ask_for() -> None:
-    (config,) = scraping.configs([monitor(selector={})])
+    (config,) = prometheus.configs([monitor(selector={})])
     given = {rule["target_label"] for rule in config["relabel_configs"] if "target_label" in rule}
     assert given <= metric_names.FROM_THE_SCRAPE
     assert {"namespace", "pod"} <= given

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.triton import mlserver_models, repository
+from e2e.triton import repository
 
 
 def test_every_model_has_a_configuration_and_a_program_for_each_version(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_every_program_is_there(model: repository.Model) -> None:
 
 
 def test_mlserver_finds_its_settings_and_its_models(tmp_path: Path) -> None:
-    mlserver_models.write(tmp_path, {"http_port": 7})
+    repository.write_for_mlserver(tmp_path, {"http_port": 7})
     assert json.loads((tmp_path / "settings.json").read_text())["http_port"] == 7
     for model in ("identity", "add"):
         settings = json.loads((tmp_path / model / "model-settings.json").read_text())

@@ -10,7 +10,7 @@ from typing import Any
 
 from e2e.cluster import archives, binaries, credentials, interface
 from e2e.live import kubectl as kubectls
-from e2e.live.autoscaling import expressions, prometheus, scraping
+from e2e.live.autoscaling import expressions, prometheus
 from tests.charts import helm
 
 Object = dict[str, Any]
@@ -104,7 +104,7 @@ def configuration() -> list[Object]:
     settings = {
         "global": {"scrape_interval": INTERVAL, "evaluation_interval": INTERVAL},
         "rule_files": ["rules.yaml"],
-        "scrape_configs": scraping.configs(monitors),
+        "scrape_configs": prometheus.configs(monitors),
     }
     return [
         config_map("prometheus", {"prometheus.yaml": settings, "rules.yaml": {"groups": groups}}),

@@ -1,14 +1,18 @@
-"""The sample Deployment in a namespace, with a slower model than its own, and its way through the ingress."""
+"""The sample Deployment behind the ingress with a slower model, a load on it, and trouble that tests cause on purpose.
+
+Trouble is a burst that no queue holds, an instance that the model fails on, or a pod with a wrong annotation.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from e2e.cluster import interface
-from e2e.live import checking, questions
+from e2e.live import checking, questions, traffic
 from e2e.live import kubectl as kubectls
 from e2e.live.autoscaling import expressions
 
@@ -22,6 +26,12 @@ MEAN_INSTANCES = (1 + questions.MOST_INSTANCES) / 2
 CALLERS = 50
 CAPACITY = BATCH / (FIXED_MS + INSTANCE_MS * BATCH) * 1000
 PATH = "/v1/models/echo:predict"
+POISON = "poison"
+# In instances. A burst is more than these; what the sidecar holds by then is a batch at most.
+QUEUE = 16
+MISTAKEN = "mistaken"
+STOP_SECONDS = 60.0
+BURST, INSTANCES = 32, 4
 
 
 def objects(name: str = expressions.SAMPLE, arguments: tuple[str, ...] = (), **annotations: str) -> list[Object]:
@@ -78,3 +88,54 @@ def load(
     """A load through the ingress that would keep so many pods busy all the time."""
     rate = pods * CAPACITY / MEAN_INSTANCES
     return checking.load(cluster.ingress, host(name, namespace), PATH, callers=callers, rate=rate)
+
+
+def settings_for_trouble() -> tuple[tuple[str, ...], dict[str, str]]:
+    """The predictor's arguments and the annotations of a pod that bursts with poison cause trouble in."""
+    return (f'--echo-poison="{POISON}"',), {"max_queue_instances": str(QUEUE)}
+
+
+def bursts(caller: traffic.Caller, path: str) -> contextlib.AbstractContextManager[None]:
+    """Inside the block one burst follows the other; one instance in each is poison."""
+    good = [{"instances": [f"{number}-{each}" for each in range(INSTANCES)]} for number in range(BURST)]
+    return again_and_again(lambda: caller.gather(path, [{"instances": [POISON]}, *good]))
+
+
+def mistaken_pods(kubectl: kubectls.Kubectl) -> contextlib.AbstractContextManager[None]:
+    """Inside the block a pod is made and taken away, over and over, that asks for a sidecar in words that are wrong."""
+
+    def make_one() -> None:
+        kubectl.apply([mistaken_pod()], check=False)
+        kubectl.run("delete", "pod", MISTAKEN, "--ignore-not-found", "--force", "--wait=false", check=False)
+
+    return again_and_again(make_one)
+
+
+def mistaken_pod() -> dict[str, Any]:
+    """No node is as it wants, so it never runs."""
+    labels, annotations = {"carpool.dev/inject": "true"}, {"carpool.dev/max-latency": "soon"}
+    container = {"name": "server", "image": "none", "ports": [{"containerPort": 8080}]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": MISTAKEN, "labels": labels, "annotations": annotations},
+        "spec": {"containers": [container], "nodeSelector": {"carpool.dev/none": "such"}},
+    }
+
+
+@contextlib.contextmanager
+def again_and_again(action: Callable[[], object]) -> Iterator[None]:
+    """Inside the block something is done in a thread, and when it is done, done again."""
+    stopping = threading.Event()
+
+    def repeat() -> None:
+        while not stopping.is_set():
+            action()
+
+    thread = threading.Thread(target=repeat, name="trouble", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.join(STOP_SECONDS)

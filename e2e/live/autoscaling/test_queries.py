@@ -15,7 +15,7 @@ import pytest
 from e2e.cluster import interface, processes
 from e2e.live import kubectl as kubectls
 from e2e.live import releases, traffic
-from e2e.live.autoscaling import expressions, monitoring, prometheus, samples, trouble
+from e2e.live.autoscaling import expressions, monitoring, prometheus, samples
 
 TEST_SECONDS = 300
 TROUBLED = "troubled"
@@ -37,14 +37,14 @@ def watched(
     cluster: interface.Cluster, carpool: releases.Release, kubectl: kubectls.Kubectl, monitored: monitoring.Monitoring
 ) -> Iterator[prometheus.Prometheus]:
     """Prometheus, while both samples have callers and pods are refused, once it has seen all that for a while."""
-    arguments, annotations = trouble.settings()
+    arguments, annotations = samples.settings_for_trouble()
     samples.deploy(kubectl, expressions.SAMPLE, samples.objects())
     samples.deploy(kubectl, TROUBLED, samples.objects(TROUBLED, arguments, **annotations))
     caller = traffic.Caller(cluster.ingress, samples.host(TROUBLED, kubectl.namespace))
     with (
         samples.load(cluster, expressions.SAMPLE, kubectl.namespace, pods=1.0),
-        trouble.bursts(caller, samples.PATH),
-        trouble.mistaken_pods(kubectl),
+        samples.bursts(caller, samples.PATH),
+        samples.mistaken_pods(kubectl),
     ):
         for counter in (*(f'{name}{{namespace="{kubectl.namespace}"}}' for name in TROUBLES), REFUSED_PODS):
             grows = functools.partial(monitored.prometheus.query, f"rate({counter}[30s]) > 0")

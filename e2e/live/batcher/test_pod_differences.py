@@ -10,7 +10,7 @@ import pytest
 from e2e.cluster import processes
 from e2e.live import kubectl as kubectls
 from e2e.live import traffic
-from e2e.live.batcher import containers, deployment, sides, tables
+from e2e.live.batcher import deployment, sides, tables
 
 SETTLED_SECONDS = 60.0
 IDLE_SECONDS = 8.0
@@ -25,14 +25,14 @@ SOME_METRICS = ("carpool_batch_size_sum", "carpool_batches_total")
 def idle_shares(deployed: deployment.Deployed) -> Mapping[str, float]:
     """By side, the share of a CPU that the batching container of a service takes which nobody calls."""
     tools, service = deployed.tools, sides.IRIS_PORT
-    before = {key: containers.cpu(kubectl, service) for key, kubectl in tools.items()}
+    before = {key: deployment.cpu(kubectl, service) for key, kubectl in tools.items()}
     last = list(tools)[-1]
     processes.eventually(
-        lambda: containers.cpu(tools[last], service).at >= before[last].at + IDLE_SECONDS,
+        lambda: deployment.cpu(tools[last], service).at >= before[last].at + IDLE_SECONDS,
         SETTLED_SECONDS,
         f"CPU times that are {IDLE_SECONDS:g} s apart",
     )
-    after = {key: containers.cpu(kubectl, service) for key, kubectl in tools.items()}
+    after = {key: deployment.cpu(kubectl, service) for key, kubectl in tools.items()}
     return {key: (after[key].used - before[key].used) / (after[key].at - before[key].at) for key in tools}
 
 
@@ -40,7 +40,7 @@ def idle_shares(deployed: deployment.Deployed) -> Mapping[str, float]:
 def test_each_side_is_served_by_whom_it_is_named_after(
     service: sides.Service, side: sides.Side, kubectl: kubectls.Kubectl
 ) -> None:
-    batching = containers.batching(containers.pod_of(kubectl, service))
+    batching = deployment.batching(deployment.pod_of(kubectl, service))
     expected = side.expects(
         kserve=[("agent", sides.AGENT_IMAGE)],
         carpool=[("carpool", sides.SIDECAR_IMAGE)],
@@ -75,16 +75,16 @@ def test_a_max_latency_of_0(
 def first_exit_code(kubectl: kubectls.Kubectl, service: sides.Service) -> int | None:
     """What the batching container ended with, once it has."""
     processes.eventually(
-        lambda: containers.exit_code(kubectl, service) is not None,
+        lambda: deployment.exit_code(kubectl, service) is not None,
         SETTLED_SECONDS,
         f"the batching container of {service.name} has ended",
     )
-    return containers.exit_code(kubectl, service)
+    return deployment.exit_code(kubectl, service)
 
 
 def test_metrics_of_its_own(side: sides.Side, kubectl: kubectls.Kubectl, observed: tables.Observe) -> None:
     """what was batched, why, and how long it took, for Prometheus and autoscalers"""
-    pod = containers.pod_of(kubectl, sides.EAGER)["metadata"]["name"]
+    pod = deployment.pod_of(kubectl, sides.EAGER)["metadata"]["name"]
     try:
         found = traffic.metrics(kubectl, pod)
     except kubectls.Failed:

@@ -18,8 +18,8 @@ PATH = f"/v1/models/{NAME}:predict"
 DOMAIN = "example.com"
 IMAGE = "carpool-predictor:0.1.0"
 ECHO = ("carpool-predictor", f"--models={NAME}", f"--port={PORT}", "--echo-fixed-ms=10", "--echo-per-instance-ms=0.1")
-FRAGILE = Path(__file__).with_name("fragile.py")
-FRAGILE_FOLDER = "/fragile"
+FAILING_SERVER = Path(__file__).with_name("failing_server.py")
+PROGRAM_FOLDER = "/program"
 # Ready soon, and patient with a machine that is busy: a pod that misses a second or two is still there.
 PROBE = {"httpGet": {"path": "/readyz", "port": "http"}, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 3}
 LABEL = "app"
@@ -81,21 +81,21 @@ def deployment(
     }
 
 
-def fragile(name: str, *behaviour: str, annotations: dict[str, str] | None = None, memory: str = "256Mi") -> Object:
-    """A Deployment of one pod that runs `fragile.py`, a server of somebody's own, whose port the owner names."""
-    command = ("/opt/carpool/bin/python", f"{FRAGILE_FOLDER}/{FRAGILE.name}", f"--port={PORT}", *behaviour)
+def failing(name: str, *behaviour: str, annotations: dict[str, str] | None = None, memory: str = "256Mi") -> Object:
+    """A Deployment of one pod that runs `failing_server.py`, a server of somebody's own, whose port the owner names."""
+    command = ("/opt/carpool/bin/python", f"{PROGRAM_FOLDER}/{FAILING_SERVER.name}", f"--port={PORT}", *behaviour)
     told = {"carpool.dev/app-port-arg": "--port", **(annotations or {})}
     made = deployment(name, command, replicas=1, annotations=told, memory=memory)
     spec = made["spec"]["template"]["spec"]
-    spec["volumes"] = [{"name": "fragile", "configMap": {"name": "fragile"}}]
-    spec["containers"][0]["volumeMounts"] = [{"name": "fragile", "mountPath": FRAGILE_FOLDER}]
+    spec["volumes"] = [{"name": "failing-server", "configMap": {"name": "failing-server"}}]
+    spec["containers"][0]["volumeMounts"] = [{"name": "failing-server", "mountPath": PROGRAM_FOLDER}]
     return made
 
 
-def fragile_source() -> Object:
-    """The ConfigMap with `fragile.py`."""
-    data = {FRAGILE.name: FRAGILE.read_text()}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "fragile"}, "data": data}
+def failing_source() -> Object:
+    """The ConfigMap with `failing_server.py`."""
+    data = {FAILING_SERVER.name: FAILING_SERVER.read_text()}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "failing-server"}, "data": data}
 
 
 def way_in(namespace: str) -> list[Object]:
@@ -188,3 +188,20 @@ def last_ends(kubectl: kubectls.Kubectl, selector: str, container: str) -> list[
     """Why containers ended the last time, in Kubernetes' words; only of those that did."""
     ended = [container_status(pod, container).get("lastState", {}) for pod in kubectl.pods(selector)]
     return [each["terminated"]["reason"] for each in ended if "terminated" in each]
+
+
+def roll_out(kubectl: kubectls.Kubectl, predictor: Predictor, before: set[str]) -> None:
+    """Returns when the new pods are ready and the old ones gone."""
+    wait_for_rollout(kubectl, predictor.workload)
+    wait_until_gone(kubectl, predictor.selector, before)
+
+
+def delete_one(kubectl: kubectls.Kubectl, predictor: Predictor, *how: str) -> str:
+    name = min(names(kubectl, predictor.selector))
+    kubectl.run("delete", "pod", name, "--wait=false", *how)
+    return name
+
+
+def wait_until_replaced(kubectl: kubectls.Kubectl, predictor: Predictor, name: str) -> None:
+    wait_until_gone(kubectl, predictor.selector, {name})
+    wait_for_rollout(kubectl, predictor.workload)

@@ -1,4 +1,4 @@
-"""A pod of callers in the cluster: gRPC goes from pods to Services here, by way of no ingress."""
+"""A pod that sends calls from inside the cluster, and what became of calls sent at once: gRPC passes no ingress."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import subprocess
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from e2e.live import kubectl as kubectls
 from e2e.live.rpc import servers
@@ -19,6 +19,13 @@ START_SECONDS, END_SECONDS = 60.0, 60.0
 IDLE = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit()); signal.pause()"
 
 Object = dict[str, Any]
+# What Triton counts, and what the sidecar does.
+ROWS = 'nv_inference_count_total{model="identity"}'
+RUNS = 'nv_inference_exec_count_total{model="identity"}'
+BATCHED = 'carpool_rpc_requests_total{code="OK",lane="batched"}'
+PASSED = 'carpool_rpc_requests_total{code="OK",lane="passthrough"}'
+CALLERS, TIMES = 32, 10
+CALLS = CALLERS * TIMES
 
 
 def pod() -> Object:
@@ -81,3 +88,31 @@ def ready(kubectl: kubectls.Kubectl) -> Callers:
     kubectl.apply([servers.programs(), pod()])
     kubectl.wait(f"pod/{NAME}", "Ready")
     return Callers(kubectl)
+
+
+class Together(NamedTuple):
+    """`right`, `wrong` and `failed` are the callers' own; `rows` and `runs` of the model, `batched` calls of gRPC's."""
+
+    right: int
+    wrong: int
+    failed: dict[str, int]
+    rows: float
+    runs: float
+    batched: float
+
+
+def counts(kubectl: kubectls.Kubectl, pod: str) -> dict[str, float]:
+    """Those of the model server and of the sidecar in a pod."""
+    ports = (servers.METRICS_PORT, servers.ADMIN_PORT)
+    return {name: value for port in ports for name, value in servers.counts(kubectl, pod, port).items()}
+
+
+def together(kubectl: kubectls.Kubectl, pod: str, callers: Callers, protocol: str, target: str) -> Together:
+    """CALLERS call that pod by its Service at once, each TIMES times."""
+    before = counts(kubectl, pod)
+    report = callers.run("together", target, f"--protocol={protocol}", f"--callers={CALLERS}", f"--times={TIMES}")
+    after = counts(kubectl, pod)
+    rows, runs, batched = (after.get(name, 0) - before.get(name, 0) for name in (ROWS, RUNS, BATCHED))
+    found = Together(report["right"], report["wrong"], report["failed"], rows, runs, batched)
+    print(f"{protocol}: {found}")
+    return found

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from e2e.live import kubectl as kubectls
-from e2e.live.faults import predictors, test_deleted_pod, test_rolling_update
+from e2e.live.faults import predictors
 from e2e.live.rpc import callers as callers_in_pods
 from e2e.live.rpc import servers
 
@@ -42,7 +42,7 @@ def test_a_rolling_update_fails_no_call(
     before = predictors.names(kubectl, TRITON.selector)
     with callers.load(target, *LOAD) as reports:
         kubectl.run("rollout", "restart", TRITON.workload)
-        test_rolling_update.roll_out(kubectl, TRITON, before)
+        predictors.roll_out(kubectl, TRITON, before)
     check(reports)
 
 
@@ -50,8 +50,8 @@ def test_a_deleted_pod_answers_what_it_was_asked_and_fails_no_call(
     kubectl: kubectls.Kubectl, target: str, callers: callers_in_pods.Callers
 ) -> None:
     with callers.load(target, *LOAD) as reports:
-        name = test_deleted_pod.delete_one(kubectl, TRITON)
-        test_deleted_pod.wait_until_replaced(kubectl, TRITON, name)
+        name = predictors.delete_one(kubectl, TRITON)
+        predictors.wait_until_replaced(kubectl, TRITON, name)
     check(reports)
 
 
@@ -61,6 +61,6 @@ def test_callers_who_balance_over_the_pods_themselves_lose_no_call_to_a_deleted_
     """As behind a headless Service: they know the pods' addresses, and hear late of one that goes."""
     addresses = [f"{pod['status']['podIP']}:8001" for pod in kubectl.pods(TRITON.selector)]
     with callers.load(f"ipv4:{','.join(addresses)}", *LOAD) as reports:
-        name = test_deleted_pod.delete_one(kubectl, TRITON)
-        test_deleted_pod.wait_until_replaced(kubectl, TRITON, name)
+        name = predictors.delete_one(kubectl, TRITON)
+        predictors.wait_until_replaced(kubectl, TRITON, name)
     check(reports)

@@ -1,4 +1,4 @@
-"""Other people's mutating webhooks, as small servers: the neighbours an injector shares its pods with."""
+"""Other people's mutating webhooks, as small servers, which change the same pods as an injector."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def answer_to(review: client.Object, mutate: Mutate) -> client.Object:
     return {"apiVersion": review["apiVersion"], "kind": "AdmissionReview", "response": response}
 
 
-class Neighbour:
+class OtherWebhook:
     """A mutating webhook for pods in one installation's namespaces, registered and served inside the `with` block.
 
     `name` decides whether it comes before or after others: the API server calls configurations in their order by name.
@@ -41,7 +41,7 @@ class Neighbour:
 
     @contextlib.contextmanager
     def serve(self, plane: control_plane.ControlPlane, admin: client.Client, reach: dict[str, str]) -> Iterator[None]:
-        issued = plane.server_certificate(f"neighbour-{self.name}", control_plane.HOST)
+        issued = plane.server_certificate(f"webhook-{self.name}", control_plane.HOST)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(issued.certificate, issued.key)
         server = http.server.ThreadingHTTPServer((control_plane.HOST, 0), self._handler())
@@ -60,7 +60,7 @@ class Neighbour:
 
     def _registration(self, port: int, bundle: str, reach: dict[str, str]) -> client.Object:
         entry = {
-            "name": "pods.neighbour.example.com",
+            "name": "pods.other.example.com",
             "admissionReviewVersions": ["v1"],
             "sideEffects": "None",
             "failurePolicy": "Fail",
@@ -77,13 +77,13 @@ class Neighbour:
         }
 
     def _handler(self) -> type[http.server.BaseHTTPRequestHandler]:
-        neighbour = self
+        webhook = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 review = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                neighbour.calls += 1
-                body = json.dumps(answer_to(review, neighbour._mutate)).encode()
+                webhook.calls += 1
+                body = json.dumps(answer_to(review, webhook._mutate)).encode()
                 self.send_response(200)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(body)))

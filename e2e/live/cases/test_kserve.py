@@ -1,4 +1,7 @@
-"""InferenceServices in Standard mode under KServe's own controller, its webhooks and the Ingress that it makes."""
+"""Pods of KServe: InferenceServices in Standard mode under its own controller, and pods in the shape of Knative's.
+
+knative_shape.yaml says how far such a pod is Knative's.
+"""
 
 from __future__ import annotations
 
@@ -51,3 +54,37 @@ def test_a_batcher_of_kserves_stays_kserves_where_nobody_says_otherwise(
     assert steps.injection(pod) == {}
     assert set(steps.containers(pod)) == {"kserve-container", "agent"}
     assert steps.call_together(caller) == steps.ONE_BATCH
+
+
+def variables(pod: steps.Object, container: str) -> dict[str, str]:
+    return {each["name"]: each.get("value", "") for each in steps.containers(pod)[container]["env"]}
+
+
+@pytest.fixture(params=["knative_shape", "knative_shape_with_batcher"])
+def pod(kubectl: kubectls.Kubectl, request: pytest.FixtureRequest) -> steps.Object:
+    """A pod with a queue-proxy, its own model server and the sidecar, Ready."""
+    steps.label_namespace(kubectl, "carpool.dev/kserve-batcher=takeover")
+    assert steps.apply(kubectl, request.param) == ""
+    return steps.ready_pod(kubectl)
+
+
+def test_queue_proxy_sends_to_the_sidecar_and_asks_it_whether_the_pod_is_ready(
+    kubectl: kubectls.Kubectl, cluster: interface.Cluster, pod: steps.Object
+) -> None:
+    assert steps.takeover(pod) == ("queue-proxy", True)
+    assert set(steps.containers(pod)) == {"kserve-container", "queue-proxy", "carpool"}
+    queue = variables(pod, "queue-proxy")
+    assert queue["USER_PORT"] == "9081"
+    assert '"port":9082' in queue["SERVING_READINESS_PROBE"]
+    assert '"path":"/health","port":8080' in variables(pod, "carpool")["SERVING_READINESS_PROBE"]
+    assert steps.call_together(steps.expose(kubectl, cluster.ingress)) == steps.ONE_BATCH
+
+
+def test_a_server_that_is_unwell_makes_the_pod_unready_by_way_of_queue_proxy_and_sidecar(
+    kubectl: kubectls.Kubectl, pod: steps.Object
+) -> None:
+    assert "readinessProbe" not in steps.containers(pod)["kserve-container"], "nobody else asks the server"
+    steps.change_server(kubectl, pod, "kserve-container", "(state / 'broken').touch()")
+    assert steps.becomes_ready(kubectl, pod, False)
+    steps.change_server(kubectl, pod, "kserve-container", "(state / 'broken').unlink()")
+    assert steps.becomes_ready(kubectl, pod, True)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 JSON_SIZE = "Inference-Header-Content-Length"
 
 
-class Exchange(NamedTuple):
+class InferRequest(NamedTuple):
     """A POST to a model's `infer`, with a name that says what is special about it."""
 
     name: str
@@ -46,23 +46,25 @@ def rows(data: Any = (1, 2), shape: Sequence[Any] = (1, 2), **parameters: Any) -
     return tensor("rows", shape, "FP32", data, **parameters)
 
 
-def ask(name: str, model: str, *inputs: dict[str, Any], **members: Any) -> Exchange:
+def ask(name: str, model: str, *inputs: dict[str, Any], **members: Any) -> InferRequest:
     """All in JSON; `members` are the request's others."""
-    return Exchange(name, model, _compact({**members, "inputs": list(inputs)}))
+    return InferRequest(name, model, _compact({**members, "inputs": list(inputs)}))
 
 
 def binary(
     name: str, model: str, tail: bytes, *inputs: dict[str, Any], size: int | None = None, **members: Any
-) -> Exchange:
+) -> InferRequest:
     """With binary data behind the JSON, whose `size` is told as it is unless given."""
     head = _compact({**members, "inputs": list(inputs)})
-    return Exchange(name, model, head + tail, {JSON_SIZE: str(len(head) if size is None else size)})
+    return InferRequest(name, model, head + tail, {JSON_SIZE: str(len(head) if size is None else size)})
 
 
-def _literal(datatype: str, text: str) -> Exchange:
+def _literal(datatype: str, text: str) -> InferRequest:
     """One element, as it stands in the JSON."""
     start = f'{{"inputs":[{{"name":"{datatype.lower()}","shape":[1,1],"datatype":"{datatype}","data":['
-    return Exchange(f"{datatype} {text}", "anything", start.encode() + text.encode(errors="surrogateescape") + b"]}]}")
+    return InferRequest(
+        f"{datatype} {text}", "anything", start.encode() + text.encode(errors="surrogateescape") + b"]}]}"
+    )
 
 
 def _compact(value: object) -> bytes:
@@ -112,11 +114,11 @@ RIGHT = (
     _literal("INT64", "-9223372036854775808"),
     _literal("BYTES", '["a"]'),
     _literal("BYTES", '"\udcff"'),
-    Exchange("data first, spaces", "identity", b' { "inputs" : [ {"data":[ 1 , 2 ],"datatype":"FP32",\n"shape":[1, 2],'
-             b'"name":"rows"} ], "id": "x" }\n'),
-    Exchange("inputs twice", "identity", b'{"inputs":[{"name":"rows","shape":[1,1],"datatype":"FP32","data":[1]}],'
+    InferRequest("data first, spaces", "identity", b' { "inputs" : [ {"data":[ 1 , 2 ],"datatype":"FP32",\n'
+                 b'"shape":[1, 2],"name":"rows"} ], "id": "x" }\n'),
+    InferRequest("inputs twice", "identity", b'{"inputs":[{"name":"rows","shape":[1,1],"datatype":"FP32","data":[1]}],'
              b'"inputs":[{"name":"rows","shape":[1,1],"datatype":"FP32","data":[2]}]}'),
-    Exchange("a byte order mark", "identity", b"\xef\xbb\xbf" + _compact({"inputs": [rows()]})),
+    InferRequest("a byte order mark", "identity", b"\xef\xbb\xbf" + _compact({"inputs": [rows()]})),
     binary("binary in, JSON out", "identity", floats(1, 2), _ROWS_BINARY),
     binary("binary in and out", "identity", floats(1, 2), _ROWS_BINARY,
             parameters={"binary_data_output": True}, id="x"),
@@ -193,12 +195,12 @@ WRONG = (
     _literal("INT64", "9223372036854775808"),
     _literal("FP16", "1"),
     _literal("BF16", "1"),
-    *(Exchange(f"the body {body!r}", "identity", body) for body in (b"{", b"[]", b"null", b'"x"', b'{"inputs":[}')),
-    Exchange("inputs that are an object", "identity", b'{"inputs":{}}'),
-    Exchange("something after the JSON", "identity", _compact({"inputs": [rows()]}) + b" more"),
-    Exchange("no shape", "identity", b'{"inputs":[{"name":"rows","datatype":"FP32","data":[1]}]}'),
-    Exchange("no datatype", "identity", b'{"inputs":[{"name":"rows","shape":[1,1],"data":[1]}]}'),
-    Exchange("no name", "identity", b'{"inputs":[{"datatype":"FP32","shape":[1,1],"data":[1]}]}'),
+    *(InferRequest(f"the body {body!r}", "identity", body) for body in (b"{", b"[]", b"null", b'"x"', b'{"inputs":[}')),
+    InferRequest("inputs that are an object", "identity", b'{"inputs":{}}'),
+    InferRequest("something after the JSON", "identity", _compact({"inputs": [rows()]}) + b" more"),
+    InferRequest("no shape", "identity", b'{"inputs":[{"name":"rows","datatype":"FP32","data":[1]}]}'),
+    InferRequest("no datatype", "identity", b'{"inputs":[{"name":"rows","shape":[1,1],"data":[1]}]}'),
+    InferRequest("no name", "identity", b'{"inputs":[{"datatype":"FP32","shape":[1,1],"data":[1]}]}'),
     binary("binary data too short", "identity", floats(1), rows(None, binary_data_size=4)),
     binary("less binary data than announced", "identity", floats(1), _ROWS_BINARY),
     binary("more binary data than announced", "identity", floats(1, 2, 3), _ROWS_BINARY),

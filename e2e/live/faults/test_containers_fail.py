@@ -1,6 +1,9 @@
-"""A predictor's process crashes, again and again, or takes more memory than it may: its callers are told, briefly."""
+"""A container crashes repeatedly, or uses more memory than its limit: callers get an honest error, and not for long."""
 
 from __future__ import annotations
+
+import http.client
+import urllib.parse
 
 from e2e.cluster import interface, processes
 from e2e.live import kubectl as kubectls
@@ -16,6 +19,16 @@ SETTLED_ANSWERS = 100
 RECOVERED_SECONDS = 5
 MOST_FAILED_OF_A_CRASH = 150
 MEMORY, TOO_MUCH = "160Mi", 400
+SIDECAR_KILLED_SECONDS = 90.0
+ANSWER_SECONDS = 30.0
+MEBIBYTE = 1 << 20
+# An admin who lets more in than the container can hold.
+CARELESS = {
+    "carpool.dev/resources-requests-memory": "64Mi",
+    "carpool.dev/resources-limits-memory": "128Mi",
+    "carpool.dev/max-body-bytes": str(512 * MEBIBYTE),
+    "carpool.dev/max-queue-bytes": str(1024 * MEBIBYTE),
+}
 
 
 def wait_for_restarts(kubectl: kubectls.Kubectl, selector: str, count: int) -> None:
@@ -31,8 +44,8 @@ def wait_for_restarts(kubectl: kubectls.Kubectl, selector: str, count: int) -> N
 def test_a_crash_loop_of_one_pod_costs_its_own_callers_a_502_and_no_others_anything(
     kubectl: kubectls.Kubectl, carpool: releases.Release, watch: watching.StartWatch
 ) -> None:
-    crashing = predictors.fragile("crashing", f"--crash-after={CRASH_SECONDS}")
-    objects = [*predictors.way_in(kubectl.namespace), predictors.fragile_source(), predictors.deployment()]
+    crashing = predictors.failing("crashing", f"--crash-after={CRASH_SECONDS}")
+    objects = [*predictors.way_in(kubectl.namespace), predictors.failing_source(), predictors.deployment()]
     kubectl.apply(objects)
     predictor = predictors.ready(kubectl)
     with watch(f"one pod of three crashes in a loop ({CRASHES} times)", predictor.host) as seen:
@@ -49,8 +62,8 @@ def test_a_crash_loop_of_one_pod_costs_its_own_callers_a_502_and_no_others_anyth
 def test_a_predictor_out_of_memory_is_back_after_a_restart_and_the_other_pod_serves_on(
     kubectl: kubectls.Kubectl, carpool: releases.Release, watch: watching.StartWatch, cluster: interface.Cluster
 ) -> None:
-    greedy = predictors.fragile("greedy", memory=MEMORY)
-    kubectl.apply([*predictors.way_in(kubectl.namespace), predictors.fragile_source(), predictors.deployment(), greedy])
+    greedy = predictors.failing("greedy", memory=MEMORY)
+    kubectl.apply([*predictors.way_in(kubectl.namespace), predictors.failing_source(), predictors.deployment(), greedy])
     predictor = predictors.ready(kubectl, predictors.NAME, "greedy")
     caller = traffic.Caller(cluster.ingress, predictor.host)
     with watch("predictor out of memory", predictor.host) as seen:
@@ -68,3 +81,39 @@ def test_a_predictor_out_of_memory_is_back_after_a_restart_and_the_other_pod_ser
     assert seen.report.wrong == {}, str(seen)
     assert set(seen.report.failed) <= watching.HONEST, str(seen)
     assert (seen.recovery or 0) <= KILLED_SECONDS, str(seen)
+
+
+def outcome(ingress: str, host: str, body: bytes) -> str:
+    """The status of the answer to a body; the ingress may also hang up on who is still sending."""
+    url = urllib.parse.urlsplit(ingress)
+    connection = http.client.HTTPConnection(url.netloc, timeout=ANSWER_SECONDS)
+    try:
+        connection.request("POST", predictors.PATH, body, {"Host": host, "Content-Type": "application/json"})
+        return str(connection.getresponse().status)
+    except (http.client.HTTPException, OSError) as error:
+        return type(error).__name__
+    finally:
+        connection.close()
+
+
+def test_a_sidecar_out_of_memory_is_back_after_a_restart_and_the_other_pod_serves_on(
+    cluster: interface.Cluster, kubectl: kubectls.Kubectl, carpool: releases.Release, watch: watching.StartWatch
+) -> None:
+    kubectl.apply([*predictors.way_in(kubectl.namespace), predictors.deployment(annotations=CARELESS)])
+    predictor = predictors.ready(kubectl)
+    body = b'{"instances": ["' + b"x" * (200 * MEBIBYTE) + b'"]}'
+
+    def is_killed() -> bool:
+        return "OOMKilled" in predictors.last_ends(kubectl, predictor.selector, predictors.SIDECAR)
+
+    with watch("sidecar out of memory", predictor.host) as seen:
+        seen.load.wait_for_right(SETTLED_ANSWERS)
+        seen.mark()
+        seen.facts["large_request"] = outcome(cluster.ingress, predictor.host, body)
+        processes.eventually(is_killed, SIDECAR_KILLED_SECONDS, "the sidecar is OOM-killed")
+        predictors.wait_for_rollout(kubectl, predictor.workload)
+        seen.load.wait_for_right(SETTLED_ANSWERS)
+    assert seen.facts["large_request"] != "200"
+    assert seen.report.wrong == {}, str(seen)
+    assert set(seen.report.failed) <= watching.HONEST, str(seen)
+    assert (seen.recovery or 0) <= SIDECAR_KILLED_SECONDS, str(seen)

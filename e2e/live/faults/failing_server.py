@@ -1,6 +1,6 @@
-"""A model server that fails on request: it answers each instance with itself, unless it is told to crash or to grow.
+"""A model server that fails on request: it answers each instance with itself, or crashes, or takes memory until killed.
 
-It runs in pods as somebody's own server would, so it uses nothing of this project.
+It runs in pods as somebody's own server does, so it imports nothing of this project.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""No injector answers: pods that have the sidecar serve on, and failurePolicy decides about new ones."""
+"""The injectors or the API server are away or replaced: pods that have the sidecar serve on as before.
+
+While no injector answers, failurePolicy decides about new pods.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,9 @@ from e2e.live.faults import predictors, watching
 BACK_SECONDS = 60.0
 GONE_SECONDS = 60.0
 SETTLED_ANSWERS = 100
+SETTLED_SECONDS = 60.0
+PODS = 10
+PODS_BEFORE, PODS_AFTER = 10, 40
 
 
 @pytest.fixture
@@ -128,5 +134,54 @@ def test_without_an_injector_failure_policy_fail_keeps_pods_from_being_created_a
         predictors.wait_for_rollout(kubectl, predictor.workload)
         seen.load.wait_for_right(SETTLED_ANSWERS)
     assert all(manifests.has_sidecar(pod) for pod in kubectl.pods(predictor.selector))
+    assert seen.report.wrong == {}, str(seen)
+    assert seen.failed == {}, str(seen)
+
+
+@pytest.mark.parametrize("policy", ["Ignore", "Fail"])
+def test_an_upgrade_of_the_injector_misses_no_pod(
+    cluster: interface.Cluster,
+    kubectl: kubectls.Kubectl,
+    predictor: predictors.Predictor,
+    restored: releases.Release,
+    watch: watching.StartWatch,
+    policy: str,
+) -> None:
+    before = predictors.names(restored.kubectl, releases.INJECTORS)
+    with (
+        watch(f"helm upgrade of the injector to failurePolicy {policy}", predictor.host, planned=True) as seen,
+        watching.creating_pods(cluster.kubeconfig, kubectl.namespace) as pods,
+    ):
+        pods.wait_for(PODS_BEFORE, SETTLED_SECONDS)
+        began = seen.load.now
+        restored.upgrade(f"webhook.failurePolicy={policy}", "webhook.timeoutSeconds=7", "logLevel=warning")
+        seen.facts["upgrade_took_s"] = round(seen.load.now - began, 1)
+        pods.wait_for(PODS_AFTER, SETTLED_SECONDS)
+        seen.facts |= {"pods_with_sidecar": pods.injected, "pods_without": pods.missed + pods.refused}
+    replaced = {name for name in predictors.names(restored.kubectl, releases.INJECTORS) if name not in before}
+    assert len(replaced) == 2
+    assert pods.missed == 0, str(pods)
+    assert not pods.refusals, str(pods)
+    assert seen.report.wrong == {}, str(seen)
+    assert seen.failed == {}, str(seen)
+
+
+def test_a_restart_of_the_api_server_fails_no_request_and_loses_no_injection(
+    cluster: interface.Cluster, kubectl: kubectls.Kubectl, predictor: predictors.Predictor, watch: watching.StartWatch
+) -> None:
+    before = predictors.names(kubectl, predictor.selector)
+    with (
+        watch("API server restarted", predictor.host) as seen,
+        watching.creating_pods(cluster.kubeconfig, kubectl.namespace) as pods,
+    ):
+        pods.wait_for(PODS, BACK_SECONDS)
+        began = seen.load.now
+        cluster.restart("kube-apiserver")
+        pods.wait_for(PODS, BACK_SECONDS)
+        seen.facts["pods_created_again_s"] = round(seen.load.now - began, 1)
+        seen.load.wait_for_right(SETTLED_ANSWERS)
+        seen.facts |= {"pods_with_sidecar": pods.injected, "pods_without": pods.missed, "not_created": pods.refused}
+    assert predictors.names(kubectl, predictor.selector) == before
+    assert pods.missed == 0, str(pods)
     assert seen.report.wrong == {}, str(seen)
     assert seen.failed == {}, str(seen)

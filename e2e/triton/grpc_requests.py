@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 from tritonclient.grpc import service_pb2 as pb
 
-from e2e.triton.exchanges import floats, strings
+from e2e.triton.http_requests import floats, strings
 
 
-class Exchange(NamedTuple):
+class InferRequest(NamedTuple):
     """A `ModelInferRequest` with a name that says what is special about it."""
 
     name: str
-    request: Any
+    message: Any
 
     def __str__(self) -> str:
         return self.name
@@ -30,21 +30,21 @@ class _Input(NamedTuple):
 
 def _ask(
     name: str, model: str, inputs: Sequence[_Input], raw: Sequence[bytes] = (), outputs: Sequence[str] = (), **more: Any
-) -> Exchange:
+) -> InferRequest:
     parameters = more.pop("parameters", {})
-    request = pb.ModelInferRequest(model_name=model, raw_input_contents=raw, **more)
+    message = pb.ModelInferRequest(model_name=model, raw_input_contents=raw, **more)
     for each in inputs:
-        made = request.inputs.add(name=each.name, shape=each.shape, datatype=each.datatype)
+        made = message.inputs.add(name=each.name, shape=each.shape, datatype=each.datatype)
         for field, values in each.contents.items():
             getattr(made.contents, field).extend(values)
     for output in outputs:
-        request.outputs.add(name=output)
+        message.outputs.add(name=output)
     for key, value in parameters.items():
-        setattr(request.parameters[key], {int: "int64_param", float: "double_param"}[type(value)], value)
-    return Exchange(name, request)
+        setattr(message.parameters[key], {int: "int64_param", float: "double_param"}[type(value)], value)
+    return InferRequest(name, message)
 
 
-def _typed(datatype: str, field: str, *values: Any) -> Exchange:
+def _typed(datatype: str, field: str, *values: Any) -> InferRequest:
     given = _Input(datatype.lower(), (1, len(values)), datatype, {field: list(values)})
     return _ask(f"typed {datatype} {values}", "anything", [given])
 

@@ -1,0 +1,101 @@
+"""A Deployment and a Service, and one label or annotation that asks for the sidecar, in each place where it can be."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from e2e.cluster import interface
+from e2e.live import kubectl as kubectls
+from e2e.live.cases import steps
+
+pytestmark = pytest.mark.usefixtures("carpool")
+
+
+@pytest.mark.parametrize("asked_by", ["label", "annotation", "namespace"])
+def test_callers_of_a_service_share_a_batch_once_somebody_asks(
+    kubectl: kubectls.Kubectl, cluster: interface.Cluster, asked_by: str
+) -> None:
+    if asked_by == "namespace":
+        steps.label_namespace(kubectl, "carpool.dev/inject=enabled")
+    assert steps.apply(kubectl, f"plain_deployment_by_{asked_by}") == ""
+    before = steps.version(kubectl, "service", "echo")
+    pod = steps.ready_pod(kubectl)
+    assert steps.takeover(pod) == ("port-swap", True)
+    assert steps.call_together(steps.expose(kubectl, cluster.ingress)) == steps.ONE_BATCH
+    assert "batchId" in steps.call_pod(kubectl, pod, 8080), "the port that everybody knows goes past the sidecar"
+    assert steps.version(kubectl, "service", "echo") == before
+
+
+def test_a_namespace_speaks_for_its_predictors_and_nothing_else(kubectl: kubectls.Kubectl) -> None:
+    steps.label_namespace(kubectl, "carpool.dev/inject=enabled")
+    steps.apply(kubectl, "plain_deployment_by_namespace")
+    database = steps.ready_pod(kubectl, "app=database")
+    assert set(steps.containers(database)) == {"server"}
+    assert steps.injection(database) == {}
+
+
+def test_the_name_of_a_port_moves_to_the_sidecar_and_the_service_follows_it(
+    kubectl: kubectls.Kubectl, cluster: interface.Cluster
+) -> None:
+    assert steps.apply(kubectl, "named_port") == ""
+    before = steps.version(kubectl, "service", "echo")
+    pod = steps.ready_pod(kubectl)
+    assert steps.takeover(pod) == ("named-port", True)
+    assert steps.call_together(steps.expose(kubectl, cluster.ingress)) == steps.ONE_BATCH
+    assert steps.version(kubectl, "service", "echo") == before
+    assert steps.ask_pod(kubectl, pod, 8080, "/health") == {"well": True}, "who knows its number goes past the sidecar"
+
+
+@pytest.mark.parametrize(("form", "group"), [("native", "initContainers"), ("classic", "containers")])
+def test_a_sidecar_of_either_form_batches(
+    kubectl: kubectls.Kubectl, cluster: interface.Cluster, form: str, group: str
+) -> None:
+    assert steps.apply(kubectl, f"{form}_sidecar") == ""
+    pod = steps.ready_pod(kubectl)
+    assert "carpool" in [each["name"] for each in pod["spec"][group]]
+    assert steps.takeover(pod) == ("port-swap", form == "native")
+    assert steps.call_together(steps.expose(kubectl, cluster.ingress)) == steps.ONE_BATCH
+    restarts = {name: each["restartCount"] for name, each in steps.container_statuses(pod).items()}
+    assert restarts == {"server": 0, "carpool": 0}
+
+
+def test_a_pod_with_a_gpu_runs_where_gpus_are_and_keeps_its_limits_on_its_own_container(
+    kubectl: kubectls.Kubectl, cluster: interface.Cluster
+) -> None:
+    assert steps.apply(kubectl, "gpu") == ""
+    pod = steps.ready_pod(kubectl)
+    assert pod["spec"]["nodeName"] == cluster.nodes[-1]
+    assert steps.containers(pod)["server"]["resources"]["limits"] == {"memory": "256Mi", interface.GPU_RESOURCE: "1"}
+    assert interface.GPU_RESOURCE not in json.dumps(steps.containers(pod)["carpool"])
+    assert steps.call_together(steps.expose(kubectl, cluster.ingress)) == steps.ONE_BATCH
+
+
+def test_a_pod_that_wants_more_gpus_than_there_are_is_not_scheduled(kubectl: kubectls.Kubectl) -> None:
+    (deployment, _) = kubectls.load(steps.manifest("gpu"))
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    container["resources"]["limits"][interface.GPU_RESOURCE] = interface.GPUS + 1
+    kubectl.apply([deployment])
+    kubectl.wait(f"pod/{steps.created_pod(kubectl)['metadata']['name']}", "condition=PodScheduled=False")
+
+
+@pytest.fixture
+def restricted(kubectl: kubectls.Kubectl) -> None:
+    steps.label_namespace(kubectl, "pod-security.kubernetes.io/enforce=restricted")
+
+
+@pytest.mark.usefixtures("restricted")
+def test_a_pod_that_meets_the_restricted_profile_still_does_with_the_sidecar(
+    kubectl: kubectls.Kubectl, cluster: interface.Cluster
+) -> None:
+    assert steps.apply(kubectl, "restricted_namespace") == ""
+    assert steps.takeover(steps.ready_pod(kubectl)) == ("port-swap", True)
+    assert steps.call_together(steps.expose(kubectl, cluster.ingress)) == steps.ONE_BATCH
+
+
+@pytest.mark.usefixtures("restricted")
+def test_the_profile_is_enforced_here(kubectl: kubectls.Kubectl) -> None:
+    refused = kubectl.run("run", "root", "--image=carpool-predictor:0.1.0", check=False)
+    assert refused.status != 0
+    assert 'violates PodSecurity "restricted' in refused.errors
