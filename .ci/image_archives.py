@@ -1,4 +1,4 @@
-"""Images as files, in the format of `docker save`: what is in them, and in what two of them differ."""
+"""Images as files, in the format of `docker save`: reads their contents, and compares two of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What builds images here: docker or buildah, whichever is there, behind the few words that `make images` needs."""
+"""The engine that builds images: docker or buildah, whichever is installed, behind one interface for `make images`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The package index that this machine uses, for pip inside a build: handed over as secrets, never part of an image."""
+"""The package index that this machine uses, for pip inside a build: passed as a secret, never part of an image."""
 
 from __future__ import annotations
 

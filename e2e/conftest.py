@@ -1,4 +1,4 @@
-"""What the tests against a real API server share: one control plane, one injector, and a namespace for each test."""
+"""Fixtures of the tests with a real API server: one control plane, one injector, and a namespace for each test."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def plane(
 
 @pytest.fixture(scope="session")
 def admin(plane: control_plane.ControlPlane) -> Iterator[client.Client]:
-    """Calls the API server as somebody who may do everything."""
+    """Calls the API server as a user with all rights."""
     with contextlib.closing(client.Client(plane.kubeconfig)) as admin:
         yield admin
 

@@ -1,8 +1,8 @@
-"""Where a run is there to prove something, a test that is skipped has proved nothing: `CARPOOL_E2E_NO_SKIPS=1`.
+"""With `CARPOOL_E2E_NO_SKIPS=1` a skipped test is a failure: it has proved nothing.
 
-Then a skip is a failure, whoever makes it: a fixture that finds no server or no cluster, a test, a module. A test that
-itself finds out that there is nothing to test for one of its parameters may still be skipped, if it is marked
-`may_skip` with the reason why that is meant; what its fixtures lack is a failure there too.
+That holds for a skip by a fixture that finds no server or no cluster, by a test, and by a module. A test may skip
+itself for a parameter that leaves nothing to test, if it is marked `may_skip` with the reason; a skip by its fixtures
+is a failure there too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Files on their way into one layer of an image, and what makes them the same in each build."""
+"""Copies files into one layer of an image, with times and owners that are the same in each build."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs in the build stage of the predictor's image: which packages pip installs for a build of torch.
+"""Runs in the build stage of the predictor's image: decides which packages pip installs for a build of torch.
 
     python3 requirements.py none|cpu|cuda [SHA256]
 

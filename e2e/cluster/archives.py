@@ -60,7 +60,7 @@ def provide(image: Image) -> Path:
 
 
 def key(image: Image) -> str:
-    """Changes with all that is in the image. The program counts by its name and size, not by 100 MB of content."""
+    """A digest of all that is in the image; of the program only its name and size, not 100 MB of content."""
     described = [*image[:1], image.program.name, image.program.stat().st_size, *image[2:], image.config]
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
 

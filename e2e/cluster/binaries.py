@@ -55,7 +55,7 @@ def cache_folder() -> Path:
 
 
 def key(inputs: dict[str, bytes]) -> str:
-    """A name for what is built from these files: the same files, the same name."""
+    """A digest of these files, as a part of the name of what is built from them."""
     digest = hashlib.sha256()
     for name, content in sorted(inputs.items()):
         digest.update(f"{name} {len(content)}\n".encode() + content)
@@ -164,7 +164,7 @@ def provide(name: str) -> Path:
 
 
 def _provide_pause() -> Path:
-    """Our own, so its source is its version."""
+    """Our own program, named by the content of its source."""
     source = SOURCE / PAUSE
     inputs = {file.name: file.read_bytes() for file in sorted(source.iterdir()) if file.suffix in (".go", ".mod")}
     target = folder() / f"{PAUSE}-{key(inputs)}"
@@ -233,7 +233,7 @@ def numbers(version: str) -> tuple[int, ...]:
 def fetch(module: str, version: str) -> Path:
     """The folder with a module's source, downloaded now if it is not in Go's cache. Raises Unavailable."""
     command = [find_go(OLDEST_GO), "mod", "download", "-json", f"{module}@{version}"]
-    # Outside every module: what this one requires is not our cluster's business.
+    # Outside every module: the requirements of the module in this folder must not count.
     fetched = subprocess.run(command, capture_output=True, text=True, cwd=cache_folder())
     answer = json.loads(fetched.stdout) if fetched.stdout else {}
     if not answer.get("Dir"):

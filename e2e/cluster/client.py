@@ -1,4 +1,4 @@
-"""Talks to an API server in plain JSON: what is sent is what was written, and the warnings are seen.
+"""A client of the API server for plain JSON: it sends objects unchanged, and returns the warnings of the answer.
 
 The typed models of the official client drop fields they do not know, and its calls drop the Warning headers. So only
 its transport and its reading of kubeconfigs are used.
@@ -44,7 +44,7 @@ RESOURCES = {
     "InferenceService": ("apis/serving.kserve.io/v1beta1", "inferenceservices"),
 }
 WARNING = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
-# A busy machine admits slowly: ten webhook calls of 5 s each would still end before this.
+# Admission is slow on a busy machine: ten webhook calls of 5 s each still end before this.
 TIMEOUT_SECONDS = 60.0
 
 

@@ -24,7 +24,7 @@ SERVICE_RANGE = "10.96.0.0/16"
 # What a certificate of the API server has to say for clients outside and inside a cluster. 10.96.0.1 is the address
 # that the range above gives to the service named kubernetes.
 API_SERVER_NAMES = (HOST, "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "10.96.0.1")
-# What announces the API server as the Service `kubernetes` refuses loopback addresses.
+# The reconciler that announces the API server as the Service `kubernetes` refuses loopback addresses.
 ON_LOOPBACK = {"endpoint-reconciler-type": "none"}
 # The user that the API server is when it passes a request on to an extension of its API, and when it asks a kubelet.
 FRONT_PROXY, KUBELET_CLIENT = "front-proxy-client", "kube-apiserver-kubelet-client"
@@ -91,7 +91,7 @@ class ControlPlane:
             self._run(name)
 
     def kubeconfig_of(self, user: str, groups: Sequence[str] = ()) -> Path:
-        """A kubeconfig for a user of that name, who may do what RBAC grants it and its groups, and no more."""
+        """A kubeconfig for a user of that name, with the rights that RBAC grants to it and its groups."""
         with self._users_lock:
             if user not in self._users:
                 file = "user-" + user.replace(":", "-")
@@ -99,7 +99,7 @@ class ControlPlane:
             return self._users[user]
 
     def server_certificate(self, file: str, *hosts: str) -> credentials.Issued:
-        """A certificate for a server of the tests' own."""
+        """A certificate for a server that a test runs."""
         return self._authority.issue(file, hosts[0], hosts=hosts)
 
     @property
@@ -127,7 +127,7 @@ class ControlPlane:
         peer = f"http://{HOST}:{loopback.free_port()}"
         values = {
             "data-dir": self.folder / "etcd",
-            "unsafe-no-fsync": "true",  # nobody misses the data, and a flush per write is slow
+            "unsafe-no-fsync": "true",  # the data need not survive a crash, and a flush for each write is slow
             "listen-client-urls": client,
             "advertise-client-urls": client,
             "listen-peer-urls": peer,
@@ -214,7 +214,7 @@ class ControlPlane:
 
 @contextlib.contextmanager
 def running(folder: Path) -> Iterator[ControlPlane]:
-    """A control plane that is ready inside the block and gone after it. Raises what binaries and processes raise."""
+    """A control plane that is ready inside the block and removed after it. Raises what binaries and processes raise."""
     plane = ControlPlane(binaries.provide_kubernetes(), folder)
     start = time.monotonic()
     try:

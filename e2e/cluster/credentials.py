@@ -1,4 +1,4 @@
-"""A throw-away certificate authority: one for each cluster, gone with its folder."""
+"""A certificate authority for each cluster, deleted with the cluster's folder, and kubeconfigs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def general_name(host: str) -> x509.GeneralName:
 
 
 class Authority:
-    """Issues certificates into a folder. Valid for a week: longer than any run, too short to be of use elsewhere."""
+    """Issues certificates into a folder, valid for a week: longer than any run."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -103,7 +103,7 @@ class Authority:
 
 
 def render(server: str, bundle: Path, identity: Issued) -> str:
-    """A kubeconfig (JSON, which is YAML) for whoever `identity` is. Names files, so it lives as long as they do."""
+    """A kubeconfig (JSON, which is YAML) for the owner of `identity`; valid while the files that it names exist."""
     user = {"client-certificate": str(identity.certificate), "client-key": str(identity.key)}
     context = {"cluster": "e2e", "user": "e2e", "namespace": "default"}
     document = {

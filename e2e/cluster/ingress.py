@@ -1,4 +1,4 @@
-"""The way into a cluster: Traefik on every node, behind the NodePort that interface.Cluster.ingress names."""
+"""The ingress controller: Traefik on every node, behind the NodePort that interface.Cluster.ingress names."""
 
 from __future__ import annotations
 

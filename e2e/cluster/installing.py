@@ -1,4 +1,4 @@
-"""Steps that every installation into a cluster is made of: images on all nodes, objects applied, rollouts waited for.
+"""The steps of every installation into a cluster: load images on all nodes, apply objects, wait for rollouts.
 
 Objects are applied as an admin would: with kubectl, on the server's side, so that a second time changes nothing.
 """
@@ -28,7 +28,7 @@ Object = dict[str, Any]
 
 
 def load(cluster: interface.Cluster, admin: client.Client, image: archives.Image) -> None:
-    """Brings an image to every node, if one of them does not say that it has it. Raises interface.Problem."""
+    """Loads an image into every node, unless all of them report that they have it. Raises interface.Problem."""
     if is_loaded(admin.list("Node"), image.tag):
         return
     binaries.say(f"loading {image.tag}")

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from e2e.cluster import client, processes
 
-# On every node, for whoever is outside the cluster.
+# On every node, for callers outside the cluster.
 INGRESS_NODE_PORT = 30080
 GPU_NODE_LABEL = {"carpool.dev/gpu": "true"}
 # There are no such devices: the scheduler and the kubelet count what a node's status says. Kubernetes documents a patch
@@ -29,10 +29,10 @@ class Problem(Exception):
 
 
 class Cluster(Protocol):
-    """A cluster by its name; there or not there yet. Objects are cheap: all state lies in the cluster itself."""
+    """A cluster by its name, which may not exist yet. The object has no state: that is in the cluster itself."""
 
     name: str
-    kubeconfig: Path  # of somebody who may do everything; there while the cluster is up
+    kubeconfig: Path  # of a user with all rights; exists while the cluster is up
     address: str  # where NodePorts answer, seen from this machine
     ingress: str  # "http://HOST:PORT", where the ingress controller answers
     nodes: tuple[str, ...]  # the last one is the GPU node
@@ -50,10 +50,10 @@ class Cluster(Protocol):
         """Whether the API server answers now."""
 
     def load(self, archive: Path) -> None:
-        """Brings the images of a docker archive to all nodes, under the names that they have in it. Raises Problem."""
+        """Loads the images of a docker archive into all nodes, under their names in the archive. Raises Problem."""
 
     def restart(self, component: str) -> None:
-        """Kills a program of Kubernetes', such as kube-apiserver; something starts it again. Returns when it runs."""
+        """Kills a component of Kubernetes, such as kube-apiserver. Returns when it has been restarted."""
 
 
 def check_name(name: str) -> str:

@@ -23,7 +23,7 @@ ENGINES = {
 }
 PROVIDER = "KIND_EXPERIMENTAL_PROVIDER"
 ANSWER_SECONDS = 15.0
-# A gigabyte of node image may have to come first.
+# A node image of a gigabyte may have to be pulled first.
 CREATE_SECONDS, CONTROL_PLANE_READY = 900.0, "3m"
 NODES_SECONDS, LOAD_SECONDS = 180.0, 300.0
 
@@ -91,7 +91,7 @@ class Kind:
         if self.is_up():
             binaries.say(f"{self.name} is up already")
         else:
-            self.down()  # what a crash left, and what does not answer
+            self.down()  # removes what a crash left or what does not answer
             options = ("--config", str(CONFIG), "--wait", CONTROL_PLANE_READY)
             self._kind("make the cluster", "create", "cluster", *self._names, *options, seconds=CREATE_SECONDS)
         with self._admin() as admin:
@@ -103,7 +103,7 @@ class Kind:
         if self._has_kind and engine(self._run):
             self._kind("remove the cluster", "delete", "cluster", *self._names)
         elif self.kubeconfig.exists():
-            self._demand_kind()  # there was a cluster, and nobody to ask about it
+            self._demand_kind()  # a cluster existed, and its state cannot be read
         self.kubeconfig.unlink(missing_ok=True)
 
     def is_up(self) -> bool:
@@ -177,7 +177,7 @@ class Kind:
 
     def _kind(self, purpose: str, *words: str, seconds: float = processes.SECONDS) -> str:
         """What kind prints. Making a cluster takes minutes; kind then shows by itself what it does."""
-        # By itself kind takes Docker where its client is installed, whether or not it answers.
+        # By default kind uses Docker where its client is installed, even if the engine does not answer.
         environment = {PROVIDER: "podman"} if self._engine == "podman" else {}
         show = words[0] == "create"
         return self._demand(purpose, ("kind", *words), seconds=seconds, show=show, environment=environment)

@@ -22,7 +22,7 @@ NAMESPACE = kserve_manifests.NAMESPACE
 WORKLOAD = "deployment/kserve-controller-manager"
 CERTIFICATE = "kserve-webhook-server-cert"
 SERVER = "kserve-webhook-server-service.kserve.svc"
-# A certificate with less left is replaced; a session with a cluster is shorter.
+# A certificate that expires sooner is replaced.
 LEFT_AT_LEAST = datetime.timedelta(days=1)
 ESTABLISHED_SECONDS, SERVED_SECONDS = 60.0, 30.0
 READY_SECONDS = 180.0
@@ -125,7 +125,7 @@ def lasts(certificate: bytes) -> bool:
 
 
 def wait_for_webhooks(admin: client.Client) -> None:
-    """Asks, without storing anything, until KServe's webhooks let an InferenceService and a pod of one pass."""
+    """Sends dry runs until KServe's webhooks admit an InferenceService and a pod of one."""
     refusals: dict[str, str] = {}
 
     def admitted() -> bool:

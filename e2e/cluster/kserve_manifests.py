@@ -137,7 +137,7 @@ def fit_deployment(deployment: Object) -> None:
     pod["containers"] = [manager]
     manager.update(image=MANAGER_TAG, imagePullPolicy="IfNotPresent")
     manager["readinessProbe"].update(initialDelaySeconds=1, periodSeconds=1, failureThreshold=30)
-    # A tenth of a core makes its start take most of a minute.
+    # With a tenth of a core it needs most of a minute to start.
     del manager["resources"]["limits"]["cpu"]
 
 

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 
-# What a component may take to end by itself after SIGTERM.
+# How long a component may take to end after SIGTERM.
 GRACE_SECONDS = 10.0
 
 

@@ -60,12 +60,12 @@ class Process:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=folder,
-                start_new_session=True,  # Ctrl-C is for the tests; they decide what ends, and in which order
+                start_new_session=True,  # Ctrl-C reaches the tests alone; they stop processes in order
             )
 
     @property
     def pid(self) -> int:
-        """Of the watchdog, whose child the program is."""
+        """The process id of the watchdog; the program is its child."""
         return self._watchdog.pid
 
     @property
@@ -111,7 +111,7 @@ class Done(NamedTuple):
 
 
 class Run(Protocol):
-    """A way to run programs: `run` below, and what stands in for it."""
+    """A way to run programs: `run` below, or a fake of it."""
 
     def __call__(
         self, *words: str, seconds: float = SECONDS, show: bool = False, environment: Mapping[str, str] | None = None

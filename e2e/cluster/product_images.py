@@ -19,15 +19,15 @@ ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / ".ci"
 SOURCES = ("carpool", "sidecar", "injector", "predictor", ".ci/image_build")
 PARTS = ("sidecar", "injector", "predictor")
-# The images' program ends with it where they cannot be built here: no engine, no base.
+# The exit status of .ci/images.py where images cannot be built here: no engine, or no base.
 NOT_HERE = 2
 KEPT = 3
-# Where a cluster remembers what it was given.
+# The ConfigMap in which a cluster keeps the digest of the images that it has.
 MARK = ("kube-system", "carpool-e2e-images")
 
 
 def state() -> str:
-    """A word for the sources that the images are built from: the same sources, the same word."""
+    """A digest of the sources that the images are built from."""
     files = [path for folder in SOURCES for path in (ROOT / folder).rglob("*") if _matters(path)]
     files += [*SCRIPTS.glob("*.py"), Path(__file__)]
     inputs = {str(path.relative_to(ROOT)): path.read_bytes() for path in files}
@@ -57,7 +57,7 @@ def archives() -> dict[str, Path]:
 
 
 def load(cluster: interface.Cluster) -> str:
-    """Brings the images to all nodes, unless they are there. Returns the word for what they were built from."""
+    """Loads the images into all nodes, unless they are there. Returns the digest of their sources."""
     wanted, files = state(), archives()
     admin = client.Client(cluster.kubeconfig)
     try:

@@ -1,4 +1,4 @@
-"""What the tests of the images share: the images, built once and unpacked."""
+"""Fixtures of the tests of the images: the images, built once and unpacked."""
 
 from __future__ import annotations
 

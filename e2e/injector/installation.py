@@ -148,7 +148,7 @@ class Injector:
         return control_plane.answers_ok(self._url("readyz"))
 
     def readiness(self) -> str:
-        """What a kubelet, or a person, is told who asks whether it is ready."""
+        """The answer to a readiness probe, in words."""
         try:
             return self._get("readyz")
         except urllib.error.HTTPError as not_ready:

@@ -168,7 +168,7 @@ def authorities(installed: installation.Installation) -> list[x509.Certificate]:
 
 
 def served_certificate(installed: installation.Installation, port: int) -> x509.Certificate:
-    """What an injector shows to a client that trusts the published CAs. Raises ssl.SSLError where it would not do."""
+    """The injector's certificate, verified with the published CAs. Raises ssl.SSLError where it is not valid."""
     context = ssl.create_default_context(cadata=bundle_of(installed).decode())
     name = f"{installed.name}.{installed.namespace}.svc"
     with (

@@ -1,4 +1,4 @@
-"""The golden cases once more, by way of a real API server: what it stores is what the injector's tests expect."""
+"""The golden cases with a real API server: it stores what the injector's tests expect."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EnterNamespace = Callable[[dict[str, str]], tuple[str, str]]
 
 @pytest.fixture(scope="module")
 def enter_namespace(admin: client.Client, shared: installation.Installation) -> Iterator[EnterNamespace]:
-    """Two namespaces with these labels, the same for all who want them; the second is out of the injector's reach."""
+    """Two namespaces with these labels, shared by the tests; the injector does not act in the second one."""
     made: dict[frozenset[tuple[str, str]], tuple[str, str]] = {}
     for thing in CLUSTER_WIDE:
         admin.create(thing)

@@ -1,4 +1,4 @@
-"""What people are told when they apply an InferenceService, by way of KServe's own resource definition."""
+"""Warnings and denials when somebody applies an InferenceService, with KServe's own resource definition."""
 
 from __future__ import annotations
 

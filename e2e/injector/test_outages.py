@@ -1,4 +1,4 @@
-"""What the cluster does without the injector: what the failure policy says, and that only to pods that ask."""
+"""Without the injector the cluster does what the failure policy says, and only to pods that ask for the sidecar."""
 
 from __future__ import annotations
 

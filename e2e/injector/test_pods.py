@@ -1,4 +1,4 @@
-"""What the API server stores of pods that ask for the sidecar, and of those that do not."""
+"""What the API server stores for pods that ask for the sidecar, and for pods that do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a Service sends its callers once the sidecar is there, as the cluster's own controller works it out."""
+"""Where a Service sends its callers once the sidecar is in the pod, as the cluster's own controller computes it."""
 
 from __future__ import annotations
 

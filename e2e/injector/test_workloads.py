@@ -1,4 +1,4 @@
-"""What becomes of pods that the cluster's controllers make, and what people are told when they apply a workload."""
+"""Pods that the cluster's controllers make get the sidecar, and `kubectl apply` of a workload shows warnings."""
 
 from __future__ import annotations
 

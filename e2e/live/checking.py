@@ -22,7 +22,7 @@ import aiohttp
 
 from e2e.live import questions, reports
 
-# Beyond every timeout on the way; who waits longer was forgotten.
+# Longer than every timeout on the way: no answer after that means that the request was forgotten.
 ANSWER_SECONDS = 30.0
 # Instances that an answer could be mixed up with.
 REMEMBERED = 200_000
@@ -32,7 +32,7 @@ POLL_SECONDS = 0.05
 
 
 class Load:
-    """A running load. `report` is what it has seen so far, and after the end all of it."""
+    """A running load. `report` has its results so far, and all of them after the end."""
 
     def __init__(self, ingress: str, host: str, path: str, callers: int, rate: float, seed: int | None) -> None:
         self._url = ingress.rstrip("/") + path
@@ -96,7 +96,7 @@ class Load:
         return time.monotonic() - self._start
 
     def stop(self) -> None:
-        """Lets the callers end with the requests that they have sent."""
+        """Lets the callers finish the requests that they have sent."""
         self._stop.set()
 
     def raise_own_error(self) -> None:
@@ -129,12 +129,12 @@ class Load:
             if kind == questions.Verdict.RIGHT:
                 self._right += 1
             else:
-                await asyncio.sleep(0.05)  # a caller that is refused at once does not hammer
+                await asyncio.sleep(0.05)  # a refused caller waits before its next request
 
     async def _wait_for_turn(self) -> None:
         turn, self._asked = self._start + self._asked / self._rate, self._asked + 1
         late = time.monotonic() - turn
-        if late > 1.0:  # what was missed while nothing was answered is not made up for
+        if late > 1.0:  # requests that were missed while nothing was answered are not made up for
             self._asked += int(late * self._rate)
         await asyncio.sleep(max(0.0, -late))
 
@@ -146,7 +146,7 @@ class Load:
                 return await self._answer_to(session, question, reused)
             except aiohttp.ServerDisconnectedError:
                 # The server may close an idle connection at any moment, also just before a request on it arrives. To
-                # send the request again is allowed to who knows that it is safe (RFC 9110, 9.2.2): a prediction is.
+                # send the request again is allowed where that is known to be safe (RFC 9110, 9.2.2): a prediction is.
                 if not reused:
                     return "hung up", ""
                 self._resent += 1
@@ -199,7 +199,7 @@ def _kind_of(error: aiohttp.ClientError) -> str:
 def load(
     ingress: str, host: str, path: str, *, callers: int = 8, rate: float = 0, seed: int | None = None
 ) -> Iterator[Load]:
-    """Keeps so many callers busy until the block ends; requests on their way by then are still waited for.
+    """Keeps so many callers busy until the block ends, then waits for the answers to their last requests.
 
     `ingress` is a base URL, `host` the Host header, `rate` requests per second at most, by all callers together
     (0: no limit). The block begins, and the counting with it, once the answers are right; raises TimeoutError where

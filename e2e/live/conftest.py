@@ -1,4 +1,4 @@
-"""What the tests on a whole cluster share: the cluster, its images, one release of the chart, and a namespace each."""
+"""Fixtures of the tests on a whole cluster: the cluster, images, one release of the chart, a namespace per test."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from e2e.live import releases
 
 # Of one test: pods start, endpoints settle, and all on two cores.
 TEST_SECONDS = 300
-# Where the shared release's webhook is tried, by a dry run.
+# Where a dry run tries the shared release's webhook.
 PROBED_NAMESPACE = "default"
 KSERVE = ("kserve", "deployment/kserve-controller-manager")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Else the first test that needs no loop gets one made by a plugin's question for the current one, never closed.
+    # Otherwise a plugin that asks for the current loop makes one in the first test without a loop, and never closes it.
     asyncio.set_event_loop(None)
 
 
@@ -56,7 +56,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[interface.Cluster]:
 
 @pytest.fixture(scope="session")
 def admin(cluster: interface.Cluster) -> Iterator[client.Client]:
-    """Calls the cluster's API server as somebody who may do everything."""
+    """Calls the cluster's API server as a user with all rights."""
     with contextlib.closing(client.Client(cluster.kubeconfig)) as admin:
         yield admin
 
@@ -101,7 +101,7 @@ def kserve(cluster: interface.Cluster) -> None:
 
 @pytest.fixture
 def namespace(admin: client.Client) -> Iterator[str]:
-    """A namespace of this test's own. It goes with the test, its pods in their own time."""
+    """A namespace for this test. It is deleted after the test, without waiting for its pods."""
     name = f"test-{secrets.token_hex(3)}"
     steps.create_namespace(admin, name, {})
     yield name

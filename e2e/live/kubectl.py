@@ -1,4 +1,4 @@
-"""kubectl as the tests use it: the commands that people type, with answers that are read and failures that tell why."""
+"""kubectl for tests: runs the commands that people type, parses the output, and explains failures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Object = dict[str, Any]
 Objects = list[Object]  # a name, because the class below has a method of the name `list`
 
 RUN_SECONDS = 60.0
-# Beside what `wait` itself is told to wait for.
+# Added to the time that `wait` itself gets.
 START_SECONDS = 15.0
 LINES_OF_LOG = 40
 EVENTS_SHOWN = 40
@@ -53,12 +53,12 @@ class Kubectl:
         self._program = str(helm.find("kubectl"))
 
     def command(self, *words: str) -> list[str]:
-        """The command line, for who starts it by themselves."""
+        """The command line, for a caller that starts the process itself."""
         return [self._program, f"--kubeconfig={self.kubeconfig}", f"--namespace={self.namespace}", *words]
 
     def run(self, *words: str, stdin: str = "", check: bool = True, timeout: float = RUN_SECONDS) -> Done:
         """Runs one command. With `check` raises Failed where its status is not 0; TimeoutExpired after `timeout` s."""
-        # Nothing of the user's own set-up but PATH.
+        # Of the user's environment PATH alone.
         environment = {"PATH": os.environ.get("PATH", ""), "HOME": "/nonexistent", "KUBECACHEDIR": self._cache()}
         ended = subprocess.run(
             self.command(*words), input=stdin, capture_output=True, text=True, timeout=timeout, env=environment
@@ -91,7 +91,7 @@ class Kubectl:
         return self.list("pods", selector)
 
     def delete(self, kind: str, name: str, *, wait: bool = True) -> None:
-        """Deletes an object, with its grace period; one that is not there is fine."""
+        """Deletes an object, with its grace period. Does nothing where there is none."""
         self.run("delete", kind, name, "--ignore-not-found", f"--wait={str(wait).lower()}", timeout=RUN_SECONDS * 2)
 
     def wait(self, what: str, condition: str, seconds: float = 120) -> None:
@@ -114,7 +114,7 @@ class Kubectl:
         return self.run("get", f"--raw={path}").output
 
     def explain(self, what: str) -> str:
-        """What there is to know about an object that does not get on, for a message."""
+        """The state, events and logs of an object that is not ready, for a message."""
         questions = (
             ("describe", what),
             ("get", "pods", "--output=wide"),
@@ -143,7 +143,7 @@ class Kubectl:
 
 
 def is_ready(pod: Object) -> bool:
-    """Whether a pod is Ready and not on its way out."""
+    """Whether a pod is Ready and not being deleted."""
     conditions = {each["type"]: each["status"] for each in pod.get("status", {}).get("conditions", ())}
     return conditions.get("Ready") == "True" and "deletionTimestamp" not in pod["metadata"]
 

@@ -1,4 +1,4 @@
-"""Questions that no other question is like, and the verdict on an answer to one.
+"""Requests that are all different, and the verdict on the answer to each.
 
 The predictors under test answer each instance with itself. Every instance holds 64 random bits, so an answer that was
 meant for somebody else, or was changed on its way, cannot be right by chance.
@@ -24,7 +24,7 @@ class Verdict(enum.StrEnum):
     RIGHT = "right"
     SHORT = "short"  # another number of predictions than instances
     MIXED = "mixed"  # a prediction for an instance of another question, or of another place in this one
-    ALTERED = "altered"  # a prediction that is nobody's instance
+    ALTERED = "altered"  # a prediction that is no instance of any request
     UNREADABLE = "unreadable"  # no JSON, or no predictions in it
 
 
@@ -72,7 +72,7 @@ def _text(chance: random.Random) -> str:
 
 
 def _number(chance: random.Random) -> int:
-    return chance.getrandbits(64) | 1 << 64  # beyond 2**64: who passes it through a float changes it
+    return chance.getrandbits(64) | 1 << 64  # beyond 2**64: a conversion to a float changes it
 
 
 def _row(chance: random.Random) -> list[Any]:

@@ -40,7 +40,7 @@ class Release:
     def upgrade(self, *values: str) -> str:
         """`helm upgrade` with values ("webhook.failurePolicy=Fail") over the defaults; returns when it is rolled out.
 
-        Who changes values undoes it with `restore`.
+        A test that changes values calls `restore` after it.
         """
         return self._put("--reset-values", *(f"--set={each}" for each in values), state=f"changed: {' '.join(values)}")
 

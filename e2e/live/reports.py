@@ -1,4 +1,4 @@
-"""What a load has seen, in numbers: how many answers were right, what else came, and for how long nothing did."""
+"""The results of a load in numbers: right answers, wrong ones, failures, latencies, and the longest gap."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Outcome(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """All outcomes of a load, in the order in which they were over, and how often a request was sent a second time."""
+    """All outcomes of a load, in the order in which they ended, and how often a request was sent a second time."""
 
     outcomes: tuple[Outcome, ...]
     seconds: float
@@ -84,14 +84,14 @@ class Report:
         )
 
     def by_second(self) -> list[tuple[int, int]]:
-        """For each second of the load how many answers were right, and how many requests ended otherwise."""
+        """For each second of the load, the number of right answers and the number of other outcomes."""
         right = collections.Counter(int(each.over) for each in self.outcomes if each.is_right)
         other = collections.Counter(int(each.over) for each in self.outcomes if not each.is_right)
         return [(right[second], other[second]) for second in range(math.ceil(self.seconds))]
 
     @property
     def failing_seconds(self) -> int:
-        """In how many seconds of the load a request failed."""
+        """The number of seconds of the load in which a request failed."""
         return sum(1 for _, other in self.by_second() if other)
 
     def figures(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Requests through the ingress, as callers from outside send them, and what the sidecar counted of them."""
+"""Requests through the ingress, as callers outside the cluster send them, and the sidecar's counters."""
 
 from __future__ import annotations
 

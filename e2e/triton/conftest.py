@@ -1,4 +1,4 @@
-"""What the tests against real v2 predictors share: one Triton, one MLServer, one sidecar in front of each."""
+"""Fixtures of the tests with real v2 predictors: one Triton, one MLServer, one sidecar in front of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be asked of a v2 server over gRPC, right and wrong."""
+"""Valid and invalid requests to a v2 server over gRPC."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be asked of a v2 server, right and wrong: the same questions for Triton, the fake of it, and the sidecar."""
+"""Valid and invalid requests to a v2 server over HTTP: the same for Triton, the fake of it, and the sidecar."""
 
 from __future__ import annotations
 

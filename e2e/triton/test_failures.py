@@ -1,4 +1,4 @@
-"""Faults stay where they belong: with the caller whose row it was, whose deadline passed, while Triton is away."""
+"""A fault affects the callers that it belongs to: of a bad row, of a deadline that passed, while Triton is away."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must not be batched reaches Triton as it is, and is counted with the reason."""
+"""Requests that must not be batched reach Triton unchanged, and are counted with the reason."""
 
 from __future__ import annotations
 

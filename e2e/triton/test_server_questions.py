@@ -1,4 +1,4 @@
-"""What tritonclient's clients ask of a server besides inference is answered as Triton answers it."""
+"""The other requests of tritonclient's clients (health, metadata, …) are answered as Triton answers them."""
 
 from __future__ import annotations
 

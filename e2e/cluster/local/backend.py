@@ -66,7 +66,7 @@ class Local:
 
     def _up(self) -> None:
         if self.is_up():
-            # Whoever brought it up may have been stopped half-way.
+            # The program that brought it up may have been stopped before it was done.
             self._prepare_nodes(archives.pause_archive())
             binaries.say(f"{self.name} is up already")
             return
@@ -107,7 +107,7 @@ class Local:
         return True
 
     def _one_at_a_time(self) -> contextlib.AbstractContextManager[None]:
-        """For all clusters of this machine: they look for free subnets, and clear away what others may be making."""
+        """A lock for all clusters of this machine: each looks for a free subnet and removes what a crash left."""
         return binaries.one_at_a_time(binaries.cache_folder() / "clusters.lock")
 
     def _start(self, executable: Path) -> None:
@@ -125,7 +125,7 @@ class Local:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # it lives on when whoever made it ends
+                start_new_session=True,  # it goes on when the program that started it ends
             )
         self._wait_for(outer, self._first_process, START_SECONDS, "the first process")
         network.link_to_this_machine(self.name, subnet, self._first_process() or outer.pid)
@@ -154,7 +154,7 @@ class Local:
 
     def _end_processes(self) -> None:
         if self._outer is not None:
-            self._outer.kill()  # and with it the first process, also one that has not become what it is found by yet
+            self._outer.kill()  # this ends the first process too, even before it can be found by its command
             self._outer.wait(END_SECONDS)
         if first := self._first_process():
             with contextlib.suppress(ProcessLookupError):
@@ -173,7 +173,7 @@ class Local:
         if not ended:
             raise interface.Problem(f"no {component} runs in {self.name}")
         for pid in ended:
-            os.kill(pid, signal.SIGKILL)  # as a crash does; what ends politely takes its time, an API server a minute
+            os.kill(pid, signal.SIGKILL)  # as a crash does; an API server takes a minute to end after SIGTERM
 
         def replaced() -> bool:
             now = self._processes_of(component)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
-# What a new group of version 1's cpuset lacks, and cannot hold a process without.
+# In version 1 a new group of cpuset lacks these, and cannot hold a process without them.
 CPUSET = ("cpuset.cpus", "cpuset.mems")
 # Processes that were just killed stay in their groups for a moment.
 REMOVAL_SECONDS = 10.0

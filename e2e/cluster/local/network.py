@@ -123,5 +123,5 @@ def join(subnet: int, number: int, node: str) -> None:
 
 
 def forward() -> None:
-    """Lets this network namespace pass on what is not for itself."""
+    """Lets this network namespace forward packets."""
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")

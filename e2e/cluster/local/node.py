@@ -30,7 +30,7 @@ COVERED_FOLDER = "/var/lib"
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """What a node has to know. `folder` holds its data and logs, `kubeconfig` says who it is."""
+    """The settings of a node. `folder` holds its data and logs, `kubeconfig` its credentials."""
 
     name: str
     number: int
@@ -103,7 +103,7 @@ def kubelet_configuration(node: Node) -> dict[str, Any]:
         "failCgroupV1": False,  # from Kubernetes 1.35 on it is True by default
         "failSwapOn": False,
         "enforceNodeAllocatable": ["pods"],
-        # The disk is not the cluster's own: what else fills it must not evict pods.
+        # The cluster shares the disk: other files on it must not evict pods.
         "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
         "imageGCHighThresholdPercent": 100,
         "podLogsDir": "/var/log/pods",
@@ -163,7 +163,7 @@ def commands(node: Node) -> dict[str, list[str]]:
 
 
 def prepare_namespaces(node: Node) -> None:
-    """Gives this mount namespace folders of its own, and the node its name."""
+    """Mounts the node's own folders in this mount namespace, and sets the node's host name."""
     # Kubelet hands some mounts on to containers that are running already; nothing goes out of this namespace.
     network.run("mount", "--make-rshared", "/")
     for empty in EMPTY_FOLDERS:

@@ -77,7 +77,7 @@ def missing() -> list[str]:
 
 
 def missing_programs(which: Which = shutil.which, plugins: Path = PLUGINS) -> list[str]:
-    """One reason that names them all, or none."""
+    """One reason that names all missing programs, or none."""
     packages = missing_packages(which, plugins, images=False)
     if not packages:
         return []
@@ -131,7 +131,7 @@ def has_controller(controller: str, group: str, root: Path) -> bool:
 
 
 def missing_go() -> list[str]:
-    """Kubernetes is built from source."""
+    """A reason if there is no Go that can build Kubernetes from source."""
     try:
         binaries.find_go(binaries.wanted_go((binaries.SOURCE / "go.mod").read_text()))
     except binaries.Unavailable as unavailable:

@@ -1,4 +1,4 @@
-"""What runs inside a local cluster's namespaces: the control plane, the nodes, and whoever starts them again.
+"""Runs inside a local cluster's namespaces: starts the control plane and the nodes, and restarts what ends.
 
     python -m e2e.cluster.local.supervisor FOLDER     until it is killed; FOLDER/cluster.json says what to run
 

@@ -1,4 +1,4 @@
-"""What the comparison shares: the services on all sides, the side a test runs on, and the table of what was seen."""
+"""Fixtures of the comparison: the services on all sides, the side a test runs on, and the table of results."""
 
 from __future__ import annotations
 
@@ -47,27 +47,27 @@ def model() -> str:
 
 
 @pytest.fixture
-def eager(deployed: deployment.Deployed, side: sides.Side) -> targets.Target:
+def small_batches(deployed: deployment.Deployed, side: sides.Side) -> targets.Target:
     """maxBatchSize 4, maxLatency 5000; for Carpool also max-in-flight 2 and max-queue-instances 16, by annotation."""
-    return deployed.target(side, sides.EAGER)
+    return deployed.target(side, sides.SMALL_BATCHES)
 
 
 @pytest.fixture
-def brisk(deployed: deployment.Deployed, side: sides.Side) -> targets.Target:
+def short_wait(deployed: deployment.Deployed, side: sides.Side) -> targets.Target:
     """maxBatchSize 32, maxLatency 800."""
-    return deployed.target(side, sides.BRISK)
+    return deployed.target(side, sides.SHORT_WAIT)
 
 
 @pytest.fixture
 def compatible(deployed: deployment.Deployed, side: sides.Side) -> targets.Target:
     """maxBatchSize 4, maxLatency 5000; for Carpool also kserve-errors, by annotation."""
-    return deployed.target(side, sides.EAGER if side is sides.KSERVE else sides.COMPATIBLE)
+    return deployed.target(side, sides.SMALL_BATCHES if side is sides.KSERVE else sides.COMPATIBLE)
 
 
 @pytest.fixture
-def unsaid(deployed: deployment.Deployed, side: sides.Side) -> targets.Target:
+def defaults(deployed: deployment.Deployed, side: sides.Side) -> targets.Target:
     """`batcher: {}`, without numbers."""
-    return deployed.target(side, sides.UNSAID)
+    return deployed.target(side, sides.DEFAULTS)
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def table() -> Iterator[tables.Table]:
 
 @pytest.fixture
 def observed(request: pytest.FixtureRequest, side: sides.Side, table: tables.Table) -> Iterator[tables.Observe]:
-    """Call it with what was seen, in words: it goes into the table, and comes back to be compared."""
+    """A function that puts an observation, in words, into the table and returns it for comparison."""
     name, why = _name_of(request.node), request.function.__doc__ or ""
     seen = [tables.FAILED]
 

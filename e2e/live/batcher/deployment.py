@@ -20,7 +20,7 @@ from e2e.live.batcher import sides, targets
 # Twenty pods at once, on two cores.
 READY_SECONDS = 240
 ROUTED_SECONDS = 30.0
-# Carpool's by the webhook; KServe's, and whatever takes its flags, is `agent`.
+# Carpool's container from the webhook, and KServe's agent or the one that has its flags.
 NAMES = ("carpool", "agent")
 NANOSECONDS = 1e9
 
@@ -118,7 +118,7 @@ def exit_code(kubectl: kubectls.Kubectl, service: sides.Service) -> int | None:
 
 
 def cpu(kubectl: kubectls.Kubectl, service: sides.Service) -> Cpu:
-    """As the kubelet read it last."""
+    """The CPU that the container has used, as the kubelet read it last."""
     pod = pod_of(kubectl, service)
     summary = json.loads(kubectl.raw(f"/api/v1/nodes/{pod['spec']['nodeName']}/proxy/stats/summary"))
     (found,) = (each for each in summary["pods"] if each["podRef"]["uid"] == pod["metadata"]["uid"])

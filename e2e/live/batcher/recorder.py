@@ -1,4 +1,4 @@
-"""A predictor that keeps what it was sent: how a test sees what a batcher made of its callers' requests.
+"""A predictor that records its requests: a test sees how a batcher has combined the requests of its callers.
 
 Runs alone, from a ConfigMap, in the image of the project's own predictor: `python recorder.py PORT`.
 
@@ -54,7 +54,7 @@ class Recorder:
         self._received: collections.deque[Received] = collections.deque(maxlen=KEPT)
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answers any request; remembers all but those for what is remembered."""
+        """Answers any request, and records it unless it asks for the records."""
         if request.path == "/recorded":
             return web.json_response(self._told(request.query.get("word", "")))
         received = await receive(request)

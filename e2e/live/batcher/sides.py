@@ -22,7 +22,7 @@ PULL = "IfNotPresent"
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """Who batches. `labels` are those of its namespace; `title` heads its column in the table."""
+    """One of the compared batchers. `labels` are those of its namespace, `title` is its column in the table."""
 
     key: str
     title: str
@@ -38,7 +38,7 @@ KSERVE = Side("kserve", "KServe's agent", {"carpool.dev/kserve-batcher": "leave"
 CARPOOL = Side("carpool", "Carpool, by the webhook", {"carpool.dev/kserve-batcher": "takeover"})
 DROP_IN = Side("drop-in", "Carpool, with the agent's flags", {"carpool.dev/kserve-batcher": "leave"})
 SIDES = (KSERVE, CARPOOL, DROP_IN)
-# For what an annotation of Carpool's decides: KServe's agent does not know it, the agent's flags cannot say it.
+# For settings that only an annotation of Carpool has: neither KServe's agent nor the agent's flags know them.
 BY_ANNOTATION = (KSERVE, CARPOOL)
 
 
@@ -67,20 +67,20 @@ class Service:
         return side is CARPOOL or "kserve-errors" not in self.annotations
 
     def starts_on(self, side: Side) -> bool:
-        """KServe's agent exits where it is told to wait for 0 ms."""
+        """KServe's agent exits where maxLatency is 0."""
         return side is not KSERVE or self.max_latency != 0
 
 
 IRIS = Service("iris", 32, 5000)
 IRIS_PORT = Service("iris-port", 32, 5000, port=5000)
-# Batches that are full leave at once and need no luck with the time: most cases send four instances here.
-EAGER = Service("eager", 4, 5000, annotations={"max-in-flight": "2", "max-queue-instances": "16"})
-# Time enough that callers who belong together arrive together, also on a busy machine.
-BRISK = Service("brisk", 32, 800)
+# A full batch leaves at once, whatever the timing: most cases send four instances here.
+SMALL_BATCHES = Service("small-batches", 4, 5000, annotations={"max-in-flight": "2", "max-queue-instances": "16"})
+# Long enough for callers of one batch to arrive together, on a busy machine as well.
+SHORT_WAIT = Service("short-wait", 32, 800)
 COMPATIBLE = Service("compatible", 4, 5000, annotations={"kserve-errors": "true"})
-UNSAID = Service("unsaid", None, None)
+DEFAULTS = Service("defaults", None, None)
 ZERO = Service("zero", 32, 0)
-SERVICES = (IRIS, IRIS_PORT, EAGER, BRISK, COMPATIBLE, UNSAID, ZERO)
+SERVICES = (IRIS, IRIS_PORT, SMALL_BATCHES, SHORT_WAIT, COMPATIBLE, DEFAULTS, ZERO)
 
 
 def recorder_config() -> Object:
@@ -108,7 +108,7 @@ def inference_service(service: Service, side: Side) -> Object:
             "predictor": {
                 "minReplicas": 1,
                 "batcher": service.batcher,
-                "terminationGracePeriodSeconds": 2,  # nobody calls when they go
+                "terminationGracePeriodSeconds": 2,  # no calls are open when a test ends
                 "containers": containers,
                 "volumes": [{"name": "recorder", "configMap": {"name": "recorder"}}],
             }

@@ -11,14 +11,14 @@ from e2e.live.batcher import sides
 SAME = "same"
 NOT_THERE = "–"
 FAILED = "**failed**"
-# What fits a cell: enough to see the kind of an answer.
+# Characters in a cell: enough to see the kind of an answer.
 CELL = 100
 Observe = Callable[[str], str]
 
 
 @dataclasses.dataclass
 class Case:
-    """A case, in words; `why` the sides differ, if they may; what was observed on each side, by its key."""
+    """A case as a sentence, why the sides may differ, and what was observed on each side, by its key."""
 
     words: str
     why: str

@@ -18,8 +18,8 @@ from e2e.live import traffic
 
 ANSWER_SECONDS = 30.0
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
-# What the client would add of its own: a test sends what it says and nothing else.
-_UNASKED = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+# Headers that the client adds by default: a test sends only its own.
+_ADDED_BY_THE_CLIENT = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Target:
 
     def _session(self, patience: float) -> aiohttp.ClientSession:
         timeout = aiohttp.ClientTimeout(total=patience)
-        return aiohttp.ClientSession(timeout=timeout, auto_decompress=False, skip_auto_headers=_UNASKED)
+        return aiohttp.ClientSession(timeout=timeout, auto_decompress=False, skip_auto_headers=_ADDED_BY_THE_CLIENT)
 
     def _at(self, target: str) -> yarl.URL:
         return yarl.URL(self.url + target, encoded=True)

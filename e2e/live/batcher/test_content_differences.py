@@ -1,4 +1,4 @@
-"""Where Carpool leaves alone what KServe's batcher changes, drops or chokes on, on purpose."""
+"""Carpool does not touch content that KServe's batcher changes, drops or fails on, on purpose."""
 
 from __future__ import annotations
 
@@ -17,50 +17,52 @@ def instances_as_sent(call: targets.Call) -> str:
 
 
 async def test_numbers_on_their_way_to_the_predictor(
-    eager: targets.Target, side: sides.Side, model: str, observed: tables.Observe
+    small_batches: targets.Target, side: sides.Side, model: str, observed: tables.Observe
 ) -> None:
     """instances are moved as bytes; KServe's go through 64-bit floats, so large ids become others"""
-    await eager.predict_raw(model, b'{"instances": [%s]}' % NUMBERS.encode())
-    (call,) = await eager.recorded(model)
+    await small_batches.predict_raw(model, b'{"instances": [%s]}' % NUMBERS.encode())
+    (call,) = await small_batches.recorded(model)
     rounded = "9007199254740992,12345678901234567000,1,-0"
     assert observed(instances_as_sent(call)) == side.expects(kserve=rounded, carpool=NUMBERS)
 
 
 async def test_texts_and_objects_on_their_way_to_the_predictor(
-    eager: targets.Target, side: sides.Side, model: str, observed: tables.Observe
+    small_batches: targets.Target, side: sides.Side, model: str, observed: tables.Observe
 ) -> None:
     """instances are moved as bytes; KServe's are written anew, sorted and escaped"""
-    await eager.predict_raw(model, b'{"instances": [%s]}' % TEXTS.encode())
-    (call,) = await eager.recorded(model)
+    await small_batches.predict_raw(model, b'{"instances": [%s]}' % TEXTS.encode())
+    (call,) = await small_batches.recorded(model)
     anew = r'"\u003cb\u003e",{"a":"\u0026","z":1},3,4'
     assert observed(instances_as_sent(call)) == side.expects(kserve=anew, carpool=TEXTS)
 
 
-async def test_half_a_character(eager: targets.Target, side: sides.Side, model: str, observed: tables.Observe) -> None:
+async def test_half_a_character(
+    small_batches: targets.Target, side: sides.Side, model: str, observed: tables.Observe
+) -> None:
     """what cannot be passed on as it is, is refused, not replaced by U+FFFD"""
-    answer = await eager.predict_raw(model, rb'{"instances": ["\ud800", 2, 3, 4]}')
-    calls = await eager.recorded(model)
+    answer = await small_batches.predict_raw(model, rb'{"instances": ["\ud800", 2, 3, 4]}')
+    calls = await small_batches.recorded(model)
     seen = f"{answer.status}, {'forwarded as ' + ascii(calls[0].instances[0]) if calls else 'not forwarded'}"
     assert observed(seen) == side.expects(kserve=r"200, forwarded as '\ufffd'", carpool="400, not forwarded")
 
 
 async def test_headers_that_reach_the_predictor(
-    eager: targets.Target, side: sides.Side, model: str, observed: tables.Observe
+    small_batches: targets.Target, side: sides.Side, model: str, observed: tables.Observe
 ) -> None:
     """credentials, media type, request id and trace context go along"""
-    await eager.predict(model, [1, 2, 3, 4], SENT)
-    (call,) = await eager.recorded(model)
+    await small_batches.predict(model, [1, 2, 3, 4], SENT)
+    (call,) = await small_batches.recorded(model)
     kept = [name for name in (*SENT, "Content-Type") if name.lower() in call.headers]
     every = "Authorization, traceparent, X-Request-ID, Content-Type"
     assert observed(", ".join(kept) or "none") == side.expects(kserve="none", carpool=every)
 
 
 async def test_the_host_that_the_predictor_sees(
-    eager: targets.Target, side: sides.Side, model: str, observed: tables.Observe
+    small_batches: targets.Target, side: sides.Side, model: str, observed: tables.Observe
 ) -> None:
     """where it is called; KServe's is a constant of Go's test package, and its X-Forwarded-For is too"""
-    await eager.predict(model, [1, 2, 3, 4])
-    (call,) = await eager.recorded(model)
+    await small_batches.predict(model, [1, 2, 3, 4])
+    (call,) = await small_batches.recorded(model)
     seen = f"{call.headers['host']}, X-Forwarded-For: {call.headers.get('x-forwarded-for', 'none')}"
     assert observed(seen) == side.expects(
         kserve="example.com, X-Forwarded-For: 192.0.2.1", carpool="127.0.0.1:8080, X-Forwarded-For: none"
@@ -68,10 +70,10 @@ async def test_the_host_that_the_predictor_sees(
 
 
 async def test_a_list_named_inputs(
-    eager: targets.Target, side: sides.Side, model: str, observed: tables.Observe
+    small_batches: targets.Target, side: sides.Side, model: str, observed: tables.Observe
 ) -> None:
     """the v1 protocol's other word for the list is batched as well"""
-    answer = await eager.predict_raw(model, b'{"inputs": [1, 2, 3, 4]}')
+    answer = await small_batches.predict_raw(model, b'{"inputs": [1, 2, 3, 4]}')
     assert observed(targets.told(answer)) == side.expects(
         kserve="400 text/plain: no instances in the request",
         carpool='200 application/json: {"message":"","batchId":"UUID","predictions":[1,2,3,4]}',
@@ -82,32 +84,32 @@ async def test_a_list_named_inputs(
     "body", [b'{"Instances": [1, 2, 3, 4]}', b'{"instances": [1], "instances": [1, 2, 3, 4]}'], ids=["case", "twice"]
 )
 async def test_a_list_that_is_spelt_otherwise_or_comes_twice(
-    body: bytes, eager: targets.Target, side: sides.Side, model: str, observed: tables.Observe
+    body: bytes, small_batches: targets.Target, side: sides.Side, model: str, observed: tables.Observe
 ) -> None:
     """a predictor may read the other list than we do; so it is a mistake, told as one"""
-    answer = await eager.predict_raw(model, body)
-    forwarded = len(await eager.recorded(model))
+    answer = await small_batches.predict_raw(model, body)
+    forwarded = len(await small_batches.recorded(model))
     seen = f"{answer.status}, {forwarded} forwarded"
     assert observed(seen) == side.expects(kserve="200, 1 forwarded", carpool="400, 0 forwarded")
 
 
 async def test_a_put_to_a_predict_path(
-    eager: targets.Target, side: sides.Side, model: str, observed: tables.Observe
+    small_batches: targets.Target, side: sides.Side, model: str, observed: tables.Observe
 ) -> None:
     """only POST is a predict request; other methods are the predictor's to answer"""
-    await eager.send("PUT", targets.predict_path(model), b'{"instances": [1, 2, 3, 4]}')
-    (call,) = await eager.recorded(model)
+    await small_batches.send("PUT", targets.predict_path(model), b'{"instances": [1, 2, 3, 4]}')
+    (call,) = await small_batches.recorded(model)
     assert observed(f"{call.method} at the predictor") == side.expects(
         kserve="POST at the predictor", carpool="PUT at the predictor"
     )
 
 
 async def test_a_path_with_an_encoded_slash(
-    eager: targets.Target, side: sides.Side, model: str, observed: tables.Observe
+    small_batches: targets.Target, side: sides.Side, model: str, observed: tables.Observe
 ) -> None:
     """paths go on as they came"""
-    await eager.predict(f"org%2F{model}", [1, 2, 3, 4])
-    (call,) = await eager.recorded(model)
+    await small_batches.predict(f"org%2F{model}", [1, 2, 3, 4])
+    (call,) = await small_batches.recorded(model)
     assert observed(call.target.replace(model, "m")) == side.expects(
         kserve="/v1/models/org/m:predict", carpool="/v1/models/org%2Fm:predict"
     )

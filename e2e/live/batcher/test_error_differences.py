@@ -1,4 +1,4 @@
-"""Where Carpool tells failures otherwise than KServe's batcher, on purpose: each side is held to what it does."""
+"""Carpool reports failures differently from KServe's batcher, on purpose: the test fixes what each side does."""
 
 from __future__ import annotations
 
@@ -62,20 +62,20 @@ BOTH_SAY = {
 
 @pytest.mark.parametrize("kind", FAILURES)
 async def test_how_a_caller_sees_that_the_predictor_failed(
-    kind: str, eager: targets.Target, side: sides.Side, model: str, observed: tables.Observe
+    kind: str, small_batches: targets.Target, side: sides.Side, model: str, observed: tables.Observe
 ) -> None:
     """honest status codes, and the predictor's own status, type and body: clients and proxies act on them"""
-    answer = await eager.predict(model, [FAILURES[kind], 2, 3, 4])
+    answer = await small_batches.predict(model, [FAILURES[kind], 2, 3, 4])
     assert observed(targets.told(answer)) == side.expects(kserve=KSERVE_SAYS[kind], carpool=CARPOOL_SAYS[kind])
 
 
 @pytest.mark.parametrize("kind", ["rejected", "too few"])
 async def test_one_bad_request_among_four_callers(
-    kind: str, eager: targets.Target, side: sides.Side, model: str, observed: tables.Observe
+    kind: str, small_batches: targets.Target, side: sides.Side, model: str, observed: tables.Observe
 ) -> None:
     """a batch that fails is retried by halves until the culprit stands alone"""
     order = {"rejected": {"status": 400, "text": "no such class"}, "too few": {"one_too_few": True}}[kind]
-    answers = await eager.predict_all(model, [["a"], ["b"], ["c"], [order]])
+    answers = await small_batches.predict_all(model, [["a"], ["b"], ["c"], [order]])
     honest = {"rejected": "3 × predictions, 1 × 400", "too few": "3 × predictions, 1 × 502"}[kind]
     assert observed(counted(answers)) == side.expects(kserve="4 × no predictions", carpool=honest)
 
@@ -93,51 +93,55 @@ def in_short(answer: traffic.Answer) -> str:
 
 
 async def test_the_media_type_of_predictions(
-    eager: targets.Target, side: sides.Side, model: str, observed: tables.Observe
+    small_batches: targets.Target, side: sides.Side, model: str, observed: tables.Observe
 ) -> None:
     """it is JSON: clients that look at the type need not be told"""
-    answer = await eager.predict(model, [1, 2, 3, 4])
+    answer = await small_batches.predict(model, [1, 2, 3, 4])
     expected = side.expects(kserve="text/plain; charset=utf-8", carpool="application/json")
     assert observed(answer.headers["content-type"]) == expected
 
 
 @pytest.mark.parametrize("kind", REFUSED)
 async def test_what_a_refusal_says(
-    kind: str, eager: targets.Target, side: sides.Side, model: str, observed: tables.Observe
+    kind: str, small_batches: targets.Target, side: sides.Side, model: str, observed: tables.Observe
 ) -> None:
     """the v1 protocol's form of errors, and where the mistake is"""
     body, kserve, carpool = REFUSED[kind]
-    answer = await eager.predict_raw(model, body)
+    answer = await small_batches.predict_raw(model, body)
     expected = side.expects(kserve=f"400 text/plain: {kserve}", carpool=f"400 application/json: {carpool}")
     assert observed(targets.told(answer)) == expected
 
 
 async def test_a_caller_with_a_deadline_of_its_own(
-    eager: targets.Target, side: sides.Side, model: str, observed: tables.Observe
+    small_batches: targets.Target, side: sides.Side, model: str, observed: tables.Observe
 ) -> None:
     """KServe's batcher has no time limit of any kind; a caller that has given up should not be waited for"""
     slow = [{"wait": 2}, 2, 3, 4]
-    answer = await eager.predict(model, slow, {"carpool-timeout-ms": "300"})
+    answer = await small_batches.predict(model, slow, {"carpool-timeout-ms": "300"})
     seen = f"{in_short(answer)} {'in time' if answer.elapsed < 1.8 else 'late'}"
     assert observed(seen) == side.expects(kserve="predictions late", carpool="504 in time")
 
 
 @pytest.mark.parametrize("side", sides.BY_ANNOTATION, ids=lambda side: side.key, indirect=True)
 async def test_more_callers_than_the_queue_may_hold(
-    eager: targets.Target, side: sides.Side, model: str, observed: tables.Observe
+    small_batches: targets.Target, side: sides.Side, model: str, observed: tables.Observe
 ) -> None:
     """a bound on the queue, told at once and with Retry-After; KServe's agent lets everybody wait"""
     slow = [{"wait": 0.5}, 2, 3, 4]
-    answers = await asyncio.gather(*(eager.predict(model, slow) for _ in range(8)))
+    answers = await asyncio.gather(*(small_batches.predict(model, slow) for _ in range(8)))
     assert observed(counted(list(answers))) == side.expects(
         kserve="8 × predictions", carpool="6 × predictions, 2 × 429"
     )
     assert all("retry-after" in answer.headers for answer in answers if answer.status == 429)
 
 
-async def test_a_compressed_body(eager: targets.Target, side: sides.Side, model: str, observed: tables.Observe) -> None:
-    """Content-Encoding is honoured: gzip, deflate and zstd"""
-    answer = await eager.predict_raw(model, gzip.compress(b'{"instances":[1,2,3,4]}'), {"Content-Encoding": "gzip"})
+async def test_a_compressed_body(
+    small_batches: targets.Target, side: sides.Side, model: str, observed: tables.Observe
+) -> None:
+    """Content-Encoding is honoured"""
+    answer = await small_batches.predict_raw(
+        model, gzip.compress(b'{"instances":[1,2,3,4]}'), {"Content-Encoding": "gzip"}
+    )
     assert observed(in_short(answer)) == side.expects(kserve="400", carpool="predictions")
 
 

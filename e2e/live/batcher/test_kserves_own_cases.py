@@ -1,4 +1,4 @@
-"""What KServe's end-to-end tests of its batcher ask for: four requests at once, in one batch, have equal answers.
+"""KServe's own end-to-end tests of its batcher: four requests at once share one batch and have equal answers.
 
 After test/e2e/batcher of kserve/kserve: test_raw_batcher.py (Standard mode) and test_batcher_custom_port.py, with their
 numbers, 32 and 5000, and the four requests of test/e2e/data/iris_batch_input.json. Equal answers include the batchId.

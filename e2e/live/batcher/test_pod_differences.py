@@ -1,4 +1,4 @@
-"""What KServe's agent and Carpool do differently as containers: how they start, crash, idle and are watched."""
+"""KServe's agent and Carpool differ as containers: how they start, crash, idle and are probed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from e2e.live.batcher import deployment, sides, tables
 
 SETTLED_SECONDS = 60.0
 IDLE_SECONDS = 8.0
-# Of one CPU. KServe's agent looks 10,000 times a second whether there is something to do.
+# Of one CPU. KServe's agent polls 10,000 times a second.
 BUSY, IDLE = 0.01, 0.005
 # Below the 0.5 s of any window.
 AT_ONCE = 0.45
@@ -23,7 +23,7 @@ SOME_METRICS = ("carpool_batch_size_sum", "carpool_batches_total")
 
 @pytest.fixture(scope="module")
 def idle_shares(deployed: deployment.Deployed) -> Mapping[str, float]:
-    """By side, the share of a CPU that the batching container of a service takes which nobody calls."""
+    """By side, the share of a CPU that the batching container of an idle service uses."""
     tools, service = deployed.tools, sides.IRIS_PORT
     before = {key: deployment.cpu(kubectl, service) for key, kubectl in tools.items()}
     last = list(tools)[-1]
@@ -36,7 +36,7 @@ def idle_shares(deployed: deployment.Deployed) -> Mapping[str, float]:
     return {key: (after[key].used - before[key].used) / (after[key].at - before[key].at) for key in tools}
 
 
-@pytest.mark.parametrize("service", [sides.IRIS, sides.EAGER], ids=lambda service: service.name)
+@pytest.mark.parametrize("service", [sides.IRIS, sides.SMALL_BATCHES], ids=lambda service: service.name)
 def test_each_side_is_served_by_whom_it_is_named_after(
     service: sides.Service, side: sides.Side, kubectl: kubectls.Kubectl
 ) -> None:
@@ -84,7 +84,7 @@ def first_exit_code(kubectl: kubectls.Kubectl, service: sides.Service) -> int | 
 
 def test_metrics_of_its_own(side: sides.Side, kubectl: kubectls.Kubectl, observed: tables.Observe) -> None:
     """what was batched, why, and how long it took, for Prometheus and autoscalers"""
-    pod = deployment.pod_of(kubectl, sides.EAGER)["metadata"]["name"]
+    pod = deployment.pod_of(kubectl, sides.SMALL_BATCHES)["metadata"]["name"]
     try:
         found = traffic.metrics(kubectl, pod)
     except kubectls.Failed:

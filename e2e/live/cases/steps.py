@@ -1,4 +1,4 @@
-"""What the cases have in common: apply the situation, wait for its pod, call together, look past the sidecar.
+"""Steps that the cases share: apply the manifests, wait for the pod, send calls at once, call around the sidecar.
 
 A case is a manifest as somebody could have it already, under the name of the situation. It serves a model `echo` behind
 a Service (or an InferenceService) `echo`, and asks the sidecar for a window of a second, in which callers who start
@@ -45,7 +45,7 @@ ONE_BATCH = Together(frozenset({200}), True, 1)
 
 
 def apply(kubectl: kubectls.Kubectl, name: str) -> str:
-    """Applies the situation of that name, with the programs that its pods may mount; what kubectl warns of."""
+    """Applies the manifests of that name and the programs that their pods may mount. Returns kubectl's warnings."""
     data = {each.name: each.read_text() for each in PROGRAMS.glob("*.py")}
     kubectl.apply([{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "programs"}, "data": data}])
     return kubectl.apply(manifest(name)).errors
@@ -122,7 +122,7 @@ def injection(pod: Object) -> Object:
 
 
 def takeover(pod: Object) -> tuple[str, bool]:
-    """How the sidecar got in front, and whether it is a native one. Raises KeyError where there is none."""
+    """How the sidecar took over the port, and whether it is a native one. Raises KeyError where there is none."""
     return injection(pod)["takeover"], injection(pod)["native"]
 
 
@@ -130,7 +130,7 @@ def takeover(pod: Object) -> tuple[str, bool]:
 
 
 def expose(kubectl: kubectls.Kubectl, ingress: str, service: str = "echo") -> traffic.Caller:
-    """An Ingress for a Service on port 80, and a caller who gets answers through it by now."""
+    """Makes an Ingress for a Service on port 80. Returns a caller once it gets answers through it."""
     host = f"{service}.{kubectl.namespace}.example.com"
     backend = {"service": {"name": service, "port": {"number": 80}}}
     rule = {"host": host, "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]}}
@@ -148,7 +148,7 @@ def inference_service(kubectl: kubectls.Kubectl, ingress: str, name: str = "echo
 
 
 def settled(caller: traffic.Caller) -> traffic.Caller:
-    """The caller, once it is answered."""
+    """Returns the caller once it gets answers."""
     body = {"instances": ["is anybody there?"]}
     is_answered: Callable[[], bool] = lambda: caller.post(PREDICT, body).status == 200  # noqa: E731
     processes.eventually(is_answered, ROUTED_SECONDS, f"{caller.host} answers through the ingress")
@@ -156,7 +156,7 @@ def settled(caller: traffic.Caller) -> traffic.Caller:
 
 
 def call_together(caller: traffic.Caller, callers: int = CALLERS) -> Together:
-    """Calls with two instances each that nobody else ever sends, all at once."""
+    """Sends calls at once, with two unique instances each."""
     asked = [[f"caller {at}", str(uuid.uuid4())] for at in range(callers)]
     answers = caller.gather(PREDICT, [{"instances": instances} for instances in asked])
     bodies = [answer.json if answer.status == 200 else {} for answer in answers]
@@ -183,11 +183,11 @@ def _path(kubectl: kubectls.Kubectl, pod: Object, port: int, path: str) -> str:
     return f"/api/v1/namespaces/{kubectl.namespace}/pods/{pod['metadata']['name']}:{port}/proxy{path}"
 
 
-# --- what was there before -------------------------------------------------------------------------------------------
+# --- Objects that were there before ----------------------------------------------------------------------------------
 
 
 def version(kubectl: kubectls.Kubectl, kind: str, name: str) -> str:
-    """What changes whenever anybody writes an object."""
+    """The object's resource version, which every write changes."""
     found: Any = kubectl.get(kind, name)["metadata"]["resourceVersion"]
     return str(found)
 

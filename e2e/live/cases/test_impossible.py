@@ -1,4 +1,4 @@
-"""Who asks for the sidecar and cannot have it is told so, with the fix, by the `kubectl apply` that asks."""
+"""A manifest that asks for the sidecar and cannot have it is denied with the reason and the fix by `kubectl apply`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the faults share: a predictor behind the ingress in a restricted namespace, load on it, and the figures."""
+"""Fixtures of the faults: a predictor behind the ingress in a restricted namespace, load on it, and the figures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def book(images_loaded: str) -> figures.Figures:
 
 @pytest.fixture
 def namespace(admin: client.Client) -> Iterator[str]:
-    """A namespace of this test's own, with restricted Pod Security."""
+    """A namespace for this test, with restricted Pod Security."""
     name = f"fault-{secrets.token_hex(3)}"
     steps.create_namespace(admin, name, RESTRICTED)
     yield name

@@ -16,7 +16,7 @@ MEBIBYTE = 1 << 20
 
 
 class Server:
-    """Crashes as a process does (at once, in the middle of whatever it does), or takes memory until it is killed."""
+    """Exits at once in the middle of its work, as a crash does, or takes memory until it is killed."""
 
     def __init__(self, crash_after: float) -> None:
         self._crash_after = crash_after

@@ -29,7 +29,7 @@ COLUMNS = (
 
 
 class Figures:
-    """Adds runs to the file, and writes the table anew. Runs of other sources are dropped."""
+    """Adds runs to the file, and writes the table again. Runs of other sources are dropped."""
 
     def __init__(self, state: str, folder: Path = FOLDER) -> None:
         """`state` is a word for the sources that the images were built from."""
@@ -89,7 +89,7 @@ def _counted(counts: Iterable[dict[str, int]]) -> str:
 
 
 def _facts(runs: Iterable[dict[str, Any]]) -> str:
-    """Numbers are added up; of times in seconds the longest counts, of words the first."""
+    """The sum of numbers, the longest of times in seconds, the first of words."""
     together: dict[str, Any] = {}
     for facts in runs:
         for name, value in facts.items():

@@ -1,4 +1,4 @@
-"""`hey` beside the checking client: the load generator that people use by hand, over the same way in."""
+"""Runs `hey`, the load generator that people use by hand, beside the checking client, through the same ingress."""
 
 from __future__ import annotations
 

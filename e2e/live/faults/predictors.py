@@ -20,7 +20,7 @@ IMAGE = "carpool-predictor:0.1.0"
 ECHO = ("carpool-predictor", f"--models={NAME}", f"--port={PORT}", "--echo-fixed-ms=10", "--echo-per-instance-ms=0.1")
 FAILING_SERVER = Path(__file__).with_name("failing_server.py")
 PROGRAM_FOLDER = "/program"
-# Ready soon, and patient with a machine that is busy: a pod that misses a second or two is still there.
+# Ready soon, and tolerant of a busy machine: a pod may miss a probe or two.
 PROBE = {"httpGet": {"path": "/readyz", "port": "http"}, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 3}
 LABEL = "app"
 ROLLED_OUT_SECONDS = 180
@@ -36,7 +36,7 @@ class Predictor(NamedTuple):
 
 
 def container(name: str, command: tuple[str, ...], memory: str = "256Mi") -> Object:
-    """A container as restricted Pod Security wants it, that needs little."""
+    """A small container that restricted Pod Security admits."""
     restricted = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     return {
         "name": name,
@@ -59,7 +59,7 @@ def deployment(
     annotations: dict[str, str] | None = None,
     memory: str = "256Mi",
 ) -> Object:
-    """A Deployment whose pods ask for the sidecar, one pod more first when it is updated, on both nodes if it can."""
+    """A Deployment whose pods ask for the sidecar and spread over both nodes; an update starts a new pod first."""
     labels = {LABEL: NAME, "set": name}
     spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
     spec = {
@@ -82,7 +82,7 @@ def deployment(
 
 
 def failing(name: str, *behaviour: str, annotations: dict[str, str] | None = None, memory: str = "256Mi") -> Object:
-    """A Deployment of one pod that runs `failing_server.py`, a server of somebody's own, whose port the owner names."""
+    """A Deployment of one pod that runs `failing_server.py`, a server whose port flag is named in an annotation."""
     command = ("/opt/carpool/bin/python", f"{PROGRAM_FOLDER}/{FAILING_SERVER.name}", f"--port={PORT}", *behaviour)
     told = {"carpool.dev/app-port-arg": "--port", **(annotations or {})}
     made = deployment(name, command, replicas=1, annotations=told, memory=memory)

@@ -75,7 +75,7 @@ def forwarded(kubectl: kubectls.Kubectl, pod: str) -> Iterator[tuple[str, int]]:
 
 
 def shown_by(kubectl: kubectls.Kubectl, pod: str, trusted: bytes) -> x509.Certificate:
-    """What an injector shows to who trusts the published CAs. Raises ssl.SSLError where that would not do."""
+    """The injector's certificate, verified with the published CAs. Raises ssl.SSLError where it is not valid."""
     context = ssl.create_default_context(cadata=trusted.decode())
     name = f"{SERVICE}.{releases.NAMESPACE}.svc"
     with (
@@ -100,8 +100,8 @@ def test_no_pod_is_missed_while_the_certificate_is_replaced(
     before = {each: shown_by(carpool.kubectl, each, published(admin)) for each in injectors}
 
     def is_replaced() -> bool:
-        """Every injector shows another certificate, and one that the API server trusts."""
-        time.sleep(ASKED_SECONDS)  # each question starts a kubectl, and callers want the machine as well
+        """Every injector serves a new certificate that the API server trusts."""
+        time.sleep(ASKED_SECONDS)  # each call starts a kubectl, which takes CPU from the callers
         return all(shown_by(carpool.kubectl, each, published(admin)) != before[each] for each in injectors)
 
     with (

@@ -22,7 +22,7 @@ MEMORY, TOO_MUCH = "160Mi", 400
 SIDECAR_KILLED_SECONDS = 90.0
 ANSWER_SECONDS = 30.0
 MEBIBYTE = 1 << 20
-# An admin who lets more in than the container can hold.
+# Limits for bodies and queue that are larger than the container's memory.
 CARELESS = {
     "carpool.dev/resources-requests-memory": "64Mi",
     "carpool.dev/resources-limits-memory": "128Mi",
@@ -70,7 +70,7 @@ def test_a_predictor_out_of_memory_is_back_after_a_restart_and_the_other_pod_ser
         seen.load.wait_for_right(SETTLED_ANSWERS)
 
         def is_killed() -> bool:
-            """Asks until the question has come to the greedy one; the others give it back."""
+            """Sends the request until it reaches the pod that takes the memory; the others echo it."""
             caller.post(predictors.PATH, {"instances": [{"grow_mebibytes": TOO_MUCH}]})
             return "OOMKilled" in predictors.last_ends(kubectl, "set=greedy", predictors.APP)
 
@@ -84,7 +84,7 @@ def test_a_predictor_out_of_memory_is_back_after_a_restart_and_the_other_pod_ser
 
 
 def outcome(ingress: str, host: str, body: bytes) -> str:
-    """The status of the answer to a body; the ingress may also hang up on who is still sending."""
+    """The status of the answer to a body, or the error where the ingress closes the connection before it was sent."""
     url = urllib.parse.urlsplit(ingress)
     connection = http.client.HTTPConnection(url.netloc, timeout=ANSWER_SECONDS)
     try:

@@ -16,9 +16,9 @@ from e2e.live.faults import predictors, watching
 
 NEW_POD_SECONDS = 60.0
 SETTLED_ANSWERS = 100
-# From the kill to the last request that failed of it: the API server, the endpoints' controller, the ingress.
+# From the kill to the last failed request: the API server, the endpoints' controller and the ingress have to react.
 RECOVERED_SECONDS = 10.0
-# Of 40 requests a second, for those seconds, at most the pod's half.
+# At most the pod's half of 40 requests a second, for that time.
 MOST_FAILED = 200
 MOVED_SECONDS = 120.0
 DRAIN_SECONDS = 240
@@ -93,7 +93,7 @@ def test_a_pod_killed_without_grace_fails_few_requests_for_a_short_time(
 
 @pytest.fixture
 def uncordoned(cluster: interface.Cluster, cluster_kubectl: kubectls.Kubectl) -> Iterator[None]:
-    """After the test, however it ends, all nodes take pods again, and what was moved is back for the next test."""
+    """After the test, passed or failed, uncordons all nodes and waits until what was moved is available again."""
     yield
     for node in cluster.nodes:
         cluster_kubectl.run("uncordon", node)

@@ -1,4 +1,4 @@
-"""What goes on during a fault: the checking client and hey on a predictor, and somebody who keeps creating pods."""
+"""What runs during a fault: the checking client and hey, which load a predictor, and a loop that creates pods."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from e2e.live.faults import hey, predictors
 # Of the checking client: enough for batches to form, little enough that two cores are not the fault.
 CALLERS, RATE = 8, 40.0
 PAUSE_SECONDS = 0.2
-# Statuses with which requests may fail when something has failed: each says who did not answer.
+# Statuses that requests may fail with during a fault: each says which server did not answer.
 HONEST = {"502", "503", "504"}
 
 _numbers = itertools.count(1)
 
 
 class Watch:
-    """A fault as callers see it. `load` runs meanwhile; `report`, `failed` and `hey` are there after the block."""
+    """A fault as callers see it. `load` runs during the block; `report`, `failed` and `hey` can be read after it."""
 
     def __init__(self, load: checking.Load, beside: hey.Hey) -> None:
         self.load = load
@@ -55,7 +55,7 @@ class Watch:
 
     @property
     def failed(self) -> dict[str, int]:
-        """All requests that failed, hey's among them, by kind."""
+        """All failed requests by kind, those of hey included."""
         counted = collections.Counter(self.report.failed)
         counted.update({f"{status} to hey": count for status, count in self.hey.statuses.items() if status != 200})
         counted.update({f"{words} to hey": count for words, count in self.hey.errors.items()})
@@ -80,7 +80,7 @@ StartWatch = Callable[..., contextlib.AbstractContextManager[Watch]]
 
 
 class PodCreator:
-    """Creates pods that ask for the sidecar, one after the other, and looks at what the API server stored.
+    """Creates pods that ask for the sidecar, one after the other, and reads what the API server stored.
 
     They are never scheduled, and deleted at once: admission is what they are for.
     """
@@ -99,7 +99,7 @@ class PodCreator:
         return sum(self.refusals.values())
 
     def run(self) -> None:
-        """Goes on until `stop`."""
+        """Runs until `stop`."""
         with contextlib.closing(client.Client(self._kubeconfig)) as admin:
             while not self._stop.wait(PAUSE_SECONDS):
                 self._create_one(admin)
@@ -138,7 +138,7 @@ class PodCreator:
 
 
 def asking_pod(namespace: str) -> client.Object:
-    """A pod like those of the predictor, that no node will be found for."""
+    """A pod like those of the predictor that is never scheduled."""
     template = predictors.deployment()["spec"]["template"]
     metadata = {"name": f"asking-{next(_numbers)}", "namespace": namespace, "labels": {"carpool.dev/inject": "true"}}
     spec = {**template["spec"], "schedulingGates": [{"name": "e2e.carpool.dev/never"}]}

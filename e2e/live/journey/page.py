@@ -1,4 +1,4 @@
-"""The journey's page as commands: what a reader would copy, in order, each under the heading of its step."""
+"""Reads the journey's page as commands, in the order in which a reader copies them, by the heading of their step."""
 
 from __future__ import annotations
 

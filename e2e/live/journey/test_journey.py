@@ -1,4 +1,4 @@
-"""The owner's journey from `helm install` to `helm uninstall`, as the page beside this file tells it."""
+"""Runs the page beside this file, the owner's journey from `helm install` to `helm uninstall`."""
 
 from __future__ import annotations
 

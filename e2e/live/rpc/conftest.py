@@ -1,4 +1,4 @@
-"""What these tests share: who calls."""
+"""The fixture that these tests share: a pod that sends calls."""
 
 from __future__ import annotations
 

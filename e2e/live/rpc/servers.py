@@ -1,7 +1,7 @@
-"""A Triton of the tests' own in pods, by the manifests that its owners would use, and what it and the sidecar count.
+"""A stand-in for Triton in pods, deployed by the manifests that users have, and the counters of it and the sidecar.
 
-Its program stands in for Triton's, by the same name and with the same flags; it comes out of a ConfigMap, together with
-the fake v2 server that it is made of, and runs in the sidecar's image.
+Its program has the name and the flags of Triton's. It comes from a ConfigMap, together with the fake v2 server that it
+consists of, and runs in the sidecar's image.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ KSERVES_CONTROLLER = {"manager"}
 
 @pytest.fixture
 def pod(kubectl: kubectls.Kubectl, carpool: object) -> servers.Object:
-    """Ready; callers who start together share batches, on a busy machine as well."""
+    """A Ready pod with a latency at which calls that start together share batches, on a busy machine as well."""
     kubectl.apply(servers.sample(max_latency="50"))
     predictors.wait_for_rollout(kubectl, "deployment/triton")
     return steps.ready_pod(kubectl, "app=triton")

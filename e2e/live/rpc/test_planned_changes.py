@@ -1,4 +1,4 @@
-"""What owners do on purpose to pods that serve gRPC: no call may fail, though its connection stays with one pod.
+"""Planned changes to pods that serve gRPC: no call may fail, though a connection stays with one pod.
 
 Half of the callers use connections that never send a call a second time: a pod that goes may break off nothing.
 """

@@ -1,4 +1,4 @@
-"""Rows times the request's parameter `factor`, by default 1: whoever merges requests must mind parameters."""
+"""Rows times the request's parameter `factor`, by default 1: requests with different parameters must not be merged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each row as it came, and beside it the number of rows that were in the model's call with it."""
+"""Returns each row, and the number of rows in the call that it was part of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One row out, however many go in: no rows of the answer belong to rows of the question."""
+"""Returns one row for any number of rows, so that no row of the answer belongs to a row of the request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model server of somebody's own: KServe's v1 protocol with the standard library alone.
+"""A user's own model server: KServe's v1 protocol with the standard library alone.
 
 It runs in a pod of the tests, out of a ConfigMap, on the port in PORT or in its first argument. Each instance comes
 back as it was; calls are served one at a time, 10 ms each, as on a GPU. What its probes see can be changed while it

@@ -1,4 +1,4 @@
-"""Stands in the place of Knative's queue-proxy: what of it a sidecar behind it can notice, and no more.
+"""A stand-in for Knative's queue-proxy: it does what a sidecar behind it can notice, and no more.
 
 It runs in a pod of the tests, out of a ConfigMap. As the real one it listens on QUEUE_SERVING_PORT, sends every request
 to USER_PORT of its pod, counts as ready (a GET with the header `K-Network-Probe: queue`) when the probe in
