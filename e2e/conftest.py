@@ -6,6 +6,7 @@ import collections
 import contextlib
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,8 +15,9 @@ from e2e.cluster import binaries, client, control_plane, kserve, kserve_manifest
 from e2e.injector import installation, steps
 from tests import loopback
 
-# Of one test, without what it shares: building and starting the control plane has its own deadlines.
-TEST_SECONDS = 120
+HERE = Path(__file__).parent
+# Of one test by its folder, without the fixtures that it shares: builds and starts have deadlines of their own.
+TEST_SECONDS = {"live/faults": 600, "live": 300, ".": 120}
 
 _numbers = itertools.count(1)
 
@@ -25,8 +27,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Limits the time of each test, unless it has a limit of its own."""
     for item in items:
-        item.add_marker(pytest.mark.timeout(TEST_SECONDS, func_only=True))
+        limits = [seconds for folder, seconds in TEST_SECONDS.items() if HERE / folder in item.path.parents]
+        if limits and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(limits[0], func_only=True))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -37,18 +42,27 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="session")
-def plane(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[control_plane.ControlPlane]:
-    """A control plane of this run's own; skips where none can be built."""
+def building(request: pytest.FixtureRequest) -> steps.Building:
+    """A block that may build things for minutes: it prints what it does, and skips where something is unavailable."""
     uncaptured = request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled
-    with contextlib.ExitStack() as stack:
-        folder = tmp_path_factory.mktemp("control-plane")
+
+    @contextlib.contextmanager
+    def build(what: str) -> Iterator[None]:
         try:
-            with uncaptured():  # a build takes minutes, and says so
-                running = stack.enter_context(control_plane.running(folder))
+            with uncaptured():
+                yield
         except binaries.Unavailable as missing:
-            pytest.skip(f"no API server to test against: {missing}")
+            pytest.skip(f"no {what}: {missing}")
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def plane(building: steps.Building, tmp_path_factory: pytest.TempPathFactory) -> Iterator[control_plane.ControlPlane]:
+    """A control plane for this run; skips where none can be built."""
+    with contextlib.ExitStack() as stack:
+        with building("API server to test against"):
+            running = stack.enter_context(control_plane.running(tmp_path_factory.mktemp("control-plane")))
         yield running
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from e2e.cluster import client, processes
 from e2e.injector import installation, manifests
 
+Building = Callable[[str], contextlib.AbstractContextManager[None]]
 NewInstallation = Callable[[], installation.Installation]
 NewNamespace = Callable[..., str]
 StartInjector = Callable[..., installation.Injector]

@@ -213,11 +213,18 @@ def load(
 @contextlib.contextmanager
 def running(made: Load) -> Iterator[Load]:
     """The same for a load that is made already, without waiting for an answer."""
-    thread = threading.Thread(target=made.serve, name="load", daemon=True)
+    with in_thread(made.serve, made.stop, ANSWER_SECONDS * 2):
+        yield made
+    made.raise_own_error()
+
+
+@contextlib.contextmanager
+def in_thread(work: Callable[[], object], stop: Callable[[], object], seconds: float) -> Iterator[None]:
+    """Runs `work` in a thread while the block runs; `stop` tells it to end, for which it has so many seconds."""
+    thread = threading.Thread(target=work, daemon=True)
     thread.start()
     try:
-        yield made
+        yield
     finally:
-        made.stop()
-        thread.join(ANSWER_SECONDS * 2)
-    made.raise_own_error()
+        stop()
+        thread.join(seconds)

@@ -6,18 +6,15 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from e2e.cluster import backends, binaries, client, ingress, interface, product_images
+from e2e.cluster import backends, client, ingress, interface, product_images
 from e2e.cluster import kserve as kserve_installation
 from e2e.injector import steps
 from e2e.live import kubectl as kubectls
 from e2e.live import releases
 
-# Of one test: pods start, endpoints settle, and all on two cores.
-TEST_SECONDS = 300
 # Where a dry run tries the shared release's webhook.
 PROBED_NAMESPACE = "default"
 KSERVE = ("kserve", "deployment/kserve-controller-manager")
@@ -28,29 +25,17 @@ def pytest_configure(config: pytest.Config) -> None:
     asyncio.set_event_loop(None)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Gives tests on a cluster more time than the others, unless they say how much they need."""
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(TEST_SECONDS, func_only=True))
-
-
 @pytest.fixture(scope="session")
-def cluster(request: pytest.FixtureRequest) -> Iterator[interface.Cluster]:
+def cluster(building: steps.Building) -> Iterator[interface.Cluster]:
     """The cluster named by $CARPOOL_CLUSTER, with ingress and KServe: the one that is up, else one for this run."""
-    uncaptured = request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled
     chosen = backends.choose()
     with contextlib.ExitStack() as stack:
         if not chosen.is_up():
             stack.callback(chosen.down)
-        try:
-            with uncaptured():  # it takes minutes the first time, and says so
-                chosen.up()
-                ingress.install(chosen)
-                kserve_installation.install(chosen)
-        except binaries.Unavailable as missing:
-            pytest.skip(f"no cluster to test in: {missing}")
+        with building("cluster to test in"):
+            chosen.up()
+            ingress.install(chosen)
+            kserve_installation.install(chosen)
         yield chosen
 
 
@@ -68,14 +53,10 @@ def cluster_kubectl(cluster: interface.Cluster) -> kubectls.Kubectl:
 
 
 @pytest.fixture(scope="session")
-def images_loaded(request: pytest.FixtureRequest, cluster: interface.Cluster) -> str:
-    """The product's images of these sources are on all nodes; a word for the sources. Skips where none can be built."""
-    uncaptured = request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled
-    try:
-        with uncaptured():
-            return product_images.load(cluster)
-    except binaries.Unavailable as missing:
-        pytest.skip(str(missing))
+def images_loaded(building: steps.Building, cluster: interface.Cluster) -> str:
+    """Loads the product's images into all nodes; the digest of their sources. Skips where none can be built."""
+    with building("images to test"):
+        return product_images.load(cluster)
 
 
 @pytest.fixture(scope="session")

@@ -96,13 +96,13 @@ def settings_for_trouble() -> tuple[tuple[str, ...], dict[str, str]]:
 
 
 def bursts(caller: traffic.Caller, path: str) -> contextlib.AbstractContextManager[None]:
-    """Inside the block one burst follows the other; one instance in each is poison."""
+    """Sends one burst after the other while the block runs; one instance in each is poison."""
     good = [{"instances": [f"{number}-{each}" for each in range(INSTANCES)]} for number in range(BURST)]
     return again_and_again(lambda: caller.gather(path, [{"instances": [POISON]}, *good]))
 
 
 def mistaken_pods(kubectl: kubectls.Kubectl) -> contextlib.AbstractContextManager[None]:
-    """Inside the block a pod is made and taken away, over and over, that asks for a sidecar in words that are wrong."""
+    """Makes and deletes a pod with a wrong annotation, again and again while the block runs."""
 
     def make_one() -> None:
         kubectl.apply([mistaken_pod()], check=False)
@@ -112,7 +112,7 @@ def mistaken_pods(kubectl: kubectls.Kubectl) -> contextlib.AbstractContextManage
 
 
 def mistaken_pod() -> dict[str, Any]:
-    """No node is as it wants, so it never runs."""
+    """A pod that asks for the sidecar with a wrong annotation, and for a node that does not exist, so it never runs."""
     labels, annotations = {"carpool.dev/inject": "true"}, {"carpool.dev/max-latency": "soon"}
     container = {"name": "server", "image": "none", "ports": [{"containerPort": 8080}]}
     return {
@@ -125,17 +125,12 @@ def mistaken_pod() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def again_and_again(action: Callable[[], object]) -> Iterator[None]:
-    """Inside the block something is done in a thread, and when it is done, done again."""
+    """Repeats the action in a thread while the block runs."""
     stopping = threading.Event()
 
     def repeat() -> None:
         while not stopping.is_set():
             action()
 
-    thread = threading.Thread(target=repeat, name="trouble", daemon=True)
-    thread.start()
-    try:
+    with checking.in_thread(repeat, stopping.set, STOP_SECONDS):
         yield
-    finally:
-        stopping.set()
-        thread.join(STOP_SECONDS)

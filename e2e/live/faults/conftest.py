@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,15 +14,7 @@ from e2e.live import kubectl as kubectls
 from e2e.live import releases
 from e2e.live.faults import figures, predictors, watching
 
-FAULT_SECONDS = 600
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(FAULT_SECONDS, func_only=True))
 
 
 @pytest.fixture(scope="session")

@@ -88,8 +88,7 @@ def test_killed_injectors_come_back_by_themselves_and_pods_serve_on(
         seen.facts["injecting_again_s"] = round(pods.last_missed - killed, 1) if pods.missed else 0.0
     assert missed == 0
     assert not pods.refusals, str(pods)  # failurePolicy Ignore
-    assert seen.report.wrong == {}, str(seen)
-    assert seen.failed == {}, str(seen)
+    seen.check_nothing_failed()
 
 
 def test_without_an_injector_pods_are_created_without_the_sidecar_and_join_the_others(
@@ -107,8 +106,7 @@ def test_without_an_injector_pods_are_created_without_the_sidecar_and_join_the_o
         seen.load.wait_for_right(SETTLED_ANSWERS)
     with_sidecar = [manifests.has_sidecar(pod) for pod in kubectl.pods(predictor.selector)]
     assert sorted(with_sidecar) == [False, True, True]
-    assert seen.report.wrong == {}, str(seen)
-    assert seen.failed == {}, str(seen)
+    seen.check_nothing_failed()
 
 
 def test_without_an_injector_failure_policy_fail_keeps_pods_from_being_created_and_says_why(
@@ -134,8 +132,7 @@ def test_without_an_injector_failure_policy_fail_keeps_pods_from_being_created_a
         predictors.wait_for_rollout(kubectl, predictor.workload)
         seen.load.wait_for_right(SETTLED_ANSWERS)
     assert all(manifests.has_sidecar(pod) for pod in kubectl.pods(predictor.selector))
-    assert seen.report.wrong == {}, str(seen)
-    assert seen.failed == {}, str(seen)
+    seen.check_nothing_failed()
 
 
 @pytest.mark.parametrize("policy", ["Ignore", "Fail"])
@@ -162,8 +159,7 @@ def test_an_upgrade_of_the_injector_misses_no_pod(
     assert len(replaced) == 2
     assert pods.missed == 0, str(pods)
     assert not pods.refusals, str(pods)
-    assert seen.report.wrong == {}, str(seen)
-    assert seen.failed == {}, str(seen)
+    seen.check_nothing_failed()
 
 
 def test_a_restart_of_the_api_server_fails_no_request_and_loses_no_injection(
@@ -183,5 +179,4 @@ def test_a_restart_of_the_api_server_fails_no_request_and_loses_no_injection(
         seen.facts |= {"pods_with_sidecar": pods.injected, "pods_without": pods.missed, "not_created": pods.refused}
     assert predictors.names(kubectl, predictor.selector) == before
     assert pods.missed == 0, str(pods)
-    assert seen.report.wrong == {}, str(seen)
-    assert seen.failed == {}, str(seen)
+    seen.check_nothing_failed()

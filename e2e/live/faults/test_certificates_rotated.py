@@ -117,5 +117,4 @@ def test_no_pod_is_missed_while_the_certificate_is_replaced(
         seen.facts |= {"pods_with_sidecar": pods.injected, "pods_without": pods.missed + pods.refused}
     assert pods.missed == 0, str(pods)
     assert not pods.refusals, str(pods)
-    assert seen.report.wrong == {}, str(seen)
-    assert seen.failed == {}, str(seen)
+    seen.check_nothing_failed()

@@ -42,8 +42,7 @@ def test_a_rolling_update_of_a_deployment_fails_no_request(
         kubectl.run("rollout", "restart", predictor.workload)
         predictors.roll_out(kubectl, predictor, before)
         seen.load.wait_for_right(SETTLED_ANSWERS)
-    assert seen.report.wrong == {}, str(seen)
-    assert seen.failed == {}, str(seen)
+    seen.check_nothing_failed()
 
 
 def test_a_rolling_update_of_an_inference_service_fails_no_request(
@@ -59,8 +58,7 @@ def test_a_rolling_update_of_an_inference_service_fails_no_request(
         wait_for_new_pod(kubectl, predictor, before)
         predictors.roll_out(kubectl, predictor, before)
         seen.load.wait_for_right(SETTLED_ANSWERS)
-    assert seen.report.wrong == {}, str(seen)
-    assert seen.failed == {}, str(seen)
+    seen.check_nothing_failed()
 
 
 def test_a_deleted_pod_answers_what_it_was_asked_and_fails_no_request(
@@ -71,8 +69,7 @@ def test_a_deleted_pod_answers_what_it_was_asked_and_fails_no_request(
         seen.mark()
         predictors.wait_until_replaced(kubectl, predictor, predictors.delete_one(kubectl, predictor))
         seen.load.wait_for_right(SETTLED_ANSWERS)
-    assert seen.report.wrong == {}, str(seen)
-    assert seen.failed == {}, str(seen)
+    seen.check_nothing_failed()
 
 
 def test_a_pod_killed_without_grace_fails_few_requests_for_a_short_time(
@@ -85,8 +82,7 @@ def test_a_pod_killed_without_grace_fails_few_requests_for_a_short_time(
             kubectl, predictor, predictors.delete_one(kubectl, predictor, "--grace-period=0", "--force")
         )
         seen.load.wait_for_right(SETTLED_ANSWERS)
-    assert seen.report.wrong == {}, str(seen)
-    assert set(seen.report.failed) <= watching.HONEST, str(seen)
+    seen.check_failures_are_honest()
     assert sum(seen.failed.values()) <= MOST_FAILED, str(seen)
     assert (seen.recovery or 0) <= RECOVERED_SECONDS, str(seen)
 
@@ -137,5 +133,4 @@ def test_draining_a_node_fails_no_request(
         seen.load.wait_for_right(SETTLED_ANSWERS)
     assert "violate the pod's disruption budget" in said.output + said.errors
     assert node not in nodes_of(kubectl, predictor)
-    assert seen.report.wrong == {}, str(seen)
-    assert seen.failed == {}, str(seen)
+    seen.check_nothing_failed()

@@ -61,6 +61,16 @@ class Watch:
         counted.update({f"{words} to hey": count for words, count in self.hey.errors.items()})
         return dict(counted)
 
+    def check_nothing_failed(self) -> None:
+        """Every request got the answer to its question."""
+        assert self.report.wrong == {}, str(self)
+        assert self.failed == {}, str(self)
+
+    def check_failures_are_honest(self) -> None:
+        """No answer was wrong, and requests that failed got a status that says which server did not answer."""
+        assert self.report.wrong == {}, str(self)
+        assert set(self.report.failed) <= HONEST, str(self)
+
     def __str__(self) -> str:
         return f"{self.report}\nhey: {self.hey}"
 
@@ -150,10 +160,5 @@ def asking_pod(namespace: str) -> client.Object:
 def creating_pods(kubeconfig: Path, namespace: str) -> Iterator[PodCreator]:
     """Creates pods while the block runs."""
     creator = PodCreator(kubeconfig, namespace)
-    thread = threading.Thread(target=creator.run, name="pods", daemon=True)
-    thread.start()
-    try:
+    with checking.in_thread(creator.run, creator.stop, client.TIMEOUT_SECONDS):
         yield creator
-    finally:
-        creator.stop()
-        thread.join(client.TIMEOUT_SECONDS)
