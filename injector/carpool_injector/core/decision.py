@@ -12,10 +12,6 @@ from typing import NamedTuple
 from carpool_injector.core import errors, model, pod_annotations, pods
 from carpool_injector.core.config import Config
 
-KSERVE_POD = pods.KSERVE_POD
-COMPONENT = "component"
-BATCHER = "internal.serving.kserve.io/batcher"
-
 _ON_POD = {"true": True, "false": False}
 _ON_NAMESPACE = {**_ON_POD, "enabled": True, "disabled": False}
 # Labels only: the API server selects namespaces by them before it asks a webhook.
@@ -65,7 +61,7 @@ def _namespace(asked: Asked) -> bool | None:
 
 
 def _kserve_batcher(asked: Asked) -> bool | None:
-    if BATCHER not in asked.pod.metadata.annotations:
+    if pods.BATCHER not in asked.pod.metadata.annotations:
         return None
     where = f"label {pod_annotations.KSERVE_BATCHER} of the namespace"
     found = _switch(asked.namespace.labels, pod_annotations.KSERVE_BATCHER, _TAKEOVER, where)

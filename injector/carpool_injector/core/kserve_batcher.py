@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from carpool_injector.core import decision, model, pods
+from carpool_injector.core import model, pods
 
 # KServe's key, our setting, the largest value of ours.
 _KEYS = (
-    (decision.BATCHER + "-max-batchsize", "max-batch-size", 100_000),
-    (decision.BATCHER + "-max-latency", "max-latency", 59_999),  # below the time a request has, 60 s
+    (pods.BATCHER + "-max-batchsize", "max-batch-size", 100_000),
+    (pods.BATCHER + "-max-latency", "max-latency", 59_999),  # below the time a request has, 60 s
 )
 
 

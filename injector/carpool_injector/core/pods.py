@@ -20,6 +20,10 @@ _INFRASTRUCTURE = {"queue-proxy", "daprd", "istio-validation", *MESH_PROXIES, mo
 _OF_KSERVE = {"agent", "modelcar", "storage-initializer"}
 KSERVE_POD = "serving.kserve.io/inferenceservice"
 """The label of pods that KServe made."""
+COMPONENT = "component"
+"""The label with the component of an InferenceService that a pod belongs to."""
+BATCHER = "internal.serving.kserve.io/batcher"
+"""The annotation that KServe's controller makes of `spec.predictor.batcher`."""
 
 MIRRORED = {"queue-proxy", "agent", model.CONTAINER}
 """Containers whose ports say nothing about the app: they come and go with webhooks, in any order."""

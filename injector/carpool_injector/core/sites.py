@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from carpool_injector.core import decision, entries, grpc_sites, model, pods, protocols, servers
+from carpool_injector.core import entries, grpc_sites, model, pods, protocols, servers
 from carpool_injector.core.errors import Refusal
 from carpool_injector.core.settings import Settings
 
@@ -47,7 +47,7 @@ class Site:
 
 def is_kserve(pod: pods.Pod) -> bool:
     """Whether KServe made the pod."""
-    return decision.KSERVE_POD in pod.metadata.labels
+    return pods.KSERVE_POD in pod.metadata.labels
 
 
 def is_knative(pod: pods.Pod) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from carpool_injector.core import decision, pods, sites
+from carpool_injector.core import pods, sites
 from carpool_injector.core.errors import Refusal
 
 
@@ -17,7 +17,7 @@ def skip_reason(pod: pods.Pod, components: str | None) -> str | None:
         return None
     if pod.container("worker-container") is not None:
         return "multi-node-worker"
-    component = pod.metadata.labels.get(decision.COMPONENT)
+    component = pod.metadata.labels.get(pods.COMPONENT)
     wanted = (components or "predictor").split(",")
     return "other-component" if component is not None and component not in wanted else None
 

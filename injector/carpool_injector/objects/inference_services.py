@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from carpool_injector.core import decision, model
+from carpool_injector.core import model, pods
 from carpool_injector.objects import runtimes
 
 MODE = "serving.kserve.io/deploymentMode"
@@ -104,7 +104,7 @@ def stand_in(service: InferenceService) -> model.Object:
     A custom predictor's containers are the person's own; for any other a server stands in that is recognised.
     """
     predictor = service.predictor
-    labels = {**predictor.labels, decision.KSERVE_POD: service.name, decision.COMPONENT: "predictor"}
+    labels = {**predictor.labels, pods.KSERVE_POD: service.name, pods.COMPONENT: "predictor"}
     annotations = {**predictor.annotations, **_agent(predictor)}
     metadata = {"name": service.name, "labels": labels, "annotations": annotations}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": _containers(predictor)}}
@@ -168,8 +168,8 @@ def _agent(predictor: Component) -> dict[str, str]:
     if predictor.batcher is None:
         return given
     sizes = {
-        f"{decision.BATCHER}-{suffix}": str(predictor.batcher[key])
+        f"{pods.BATCHER}-{suffix}": str(predictor.batcher[key])
         for key, suffix in _BATCHER_KEYS.items()
         if predictor.batcher.get(key) is not None
     }
-    return {**given, decision.BATCHER: "true", **sizes}
+    return {**given, pods.BATCHER: "true", **sizes}

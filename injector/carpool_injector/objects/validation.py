@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from carpool_injector.core import decision, errors, model, pod_annotations
+from carpool_injector.core import errors, model, pod_annotations, pods
 from carpool_injector.core.config import Config
 from carpool_injector.objects import inference_services, lints, review, workloads
 
@@ -147,7 +147,7 @@ def _misplaced(thing: model.Object, template: model.Object) -> Iterator[str]:
 
 
 def _is_of_kserve(thing: model.Object) -> bool:
-    return decision.KSERVE_POD in inference_services.texts(inference_services.part(thing, "metadata"), "labels")
+    return pods.KSERVE_POD in inference_services.texts(inference_services.part(thing, "metadata"), "labels")
 
 
 def _is_controlled(thing: model.Object) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from carpool_injector.core import decision, edits, model, pods, sites, status
+from carpool_injector.core import edits, model, pods, sites, status
 from carpool_injector.core.copy_on_write import Draft
 from carpool_injector.core.errors import Refusal
 from carpool_injector.core.takeover import context, moves, port_swap
@@ -54,7 +54,7 @@ def find(pod: pods.Pod) -> Agent:
     flags = {word.partition("=")[0] for word in words}
     annotations = pod.metadata.annotations
     return Agent(
-        batches=decision.BATCHER in annotations or "--enable-batcher" in flags,
+        batches=pods.BATCHER in annotations or "--enable-batcher" in flags,
         logs=_LOGGER in annotations or "--log-url" in flags,
         pulls=_PULLER in annotations or "--enable-puller" in flags,
         present=container is not None and passes_on(words),
@@ -135,13 +135,13 @@ def apply(draft: Draft, planned: model.Plan, asked: context.Context) -> context.
 
 def batcher(pod: pods.Pod) -> str | None:
     """The annotation's value, to give it back one day; KServe looks at its presence only, so a long one is not kept."""
-    value = pod.metadata.annotations.get(decision.BATCHER)
+    value = pod.metadata.annotations.get(pods.BATCHER)
     return "true" if value is not None and len(value) > _KEPT else value
 
 
 def detach(draft: Draft, agent: Agent, listen: int) -> None:
     """Switch KServe's batcher off, and send what an agent that stays passes on to `listen`."""
-    draft.unannotate(decision.BATCHER)
+    draft.unannotate(pods.BATCHER)
     if not agent.present:
         return
     if not agent.stays:
@@ -157,6 +157,6 @@ def revert(draft: Draft, done: status.Injected) -> None:
     """Give KServe its annotation back (its webhook adds the agent again), and let the agent send to the app."""
     moves.revert(draft, done)
     if done.batcher is not None:
-        draft.annotate(decision.BATCHER, done.batcher)
+        draft.annotate(pods.BATCHER, done.batcher)
     if draft.has(AGENT):
         edits.change_flag_port(draft.container(AGENT), _PORT_FLAG, done.listen_port, done.app_port)
