@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from carpool_sidecar.planning import results
+from carpool_sidecar.planning import engine
 from tests.bench import answers, bodies, cells, client, demo_view, load, metrics, report, simulated, stand, wrk
 
 WRK_OUTPUT = """\
@@ -39,7 +39,7 @@ def result(rate: float = 15_000.0, name: str = "37B", wrong: int = 0, **errors: 
     return stand.Result(cell, load.Measurement(int(rate * 8), 8.0, 0.0041, 0.009, errors), wrong)
 
 
-SIMULATED = results.Summary(
+SIMULATED = engine.Summary(
     requests=2000,
     offered=500.0,
     mean=0.011,

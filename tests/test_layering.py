@@ -288,7 +288,7 @@ def test_forbidden_import_is_found(module: str, source: str) -> None:
     ("module", "source"),
     [
         ("carpool.scheduling.backlog", "from collections import deque\nfrom carpool.scheduling import messages"),
-        ("carpool_sidecar.planning.chance", "import random\nfrom carpool.scheduling import scheduler"),
+        ("carpool_sidecar.planning.traffic", "import random\nfrom carpool.scheduling import scheduler"),
         ("carpool_sidecar.protocols.v1", "import re\nimport msgspec\nfrom carpool_sidecar import errors"),
         ("carpool_sidecar.server.admin", "import prometheus_client\nfrom carpool_sidecar import __version__, batching"),
         ("carpool_predictor.models.minilm", "import torch\nfrom carpool.workers import frames"),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import uvloop
 
-from carpool_sidecar.planning import results
+from carpool_sidecar.planning import engine
 from tests import loopback
 from tests.bench import bodies, cells, client, load, machine, metrics, processes, wrk
 
@@ -39,7 +39,7 @@ class Result:
     predictor_busy: float | None = None
     sidecar_rss_mb: float | None = None
     others_busy: float | None = None
-    simulated: results.Summary | None = None
+    simulated: engine.Summary | None = None
 
     @property
     def has_failed(self) -> bool:

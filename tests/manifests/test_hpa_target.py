@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from carpool.scheduling import adaptive, limits, messages, scheduler
-from carpool_sidecar.planning import engine, service_times, workloads
+from carpool_sidecar.planning import engine, service_times, traffic
 from tests.manifests import test_samples
 
 SIZE = 32
@@ -52,7 +52,7 @@ def pod(load: float, slo: float = math.inf) -> Seen:
         bounds = limits.Limits(max_batch_size=SIZE, max_latency=0.02, max_in_flight=8, slo=slo)
         return Watched(bounds, adaptive.Adaptive(bounds), clock, lambda: str(next(ids)))
 
-    callers = workloads.Open(workloads.poisson(load * CAPACITY, seed=3), SECONDS, workloads.Ask())
+    callers = traffic.Open(traffic.poisson(load * CAPACITY, seed=3), SECONDS, traffic.Ask())
     outcomes = engine.simulate(make, service_times.Predictor(TIMES, overhead=0.001), callers).outcomes
     late = [outcome for outcome in outcomes if outcome.arrived > LEARNING_SECONDS]
     return Seen(statistics.fmean(shown), sum(outcome.refused is not None for outcome in late) / len(late))

@@ -8,12 +8,13 @@ import itertools
 
 import pytest
 
-from carpool_sidecar.planning import balancers, engine, forecasts, planner, service_times, timing, workloads
+from carpool_sidecar.planning import engine, planner, service_times, traffic
+from tests.sim import variants
 
 # Small batches, so that a short run sees many of them.
 QUICK = planner.Effort(short=1_500, long=6_000)
-PREDICTOR = service_times.Predictor(timing.parse("10+1n"), overhead=0.001)
-QUESTION = forecasts.Question(rate=2000, slo=0.040, predictor=PREDICTOR, max_batch_size=4)
+PREDICTOR = service_times.Predictor(service_times.parse("10+1n"), overhead=0.001)
+QUESTION = planner.Question(rate=2000, slo=0.040, predictor=PREDICTOR, max_batch_size=4)
 
 
 @functools.cache
@@ -21,18 +22,18 @@ def quick_plan(**changes: object) -> planner.Plan:
     return planner.plan(dataclasses.replace(QUESTION, **changes), effort=QUICK)
 
 
-def fleet(question: forecasts.Question, pods: int, requests: int, make: engine.MakeBalancer) -> forecasts.Forecast:
+def fleet(question: planner.Question, pods: int, requests: int, make: engine.MakeBalancer) -> planner.Forecast:
     """All pods and their balancer, with other arrivals than the planner's."""
-    workload = workloads.Open(workloads.poisson(question.rate, seed=5), requests / question.rate)
-    make_scheduler = forecasts.make_scheduler(question)
-    return forecasts.judge(question, pods, engine.simulate(make_scheduler, question.predictor, workload, pods, make))
+    workload = traffic.Open(traffic.poisson(question.rate, seed=5), requests / question.rate)
+    make_scheduler = planner.make_scheduler(question)
+    return planner.judge(question, pods, engine.simulate(make_scheduler, question.predictor, workload, pods, make))
 
 
 # --- the search --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("balancer", forecasts.Balancer)
-def test_the_plan_keeps_the_objective_and_one_pod_fewer_does_not(balancer: forecasts.Balancer) -> None:
+@pytest.mark.parametrize("balancer", planner.Balancing)
+def test_the_plan_keeps_the_objective_and_one_pod_fewer_does_not(balancer: planner.Balancing) -> None:
     plan = quick_plan(balancer=balancer)
     assert plan.fewer is not None
     assert (plan.fewer.pods, plan.step) == (plan.chosen.pods - 1, 1)
@@ -107,24 +108,24 @@ FLEETS = [(10, 600), (100, 80), (1000, 60)]  # pods, requests for each
 LOAD = 0.7
 
 
-def question_for(pods: int, balancer: forecasts.Balancer) -> forecasts.Question:
+def question_for(pods: int, balancer: planner.Balancing) -> planner.Question:
     return dataclasses.replace(QUESTION, rate=LOAD * QUESTION.capacity * pods, balancer=balancer)
 
 
 @functools.cache
-def foretold(pods: int, balancer: forecasts.Balancer) -> forecasts.Forecast:
-    return forecasts.forecast(question_for(pods, balancer), pods, 16_000)
+def foretold(pods: int, balancer: planner.Balancing) -> planner.Forecast:
+    return planner.forecast(question_for(pods, balancer), pods, 16_000)
 
 
 def test_behind_a_random_balancer_only_the_rate_of_a_pod_matters() -> None:
-    few, many = (foretold(pods, forecasts.Balancer.RANDOM) for pods in (10, 1000))
+    few, many = (foretold(pods, planner.Balancing.RANDOM) for pods in (10, 1000))
     assert few.in_time == pytest.approx(many.in_time, abs=0.001)
 
 
 @pytest.mark.parametrize(("pods", "each"), FLEETS)
 def test_a_random_fleet_does_what_one_pod_foretold(pods: int, each: int) -> None:
-    expected = foretold(1000, forecasts.Balancer.RANDOM)
-    found = fleet(question_for(pods, forecasts.Balancer.RANDOM), pods, pods * each, balancers.Random)
+    expected = foretold(1000, planner.Balancing.RANDOM)
+    found = fleet(question_for(pods, planner.Balancing.RANDOM), pods, pods * each, variants.Random)
     assert 0.97 < expected.in_time < 0.999
     assert found.in_time == pytest.approx(expected.in_time, abs=TOLERANCE)
     assert found.p50 == pytest.approx(expected.p50, rel=0.05)
@@ -133,22 +134,22 @@ def test_a_random_fleet_does_what_one_pod_foretold(pods: int, each: int) -> None
 
 @pytest.mark.parametrize(("pods", "each"), FLEETS)
 def test_a_least_loaded_fleet_does_no_worse_than_foretold_for_either_balancer(pods: int, each: int) -> None:
-    random, least_loaded = foretold(1000, forecasts.Balancer.RANDOM), foretold(1000, forecasts.Balancer.LEAST_LOADED)
-    found = fleet(question_for(pods, forecasts.Balancer.LEAST_LOADED), pods, pods * each, balancers.LeastLoaded)
+    random, least_loaded = foretold(1000, planner.Balancing.RANDOM), foretold(1000, planner.Balancing.LEAST_LOADED)
+    found = fleet(question_for(pods, planner.Balancing.LEAST_LOADED), pods, pods * each, traffic.LeastLoaded)
     assert found.in_time >= max(random.in_time, least_loaded.in_time - TOLERANCE)
 
 
 def test_a_fleet_served_in_turn_does_what_one_pod_with_every_nth_request_foretold() -> None:
-    expected = foretold(100, forecasts.Balancer.ROUND_ROBIN)
-    found = fleet(question_for(100, forecasts.Balancer.ROUND_ROBIN), 100, 10_000, balancers.RoundRobin)
+    expected = foretold(100, planner.Balancing.ROUND_ROBIN)
+    found = fleet(question_for(100, planner.Balancing.ROUND_ROBIN), 100, 10_000, variants.RoundRobin)
     assert found.in_time == pytest.approx(expected.in_time, abs=TOLERANCE)
     assert found.p50 == pytest.approx(expected.p50, rel=0.05)
 
 
 def test_margins_cover_what_other_arrivals_would_have_shown() -> None:
-    question = question_for(1, forecasts.Balancer.RANDOM)
-    runs = [fleet(question, 1, 6_000, balancers.Random)]
-    runs += [forecasts.forecast(question, 1, requests) for requests in (6_000, 16_000)]
+    question = question_for(1, planner.Balancing.RANDOM)
+    runs = [fleet(question, 1, 6_000, variants.Random)]
+    runs += [planner.forecast(question, 1, requests) for requests in (6_000, 16_000)]
     for one, other in itertools.combinations(runs, 2):
         assert abs(one.in_time - other.in_time) <= 2 * (one.margin + other.margin)
     assert runs[2].margin < runs[1].margin

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from carpool_sidecar.planning import results
+from carpool_sidecar.planning import engine
 from tests.sim import acceptance, cells, charts, contenders, grid, tables
 
 OUT = Path("out/sim.json")
@@ -96,7 +96,7 @@ def _publish(found: grid.Results, checks: list[acceptance.Check], console: Conso
 
 def scene() -> tables.Table:
     """KServe's documented example: five callers, 10 ms + 0.1 ms per instance, without a pause."""
-    shown: dict[str, results.Summary] = {name: acceptance.docs_scene(name) for name in contenders.SCENE}
+    shown: dict[str, engine.Summary] = {name: acceptance.docs_scene(name) for name in contenders.SCENE}
     rows = [
         (name, f"{summary.throughput:.0f}", f"{summary.p50 * 1000:.1f}", f"{summary.mean_batch:.1f}")
         for name, summary in shown.items()

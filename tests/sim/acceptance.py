@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from carpool_sidecar.planning import engine, results, service_times, workloads
-from tests.sim import cells, contenders
+from carpool_sidecar.planning import engine, service_times, traffic
+from tests.sim import cells, contenders, variants
 from tests.sim.cells import Cell, Kind, System
 from tests.sim.grid import Results
 
@@ -162,20 +162,20 @@ def judge(found: Results) -> list[Check]:
 # --- scenes and figures ------------------------------------------------------------------------------------------
 
 
-def docs_scene(contender: str) -> results.Summary:
+def docs_scene(contender: str) -> engine.Summary:
     """`hey -z 10s -c 5` of KServe's docs: five callers that ask again at once."""
     cell = Cell(Kind.CLOSED, System(10, 0.1, 32), 5)
-    load = workloads.Closed(5, 10.0, workloads.constant_think(0.0), cells.SEED)
+    load = variants.Closed(5, 10.0, variants.constant_think(0.0), cells.SEED)
     make = contenders.make_scheduler(contender, cell)
     return engine.simulate(make, cell.system.predictor(10.0), load, seed=cells.SEED).summary()
 
 
-def goodput(cell: Cell, summary: results.Summary) -> float:
+def goodput(cell: Cell, summary: engine.Summary) -> float:
     """Answers in time, as a share of what is offered or of capacity, whichever is less."""
     return summary.goodput / min(summary.offered, cell.system.capacity)
 
 
-def of_fixed(found: Results, cell: Cell) -> dict[str, results.Summary]:
+def of_fixed(found: Results, cell: Cell) -> dict[str, engine.Summary]:
     """The figures of all fixed settings in a cell."""
     return {name: summary for (its, name), summary in found.items() if its == cell and contenders.is_fixed(name)}
 
@@ -184,7 +184,7 @@ def _lost_of_burst(system: System, burst: int) -> int:
     quiet, gap = 60.0, 0.05 + system.seconds(1) + system.overhead / 1000
     singles = [index * gap for index in range(int(quiet / gap))]
     timeout = 4 * system.full + system.overhead / 1000
-    load = workloads.Open([*singles, *[quiet + 0.1] * burst], quiet + 1, workloads.Ask(1, timeout))
+    load = traffic.Open([*singles, *[quiet + 0.1] * burst], quiet + 1, traffic.Ask(1, timeout))
     cell = Cell(Kind.OVERLOAD, system, 1.0, 4)
     predictor = service_times.Predictor(system.affine, system.overhead / 1000)
     result = engine.simulate(contenders.make_scheduler(contenders.ADAPTIVE, cell), predictor, load, seed=cells.SEED)
@@ -202,11 +202,11 @@ def _is_regular(cell: Cell) -> bool:
     return cell.system in cells.SYSTEMS
 
 
-def _of(found: Results, name: str) -> Iterator[tuple[Cell, results.Summary]]:
+def _of(found: Results, name: str) -> Iterator[tuple[Cell, engine.Summary]]:
     return ((cell, summary) for (cell, contender), summary in found.items() if contender == name)
 
 
-def _pairs(found: Results, mine: str, theirs: str) -> Iterator[tuple[Cell, results.Summary, results.Summary]]:
+def _pairs(found: Results, mine: str, theirs: str) -> Iterator[tuple[Cell, engine.Summary, engine.Summary]]:
     for cell, ours in _of(found, mine):
         if (cell, theirs) in found:
             yield cell, ours, found[cell, theirs]

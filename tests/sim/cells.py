@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from carpool_sidecar.planning import service_times, workloads
+from carpool_sidecar.planning import service_times, traffic
+from tests.sim import variants
 
 SEED = 7
 BURST_HIGH, BURST_LOW, BURST_FOR, QUIET_FOR = 2.5, 0.5, 0.050, 0.150
@@ -65,9 +66,9 @@ class System:
         """The device for a run of so many seconds."""
         model: service_times.Service = self.affine
         if self.shape is Shape.STEPS:
-            model = service_times.Padded(model)
+            model = variants.Padded(model)
         elif self.shape is Shape.DRIFTS:
-            model = service_times.Drifting(model, 3.0, seconds / 3, seconds * 2 / 3)
+            model = variants.Drifting(model, 3.0, seconds / 3, seconds * 2 / 3)
         variation = 0.5 if self.shape is Shape.NOISY else 0.05
         return service_times.Predictor(model, self.overhead / 1000, self.workers, variation)
 
@@ -116,15 +117,15 @@ class Cell:
         """How long a run takes, in virtual time, to see about so many requests."""
         return requests / self.rate
 
-    def workload(self, seconds: float) -> workloads.Workload:
+    def workload(self, seconds: float) -> traffic.Workload:
         """The callers, for a run of so many seconds."""
-        ask = workloads.Ask(1, self.timeout)
+        ask = traffic.Ask(1, self.timeout)
         if self.kind is Kind.CLOSED:
-            return workloads.Closed(int(self.x), seconds, workloads.network_think(), SEED, ask)
+            return variants.Closed(int(self.x), seconds, variants.network_think(), SEED, ask)
         if self.kind is Kind.BURSTS:
             high, low = BURST_HIGH * self.rate, BURST_LOW * self.rate
-            return workloads.Open(workloads.bursts(high, low, BURST_FOR, QUIET_FOR, SEED), seconds, ask)
-        return workloads.Open(workloads.poisson(self.rate, SEED), seconds, ask)
+            return traffic.Open(variants.bursts(high, low, BURST_FOR, QUIET_FOR, SEED), seconds, ask)
+        return traffic.Open(traffic.poisson(self.rate, SEED), seconds, ask)
 
 
 MODELS = ((10, 0.5, 32), (3, 1, 16), (30, 0.3, 64))

@@ -17,7 +17,7 @@ matplotlib.use("agg")
 from matplotlib import figure as figures
 from matplotlib import ticker
 
-from carpool_sidecar.planning import results
+from carpool_sidecar.planning import engine
 from tests.sim import acceptance, cells, contenders, tables
 from tests.sim.cells import Cell, Kind, System
 from tests.sim.grid import Results
@@ -47,7 +47,7 @@ class Panel(NamedTuple):
 
     title: str
     wanted: Callable[[Cell], bool]
-    value: Callable[[Cell, results.Summary], float]
+    value: Callable[[Cell, engine.Summary], float]
 
 
 class Axes(NamedTuple):

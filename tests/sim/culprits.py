@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +17,6 @@ from typing import Any, NamedTuple
 
 from carpool import errors
 from carpool.scheduling import adaptive, limits, messages, policies, scheduler
-from carpool_sidecar.planning import chance
 
 FIXED, PER_ROW, SIZE = 0.010, 0.0001, 32
 GOOD, BAD = "good", "bad"
@@ -78,7 +78,7 @@ class Run:
     def __init__(self, scene: Scene) -> None:
         self.now = 0.0
         self.scene = scene
-        self.random = chance.source(f"culprits {scene.seed}")
+        self.random = random.Random(f"culprits {scene.seed}")
         self.events: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self.sequence = itertools.count()
         bounds = limits.Limits(max_batch_size=SIZE, max_latency=0.005 if scene.policy == "window" else 0.5)

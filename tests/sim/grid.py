@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from carpool_sidecar.planning import engine, results
+from carpool_sidecar.planning import engine
 from tests.sim import cells, contenders
 from tests.sim.cells import Cell, Kind, Shape, System
 
@@ -31,7 +31,7 @@ SATURATED_REQUESTS = 30_000
 PARALLEL_REQUESTS = 12_000
 WARM_UP, PARALLEL_WARM_UP = 0.2, 0.5
 
-Results = dict[tuple[Cell, str], results.Summary]
+Results = dict[tuple[Cell, str], engine.Summary]
 
 
 class Plan(NamedTuple):
@@ -181,7 +181,7 @@ def run_all(
     count = processes or os.cpu_count() or 1
     found: Results = {}
 
-    def keep(done: Iterable[tuple[Task, results.Summary]]) -> None:
+    def keep(done: Iterable[tuple[Task, engine.Summary]]) -> None:
         for task, summary in done:
             found[task.cell, task.contender] = summary
             advance(1)
@@ -194,7 +194,7 @@ def run_all(
     return {(task.cell, task.contender): found[task.cell, task.contender] for task in unique}
 
 
-def run(task: Task) -> tuple[Task, results.Summary]:
+def run(task: Task) -> tuple[Task, engine.Summary]:
     """One simulation. The beginning is warm-up: what learns has learned by then."""
     system = task.cell.system
     seconds = task.cell.seconds(task.requests)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import rich.table
 from rich.markup import escape
 
-from carpool_sidecar.planning import results
+from carpool_sidecar.planning import engine
 from tests.sim import acceptance, contenders
 from tests.sim.cells import Cell, Kind, System
 from tests.sim.grid import Results
@@ -125,7 +125,7 @@ def write_readme(blocks: dict[str, Sequence[Table]]) -> None:
     README.write_text(page)
 
 
-def _worth(cell: Cell, summary: results.Summary) -> str:
+def _worth(cell: Cell, summary: engine.Summary) -> str:
     return f"{summary.throughput:.0f}/s" if cell.kind is Kind.CLOSED else f"{summary.mean * 1000:.1f} ms"
 
 
@@ -134,7 +134,7 @@ def _table(
     title: str,
     wanted: Callable[[Cell], bool],
     column: Callable[[Cell], str],
-    figure: Callable[[Cell, results.Summary], str],
+    figure: Callable[[Cell, engine.Summary], str],
 ) -> Table:
     chosen = list(dict.fromkeys(cell for cell, _ in found if wanted(cell)))
     chosen.sort(key=lambda cell: (cell.kind is Kind.BURSTS, cell.x))

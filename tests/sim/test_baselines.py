@@ -6,25 +6,25 @@ from collections.abc import Callable
 
 import pytest
 
-from carpool_sidecar.planning import engine, results, service_times, workloads
+from carpool_sidecar.planning import engine, service_times, traffic
 from tests.sim import baselines, contenders
 
 TEN_MS = service_times.Predictor(service_times.Affine(0.010, 0.0), variation=0.0)
 
 
-def run(make: engine.MakeScheduler, *times: float, rows: int = 1, timeout: float | None = None) -> results.Result:
-    return engine.simulate(make, TEN_MS, workloads.Open(times, 10.0, workloads.Ask(rows, timeout)))
+def run(make: engine.MakeScheduler, *times: float, rows: int = 1, timeout: float | None = None) -> engine.Result:
+    return engine.simulate(make, TEN_MS, traffic.Open(times, 10.0, traffic.Ask(rows, timeout)))
 
 
 def kserve(size: int, window: float) -> engine.MakeScheduler:
     return lambda clock: baselines.KServe(clock, size, window)
 
 
-def sizes(result: results.Result) -> list[int]:
+def sizes(result: engine.Result) -> list[int]:
     return [stay.rows for stay in result.stays]
 
 
-def sent(result: results.Result) -> list[float]:
+def sent(result: engine.Result) -> list[float]:
     return [round(stay.sent, 6) for stay in result.stays]
 
 

@@ -8,7 +8,8 @@ import math
 import pytest
 
 from carpool.scheduling import limits, messages, policies, scheduler
-from carpool_sidecar.planning import balancers, engine, results, service_times, workloads
+from carpool_sidecar.planning import engine, service_times, traffic
+from tests.sim import variants
 
 ALWAYS_10_MS = service_times.Predictor(service_times.Affine(0.010, 0.0), variation=0.0)
 GPU = service_times.Predictor(service_times.Affine(0.010, 0.0005), overhead=0.004)
@@ -23,16 +24,16 @@ def window(size: int = 32, max_latency: float = 0.0, in_flight: int = 1, **more:
     return make
 
 
-def poisson(rate: float, seconds: float, timeout: float | None = None, seed: int = 3) -> workloads.Open:
-    return workloads.Open(workloads.poisson(rate, seed), seconds, workloads.Ask(timeout=timeout))
+def poisson(rate: float, seconds: float, timeout: float | None = None, seed: int = 3) -> traffic.Open:
+    return traffic.Open(traffic.poisson(rate, seed), seconds, traffic.Ask(timeout=timeout))
 
 
-def at(*times: float, timeout: float | None = None) -> workloads.Open:
-    return workloads.Open(times, 1.0, workloads.Ask(timeout=timeout))
+def at(*times: float, timeout: float | None = None) -> traffic.Open:
+    return traffic.Open(times, 1.0, traffic.Ask(timeout=timeout))
 
 
-def callers(count: int, seconds: float, think: float = 0.0) -> workloads.Closed:
-    return workloads.Closed(count, seconds, workloads.constant_think(think), seed=3)
+def callers(count: int, seconds: float, think: float = 0.0) -> variants.Closed:
+    return variants.Closed(count, seconds, variants.constant_think(think), seed=3)
 
 
 # --- theory ------------------------------------------------------------------------------------------------------
@@ -77,7 +78,7 @@ def test_noise_has_the_variation_and_the_mean_it_is_given() -> None:
 
 
 def test_bursts_keep_their_mean_rate_and_come_in_bursts() -> None:
-    times = list(itertools.takewhile(lambda time: time < 500, workloads.bursts(250, 50, 0.050, 0.150, seed=1)))
+    times = list(itertools.takewhile(lambda time: time < 500, variants.bursts(250, 50, 0.050, 0.150, seed=1)))
     assert len(times) / 500 == pytest.approx(100, rel=0.03)
     counts = [0] * 10_000
     for time in times:
@@ -101,7 +102,7 @@ def test_every_request_is_answered_or_refused_once() -> None:
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
-    def run(seed: int) -> results.Summary:
+    def run(seed: int) -> engine.Summary:
         return engine.simulate(window(), GPU, poisson(800, 5), pods=3, seed=seed).summary()
 
     assert run(1) == run(1)
@@ -130,7 +131,7 @@ def test_a_device_works_on_as_many_batches_as_it_has_workers(workers: int) -> No
 
 
 def test_a_drifting_predictor_is_slow_from_begin_to_end() -> None:
-    drifting = service_times.Drifting(service_times.Affine(0.010, 0.0), factor=3.0, begin=0.3, end=0.6)
+    drifting = variants.Drifting(service_times.Affine(0.010, 0.0), factor=3.0, begin=0.3, end=0.6)
     result = engine.simulate(window(), ALWAYS_10_MS._replace(service=drifting), at(0.1, 0.4, 0.7))
     assert [outcome.finished - outcome.arrived for outcome in result.outcomes] == pytest.approx([0.010, 0.030, 0.010])
 
@@ -138,7 +139,7 @@ def test_a_drifting_predictor_is_slow_from_begin_to_end() -> None:
 @pytest.mark.parametrize(("rows", "cost"), [(1, 1), (2, 2), (3, 4), (5, 8), (8, 8), (9, 16), (32, 32)])
 def test_padded_batches_cost_as_much_as_the_next_power_of_two(rows: int, cost: int) -> None:
     affine = service_times.Affine(0.010, 0.001)
-    assert service_times.Padded(affine).seconds(rows, 0.0) == affine.seconds(cost, 0.0)
+    assert variants.Padded(affine).seconds(rows, 0.0) == affine.seconds(cost, 0.0)
 
 
 def test_callers_that_are_refused_pause_and_ask_again() -> None:
@@ -172,15 +173,15 @@ def test_a_scheduler_that_wants_to_be_polled_for_ever_is_an_error() -> None:
 
 
 def test_round_robin_gives_every_pod_the_same() -> None:
-    result = engine.simulate(window(), GPU, poisson(2000, 1), pods=5, make_balancer=balancers.RoundRobin)
+    result = engine.simulate(window(), GPU, poisson(2000, 1), pods=5, make_balancer=variants.RoundRobin)
     counts = [sum(outcome.pod == pod for outcome in result.outcomes) for pod in range(5)]
     assert max(counts) - min(counts) <= 1
 
 
 def test_least_loaded_always_picks_a_pod_with_the_fewest_open_requests() -> None:
-    balancer = balancers.LeastLoaded(7, seed=1)
+    balancer = traffic.LeastLoaded(7, seed=1)
     loads = [0] * 7
-    source = iter(workloads.poisson(1.0, seed=5))
+    source = iter(traffic.poisson(1.0, seed=5))
     for _ in range(5_000):
         if next(source) % 1 < 0.55:
             pod = balancer.pick()
@@ -193,12 +194,12 @@ def test_least_loaded_always_picks_a_pod_with_the_fewest_open_requests() -> None
 
 
 def test_a_thousand_pods_share_a_load_and_the_least_loaded_is_quicker_than_a_random_one() -> None:
-    def run(make_balancer: engine.MakeBalancer) -> results.Result:
+    def run(make_balancer: engine.MakeBalancer) -> engine.Result:
         return engine.simulate(
             window(size=1), ALWAYS_10_MS, poisson(70_000, 0.2), pods=1000, make_balancer=make_balancer
         )
 
-    blind, seeing = run(balancers.Random), run(balancers.LeastLoaded)
+    blind, seeing = run(variants.Random), run(traffic.LeastLoaded)
     assert len({outcome.pod for outcome in blind.outcomes}) == 1000
     assert seeing.summary(0.2).p99 < 0.6 * blind.summary(0.2).p99
 
@@ -219,5 +220,5 @@ def test_the_figures_of_a_small_run_are_what_one_counts_by_hand() -> None:
 
 def test_quantiles_are_values_that_occurred() -> None:
     values = [1.0, 2.0, 3.0, 4.0]
-    assert [results.quantile(values, share) for share in (0.0, 0.25, 0.5, 0.99, 1.0)] == [1, 1, 2, 4, 4]
-    assert results.quantile([], 0.5) == math.inf
+    assert [engine.quantile(values, share) for share in (0.0, 0.25, 0.5, 0.99, 1.0)] == [1, 1, 2, 4, 4]
+    assert engine.quantile([], 0.5) == math.inf

@@ -10,10 +10,10 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from carpool.scheduling import messages
-from carpool_sidecar.planning import balancers, results, service_times, workloads
+from carpool_sidecar.planning import service_times, traffic
 
 
 class Scheduler(Protocol):
@@ -38,7 +38,7 @@ class Scheduler(Protocol):
 
 Clock = Callable[[], float]
 MakeScheduler = Callable[[Clock], Scheduler]
-MakeBalancer = Callable[[int, int], balancers.Balancer]
+MakeBalancer = Callable[[int, int], traffic.Balancer]
 
 # A scheduler that asks this often to be polled at once, while nothing else happens, will ask forever.
 _POLLS_AT_ONCE = 1000
@@ -51,11 +51,11 @@ class Restless(Exception):
 def simulate(
     make_scheduler: MakeScheduler,
     predictor: service_times.Predictor,
-    workload: workloads.Workload,
+    workload: traffic.Workload,
     pods: int = 1,
-    make_balancer: MakeBalancer = balancers.Random,
+    make_balancer: MakeBalancer = traffic.LeastLoaded,
     seed: int = 1,
-) -> results.Result:
+) -> Result:
     """Run a workload against so many equal pods until all of its requests are answered or refused.
 
     Raises `Restless` for a scheduler that stops the clock.
@@ -66,17 +66,17 @@ def simulate(
         for index in range(pods)
     ]
     run.play()
-    return results.Result(run.outcomes, run.stays, pods * predictor.workers, workload.end)
+    return Result(run.outcomes, run.stays, pods * predictor.workers, workload.end)
 
 
 class _Run:
     """The calendar of events, the callers, and the record."""
 
     # Mutable state: the time now; _events, a heap of (time, sequence, action, argument); the record so far.
-    def __init__(self, workload: workloads.Workload, balancer: balancers.Balancer) -> None:
+    def __init__(self, workload: traffic.Workload, balancer: traffic.Balancer) -> None:
         self.now = 0.0
         self.pods: list[_Pod] = []
-        self.outcomes: list[results.Outcome] = []
+        self.outcomes: list[Outcome] = []
         self.stays: list[service_times.Stay] = []
         self._workload = workload
         self._balancer = balancer
@@ -96,7 +96,7 @@ class _Run:
             self.now, _, action, argument = heapq.heappop(events)
             action(argument)
 
-    def finish(self, outcome: results.Outcome) -> None:
+    def finish(self, outcome: Outcome) -> None:
         """A request was answered or refused; its caller may come back."""
         outcome.finished = self.now
         self._balancer.left(outcome.pod)
@@ -107,7 +107,7 @@ class _Run:
     def _arrive(self, _: None) -> None:
         rows, timeout = self._workload.ask
         pod = self._balancer.pick()
-        outcome = results.Outcome(self.now, math.inf if timeout is None else self.now + timeout, pod)
+        outcome = Outcome(self.now, math.inf if timeout is None else self.now + timeout, pod)
         self.outcomes.append(outcome)
         self.pods[pod].submit(messages.Request("key", rows, tag=outcome, timeout=timeout))
         following = self._workload.after_arrival()
@@ -163,3 +163,77 @@ class _Pod:
             raise Restless(f"at {self._run.now:.6f} s the scheduler asks to be polled at {deadline:.6f} s, again")
         self._alarm = max(deadline, self._run.now)
         self._run.at(self._alarm, self._poll, self._alarm)
+
+
+class Outcome:
+    """One request. `refused` is the label of the error it got, None if it was answered.
+
+    `finished` is when it was answered or refused, infinity as long as neither has happened; `batch_rows` is the size
+    of the batch that completed it.
+    """
+
+    __slots__ = ("arrived", "batch_rows", "deadline", "finished", "pod", "refused")
+
+    def __init__(self, arrived: float, deadline: float, pod: int) -> None:
+        self.arrived = arrived
+        self.deadline = deadline
+        self.pod = pod
+        self.finished = math.inf
+        self.refused: str | None = None
+        self.batch_rows = 0
+
+
+class Summary(NamedTuple):
+    """Latencies are of answered requests that arrived after warm-up; rates and shares of the time after it.
+
+    `offered` counts arrivals and `goodput` answers within their deadline, `refused` is a share of all requests,
+    `mean_batch` is in instances, `utilisation` the share of time that workers were busy.
+    """
+
+    requests: int
+    offered: float
+    mean: float
+    p50: float
+    p99: float
+    throughput: float
+    goodput: float
+    refused: float
+    mean_batch: float
+    utilisation: float
+
+
+class Result(NamedTuple):
+    """Everything that happened until `end`, the last arrival, and to those requests afterwards."""
+
+    outcomes: Sequence[Outcome]
+    stays: Sequence[service_times.Stay]
+    workers: int  # of all pods
+    end: float
+
+    def summary(self, warm_up: float = 0.1) -> Summary:
+        """The figures, without the first `warm_up` share of the time."""
+        begin = warm_up * self.end
+        span = self.end - begin
+        counted = [outcome for outcome in self.outcomes if outcome.arrived >= begin]
+        answered = [outcome for outcome in self.outcomes if outcome.refused is None]
+        waits = sorted(outcome.finished - outcome.arrived for outcome in answered if outcome.arrived >= begin)
+        back = [outcome for outcome in answered if begin <= outcome.finished < self.end]
+        sizes = [stay.rows for stay in self.stays if begin <= stay.sent < self.end]
+        busy = sum(max(0.0, min(stay.ended, self.end) - max(stay.started, begin)) for stay in self.stays)
+        return Summary(
+            requests=len(counted),
+            offered=len(counted) / span,
+            mean=sum(waits) / len(waits) if waits else math.inf,
+            p50=quantile(waits, 0.50),
+            p99=quantile(waits, 0.99),
+            throughput=len(back) / span,
+            goodput=sum(outcome.finished <= outcome.deadline for outcome in back) / span,
+            refused=1 - len(waits) / len(counted) if counted else 0.0,
+            mean_batch=sum(sizes) / len(sizes) if sizes else 0.0,
+            utilisation=busy / (span * self.workers),
+        )
+
+
+def quantile(ascending: Sequence[float], share: float) -> float:
+    """The value that `share` of them do not exceed (nearest rank); infinity if there are none."""
+    return ascending[max(0, math.ceil(share * len(ascending)) - 1)] if ascending else math.inf

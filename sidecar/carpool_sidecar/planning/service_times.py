@@ -1,4 +1,4 @@
-"""How long a predictor takes: service times of a batch, and the device that serves batches one after another.
+"""How long a predictor takes: service times as people write them, and the predictor that serves batch after batch.
 
 All times are seconds. A service model gives the mean time of a batch of `rows` instances that starts at `now`; the
 device adds noise, queueing and the overhead around it (network, JSON), which other batches overlap.
@@ -6,12 +6,17 @@ device adds noise, queueing and the overhead around it (network, JSON), which ot
 
 from __future__ import annotations
 
+import bisect
 import heapq
+import itertools
 import math
+import random
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from carpool_sidecar.planning import chance
+ALLOWED = "milliseconds for a batch of n instances: a formula like 10+0.1n, 12 or 0.5n, or pairs like 1:10.1,32:13.2"
+
+_LARGEST = 3_600_000.0  # an hour
 
 
 class Service(Protocol):
@@ -35,29 +40,22 @@ class Affine:
 
 
 @dataclass(frozen=True)
-class Padded:
-    """Batches cost as much as the next power of two, as on predictors compiled for a few shapes."""
+class Measured:
+    """Straight lines between measured (rows, seconds), rows ascending; flat before the first, straight on at the end.
 
-    service: Service
+    Flat because a smaller batch may well cost as much, and a plan should not hope.
+    """
 
-    def seconds(self, rows: int, now: float) -> float:
-        """The time of 1, 2, 4, 8, … rows."""
-        return self.service.seconds(1 << (rows - 1).bit_length(), now)
-
-
-@dataclass(frozen=True)
-class Drifting:
-    """`factor` times slower for batches that start from `begin` to `end`: a noisy neighbour."""
-
-    service: Service
-    factor: float
-    begin: float
-    end: float
+    points: tuple[tuple[int, float], ...]
 
     def seconds(self, rows: int, now: float) -> float:
-        """The usual time, or `factor` times that."""
-        slow = self.begin <= now < self.end
-        return self.service.seconds(rows, now) * (self.factor if slow else 1.0)
+        """The same at any time."""
+        if rows <= self.points[0][0]:
+            return self.points[0][1]
+        after = bisect.bisect_left(self.points, rows, key=lambda point: point[0])
+        after = min(after, len(self.points) - 1)
+        (left, low), (right, high) = self.points[after - 1], self.points[after]
+        return low + (high - low) * (rows - left) / (right - left)
 
 
 class Predictor(NamedTuple):
@@ -92,7 +90,7 @@ class Device:
     def __init__(self, predictor: Predictor, seed: str) -> None:
         self.predictor = predictor
         self._free = [0.0] * predictor.workers  # a heap: when each worker has finished what it was given
-        self._random = chance.source(seed)
+        self._random = random.Random(seed)
         variance = math.log1p(predictor.variation**2)
         self._mu, self._sigma = -variance / 2, math.sqrt(variance)  # mean 1
 
@@ -106,3 +104,62 @@ class Device:
         ended = started + seconds
         heapq.heapreplace(self._free, ended)
         return Stay(now, started, ended, ended + half, rows)
+
+
+def parse(text: str) -> Service:
+    """Read `10+0.1n`, `10 + 0.1*n`, `12`, `0.5n`, or `1:10.1,8:10.8,32:13.2`; milliseconds.
+
+    Raises `ValueError` with what is wrong and what is allowed.
+    """
+    try:
+        return _pairs(text) if ":" in text else _formula(text)
+    except ValueError as error:
+        raise ValueError(f"{error}; allowed: {ALLOWED}") from None
+
+
+def _formula(text: str) -> Affine:
+    terms = [term.strip() for term in text.split("+")]
+    growing = [_factor(term) for term in terms if term.endswith("n")]
+    fixed = [_milliseconds(term) for term in terms if not term.endswith("n")]
+    if len(growing) > 1 or len(fixed) > 1:
+        raise ValueError(f"{text!r} has two terms of one kind")
+    if not any(growing + fixed):
+        raise ValueError(f"{text!r} is no time at all")
+    return Affine(sum(fixed) / 1000, sum(growing) / 1000)
+
+
+def _factor(term: str) -> float:
+    number = term.removesuffix("n").rstrip().removesuffix("*").rstrip()
+    return _milliseconds(number) if number or term != "n" else 1.0
+
+
+def _pairs(text: str) -> Measured:
+    points = tuple(_pair(pair) for pair in text.split(","))
+    if len(points) < 2:
+        raise ValueError(f"{text!r} is one measurement, and two are needed to see how time grows")
+    for (rows, seconds), (next_rows, next_seconds) in itertools.pairwise(points):
+        if next_rows <= rows:
+            raise ValueError(f"sizes must ascend, and {next_rows} comes after {rows}")
+        if next_seconds < seconds:
+            raise ValueError(f"a batch of {next_rows} cannot take less time than one of {rows}")
+    return Measured(points)
+
+
+def _pair(text: str) -> tuple[int, float]:
+    rows, _, milliseconds = (part.strip() for part in text.partition(":"))
+    if not (rows.isascii() and rows.isdecimal() and 0 < int(rows) <= 100_000):
+        raise ValueError(f"{rows!r} is not a batch size (1 to 100000)")
+    seconds = _milliseconds(milliseconds) / 1000
+    if not seconds:
+        raise ValueError(f"a batch of {rows} cannot take no time")
+    return int(rows), seconds
+
+
+def _milliseconds(text: str) -> float:
+    # float() also reads inf, nan, 1_0 and 1e9, which are slips here.
+    if not (text.isascii() and text.replace(".", "", 1).isdecimal()):
+        raise ValueError(f"{text!r} is not a number of milliseconds")
+    value = float(text)
+    if not math.isfinite(value) or value > _LARGEST:
+        raise ValueError(f"{text} is more than an hour")
+    return value

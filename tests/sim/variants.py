@@ -1,66 +1,39 @@
-"""Who asks, and when: open loops (callers that do not wait for each other) and closed loops (callers that do).
-
-All times are seconds, rates requests a second. A workload is used up by one simulation.
-"""
+"""What only the study and the tests simulate: callers that wait for replies, odd predictors, and other balancers."""
 
 from __future__ import annotations
 
 import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
 
-from carpool_sidecar.planning import chance
-
-
-class Ask(NamedTuple):
-    """What every request of a workload looks like: its instances, and how long its caller waits (None: forever)."""
-
-    rows: int = 1
-    timeout: float | None = None
+from carpool_sidecar.planning import service_times, traffic
 
 
-ONE = Ask()
+@dataclass(frozen=True)
+class Padded:
+    """Batches cost as much as the next power of two, as on predictors compiled for a few shapes."""
+
+    service: service_times.Service
+
+    def seconds(self, rows: int, now: float) -> float:
+        """The time of 1, 2, 4, 8, … rows."""
+        return self.service.seconds(1 << (rows - 1).bit_length(), now)
 
 
-class Workload(Protocol):
-    """Arrival times, some of which depend on replies. `end` is when the last request may arrive."""
+@dataclass(frozen=True)
+class Drifting:
+    """`factor` times slower for batches that start from `begin` to `end`: a noisy neighbour."""
 
-    ask: Ask
+    service: service_times.Service
+    factor: float
+    begin: float
     end: float
 
-    def first(self) -> Iterable[float]:
-        """Arrivals that nothing has to happen for."""
-        ...
-
-    def after_arrival(self) -> float | None:
-        """The next arrival now that one has come, or None."""
-        ...
-
-    def after_reply(self, now: float, refused: bool) -> float | None:
-        """When the caller that was answered or refused `now` asks again, or None."""
-        ...
-
-
-class Open:
-    """Arrivals at `times`, which ascend, until `end`."""
-
-    def __init__(self, times: Iterable[float], end: float, ask: Ask = ONE) -> None:
-        self.ask = ask
-        self.end = end
-        self._times: Iterator[float] = itertools.takewhile(lambda time: time <= end, times)
-
-    def first(self) -> Iterable[float]:
-        """The first of the times."""
-        return itertools.islice(self._times, 1)
-
-    def after_arrival(self) -> float | None:
-        """The one after the last."""
-        return next(self._times, None)
-
-    def after_reply(self, now: float, refused: bool) -> float | None:
-        """Replies change nothing."""
-        return None
+    def seconds(self, rows: int, now: float) -> float:
+        """The usual time, or `factor` times that."""
+        slow = self.begin <= now < self.end
+        return self.service.seconds(rows, now) * (self.factor if slow else 1.0)
 
 
 class Closed:
@@ -72,7 +45,7 @@ class Closed:
         end: float,
         think: Callable[[random.Random], float],
         seed: int,
-        ask: Ask = ONE,
+        ask: traffic.Ask = traffic.ONE,
         pause: float = 0.005,
     ) -> None:
         self.ask = ask
@@ -80,7 +53,7 @@ class Closed:
         self._callers = callers
         self._think = think
         self._pause = pause
-        self._random = chance.source(f"callers {seed}")
+        self._random = random.Random(f"callers {seed}")
 
     def first(self) -> Iterable[float]:
         """All callers begin within the first 5 ms."""
@@ -96,18 +69,9 @@ class Closed:
         return back if back < self.end else None
 
 
-def poisson(rate: float, seed: int) -> Iterator[float]:
-    """Many independent callers: exponential gaps with mean 1 / `rate`, without end."""
-    source = chance.source(f"poisson {seed}")
-    now = 0.0
-    while True:
-        now += source.expovariate(rate)
-        yield now
-
-
 def bursts(high: float, low: float, high_for: float, low_for: float, seed: int) -> Iterator[float]:
     """A Markov-modulated Poisson process: rate `high` for about `high_for` seconds, then `low` for `low_for`, …"""
-    source = chance.source(f"bursts {seed}")
+    source = random.Random(f"bursts {seed}")
     now = 0.0
     for rate, mean in itertools.cycle(((high, high_for), (low, low_for))):
         end = now + source.expovariate(1 / mean)
@@ -126,3 +90,35 @@ def constant_think(seconds: float) -> Callable[[random.Random], float]:
 def network_think(least: float = 0.0002, mean_extra: float = 0.0003) -> Callable[[random.Random], float]:
     """A load generator on the same network: at least `least`, plus an exponential rest."""
     return lambda source: least + source.expovariate(1 / mean_extra)
+
+
+class Random:
+    """Each pod as likely as any other: a plain Kubernetes service with many connections."""
+
+    def __init__(self, pods: int, seed: int) -> None:
+        self._pods = pods
+        self._random = random.Random(f"balancer {seed}")
+
+    def pick(self) -> int:
+        """Any."""
+        return self._random.randrange(self._pods)
+
+    def left(self, pod: int) -> None:
+        """Not looked at."""
+
+
+class RoundRobin:
+    """One after another."""
+
+    def __init__(self, pods: int, seed: int) -> None:
+        self._pods = pods
+        self._next = seed % pods
+
+    def pick(self) -> int:
+        """The one after the last."""
+        pod = self._next
+        self._next = (pod + 1) % self._pods
+        return pod
+
+    def left(self, pod: int) -> None:
+        """Not looked at."""

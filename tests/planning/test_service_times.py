@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool_sidecar.planning import service_times, timing
+from carpool_sidecar.planning import service_times
 
 
 @pytest.mark.parametrize(
@@ -26,17 +26,17 @@ from carpool_sidecar.planning import service_times, timing
     ],
 )
 def test_formula_is_a_fixed_part_and_a_part_for_each_instance(text: str, fixed: float, per_row: float) -> None:
-    assert timing.parse(text) == service_times.Affine(fixed / 1000, per_row / 1000)
+    assert service_times.parse(text) == service_times.Affine(fixed / 1000, per_row / 1000)
 
 
 def test_measured_pairs_are_joined_by_straight_lines() -> None:
-    curve = timing.parse("1:10, 9:18, 33:30")
+    curve = service_times.parse("1:10, 9:18, 33:30")
     seconds = [curve.seconds(rows, 0.0) for rows in (1, 5, 9, 21, 33, 45)]
     assert seconds == pytest.approx([0.010, 0.014, 0.018, 0.024, 0.030, 0.036])
 
 
 def test_a_batch_smaller_than_any_measured_is_not_hoped_to_be_faster() -> None:
-    assert timing.parse("4:10,8:11").seconds(1, 0.0) == 0.010
+    assert service_times.parse("4:10,8:11").seconds(1, 0.0) == 0.010
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.floats(0, 50)), min_size=2, max_size=6))
@@ -45,7 +45,7 @@ def test_measured_times_never_shrink_as_batches_grow(steps: list[tuple[int, floa
     for more_rows, more_milliseconds in steps:
         rows, milliseconds = rows + more_rows, milliseconds + more_milliseconds
         pairs.append(f"{rows}:{milliseconds:.6f}")
-    curve = timing.parse(",".join(pairs))
+    curve = service_times.parse(",".join(pairs))
     times = [curve.seconds(size, 0.0) for size in range(1, rows + 10)]
     assert all(later >= earlier - 1e-12 for earlier, later in itertools.pairwise(times))
     assert curve.seconds(rows, 0.0) == pytest.approx(milliseconds / 1000)
@@ -82,5 +82,5 @@ def test_measured_times_never_shrink_as_batches_grow(steps: list[tuple[int, floa
 )
 def test_what_cannot_be_a_service_time_is_refused_with_what_is_allowed(text: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=r"allowed: milliseconds for a batch of n instances") as caught:
-        timing.parse(text)
+        service_times.parse(text)
     assert complaint in str(caught.value)

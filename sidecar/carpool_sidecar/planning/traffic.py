@@ -1,0 +1,115 @@
+"""Requests on their way to pods: when callers send them, and which pod gets each.
+
+All times are seconds, rates requests a second. A workload is used up by one simulation.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Protocol
+
+
+class Ask(NamedTuple):
+    """What every request of a workload looks like: its instances, and how long its caller waits (None: forever)."""
+
+    rows: int = 1
+    timeout: float | None = None
+
+
+ONE = Ask()
+
+
+class Workload(Protocol):
+    """Arrival times, some of which depend on replies. `end` is when the last request may arrive."""
+
+    ask: Ask
+    end: float
+
+    def first(self) -> Iterable[float]:
+        """Arrivals that nothing has to happen for."""
+        ...
+
+    def after_arrival(self) -> float | None:
+        """The next arrival now that one has come, or None."""
+        ...
+
+    def after_reply(self, now: float, refused: bool) -> float | None:
+        """When the caller that was answered or refused `now` asks again, or None."""
+        ...
+
+
+class Open:
+    """Arrivals at `times`, which ascend, until `end`."""
+
+    def __init__(self, times: Iterable[float], end: float, ask: Ask = ONE) -> None:
+        self.ask = ask
+        self.end = end
+        self._times: Iterator[float] = itertools.takewhile(lambda time: time <= end, times)
+
+    def first(self) -> Iterable[float]:
+        """The first of the times."""
+        return itertools.islice(self._times, 1)
+
+    def after_arrival(self) -> float | None:
+        """The one after the last."""
+        return next(self._times, None)
+
+    def after_reply(self, now: float, refused: bool) -> float | None:
+        """Replies change nothing."""
+        return None
+
+
+def poisson(rate: float, seed: int) -> Iterator[float]:
+    """Many independent callers: exponential gaps with mean 1 / `rate`, without end."""
+    source = random.Random(f"poisson {seed}")
+    now = 0.0
+    while True:
+        now += source.expovariate(rate)
+        yield now
+
+
+class Balancer(Protocol):
+    """Picks among pods 0 to n - 1 and hears when a request has left one."""
+
+    def pick(self) -> int:
+        """The pod for the next request."""
+        ...
+
+    def left(self, pod: int) -> None:
+        """A request that was sent to `pod` has been answered or refused."""
+        ...
+
+
+class LeastLoaded:
+    """A pod with the fewest open requests, among equals the one that has been so for longest."""
+
+    # Mutable state: _open requests per pod; _levels[n], the pods with n open requests; _lowest, no level below it
+    # has pods. Counts change by one, so _lowest moves by one too and no pick searches.
+    def __init__(self, pods: int, seed: int) -> None:
+        order = list(range(pods))
+        random.Random(f"balancer {seed}").shuffle(order)
+        self._open = [0] * pods
+        self._levels: list[dict[int, None]] = [dict.fromkeys(order)]
+        self._lowest = 0
+
+    def pick(self) -> int:
+        """The least loaded."""
+        while not self._levels[self._lowest]:
+            self._lowest += 1
+        pod = next(iter(self._levels[self._lowest]))
+        self._move(pod, 1)
+        return pod
+
+    def left(self, pod: int) -> None:
+        """Counts."""
+        self._move(pod, -1)
+        self._lowest = min(self._lowest, self._open[pod])
+
+    def _move(self, pod: int, change: int) -> None:
+        del self._levels[self._open[pod]][pod]
+        self._open[pod] += change
+        if self._open[pod] == len(self._levels):
+            self._levels.append({})
+        self._levels[self._open[pod]][pod] = None
