@@ -1,0 +1,23 @@
+"""The straight path: how many functions a small request crosses, and that CONTRIBUTING.md lists them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import path
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    return path.recorded()
+
+
+def test_a_small_request_crosses_few_functions_in_few_files(recorded):
+    functions, files = recorded.counts
+    assert functions <= path.MOST_FUNCTIONS, recorded.table()
+    assert files <= path.MOST_FILES, recorded.table()
+
+
+def test_contributing_lists_the_functions_of_a_request(recorded):
+    page = path.PAGE.read_text()
+    assert recorded.written(page) == page, "run: python -m tests.path"
