@@ -7,6 +7,7 @@ Also offered: `@pytest.mark.uvloop` runs a test on uvloop's loop, `@pytest.mark.
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -45,6 +46,12 @@ def pytest_asyncio_loop_factories(
     if item.get_closest_marker("both_loops"):
         return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.new_event_loop}
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays to the end: the garbage collector need not look through it ever again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
