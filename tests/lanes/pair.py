@@ -14,7 +14,7 @@ from typing import Any
 
 import looptime
 
-from tests.lanes import differences, exchange, lane
+from tests.lanes import differences, exchange, lane, recorder
 
 # What fills the place of a stream's number while it is made.
 NUMBER = b"@@@@@@"
@@ -59,10 +59,13 @@ class Stream:
         return replace(self, parts=tuple(part.replace(NUMBER, b"%06d" % number) for part in self.parts))
 
     def one_by_one(self, pause: exchange.Step) -> Iterator[Stream]:
-        """The same, but first one of its requests by itself, then two, and so on; what follows is cut as it was."""
+        """The same, but each of its requests by itself; then only the first, the first two, and so on.
+
+        What follows those is cut as it was.
+        """
         ends = sorted({end for end in _ends(self.raw) if end < len(self.raw)})
-        for count, end in enumerate(ends, 1):
-            later = tuple(cut for cut in self.cuts if cut > end)
+        for count in (len(ends), *range(1, len(ends))) if ends else ():
+            later = tuple(cut for cut in self.cuts if cut > ends[count - 1])
             yield replace(self, cuts=(*ends[:count], *later), pause=pause)
 
     def steps(self) -> list[exchange.Step]:
@@ -193,15 +196,19 @@ async def _observe(through: lane.Lane, streams: Sequence[Stream]) -> tuple[list[
     through.predictor.seen.clear()
     transcripts = await asyncio.gather(*(through.converse(stream.steps()) for stream in streams))
     await _settle(through)
-    seen, mine = list(through.predictor.seen), []
+    by_number: dict[str, list[recorder.Seen]] = {}
+    for one in through.predictor.seen:
+        by_number.setdefault(one.stream, []).append(one)
+    mine = []
     for stream, transcript in zip(streams, transcripts, strict=True):
-        own = [one for one in seen if one.stream and one.stream.encode() in stream.raw]
-        seen = [one for one in seen if one not in own]
-        mine.append(differences.Result(transcript, own))
+        raw = stream.raw
+        numbers = [number for number in by_number if number and number.encode() in raw]
+        mine.append(differences.Result(transcript, [one for number in numbers for one in by_number.pop(number)]))
+    stray = [one for several in by_number.values() for one in several]
     counts: Counter[str] = Counter()
     for name, value in through.counts().items():
         counts[_SAME.get(name, name)] += value - before[name]
-    return [*mine, differences.Result(exchange.Transcript(), seen)], counts
+    return [*mine, differences.Result(exchange.Transcript(), stray)], counts
 
 
 async def _settle(through: lane.Lane) -> None:
