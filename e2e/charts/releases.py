@@ -61,11 +61,11 @@ class Release:
         return helm.run(*arguments, "--namespace", self.namespace, env={"KUBECONFIG": str(self._plane.kubeconfig)})
 
     def objects(self) -> list[client.Object]:
-        """What Helm says it has put there."""
+        """The objects that Helm has created."""
         return objects.parse(self._helm("get", "manifest", self.name))
 
     def hooks(self) -> list[client.Object]:
-        """What `helm test` would put there."""
+        """The objects that `helm test` creates."""
         return objects.parse(self._helm("get", "hooks", self.name))
 
     # --- what is in the cluster --------------------------------------------------------------------------------------

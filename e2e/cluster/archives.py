@@ -24,7 +24,7 @@ CHUNK = 1 << 20
 
 
 class Image(NamedTuple):
-    """What an image is to contain and to start."""
+    """The content of an image and the program that it starts."""
 
     tag: str  # NAME:TAG
     program: Path
@@ -38,7 +38,7 @@ class Image(NamedTuple):
 
 
 def architecture() -> str:
-    """This machine's, as images name it: what Go builds for."""
+    """This machine's architecture by its name in images, which is also Go's."""
     return ARCHITECTURES.get(platform.machine(), platform.machine())
 
 
@@ -48,7 +48,7 @@ def pause_archive() -> Path:
 
 
 def provide(image: Image) -> Path:
-    """The archive of `image`, written now if it is not there. A program's file name has to tell its version."""
+    """The archive of `image`, written now if it is not there. A program's file name must contain its version."""
     folder = binaries.cache_folder() / "images"
     folder.mkdir(exist_ok=True)
     target = folder / f"{image.tag.replace(':', '-').replace('/', '-')}-{key(image)}.tar"

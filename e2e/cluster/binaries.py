@@ -64,7 +64,7 @@ def key(inputs: dict[str, bytes]) -> str:
 
 @contextmanager
 def one_at_a_time(lock: Path) -> Iterator[None]:
-    """Two test runs started together build once: the second waits and finds the result."""
+    """A lock between processes: of two test runs started together, the second waits and finds the result."""
     with lock.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         yield

@@ -124,7 +124,7 @@ class Client:
 
 
 def message_in(body: str | bytes | None) -> str:
-    """The sentence in a Status object, or the body where it is none."""
+    """The message in a Status object, or the whole body of another answer."""
     text = body.decode(errors="replace") if isinstance(body, bytes) else body or ""
     try:
         return str(json.loads(text)["message"])

@@ -86,7 +86,7 @@ class ControlPlane:
         self._run(component)
 
     def revive(self) -> None:
-        """Starts again what has ended by itself, or was ended by somebody else."""
+        """Restarts the components that have ended."""
         for name in [name for name, process in self._running.items() if not process.is_running]:
             self._run(name)
 

@@ -53,7 +53,7 @@ def install(cluster: interface.Cluster) -> None:
 
 
 def answers(url: str) -> bool:
-    """Whether an HTTP server answers there, whatever it says: without a rule for a host, Traefik says 404."""
+    """Whether an HTTP server answers there, with any status: Traefik answers 404 for a host without a rule."""
     try:
         with urllib.request.urlopen(url, timeout=2):
             return True

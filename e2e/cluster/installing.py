@@ -36,7 +36,7 @@ def load(cluster: interface.Cluster, admin: client.Client, image: archives.Image
 
 
 def is_loaded(nodes: Iterable[Object], tag: str) -> bool:
-    """Whether every node lists the image. A node tells some seconds late, so a false "no" costs one more loading."""
+    """Whether every node lists the image. The list is some seconds late: then the image is loaded once more."""
     wanted = {tag, f"{LOCAL_REGISTRY}/{tag}"}
     return all(wanted & names_on(node) for node in nodes)
 
@@ -55,7 +55,7 @@ def documents(text: str) -> list[Object]:
 
 
 def kubectl(*words: str, stdin: str = "", kubeconfig: Path | None = None, timeout: float = SECONDS) -> str:
-    """What kubectl prints. Raises interface.Problem with what it said when it said no, or nothing in time."""
+    """Runs kubectl and returns its output. Raises interface.Problem with its errors, and where time is up."""
     to = ["--kubeconfig", str(kubeconfig)] if kubeconfig else []
     try:
         command = [str(helm.find("kubectl")), *to, *words]

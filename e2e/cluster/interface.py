@@ -74,7 +74,7 @@ def ready(admin: client.Client) -> set[str]:
 
 
 def announce_gpus(admin: client.Client, node: str, count: int) -> None:
-    """Returns when the node can be asked for `count` GPUs. Raises client.Refused, and TimeoutError after 30 s."""
+    """Returns when the node has `count` GPUs for pods. Raises client.Refused, and TimeoutError after 30 s."""
     amount = {GPU_RESOURCE: str(count)}
     # The kubelet works out `allocatable` from `capacity` by itself, but with its next report only.
     change = {"status": {"capacity": amount, "allocatable": amount}}

@@ -176,7 +176,7 @@ class Kind:
         return contextlib.closing(self._connect(self.kubeconfig))
 
     def _kind(self, purpose: str, *words: str, seconds: float = processes.SECONDS) -> str:
-        """What kind prints. Making a cluster takes minutes; kind then shows by itself what it does."""
+        """Runs kind and returns its output. Making a cluster takes minutes, and kind shows its progress itself."""
         # By default kind uses Docker where its client is installed, even if the engine does not answer.
         environment = {PROVIDER: "podman"} if self._engine == "podman" else {}
         show = words[0] == "create"

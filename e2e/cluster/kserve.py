@@ -41,7 +41,7 @@ def agent_image() -> archives.Image:
 
 
 def install(cluster: interface.Cluster) -> None:
-    """Returns when InferenceServices and their pods are admitted through KServe's webhooks; nothing changes if so.
+    """Returns when KServe's webhooks admit InferenceServices and their pods; changes nothing where they do.
 
     Raises interface.Problem, and binaries.Unavailable and BuildFailed where it has to be built and cannot.
     """
@@ -97,7 +97,7 @@ def is_established(definition: installing.Object) -> bool:
 
 
 def provide_certificate(cluster: interface.Cluster, admin: client.Client) -> bytes:
-    """The PEM bundle that verifies the webhooks' certificate, which is issued if there is no lasting one.
+    """The PEM bundle that verifies the webhooks' certificate. Issues one unless there is one that is valid for long.
 
     In production cert-manager does this. The authority's key is gone when this returns.
     """

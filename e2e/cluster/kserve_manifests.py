@@ -107,7 +107,7 @@ def read() -> Manifests:
 
 
 def arranged(published: str) -> Manifests:
-    """The manifests in a stream as kustomize writes it: no document is in another, none begins with a comment."""
+    """The manifests in a stream as kustomize writes it: split at `---`, which stands in no document."""
     documents = published.split("\n---\n")
     definitions = [each for each in documents if DEFINITION in each]
     rest = installing.documents("\n---\n".join(each for each in documents if DEFINITION not in each))
@@ -150,7 +150,7 @@ def fit_config(config: Object) -> None:
 
 
 def with_authority(given: list[Object], bundle: bytes) -> list[Object]:
-    """The same objects; the webhooks among them are trusted if their certificate comes from `bundle` (PEM)."""
+    """The same objects, with `bundle` (PEM) as what verifies the certificates of the webhooks among them."""
     for each in given:
         for webhook in each.get("webhooks", []):
             webhook["clientConfig"]["caBundle"] = base64.b64encode(bundle).decode()

@@ -23,7 +23,7 @@ GRACE_SECONDS = 10.0
 
 
 def end(command: subprocess.Popen[bytes]) -> None:
-    """Stops the command's process group: politely, then not."""
+    """Stops the command's process group, with SIGTERM and then with SIGKILL."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(command.pid, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):

@@ -106,7 +106,7 @@ class Done(NamedTuple):
 
     @property
     def words(self) -> str:
-        """What it complained about, on one line."""
+        """Its errors, or else its output, on one line."""
         return " ".join((self.errors.strip() or self.output.strip()).split()) or f"it ended with status {self.status}"
 
 

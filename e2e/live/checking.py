@@ -139,7 +139,7 @@ class Load:
         await asyncio.sleep(max(0.0, -late))
 
     async def _outcome(self, session: aiohttp.ClientSession, question: questions.Question) -> tuple[str, str]:
-        """What becomes of a question: a kind as of reports.Outcome, and the words that came with it."""
+        """Sends a question. Returns a kind as of reports.Outcome, and the text of the answer or error."""
         for _ in range(2):
             reused: dict[str, bool] = {}
             try:

@@ -61,7 +61,7 @@ def images_loaded(building: steps.Building, cluster: interface.Cluster) -> str:
 
 @pytest.fixture(scope="session")
 def shared_release(cluster: interface.Cluster, images_loaded: str) -> releases.Release:
-    """The release that tests share; whether it is installed is for `carpool` to see to."""
+    """The release that tests share; the fixture `carpool` installs it."""
     return releases.Release(cluster.kubeconfig, images_loaded)
 
 

@@ -41,7 +41,7 @@ class Failed(Exception):
 
 
 class NotInTime(Exception):
-    """What was waited for did not come. The message says what the cluster knows about it."""
+    """An object did not reach the awaited condition. The message has its state, events and logs."""
 
 
 class Kubectl:

@@ -23,10 +23,10 @@ READY_SECONDS = 120
 
 
 class Release:
-    """The release in one cluster. Any number of tests may ensure it, also side by side."""
+    """The release in one cluster. Several test runs may ensure it at the same time."""
 
     def __init__(self, kubeconfig: Path, images: str) -> None:
-        """`images` is a word for what the images in the cluster were built from."""
+        """`images` is the digest of the sources of the cluster's images."""
         self.kubectl = kubectls.Kubectl(kubeconfig, NAMESPACE)
         self._state = hashlib.sha256((images + _chart_digest()).encode()).hexdigest()[:16]
 
@@ -45,7 +45,7 @@ class Release:
         return self._put("--reset-values", *(f"--set={each}" for each in values), state=f"changed: {' '.join(values)}")
 
     def restore(self) -> None:
-        """The default values again."""
+        """Installs the default values again."""
         self.ensure_installed()
 
     def uninstall(self) -> str:

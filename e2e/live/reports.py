@@ -62,13 +62,13 @@ class Report:
 
     @property
     def words(self) -> dict[str, int]:
-        """What the failed requests were told, by status: "503 no available server"."""
+        """The texts of failed answers, by status: "503 no available server"."""
         told = (f"{each.kind} {each.words}".strip()[:MOST_WORDS] for each in self.outcomes if not each.is_right)
         return dict(collections.Counter(told).most_common())
 
     @property
     def worst_gap(self) -> float:
-        """The longest time, in seconds, in which no right answer came; the edges of the load count."""
+        """The longest time, in seconds, without a right answer, including the begin and the end of the load."""
         moments = [0.0, *(each.over for each in self.outcomes if each.is_right), self.seconds]
         return max(later - earlier for earlier, later in itertools.pairwise(moments))
 

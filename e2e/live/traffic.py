@@ -19,7 +19,7 @@ ANSWER_SECONDS = 30.0
 
 
 class Answer(NamedTuple):
-    """What came back: the status, the headers by their names in lower case, the body, and the seconds it took."""
+    """An answer: status, headers by their names in lower case, body, and the seconds that it took."""
 
     status: int
     headers: dict[str, str]
@@ -76,7 +76,7 @@ class Caller:
 
 
 def _run(calls: Coroutine[Any, Any, list[Answer]]) -> list[Answer]:
-    """Runs them on a loop of their own; asyncio.run would take from this thread the one that pytest-asyncio gave it."""
+    """Runs them on a new event loop; asyncio.run would remove the one that pytest-asyncio has set in this thread."""
     with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
         return runner.run(calls)
 

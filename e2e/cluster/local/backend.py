@@ -189,7 +189,7 @@ class Local:
         return next(iter(of_command(SHELL[0], self._program, self._proc)), None)
 
     def _told(self) -> dict[str, Any]:
-        """What the cluster was started with; empty where there is none, or a full disk let nothing be written."""
+        """The record of the cluster's settings; empty where there is none, or where a full disk cut it short."""
         try:
             return dict(json.loads(self._facts.read_text()))
         except (FileNotFoundError, ValueError):

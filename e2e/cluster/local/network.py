@@ -27,7 +27,7 @@ UPLINK_SECONDS = 10.0
 
 
 def run(*words: str) -> str:
-    """What a command prints. Raises interface.Problem with what it complains about."""
+    """Runs a command and returns its output. Raises interface.Problem with its errors."""
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:
         raise interface.Problem(f"`{' '.join(words)}` failed: {done.stderr.strip() or done.stdout.strip()}")
@@ -35,7 +35,7 @@ def run(*words: str) -> str:
 
 
 def free_subnet() -> int:
-    """The N of a 198.18.N.0/24 that this machine has no route to but the default one."""
+    """The N of a 198.18.N.0/24 that this machine has no route to, except for the default one."""
     routes = json.loads(run("ip", "-json", "route"))
     taken = {str(route["dst"]) for route in routes}
     for number in SUBNETS:
@@ -78,7 +78,7 @@ def unlink_from_this_machine(name: str, subnet: int) -> None:
 
 
 def is_of(name: str, shown: str) -> bool:
-    """Whether the device that `ip -json link show` tells of is a cluster's; one without a name is nobody else's."""
+    """Whether the device in the output of `ip -json link show` belongs to the cluster; one without a name does."""
     return all(device.get("ifalias", alias(name)) == alias(name) for device in json.loads(shown))
 
 

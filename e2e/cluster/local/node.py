@@ -18,7 +18,7 @@ from e2e.cluster import archives, processes
 from e2e.cluster.local import network
 
 READY_SECONDS = 60.0
-# How often it is looked whether all programs still run.
+# Seconds between two looks at whether all programs run.
 WATCH_SECONDS = 0.5
 CNI_PROGRAMS = "/usr/lib/cni"
 PAUSE_IMAGE = f"docker.io/library/{archives.PAUSE_TAG}"
@@ -53,7 +53,7 @@ def read(folder: Path) -> Node:
 
 
 def socket_of(folder: Path) -> Path:
-    """Where a node's containerd listens; `ctr` works with it from anywhere on this machine."""
+    """The socket of a node's containerd, which `ctr` can use from anywhere on this machine."""
     return folder / "containerd.sock"
 
 

@@ -1,4 +1,4 @@
-"""Whether this machine can host a local cluster, found out by trying, and if not, why and what to do about it."""
+"""Tests by trying whether this machine can host a local cluster, and says what to do where it cannot."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Which = Callable[[str], str | None]
 
 
 class Probe(NamedTuple):
-    """Something that a cluster does in its namespaces: a shell script, what it stands for, and the way out."""
+    """An operation that a cluster needs: its description, a shell script that tries it, and what to do if it fails."""
 
     what: str
     script: str
@@ -65,7 +65,7 @@ PROBES = (
 
 
 def missing() -> list[str]:
-    """Why this machine cannot host a local cluster, each in words with the way out; empty where it can."""
+    """The reasons why this machine cannot host a local cluster, each with what to do; empty where it can."""
     if sys.platform != "linux":
         return [f"a local cluster is made of Linux namespaces, and this is {sys.platform}; use kind (BACKEND=kind)"]
     found = missing_programs()
@@ -87,7 +87,7 @@ def missing_programs(which: Which = shutil.which, plugins: Path = PLUGINS) -> li
 
 
 def missing_packages(which: Which = shutil.which, plugins: Path = PLUGINS, *, images: bool = True) -> list[str]:
-    """The Debian packages whose programs are not here; with those that images are built with, unless told not to."""
+    """The Debian packages that are missing here, with those that build images if `images` is true."""
     programs = {**PROGRAMS, **(IMAGE_PROGRAMS if images else {})}
     packages = {package for name, package in programs.items() if which(name) is None}
     if any(not (plugins / name).exists() for name in PLUGIN_PROGRAMS):
@@ -96,7 +96,7 @@ def missing_packages(which: Which = shutil.which, plugins: Path = PLUGINS, *, im
 
 
 def failing_probes(run: processes.Run = processes.run, probes: Iterable[Probe] = PROBES) -> list[str]:
-    """Tries what a cluster does; nothing of it is left. Without namespaces nothing else is tried."""
+    """Tries the operations that a cluster needs, and leaves nothing. Without namespaces it tries nothing else."""
     found = []
     for probe in probes:
         with tempfile.TemporaryDirectory(prefix="probe-", dir=binaries.cache_folder()) as folder:
@@ -109,7 +109,7 @@ def failing_probes(run: processes.Run = processes.run, probes: Iterable[Probe] =
 
 
 def unusable_cgroups(root: Path = cgroups.ROOT) -> list[str]:
-    """Tries to make a control group, and looks whether pods could be limited in it."""
+    """Tries to make a control group, and checks that it can limit pods."""
     name = f"carpool-probe-{os.getpid()}"
     try:
         cgroups.make(name, root)
@@ -123,7 +123,7 @@ def unusable_cgroups(root: Path = cgroups.ROOT) -> list[str]:
 
 
 def has_controller(controller: str, group: str, root: Path) -> bool:
-    """Whether the group can limit that: version 2 lists it in a file, version 1 has a hierarchy for it."""
+    """Whether the group has the controller: version 2 lists it in a file, version 1 has a hierarchy for it."""
     listed = root / group / "cgroup.controllers"
     if listed.exists():
         return controller in listed.read_text().split()

@@ -17,12 +17,12 @@ from e2e.cluster import control_plane, interface, processes
 from e2e.cluster.local import network, node
 
 KUBE_PROXY = "system:kube-proxy"
-# How often it is looked whether all programs still run.
+# Seconds between two looks at whether all programs run.
 WATCH_SECONDS = 0.5
 
 
 def describe(plane: control_plane.ControlPlane, told: dict[str, Any], number: int) -> node.Node:
-    """What node number 1, 2, … has to know, written where its program reads it, with its credentials."""
+    """Writes the settings and credentials of node number 1, 2, … to the files that its program reads."""
     name, subnet = told["nodes"][number - 1], told["subnet"]
     folder = plane.folder / name
     made = node.Node(

@@ -71,7 +71,7 @@ def panels() -> dict[str, str]:
 
 
 def variables() -> list[Variable]:
-    """What Grafana asks for to fill the choices at the top of the dashboard."""
+    """The queries with which Grafana fills the choices at the top of the dashboard."""
     found = []
     for each in dashboard()["templating"]["list"]:
         if each["type"] == "query":

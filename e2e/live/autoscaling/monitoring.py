@@ -65,7 +65,7 @@ class Monitoring:
         self._register(bundle)
 
     def uninstall(self) -> None:
-        """Takes everything away; does nothing where nothing is."""
+        """Deletes everything; does nothing where nothing is installed."""
         self.kubectl.delete("apiservice", METRICS_API)
         self._system.run("delete", "--ignore-not-found", "-f", str(ACCESS))
         self.kubectl.delete("namespace", NAMESPACE)

@@ -42,7 +42,7 @@ class Prometheus:
         return values
 
     def targets(self) -> list[Object]:
-        """What is scraped now, and how that goes. Raises Wrong."""
+        """The targets that are scraped, with their health. Raises Wrong."""
         found: list[Object] = self._ask("targets", state="active")["activeTargets"]
         return found
 
@@ -68,7 +68,7 @@ def configs(monitors: Sequence[Object]) -> list[Object]:
 
 
 def config(monitor: Object, number: int, endpoint: Object) -> Object:
-    """Pods in reach are found by the API server's word; the relabelling keeps those that are chosen."""
+    """Prometheus finds the pods through the API server; the relabelling keeps those that the PodMonitor selects."""
     name, namespace = monitor["metadata"]["name"], monitor["metadata"]["namespace"]
     interval = {"scrape_interval": endpoint["interval"]} if "interval" in endpoint else {}
     return {

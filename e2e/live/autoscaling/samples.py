@@ -72,7 +72,7 @@ def ingress(name: str, namespace: str) -> Object:
 
 
 def host(name: str, namespace: str) -> str:
-    """What the ingress tells this sample in this namespace by."""
+    """The host by which the ingress routes to this sample in this namespace."""
     return f"{name}.{namespace}.example.com"
 
 

@@ -31,7 +31,7 @@ TEST_SECONDS = 720
 
 
 class Moment(NamedTuple):
-    """What the HPA knew and wanted, and the pods that there were, so many seconds after the first look."""
+    """The HPA's metric and decision, and the number of ready pods, so many seconds after the first look."""
 
     seconds: float
     utilisation: float | None  # mean over pods

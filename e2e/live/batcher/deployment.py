@@ -56,7 +56,7 @@ def manifests(side: sides.Side) -> list[sides.Object]:
 
 
 def is_routed(target: targets.Target) -> bool:
-    """Whether the ingress leads to the service's predictor now."""
+    """Whether the ingress routes to the service's predictor now."""
     return asyncio.run(target.send("GET", "/recorded?word=none")).status == 200
 
 
@@ -72,7 +72,7 @@ def _create(side: sides.Side, admin: client.Client, stack: contextlib.ExitStack)
 
 
 def _ready(side: sides.Side, kubectl: kubectls.Kubectl, ingress: str) -> dict[tuple[str, str], targets.Target]:
-    """Where the side's services are called, all that can start."""
+    """The targets of the side's services that can start, by the side's key and the service's name."""
     names = [service.name for service in sides.SERVICES if service.is_on(side) and service.starts_on(side)]
     for name in names:
         kubectl.wait(f"isvc/{name}", "Ready", READY_SECONDS)

@@ -29,7 +29,7 @@ class Side:
     labels: Mapping[str, str]
 
     def expects(self, *, kserve: T, carpool: T, drop_in: T | None = None) -> T:
-        """What is right on this side; the drop-in is as Carpool unless said otherwise."""
+        """The expected value on this side; the drop-in's is Carpool's unless it is given."""
         chosen = {KSERVE.key: kserve, CARPOOL.key: carpool, DROP_IN.key: carpool if drop_in is None else drop_in}
         return chosen[self.key]
 
@@ -63,7 +63,7 @@ class Service:
         return (5000 if self.max_latency is None else self.max_latency) / 1000
 
     def is_on(self, side: Side) -> bool:
-        """Whether it is of use there: only an annotation can ask for KServe's errors."""
+        """Whether the side needs this service: only an annotation can ask for KServe's errors."""
         return side is CARPOOL or "kserve-errors" not in self.annotations
 
     def starts_on(self, side: Side) -> bool:

@@ -79,7 +79,7 @@ def in_markdown(rows: Sequence[Sequence[str]]) -> str:
 
 
 def in_cell(text: str) -> str:
-    """Text that Markdown leaves alone, cut where it is too long."""
+    """Text escaped for a table in Markdown, and cut where it is too long."""
     text = text if len(text) <= CELL or "{" not in text else f"{text[: CELL - 1]}…"
     text = text.replace("|", "\\|").replace("\n", " ")
     return f"`{text}`" if set(text) & set('{"<\\') and "`" not in text else text

@@ -54,7 +54,7 @@ async def test_callers_with_two_signatures_at_the_same_time(
 async def test_callers_with_two_credentials_at_the_same_time(
     short_wait: targets.Target, side: sides.Side, model: str, observed: tables.Observe
 ) -> None:
-    """credentials reach the predictor, and nobody rides on another caller's"""
+    """credentials reach the predictor, and callers with different ones share no batch"""
     tokens = ("Bearer one", "Bearer two")
     await asyncio.gather(*(short_wait.predict(model, [1], {"Authorization": token}) for token in tokens))
     seen = sorted(call.headers.get("authorization", "none") for call in await short_wait.recorded(model))
@@ -136,7 +136,7 @@ async def test_a_caller_that_hangs_up_while_it_waits(
 async def test_a_lone_request_without_a_max_latency(
     defaults: targets.Target, side: sides.Side, model: str, observed: tables.Observe
 ) -> None:
-    """KServe's default of 5 s is for no caller's good; the webhook lets the sidecar learn when to send"""
+    """KServe's default of 5 s helps no caller; the webhook lets the sidecar learn when to send"""
     times = side.expects(kserve=1, carpool=3)
     elapsed = min([(await defaults.predict(model, [1])).elapsed for _ in range(times)])
     at_least, below = side.expects(kserve=(5.0, 7.0), carpool=(0.0, 0.45), drop_in=(0.5, 2.0))

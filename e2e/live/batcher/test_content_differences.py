@@ -19,7 +19,7 @@ def instances_as_sent(call: targets.Call) -> str:
 async def test_numbers_on_their_way_to_the_predictor(
     small_batches: targets.Target, side: sides.Side, model: str, observed: tables.Observe
 ) -> None:
-    """instances are moved as bytes; KServe's go through 64-bit floats, so large ids become others"""
+    """instances are moved as bytes; KServe's agent converts them to 64-bit floats, which changes large ids"""
     await small_batches.predict_raw(model, b'{"instances": [%s]}' % NUMBERS.encode())
     (call,) = await small_batches.recorded(model)
     rounded = "9007199254740992,12345678901234567000,1,-0"
@@ -29,7 +29,7 @@ async def test_numbers_on_their_way_to_the_predictor(
 async def test_texts_and_objects_on_their_way_to_the_predictor(
     small_batches: targets.Target, side: sides.Side, model: str, observed: tables.Observe
 ) -> None:
-    """instances are moved as bytes; KServe's are written anew, sorted and escaped"""
+    """instances are moved as bytes; KServe's agent writes them again, sorted and escaped"""
     await small_batches.predict_raw(model, b'{"instances": [%s]}' % TEXTS.encode())
     (call,) = await small_batches.recorded(model)
     anew = r'"\u003cb\u003e",{"a":"\u0026","z":1},3,4'
@@ -39,7 +39,7 @@ async def test_texts_and_objects_on_their_way_to_the_predictor(
 async def test_half_a_character(
     small_batches: targets.Target, side: sides.Side, model: str, observed: tables.Observe
 ) -> None:
-    """what cannot be passed on as it is, is refused, not replaced by U+FFFD"""
+    """a body that cannot be passed on unchanged is refused; U+FFFD replaces nothing"""
     answer = await small_batches.predict_raw(model, rb'{"instances": ["\ud800", 2, 3, 4]}')
     calls = await small_batches.recorded(model)
     seen = f"{answer.status}, {'forwarded as ' + ascii(calls[0].instances[0]) if calls else 'not forwarded'}"
@@ -86,7 +86,7 @@ async def test_a_list_named_inputs(
 async def test_a_list_that_is_spelt_otherwise_or_comes_twice(
     body: bytes, small_batches: targets.Target, side: sides.Side, model: str, observed: tables.Observe
 ) -> None:
-    """a predictor may read the other list than we do; so it is a mistake, told as one"""
+    """a predictor may read a different list than Carpool, so both lists at once are an error"""
     answer = await small_batches.predict_raw(model, body)
     forwarded = len(await small_batches.recorded(model))
     seen = f"{answer.status}, {forwarded} forwarded"
@@ -107,7 +107,7 @@ async def test_a_put_to_a_predict_path(
 async def test_a_path_with_an_encoded_slash(
     small_batches: targets.Target, side: sides.Side, model: str, observed: tables.Observe
 ) -> None:
-    """paths go on as they came"""
+    """paths are passed on unchanged"""
     await small_batches.predict(f"org%2F{model}", [1, 2, 3, 4])
     (call,) = await small_batches.recorded(model)
     assert observed(call.target.replace(model, "m")) == side.expects(

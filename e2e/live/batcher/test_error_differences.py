@@ -73,7 +73,7 @@ async def test_how_a_caller_sees_that_the_predictor_failed(
 async def test_one_bad_request_among_four_callers(
     kind: str, small_batches: targets.Target, side: sides.Side, model: str, observed: tables.Observe
 ) -> None:
-    """a batch that fails is retried by halves until the culprit stands alone"""
+    """a batch that fails is retried by halves until the failing instance is alone"""
     order = {"rejected": {"status": 400, "text": "no such class"}, "too few": {"one_too_few": True}}[kind]
     answers = await small_batches.predict_all(model, [["a"], ["b"], ["c"], [order]])
     honest = {"rejected": "3 × predictions, 1 × 400", "too few": "3 × predictions, 1 × 502"}[kind]
@@ -95,7 +95,7 @@ def in_short(answer: traffic.Answer) -> str:
 async def test_the_media_type_of_predictions(
     small_batches: targets.Target, side: sides.Side, model: str, observed: tables.Observe
 ) -> None:
-    """it is JSON: clients that look at the type need not be told"""
+    """the body is JSON, and the media type says so"""
     answer = await small_batches.predict(model, [1, 2, 3, 4])
     expected = side.expects(kserve="text/plain; charset=utf-8", carpool="application/json")
     assert observed(answer.headers["content-type"]) == expected
@@ -126,7 +126,7 @@ async def test_a_caller_with_a_deadline_of_its_own(
 async def test_more_callers_than_the_queue_may_hold(
     small_batches: targets.Target, side: sides.Side, model: str, observed: tables.Observe
 ) -> None:
-    """a bound on the queue, told at once and with Retry-After; KServe's agent lets everybody wait"""
+    """the queue has a limit, and the answer is immediate with Retry-After; KServe's agent lets all callers wait"""
     slow = [{"wait": 0.5}, 2, 3, 4]
     answers = await asyncio.gather(*(small_batches.predict(model, slow) for _ in range(8)))
     assert observed(counted(list(answers))) == side.expects(

@@ -52,7 +52,7 @@ def test_each_side_is_served_by_whom_it_is_named_after(
 def test_the_cpu_it_takes_while_nobody_calls(
     idle_shares: Mapping[str, float], side: sides.Side, observed: tables.Observe
 ) -> None:
-    """it is woken by requests and deadlines, and asks nobody in between"""
+    """it wakes up for requests and deadlines only"""
     share = idle_shares[side.key]
     print(f"{side.key}: {share:.2%} of a CPU")
     words = "over 1 %" if share > BUSY else "under 0.5 %" if share < IDLE else f"{share:.1%}"
@@ -62,7 +62,7 @@ def test_the_cpu_it_takes_while_nobody_calls(
 def test_a_max_latency_of_0(
     deployed: deployment.Deployed, side: sides.Side, kubectl: kubectls.Kubectl, model: str, observed: tables.Observe
 ) -> None:
-    """no number of milliseconds keeps a pod from starting; here nobody waits for others"""
+    """every number of milliseconds is allowed; with 0 no request waits for others"""
     if side is sides.KSERVE:
         seen = f"never ready: the process ends with {first_exit_code(kubectl, sides.ZERO)}"
     else:

@@ -34,7 +34,7 @@ Object = client.Object
 
 
 class Together(NamedTuple):
-    """What became of calls made at the same time: their statuses, whether each got its own answer, how many batches."""
+    """The result of calls made at once: their statuses, whether each got its own answer, the number of batches."""
 
     statuses: frozenset[int]
     own: bool
@@ -86,7 +86,7 @@ def becomes_ready(kubectl: kubectls.Kubectl, pod: Object, ready: bool) -> bool:
 
 
 def change_server(kubectl: kubectls.Kubectl, pod: Object, container: str, words: str) -> None:
-    """Runs a line of Python about the folder `state` beside programs/model_server.py."""
+    """Runs a line of Python with `state`, the folder by whose files programs/model_server.py is broken and mended."""
     script = f"import pathlib; state = pathlib.Path('/state'); {words}"
     kubectl.run("exec", pod["metadata"]["name"], f"--container={container}", "--", "python", "-c", script)
 
@@ -98,7 +98,7 @@ def containers(pod: Object) -> dict[str, Object]:
 
 
 def container_statuses(pod: Object) -> dict[str, Object]:
-    """What the kubelet says about each of them."""
+    """The statuses of all containers of a pod by name, init containers too."""
     status = pod["status"]
     found = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
     return {each["name"]: each for each in found}

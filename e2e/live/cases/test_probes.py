@@ -1,4 +1,4 @@
-"""Probes of every kind go on telling the truth about the model server, after the sidecar has taken its port."""
+"""Probes of every kind still report the state of the model server after the sidecar has taken over its port."""
 
 from __future__ import annotations
 

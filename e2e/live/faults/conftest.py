@@ -19,7 +19,7 @@ RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
 @pytest.fixture(scope="session")
 def book(images_loaded: str) -> figures.Figures:
-    """Where the numbers are written."""
+    """The file of the numbers."""
     return figures.Figures(images_loaded)
 
 

@@ -32,7 +32,7 @@ class Figures:
     """Adds runs to the file, and writes the table again. Runs of other sources are dropped."""
 
     def __init__(self, state: str, folder: Path = FOLDER) -> None:
-        """`state` is a word for the sources that the images were built from."""
+        """`state` is the digest of the sources of the images."""
         self._state = state
         self._json = folder / "faults.json"
         self._table = folder / "faults.md"

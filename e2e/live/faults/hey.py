@@ -18,7 +18,7 @@ ERROR = re.compile(r"^\s*\[(\d+)\]\s+(\S.*)$", re.MULTILINE)
 
 
 class Count(NamedTuple):
-    """What hey counted: answers by status, and requests without one by what Go's client said."""
+    """What hey counted: answers by status, and requests without an answer by the error of Go's client."""
 
     statuses: dict[int, int]
     errors: dict[str, int]

@@ -155,7 +155,7 @@ def ready(kubectl: kubectls.Kubectl, *deployments: str) -> Predictor:
 
 
 def wait_for_rollout(kubectl: kubectls.Kubectl, workload: str) -> None:
-    """Returns when all pods are of the latest template and ready. Raises kubectl.NotInTime, which tells why."""
+    """Returns when all pods are of the latest template and ready. Raises kubectl.NotInTime with the reason."""
     done = kubectl.run(
         "rollout", "status", workload, f"--timeout={ROLLED_OUT_SECONDS}s", check=False, timeout=ROLLED_OUT_SECONDS + 15
     )
@@ -169,7 +169,7 @@ def names(kubectl: kubectls.Kubectl, selector: str) -> set[str]:
 
 
 def wait_until_gone(kubectl: kubectls.Kubectl, selector: str, pods: set[str]) -> None:
-    """Returns when none of these pods is there any more, not even terminating. Raises TimeoutError."""
+    """Returns when none of these pods exists, terminating or not. Raises TimeoutError."""
 
     def are_gone() -> bool:
         return not pods & names(kubectl, selector)
@@ -178,7 +178,7 @@ def wait_until_gone(kubectl: kubectls.Kubectl, selector: str, pods: set[str]) ->
 
 
 def container_status(pod: Object, name: str) -> Object:
-    """What the kubelet says about one container of a pod, whichever sort; empty as long as it says nothing."""
+    """The status of one container of a pod, init container or not; empty before the kubelet has written it."""
     status = pod["status"]
     told = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
     return next((each for each in told if each["name"] == name), {})

@@ -43,7 +43,7 @@ def kill_all(release: releases.Release) -> None:
 
 
 def send_away(release: releases.Release) -> None:
-    """Returns when there is no injector, and none will come."""
+    """Scales the injectors to none. Returns when all are gone."""
     release.kubectl.run("scale", releases.DEPLOYMENT, "--replicas=0")
     kill_all(release)
     processes.eventually(lambda: not release.kubectl.pods(releases.INJECTORS), GONE_SECONDS, "no injector is left")

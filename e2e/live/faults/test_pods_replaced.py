@@ -98,7 +98,7 @@ def uncordoned(cluster: interface.Cluster, cluster_kubectl: kubectls.Kubectl) ->
 
 
 def nodes_of(kubectl: kubectls.Kubectl, predictor: predictors.Predictor) -> list[str]:
-    """Where the ready pods are."""
+    """The nodes of the ready pods."""
     pods = [pod for pod in kubectl.pods(predictor.selector) if kubectls.is_ready(pod)]
     return [pod["spec"]["nodeName"] for pod in pods]
 

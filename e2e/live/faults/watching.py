@@ -37,7 +37,7 @@ class Watch:
         self._fault: float | None = None
 
     def mark(self) -> None:
-        """The fault happens now: recovery is counted from here."""
+        """Records that the fault happens now: the recovery begins here."""
         self._fault = self.load.now
 
     @property

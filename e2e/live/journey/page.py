@@ -39,7 +39,7 @@ def steps(page: Path = PAGE) -> list[Step]:
 
 
 class Shell:
-    """Runs steps as one reader's shell would: from the repository's root, and what a step exports the next one has."""
+    """Runs steps as one shell does: from the repository's root, with the variables that earlier steps exported."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         """`environment` is what the reader has exported before the first step."""

@@ -102,7 +102,7 @@ class Together(NamedTuple):
 
 
 def counts(kubectl: kubectls.Kubectl, pod: str) -> dict[str, float]:
-    """Those of the model server and of the sidecar in a pod."""
+    """The counters of the model server and of the sidecar in a pod."""
     ports = (servers.METRICS_PORT, servers.ADMIN_PORT)
     return {name: value for port in ports for name, value in servers.counts(kubectl, pod, port).items()}
 

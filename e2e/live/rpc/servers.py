@@ -41,7 +41,7 @@ def programs() -> Object:
 
 
 def volume() -> Object:
-    """They can be run; what lies beside a program can be imported by it."""
+    """A volume with the programs, executable, with the modules that they import beside them."""
     items = [{"key": name.replace("/", "-"), "path": name} for name in FILES]
     return {"name": "programs", "configMap": {"name": "programs", "defaultMode": 0o555, "items": items}}
 
@@ -86,7 +86,7 @@ def inference_service() -> list[Object]:
 
 
 def address(kubectl: kubectls.Kubectl, service: str, port: str) -> str:
-    """Where the cluster's own answer for a Service's port, by its name: `host:port`."""
+    """The cluster IP and port of a Service, by the port's name: `host:port`."""
     spec = kubectl.get("service", service)["spec"]
     (number,) = [each["port"] for each in spec["ports"] if each["name"] == port]
     return f"{spec['clusterIP']}:{number}"
