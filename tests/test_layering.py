@@ -33,7 +33,7 @@ class Layer(NamedTuple):
     outside: set[str] | None = None
 
 
-WORDS_OF_THE_API = {"carpool_injector.api.kube_calls", "carpool_injector.api.kube_objects"}
+WORDS_OF_THE_API = {"carpool_injector.api.calls"}
 BELOW_BATCHING = {
     "carpool",
     "carpool_sidecar.errors",
@@ -117,14 +117,9 @@ LAYERS = {
     "carpool_injector.config_file": Layer({"carpool_injector.core"}, STDLIB - IO | {"pydantic", "yaml"}),
     "carpool_injector.api": Layer({"carpool_injector.api", "carpool_injector.core.model"}),
     "carpool_injector.certificates": Layer({"carpool_injector.certificates"} | WORDS_OF_THE_API),
-    "carpool_injector.certificates.authority": Layer(
-        {"carpool_injector.certificates"}, PURE | {"datetime", "cryptography"}
-    ),
+    "carpool_injector.certificates.pki": Layer({"carpool_injector.certificates"}, PURE | {"datetime", "cryptography"}),
     "carpool_injector.certificates.rotation": Layer(
-        {"carpool_injector.certificates"}, PURE | {"datetime", "cryptography"}
-    ),
-    "carpool_injector.certificates.trust": Layer(
-        {"carpool_injector.certificates"}, PURE | {"datetime", "cryptography"}
+        {"carpool_injector.certificates"}, PURE | {"base64", "binascii", "datetime", "cryptography"}
     ),
     "carpool_injector.diagnosis": Layer(
         {"carpool_injector.diagnosis", "carpool_injector.certificates", "carpool_injector.core"} | WORDS_OF_THE_API
@@ -150,8 +145,8 @@ ONLY_IMPORTERS: dict[str, set[str]] = {
     "yaml": {"carpool_injector.documents", "carpool_injector.config_file"},
     "ruamel": {"carpool_injector.documents"},
     "click": {"carpool_injector.cli", "carpool_injector.commands"},
-    "carpool_injector.commands": {"carpool_injector.commands", "carpool_injector.cli"},
-    "carpool_injector.cli": {"carpool_injector.__main__"},
+    "carpool_injector.commands": {"carpool_injector.commands"},  # the command line loads them by name
+    "carpool_injector.cli": {"carpool_injector.__main__", "carpool_injector.commands"},
     "httptools": {"carpool_sidecar.server.fast.heads", "carpool_sidecar.upstream.answers"},
     "torch": {"carpool_predictor.models"},
     "transformers": {"carpool_predictor.models"},
@@ -297,7 +292,7 @@ def test_forbidden_import_is_found(module: str, source: str) -> None:
             "carpool_injector.core.injection",
             "import carpool_injector\nimport pydantic\nfrom carpool_injector.core import pods",
         ),
-        ("carpool_injector.webhook.service", "import uvloop\nfrom carpool_injector.certificates import pem"),
+        ("carpool_injector.webhook.service", "import uvloop\nfrom carpool_injector.certificates import pki"),
         ("carpool_sidecar.app.wiring", "from carpool_sidecar import drain\nfrom carpool_sidecar.server import app"),
     ],
 )

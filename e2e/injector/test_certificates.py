@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pytest
 from cryptography import x509
 
-from carpool_injector.certificates import authority, rotation
+from carpool_injector.certificates import pki, rotation
 from e2e.cluster import client, control_plane
 from e2e.injector import installation, manifests, steps
 from tests import loopback
@@ -70,9 +70,9 @@ def test_a_replica_that_joins_later_takes_over_what_it_finds(
 def outdate(admin: client.Client, installed: installation.Installation) -> None:
     """Makes the Secret one that has seen its days: the CA is due, and so is the certificate, though both still work."""
     now = datetime.datetime.now(datetime.UTC)
-    signer = authority.issue_authority(now - datetime.timedelta(days=366))
-    names = authority.service_names(installed.name, installed.namespace)
-    leaf = authority.issue_leaf(signer, names, now - datetime.timedelta(days=25))
+    signer = pki.issue_authority(now - datetime.timedelta(days=366))
+    names = pki.service_names(installed.name, installed.namespace)
+    leaf = pki.issue_leaf(signer, names, now - datetime.timedelta(days=25))
     contents = {
         rotation.LEAF: leaf.certificate,
         rotation.LEAF_KEY: leaf.key,

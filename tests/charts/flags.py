@@ -12,4 +12,4 @@ def serve_options(container: objects.Object) -> options.Options:
     command, *arguments = container["args"]
     assert command == "serve"
     given = [argument.replace("$(POD_NAMESPACE)", helm.NAMESPACE) for argument in arguments]
-    return options.Options(**serve.command.make_context("serve", given).params)
+    return options.Options(**serve.serve.make_context("serve", given).params)

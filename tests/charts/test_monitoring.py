@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from carpool.scheduling import messages
-from carpool_injector.certificates import authority, rotation
+from carpool_injector.certificates import pki, rotation
 from carpool_injector.core import container
 from carpool_sidecar import errors, metrics
 from tests.charts import helm, metric_names, objects, one_pod
@@ -70,7 +70,7 @@ def test_the_alerts_are_those_that_a_person_waits_for() -> None:
 
 
 def test_the_alert_about_the_certificate_is_silent_as_long_as_renewal_works() -> None:
-    life = authority.LEAF_LIFE
+    life = pki.LEAF_LIFE
     left_at_renewal = life - life * 2 / 3
     days = re.search(r"< (\d+) \* 86400", alert("CarpoolInjectorCertificateExpires")["expr"])
     assert days is not None

@@ -43,7 +43,7 @@ def test_the_notes_name_commands_with_flags_that_exist(notes: str) -> None:
     assert "helm -n ns test carpool" in said
     assert "rollout status deployment/carpool-injector" in said
     words = said.rpartition("carpool-injector check ")[2].replace("\\\n", " ").split()
-    given = check.command.make_context("check", words).params
+    given = check.check.make_context("check", words).params
     assert (given["namespace"], given["mutating"]) == ("ns", "zz-carpool-injector")
 
 

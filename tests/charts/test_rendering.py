@@ -197,7 +197,7 @@ def test_helm_test_runs_check_with_flags_that_exist(name: str) -> None:
     (container,) = next(each for each in things if each["kind"] == "Pod")["spec"]["containers"]
     command, *arguments = container["args"]
     assert command == "check"
-    given = check.command.make_context("check", arguments).params
+    given = check.check.make_context("check", arguments).params
     chosen = flags.serve_options(objects.container(things))
     assert given["mutating"] == objects.one(things, "MutatingWebhookConfiguration")["metadata"]["name"]
     assert given["service"] == chosen.service_name

@@ -16,7 +16,7 @@ from typing import Any
 import aiohttp
 import jsonpatch
 
-from carpool_injector.certificates import authority, context
+from carpool_injector.certificates import pki, serving_certificate
 from carpool_injector.core import errors, model
 from carpool_injector.objects import review
 from carpool_injector.webhook import server
@@ -171,9 +171,9 @@ class Endpoint:
 def certificates() -> tuple[ssl.SSLContext, ssl.SSLContext]:
     """A server's TLS context with a fresh certificate for NAMES, and a client's that trusts it and nothing else."""
     now = datetime.datetime.now(datetime.UTC)
-    root = authority.issue_authority(now)
-    tls = context.make()
-    context.load(tls, authority.issue_leaf(root, NAMES, now))
+    root = pki.issue_authority(now)
+    tls = serving_certificate.make_context()
+    serving_certificate.load_pair(tls, pki.issue_leaf(root, NAMES, now))
     return tls, ssl.create_default_context(cadata=root.certificate.decode())
 
 

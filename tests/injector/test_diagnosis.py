@@ -16,16 +16,16 @@ from click import testing
 
 import carpool_injector
 from carpool_injector import cli
-from carpool_injector.api import kube_calls, kube_objects
-from carpool_injector.certificates import authority, context, rotation
+from carpool_injector.api import calls
+from carpool_injector.certificates import pki, rotation, serving_certificate
 from carpool_injector.commands import check
-from carpool_injector.diagnosis import checks, cluster_state, findings, pod_checks
+from carpool_injector.diagnosis import checks, cluster_state
 from carpool_injector.webhook import options
 
 NOW = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)
 PLACE = cluster_state.Place()
-CA = authority.issue_authority(NOW)
-LEAF = authority.issue_leaf(CA, authority.service_names(PLACE.service, PLACE.namespace), NOW)
+CA = pki.issue_authority(NOW)
+LEAF = pki.issue_leaf(CA, pki.service_names(PLACE.service, PLACE.namespace), NOW)
 STATUS = {"version": carpool_injector.__version__, "config": "68ebfef2", "native": True}
 
 
@@ -64,7 +64,7 @@ HEALTHY = cluster_state.Facts(
     validating=webhooks(),
     kserve_webhook={"webhooks": []},
     kserve_config={"data": {"inferenceService": "{}", "deploy": '{"defaultDeploymentMode": "Standard"}'}},
-    secret=kube_objects.Secret({rotation.LEAF: LEAF.certificate}, "1"),
+    secret=calls.Secret({rotation.LEAF: LEAF.certificate}, "1"),
     endpoints=endpoints(True, True),
     pods=[pod("iris", STATUS, sidecar="native", asks=True), pod("web")],
     sample=pod("sample", STATUS, sidecar="native", asks=True),
@@ -73,7 +73,7 @@ HEALTHY = cluster_state.Facts(
 NOT_ALLOWED = cluster_state.Failed("list nodes: forbidden; a ClusterRole needs: …", forbidden=True)
 
 
-def said(**changes: Any) -> list[findings.Finding]:
+def said(**changes: Any) -> list[checks.Finding]:
     known = dataclasses.replace(HEALTHY, **changes)
     return [finding for each in checks.run(known).values() for finding in each]
 
@@ -90,8 +90,8 @@ def test_a_healthy_cluster_has_nothing_but_ok() -> None:
         assert part in texts
 
 
-NEAR_ITS_END = NOW + authority.LEAF_LIFE - datetime.timedelta(days=6)
-STRANGER = authority.issue_authority(NOW)
+NEAR_ITS_END = NOW + pki.LEAF_LIFE - datetime.timedelta(days=6)
+STRANGER = pki.issue_authority(NOW)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ STRANGER = authority.issue_authority(NOW)
         ({"mutating": webhooks(b"", reinvocationPolicy="IfNeeded")}, "failed", "its caBundle is empty"),
         ({"validating": webhooks(STRANGER.certificate)}, "failed", "does not trust the injector (ValidatingWebhook"),
         ({"now": NEAR_ITS_END}, "failed", "it is not renewed any more"),
-        ({"now": NOW + 2 * authority.LEAF_LIFE}, "failed", "expired on"),
+        ({"now": NOW + 2 * pki.LEAF_LIFE}, "failed", "expired on"),
         ({"served": None, "secret": None}, "failed", "has none"),
         ({"served": None, "secret": NOT_ALLOWED}, "warning", "the certificate could not be checked"),
         ({"served": b"nonsense"}, "failed", "cannot be read"),
@@ -166,7 +166,7 @@ def test_the_secret_stands_in_for_an_endpoint_that_cannot_be_reached_from_here()
 
 
 def test_a_certificate_with_an_intermediate_is_trusted_through_the_secrets_chain() -> None:
-    chain = kube_objects.Secret({rotation.LEAF: LEAF.certificate + CA.certificate}, "1")
+    chain = calls.Secret({rotation.LEAF: LEAF.certificate + CA.certificate}, "1")
     assert bad(secret=chain) == []
 
 
@@ -200,7 +200,7 @@ def test_pods_that_have_ended_do_not_count() -> None:
 def test_a_status_that_is_none_is_no_status(text: str) -> None:
     found = pod("x", asks=True)
     found["metadata"]["annotations"] = {"carpool.dev/status": text}
-    assert pod_checks.state(found).injected is None
+    assert checks.state_of(found).injected is None
 
 
 class FakeKube:
@@ -227,9 +227,9 @@ async def nobody(address: str, port: int, host: str) -> bytes | None:
 async def test_facts_that_cannot_be_had_do_not_keep_the_rest_from_being_told() -> None:
     api = FakeKube(
         server_version=(1, 33),
-        kubelet_versions=kube_calls.Forbidden("list nodes: forbidden"),
+        kubelet_versions=calls.Forbidden("list nodes: forbidden"),
         read_webhooks=lambda kind, name: {"webhooks": [], "kind": kind, "name": name},
-        list_pods=kube_calls.Unavailable("list pods: no answer"),
+        list_pods=calls.Unavailable("list pods: no answer"),
         read_endpoint_slices=endpoints(True),
         dry_run_create_pod=lambda namespace, sample: {**sample, "namespace": namespace},
     )
@@ -258,8 +258,8 @@ async def test_the_certificate_is_taken_from_the_first_endpoint_that_shows_one()
 
 
 async def test_a_certificate_is_read_from_a_real_handshake() -> None:
-    tls = context.make()
-    context.load(tls, LEAF)
+    tls = serving_certificate.make_context()
+    serving_certificate.load_pair(tls, LEAF)
     server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0, ssl=tls)
     port = server.sockets[0].getsockname()[1]
     async with server:

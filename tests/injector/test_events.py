@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from carpool_injector.core import model
-from carpool_injector.webhook import events, metrics
+from carpool_injector.webhook import metrics, reviewing
 from tests.injector import reviews
 
 OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-1", "uid": "11", "controller": True}
@@ -39,7 +39,7 @@ class Delivery:
         self.sink = Sink()
         self.counts = metrics.Metrics()
         self.now = 0.0
-        self.events = events.Events(self.sink, self.counts, lambda: self.now)
+        self.events = reviewing.Events(self.sink, self.counts, lambda: self.now)
 
     def refuse(self, owner: Any = OWNER, fate: str = "refused", **members: Any) -> None:
         metadata = {"labels": {"fate": fate, "carpool.dev/inject": "true"}, "ownerReferences": [owner]}

@@ -15,7 +15,7 @@ from click import testing
 from carpool_injector import cli
 from carpool_injector.core import pods as views
 from carpool_injector.core import servers, sites
-from carpool_injector.objects import kserve_pods, runtimes
+from carpool_injector.objects import inference_services, kserve_pods
 
 Run = Callable[..., testing.Result]
 
@@ -158,7 +158,7 @@ def test_a_knative_service_has_its_queue_proxy(values: Callable[..., Any]) -> No
 
 def test_every_runtime_of_kserve_that_can_be_told_its_port_is_recognised() -> None:
     """The table of runtimes and the table of servers speak of the same servers."""
-    for name in runtimes.RUNTIMES:
+    for name in inference_services.RUNTIMES:
         pod = kserve_pods.expect(service({"model": {"modelFormat": {"name": name}}})).pod
         container = views.read(pod).spec.containers[0]
         known = servers.recognise(container)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool_injector.core import config, errors, injection, model, patch, pod_annotations
+from carpool_injector.core import config, edits, errors, injection, model, pod_annotations
 from tests.injector import pods, strategies
 
 Object = dict[str, Any]
@@ -148,7 +148,7 @@ def test_the_patch_between_things_that_share_parts_is_right(parts: list[Any], da
     held = st.fixed_dictionaries({"a": some, "b": st.fixed_dictionaries({"name": st.just("x"), "c": some})})
     before, after = data.draw(held), data.draw(held)
     was = copy.deepcopy(before)
-    operations = patch.between(before, after)
+    operations = edits.json_patch(before, after)
     assert before == was
     # As it travels: no two places share an object any more.
     assert jsonpatch.apply_patch(json.loads(json.dumps(before)), json.loads(json.dumps(operations))) == after

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from carpool_injector.documents import rendering, syntax
+from carpool_injector.documents import editing, reading
 from tests.injector.command_runs import DEPLOYMENT, ISVC, SERVICE, Run
 from tests.injector.golden import cases
 
@@ -16,7 +16,7 @@ UNKNOWN = DEPLOYMENT.replace("kserve-sklearnserver:0.15", "mine:1").replace("--h
 
 
 def pod_of(text: str) -> Any:
-    return syntax.parse(text, "x")[0].data["spec"]["template"]
+    return reading.parse(text, "x")[0].data["spec"]["template"]
 
 
 def test_a_workload_gets_the_sidecar_and_keeps_every_other_line(run: Run) -> None:
@@ -62,7 +62,7 @@ def test_what_was_injected_and_uninjected_is_what_it_was_to_the_byte(
 
 @pytest.mark.parametrize("indent", [None, 2, "\t"])
 def test_json_stays_json(run: Run, tmp_path: Path, indent: int | str | None) -> None:
-    before = json.dumps(syntax.parse(DEPLOYMENT, "x")[0].data, indent=indent)
+    before = json.dumps(reading.parse(DEPLOYMENT, "x")[0].data, indent=indent)
     after = run("inject", text=before).stdout
     assert len(json.loads(after)["spec"]["template"]["spec"]["initContainers"]) == 1
     assert after == json.dumps(json.loads(after), indent=indent)
@@ -82,13 +82,13 @@ def test_the_golden_pods_come_back_as_they_were(run: Run, tmp_path: Path, case: 
     names = [container["name"] for container in pod["spec"]["containers"]]
     if "agent" in names or "carpool.dev/status" in json.dumps(pod) or "carpool" in names:
         pytest.skip("injected already, or with KServe's agent")
-    text = rendering.Style().block({"apiVersion": "v1", "kind": "Pod", **pod}, 0) + "\n"
+    text = editing.Style().block({"apiVersion": "v1", "kind": "Pod", **pod}, 0) + "\n"
     injected = run("inject", text=text)
     if injected.exit_code:
         pytest.skip("needs the admin's configuration of that case")
     back = run("uninject", text=injected.stdout)
     assert back.exit_code == 0
-    assert syntax.parse(back.stdout, "x")[0].data == syntax.parse(text, "x")[0].data
+    assert reading.parse(back.stdout, "x")[0].data == reading.parse(text, "x")[0].data
     assert back.stdout == text or "serving.kserve.io/batcher:" in text
 
 
@@ -105,7 +105,7 @@ def test_documents_without_objects_are_passed_on(run: Run, text: str) -> None:
 
 
 def test_the_objects_of_lists_are_injected(run: Run) -> None:
-    items = [syntax.parse(text, "x")[0].data for text in (DEPLOYMENT, SERVICE, ISVC)]
+    items = [reading.parse(text, "x")[0].data for text in (DEPLOYMENT, SERVICE, ISVC)]
     inner = {"apiVersion": "v1", "kind": "List", "items": items}
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": [inner]}, indent=2)
     result = run("inject", text=text)
@@ -210,7 +210,7 @@ def test_a_knative_service_is_opted_in_on_its_template(run: Run) -> None:
         "apiVersion: serving.knative.dev/v1\nkind: Service\nspec:\n  template:\n    spec: {containers: [{image: a}]}\n"
     )
     result = run("inject", text=text)
-    found = syntax.parse(result.stdout, "x")[0].data["spec"]["template"]["metadata"]
+    found = reading.parse(result.stdout, "x")[0].data["spec"]["template"]["metadata"]
     assert found == {"labels": {"carpool.dev/inject": "true"}}
     assert run("uninject", text=result.stdout).stdout == text
 

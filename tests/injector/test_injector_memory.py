@@ -14,7 +14,7 @@ import pytest
 
 from carpool_injector.core import config, errors, injection, model
 from carpool_injector.objects import review, validation
-from carpool_injector.webhook import allocator, events, metrics, reviewing
+from carpool_injector.webhook import allocator, metrics, reviewing
 from tests.injector import pods, reviews
 
 
@@ -104,7 +104,7 @@ class Rim:
     def __init__(self) -> None:
         counts = metrics.Metrics()
         rules = validation.Rules(self.inject, CONFIG)
-        self.events = events.Events(NeverAsked(), counts, asyncio.get_running_loop().time)
+        self.events = reviewing.Events(NeverAsked(), counts, asyncio.get_running_loop().time)
         known = reviews.Known({"models": model.Namespace("models")})
         reviewer = reviewing.Reviewer(
             self.inject, functools.partial(validation.validate, rules=rules), known, counts, self.events.tell

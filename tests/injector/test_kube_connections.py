@@ -9,8 +9,8 @@ import sys
 import pytest
 from aiohttp import web
 
-from carpool_injector.api import kube
-from carpool_injector.certificates import authority, context
+from carpool_injector.api import calls, kube
+from carpool_injector.certificates import pki, serving_certificate
 from tests.injector.fake_api_server import FakeApiServer
 from tests.injector.kube_clients import write_kubeconfig
 
@@ -23,16 +23,16 @@ async def test_a_token_and_another_context_of_the_kubeconfig_are_used(api, tmp_p
     assert await client.server_version() == (1, 33)
     await client.close()
     client = await kube.Kube.connect(path, "elsewhere")
-    with pytest.raises(kube.Unavailable):
+    with pytest.raises(calls.Unavailable):
         await client.server_version()
     await client.close()
 
 
 async def test_in_a_pod_the_service_account_is_used(tmp_path):
     now = datetime.datetime.now(datetime.UTC)
-    ca = authority.issue_authority(now)
-    tls = context.make()
-    context.load(tls, authority.issue_leaf(ca, ("localhost",), now))
+    ca = pki.issue_authority(now)
+    tls = serving_certificate.make_context()
+    serving_certificate.load_pair(tls, pki.issue_leaf(ca, ("localhost",), now))
     api = FakeApiServer()
     api.token = "from-the-kubelet"
     runner = web.AppRunner(api.app)
@@ -53,13 +53,13 @@ async def test_in_a_pod_the_service_account_is_used(tmp_path):
 async def test_a_kubeconfig_that_cannot_be_used_is_told(tmp_path, content):
     if content is not None:
         (tmp_path / "config").write_text(content)
-    with pytest.raises(kube.Unconfigured, match=r"no way to a cluster: .*check --kubeconfig and --context"):
+    with pytest.raises(calls.Unconfigured, match=r"no way to a cluster: .*check --kubeconfig and --context"):
         await kube.Kube.connect(str(tmp_path / "config"))
 
 
 async def test_no_kubeconfig_and_no_service_account_is_told(tmp_path):
     environment = {"KUBECONFIG": f"{tmp_path}/a:{tmp_path}/b"}
-    with pytest.raises(kube.Unconfigured, match=r"there is no kubeconfig at .*/a:.*/b, and no service account at"):
+    with pytest.raises(calls.Unconfigured, match=r"there is no kubeconfig at .*/a:.*/b, and no service account at"):
         await kube.Kube.connect(service_account=tmp_path, environment=environment)
 
 

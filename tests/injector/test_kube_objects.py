@@ -7,8 +7,8 @@ import datetime
 
 import pytest
 
-from carpool_injector.api import kube
-from carpool_injector.certificates import authority, certificate_controller, context, publisher, serving_certificate
+from carpool_injector.api import calls
+from carpool_injector.certificates import certificate_controller, pki, serving_certificate
 from carpool_injector.core import model
 from tests.injector.fake_api_server import status
 
@@ -38,10 +38,10 @@ async def test_a_secret_is_created_read_and_changed_at_its_version_only(api, cli
     assert changed.data == {"tls.crt": b"\x00one", "ca.crt": b"two"}
     assert api.objects[SECRET]["metadata"]["labels"] == {"app": "carpool"}
     with pytest.raises(
-        kube.Conflict, match="patch secrets carpool-system/certificates: changed or created by somebody"
+        calls.Conflict, match="patch secrets carpool-system/certificates: changed or created by somebody"
     ):
         await client.write_secret("carpool-system", "certificates", {"ca.crt": b"three"}, made.resource_version, {})
-    with pytest.raises(kube.Conflict):
+    with pytest.raises(calls.Conflict):
         await client.write_secret("carpool-system", "certificates", {"ca.crt": b"three"}, None, {})
     assert (await client.read_secret("carpool-system", "certificates")).data["ca.crt"] == b"two"
 
@@ -66,10 +66,10 @@ async def test_a_ca_bundle_is_not_written_over_what_somebody_has_changed_meanwhi
     put_webhooks(api)
     version = (await client.read_webhooks(*MUTATING))["metadata"]["resourceVersion"]
     put_webhooks(api)
-    with pytest.raises(kube.Conflict):
+    with pytest.raises(calls.Conflict):
         await client.set_ca_bundle(*MUTATING, b"PEM", version)
     api.instead = [None, status(409, "Conflict", "the object has been modified")]
-    with pytest.raises(kube.Conflict):
+    with pytest.raises(calls.Conflict):
         await client.set_ca_bundle(*MUTATING, b"PEM")
     await client.set_ca_bundle(*MUTATING, b"PEM")
     assert await client.read_webhooks("ValidatingWebhookConfiguration", "carpool-injector") is None
@@ -79,10 +79,10 @@ async def test_the_certificates_are_made_published_and_taken_into_service_throug
     put_webhooks(api)
     now = certificate_controller.utc_now()
     made = serving_certificate.Served(
-        context.make(), authority.service_names("carpool-injector", "carpool-system"), now
+        serving_certificate.make_context(), pki.service_names("carpool-injector", "carpool-system"), now
     )
     settings = certificate_controller.Settings(
-        "carpool-system", "certificates", (publisher.Webhook(*MUTATING),), {"app": "carpool"}
+        "carpool-system", "certificates", (certificate_controller.Webhook(*MUTATING),), {"app": "carpool"}
     )
     kept = certificate_controller.Keeper(client, made, settings)
     for _ in range(2):
@@ -102,7 +102,7 @@ async def test_a_namespace_is_read_with_labels_and_annotations(api, client):
     api.put("/api/v1/namespaces/bare", {"metadata": {}})
     assert await client.read_namespace("models") == model.Namespace("models", {"a": "b"}, {"c": "d"})
     assert await client.read_namespace("bare") == model.Namespace("bare", {}, {})
-    with pytest.raises(kube.NotFound, match="get namespaces none"):
+    with pytest.raises(calls.NotFound, match="get namespaces none"):
         await client.read_namespace("none")
 
 
@@ -172,5 +172,5 @@ async def test_a_dry_run_stores_nothing_and_gives_back_all_fields(api, client):
     assert api.objects == {}
     message = 'admission webhook "m.carpool.dev" denied the request: max-batch-size is 0'
     api.instead = [status(400, "BadRequest", message)]
-    with pytest.raises(kube.Rejected, match=r"create pods models: not accepted .*max-batch-size is 0"):
+    with pytest.raises(calls.Rejected, match=r"create pods models: not accepted .*max-batch-size is 0"):
         await client.dry_run_create_pod("models", pod)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool_injector.documents import edits, syntax
+from carpool_injector.documents import editing, reading
 from tests.injector import manifest_writer
 
 KEYS = st.sampled_from(["name", "labels", "spec", "args", "port", "env", "on", "a.b/c", "x y", "8080"])
@@ -63,26 +63,26 @@ def kept(before: Any, after: Any) -> Any:
 
 
 def changed_to(text: str, wanted: list[Any]) -> str:
-    return edits.edited(text, syntax.parse(text, "x.yaml"), wanted, "x.yaml")
+    return editing.edited(text, reading.parse(text, "x.yaml"), wanted, "x.yaml")
 
 
 @given(data=st.data())
 def test_any_change_to_any_manifest_can_be_made(data: st.DataObject) -> None:
     text, objects = data.draw(manifests())
     chance, spare = random.Random(data.draw(SEEDS)), data.draw(st.lists(VALUES, min_size=1))
-    documents = syntax.parse(text, "x.yaml")
+    documents = reading.parse(text, "x.yaml")
     assert [each.data for each in documents if each.data is not None] == objects
     wanted = [kept(each.data, mutated(each.data, chance, spare)) for each in documents]
-    after = edits.edited(text, documents, wanted, "x.yaml")
-    assert [each.data for each in syntax.parse(after, "x.yaml")] == wanted
+    after = editing.edited(text, documents, wanted, "x.yaml")
+    assert [each.data for each in reading.parse(after, "x.yaml")] == wanted
 
 
 @given(data=st.data())
 def test_what_is_added_takes_no_line_and_no_comment_away(data: st.DataObject) -> None:
     text, _ = data.draw(manifests())
-    documents = syntax.parse(text, "x.yaml")
+    documents = reading.parse(text, "x.yaml")
     wanted = [each.data and {**each.data, "added": data.draw(VALUES)} for each in documents]
-    after = edits.edited(text, documents, wanted, "x.yaml")
+    after = editing.edited(text, documents, wanted, "x.yaml")
     operations = {code for code, *_ in difflib.SequenceMatcher(None, text, after, autojunk=False).get_opcodes()}
     assert operations <= {"equal", "insert"}
 
@@ -90,7 +90,7 @@ def test_what_is_added_takes_no_line_and_no_comment_away(data: st.DataObject) ->
 @given(data=st.data())
 def test_what_was_added_can_be_taken_away_again_to_the_byte(data: st.DataObject) -> None:
     text, _ = data.draw(manifests())
-    before = [each.data for each in syntax.parse(text, "x.yaml")]
+    before = [each.data for each in reading.parse(text, "x.yaml")]
     added = [each and {**each, "added": data.draw(VALUES)} for each in before]
     assert changed_to(changed_to(text, added), before) == text
 
@@ -98,7 +98,7 @@ def test_what_was_added_can_be_taken_away_again_to_the_byte(data: st.DataObject)
 @given(data=st.data())
 def test_nothing_changes_when_nothing_should(data: st.DataObject) -> None:
     text, _ = data.draw(manifests())
-    assert changed_to(text, [copy.deepcopy(each.data) for each in syntax.parse(text, "x.yaml")]) == text
+    assert changed_to(text, [copy.deepcopy(each.data) for each in reading.parse(text, "x.yaml")]) == text
 
 
 @given(data=st.data(), indent=st.sampled_from([None, 1, 2, "\t"]))
@@ -144,7 +144,7 @@ spec:
 
 
 def test_lists_and_maps_are_indented_as_the_file_does_it() -> None:
-    wanted = syntax.parse(MANIFEST, "x")[0].data
+    wanted = reading.parse(MANIFEST, "x")[0].data
     wanted = copy.deepcopy(wanted)
     wanted["metadata"]["annotations"] = {"a": "true", "b": {"c": ["d"]}}
     wanted["spec"]["containers"].append({"name": "carpool", "args": ["x"]})
@@ -179,7 +179,7 @@ spec:
 
 
 def test_an_alias_is_written_out_where_it_is_to_differ_from_its_anchor() -> None:
-    wanted = syntax.parse(ANCHORED, "x")[0].data
+    wanted = reading.parse(ANCHORED, "x")[0].data
     wanted = {**wanted, "spec": {**wanted["spec"], "template": {"labels": {"app": "web", "new": "1"}}}}
     assert changed_to(ANCHORED, [wanted]) == ANCHORED.removesuffix("    labels: *labels\n") + (
         '    labels:\n      app: web\n      new: "1"\n'
@@ -187,11 +187,11 @@ def test_an_alias_is_written_out_where_it_is_to_differ_from_its_anchor() -> None
 
 
 def test_aliases_keep_their_meaning_when_what_they_refer_to_changes() -> None:
-    wanted = copy.deepcopy(syntax.parse(ANCHORED, "x")[0].data)
+    wanted = copy.deepcopy(reading.parse(ANCHORED, "x")[0].data)
     wanted = json.loads(json.dumps(wanted))
     wanted["metadata"]["labels"]["new"] = "1"
     after = changed_to(ANCHORED, [wanted])
-    assert syntax.parse(after, "x")[0].data == wanted
+    assert reading.parse(after, "x")[0].data == wanted
     assert "labels: &labels  # for everything\n    app: web\n    new:" in after
     assert "*labels" not in after
 
@@ -211,12 +211,12 @@ MERGED = "base: &base\n  a: 1\n  b: 2\nown:\n  <<: *base\n  c: 3\n"
 )
 def test_merged_maps_can_be_changed(own: dict[str, Any]) -> None:
     wanted = {"base": {"a": 1, "b": 2}, "own": own}
-    assert syntax.parse(changed_to(MERGED, [wanted]), "x")[0].data == wanted
+    assert reading.parse(changed_to(MERGED, [wanted]), "x")[0].data == wanted
 
 
 def test_a_map_that_is_merged_elsewhere_can_be_changed() -> None:
     wanted = {"base": {"a": 1, "b": 9, "n": 1}, "own": {"a": 1, "b": 2, "c": 3}}
-    assert syntax.parse(changed_to(MERGED, [wanted]), "x")[0].data == wanted
+    assert reading.parse(changed_to(MERGED, [wanted]), "x")[0].data == wanted
 
 
 @pytest.mark.parametrize(
@@ -247,13 +247,13 @@ def test_a_map_that_is_merged_elsewhere_can_be_changed() -> None:
     ],
 )
 def test_what_cannot_be_read_is_told_with_file_line_and_column(text: str, problem: str) -> None:
-    with pytest.raises(syntax.Unreadable, match=problem):
-        syntax.parse(text, "x.yaml")
+    with pytest.raises(reading.Unreadable, match=problem):
+        reading.parse(text, "x.yaml")
 
 
 def test_words_mean_what_they_mean_to_kubectl() -> None:
     text = 'a: yes\nb: 0644\nc: 1:30\nd: 2024-01-01\ne: 1e3\nf: "yes"\n1: x\nno: on.\ng: 0x1F\nh: !!binary aGk=\n'
-    assert syntax.parse(text, "x")[0].data == {
+    assert reading.parse(text, "x")[0].data == {
         "a": True,
         "b": 0o644,
         "c": "1:30",
@@ -268,4 +268,4 @@ def test_words_mean_what_they_mean_to_kubectl() -> None:
 
 
 def test_half_characters_of_json_are_joined() -> None:
-    assert syntax.parse('{"a": "\\ud83d\\ude00\\/"}', "x")[0].data == {"a": "\U0001f600/"}
+    assert reading.parse('{"a": "\\ud83d\\ude00\\/"}', "x")[0].data == {"a": "\U0001f600/"}

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
 
-from carpool_injector.documents import layout, nodes, syntax
+from carpool_injector.documents import editing, reading
 from tests.injector.test_manifest_edits import manifests
 
 ROOT = Path(__file__).parents[2]
@@ -26,9 +26,9 @@ CORNERS = [
 ]  # fmt: skip
 
 
-def seen(text: str, reader: nodes.Reader) -> list[Any]:
+def seen(text: str, reader: reading.Reader) -> list[Any]:
     """Everything that is used of a text: kinds, tags, values and places."""
-    return nodes.compose(text, lambda root, aliases: (list(_seen(root, set())), sorted(aliases.values())), [reader])
+    return reading.compose(text, lambda root, aliases: (list(_seen(root, set())), sorted(aliases.values())), [reader])
 
 
 def _seen(node: Node, known: set[int]) -> Iterator[Any]:
@@ -37,7 +37,7 @@ def _seen(node: Node, known: set[int]) -> Iterator[Any]:
     known.add(id(node))
     held = node.value if isinstance(node, ScalarNode) else len(node.value)
     style = node.style if isinstance(node, ScalarNode) else node.flow_style
-    place = None if layout.is_absent(node) else node.start_mark.index
+    place = None if editing.is_absent(node) else node.start_mark.index
     yield type(node).__name__, str(node.tag), style, held, place
     if isinstance(node, ScalarNode):
         return
@@ -47,28 +47,28 @@ def _seen(node: Node, known: set[int]) -> Iterator[Any]:
 
 @given(manifest=manifests())
 def test_libyaml_and_ruamel_see_the_same_in_any_manifest(manifest: tuple[str, Any]) -> None:
-    assert seen(manifest[0], nodes.read_by_libyaml) == seen(manifest[0], nodes.read_by_ruamel)
+    assert seen(manifest[0], reading.read_by_libyaml) == seen(manifest[0], reading.read_by_ruamel)
 
 
 @pytest.mark.parametrize("text", CORNERS)
 def test_libyaml_and_ruamel_agree_on_the_corners_of_yaml(text: str) -> None:
-    assert seen(text, nodes.read_by_libyaml) == seen(text, nodes.read_by_ruamel)
+    assert seen(text, reading.read_by_libyaml) == seen(text, reading.read_by_ruamel)
 
 
 @pytest.mark.parametrize("path", OF_THE_PROJECT, ids=lambda path: str(path.relative_to(ROOT)))
 def test_libyaml_and_ruamel_agree_on_the_manifests_of_this_project(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    assert seen(text, nodes.read_by_libyaml) == seen(text, nodes.read_by_ruamel)
+    assert seen(text, reading.read_by_libyaml) == seen(text, reading.read_by_ruamel)
 
 
 @pytest.mark.parametrize("text", ["a: 1\n", "- [a, {b: c}]\n"])
 def test_a_text_that_the_first_reader_objects_to_is_read_by_the_next(text: str) -> None:
     def objecting(text: str) -> Iterator[Any]:
-        yield from list(nodes.read_by_libyaml(text))[:3]
+        yield from list(reading.read_by_libyaml(text))[:3]
         raise yaml.YAMLError("no")
 
-    found = nodes.compose(text, lambda root, _: list(_seen(root, set())), [objecting, nodes.read_by_ruamel])
-    assert found == nodes.compose(text, lambda root, _: list(_seen(root, set())), [nodes.read_by_ruamel])
+    found = reading.compose(text, lambda root, _: list(_seen(root, set())), [objecting, reading.read_by_ruamel])
+    assert found == reading.compose(text, lambda root, _: list(_seen(root, set())), [reading.read_by_ruamel])
 
 
 def bomb(levels: int) -> str:
@@ -76,29 +76,29 @@ def bomb(levels: int) -> str:
     return "".join(["a0: &a0 [x, x, x, x, x, x, x, x, x]\n", *below, "kind: Pod\n"])
 
 
-@pytest.mark.parametrize("reader", [nodes.read_by_libyaml, nodes.read_by_ruamel])
+@pytest.mark.parametrize("reader", [reading.read_by_libyaml, reading.read_by_ruamel])
 @pytest.mark.parametrize("levels", [6, 12, 60])
-def test_aliases_that_blow_up_are_refused_where_they_stand(levels: int, reader: nodes.Reader) -> None:
-    with pytest.raises(nodes.Excessive, match="more than 100000 values"):
-        nodes.compose(bomb(levels), lambda root, _: root, [reader])
+def test_aliases_that_blow_up_are_refused_where_they_stand(levels: int, reader: reading.Reader) -> None:
+    with pytest.raises(reading.Excessive, match="more than 100000 values"):
+        reading.compose(bomb(levels), lambda root, _: root, [reader])
 
 
 def test_a_file_of_many_documents_cannot_blow_up_in_small_steps() -> None:
-    with pytest.raises(syntax.Unreadable, match=r"^x:\d+:\d+: aliases make this more than 100000 values"):
-        syntax.parse("---\n".join([bomb(5)] * 100), "x")
+    with pytest.raises(reading.Unreadable, match=r"^x:\d+:\d+: aliases make this more than 100000 values"):
+        reading.parse("---\n".join([bomb(5)] * 100), "x")
 
 
 def test_merged_maps_count_as_what_they_bring() -> None:
     maps = "".join(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}\n" for n in range(1, 9))
-    with pytest.raises(syntax.Unreadable, match="write fewer of them"):
-        syntax.parse(f"a0: &a0 {{x: 1, y: 2}}\n{maps}", "x")
+    with pytest.raises(reading.Unreadable, match="write fewer of them"):
+        reading.parse(f"a0: &a0 {{x: 1, y: 2}}\n{maps}", "x")
 
 
 @given(count=st.integers(1, 60))
 def test_aliases_as_people_use_them_are_read(count: int) -> None:
     text = "base: &base {a: [1, 2, 3], b: {c: d}}\n" + "".join(f"k{n}: *base\n" for n in range(count))
-    assert len(syntax.parse(text, "x")[0].data) == count + 1
+    assert len(reading.parse(text, "x")[0].data) == count + 1
 
 
 def test_a_very_large_list_is_no_bomb() -> None:
-    assert len(syntax.contents("[" + "1," * 150_000 + "1]", "x")[0]) == 150_001
+    assert len(reading.contents("[" + "1," * 150_000 + "1]", "x")[0]) == 150_001

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from carpool_injector.documents import edits, syntax
+from carpool_injector.documents import editing, reading
 from carpool_injector.objects import manifests
 from tests.injector import manifest_writer, strategies
 
@@ -19,9 +19,9 @@ Step = Callable[[str], str]
 
 
 def step(text: str, change: manifests.Change) -> str:
-    documents = syntax.parse(text, "x.yaml")
+    documents = reading.parse(text, "x.yaml")
     wanted = [manifests.apply(document.data, change)[0] for document in documents]
-    return edits.edited(text, documents, wanted, "x.yaml")
+    return editing.edited(text, documents, wanted, "x.yaml")
 
 
 def injected(text: str) -> str:

@@ -10,13 +10,13 @@ import pytest
 
 from carpool_injector.core import model
 from carpool_injector.objects import review
-from carpool_injector.webhook import metrics, namespaces
+from carpool_injector.webhook import cluster, metrics
 from tests.injector import reviews
 
-SYNCED: namespaces.Change = ("SYNCED", "", {}, {})
+SYNCED: cluster.Change = ("SYNCED", "", {}, {})
 
 
-def added(name: str, **labels: str) -> namespaces.Change:
+def added(name: str, **labels: str) -> cluster.Change:
     return ("ADDED", name, labels, {})
 
 
@@ -24,7 +24,7 @@ class Source:
     """A watch that the test feeds, and direct reads that the test answers."""
 
     def __init__(self) -> None:
-        self.changes: asyncio.Queue[namespaces.Change | Exception | None] = asyncio.Queue()
+        self.changes: asyncio.Queue[cluster.Change | Exception | None] = asyncio.Queue()
         self.stored: dict[str, model.Namespace] = {}
         self.delay = 0.0
         self.reads = 0
@@ -32,7 +32,7 @@ class Source:
         self.most_at_once = 0
         self.watches = 0
 
-    async def watch_namespaces(self) -> AsyncIterator[namespaces.Change]:
+    async def watch_namespaces(self) -> AsyncIterator[cluster.Change]:
         self.watches += 1
         while (change := await self.changes.get()) is not None:
             if isinstance(change, Exception):
@@ -49,7 +49,7 @@ class Source:
         finally:
             self.at_once -= 1
 
-    async def tell(self, *changes: namespaces.Change | Exception | None) -> None:
+    async def tell(self, *changes: cluster.Change | Exception | None) -> None:
         """Feeds the watch, and waits until all was taken."""
         for change in changes:
             self.changes.put_nowait(change)
@@ -58,8 +58,8 @@ class Source:
 
 
 @contextlib.asynccontextmanager
-async def following(source: Source) -> AsyncIterator[namespaces.Namespaces]:
-    subject = namespaces.Namespaces(source, metrics.Metrics(), read_timeout=2.0)
+async def following(source: Source) -> AsyncIterator[cluster.Namespaces]:
+    subject = cluster.Namespaces(source, metrics.Metrics(), read_timeout=2.0)
     task = asyncio.create_task(subject.follow())
     try:
         yield subject
@@ -84,7 +84,7 @@ async def test_what_the_watch_told_is_answered_without_a_read() -> None:
 async def test_a_namespace_that_the_watch_has_not_told_of_is_read_directly() -> None:
     source = Source()
     source.stored["new"] = model.Namespace("new", {"carpool.dev/inject": "true"})
-    subject = namespaces.Namespaces(source, metrics.Metrics())
+    subject = cluster.Namespaces(source, metrics.Metrics())
     assert await subject.get("new") == source.stored["new"]
 
 
@@ -110,7 +110,7 @@ async def test_a_deleted_namespace_is_forgotten() -> None:
 async def test_a_read_that_takes_too_long_is_given_up() -> None:
     source = Source()
     source.delay = 100.0
-    subject = namespaces.Namespaces(source, metrics.Metrics(), read_timeout=2.0)
+    subject = cluster.Namespaces(source, metrics.Metrics(), read_timeout=2.0)
     start = asyncio.get_running_loop().time()
     with pytest.raises(review.Unanswerable, match="no answer within 2 s"):
         await subject.get("models")
@@ -122,7 +122,7 @@ async def test_reads_at_once_are_bounded_however_many_reviews_ask() -> None:
     source = Source()
     source.delay = 0.1
     source.stored = {f"n{number}": model.Namespace(f"n{number}") for number in range(100)}
-    subject = namespaces.Namespaces(source, metrics.Metrics(), read_timeout=2.0)
+    subject = cluster.Namespaces(source, metrics.Metrics(), read_timeout=2.0)
     found = await asyncio.gather(*(subject.get(name) for name in source.stored))
     assert [each.name for each in found] == list(source.stored)
     assert source.most_at_once == 16

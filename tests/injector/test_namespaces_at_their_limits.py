@@ -10,18 +10,18 @@ import pytest
 
 from carpool_injector.core import model
 from carpool_injector.objects import review
-from carpool_injector.webhook import metrics, namespaces
+from carpool_injector.webhook import cluster, metrics
 
 
 class Source:
     """Watches that end by themselves, one list of changes each; reads that last."""
 
-    def __init__(self, *watches: list[namespaces.Change], delay: float = 0.0) -> None:
+    def __init__(self, *watches: list[cluster.Change], delay: float = 0.0) -> None:
         self.watches = [*watches]
         self.began: list[float] = []
         self.delay = delay
 
-    async def watch_namespaces(self) -> AsyncIterator[namespaces.Change]:
+    async def watch_namespaces(self) -> AsyncIterator[cluster.Change]:
         self.began.append(asyncio.get_running_loop().time())
         for change in self.watches.pop(0) if self.watches else []:
             yield change
@@ -31,11 +31,11 @@ class Source:
         return model.Namespace(name)
 
 
-SYNCED: namespaces.Change = ("SYNCED", "", {}, {})
+SYNCED: cluster.Change = ("SYNCED", "", {}, {})
 
 
-async def followed(source: Source, seconds: float) -> namespaces.Namespaces:
-    subject = namespaces.Namespaces(source, metrics.Metrics())
+async def followed(source: Source, seconds: float) -> cluster.Namespaces:
+    subject = cluster.Namespaces(source, metrics.Metrics())
     task = asyncio.create_task(subject.follow())
     await asyncio.sleep(seconds)
     task.cancel()
@@ -70,7 +70,7 @@ async def test_the_pause_doubles_up_to_half_a_minute_and_begins_anew_after_a_wat
 
 @pytest.mark.looptime
 async def test_who_waits_for_a_turn_to_read_gives_up_in_the_same_time() -> None:
-    subject = namespaces.Namespaces(Source(delay=1.5), metrics.Metrics(), read_timeout=2.0)
+    subject = cluster.Namespaces(Source(delay=1.5), metrics.Metrics(), read_timeout=2.0)
     began = asyncio.get_running_loop().time()
     asked = [subject.get(f"n{number}") for number in range(17)]
     found = await asyncio.gather(*asked, return_exceptions=True)
@@ -84,5 +84,5 @@ async def test_what_is_said_of_a_namespace_that_cannot_be_read_is_short() -> Non
             raise OSError("x" * 10_000)
 
     with pytest.raises(review.Unanswerable) as caught:
-        await namespaces.Namespaces(Broken(), metrics.Metrics()).get("models")
+        await cluster.Namespaces(Broken(), metrics.Metrics()).get("models")
     assert len(str(caught.value)) < 400

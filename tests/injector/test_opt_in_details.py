@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from carpool_injector.core import decision, injection, model, pods, quantities, sites, suitability
+from carpool_injector.core import decision, injection, model, pods, sites, values
 from carpool_injector.core.config import Amounts, Config
 from tests.injector import meshes
 from tests.injector import pods as sample_pods
@@ -77,7 +77,7 @@ def test_a_long_word_is_cut_in_what_is_told_of_it():
     ],
 )
 def test_a_wish_is_meant_for_the_components_it_names(labels, components, reason):
-    assert suitability.skip_reason(pods.read(pod(labels=labels)), components) == reason
+    assert decision.skip_reason(pods.read(pod(labels=labels)), components) == reason
 
 
 def test_a_static_pod_is_only_a_mirror_and_is_left_alone():
@@ -245,7 +245,7 @@ def test_what_the_admin_allows_at_most_may_be_asked_for_and_nothing_above_it():
      ("1T", "1e12"), ("1Ki", "1024"), ("1Mi", "1048576"), ("1Gi", "1073741824"), ("1Ti", "1099511627776")],
 )  # fmt: skip
 def test_a_quantity_stands_for_its_number(text, amount):
-    assert quantities.amount(text) == quantities.Decimal(amount)
+    assert values.amount(text) == values.Decimal(amount)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool_injector.core import patch
+from carpool_injector.core import edits
 
 KEYS = st.sampled_from(["a", "b", "a/b", "~", "~1", "", "containers"])
 LEAVES = st.one_of(st.none(), st.booleans(), st.integers(0, 1), st.floats(0, 1, width=16), st.text(max_size=2))
@@ -31,13 +31,13 @@ def same(one, other):
 @given(OBJECTS, OBJECTS)
 def test_a_patch_turns_one_object_into_the_other(before, after):
     kept = copy.deepcopy(before)
-    assert same(jsonpatch.apply_patch(before, patch.between(before, after)), after)
+    assert same(jsonpatch.apply_patch(before, edits.json_patch(before, after)), after)
     assert same(before, kept)
 
 
 @given(OBJECTS)
 def test_equal_objects_have_an_empty_patch(thing):
-    assert patch.between(thing, copy.deepcopy(thing)) == []
+    assert edits.json_patch(thing, copy.deepcopy(thing)) == []
 
 
 @pytest.mark.parametrize(
@@ -53,4 +53,4 @@ def test_equal_objects_have_an_empty_patch(thing):
     ],
 )  # fmt: skip
 def test_operations_name_the_place_that_differs(before, after, operations):
-    assert patch.between(before, after) == operations
+    assert edits.json_patch(before, after) == operations

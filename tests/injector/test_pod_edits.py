@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from carpool_injector.core import copy_on_write, edits, errors, patch, pods
+from carpool_injector.core import edits, errors, pods
 
 
 def test_every_variable_of_the_name_gets_the_value_and_loses_where_it_came_from():
@@ -112,7 +112,7 @@ def pod():
 
 def test_a_container_may_be_changed_to_any_depth_and_the_original_stays():
     given = pod()
-    draft = copy_on_write.Draft(given)
+    draft = edits.Draft(given)
     draft.container("app")["env"][0]["value"] = "x"
     draft.annotate("b", "2")
     draft.put("containers", {"name": "more"})
@@ -123,7 +123,7 @@ def test_a_container_may_be_changed_to_any_depth_and_the_original_stays():
 
 def test_an_annotation_goes_and_the_last_one_takes_the_map_with_it():
     given = pod()
-    draft = copy_on_write.Draft(given)
+    draft = edits.Draft(given)
     draft.unannotate("none")
     assert draft.pod == given
     draft.annotate("b", "2")
@@ -136,7 +136,7 @@ def test_an_annotation_goes_and_the_last_one_takes_the_map_with_it():
 
 @pytest.mark.parametrize("metadata", [{}, {"metadata": None}, {"metadata": {"annotations": None}}])
 def test_a_pod_without_annotations_can_be_annotated(metadata):
-    draft = copy_on_write.Draft({**metadata, "spec": {}})
+    draft = edits.Draft({**metadata, "spec": {}})
     draft.unannotate("a")
     draft.annotate("a", "1")
     assert draft.pod["metadata"] == {"annotations": {"a": "1"}}
@@ -144,10 +144,10 @@ def test_a_pod_without_annotations_can_be_annotated(metadata):
 
 def test_taking_out_what_is_not_there_changes_nothing_and_the_last_item_takes_the_list_with_it():
     given = pod()
-    draft = copy_on_write.Draft(given)
+    draft = edits.Draft(given)
     draft.remove("initContainers", "none")
     draft.remove("volumes", "none")
-    assert patch.between(given, draft.pod) == []
+    assert edits.json_patch(given, draft.pod) == []
     draft.remove("initContainers", "carpool")
     draft.remove("initContainers", "setup")
     assert "initContainers" not in draft.pod["spec"]
@@ -155,7 +155,7 @@ def test_taking_out_what_is_not_there_changes_nothing_and_the_last_item_takes_th
 
 
 def test_an_item_is_put_in_place_of_the_one_of_its_name_else_at_the_end():
-    draft = copy_on_write.Draft(pod())
+    draft = edits.Draft(pod())
     draft.put("containers", {"name": "app", "image": "new"})
     draft.put("containers", {"name": "last"})
     draft.put("volumes", {"name": "v"})
@@ -167,12 +167,12 @@ def test_an_item_is_put_in_place_of_the_one_of_its_name_else_at_the_end():
 def test_of_a_native_and_a_classic_sidecar_the_native_one_is_meant():
     given = pod()
     given["spec"]["containers"].append({"name": "carpool", "image": "classic"})
-    found = copy_on_write.Draft(given).sidecar()
+    found = edits.Draft(given).sidecar()
     assert found == {"name": "carpool", "image": "native"}
 
 
 def test_an_init_container_is_no_container_to_be_changed():
-    draft = copy_on_write.Draft(pod())
+    draft = edits.Draft(pod())
     assert (draft.has("app"), draft.has("setup")) == (True, False)
     with pytest.raises(KeyError):
         draft.container("setup")
@@ -221,7 +221,7 @@ def test_the_platforms_containers_are_never_the_app_of_a_kserve_pod(name):
 def test_a_patch_escapes_a_tilde_before_a_slash():
     before, after = {"~1": 1, "/": 1}, {"~1": 2, "/": 2}
     kept = copy.deepcopy(before)
-    paths = {operation["path"] for operation in patch.between(before, after)}
+    paths = {operation["path"] for operation in edits.json_patch(before, after)}
     assert paths == {"/~01", "/~1"}
     assert before == kept
 

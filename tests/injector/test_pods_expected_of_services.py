@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from carpool_injector.objects import inference_services, kserve_pods, runtimes
+from carpool_injector.objects import inference_services, kserve_pods
 from tests.injector import pods as sample_pods
 from tests.injector.object_samples import MODE, Object, service
 
@@ -15,7 +15,7 @@ from tests.injector.object_samples import MODE, Object, service
 
 @pytest.mark.parametrize(("name", "known"), [("kserve-sklearnserver", True), ("my-triton-23", True), ("acme", False)])
 def test_a_runtime_is_known_by_a_name_within_its_own(name: str, known: bool) -> None:
-    assert (runtimes.container(name) is not None) is known
+    assert (inference_services.runtime_container(name) is not None) is known
 
 
 def test_the_runtimes_name_counts_before_the_models_format() -> None:

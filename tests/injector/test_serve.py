@@ -21,7 +21,7 @@ import pytest
 
 from carpool_injector import config_file
 from carpool_injector.api import kube
-from carpool_injector.certificates import authority
+from carpool_injector.certificates import pki
 from carpool_injector.core import errors
 from carpool_injector.webhook import options, service
 from tests.injector import fake_api, pods, reviews
@@ -237,7 +237,7 @@ def test_a_client_ca_that_is_none_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.looptime
 async def test_with_a_client_ca_reviews_need_a_certificate_and_probes_do_not(tmp_path: Path) -> None:
-    root = authority.issue_authority(datetime.datetime.now(datetime.UTC))
+    root = pki.issue_authority(datetime.datetime.now(datetime.UTC))
     (tmp_path / "client-ca.crt").write_bytes(root.certificate)
     async with running(tmp_path, client_ca=str(tmp_path / "client-ca.crt")) as on:
         await on.until_ready()
@@ -249,8 +249,8 @@ async def test_with_a_client_ca_reviews_need_a_certificate_and_probes_do_not(tmp
 @pytest.mark.looptime
 async def test_certificates_of_somebody_else_are_served_from_their_directory(tmp_path: Path) -> None:
     now = datetime.datetime.now(datetime.UTC)
-    root = authority.issue_authority(now)
-    leaf = authority.issue_leaf(root, [HOST], now)
+    root = pki.issue_authority(now)
+    leaf = pki.issue_leaf(root, [HOST], now)
     for name, content in (("tls.crt", leaf.certificate), ("tls.key", leaf.key), ("ca.crt", root.certificate)):
         (tmp_path / name).write_bytes(content)
     api = fake_api.FakeApi()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from carpool_injector.objects import review
-from carpool_injector.webhook import allocator, capacity, metrics, server
+from carpool_injector.webhook import allocator, metrics, server
 from tests.injector import reviews
 from tests.injector.metric_samples import sample
 
@@ -28,16 +28,16 @@ async def in_pieces(body: bytes) -> AsyncIterator[bytes]:
     yield body
 
 
-# --- Room
+# --- Capacity
 
 
 def test_room_is_there_up_to_the_last_review_and_the_last_byte() -> None:
-    place = capacity.Room(reviews=2, held_bytes=100)
+    place = server.Capacity(reviews=2, held_bytes=100)
     with place.take(40), place.take(60):
         assert (place.taken, place.taken_bytes) == (2, 100)
-        with pytest.raises(capacity.Full, match="2 reviews are at work"), place.take(0):
+        with pytest.raises(server.Full, match="2 reviews are at work"), place.take(0):
             pass
-    with place.take(100), pytest.raises(capacity.Full, match="100 bytes"), place.take(1):
+    with place.take(100), pytest.raises(server.Full, match="100 bytes"), place.take(1):
         pass
     assert (place.taken, place.taken_bytes) == (0, 0)
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from carpool_injector.objects import review
-from carpool_injector.webhook import capacity, metrics, server
+from carpool_injector.webhook import metrics, server
 from tests.injector import reviews
 
 SMALL = server.Limits(max_body_bytes=20_000, max_held_bytes=60_000, max_concurrent=2, body_timeout=10)
@@ -118,9 +118,9 @@ async def test_probes_answer_while_reviews_fill_the_room() -> None:
 
 
 def test_room_is_given_back_whatever_happens() -> None:
-    place = capacity.Room(reviews=5, held_bytes=100)
+    place = server.Capacity(reviews=5, held_bytes=100)
     with place.take(60):
-        with pytest.raises(capacity.Full, match="60 bytes of reviews are held already; 50 more"), place.take(50):
+        with pytest.raises(server.Full, match="60 bytes of reviews are held already; 50 more"), place.take(50):
             pass
         with pytest.raises(ZeroDivisionError), place.take(40):
             raise ZeroDivisionError

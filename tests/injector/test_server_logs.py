@@ -10,7 +10,7 @@ import pytest
 
 from carpool_injector.core import errors, model
 from carpool_injector.objects import review
-from carpool_injector.webhook import events, logs, metrics, reviewing, server, service
+from carpool_injector.webhook import logs, metrics, reviewing, server, service
 from tests.injector import reviews
 
 BODY = json.dumps(reviews.asking()).encode()
@@ -97,7 +97,7 @@ async def test_events_that_cannot_be_written_are_told_of_seldom(caplog: pytest.L
         async def create_event(self, namespace: str, owner: model.Object, reason: str, message: str) -> None:
             raise ConnectionError("no API server")
 
-    told = events.Events(Broken(), metrics.Metrics(), asyncio.get_running_loop().time)
+    told = reviewing.Events(Broken(), metrics.Metrics(), asyncio.get_running_loop().time)
     delivering = asyncio.create_task(told.deliver())
     outcome = model.Outcome({}, reviews.ASKED, refusal=reviews.REFUSAL)
     for number in range(100):

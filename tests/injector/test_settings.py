@@ -30,7 +30,7 @@ FLAGS = [name for name, info in Settings.model_fields.items() if info.json_schem
 
 def read(**values: str) -> Settings:
     annotations = {P + name.replace("_", "-"): value for name, value in values.items()}
-    return pod_annotations.read([pod_annotations.Source(annotations)], CONFIG)
+    return pod_annotations.read_settings([pod_annotations.Source(annotations)], CONFIG)
 
 
 def problem(**values: str) -> str:
@@ -110,7 +110,7 @@ def test_a_problem_names_key_value_and_source():
     with pytest.raises(
         errors.BadSettings, match=r"annotation carpool.dev/slo \(from namespace ml\): got 'fast': must be"
     ):
-        pod_annotations.read([source], CONFIG)
+        pod_annotations.read_settings([source], CONFIG)
 
 
 def test_all_problems_are_told_at_once():
@@ -130,7 +130,7 @@ def test_the_pods_own_annotation_wins_over_namespace_and_defaults():
         pod_annotations.Source({P + "max-batch-size": "16", P + "slo": "200"}, "namespace ml"),
         pod_annotations.Source({P + "max-batch-size": "32"}),
     ]
-    settings = pod_annotations.read(sources, config)
+    settings = pod_annotations.read_settings(sources, config)
     assert (settings.max_batch_size, settings.slo, settings.timeout) == (32, 200, 9)
 
 

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from carpool_injector.core import injection, pods
-from carpool_injector.core.takeover import kserve_agent
+from carpool_injector.core.takeover import proxies
 from tests.injector import kserve_model
 from tests.injector import pods as sample_pods
 from tests.injector.takeover_samples import Object, outcome, refusal, variables
@@ -32,7 +32,7 @@ def test_what_the_agent_does_is_told_by_an_annotation_or_by_a_flag_it_has(annota
     by_annotation = kserve(**{annotation: "true"})
     by_flag = kserve({"name": "agent", "image": "kserve/agent:v0.20.0", "args": [flag, *port]})
     neither = kserve({"name": "agent", "image": "kserve/agent:v0.20.0", "args": port})
-    found = [getattr(kserve_agent.find(pod), member) for pod in (by_annotation, by_flag, neither)]
+    found = [getattr(proxies.find_agent(pod), member) for pod in (by_annotation, by_flag, neither)]
     assert found == [True, True, False]
 
 

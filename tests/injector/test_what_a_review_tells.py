@@ -11,7 +11,7 @@ import pytest
 
 from carpool_injector.core import errors, model
 from carpool_injector.objects import review
-from carpool_injector.webhook import events, metrics, reviewing
+from carpool_injector.webhook import metrics, reviewing
 from tests.injector import reviews
 from tests.injector.metric_samples import sample
 
@@ -32,7 +32,7 @@ class Sink:
 class Teller:
     def __init__(self) -> None:
         self.now, self.sink, self.counts = 0.0, Sink(), metrics.Metrics()
-        self.events = events.Events(self.sink, self.counts, lambda: self.now)
+        self.events = reviewing.Events(self.sink, self.counts, lambda: self.now)
 
     def refuse(self, uid: str = "1", message: str = "no", owner: Any = OWNER, explicit: bool = True) -> None:
         pod = {**reviews.POD, "metadata": {"ownerReferences": [{**owner, "uid": uid}]}}

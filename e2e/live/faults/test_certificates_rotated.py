@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from cryptography import x509
 
-from carpool_injector.certificates import authority, pem, rotation
+from carpool_injector.certificates import pki, rotation
 from e2e.cluster import client, interface, processes
 from e2e.live import kubectl as kubectls
 from e2e.live import releases
@@ -38,18 +38,18 @@ def outdate(admin: client.Client) -> None:
     stored = admin.get("Secret", SECRET, releases.NAMESPACE)["data"]
     contents = {key: base64.b64decode(value) for key, value in stored.items()}
     issued = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=25)
-    names = authority.service_names(SERVICE, releases.NAMESPACE)
-    leaf = authority.issue_leaf(signer_in(contents), names, issued)
+    names = pki.service_names(SERVICE, releases.NAMESPACE)
+    leaf = pki.issue_leaf(signer_in(contents), names, issued)
     changed = {rotation.LEAF: leaf.certificate, rotation.LEAF_KEY: leaf.key}
     data = {key: base64.b64encode(value).decode() for key, value in changed.items()}
     admin.patch("Secret", SECRET, {"data": data}, releases.NAMESPACE)
 
 
-def signer_in(contents: dict[str, bytes]) -> pem.Pair:
+def signer_in(contents: dict[str, bytes]) -> pki.Pair:
     """The CA, of those in the Secret, whose key is there as well."""
     key = contents[rotation.AUTHORITY_KEY]
-    pairs = [pem.Pair(pem.write_certificates([each]), key) for each in pem.read_certificates(contents[rotation.BUNDLE])]
-    return next(pair for pair in pairs if pem.why_no_pair(pair) is None)
+    pairs = [pki.Pair(pki.write_certificates([each]), key) for each in pki.read_certificates(contents[rotation.BUNDLE])]
+    return next(pair for pair in pairs if pki.why_no_pair(pair) is None)
 
 
 def published(admin: client.Client) -> bytes:

@@ -1,41 +1,64 @@
-"""The Kubernetes API: connects to a cluster and sends the calls of `kube_api`. Only here is the client library known.
+"""The Kubernetes API: connects to a cluster and sends the injector's calls. Only here is the client library known.
 
-Used of it are the ways to a cluster (service account, kubeconfig) and the transport. Foreign exceptions end here: every
-call can raise a `Failure`, which names the verb, the resource and the next step.
+Of the library only the ways to a cluster (service account, kubeconfig) and the transport are used. Objects pass as raw
+JSON in both directions, because client models drop the fields that they do not know. Foreign exceptions end here: every
+call can raise a `calls.Failure`, which names the verb, the resource and the next step.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
+import importlib.machinery
+import importlib.util
 import json
+import logging
 import os
+import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import aiohttp  # the client library's transport: its exceptions and timeouts are aiohttp's
 
-from carpool_injector.api import kube_api, kube_calls, kube_objects, slim_import
+from carpool_injector.api import calls
+from carpool_injector.api.calls import Call, Change, Object, Secret, Version
+from carpool_injector.core import model
 
-with slim_import.without_package_code("kubernetes", "kubernetes.aio"):
+
+@contextlib.contextmanager
+def without_package_code(*packages: str) -> Iterator[None]:
+    """Within, modules of these packages (outer ones first) are imported without running the packages' `__init__`.
+
+    `kubernetes` and `kubernetes.aio` would import two whole clients with requests, urllib3, oauthlib and websocket:
+    11 MB of memory that the injector never uses. Afterwards the packages are as if never imported. A package that was
+    already imported is left alone. Raises ModuleNotFoundError.
+    """
+    added = []
+    try:
+        for package in packages:
+            if package not in sys.modules:
+                sys.modules[package] = importlib.util.module_from_spec(_spec_of(package))
+                added.append(package)
+        yield
+    finally:
+        for package in added:
+            del sys.modules[package]
+
+
+def _spec_of(package: str) -> importlib.machinery.ModuleSpec:
+    parent = package.rpartition(".")[0]
+    spec = importlib.machinery.PathFinder.find_spec(package, sys.modules[parent].__path__ if parent else None)
+    if spec is None:
+        raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+    return spec
+
+
+with without_package_code("kubernetes", "kubernetes.aio"):
     from kubernetes.aio.client.api_client import ApiClient
     from kubernetes.aio.client.configuration import Configuration
     from kubernetes.aio.config import config_exception, incluster_config, kube_config
-
-# For callers, who need to know one module only:
-Object: TypeAlias = kube_objects.Object
-Version: TypeAlias = kube_objects.Version
-Change: TypeAlias = kube_objects.Change
-Secret = kube_objects.Secret
-Failure = kube_calls.Failure
-Unconfigured = kube_calls.Unconfigured
-Unavailable = kube_calls.Unavailable
-Conflict = kube_calls.Conflict
-Forbidden = kube_calls.Forbidden
-NotFound = kube_calls.NotFound
-Rejected = kube_calls.Rejected
-Expired = kube_calls.Expired
 
 # The library leaves these without types.
 _load_kube_config: Any = kube_config.load_kube_config
@@ -48,16 +71,30 @@ _TIMEOUT = aiohttp.ClientTimeout(total=10)
 _WATCH_SECONDS = 240
 _WATCH_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=_WATCH_SECONDS + 30)
 
+FIELD_MANAGER = "carpool-injector"
+JSON = "application/json"
 
-class Kube(kube_api.Api):
-    """One API server. Made by `connect`; `close` it in the same event loop. Calls end within 10 s."""
+_PAGE = 250
+_PAGE_OF_NODES = 50  # a node lists all its images: tens of kilobytes
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds between attempts to watch
+_ADMISSION = "admissionregistration.k8s.io/v1"
+_WEBHOOK_RESOURCES = {
+    "MutatingWebhookConfiguration": "mutatingwebhookconfigurations",
+    "ValidatingWebhookConfiguration": "validatingwebhookconfigurations",
+}
+
+_log = logging.getLogger("carpool.injector.api")
+
+
+class Kube:
+    """One API server. Made by `connect`; `close` it in the same event loop. Calls end within 10 s or raise Failure."""
 
     def __init__(self, configuration: Configuration, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
-        super().__init__(sleep)
+        self._sleep = sleep
         # As Go's clients: the CAs of many clusters lack fields that OpenSSL's strict mode (Python 3.13) wants.
         configuration.disable_strict_ssl_verification = True
         self._client: Any = ApiClient(configuration)
-        self._client.user_agent = kube_api.FIELD_MANAGER
+        self._client.user_agent = FIELD_MANAGER
 
     @classmethod
     async def connect(
@@ -84,26 +121,194 @@ class Kube(kube_api.Api):
             return cls(configuration, sleep)
         except Exception as error:  # the loader of kubeconfigs lets out whatever a malformed file provokes
             reason = " ".join(str(error).split())  # YAML's complaints have many lines
-            raise Unconfigured(f"no way to a cluster: {reason}; check --kubeconfig and --context") from error
+            raise calls.Unconfigured(f"no way to a cluster: {reason}; check --kubeconfig and --context") from error
 
     async def close(self) -> None:
         """Ends all connections."""
         await self._client.close()
 
-    async def request(
-        self, call: kube_calls.Call, query: Mapping[str, str], body: Object | None, content_type: str
+    # --- certificates ------------------------------------------------------------------------------------------------
+
+    async def read_secret(self, namespace: str, name: str) -> Secret | None:
+        """The Secret, None when there is none."""
+        found = await self._find(Call("get", "secrets", namespace, name))
+        return None if found is None else calls.secret(found)
+
+    async def write_secret(
+        self,
+        namespace: str,
+        name: str,
+        data: Mapping[str, bytes],
+        resource_version: str | None,
+        labels: Mapping[str, str],
+    ) -> Secret:
+        """Sets these keys and labels, leaves others; creates the Secret when `resource_version` is None.
+
+        Raises Conflict when it exists already or has another version by now.
+        """
+        body = calls.secret_body(name, data, resource_version, labels)
+        if resource_version is None:
+            return calls.secret(await self._send(Call("create", "secrets", namespace), body))
+        call = Call("patch", "secrets", namespace, name)
+        return calls.secret(await self._send(call, body, "application/merge-patch+json"))
+
+    async def read_webhooks(self, kind: str, name: str) -> Object | None:
+        """A MutatingWebhookConfiguration or ValidatingWebhookConfiguration, None when there is none."""
+        return await self._find(Call("get", _WEBHOOK_RESOURCES[kind], name=name, group=_ADMISSION))
+
+    async def set_ca_bundle(self, kind: str, name: str, pem: bytes, resource_version: str | None = None) -> Object:
+        """Gives every entry of a webhook configuration this caBundle; returns the configuration as it is then.
+
+        Raises NotFound, and Conflict when it has another version than `resource_version` or changes meanwhile.
+        """
+        found = await self._ask(Call("get", _WEBHOOK_RESOURCES[kind], name=name, group=_ADMISSION))
+        call = Call("patch", _WEBHOOK_RESOURCES[kind], name=name, group=_ADMISSION)
+        if resource_version not in (None, found["metadata"]["resourceVersion"]):
+            raise calls.Conflict(f"{call}: changed by somebody else meanwhile; read it again")
+        body = calls.ca_bundle_body(found, pem)
+        return await self._send(call, body, "application/strategic-merge-patch+json")
+
+    # --- namespaces and events: while serving ------------------------------------------------------------------------
+
+    async def read_namespace(self, name: str) -> model.Namespace:
+        """The namespace. Raises NotFound."""
+        found = await self._ask(Call("get", "namespaces", name=name))
+        return calls.namespace(found)
+
+    async def list_namespaces(self) -> list[Object]:
+        """All namespaces."""
+        return (await self._list(Call("list", "namespaces")))[0]
+
+    async def watch_namespaces(self) -> AsyncGenerator[Change, None]:
+        """Type, name, labels and annotations: ADDED for each namespace there is, SYNCED once, then each change.
+
+        Types are ADDED, MODIFIED, DELETED and SYNCED (with an empty name). Goes on for ever: a watch that ends is
+        resumed where it was; where it cannot be, all begins anew: DELETED for what has gone meanwhile, ADDED for each,
+        SYNCED. Failures are logged and tried again, later and later.
+        """
+        known: set[str] = set()
+        version: str | None = None
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                if version is None:
+                    namespaces, version = await self._list(Call("list", "namespaces"))
+                    for change in calls.changes_from_anew(known, namespaces):
+                        yield change
+                async with contextlib.aclosing(self._watch(Call("watch", "namespaces"), version)) as events:
+                    async for kind, found in events:
+                        version, pause = found["metadata"]["resourceVersion"], _FIRST_PAUSE
+                        if kind in ("ADDED", "MODIFIED", "DELETED"):
+                            change = calls.change(kind, found)
+                            (known.discard if kind == "DELETED" else known.add)(change[1])
+                            yield change
+            except calls.Expired:
+                version = None
+            except calls.Failure as error:
+                _log.warning("the watch of namespaces broke, the next try follows in %g s: %s", pause, error)
+            await self._sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def create_event(self, namespace: str, owner: Mapping[str, Any], reason: str, message: str) -> None:
+        """Writes a Warning about `owner` (apiVersion, kind, name, uid) into its namespace."""
+        now = datetime.datetime.now(datetime.UTC)
+        body = calls.event_body(namespace, owner, reason, message, FIELD_MANAGER, now)
+        await self._send(Call("create", "events", namespace), body)
+
+    # --- what the cluster can do; diagnosis --------------------------------------------------------------------------
+
+    async def server_version(self) -> Version:
+        """The API server's version, major and minor."""
+        found = await self._ask(Call("get", "version", group="/"))
+        return calls.version(f"{found['major']}.{found['minor']}")
+
+    async def kubelet_versions(self) -> list[Version]:
+        """The version of each node's kubelet, in no order."""
+        nodes = self._pages(Call("list", "nodes"), limit=_PAGE_OF_NODES)
+        return [
+            calls.version(node["status"]["nodeInfo"]["kubeletVersion"])
+            async for page in nodes
+            for node in page.get("items") or ()
+        ]
+
+    async def list_pods(self, namespace: str | None = None, label_selector: str = "") -> list[Object]:
+        """The pods of a namespace (None: of all) whose labels match."""
+        return (await self._list(Call("list", "pods", namespace), {"labelSelector": label_selector}))[0]
+
+    async def read_config_map(self, namespace: str, name: str) -> Object | None:
+        """The ConfigMap, None when there is none."""
+        return await self._find(Call("get", "configmaps", namespace, name))
+
+    async def read_endpoint_slices(self, namespace: str, service: str) -> list[Object]:
+        """The EndpointSlices of a Service."""
+        call = Call("list", "endpointslices", namespace, group="discovery.k8s.io/v1")
+        return (await self._list(call, {"labelSelector": f"kubernetes.io/service-name={service}"}))[0]
+
+    async def dry_run_create_pod(self, namespace: str, pod: Object) -> Object:
+        """The pod as it would be stored, after admission. Raises Rejected or Forbidden when it would not."""
+        return await self._send(Call("create", "pods", namespace), pod, query={"dryRun": "All"})
+
+    # --- in pieces ---------------------------------------------------------------------------------------------------
+
+    async def _ask(self, call: Call, query: Mapping[str, str] | None = None) -> Object:
+        return await self._request(call, query or {}, None, JSON)
+
+    async def _find(self, call: Call) -> Object | None:
+        try:
+            return await self._ask(call)
+        except calls.NotFound:
+            return None
+
+    async def _send(
+        self,
+        call: Call,
+        body: Object,
+        content_type: str = JSON,
+        query: Mapping[str, str] | None = None,
     ) -> Object:
+        return await self._request(call, {"fieldManager": FIELD_MANAGER, **(query or {})}, body, content_type)
+
+    async def _list(self, call: Call, query: Mapping[str, str] | None = None) -> tuple[list[Object], str]:
+        """All items, and the version of the list, from which a watch can go on."""
+        items: list[Object] = []
+        version = ""
+        async for page in self._pages(call, query):
+            items += page.get("items") or ()
+            version = page["metadata"]["resourceVersion"]
+        return items, version
+
+    async def _pages(
+        self, call: Call, query: Mapping[str, str] | None = None, limit: int = _PAGE
+    ) -> AsyncGenerator[Object, None]:
+        following: str | None = ""
+        while following is not None:
+            page = await self._ask(call, {"limit": str(limit), "continue": following, **(query or {})})
+            yield page
+            following = page["metadata"].get("continue") or None
+
+    async def _watch(self, call: Call, version: str) -> AsyncGenerator[tuple[str, Object], None]:
+        """Types and objects from `version` on, BOOKMARKs included."""
+        query = {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": version}
+        async with contextlib.aclosing(self._stream(call, query)) as events:
+            async for event in events:
+                if event["type"] == "ERROR":
+                    raise calls.failure_of(call, event["object"])
+                yield event["type"], event["object"]
+
+    async def _request(
+        self, call: calls.Call, query: Mapping[str, str], body: calls.Object | None, content_type: str
+    ) -> calls.Object:
         """Sends one call and returns the answer. Raises Failure."""
         with _translated(call):
             response = await self._open(call, query, body, content_type, _TIMEOUT)
-            answer: Object = json.loads(await response.read())
+            answer: calls.Object = json.loads(await response.read())
             return answer
 
-    async def stream(self, call: kube_calls.Call, query: Mapping[str, str]) -> AsyncGenerator[Object, None]:
+    async def _stream(self, call: calls.Call, query: Mapping[str, str]) -> AsyncGenerator[calls.Object, None]:
         """Sends a watch and yields its events (type, object) until the API server ends it. Raises Failure."""
         limited = {**query, "timeoutSeconds": str(_WATCH_SECONDS)}
         with _translated(call):
-            response = await self._open(call, limited, None, kube_api.JSON, _WATCH_TIMEOUT)
+            response = await self._open(call, limited, None, JSON, _WATCH_TIMEOUT)
             try:
                 async for line in response.content:
                     yield json.loads(line)
@@ -112,9 +317,9 @@ class Kube(kube_api.Api):
 
     async def _open(
         self,
-        call: kube_calls.Call,
+        call: calls.Call,
         query: Mapping[str, str],
-        body: Object | None,
+        body: calls.Object | None,
         content_type: str,
         timeout: aiohttp.ClientTimeout,
     ) -> aiohttp.ClientResponse:
@@ -123,23 +328,23 @@ class Kube(kube_api.Api):
             call.method,
             call.path,
             query_params=[(key, value) for key, value in query.items() if value],
-            header_params={"Accept": kube_api.JSON, "Content-Type": content_type},
+            header_params={"Accept": JSON, "Content-Type": content_type},
             body=body,
             auth_settings=["BearerToken"],
         )
         answer = await self._client.call_api(method, url, headers, content, _request_timeout=timeout)
         response: aiohttp.ClientResponse = answer.response
         if response.status >= 300:
-            raise kube_calls.failure(call, response.status, await response.read())
+            raise calls.failure(call, response.status, await response.read())
         return response
 
 
 @contextlib.contextmanager
-def _translated(call: kube_calls.Call) -> Iterator[None]:
+def _translated(call: calls.Call) -> Iterator[None]:
     try:
         yield
     except (aiohttp.ClientError, OSError, ValueError, config_exception.ConfigException) as error:
-        raise kube_calls.unreachable(call, error) from error
+        raise calls.unreachable(call, error) from error
 
 
 def _load_service_account(configuration: Configuration, account: Path, environment: Mapping[str, str]) -> None:

@@ -1,6 +1,5 @@
 """The webhook's TLS: certificates made here or mounted as files, rotated under a running server without a gap.
 
-`authority` issues and verifies, `rotation` decides, both pure. `context` holds the server's `ssl.SSLContext`, `keeper`
-(self-managed) and `files` (cert-manager, an existing Secret) keep it supplied, `publication` tells the API server whom
-to trust, `facts` is what metrics and readiness may know.
+`pki` reads, issues and verifies, `rotation` decides, both pure. `serving_certificate` holds the server's
+`ssl.SSLContext`; `certificate_controller` (self-managed) and `files` (cert-manager, an existing Secret) supply it.
 """

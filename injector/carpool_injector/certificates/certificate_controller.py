@@ -1,7 +1,7 @@
 """Self-managed certificates: keeps Secret, caBundle and TLS context in step, in every replica alike.
 
 There is no leader. A round reads, decides (`rotation`), writes with the version it has read, publishes, and only then
-serves; who loses a write begins anew. While the API server is away, the certificate in hand goes on being served.
+serves; a replica that loses a write begins anew. While the API server is away, the certificate stays in service.
 """
 
 from __future__ import annotations
@@ -10,12 +10,88 @@ import asyncio
 import datetime
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from carpool_injector.api import kube_calls, kube_objects
-from carpool_injector.certificates import pem, publisher, rotation, serving_certificate
+from carpool_injector.api import calls
+from carpool_injector.certificates import pki, rotation, serving_certificate
+
+_log = logging.getLogger("carpool.injector.certificates")
+
+
+class Webhook(NamedTuple):
+    """A webhook configuration: its kind (MutatingWebhookConfiguration, ValidatingWebhookConfiguration), its name."""
+
+    kind: str
+    name: str
+
+
+class WebhookApi(Protocol):
+    """The part of `kube.Kube` that is used here."""
+
+    async def read_webhooks(self, kind: str, name: str) -> calls.Object | None: ...
+
+    async def set_ca_bundle(
+        self, kind: str, name: str, pem: bytes, resource_version: str | None = None
+    ) -> calls.Object: ...
+
+
+class Publisher:
+    """Reads the configurations, later changes only what nobody else has changed meanwhile."""
+
+    # _found: each configuration as last read or written; those that do not exist are absent.
+
+    def __init__(self, api: WebhookApi, webhooks: Sequence[Webhook]) -> None:
+        self.webhooks = tuple(webhooks)
+        self._api = api
+        self._found: dict[Webhook, calls.Object] = {}
+        self._sightings = rotation.Sightings()
+
+    async def read(self) -> None:
+        """Reads all configurations. Raises calls.Failure, as `publish` does.
+
+        To be called before the Secret is read: a change of the Secret's bundle by another replica then shows as a
+        conflict when this one publishes what it read.
+        """
+        found: dict[Webhook, calls.Object] = {}
+        for webhook in self.webhooks:
+            configuration = await self._api.read_webhooks(*webhook)
+            if configuration is not None:
+                found[webhook] = configuration
+        self._found = found
+
+    async def publish(self, bundle: bytes, now: datetime.datetime) -> None:
+        """Puts `bundle` (PEM) into every entry that lacks part of it. Raises Failure, after trying the others."""
+        failure: calls.Failure | None = None
+        for webhook, configuration in self._found.items():
+            wanted = rotation.with_bundle(configuration, bundle, now)
+            if wanted is None:
+                continue
+            try:
+                version = configuration["metadata"]["resourceVersion"]
+                self._found[webhook] = await self._api.set_ca_bundle(*webhook, wanted, version)
+                _log.info("published the CA bundle in %s %s", *webhook)
+            except calls.Failure as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def trusted(self) -> bytes:
+        """The CAs (PEM, or b"") that every entry has, as last read or published."""
+        return rotation.trusted_by_all(self._found.values())
+
+    def settled(self, now: datetime.datetime) -> bytes:
+        """Those of `trusted` that have been for a while."""
+        return self._sightings.settled(self.trusted(), now)
+
+    def missing(self) -> str | None:
+        """What to tell about configurations that do not exist; None when all do."""
+        absent = [f"{webhook.kind} {webhook.name}" for webhook in self.webhooks if webhook not in self._found]
+        if not absent:
+            return None
+        return f"not found: {' and '.join(absent)}; install them, or check the names this server was given"
+
 
 # Three small reads a round. So soon a caBundle that somebody cleared is healed: until then, with failurePolicy Fail, no
 # pod that asks for a sidecar can be created.
@@ -31,10 +107,10 @@ _JITTER = 0.2
 _log = logging.getLogger("carpool.injector.certificates")
 
 
-class Api(publisher.Api, Protocol):
+class Api(WebhookApi, Protocol):
     """The part of `kube.Kube` that is used here."""
 
-    async def read_secret(self, namespace: str, name: str) -> kube_objects.Secret | None: ...
+    async def read_secret(self, namespace: str, name: str) -> calls.Secret | None: ...
 
     async def write_secret(
         self,
@@ -43,7 +119,7 @@ class Api(publisher.Api, Protocol):
         data: Mapping[str, bytes],
         resource_version: str | None,
         labels: Mapping[str, str],
-    ) -> kube_objects.Secret: ...
+    ) -> calls.Secret: ...
 
 
 @dataclass(frozen=True)
@@ -52,7 +128,7 @@ class Settings:
 
     namespace: str
     secret: str
-    webhooks: tuple[publisher.Webhook, ...]
+    webhooks: tuple[Webhook, ...]
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -77,7 +153,7 @@ class Keeper:
         self.served = served
         self._api = api
         self._settings = settings
-        self._publisher = publisher.Publisher(api, settings.webhooks)
+        self._publisher = Publisher(api, settings.webhooks)
         self._clock = clock
         self._sleep = sleep
         self._chance = chance
@@ -92,7 +168,7 @@ class Keeper:
             await self._sleep(pause * (1 - _JITTER * self._chance()))
 
     async def step(self) -> datetime.datetime:
-        """One round; returns when the next is due (UTC). Raises kube_calls.Failure, pem.Unreadable."""
+        """One round; returns when the next is due (UTC). Raises calls.Failure, pki.Unreadable."""
         await self._publisher.read()
         secret = await self._api.read_secret(self._settings.namespace, self._settings.secret)
         now = self._clock()
@@ -114,10 +190,10 @@ class Keeper:
             wait = (await self.step() - self._clock()).total_seconds()
             missing = self._publisher.missing()
             return min(max(wait, _SHORTEST_SECONDS), MISSING_SECONDS if missing else POLL_SECONDS), missing
-        except kube_calls.Conflict as conflict:
+        except calls.Conflict as conflict:
             _log.debug("another replica was faster: %s", conflict)
             pause, trouble = _AFTER_CONFLICT_SECONDS, str(conflict)
-        except (kube_calls.Failure, pem.Unreadable) as error:
+        except (calls.Failure, pki.Unreadable) as error:
             _log.warning("certificates are not kept up to date, the next try follows: %s", error)
             pause, trouble = _SHORTEST_SECONDS, str(error)
         except Exception as error:
@@ -126,13 +202,13 @@ class Keeper:
         self.served.look(self._clock())
         return min(pause * 2 ** min(troubles, 10), _LONGEST_SECONDS), trouble
 
-    async def _write(self, decision: rotation.Decision, secret: kube_objects.Secret | None) -> None:
+    async def _write(self, decision: rotation.Decision, secret: calls.Secret | None) -> None:
         where = self._settings
         version = None if secret is None else secret.resource_version
         await self._api.write_secret(where.namespace, where.secret, decision.contents, version, where.labels)
         _log.info("Secret %s/%s: %s (%s)", where.namespace, where.secret, decision.action.value, decision.reason)
 
-    def _settled(self, secret: kube_objects.Secret | None, now: datetime.datetime) -> bytes:
+    def _settled(self, secret: calls.Secret | None, now: datetime.datetime) -> bytes:
         if self._settings.webhooks:
             return self._publisher.settled(now)
         return b"" if secret is None else secret.data.get(rotation.BUNDLE, b"")
@@ -141,6 +217,6 @@ class Keeper:
         is_published = bool(self._settings.webhooks)
         trusted = self._publisher.trusted() if is_published else bundle
         settled = self._publisher.settled(now) if is_published else bundle
-        pair = pem.Pair(contents[rotation.LEAF], contents[rotation.LEAF_KEY])
+        pair = pki.Pair(contents[rotation.LEAF], contents[rotation.LEAF_KEY])
         if self.served.offer(pair, trusted, settled, now):
             _log.info("serving a certificate valid until %s", self.served.facts.not_after)

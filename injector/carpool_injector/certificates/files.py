@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from carpool_injector.api import kube_calls
-from carpool_injector.certificates import certificate_controller, pem, publisher, serving_certificate
+from carpool_injector.api import calls
+from carpool_injector.certificates import certificate_controller, pki, serving_certificate
 
 POLL_SECONDS = 10.0
 
@@ -24,7 +24,7 @@ _log = logging.getLogger("carpool.injector.certificates")
 class Contents(NamedTuple):
     """What the directory holds; `bundle` is ca.crt, None when there is none."""
 
-    pair: pem.Pair
+    pair: pki.Pair
     bundle: bytes | None
 
 
@@ -36,7 +36,7 @@ class Files:
         directory: Path,
         served: serving_certificate.Served,
         *,
-        publisher: publisher.Publisher | None = None,
+        publisher: certificate_controller.Publisher | None = None,
         clock: Callable[[], datetime.datetime] = certificate_controller.utc_now,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -57,7 +57,7 @@ class Files:
             await self._sleep(POLL_SECONDS)
 
     async def step(self) -> None:
-        """One look at the files. Raises OSError, pem.Unreadable, kube_calls.Failure."""
+        """One look at the files. Raises OSError, pki.Unreadable, calls.Failure."""
         contents = read(self._directory)
         now = self._clock()
         if contents.bundle is None or self._publisher is None:
@@ -73,7 +73,7 @@ class Files:
         """One look and what went wrong."""
         try:
             await self.step()
-        except (OSError, pem.Unreadable, kube_calls.Failure) as error:
+        except (OSError, pki.Unreadable, calls.Failure) as error:
             self.served.look(self._clock())
             return f"{self._directory}: {error}"
         except Exception as error:
@@ -88,13 +88,13 @@ class Files:
 
 
 def read(directory: Path) -> Contents:
-    """tls.crt, tls.key and, if it is there, ca.crt. Raises OSError, and pem.Unreadable when they do not fit."""
-    pair = pem.Pair((directory / "tls.crt").read_bytes(), (directory / "tls.key").read_bytes())
-    if reason := pem.why_no_pair(pair):
-        raise pem.Unreadable(f"tls.crt and tls.key: {reason}")
+    """tls.crt, tls.key and, if it is there, ca.crt. Raises OSError, and pki.Unreadable when they do not fit."""
+    pair = pki.Pair((directory / "tls.crt").read_bytes(), (directory / "tls.key").read_bytes())
+    if reason := pki.why_no_pair(pair):
+        raise pki.Unreadable(f"tls.crt and tls.key: {reason}")
     authority = directory / "ca.crt"
     bundle = authority.read_bytes() if authority.is_file() else b""
     if bundle.strip():
-        pem.read_certificates(bundle)
+        pki.read_certificates(bundle)
         return Contents(pair, bundle)
     return Contents(pair, None)

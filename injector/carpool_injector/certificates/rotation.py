@@ -1,21 +1,27 @@
-"""What is to become of the Secret with the certificates: the rules of rotation, as a function of contents and time.
+"""What the Secret and the caBundles are to hold: rotation as a function of contents and time. Pure.
 
-Pure. Every replica asks the same question about the same Secret; whoever writes first wins, the others find the answer
-done. A new CA is spread in two steps: first it joins the bundle, while the leaf stays; the leaf follows once the API
-servers have had the new bundle for a while. The key of the old CA is given up in the first step: from then on nothing
-more is signed with it, and one leaf's life later it can leave the bundle.
+Every replica asks the same question about the same Secret; the first one to write wins, the others find it done. A new
+CA is introduced in two steps: first it joins the bundle while the leaf stays; the leaf follows once the API servers
+have had the new bundle for a while. The first step discards the old CA's key, so nothing more is signed with it, and
+one leaf's life later it can leave the bundle.
+
+A caBundle only loses CAs whose every certificate has expired: a replica that knows less than another, or a new Secret,
+takes no CA away under a certificate that is still served.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import datetime
 import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from cryptography import x509
 
-from carpool_injector.certificates import authority, pem, trust
+from carpool_injector.certificates import pki
 
 LEAF, LEAF_KEY, BUNDLE, AUTHORITY_KEY = "tls.crt", "tls.key", "ca.crt", "ca.key"
 KEYS = (LEAF, LEAF_KEY, BUNDLE, AUTHORITY_KEY)
@@ -24,7 +30,7 @@ AUTHORITY_AGE = datetime.timedelta(days=365)
 # How long API servers get to learn a published bundle before a leaf may rely on it: they watch, seconds would do.
 SETTLE = datetime.timedelta(minutes=5)
 # After that long nothing an earlier CA signed can still be valid; a day for clocks that differ.
-RETIRE = authority.LEAF_LIFE + datetime.timedelta(days=1)
+RETIRE = pki.LEAF_LIFE + datetime.timedelta(days=1)
 # A certificate from a replica whose clock is this much ahead is as good as one of now; else two clocks would fight.
 _SKEW = datetime.timedelta(hours=1)
 
@@ -55,11 +61,11 @@ class _State:
     bundle: list[x509.Certificate]
     signer: x509.Certificate
     signer_key: bytes = field(repr=False)
-    pair: pem.Pair
+    pair: pki.Pair
 
     @property
-    def authority(self) -> pem.Pair:
-        return pem.Pair(pem.write_certificates([self.signer]), self.signer_key)
+    def authority(self) -> pki.Pair:
+        return pki.Pair(pki.write_certificates([self.signer]), self.signer_key)
 
 
 def decide(
@@ -74,15 +80,15 @@ def decide(
         return _start_over(Action.CREATE, contents or {}, now, names, "there are no certificates yet")
     try:
         state = _read(contents, now)
-    except pem.Unreadable as error:
+    except pki.Unreadable as error:
         return _start_over(Action.REPAIR, contents, now, names, str(error))
     if reason := _why_new_leaf(state, now, names, settled):
         return Decision(Action.NEW_LEAF, _with_leaf(contents, state.authority, names, now), reason, now)
     if now >= authority_due(state.signer):
-        reason = f"the CA is from {authority.issued_at(state.signer):%Y-%m-%d}"
+        reason = f"the CA is from {pki.issued_at(state.signer):%Y-%m-%d}"
         return Decision(Action.NEW_AUTHORITY, _with_authority(contents, state.bundle, now), reason, now)
     if rest := _without_outdated(state, now):
-        kept = {**contents, BUNDLE: pem.write_certificates(rest)}
+        kept = {**contents, BUNDLE: pki.write_certificates(rest)}
         return Decision(Action.DROP_AUTHORITY, kept, "nothing that the old CA signed is still valid", now)
     return Decision(Action.KEEP, contents, "all is well", _next_moment(state, now))
 
@@ -95,70 +101,70 @@ def leaf_due(leaf: x509.Certificate) -> datetime.datetime:
 
 def authority_due(certificate: x509.Certificate) -> datetime.datetime:
     """When a CA is to be replaced: yearly, in any case while the leaves it signs end before it does."""
-    yearly = authority.issued_at(certificate) + AUTHORITY_AGE
-    return min(yearly, certificate.not_valid_after_utc - 2 * authority.LEAF_LIFE)
+    yearly = pki.issued_at(certificate) + AUTHORITY_AGE
+    return min(yearly, certificate.not_valid_after_utc - 2 * pki.LEAF_LIFE)
 
 
 def may_leave(certificate: x509.Certificate, newest: x509.Certificate, now: datetime.datetime) -> bool:
     """Whether a CA can go from a bundle in which `newest` is its successor: all it ever signed has expired by `now`."""
     is_older = certificate.not_valid_before_utc < newest.not_valid_before_utc
-    return certificate.not_valid_after_utc <= now or (is_older and now >= authority.issued_at(newest) + RETIRE)
+    return certificate.not_valid_after_utc <= now or (is_older and now >= pki.issued_at(newest) + RETIRE)
 
 
 def _read(contents: Mapping[str, bytes], now: datetime.datetime) -> _State:
-    """The Secret's state. Raises pem.Unreadable when no CA in it can sign: missing, mismatched or out of date."""
-    bundle = pem.read_certificates(contents.get(BUNDLE, b""))
+    """The Secret's state. Raises pki.Unreadable when no CA in it can sign: missing, mismatched or out of date."""
+    bundle = pki.read_certificates(contents.get(BUNDLE, b""))
     key = contents.get(AUTHORITY_KEY, b"")
-    authority.read_signing_key(key)
+    pki.read_signing_key(key)
     for certificate in bundle:
-        if pem.why_no_pair(pem.Pair(pem.write_certificates([certificate]), key)) is None:
+        if pki.why_no_pair(pki.Pair(pki.write_certificates([certificate]), key)) is None:
             if not certificate.not_valid_before_utc - _SKEW <= now < certificate.not_valid_after_utc:
                 span = f"{certificate.not_valid_before_utc:%Y-%m-%d} to {certificate.not_valid_after_utc:%Y-%m-%d}"
-                raise pem.Unreadable(f"the CA is valid only from {span}")
-            pair = pem.Pair(contents.get(LEAF, b""), contents.get(LEAF_KEY, b""))
+                raise pki.Unreadable(f"the CA is valid only from {span}")
+            pair = pki.Pair(contents.get(LEAF, b""), contents.get(LEAF_KEY, b""))
             return _State(bundle, certificate, key, pair)
-    raise pem.Unreadable(f"{AUTHORITY_KEY} belongs to no certificate in {BUNDLE}")
+    raise pki.Unreadable(f"{AUTHORITY_KEY} belongs to no certificate in {BUNDLE}")
 
 
 def _why_new_leaf(state: _State, now: datetime.datetime, names: Sequence[str], settled: bytes) -> str | None:
     if reason := _why_unusable(state.pair, state.bundle, now, names):
         return reason
     leaf = state.pair.first
-    if trust.is_signed_by(leaf, state.signer):
+    if pki.is_signed_by(leaf, state.signer):
         return "two thirds of the certificate's life are over" if now >= leaf_due(leaf) else None
     # An old leaf that works is better than a new one that some API server has no CA for, however old it is.
-    is_settled = bool(settled) and state.signer in pem.read_certificates(settled)
+    is_settled = bool(settled) and state.signer in pki.read_certificates(settled)
     return "the API servers know the new CA by now" if is_settled else None
 
 
 def _why_unusable(
-    pair: pem.Pair, bundle: Iterable[x509.Certificate], now: datetime.datetime, names: Sequence[str]
+    pair: pki.Pair, bundle: Iterable[x509.Certificate], now: datetime.datetime, names: Sequence[str]
 ) -> str | None:
-    if reason := pem.why_no_pair(pair):
+    if reason := pki.why_no_pair(pair):
         return reason
-    missing = set(names) - set(trust.names_of(pair.first))
+    missing = set(names) - set(pki.names_of(pair.first))
     if missing:
         return f"the certificate is not for {', '.join(sorted(missing))}"
     begin = pair.first.not_valid_before_utc
     moment = begin if now < begin <= now + _SKEW else now
-    return trust.why_untrusted(pair.certificate, pem.write_certificates(bundle), names[0], moment)
+    return pki.why_untrusted(pair.certificate, pki.write_certificates(bundle), names[0], moment)
 
 
 def _without_outdated(state: _State, now: datetime.datetime) -> list[x509.Certificate]:
     """The CAs still needed, the signer among them; [] when that is all of them."""
     leaf = state.pair.first
-    rest = [c for c in state.bundle if trust.is_signed_by(leaf, c) or not may_leave(c, state.signer, now)]
+    rest = [c for c in state.bundle if pki.is_signed_by(leaf, c) or not may_leave(c, state.signer, now)]
     return rest if len(rest) < len(state.bundle) else []
 
 
 def _next_moment(state: _State, now: datetime.datetime) -> datetime.datetime:
     moments = [authority_due(state.signer), *(c.not_valid_after_utc for c in state.bundle)]
-    if trust.is_signed_by(state.pair.first, state.signer):
+    if pki.is_signed_by(state.pair.first, state.signer):
         moments.append(leaf_due(state.pair.first))
     else:
         moments.append(now + SETTLE)
     if len(state.bundle) > 1:
-        moments.append(authority.issued_at(state.signer) + RETIRE)
+        moments.append(pki.issued_at(state.signer) + RETIRE)
     return min((moment for moment in moments if moment > now), default=now + SETTLE)
 
 
@@ -167,11 +173,11 @@ def _start_over(
 ) -> Decision:
     """A new CA where there is no usable one; an old leaf that still works stays until the new CA is known."""
     try:
-        kept = [c for c in pem.read_certificates(contents.get(BUNDLE, b"")) if now < c.not_valid_after_utc]
-    except pem.Unreadable:
+        kept = [c for c in pki.read_certificates(contents.get(BUNDLE, b"")) if now < c.not_valid_after_utc]
+    except pki.Unreadable:
         kept = []
     fresh = _with_authority(contents, kept, now)
-    pair = pem.Pair(contents.get(LEAF, b""), contents.get(LEAF_KEY, b""))
+    pair = pki.Pair(contents.get(LEAF, b""), contents.get(LEAF_KEY, b""))
     if _why_unusable(pair, kept, now, names):
         fresh = _with_leaf(fresh, _read(fresh, now).authority, names, now)
     return Decision(action, fresh, reason, now)
@@ -180,12 +186,73 @@ def _start_over(
 def _with_authority(
     contents: Mapping[str, bytes], kept: Iterable[x509.Certificate], now: datetime.datetime
 ) -> Mapping[str, bytes]:
-    fresh = authority.issue_authority(now)
-    return {**contents, BUNDLE: pem.write_certificates(kept) + fresh.certificate, AUTHORITY_KEY: fresh.key}
+    fresh = pki.issue_authority(now)
+    return {**contents, BUNDLE: pki.write_certificates(kept) + fresh.certificate, AUTHORITY_KEY: fresh.key}
 
 
 def _with_leaf(
-    contents: Mapping[str, bytes], signer: pem.Pair, names: Sequence[str], now: datetime.datetime
+    contents: Mapping[str, bytes], signer: pki.Pair, names: Sequence[str], now: datetime.datetime
 ) -> Mapping[str, bytes]:
-    leaf = authority.issue_leaf(signer, names, now)
+    leaf = pki.issue_leaf(signer, names, now)
     return {**contents, LEAF: leaf.certificate, LEAF_KEY: leaf.key}
+
+
+# A caBundle that grows without end would some day be too large to store; rotation itself needs two.
+_MOST_AUTHORITIES = 10
+
+
+def trusted_by_all(configurations: Iterable[Mapping[str, Any]]) -> bytes:
+    """The CAs (PEM, or b"") that are in the caBundle of every entry; b"" when there is no entry."""
+    bundles = [bundle for configuration in configurations for bundle in _bundles(configuration)]
+    if not bundles:
+        return b""
+    common = [c for c in bundles[0] if all(c in other for other in bundles[1:])]
+    return pki.write_certificates(common)
+
+
+def with_bundle(configuration: Mapping[str, Any], bundle: bytes, now: datetime.datetime) -> bytes | None:
+    """The caBundle (PEM) that the entries of `configuration` are to have, or None when all have it already.
+
+    That is `bundle` and what the entries had besides and may still be needed (`rotation.may_leave`).
+    """
+    own = pki.read_certificates(bundle)
+    newest = max(own, key=_began)
+    bundles = _bundles(configuration)
+    others: list[x509.Certificate] = []
+    for certificate in (c for entry in bundles for c in entry):
+        if certificate not in (*own, *others) and not may_leave(certificate, newest, now):
+            others.append(certificate)
+    others = sorted(others, key=_began, reverse=True)[: max(0, _MOST_AUTHORITIES - len(own))]
+    wanted = sorted([*own, *others], key=_began)
+    return None if all(set(entry) == set(wanted) for entry in bundles) else pki.write_certificates(wanted)
+
+
+def _began(certificate: x509.Certificate) -> datetime.datetime:
+    return certificate.not_valid_before_utc
+
+
+class Sightings:
+    """Since when each CA has been trusted by all API servers, as far as this process knows."""
+
+    # _since: first sighting of each CA without a gap since.
+
+    def __init__(self) -> None:
+        self._since: dict[x509.Certificate, datetime.datetime] = {}
+
+    def settled(self, trusted: bytes, now: datetime.datetime) -> bytes:
+        """Notes what is trusted now, and returns the part of it (PEM, or b"") that has been for rotation.SETTLE."""
+        present = pki.read_certificates(trusted) if trusted else []
+        self._since = {certificate: self._since.get(certificate, now) for certificate in present}
+        return pki.write_certificates(c for c, since in self._since.items() if now - since >= SETTLE)
+
+
+def _bundles(configuration: Mapping[str, Any]) -> list[list[x509.Certificate]]:
+    return [_decoded(entry.get("clientConfig", {}).get("caBundle")) for entry in configuration.get("webhooks") or ()]
+
+
+def _decoded(bundle: str | None) -> list[x509.Certificate]:
+    """The CAs in a caBundle; [] when it is absent or unreadable, which for the API server comes to the same."""
+    try:
+        return pki.read_certificates(base64.b64decode(bundle or "", validate=True))
+    except (binascii.Error, pki.Unreadable):
+        return []

@@ -1,4 +1,4 @@
-"""The certificate in service: which it is, and when another may take its place.
+"""The certificate in service: the server's TLS context, which pair it holds, and when another may take its place.
 
 A server must be able to shake hands before there is any certificate to trust (the kubelet asks for liveness over TLS
 while the API server is away), so it begins with a stand-in that nobody is told to trust.
@@ -6,11 +6,98 @@ while the API server is away), so it begins with a stand-in that nobody is told 
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import os
 import ssl
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from carpool_injector.certificates import authority, certificate_info, context, pem, trust
+from carpool_injector.certificates import pki
+
+
+@dataclass
+class Facts:
+    """Kept up to date by `keeper.Keeper` or `files.Files`; everybody else only reads."""
+
+    # Why a client that trusts what the API server has been told refuses the served certificate; None when it does not.
+    unverified: str | None = "there is no certificate yet"
+    # End of the served certificate (UTC); None while there is only a stand-in that nobody is asked to trust.
+    not_after: datetime.datetime | None = None
+    # The last round's trouble, in words for a log or a probe; None after a round without.
+    last_error: str | None = None
+    # How often another certificate was taken into service, the first included.
+    reloads: int = 0
+
+    @property
+    def is_verified(self) -> bool:
+        """The readiness question: would the API server's call get through?"""
+        return self.unverified is None
+
+
+_AEAD_WITH_FORWARD_SECRECY = "ECDHE+AESGCM:ECDHE+CHACHA20"  # for TLS 1.2; 1.3 has nothing else
+
+
+def make_context(minimum: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3, client_ca: str | None = None) -> ssl.SSLContext:
+    """A server's context without a certificate yet: TLS from `minimum` (1.2 or 1.3) on, HTTP/1.1 only.
+
+    With `client_ca` (PEM) clients may show a certificate, and one of another CA ends the handshake. Clients without one
+    are let in as well, because the kubelet's probes have none: ask `why_unwelcome` where it matters.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = minimum
+    context.set_ciphers(_AEAD_WITH_FORWARD_SECRECY)
+    context.set_alpn_protocols(["http/1.1"])
+    if client_ca is not None:
+        context.verify_mode = ssl.CERT_OPTIONAL
+        context.load_verify_locations(cadata=client_ca)
+    return context
+
+
+def load_pair(context: ssl.SSLContext, pair: pki.Pair) -> None:
+    """Serves `pair` from the next handshake on; open connections keep theirs.
+
+    Raises pki.Unreadable, and then `context` is as before. To be called in the event loop's thread: a handshake in
+    another one could find the new certificate with the old key.
+    """
+    with _file_of(pair.certificate + b"\n" + pair.key) as path:
+        try:
+            # Tried on another context first: a failed load leaves the certificate in place without its key.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(path)
+            context.load_cert_chain(path)
+        except (ssl.SSLError, OSError) as error:
+            raise pki.Unreadable(f"OpenSSL does not take the certificate and key: {error}") from None
+
+
+def why_unwelcome(peer: dict[str, Any] | None, allowed: Collection[str]) -> str | None:
+    """Why a client that showed `peer` (as of `SSLObject.getpeercert`; verified) may not call; None when it may.
+
+    `allowed` are common names or DNS names; when it is empty, any certificate of the client CA will do.
+    """
+    if not peer:
+        return "the client showed no certificate, but one signed by the client CA is required"
+    shown = {value for part in peer.get("subject", ()) for key, value in part if key == "commonName"}
+    shown |= {value for kind, value in peer.get("subjectAltName", ()) if kind == "DNS"}
+    if not allowed or shown & set(allowed):
+        return None
+    return f"the client's certificate is for {', '.join(sorted(shown)) or 'nobody'}; allowed: {', '.join(allowed)}"
+
+
+@contextlib.contextmanager
+def _file_of(secret: bytes) -> Iterator[str]:
+    if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
+        descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(secret)
+            file.flush()
+            yield f"/proc/self/fd/{descriptor}"
+        return
+    with tempfile.NamedTemporaryFile() as file:  # mode 0600
+        file.write(secret)
+        file.flush()
+        yield file.name
 
 
 class Served:
@@ -22,22 +109,22 @@ class Served:
     def __init__(self, tls: ssl.SSLContext, names: Sequence[str], now: datetime.datetime) -> None:
         """Loads the stand-in. `names` are the server's DNS names, first the one that API servers verify."""
         self.names = tuple(names)
-        self.facts = certificate_info.Facts()
+        self.facts = Facts()
         self._tls = tls
-        self._pair: pem.Pair | None = None
+        self._pair: pki.Pair | None = None
         self._trusted: bytes | None = None
-        context.load(tls, authority.issue_leaf(authority.issue_authority(now), self.names, now))
+        load_pair(tls, pki.issue_leaf(pki.issue_authority(now), self.names, now))
 
-    def offer(self, pair: pem.Pair, trusted: bytes | None, settled: bytes | None, now: datetime.datetime) -> bool:
+    def offer(self, pair: pki.Pair, trusted: bytes | None, settled: bytes | None, now: datetime.datetime) -> bool:
         """Takes `pair` into service unless that could hurt, and brings the facts up to date; True when it was taken.
 
         `trusted` is the bundle (PEM) that every API server is told, `settled` what they have been told for a while;
-        None where nobody can know. A pair that works is never given up for one that may not. Raises pem.Unreadable.
+        None where nobody can know. A pair that works is never given up for one that may not. Raises pki.Unreadable.
         """
         self._trusted = trusted
         is_taken = pair != self._pair and self._is_better(pair, settled, now)
         if is_taken:
-            context.load(self._tls, pair)
+            load_pair(self._tls, pair)
             self._pair = pair
             self.facts.reloads += 1
             self.facts.not_after = pair.first.not_valid_after_utc
@@ -49,17 +136,17 @@ class Served:
         if self._pair is not None:
             self.facts.unverified = self._why_broken(self._pair, self._trusted, now)
 
-    def _is_better(self, pair: pem.Pair, settled: bytes | None, now: datetime.datetime) -> bool:
+    def _is_better(self, pair: pki.Pair, settled: bytes | None, now: datetime.datetime) -> bool:
         if self._pair is None:
             return True
         works = self._why_broken(self._pair, self._trusted, now) is None
         return self._why_broken(pair, settled if works else self._trusted, now) is None
 
-    def _why_broken(self, pair: pem.Pair, bundle: bytes | None, now: datetime.datetime) -> str | None:
+    def _why_broken(self, pair: pki.Pair, bundle: bytes | None, now: datetime.datetime) -> str | None:
         if bundle == b"":
             return "no CA of it is in all webhook configurations yet"
         if bundle is not None:
-            return trust.why_untrusted(pair.certificate, bundle, self.names[0], now)
+            return pki.why_untrusted(pair.certificate, bundle, self.names[0], now)
         # Whoever signs and publishes for us (cert-manager) is not asked; the dates are all there is to see.
         leaf = pair.first
         if leaf.not_valid_before_utc <= now < leaf.not_valid_after_utc:

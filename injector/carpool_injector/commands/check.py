@@ -8,12 +8,15 @@ import datetime
 import functools
 import json
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from carpool_injector.commands import usage
-from carpool_injector.diagnosis import cluster_state, findings
+from carpool_injector import cli
+from carpool_injector.diagnosis import cluster_state
+
+if TYPE_CHECKING:
+    from carpool_injector.diagnosis import checks
 
 _HELP = """Look at a cluster for what keeps pods from getting the sidecar.
 
@@ -21,14 +24,14 @@ Nothing is changed: a sample pod is created as a dry run only. What the account 
 that it lacks. The exit status is 1 if a check failed, 2 if there is no cluster to talk to.
 """
 _COLOURS = {"ok": "green", "warning": "yellow", "failed": "red"}
-_cluster = functools.partial(usage.option, heading="Cluster", variable=True)
-_place = functools.partial(usage.option, heading="Where things are", variable=True)
+_cluster = functools.partial(cli.option, heading="Cluster", variable=True)
+_place = functools.partial(cli.option, heading="Where things are", variable=True)
 _DEFAULT = cluster_state.Place()
 
-Diagnosis = dict[str, list[findings.Finding]]
+Diagnosis = dict[str, "list[checks.Finding]"]
 
 
-@click.command("check", cls=usage.Command, help=_HELP)
+@click.command("check", cls=cli.Command, help=_HELP)
 @_cluster("--kubeconfig", metavar="FILE", help="Without: the pod's service account, else the usual places.")
 @_cluster("--context", metavar="NAME", help="Context of the kubeconfig; without: its current one.")
 @_place("--namespace", "-n", default=_DEFAULT.namespace, help="Namespace of the injector.")
@@ -38,24 +41,24 @@ Diagnosis = dict[str, list[findings.Finding]]
 @_place("--validating-webhook", "validating", default=_DEFAULT.validating, help="Its ValidatingWebhookConfiguration.")
 @_place("--kserve-namespace", default=_DEFAULT.kserve_namespace, help="Namespace of KServe's controller.")
 @_place("--sample-namespace", default=_DEFAULT.sample_namespace, help="Namespace for the sample pod (dry run).")
-@usage.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help="For people or for programs.")
-def command(kubeconfig: str | None, context: str | None, output: str, **place: str) -> int:
+@cli.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help="For people or for programs.")
+def check(kubeconfig: str | None, context: str | None, output: str, **place: str) -> int:
     return tell(asyncio.run(_diagnose(kubeconfig, context, cluster_state.Place(**place))), output)
 
 
 def tell(found: Diagnosis, output: str) -> int:
     """Prints the findings, and returns the exit status: 1 if one is "failed"."""
     text = json.dumps(_values(found), indent=2) if output == "json" else "\n".join(_lines(found))
-    with usage.printing():
-        click.echo(text, color=usage.wants_colour())
+    with cli.printing():
+        click.echo(text, color=cli.wants_colour())
     return int(any(finding.verdict == "failed" for each in found.values() for finding in each))
 
 
 async def _diagnose(kubeconfig: str | None, context: str | None, place: cluster_state.Place) -> Diagnosis:
-    from carpool_injector.api import kube
+    from carpool_injector.api import calls, kube
     from carpool_injector.diagnosis import checks
 
-    with usage.told(kube.Unconfigured):
+    with cli.told(calls.Unconfigured):
         api = await kube.Kube.connect(kubeconfig, context)
     try:
         now = datetime.datetime.now(datetime.UTC)

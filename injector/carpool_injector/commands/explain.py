@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from carpool_injector.commands import cluster_options, manifest_files, usage
+from carpool_injector import cli
+from carpool_injector.commands import inputs
 from carpool_injector.core import errors, model
 from carpool_injector.objects import explanation, kserve_pods, manifests, workloads
 
@@ -25,43 +26,41 @@ _RESULTS = {
     "skipped": ("gets no sidecar", "yellow"),
     "unconcerned": ("gets no sidecar: nobody asks for it", None),
 }
-_option = functools.partial(usage.option, heading="What to tell")
+_option = functools.partial(cli.option, heading="What to tell")
 
 
-@click.command("explain", cls=usage.Command, help=_HELP)
+@click.command("explain", cls=cli.Command, help=_HELP)
 @click.argument("names", nargs=-1, metavar="[FILE|DIRECTORY|-]...")
 @_option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help="For people or for programs.")
-@cluster_options.options
-@usage.option(
+@inputs.options
+@cli.option(
     "--kserve",
     type=click.Choice(list(_MODES)),
     heading="What the cluster would know",
     help="KServe's default mode, for InferenceServices that name none.",
 )
-def command(names: tuple[str, ...], output: str, kserve: str | None, **given: Any) -> int:
+def explain(names: tuple[str, ...], output: str, kserve: str | None, **given: Any) -> int:
     wish = manifests.Wish(
-        config=cluster_options.read_config(given["config"]),
-        namespace=cluster_options.read_namespace(
-            given["namespace"], given["namespace_labels"], given["namespace_annotations"]
-        ),
-        capabilities=cluster_options.read_capabilities(given["kubernetes_version"]),
+        config=inputs.read_config(given["config"]),
+        namespace=inputs.read_namespace(given["namespace"], given["namespace_labels"], given["namespace_annotations"]),
+        capabilities=inputs.read_capabilities(given["kubernetes_version"]),
     )
     found = list(_explanations(names, wish, _MODES.get(kserve or "")))
     if output == "json":
         text = json.dumps([{"file": file, **explanation.as_values(each)} for file, each in found], indent=2)
     else:
         text = "\n\n".join("\n".join(_lines(file, each)) for file, each in found) or "no object in there makes pods"
-    with usage.printing():
-        click.echo(text, color=usage.wants_colour())
+    with cli.printing():
+        click.echo(text, color=cli.wants_colour())
     return int(any(each.result == "refused" for _, each in found))
 
 
 def _explanations(
     names: tuple[str, ...], wish: manifests.Wish, mode: kserve_pods.Mode | None
 ) -> Iterator[tuple[str, explanation.Explanation]]:
-    for file, documents in manifest_files.read(names):
+    for file, documents in inputs.read_manifests(names):
         for thing in (thing for document in documents for thing in _objects(document.data)):
-            with usage.told(errors.Malformed):
+            with cli.told(errors.Malformed):
                 found = explanation.explain(thing, wish, mode)
             if found is not None:
                 yield file.name, found

@@ -1,4 +1,4 @@
-"""`carpool-injector inject`: what the webhook does to pods, done to manifests."""
+"""`carpool-injector inject` and `uninject`: what the webhook does to pods, done to manifests, and taken back."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Any
 
 import click
 
-from carpool_injector.commands import cluster_options, manifest_files, usage
+from carpool_injector import cli
+from carpool_injector.commands import inputs
 from carpool_injector.core import model, pod_annotations
 from carpool_injector.objects import manifests
 
-_HELP = """Put the sidecar into manifests: files, directories (with all below them) or standard input ("-", or nothing).
+_INJECT_HELP = """\
+Put the sidecar into manifests: files, directories (with all below them) or standard input ("-", or nothing).
 
 Every Pod, Deployment, StatefulSet, DaemonSet, ReplicaSet, ReplicationController, PodTemplate, Job and CronJob, also
 in Lists, gets the sidecar unless it says carpool.dev/inject: "false". InferenceServices and Knative Services get the
@@ -25,11 +27,11 @@ helm template CHART | carpool-injector inject.
 The exit status is 1 if an object was refused (it stays as it was) or, with --check, if anything would change; 2 if
 something cannot be read.
 """
-_what = functools.partial(usage.option, heading="What to do")
-_output = functools.partial(usage.option, heading="Where it goes")
+_what = functools.partial(cli.option, heading="What to do")
+_output = functools.partial(cli.option, heading="Where it goes")
 
 
-@click.command("inject", cls=usage.Command, help=_HELP)
+@click.command("inject", cls=cli.Command, help=_INJECT_HELP)
 @click.argument("names", nargs=-1, metavar="[FILE|DIRECTORY|-]...")
 @_what(
     "--annotate",
@@ -46,27 +48,46 @@ _output = functools.partial(usage.option, heading="Where it goes")
 @_output("--in-place", "-i", is_flag=True, help="Change the files themselves, each as a whole or not at all.")
 @_output("--diff", is_flag=True, help="Show what would change instead of the result; not with --in-place.")
 @_output("--check", is_flag=True, help="Write nothing; exit with 1 if anything would change, for CI.")
-@cluster_options.options
-def command(names: tuple[str, ...], **given: Any) -> int:
-    output = manifest_files.Output(given["in_place"], given["check"], given["diff"])
+@inputs.options
+def inject(names: tuple[str, ...], **given: Any) -> int:
+    output = inputs.Output(given["in_place"], given["check"], given["diff"])
     wish = manifests.Wish(
-        config=cluster_options.read_config(given["config"]),
-        namespace=cluster_options.read_namespace(
-            given["namespace"], given["namespace_labels"], given["namespace_annotations"]
-        ),
-        capabilities=cluster_options.read_capabilities(given["kubernetes_version"]),
+        config=inputs.read_config(given["config"]),
+        namespace=inputs.read_namespace(given["namespace"], given["namespace_labels"], given["namespace_annotations"]),
+        capabilities=inputs.read_capabilities(given["kubernetes_version"]),
         annotations=_annotations(given["annotate"]),
         opted_in_only=given["opted_in_only"],
         without_webhook=given["without_webhook"],
     )
-    done = manifest_files.change(names, lambda thing: manifests.inject(thing, wish))
-    return manifest_files.finish(done, output)
+    done = inputs.change(names, lambda thing: manifests.inject(thing, wish))
+    return inputs.finish(done, output)
 
 
 def _annotations(values: tuple[str, ...]) -> dict[str, str]:
-    found = cluster_options.pairs(values, "--annotate")
+    found = inputs.pairs(values, "--annotate")
     unknown = [key for key in found if key not in pod_annotations.KNOWN]
     if unknown:
         hint = next(pod_annotations.unknown({unknown[0]: ""}), f"settings begin with {model.PREFIX}")
         raise click.BadParameter(f"{unknown[0]!r} is no setting: {hint}", param_hint="--annotate")
     return found
+
+
+_UNINJECT_HELP = """Take the sidecar out of manifests again: files, directories or standard input ("-", or nothing).
+
+InferenceServices and Knative Services lose the label that asks for it. What was injected and uninjected is what it was,
+to the byte, with few exceptions, all of which mean the same: where `inject` had to change them, aliases stay written
+out, empty lists and maps and keys that only repeat what << brings in are left out, and values in an unusual notation
+(0x1F40, escapes, tags, several lines) are written plainly. KServe's batcher annotation comes back as the last one.
+
+The exit status is that of `inject`.
+"""
+
+
+@click.command("uninject", cls=cli.Command, help=_UNINJECT_HELP)
+@click.argument("names", nargs=-1, metavar="[FILE|DIRECTORY|-]...")
+@_output("--in-place", "-i", is_flag=True, help="Change the files themselves, each as a whole or not at all.")
+@_output("--diff", is_flag=True, help="Show what would change instead of the result; not with --in-place.")
+@_output("--check", is_flag=True, help="Write nothing; exit with 1 if anything would change, for CI.")
+def uninject(names: tuple[str, ...], in_place: bool, diff: bool, check: bool) -> int:
+    output = inputs.Output(in_place, check, diff)
+    return inputs.finish(inputs.change(names, manifests.uninject), output)

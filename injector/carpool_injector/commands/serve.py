@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import click
 
-from carpool_injector.commands import usage
+from carpool_injector import cli
 from carpool_injector.core import errors
 from carpool_injector.webhook import options
 
@@ -35,20 +35,20 @@ def _serve(**values: Any) -> int:
     chosen = options.Options(**values)
     problems = chosen.problems()
     if problems:
-        raise usage.Problem("; ".join(problems))
+        raise cli.Problem("; ".join(problems))
     from carpool_injector.webhook import service
 
-    with usage.told(errors.BadConfig):
+    with cli.told(errors.BadConfig):
         return service.serve(chosen)
 
 
-def _parameters() -> Iterator[usage.Option]:
+def _parameters() -> Iterator[cli.Option]:
     hints = typing.get_type_hints(options.Options)
     heading = ""
     for field in dataclasses.fields(options.Options):
         heading = _HEADINGS.get(field.name, heading)
         flag = "--" + field.name.replace("_", "-")
-        yield usage.Option(
+        yield cli.Option(
             [f"{flag}/--no-{flag[2:]}" if hints[field.name] is bool else flag, field.name],
             heading=heading,
             variable=True,
@@ -69,8 +69,8 @@ def _kind(hint: Any) -> dict[str, Any]:
         return {"type": click.types.convert_type(arguments[0]), "multiple": True}
     if origin in (types.UnionType, typing.Union):
         inner = next(each for each in arguments if each is not type(None))
-        return {"type": usage.Empty(click.types.convert_type(inner))}
+        return {"type": cli.Empty(click.types.convert_type(inner))}
     return {"type": click.types.convert_type(hint)}
 
 
-command = usage.Command("serve", callback=_serve, params=list(_parameters()), help=_HELP)
+serve = cli.Command("serve", callback=_serve, params=list(_parameters()), help=_HELP)

@@ -14,7 +14,7 @@ import pydantic
 from pydantic import alias_generators
 
 import carpool_injector
-from carpool_injector.core import quantities
+from carpool_injector.core import values
 
 SidecarMode = Literal["auto", "native", "classic"]
 KServeBatcher = Literal["takeover", "leave"]
@@ -39,8 +39,8 @@ class _Form(pydantic.BaseModel):
 class Amounts(_Form):
     """CPU and memory, as Kubernetes quantities."""
 
-    cpu: quantities.Quantity
-    memory: quantities.Quantity
+    cpu: values.Quantity
+    memory: values.Quantity
 
 
 class Resources(_Form):
@@ -53,7 +53,7 @@ class Resources(_Form):
     def _check_order(self) -> Resources:
         for name in ("cpu", "memory"):
             request, limit = getattr(self.requests, name), getattr(self.limits, name)
-            if quantities.amount(request) > quantities.amount(limit):
+            if values.amount(request) > values.amount(limit):
                 raise ValueError(f"requests.{name} ({request}) must not exceed limits.{name} ({limit})")
         return self
 

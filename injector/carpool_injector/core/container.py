@@ -1,7 +1,7 @@
 """The sidecar container: built from checked values only, fit for restricted Pod Security, and the same each time.
 
-Defaults that the API server would fill in are written out where they stand inside something we build: it fills them
-in between two webhooks, and being asked again must change nothing.
+Defaults of the API server are written out inside whatever is built here: the API server fills them in between two
+webhooks, and a second review must change nothing.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from collections.abc import Iterator, Set
 from decimal import Decimal
 from typing import Any
 
-from carpool_injector.core import model, periods, pods, quantities
+from carpool_injector.core import model, pods, values
 from carpool_injector.core.config import Amounts, Config
+from carpool_injector.core.errors import BadSettings
 from carpool_injector.core.settings import Settings
 from carpool_injector.core.takeover.context import Effects
 
@@ -110,7 +111,7 @@ def _args(pod: pods.Pod, plan: model.Plan, settings: Settings) -> Iterator[str]:
     if plan.grpc_app_port is not None:
         yield f"--component-grpc-port={plan.grpc_app_port}"
     yield f"--admin-port={plan.admin_port}"
-    flags = dict(settings.flags()) | periods.flags(pod, settings)
+    flags = dict(settings.flags()) | period_flags(pod, settings)
     # Kubernetes expands $(NAME) in arguments, and reads $$ as a plain $.
     yield from (f"{name}={value.replace('$', '$$')}" for name, value in flags.items())
 
@@ -173,7 +174,7 @@ def _resources(pod: pods.Pod, settings: Settings, config: Config) -> model.Objec
         return {"requests": dict(limits), "limits": limits}
     for name, chosen in asked.items():
         # One of the two was set by an annotation, past the other's default: the annotation counts.
-        if quantities.amount(requests[name]) > quantities.amount(limits[name]):
+        if values.amount(requests[name]) > values.amount(limits[name]):
             (limits if chosen else requests)[name] = (requests if chosen else limits)[name]
     return {"requests": requests, "limits": limits}
 
@@ -210,7 +211,7 @@ def _has_equal_amounts(resources: pods.Resources | None) -> bool:
 
 def _amount(value: str | float) -> Decimal | str:
     try:
-        return quantities.amount(str(value))
+        return values.amount(str(value))
     except ValueError:
         return str(value)
 
@@ -231,4 +232,43 @@ def _same_amounts(existing: Any, built: model.Object) -> model.Object:
 
 
 def _is_same(before: model.Object, name: str, text: str) -> bool:
-    return name in before and _amount(before[name]) == quantities.amount(text)
+    return name in before and _amount(before[name]) == values.amount(text)
+
+
+_POD_SECONDS = 30  # terminationGracePeriodSeconds where a pod says nothing
+_MARGIN = 5
+_LONGEST = 86_400.0  # what the sidecar takes
+# The sidecar's own defaults, which fit into a pod's.
+_GRACE, _QUIET = 25.0, 5.0
+
+
+def period_flags(pod: pods.Pod, settings: Settings) -> dict[str, str]:
+    """`--grace-period` and `--quiet-period` where the sidecar's defaults are not right.
+
+    Raises `BadSettings` for a quiet period that does not fit.
+    """
+    seconds = pod.spec.termination_grace_period_seconds
+    left = _seconds_left(_POD_SECONDS if seconds is None else max(seconds, 0))
+    grace = settings.grace_period or left
+    quiet = min(_QUIET, grace / 3) if settings.quiet_period is None else settings.quiet_period
+    if quiet >= grace:
+        limits = "terminationGracePeriodSeconds and carpool.dev/grace-period"
+        problem = f"must be shorter than the {grace:g} seconds that {limits} leave"
+        raise BadSettings([f"annotation {model.PREFIX}quiet-period: got {quiet:g}: {problem}"])
+    found = {"--quiet-period": (quiet, _QUIET), "--grace-period": (grace, _GRACE)}
+    return {name: _written_seconds(value) for name, (value, default) in found.items() if value != default}
+
+
+def outlasts_the_pod(pod: pods.Pod, settings: Settings) -> bool:
+    """Whether the annotated grace period outlasts the pod's."""
+    seconds = pod.spec.termination_grace_period_seconds
+    given = _POD_SECONDS if seconds is None else seconds
+    return settings.grace_period is not None and settings.grace_period > given
+
+
+def _seconds_left(seconds: int) -> float:
+    return min(max(float(seconds - _MARGIN), seconds / 2, 0.2), _LONGEST)
+
+
+def _written_seconds(value: float) -> str:
+    return str(int(value)) if value.is_integer() else f"{value:.3g}"

@@ -1,7 +1,6 @@
-"""Whether a pod gets the sidecar: who may ask for it, and who wins.
+"""Whether a pod gets the sidecar: who may ask for it, who wins, and which pods it is never meant for.
 
-Answers with reasons, as data for people: the first row that says something decides. The README's table is made from
-this one.
+The decision is data: the first row of `ROWS` that answers decides. The README's table is made from these rows.
 """
 
 from __future__ import annotations
@@ -9,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from carpool_injector.core import errors, model, pod_annotations, pods
+from carpool_injector.core import errors, model, pod_annotations, pods, sites
 from carpool_injector.core.config import Config
+from carpool_injector.core.errors import Refusal
 
 _ON_POD = {"true": True, "false": False}
 _ON_NAMESPACE = {**_ON_POD, "enabled": True, "disabled": False}
@@ -124,3 +124,46 @@ def _suitable(asked: Asked, row: Row) -> model.Decision:
     if not row.explicit and not asked.is_predictor(asked.pod):
         return model.Decision(False, False, row.source, "not-a-predictor")
     return model.Decision(True, row.explicit, row.source, "asked")
+
+
+def skip_reason(pod: pods.Pod, components: str | None) -> str | None:
+    """A slug where the wish was meant for another pod, None where it was meant for this one.
+
+    Annotations of an InferenceService reach its transformer, its explainer and the workers of a multi-node predictor.
+    """
+    if "kubernetes.io/config.mirror" in pod.metadata.annotations:
+        return "mirror-pod"
+    if not sites.is_kserve(pod):
+        return None
+    if pod.container("worker-container") is not None:
+        return "multi-node-worker"
+    component = pod.metadata.labels.get(pods.COMPONENT)
+    wanted = (components or "predictor").split(",")
+    return "other-component" if component is not None and component not in wanted else None
+
+
+def check_pod(pod: pods.Pod) -> None:
+    """Raises `Refusal` for a pod that cannot run the sidecar at all."""
+    if _is_windows(pod):
+        raise Refusal("windows", "the pod is for Windows nodes; the sidecar is a Linux image", "leave it without")
+    if pod.spec.host_network:
+        raise Refusal(
+            "host-network",
+            "the pod uses the host's network, where the sidecar's ports would be the node's",
+            "remove hostNetwork, or run carpool-sidecar yourself on ports you choose",
+        )
+
+
+def check_mode(pod: pods.Pod, native: bool) -> None:
+    """Raises `Refusal` for a pod that ends by itself, as only a native sidecar ends with it."""
+    if not native and pod.spec.restart_policy in ("Never", "OnFailure"):
+        raise Refusal(
+            "job-needs-native",
+            f"the pod has restartPolicy {pod.spec.restart_policy} and would never end beside a classic sidecar",
+            "use Kubernetes 1.29 or newer, and no carpool.dev/sidecar-mode: classic",
+        )
+
+
+def _is_windows(pod: pods.Pod) -> bool:
+    os = pod.spec.os.name if pod.spec.os else None
+    return "windows" in (os, pod.spec.node_selector.get("kubernetes.io/os"))

@@ -1,29 +1,28 @@
 """The one function behind webhook, command line and tests: what becomes of a pod.
 
-Stages: undo what an earlier run did, decide, read the settings, find where predictions enter, plan, build, diff. Doing
-it twice is doing it once, in whatever order other webhooks come in between.
+The steps, each of which can end in a refusal (`refusals`):
+
+1. revert: undo what an earlier run did (`takeover`), so that a second run starts from the same pod as the first
+2. decide: who asks for the sidecar, who forbids it, is the pod meant (`decision`)
+3. settings: the admin's defaults, namespace, KServe's batcher, the pod's annotations (`pod_annotations`)
+4. site: which container is the app, on which ports predictions enter (`sites`)
+5. plan: how the sidecar gets between callers and app (`takeover.choice`)
+6. put: apply the plan, build the container (`container`), write the status annotation
+7. diff: a JSON Patch from the pod that came to the pod that goes (`edits`)
+
+Injecting twice is injecting once, whichever other webhooks come in between.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import carpool_injector
-from carpool_injector.core import (
-    advice,
-    decision,
-    errors,
-    kserve_batcher,
-    model,
-    patch,
-    placement,
-    pod_annotations,
-    pods,
-    sites,
-    status,
-    suitability,
-)
+from carpool_injector.core import container, decision, edits, errors, model, pod_annotations, pods, sites
 from carpool_injector.core.config import Config
-from carpool_injector.core.copy_on_write import Draft
-from carpool_injector.core.takeover import choice, context
+from carpool_injector.core.edits import Draft
+from carpool_injector.core.errors import Refusal
+from carpool_injector.core.takeover import choice, context, proxies
 
 
 def inject(
@@ -54,17 +53,19 @@ def uninject(pod: model.Object) -> model.Outcome:
     Raises `errors.Malformed` if it is no pod.
     """
     draft, view = _reverted(pod)
-    decided = model.Decision(False, True, "uninject", "uninjected", concerned=status.read(view) is not None)
+    decided = model.Decision(
+        False, True, "uninject", "uninjected", concerned=pod_annotations.read_status(view) is not None
+    )
     return _without(pod, draft, view, decided, ())
 
 
 def _reverted(pod: model.Object) -> tuple[Draft, pods.Pod]:
     """A draft in which the app has its place back (the sidecar itself is still there), and the view of it."""
     view, draft = pods.read(pod), Draft(pod)
-    before = status.read(view)
+    before = pod_annotations.read_status(view)
     if before is None:
         return draft, view
-    placement.revert(draft, before)
+    _revert(draft, before)
     return draft, pods.read(draft.pod)
 
 
@@ -82,16 +83,16 @@ def _injected(
     view, config = asked.pod, asked.config
     if not decided.inject:
         return _without(pod, draft, view, decided, _warnings(asked))
-    settings = pod_annotations.read(_sources(asked), config)
-    reason = suitability.skip_reason(view, settings.components)
+    settings = pod_annotations.read_settings(_sources(asked), config)
+    reason = decision.skip_reason(view, settings.components)
     if reason is not None:
         return _without(pod, draft, view, model.Decision(False, False, decided.source, reason), ())
-    suitability.check(view)
-    placement.check_names(view, config)
+    decision.check_pod(view)
+    _check_names(view, config)
     site = context.Context(view, sites.find(view, settings), settings, config, capabilities)
     plan = choice.plan(site)
-    done = placement.put(draft, site, plan)
-    warnings = (*_warnings(asked), *advice.warnings(site, plan))
+    done = _put(draft, site, plan)
+    warnings = (*_warnings(asked), *_advice(site, plan))
     return _outcome(pod, draft, decided, warnings, plan=plan, status=done.model_dump(by_alias=True, exclude_none=True))
 
 
@@ -100,7 +101,7 @@ def _sources(asked: decision.Asked) -> list[pod_annotations.Source]:
     return [
         pod_annotations.defaults(asked.config),
         pod_annotations.Source(asked.namespace.annotations, f"namespace {asked.namespace.name}"),
-        pod_annotations.Source(kserve_batcher.settings(asked.pod), "KServe's batcher"),
+        pod_annotations.Source(pod_annotations.batcher_settings(asked.pod), "KServe's batcher"),
         pod_annotations.Source(asked.pod.metadata.annotations),
     ]
 
@@ -108,7 +109,7 @@ def _sources(asked: decision.Asked) -> list[pod_annotations.Source]:
 def _without(
     pod: model.Object, draft: Draft, view: pods.Pod, decided: model.Decision, warnings: tuple[str, ...]
 ) -> model.Outcome:
-    placement.remove(draft, view)
+    _remove(draft, view)
     return _outcome(pod, draft, decided, warnings)
 
 
@@ -116,10 +117,10 @@ def _refused(
     pod: model.Object, draft: Draft, asked: decision.Asked, decided: model.Decision, refusal: errors.Refusal
 ) -> model.Outcome:
     """The pod goes without; if it asked itself, it is told in its status."""
-    placement.remove(draft, asked.pod)
-    told = status.refused(carpool_injector.__version__, refusal) if decided.explicit else None
+    _remove(draft, asked.pod)
+    told = pod_annotations.refused_status(carpool_injector.__version__, refusal) if decided.explicit else None
     if told is not None:
-        draft.annotate(pod_annotations.STATUS, status.text(told))
+        draft.annotate(pod_annotations.STATUS, pod_annotations.status_text(told))
     warnings = (f"no sidecar: {refusal}", *_warnings(asked))
     return _outcome(pod, draft, decided, warnings, refusal=refusal, status=told)
 
@@ -133,7 +134,7 @@ def _outcome(
     refusal: errors.Refusal | None = None,
     status: model.Object | None = None,
 ) -> model.Outcome:
-    operations = patch.between(pod, draft.pod)
+    operations = edits.json_patch(pod, draft.pod)
     return model.Outcome(
         pod=draft.pod if operations else pod,
         decision=decided,
@@ -143,3 +144,149 @@ def _outcome(
         status=status,
         warnings=warnings,
     )
+
+
+_HOOK = "preStop"
+_PORT_NAMES = (
+    edits.APP_PORT_NAME, edits.APP_GRPC_PORT_NAME, container.ADMIN_PORT_NAME, context.DATA_PORT_NAME,
+    context.GRPC_PORT_NAME,
+)  # fmt: skip
+
+
+def _check_names(pod: pods.Pod, config: Config) -> None:
+    """Raises `Refusal` for a container or volume of our name that may be something else: no status speaks of it.
+
+    With the sidecar's own image it is the pod owner's way to add variables and mounts, which are kept.
+    """
+    if pod_annotations.read_status(pod) is not None:
+        return
+    if any(volume.name == container.TOKEN_SHIELD for volume in pod.spec.volumes):
+        raise Refusal("name-taken", f"there is a volume named {container.TOKEN_SHIELD!r} already", "rename it")
+    for found in pod.all_containers:
+        for port in found.ports:
+            if port.name in _PORT_NAMES and found.name != model.CONTAINER:
+                raise Refusal("name-taken", f"a port of container {found.name!r} is named {port.name!r}", "rename it")
+    images = {config.image, *config.channels.values()}
+    for found in pod.all_containers:
+        if found.name == model.CONTAINER and found.image not in images:
+            raise Refusal(
+                "name-taken",
+                f"there is a container named {model.CONTAINER!r} already, with the image {(found.image or '')[:80]!r}",
+                "rename it; or give it the sidecar's image, and its variables and mounts are kept",
+            )
+
+
+def _put(draft: Draft, asked: context.Context, plan: model.Plan) -> pod_annotations.Injected:
+    """Take the app's place as planned and put the sidecar in. Returns the status, which the pod has by then."""
+    effects = choice.WAYS[plan.takeover].apply(draft, plan, asked)
+    app = draft.container(plan.container)
+    if effects.readiness is None and app.get("readinessProbe"):
+        effects = effects.with_readiness(edits.resolved_probe(app, app["readinessProbe"]))
+    built = container.build(asked.pod, plan, effects, asked.settings, asked.config)
+    group, other = ("initContainers", "containers") if plan.native else ("containers", "initContainers")
+    sidecar = container.merged(draft.sidecar(), built)
+    draft.remove(other, model.CONTAINER)
+    draft.put(group, sidecar)
+    draft.put("volumes", container.volume())
+    _hook(app, plan.admin_port)
+    done = _status_of(asked, plan, effects)
+    draft.annotate(pod_annotations.STATUS, done.text())
+    return done
+
+
+def _revert(draft: Draft, done: pod_annotations.Injected) -> None:
+    """Give the app its place back; the sidecar itself stays where it is, for `put` or `remove`."""
+    choice.WAYS[done.takeover].revert(draft, done)
+    _unhook(draft.container(done.container), done.admin_port)
+
+
+def _remove(draft: Draft, pod: pods.Pod) -> None:
+    """Take the status out, and container and volume if it says that they are ours."""
+    if pod_annotations.read_status(pod) is not None:
+        for group in ("initContainers", "containers"):
+            draft.remove(group, model.CONTAINER)
+        draft.remove("volumes", container.TOKEN_SHIELD)
+    draft.unannotate(pod_annotations.STATUS)
+
+
+def _status_of(asked: context.Context, plan: model.Plan, effects: context.Effects) -> pod_annotations.Injected:
+    return pod_annotations.Injected(
+        version=carpool_injector.__version__,
+        config=asked.config.hash,
+        takeover=plan.takeover,
+        native=plan.native,
+        container=plan.container,
+        app_port=plan.app_port,
+        listen_port=plan.listen_port,
+        admin_port=plan.admin_port,
+        told_by=effects.told_by,
+        added=effects.added,
+        batcher=effects.batcher,
+        grpc_app_port=plan.grpc_app_port,
+        grpc_listen_port=plan.grpc_listen_port,
+        grpc_told_by=effects.grpc.told_by if effects.grpc else None,
+        grpc_added=effects.grpc.added if effects.grpc else None,
+    )
+
+
+def _hook(app: model.Object, admin_port: int) -> None:
+    """Let the app serve until the sidecar has drained: the kubelet stops apps before native sidecars."""
+    lifecycle = app.get("lifecycle") or {}
+    if not lifecycle.get(_HOOK):
+        app["lifecycle"] = {**lifecycle, _HOOK: container.drained_hook(admin_port)}
+
+
+def _unhook(app: model.Object, admin_port: int) -> None:
+    lifecycle = dict(app.get("lifecycle") or {})
+    action = (lifecycle.get(_HOOK) or {}).get("httpGet") or {}
+    if (action.get("path"), action.get("port")) != (container.DRAINED, admin_port):
+        return
+    del lifecycle[_HOOK]
+    if lifecycle:
+        app["lifecycle"] = lifecycle
+    else:
+        del app["lifecycle"]
+
+
+_BATCH_SIZE = 32  # what the sidecar takes when it is told nothing
+_KNATIVE_DRAIN = "/wait-for-drain"
+_ISTIOS_HOOKS = "/app-lifecycle/"  # ours, rewritten by Istio
+
+
+def _advice(asked: context.Context, plan: model.Plan) -> Iterator[str]:
+    """Sentences for the person who applies the pod."""
+    yield from pod_annotations.batcher_warnings(asked.pod)
+    yield from _concurrency_advice(asked)
+    yield from _hook_advice(asked.site.container)
+    if container.outlasts_the_pod(asked.pod, asked.settings):
+        yield "carpool.dev/grace-period is longer than terminationGracePeriodSeconds, after which the pod is killed"
+    yield from _istio_advice(asked.pod, plan)
+
+
+def _concurrency_advice(asked: context.Context) -> Iterator[str]:
+    limit, size = proxies.concurrency(asked.pod), asked.settings.max_batch_size or _BATCH_SIZE
+    if 0 < limit < size:
+        yield (
+            f"containerConcurrency {limit} lets no batch grow beyond {limit} of {size}; set it to 0 and use a soft "
+            "target (autoscaling.knative.dev/target)"
+        )
+
+
+def _hook_advice(app: pods.Container) -> Iterator[str]:
+    hook = app.lifecycle.pre_stop if app.lifecycle else None
+    path = (hook.http_get.path if hook and hook.http_get else None) or ""
+    if hook is None or path == _KNATIVE_DRAIN or path.startswith(_ISTIOS_HOOKS):
+        return
+    yield (
+        f"container {app.name!r} has a preStop hook of its own, which is kept; it must last until the sidecar has "
+        "drained (about 5 s)"
+    )
+
+
+def _istio_advice(pod: pods.Pod, plan: model.Plan) -> Iterator[str]:
+    ours = next((container for container in pod.all_containers if container.name == model.CONTAINER), None)
+    if ours is None and any(container.name == "istio-proxy" for container in pod.all_containers):
+        yield (
+            "Istio was injected first, so it does not rewrite the sidecar's probes; with strict mTLS set "
+            f'traffic.sidecar.istio.io/excludeInboundPorts: "{plan.admin_port}"'
+        )

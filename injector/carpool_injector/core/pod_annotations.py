@@ -1,20 +1,22 @@
-"""The annotations under `carpool.dev/`: their types, where a value comes from, and the sidecar's flags made of them.
+"""The annotations under `carpool.dev/`: settings from all their sources, and the status that the injector writes.
 
-No annotation carries an image, a command, arguments, environment, volumes or a security context: who may annotate a
-pod must not gain more than that. Values pass from here on as numbers, words and checked text only.
+No annotation carries an image, a command, arguments, environment, volumes or a security context: permission to
+annotate a pod must not grant more than that. From here on values are numbers, words and checked text.
 """
 
 from __future__ import annotations
 
 import difflib
 import itertools
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import pydantic
+from pydantic import alias_generators
 
-from carpool_injector.core import errors, model, quantities
+from carpool_injector.core import errors, model, pods, values
 from carpool_injector.core.config import Config
 from carpool_injector.core.settings import Settings
 
@@ -38,7 +40,7 @@ class Source:
     where: str = ""
 
 
-def read(sources: Iterable[Source], config: Config) -> Settings:
+def read_settings(sources: Iterable[Source], config: Config) -> Settings:
     """Settings from several sources; a later one wins.
 
     Raises `errors.BadSettings` with every problem: key, value, where it was found, what is allowed.
@@ -72,7 +74,7 @@ def problems_of_defaults(config: Config) -> list[str]:
     source = defaults(config)
     problems = [f"defaults: {text}" for text in unknown(source.values)]
     try:
-        read([source], config)
+        read_settings([source], config)
     except errors.BadSettings as error:
         problems += [f"defaults: {problem}" for problem in error.problems]
     return problems
@@ -110,7 +112,7 @@ def _over_caps(settings: Settings, config: Config) -> Iterator[str]:
     for name in ("requests_cpu", "requests_memory", "limits_cpu", "limits_memory"):
         value = getattr(settings, f"resources_{name}")
         cap = getattr(config.max_resources, name.partition("_")[2])
-        if value is not None and quantities.amount(value) > quantities.amount(cap):
+        if value is not None and values.amount(value) > values.amount(cap):
             key = f"{model.PREFIX}resources-{name.replace('_', '-')}"
             yield f"annotation {key}: got {value!r}: the admin allows at most {cap}"
 
@@ -120,3 +122,93 @@ def _bad_channel(settings: Settings, config: Config) -> Iterator[str]:
     if channel is not None and channel not in config.channels:
         allowed = ", ".join(sorted(config.channels)) or "none are set up"
         yield f"annotation {model.PREFIX}image-channel: got {_cut(repr(channel))}: must be one of: {allowed}"
+
+
+# KServe's key, our setting, the largest value of ours.
+_BATCHER_KEYS = (
+    (pods.BATCHER + "-max-batchsize", "max-batch-size", 100_000),
+    (pods.BATCHER + "-max-latency", "max-latency", 59_999),  # below the time a request has, 60 s
+)
+
+
+def batcher_settings(pod: pods.Pod) -> Mapping[str, str]:
+    """Annotations of ours that say the same. A maxLatency makes a window of that length, as it does in KServe.
+
+    Without one the sidecar learns when to send, rather than let single requests wait for KServe's default of 5 s.
+    """
+    found = pod.metadata.annotations
+    return {
+        model.PREFIX + setting: found[key]
+        for key, setting, largest in _BATCHER_KEYS
+        if key in found and _is_usable(found[key], largest)
+    }
+
+
+def batcher_warnings(pod: pods.Pod) -> Iterator[str]:
+    """One for each value that is not taken over."""
+    found = pod.metadata.annotations
+    for key, setting, largest in _BATCHER_KEYS:
+        if key in found and not _is_usable(found[key], largest):
+            yield f"KServe's {key.rpartition('/')[2]} is no number from 1 to {largest:,}; {setting} keeps its default"
+
+
+def _is_usable(text: str, largest: int) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= 9 and 0 < int(text) <= largest
+
+
+_Port = Annotated[int, pydantic.Field(ge=1, le=65535)]
+_ToldBy = Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
+
+
+class Injected(pydantic.BaseModel):
+    """How a pod was injected. `told_by` is the flag or variable that tells the app its port, `added` whether it is new.
+
+    `grpc_…` are the same for gRPC. `batcher` is the value of KServe's batcher annotation that was taken over.
+    """
+
+    model_config = pydantic.ConfigDict(
+        strict=True, frozen=True, extra="ignore", alias_generator=alias_generators.to_camel, populate_by_name=True
+    )
+
+    version: str
+    config: str
+    takeover: model.Takeover
+    native: bool
+    container: str
+    app_port: _Port
+    listen_port: _Port
+    admin_port: _Port
+    told_by: _ToldBy | None = None
+    added: bool = False
+    grpc_app_port: _Port | None = None
+    grpc_listen_port: _Port | None = None
+    grpc_told_by: _ToldBy | None = None
+    grpc_added: bool | None = None
+    batcher: Annotated[str | None, pydantic.Field(max_length=64)] = None
+
+    def text(self) -> str:
+        """The annotation's value."""
+        return self.model_dump_json(by_alias=True, exclude_none=True)
+
+
+def read_status(pod: pods.Pod) -> Injected | None:
+    """The status of a pod that was injected; None for other pods, and where the annotation and the pod disagree."""
+    text = pod.metadata.annotations.get(STATUS)
+    if text is None or not any(container.name == model.CONTAINER for container in pod.all_containers):
+        return None
+    try:
+        found = Injected.model_validate_json(text)
+    except pydantic.ValidationError:
+        return None
+    is_app = found.container != model.CONTAINER and pod.container(found.container) is not None
+    return found if is_app else None
+
+
+def refused_status(version: str, refusal: errors.Refusal) -> dict[str, Any]:
+    """The status of a pod that asked for the sidecar and cannot have it."""
+    return {"version": version, "refused": refusal.code, "message": str(refusal)[:512]}
+
+
+def status_text(status: dict[str, Any]) -> str:
+    """A status as the annotation's value."""
+    return json.dumps(status, separators=(",", ":"))

@@ -1,7 +1,7 @@
 """A typed, read-only view of a pod's JSON: the fields that decide where the sidecar goes, and nothing else.
 
 Shapes are checked once, here, so that everything behind can rely on them. The JSON itself is edited elsewhere
-(`drafts`), and what this view does not know passes through untouched.
+(`edits`), and what this view does not know passes through untouched.
 """
 
 from __future__ import annotations

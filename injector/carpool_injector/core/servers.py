@@ -1,6 +1,6 @@
 """Model servers whose way of being told their port is known, so that they can be moved to another one.
 
-One row a server. A server taken for another would not start, so what counts is the program that is run, not a word
+One row a server. A wrong guess would keep the app from starting, so what counts is the program that is run, not a word
 somewhere among its arguments; an image's name counts only where nothing else is run in it.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from carpool_injector.core import edits, invocations, pods
+from carpool_injector.core import edits, pods
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Server:
 
     def recognises(self, container: pods.Container) -> bool:
         """Whether this server runs in the container, for certain."""
-        run = invocations.of(container)
+        run = invocation_of(container)
         if run.program in self.programs:
             return not self.subcommands or run.subcommand in self.subcommands
         if not run.program and not container.image_names.isdisjoint(self.images):
@@ -152,7 +152,7 @@ def reads_port_variable(container: pods.Container) -> bool:
 
     A shell that does not speak of PORT is not believed.
     """
-    run, value = invocations.of(container), container.variable("PORT") or ""
+    run, value = invocation_of(container), container.variable("PORT") or ""
     is_heard = not run.is_shell or any(re.search(r"\$\{?PORT\b", word) for word in container.words)
     return is_heard and any(value == str(port.container_port) for port in container.ports)
 
@@ -201,7 +201,7 @@ def told(listener: Server | Grpc, container: pods.Container) -> PortSetting | No
 
 
 def _told(flag: str, value: str, container: pods.Container) -> PortSetting | None:
-    if invocations.of(container).is_shell:
+    if invocation_of(container).is_shell:
         return None
     reference = re.fullmatch(r"(?:.*:)?\$\(([A-Za-z_][A-Za-z0-9_]*)\)", value)
     name, number = (reference[1], container.variable(reference[1]) or "") if reference else (flag, value)
@@ -227,3 +227,61 @@ def _is_there(name: str, container: pods.Container) -> bool:
     if not name.startswith("-"):
         return container.has_variable(name)
     return any(word == name or word.startswith(name + "=") for word in container.words)
+
+
+_SHELLS = {"sh", "bash", "dash", "ash", "zsh", "ksh", "fish", "busybox"}
+# Programs that run the words behind them, once their own flags are over.
+_LAUNCHERS = {
+    "tini", "dumb-init", "env", "exec", "nice", "nvidia_entrypoint.sh", "opentelemetry-instrument", "ddtrace-run",
+    "newrelic-admin", "run-program",
+}  # fmt: skip
+_RUNNERS = {"uv", "poetry", "pipenv", "pdm", "hatch"}  # with the subcommand run
+_PYTHON = re.compile(r"python[0-9.]*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """`program` without folders ("" where the image's entrypoint decides), and the first word behind it."""
+
+    program: str
+    subcommand: str
+    is_shell: bool
+
+
+def invocation_of(container: pods.Container) -> Invocation:
+    """What the container runs."""
+    words = _behind_launchers(list(container.words))
+    if not container.command and (not words or words[0].startswith("-")):
+        return Invocation("", "", False)
+    if words and _PYTHON.fullmatch(_file_name(words[0])):
+        words = _behind_python(words[1:])
+    program = _file_name(words[0]) if words else "?"
+    subcommand = next((word for word in words[1:2] if not word.startswith("-")), "")
+    is_shell = program in _SHELLS or program.endswith(".sh")
+    return Invocation(program, subcommand, is_shell)
+
+
+def _behind_launchers(words: list[str]) -> list[str]:
+    """The words without launchers, their flags and their variables."""
+    while words and _file_name(words[0]) in _LAUNCHERS | _RUNNERS:
+        is_runner = _file_name(words[0]) in _RUNNERS
+        words = words[1:]
+        if is_runner and words and words[0] == "run":
+            words = words[1:]
+        while words and (words[0].startswith("-") or re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*=.*", words[0])):
+            words = words[1:]
+    return words
+
+
+def _behind_python(words: list[str]) -> list[str]:
+    """The module of `-m`, or the script, and what follows."""
+    for at, word in enumerate(words):
+        if word == "-m":
+            return words[at + 1 :]
+        if not word.startswith("-") or word == "-c":
+            return words[at:]
+    return []
+
+
+def _file_name(word: str) -> str:
+    return word.rpartition("/")[2]

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import pydantic
 from pydantic import alias_generators
 
-from carpool_injector.core import quantities, values
+from carpool_injector.core import values
 
 _KIB = 1024
 _DAY = 86_400.0
@@ -52,7 +52,7 @@ def _check_sizes(text: str) -> str:
     return text
 
 
-_QUANTITY = values.checked(quantities.check)
+_QUANTITY = values.checked(values.check_quantity)
 
 
 class Settings(pydantic.BaseModel):
@@ -212,7 +212,7 @@ class Settings(pydantic.BaseModel):
 
         for name in ("cpu", "memory"):
             request, limit = getattr(self, f"resources_requests_{name}"), getattr(self, f"resources_limits_{name}")
-            if request and limit and quantities.amount(request) > quantities.amount(limit):
+            if request and limit and values.amount(request) > values.amount(limit):
                 yield f"carpool.dev/resources-requests-{name} ({request}) must not exceed its limit ({limit})"
 
     def flags(self) -> Iterator[tuple[str, str]]:

@@ -1,17 +1,229 @@
-"""Where predictions enter a pod: which container is the app, and on which port it listens.
+"""Where predictions enter a pod: which container is the app, on which ports it listens for HTTP and gRPC.
 
-Answers are certain or refused: a sidecar in front of the wrong port serves nobody.
+Answers are certain or refused: a sidecar in front of the wrong port serves nobody, and one in front of an app that
+speaks something else answers errors only. gRPC is known of Triton and MLServer, and told by annotations of others. A
+pod is taken over with both ports or not at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from carpool_injector.core import entries, grpc_sites, model, pods, protocols, servers
+from carpool_injector.core import edits, model, pods, servers, values
 from carpool_injector.core.errors import Refusal
 from carpool_injector.core.settings import Settings
+
+_HTTP_NAMES = ("http", "http1", "web", "rest", "api", "predict", "serving", "user")
+_GRPC_NAMES = ("grpc", "h2c")
+
+
+def is_for_http(entry: pods.Port) -> bool:
+    """Whether a port's name says that it speaks HTTP."""
+    return entry.is_tcp and _kind_of_name(entry) in _HTTP_NAMES
+
+
+def is_for_grpc(entry: pods.Port) -> bool:
+    """Whether a port's name says that it speaks gRPC, `h2c` being how Knative calls it."""
+    return entry.is_tcp and _kind_of_name(entry) in _GRPC_NAMES
+
+
+def _kind_of_name(entry: pods.Port) -> str:
+    return (entry.name or "").partition("-")[0]
+
+
+def declared_ports(container: pods.Container) -> list[pods.Port]:
+    """Those over TCP."""
+    return [entry for entry in container.ports if entry.is_tcp]
+
+
+def entry_of(container: pods.Container, port: int) -> pods.Port | None:
+    """The declaration of a port, None where there is none. Raises `Refusal` where there are several."""
+    found = [entry for entry in declared_ports(container) if entry.container_port == port]
+    if len(found) > 1:
+        raise Refusal(
+            "ambiguous-port",
+            f"container {container.name!r} declares port {port} more than once",
+            "keep one of the declarations",
+        )
+    return found[0] if found else None
+
+
+def chosen_port(container: pods.Container, value: str, setting: str) -> int:
+    """The port that an annotation's value means. Raises `Refusal` for a name that is not declared."""
+    number = int(value) if value.isdecimal() else container.number(value)
+    if number is None:
+        names = ", ".join(entry.name for entry in container.ports if entry.name) or "none has a name"
+        raise Refusal(
+            "no-such-port",
+            f"container {container.name!r} declares no port named {value!r}",
+            f"set {model.PREFIX}{setting} to a number or to a name: {names}",
+        )
+    return number
+
+
+_NOT_HTTP1 = ("grpc", "h2c", "http2")
+_TLS_NAMES = ("https", "grpcs", "tls", "ssl")
+_TLS_FLAGS = (
+    "--ssl-keyfile", "--ssl-certfile", "--keyfile", "--certfile", "--ssl_config_file", "--ssl-cert", "--ssl-key",
+)  # fmt: skip
+_LOOPBACK = re.compile(r"(127(\.[0-9]+){3}|localhost|\[?::1\]?)(:[0-9]+)?", re.ASCII)
+
+
+def check_http(container: pods.Container, port: int) -> None:
+    """Raises `Refusal` if something says that the container's port is not for plain HTTP/1.1."""
+    where = f"port {port} of container {container.name!r}"
+    for sign in _other_protocol(container, port):
+        raise Refusal(
+            "not-http",
+            f"{where} speaks gRPC or HTTP/2: {sign}",
+            f"set {model.PREFIX}port to the port for HTTP/1.1; or {model.PREFIX}grpc-port, if the app answers the v2 "
+            "protocol's gRPC calls there",
+        )
+    for sign in _tls_signs(container, port):
+        raise Refusal(
+            "tls",
+            f"{where} speaks TLS: {sign}",
+            "let the app speak HTTP and end TLS in front of the pod (ingress or service mesh)",
+        )
+    for sign in _loopback_signs(container):
+        raise Refusal(
+            "loopback-only",
+            f"{where} listens within the pod only: {sign}",
+            f"let it listen on 0.0.0.0, or name the container that callers reach in {model.PREFIX}container",
+        )
+
+
+def check_grpc(container: pods.Container, port: int, flags: Sequence[str], leave: str) -> None:
+    """Raises `Refusal` if the container speaks TLS on its port for gRPC: by the `flags` it is given, or by its name."""
+    name = _name_of_port(container, port)
+    by_name = [f"it is named {name!r}"] if name.partition("-")[0] in _TLS_NAMES else []
+    for sign in [*(f"the server is given {flag}" for flag in flags), *by_name]:
+        raise Refusal(
+            "tls",
+            f"port {port} of container {container.name!r} speaks gRPC over TLS: {sign}",
+            f"let the app speak gRPC without TLS and end TLS in front of the pod (ingress or service mesh), or {leave}",
+        )
+
+
+def listens_locally(container: pods.Container, flag: str) -> bool:
+    """Whether that flag lets the server listen within the pod only; the last one counts."""
+    found = [value for _, _, value in edits.flag_values(container.words, flag)] if flag else []
+    return bool(found) and _LOOPBACK.fullmatch(found[-1]) is not None
+
+
+def _name_of_port(container: pods.Container, port: int) -> str:
+    entries = (entry for entry in container.ports if entry.is_tcp and entry.container_port == port)
+    return next((entry.name for entry in entries if entry.name), "")
+
+
+def _other_protocol(container: pods.Container, port: int) -> Iterator[str]:
+    name = _name_of_port(container, port)
+    if name.partition("-")[0] in _NOT_HTTP1:
+        yield f"it is named {name!r}"
+    for handler in container.handlers:
+        if handler.grpc and container.number(handler.grpc.port) == port:
+            yield "a grpc probe asks it"
+
+
+def _tls_signs(container: pods.Container, port: int) -> Iterator[str]:
+    name = _name_of_port(container, port)
+    if name.partition("-")[0] in _TLS_NAMES:
+        yield f"it is named {name!r}"
+    for handler in container.handlers:
+        action = handler.http_get
+        if action and action.scheme == "HTTPS" and container.number(action.port) == port:
+            yield "a probe asks it by HTTPS"
+    for word in container.words:
+        if word.partition("=")[0] in _TLS_FLAGS:
+            yield f"the server is given {word.partition('=')[0]}"
+
+
+def _loopback_signs(container: pods.Container) -> Iterator[str]:
+    for flag in ("--host", "--http-address", "--bind", "-b"):
+        for _, _, value in edits.flag_values(container.words, flag):
+            if _LOOPBACK.fullmatch(value):
+                yield f"{flag} {value}"
+
+
+GRPC_SETTING = f"{model.PREFIX}grpc-port"
+LEAVE_GRPC = f'leave its gRPC alone with {GRPC_SETTING}: "off"'
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcSite:
+    """The app's port for gRPC. `entry` and `setting` are as of `sites.Site`; `taken`: callers' calls are to be ours."""
+
+    port: int
+    entry: pods.Port | None
+    setting: servers.PortSetting | None
+    taken: bool
+
+
+def find_grpc(container: pods.Container, settings: Settings) -> GrpcSite | None:
+    """The app's port for gRPC; None where nothing speaks of one.
+
+    Raises `Refusal` where one was asked for that cannot be, or where TLS is spoken there.
+    """
+    listener, wanted = _grpc_listener(container, settings), _wanted_grpc(settings)
+    if listener is not None and servers.is_off(listener, container):
+        if wanted is not None:
+            said = f"{GRPC_SETTING} is {wanted}, but {listener.switch} turns gRPC off"
+            raise Refusal("no-grpc", said, "remove one of the two")
+        return None
+    if wanted is None and listener is None:
+        return None
+    found = _grpc_site(container, listener, settings)
+    if found.taken or settings.upstream == "triton-grpc":
+        check_grpc(container, found.port, servers.tls_flags(listener, container) if listener else [], LEAVE_GRPC)
+    return found
+
+
+def _wanted_grpc(settings: Settings) -> str | None:
+    return None if settings.grpc_port in values.OFF else settings.grpc_port
+
+
+def _grpc_listener(container: pods.Container, settings: Settings) -> servers.Grpc | None:
+    if settings.app_grpc_port_arg or settings.app_grpc_port_env:
+        return servers.custom_grpc(settings.app_grpc_port_arg, settings.app_grpc_port_env)
+    server = servers.recognise(container)
+    return server.grpc if server else None
+
+
+def _grpc_site(container: pods.Container, listener: servers.Grpc | None, settings: Settings) -> GrpcSite:
+    wanted = _wanted_grpc(settings)
+    setting = servers.told(listener, container) if listener else None
+    port = _grpc_port(container, wanted, listener, setting)
+    entry = entry_of(container, port)
+    is_local = listener is not None and listens_locally(container, listener.address)
+    if wanted is not None and is_local:
+        raise Refusal(
+            "loopback-only", f"{GRPC_SETTING} is {wanted}, where the app listens within the pod only", LEAVE_GRPC
+        )
+    is_reached = wanted is not None or setting is not None or entry is not None
+    return GrpcSite(port, entry, setting, is_reached and not is_local and settings.grpc_port not in values.OFF)
+
+
+def _grpc_port(
+    container: pods.Container, wanted: str | None, listener: servers.Grpc | None, setting: servers.PortSetting | None
+) -> int:
+    if wanted is not None:
+        return chosen_port(container, wanted, "grpc-port")
+    if setting is not None and setting.present:
+        return setting.port
+    by_name = [entry for entry in declared_ports(container) if is_for_grpc(entry)]
+    port = by_name[0].container_port if len(by_name) == 1 else listener.default_port if listener else 0
+    if not port:
+        raise Refusal(
+            "no-port",
+            f"nothing in container {container.name!r} says on which port the app answers gRPC",
+            f"set {GRPC_SETTING}; or give the app the flag or variable that {model.PREFIX}app-grpc-port-arg or "
+            f"{model.PREFIX}app-grpc-port-env names",
+        )
+    return port
+
 
 _KSERVE_CONTAINERS = ("transformer-container", "kserve-container")
 _KSERVE_PORT = 8080  # constants.InferenceServiceDefaultHttpPort of kserve/kserve
@@ -31,7 +243,7 @@ class Site:
     is_kserve: bool
     server: servers.Server | None
     setting: servers.PortSetting | None
-    grpc: grpc_sites.GrpcSite | None = None
+    grpc: GrpcSite | None = None
     by_grpc: bool = False
 
     @property
@@ -40,7 +252,7 @@ class Site:
         return self.grpc is None or not self.by_grpc or self.grpc.port != self.port
 
     @property
-    def taken_grpc(self) -> grpc_sites.GrpcSite | None:
+    def taken_grpc(self) -> GrpcSite | None:
         """The port for gRPC, if calls to it are to be the sidecar's."""
         return self.grpc if self.grpc is not None and self.grpc.taken else None
 
@@ -69,12 +281,12 @@ def find(pod: pods.Pod, settings: Settings) -> Site:
     container = _container(pod, settings)
     server = _server(container, settings)
     setting = servers.port_setting(server, container) if server is not None else None
-    grpc = grpc_sites.find(container, settings)
+    grpc = find_grpc(container, settings)
     if settings.upstream == "triton-grpc" and grpc is None:
         raise Refusal(
             "no-grpc",
             f"{model.PREFIX}upstream is triton-grpc, and nothing says where container {container.name!r} answers gRPC",
-            f"set {grpc_sites.SETTING}, or {model.PREFIX}upstream: triton-http",
+            f"set {GRPC_SETTING}, or {model.PREFIX}upstream: triton-http",
         )
     found = _Found(container, server, setting, grpc)
     of_kserve = is_kserve(pod) or is_knative(pod)
@@ -84,19 +296,19 @@ def find(pod: pods.Pod, settings: Settings) -> Site:
         raise Refusal(
             "not-http",
             f"port {entered} of container {container.name!r} is for gRPC, which is left to the app",
-            f"set {model.PREFIX}port to the port for HTTP/1.1, or remove {grpc_sites.SETTING}: off",
+            f"set {model.PREFIX}port to the port for HTTP/1.1, or remove {GRPC_SETTING}: off",
         )
     port = _http_port(found, entered) if by_grpc else entered
     if not by_grpc or port != entered:
-        protocols.check(container, port)
-    return Site(container, port, entries.of(container, port), of_kserve, server, setting, grpc, by_grpc)
+        check_http(container, port)
+    return Site(container, port, entry_of(container, port), of_kserve, server, setting, grpc, by_grpc)
 
 
 class _Found(NamedTuple):
     container: pods.Container
     server: servers.Server | None
     setting: servers.PortSetting | None
-    grpc: grpc_sites.GrpcSite | None
+    grpc: GrpcSite | None
 
     @property
     def taken_port(self) -> int | None:
@@ -107,7 +319,7 @@ def _http_port(found: _Found, entered: int) -> int:
     """Where an app that is entered by gRPC speaks HTTP; that same port where it does not."""
     if found.setting is not None and found.setting.port != entered:
         return found.setting.port
-    named = [entry.container_port for entry in entries.declared(found.container) if entries.is_for_http(entry)]
+    named = [entry.container_port for entry in declared_ports(found.container) if is_for_http(entry)]
     return named[0] if len(named) == 1 else entered
 
 
@@ -133,7 +345,7 @@ def _only(apps: Sequence[pods.Container]) -> pods.Container:
     Not the one that declares any port: helpers (exporters, proxies for databases) do, where apps are careless.
     """
     recognised = [app for app in apps if servers.recognise(app) is not None]
-    for candidates in (apps, recognised, [app for app in apps if any(map(entries.is_for_http, app.ports))]):
+    for candidates in (apps, recognised, [app for app in apps if any(map(is_for_http, app.ports))]):
         if len(candidates) == 1:
             return candidates[0]
     names = ", ".join(app.name for app in apps) or "none"
@@ -157,10 +369,10 @@ def _port(found: _Found, settings: Settings, of_kserve: bool) -> int:
     """The port that is entered: for HTTP, or the one for gRPC where that is the only one, or KServe's choice."""
     container, setting = found.container, found.setting
     if settings.port is not None:
-        return entries.chosen(container, settings.port, "port")
+        return chosen_port(container, settings.port, "port")
     if found.taken_port is not None and found.server is not None and servers.is_off(found.server, container):
         return found.taken_port
-    declared = entries.declared(container)
+    declared = declared_ports(container)
     if of_kserve:  # KServe and Knative send to the first one
         return declared[0].container_port if declared else _KSERVE_PORT
     if setting is not None and setting.port in [entry.container_port for entry in declared]:
@@ -175,12 +387,12 @@ def _without_grpc(found: _Found, declared: Sequence[pods.Port]) -> Sequence[pods
     """The ports that may be for HTTP; the one for gRPC, where a server's own port for HTTP is not declared."""
     of_grpc = [entry for entry in declared if entry.container_port == found.taken_port]
     others = [entry for entry in declared if entry.container_port != found.taken_port]
-    is_undeclared = found.setting is not None and not any(map(entries.is_for_http, others))
+    is_undeclared = found.setting is not None and not any(map(is_for_http, others))
     return of_grpc if of_grpc and (is_undeclared or not others) else others
 
 
 def _declared_port(container: pods.Container, declared: Sequence[pods.Port]) -> int:
-    by_name = [entry for entry in declared if entries.is_for_http(entry)]
+    by_name = [entry for entry in declared if is_for_http(entry)]
     for candidates in (declared, by_name):
         if len(candidates) == 1:
             return candidates[0].container_port

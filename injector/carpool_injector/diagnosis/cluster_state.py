@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from carpool_injector.api import kube_calls, kube_objects
+from carpool_injector.api import calls
 from carpool_injector.core import model, pod_annotations
 
 MUTATING, VALIDATING = "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"
@@ -59,7 +59,7 @@ class Facts:
     validating: model.Object | Failed | None
     kserve_webhook: model.Object | Failed | None
     kserve_config: model.Object | Failed | None
-    secret: kube_objects.Secret | Failed | None
+    secret: calls.Secret | Failed | None
     endpoints: Sequence[model.Object] | Failed
     pods: Sequence[model.Object] | Failed
     sample: model.Object | Failed
@@ -67,13 +67,13 @@ class Facts:
 
 
 class Api(Protocol):
-    """The calls that are needed of a `kube.Kube`; each may raise kube_calls.Failure."""
+    """The calls that are needed of a `kube.Kube`; each may raise calls.Failure."""
 
     async def server_version(self) -> model.Version: ...
     async def kubelet_versions(self) -> list[model.Version]: ...
     async def read_webhooks(self, kind: str, name: str) -> model.Object | None: ...
     async def read_config_map(self, namespace: str, name: str) -> model.Object | None: ...
-    async def read_secret(self, namespace: str, name: str) -> kube_objects.Secret | None: ...
+    async def read_secret(self, namespace: str, name: str) -> calls.Secret | None: ...
     async def read_endpoint_slices(self, namespace: str, service: str) -> list[model.Object]: ...
     async def list_pods(self, namespace: str | None = None, label_selector: str = "") -> list[model.Object]: ...
     async def dry_run_create_pod(self, namespace: str, pod: model.Object) -> model.Object: ...
@@ -177,5 +177,5 @@ async def _served(endpoints: Sequence[model.Object] | Failed, place: Place, dial
 async def _tried(call: Coroutine[Any, Any, _T]) -> _T | Failed:
     try:
         return await call
-    except kube_calls.Failure as failure:
-        return Failed(str(failure), isinstance(failure, kube_calls.Forbidden))
+    except calls.Failure as failure:
+        return Failed(str(failure), isinstance(failure, calls.Forbidden))

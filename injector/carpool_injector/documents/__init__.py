@@ -1,6 +1,4 @@
-"""Manifests as people keep them: read, changed in as few characters as it takes, and written back.
+"""Manifests as people keep them: read, changed in as few characters as it takes. What is not changed stays to the byte.
 
-`nodes` reads YAML and JSON as trees with the place of every value, `syntax` tells what they mean, `layout` tells where
-things end and how they are indented, `edits` turns "this became that" into edits of the text, `pen` makes each of them,
-`rendering` writes new values, and `files` finds, reads and writes files. What is not changed stays byte for byte.
+`reading` turns text into data and nodes with their places; `editing` turns "this became that" into edits of the text.
 """

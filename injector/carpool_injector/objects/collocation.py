@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from carpool_injector.core import container, errors, grpc_sites, model, pod_annotations, pods
+from carpool_injector.core import container, errors, model, pod_annotations, pods, sites
 from carpool_injector.core.config import Config
 from carpool_injector.core.settings import Settings
 from carpool_injector.core.takeover import context
@@ -142,7 +142,7 @@ def _container(service: inference_services.InferenceService, app_port: int, conf
         pod_annotations.defaults(config),
         pod_annotations.Source(service.predictor.annotations),
     ]
-    settings = pod_annotations.read(sources, config)
+    settings = pod_annotations.read_settings(sources, config)
     pod = pods.read(inference_services.stand_in(service))
     reached = _grpc_port(pod, settings)
     ports = context.Ports(frozenset({app_port, *([reached] if reached else [])}))
@@ -160,12 +160,12 @@ def _grpc_port(pod: pods.Pod, settings: Settings) -> int | None:
     if settings.upstream != "triton-grpc":
         return None
     server = pod.container(_SERVER)
-    found = grpc_sites.find(server, settings) if server else None
+    found = sites.find_grpc(server, settings) if server else None
     if found is None:
         raise errors.Refusal(
             "no-grpc",
             f"{model.PREFIX}upstream is triton-grpc, and nothing says where the model server answers gRPC",
-            f"set {grpc_sites.SETTING}, or {model.PREFIX}upstream: triton-http",
+            f"set {sites.GRPC_SETTING}, or {model.PREFIX}upstream: triton-http",
         )
     return found.port
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from carpool_injector.core import decision, errors, kserve_batcher, model, pod_annotations, pods, sites
-from carpool_injector.objects import kserve_pods, manifests, shapes, workloads
+from carpool_injector.core import decision, errors, model, pod_annotations, pods, sites
+from carpool_injector.objects import kserve_pods, manifests, workloads
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def explain(
     thing: model.Object, wish: manifests.Wish, default_mode: kserve_pods.Mode | None = None
 ) -> Explanation | None:
     """Explains an object that makes pods; None for any other. Raises errors.Malformed."""
-    shapes.check(thing)
+    workloads.check_shape(thing)
     expectation = _expectation(thing, default_mode)
     if expectation is None:
         return None
@@ -151,7 +151,7 @@ def _settings(pod: model.Object, namespace: model.Namespace, wish: manifests.Wis
     for values, source in (
         (pod_annotations.defaults(wish.config).values, "the injector's defaults"),
         (namespace.annotations, f"namespace {namespace.name}"),
-        (kserve_batcher.settings(view), "KServe's batcher"),
+        (pod_annotations.batcher_settings(view), "KServe's batcher"),
         (view.metadata.annotations, "the pod"),
     ):
         found |= {key: Setting(key, value, source) for key, value in values.items() if key in pod_annotations.KNOWN}

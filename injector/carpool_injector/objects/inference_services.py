@@ -1,7 +1,8 @@
 """A read-only view of KServe's InferenceService (v1beta1): what its pods will be told, as far as it can be known here.
 
-The runtime, and so the container, is chosen later by KServe's controller. What is merged from where follows
-kserve/kserve, pkg/controller/v1beta1/inferenceservice/components: metadata first, then the component's own.
+KServe's controller chooses the runtime, and so the container, later. What is merged from where follows kserve/kserve,
+pkg/controller/v1beta1/inferenceservice/components: metadata first, then the component's own. The runtimes are those of
+KServe v0.20 (config/runtimes): none declares a port, all use 8080, and 9000 for gRPC.
 """
 
 from __future__ import annotations
@@ -10,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from carpool_injector.core import model, pods
-from carpool_injector.objects import runtimes
+from carpool_injector.core import model, pods, servers
 
 MODE = "serving.kserve.io/deploymentMode"
 MODES = {
@@ -137,11 +137,11 @@ def _containers(predictor: Component) -> list[model.Object]:
 def _stand_in(predictor: Component) -> model.Object:
     """The runtime's own container where it answers gRPC calls, with the ports that the manifest gives it."""
     given = part(predictor.spec, "model")
-    if runtimes.speaks_grpc(predictor.runtime) and _TOLD.isdisjoint(predictor.annotations):
-        return runtimes.merged(runtimes.container(predictor.runtime) or {}, given)
+    if speaks_grpc(predictor.runtime) and _TOLD.isdisjoint(predictor.annotations):
+        return with_model(runtime_container(predictor.runtime) or {}, given)
     if _GRPC.isdisjoint(predictor.annotations) and predictor.annotations.get(_UPSTREAM) != "triton-grpc":
         return _told(predictor.annotations)
-    return runtimes.merged(_told_both(predictor.annotations), {"ports": given.get("ports")})
+    return with_model(_told_both(predictor.annotations), {"ports": given.get("ports")})
 
 
 def _told_both(annotations: Mapping[str, str]) -> model.Object:
@@ -173,3 +173,68 @@ def _agent(predictor: Component) -> dict[str, str]:
         if predictor.batcher.get(key) is not None
     }
     return {**given, pods.BATCHER: "true", **sizes}
+
+
+_HTTP_PORT_FLAG: model.Object = {"image": "kserve-sklearnserver", "args": ["--http_port=8080"]}
+_MLSERVER: model.Object = {
+    "image": "mlserver",
+    "env": [{"name": "MLSERVER_HTTP_PORT", "value": "8080"}, {"name": "MLSERVER_GRPC_PORT", "value": "9000"}],
+}
+_TRITON: model.Object = {
+    "image": "tritonserver", "args": ["tritonserver", "--grpc-port=9000", "--http-port=8080"],
+}  # fmt: skip
+RUNTIMES: Mapping[str, model.Object] = {
+    "sklearn": _HTTP_PORT_FLAG,
+    "xgb": _HTTP_PORT_FLAG,
+    "lgb": _HTTP_PORT_FLAG,
+    "lightgbm": _HTTP_PORT_FLAG,
+    "pmml": _HTTP_PORT_FLAG,
+    "paddle": _HTTP_PORT_FLAG,
+    "autogluon": _HTTP_PORT_FLAG,
+    "predictive": _HTTP_PORT_FLAG,
+    "huggingface": {"image": "huggingfaceserver"},
+    "mlserver": _MLSERVER,
+    "mlflow": _MLSERVER,
+    "tensorflow": {"image": "tensorflow-serving", "args": ["--port=9000", "--rest_api_port=8080"]},
+    "triton": _TRITON,
+    "tensorrt": _TRITON,
+    "onnx": _TRITON,
+    "vllm": {"image": "vllm-openai", "args": ["--port=8080"]},
+    "torchserve": {"image": "torchserve-kfs"},
+    "pytorch": {"image": "torchserve-kfs"},
+    "openvino": {"image": "openvino/model_server", "args": ["--port=9000", "--rest_port=8080"]},
+}
+"""What a runtime's container is known by: the first name that a runtime or model format contains."""
+
+
+def runtime_container(name: str) -> model.Object | None:
+    """The fields a runtime or model format of that name (in lower case) is known by; None for unknown ones."""
+    key = next((known for known in RUNTIMES if known in name), None)
+    return None if key is None else RUNTIMES[key]
+
+
+def speaks_grpc(name: str) -> bool:
+    """Whether a runtime or model format of that name answers gRPC calls of the v2 protocol."""
+    server = _runtime_server(name)
+    return server is not None and server.grpc is not None
+
+
+def with_model(found: model.Object, given: model.Object) -> model.Object:
+    """A runtime's container with what an InferenceService adds to it in `spec.predictor.model`."""
+    fields = ("image", "args", "env", "ports", "command")
+    added = {field: [*found.get(field, []), *given[field]] for field in fields if isinstance(given.get(field), list)}
+    return {**found, **added}
+
+
+def is_movable(name: str) -> bool:
+    """Whether its server can be told another port, so that the sidecar can take its own."""
+    server = _runtime_server(name)
+    return server is not None and servers.port_setting(server, _runtime_view(name)) is not None
+
+
+def _runtime_server(name: str) -> servers.Server | None:
+    return servers.recognise(_runtime_view(name))
+
+
+def _runtime_view(name: str) -> pods.Container:
+    return pods.Container.model_validate({"name": "kserve-container", **(runtime_container(name) or {})})

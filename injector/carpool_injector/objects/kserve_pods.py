@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from carpool_injector.core import errors, injection, model
 from carpool_injector.core.config import Config
-from carpool_injector.objects import inference_services, runtimes, validation, workloads
+from carpool_injector.objects import inference_services, validation, workloads
 
 Mode = Literal["Standard", "Knative"]
 
@@ -86,8 +86,10 @@ def _container(service: inference_services.InferenceService, pod: model.Object) 
     name = predictor.runtime
     if own and not name:
         return [f"the containers are the manifest's own: {', '.join(str(name) for name in own)}"], []
-    known = runtimes.container(name)
-    found = runtimes.merged(known or {"image": name or "unknown"}, inference_services.part(predictor.spec, "model"))
+    known = inference_services.runtime_container(name)
+    found = inference_services.with_model(
+        known or {"image": name or "unknown"}, inference_services.part(predictor.spec, "model")
+    )
     others = [each for each in predictor.containers if each.get("name") != "kserve-container"]
     pod["spec"]["containers"] = [{"name": "kserve-container", **found}, *others]
     title = f"KServe's runtime for {name!r}" if known else f"the runtime {name!r}, which is not known here"

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from carpool_injector.core import errors, injection, model, pod_annotations
 from carpool_injector.core.config import Config
-from carpool_injector.objects import collocation, kserve_pods, shapes, validation, workloads
+from carpool_injector.objects import collocation, kserve_pods, validation, workloads
 
 Result = Literal["injected", "opted in", "removed", "unchanged", "skipped", "refused"]
 
@@ -78,7 +78,7 @@ def inject(thing: model.Object, wish: Wish) -> tuple[model.Object, Report | None
 
     Raises errors.Malformed.
     """
-    shapes.check(thing)
+    workloads.check_shape(thing)
     if workloads.is_opted_in_only(thing):
         return _opt_in(thing, wish)
     found = workloads.template(thing)
@@ -109,7 +109,7 @@ def uninject(thing: model.Object) -> tuple[model.Object, Report | None]:
 
     Raises errors.Malformed.
     """
-    shapes.check(thing)
+    workloads.check_shape(thing)
     name = workloads.describe(thing)
     if workloads.is_opted_in_only(thing):
         after = collocation.removed(thing) if _is_inference_service(thing) else thing

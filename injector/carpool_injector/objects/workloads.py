@@ -1,12 +1,13 @@
 """Where the pod lies in each kind of object, and how it is put back: the one place that knows the shapes of workloads.
 
-Pure, and copy on write: nothing that is handed in is ever changed. Used for manifests, and to tell whoever applies a
-workload what its pods will meet.
+Pure, and copy on write: arguments are never changed. `check_shape` makes sure that a manifest has mappings and lists
+where the other modules rely on them: an API server has checked what a webhook gets, nobody what people write. Null is
+as good as absent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
 from carpool_injector.core import errors, model
@@ -170,3 +171,81 @@ def _without(thing: model.Object, path: Sequence[str]) -> model.Object:
 def _namespace(thing: model.Object) -> str:
     metadata = thing.get("metadata")
     return str(metadata.get("namespace") or "") if isinstance(metadata, dict) else ""
+
+
+_HOLDERS = (
+    "metadata", "spec", "template", "jobTemplate", "predictor", "transformer", "explainer", "workerSpec", "model",
+    "modelFormat", "batcher", "logger", "lifecycle", "preStop", "postStart", "httpGet", "tcpSocket", "grpc", "exec",
+    "readinessProbe", "livenessProbe", "startupProbe", "resources", "securityContext", "status",
+)  # fmt: skip
+_TEXT_KEYS = ("labels", "annotations", "nodeSelector")
+_LIST_KEYS = ("containers", "initContainers", "volumes", "env", "envFrom", "ports", "volumeMounts")
+_WORD_KEYS = ("args", "command")
+_NAMED_KEYS = ("containers", "initContainers", "volumes", "env")
+_STRING_KEYS = ("image", "mountPath")
+
+
+def check_shape(thing: model.Object) -> None:
+    """Raises errors.Malformed for an object that makes pods and is not shaped like one; says where, and what belongs
+    there. Other kinds are nobody's business here.
+    """
+    if is_opted_in_only(thing) or makes_pods(thing):
+        _check_object(thing, describe(thing))
+
+
+def _check_object(value: Any, where: str) -> None:
+    if not isinstance(value, dict):
+        raise _wrong(where, value, "a mapping")
+    for key, held in value.items():
+        if held is not None and key in _SHAPES:
+            _SHAPES[key](held, f"{where}: {key}" if ": " not in where else f"{where}.{key}")
+
+
+def _check_texts(value: Any, where: str) -> None:
+    if not isinstance(value, dict):
+        raise _wrong(where, value, "a mapping of strings")
+    for key, held in value.items():
+        if not isinstance(held, str) and held is not None:
+            raise _wrong(f"{where}.{key}", held, 'a string: put it in quotes, like "true" or "16"')
+
+
+def _check_objects(value: Any, where: str) -> None:
+    if not isinstance(value, list):
+        raise _wrong(where, value, "a list")
+    for number, held in enumerate(value):
+        _check_object(held, f"{where}[{number}]")
+
+
+def _check_named(value: Any, where: str) -> None:
+    _check_objects(value, where)
+    for number, held in enumerate(value):
+        if not isinstance(held.get("name"), str | None):
+            raise _wrong(f"{where}[{number}].name", held["name"], "a string")
+
+
+def _check_words(value: Any, where: str) -> None:
+    if not isinstance(value, list):
+        raise _wrong(where, value, "a list")
+    for number, held in enumerate(value):
+        if not isinstance(held, str):
+            raise _wrong(f"{where}[{number}]", held, "a string: put it in quotes")
+
+
+def _check_string(value: Any, where: str) -> None:
+    if not isinstance(value, str):
+        raise _wrong(where, value, "a string")
+
+
+def _wrong(where: str, value: Any, wanted: str) -> errors.Malformed:
+    shown = repr(value)
+    return errors.Malformed(f"{where} is {shown[:60]}{'…' * (len(shown) > 60)} and must be {wanted}")
+
+
+_SHAPES: Mapping[str, Callable[[Any, str], None]] = {
+    **dict.fromkeys(_HOLDERS, _check_object),
+    **dict.fromkeys(_TEXT_KEYS, _check_texts),
+    **dict.fromkeys(_LIST_KEYS, _check_objects),
+    **dict.fromkeys(_NAMED_KEYS, _check_named),
+    **dict.fromkeys(_WORD_KEYS, _check_words),
+    **dict.fromkeys(_STRING_KEYS, _check_string),
+}

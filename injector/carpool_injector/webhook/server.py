@@ -1,18 +1,22 @@
 """The webhook over HTTP: POST /mutate and /validate, GET /livez, /readyz and /metrics.
 
-Thin on purpose: what is answered is decided elsewhere. What matters here is that a bug, a body that never ends or a
-namespace that cannot be read ends in an HTTP error, so that the webhook's failurePolicy decides: `allowed: false` would
-block the pod whatever that says. Errors are Kubernetes `Status` objects, whose message the API server shows.
+What is answered is decided elsewhere. What matters here is that a bug, a body that never ends or a namespace that
+cannot be read ends in an HTTP error, so that the webhook's failurePolicy decides: `allowed: false` would block the pod
+whatever that says. Errors are Kubernetes `Status` objects, whose message the API server shows.
+
+Bodies are held whole, and anyone in the cluster's network can send them. So reviews and the bytes of their bodies are
+bounded (`Capacity`): without a bound, a hundred connections could hold more memory than the pod has.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -20,7 +24,38 @@ from aiohttp import web
 
 from carpool_injector.core import errors
 from carpool_injector.objects import review
-from carpool_injector.webhook import allocator, capacity, connections, logs, metrics
+from carpool_injector.webhook import allocator, connections, logs, metrics
+
+
+class Capacity:
+    """Counts what is taken. Nobody waits here: who finds no room is told so at once."""
+
+    def __init__(self, reviews: int, held_bytes: int) -> None:
+        self._reviews = reviews
+        self._bytes = held_bytes
+        # All mutable state: what is taken now.
+        self.taken = 0
+        self.taken_bytes = 0
+
+    @contextlib.contextmanager
+    def take(self, size: int) -> Iterator[None]:
+        """Holds room for a review of so many bytes; raises `Full` if there is none."""
+        if self.taken >= self._reviews:
+            raise Full(f"{self.taken} reviews are at work already, and more are not taken at once")
+        if self.taken_bytes + size > self._bytes:
+            raise Full(f"{self.taken_bytes} bytes of reviews are held already; {size} more do not fit")
+        self.taken += 1
+        self.taken_bytes += size
+        try:
+            yield
+        finally:
+            self.taken -= 1
+            self.taken_bytes -= size
+
+
+class Full(Exception):
+    """There is no room now; the text says of what."""
+
 
 log = logging.getLogger("carpool.injector")
 
@@ -74,14 +109,14 @@ class Server:
         self._missing = missing
         self._limits = limits or Limits()
         self._why_unwelcome = why_unwelcome
-        self._room = capacity.Room(self._limits.max_concurrent, self._limits.max_held_bytes)
+        self._capacity = Capacity(self._limits.max_concurrent, self._limits.max_held_bytes)
         self._seldom = logs.Seldom(log)
-        self._trimmer = allocator.Trimmer(lambda: self._room.taken_bytes)
+        self._trimmer = allocator.Trimmer(lambda: self._capacity.taken_bytes)
         # What others may see and change: whether the way out has begun, and how many reviews it cut off.
         self.draining = False
         self.cut_off = 0
-        counts.watch(counts.in_flight, lambda: self._room.taken)
-        counts.watch(counts.held_bytes, lambda: self._room.taken_bytes)
+        counts.watch(counts.in_flight, lambda: self._capacity.taken)
+        counts.watch(counts.held_bytes, lambda: self._capacity.taken_bytes)
         counts.watch(counts.draining, lambda: float(self.draining))
 
     def reviews(self) -> web.Application:
@@ -128,10 +163,10 @@ class Server:
         budget = seconds(request.query.get("timeout", ""))
         size = request.content_length or self._limits.max_body_bytes
         try:
-            with self._room.take(size):
+            with self._capacity.take(size):
                 asked = review.read(await self._body(request, budget))
                 answer = await self._handlers[request.path](asked)
-        except capacity.Full as error:
+        except Full as error:
             raise Unanswered(503, "overloaded", str(error)) from None
         except review.Unanswerable as error:
             raise Unanswered(500, "unanswerable", str(error)) from error

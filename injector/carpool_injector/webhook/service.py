@@ -15,30 +15,12 @@ from typing import Any
 import uvloop
 
 from carpool_injector import config_file
-from carpool_injector.api import kube
-from carpool_injector.certificates import (
-    authority,
-    certificate_controller,
-    context,
-    files,
-    publisher,
-    serving_certificate,
-)
+from carpool_injector.api import calls, kube
+from carpool_injector.certificates import certificate_controller, files, pki, serving_certificate
 from carpool_injector.core import errors, injection, model
 from carpool_injector.core.config import Config
 from carpool_injector.objects import review, validation
-from carpool_injector.webhook import (
-    allocator,
-    cluster,
-    connections,
-    events,
-    logs,
-    metrics,
-    namespaces,
-    options,
-    reviewing,
-    server,
-)
+from carpool_injector.webhook import allocator, cluster, connections, logs, metrics, options, reviewing, server
 
 log = logging.getLogger("carpool.injector")
 
@@ -70,7 +52,7 @@ def tls_context(chosen: options.Options) -> ssl.SSLContext:
     """The server's TLS settings, without a certificate yet. Raises errors.BadConfig for a client CA that is none."""
     try:
         client_ca = Path(chosen.client_ca).read_text(encoding="ascii") if chosen.client_ca else None
-        return context.make(_TLS[chosen.tls_min_version], client_ca)
+        return serving_certificate.make_context(_TLS[chosen.tls_min_version], client_ca)
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         raise errors.BadConfig(
             f"client_ca {chosen.client_ca}: must be a file with certificates (PEM): {error}"
@@ -86,9 +68,9 @@ class Service:
         self._api = api
         self.metrics = metrics.Metrics()
         self.metrics.configured(config.hash)
-        self._namespaces = namespaces.Namespaces(api, self.metrics, chosen.read_timeout)
+        self._namespaces = cluster.Namespaces(api, self.metrics, chosen.read_timeout)
         self._cluster = cluster.Cluster(api)
-        self._events = events.Events(api, self.metrics, asyncio.get_running_loop().time) if chosen.events else None
+        self._events = reviewing.Events(api, self.metrics, asyncio.get_running_loop().time) if chosen.events else None
         self._certificates = self._keep_certificates()
         self._server = self._assemble(config)
         grace = max(chosen.grace_period - chosen.quiet_period, 1.0)
@@ -154,7 +136,7 @@ class Service:
 
     def _keep_certificates(self) -> certificate_controller.Keeper | files.Files:
         chosen = self._chosen
-        names = authority.service_names(chosen.service_name, chosen.namespace)
+        names = pki.service_names(chosen.service_name, chosen.namespace)
         holder = serving_certificate.Served(self._tls, names, certificate_controller.utc_now())
         facts = holder.facts
         self.metrics.watch(
@@ -162,9 +144,9 @@ class Service:
         )
         if chosen.certificates == "files":
             return files.Files(Path(chosen.cert_dir), holder)
-        webhooks = [publisher.Webhook("MutatingWebhookConfiguration", chosen.mutating_webhook)]
+        webhooks = [certificate_controller.Webhook("MutatingWebhookConfiguration", chosen.mutating_webhook)]
         if chosen.validating_webhook:
-            webhooks.append(publisher.Webhook("ValidatingWebhookConfiguration", chosen.validating_webhook))
+            webhooks.append(certificate_controller.Webhook("ValidatingWebhookConfiguration", chosen.validating_webhook))
         return certificate_controller.Keeper(
             self._api, holder, certificate_controller.Settings(chosen.namespace, chosen.secret_name, tuple(webhooks))
         )
@@ -182,7 +164,7 @@ class Service:
         handlers = {"/mutate": reviewer.mutate, "/validate": reviewer.validate}
         if chosen.client_ca is None:
             return server.Server(handlers, self.metrics, self.missing, limits)
-        unwelcome = functools.partial(context.why_unwelcome, allowed=chosen.client_names)
+        unwelcome = functools.partial(serving_certificate.why_unwelcome, allowed=chosen.client_names)
         return server.Server(handlers, self.metrics, self.missing, limits, unwelcome)
 
 
@@ -192,7 +174,7 @@ async def _serve(chosen: options.Options, config: Config, tls: ssl.SSLContext) -
     asyncio.get_running_loop().set_exception_handler(error_handler())
     try:
         api = await kube.Kube.connect(chosen.kubeconfig, chosen.context)
-    except kube.Unconfigured as error:
+    except calls.Unconfigured as error:
         log.error("%s", error)
         return 1
     try:

@@ -11,7 +11,7 @@ import copy
 import types
 from collections.abc import Generator, Mapping
 
-from carpool_injector.api import kube_calls, kube_objects
+from carpool_injector.api import calls
 
 MUTATING = ("MutatingWebhookConfiguration", "carpool-injector")
 VALIDATING = ("ValidatingWebhookConfiguration", "carpool-injector")
@@ -27,7 +27,7 @@ class FakeKube:
     """Shared by all replicas of a test."""
 
     def __init__(self, webhooks=(MUTATING, VALIDATING), entries=2):
-        self.secret: kube_objects.Secret | None = None
+        self.secret: calls.Secret | None = None
         self.configurations = {webhook: _configuration(webhook, entries) for webhook in webhooks}
         self.is_down = False
         self.forbidden: set[str] = set()  # verbs and resources, "patch secrets"
@@ -44,9 +44,9 @@ class FakeKube:
     async def write_secret(self, namespace, name, data, resource_version, labels):
         await self._begin("patch secrets" if resource_version else "create secrets")
         if resource_version != (self.secret.resource_version if self.secret else None):
-            raise kube_calls.Conflict("the Secret has another version")
+            raise calls.Conflict("the Secret has another version")
         self.writes += 1
-        self.secret = kube_objects.Secret(dict(data), self._next_version())
+        self.secret = calls.Secret(dict(data), self._next_version())
         found = copy.deepcopy(self.secret)
         await turn()
         return found
@@ -61,9 +61,9 @@ class FakeKube:
         await self._begin("patch webhooks")
         configuration = self.configurations.get((kind, name))
         if configuration is None:
-            raise kube_calls.NotFound("no such configuration")
+            raise calls.NotFound("no such configuration")
         if resource_version not in (None, configuration["metadata"]["resourceVersion"]):
-            raise kube_calls.Conflict("the configuration has another version")
+            raise calls.Conflict("the configuration has another version")
         self.publish((kind, name), pem)
         found = copy.deepcopy(configuration)
         await turn()
@@ -83,7 +83,7 @@ class FakeKube:
 
     def replace_secret(self, data: Mapping[str, bytes] | None) -> None:
         """What a person with kubectl does."""
-        self.secret = None if data is None else kube_objects.Secret(dict(data), self._next_version())
+        self.secret = None if data is None else calls.Secret(dict(data), self._next_version())
 
     def _next_version(self) -> str:
         self.version += 1
@@ -93,9 +93,9 @@ class FakeKube:
         await turn()
         self.calls.append(call)
         if self.is_down:
-            raise kube_calls.Unavailable(f"{call}: no answer from the API server")
+            raise calls.Unavailable(f"{call}: no answer from the API server")
         if call in self.forbidden:
-            raise kube_calls.Forbidden(f"{call}: forbidden")
+            raise calls.Forbidden(f"{call}: forbidden")
 
 
 def _configuration(webhook, entries: int):

@@ -9,14 +9,14 @@ import os
 
 import pytest
 
-from carpool_injector.certificates import authority, context, files, pem, publisher, serving_certificate
+from carpool_injector.certificates import certificate_controller, files, pki, serving_certificate
 from tests.injector.certificates import fake_kube
 
 pytestmark = pytest.mark.looptime
 
 BEGIN = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)
-NAMES = authority.service_names("carpool-injector", "carpool-system")
-CA = authority.issue_authority(BEGIN)
+NAMES = pki.service_names("carpool-injector", "carpool-system")
+CA = pki.issue_authority(BEGIN)
 
 
 def now() -> datetime.datetime:
@@ -24,7 +24,7 @@ def now() -> datetime.datetime:
 
 
 def leaf(ca=CA):
-    return authority.issue_leaf(ca, NAMES, BEGIN)
+    return pki.issue_leaf(ca, NAMES, BEGIN)
 
 
 def mount(directory, pair, bundle=CA.certificate, version="one"):
@@ -44,7 +44,7 @@ def mount(directory, pair, bundle=CA.certificate, version="one"):
 
 @contextlib.asynccontextmanager
 async def running(directory, told=None):
-    made = serving_certificate.Served(context.make(), NAMES, now())
+    made = serving_certificate.Served(serving_certificate.make_context(), NAMES, now())
     task = asyncio.create_task(files.Files(directory, made, publisher=told, clock=now).run())
     try:
         yield made
@@ -72,7 +72,7 @@ async def test_a_key_that_does_not_match_leaves_the_old_pair_in_service_and_is_t
     mount(tmp_path, one)
     async with running(tmp_path) as made:
         await asyncio.sleep(0.1)
-        mount(tmp_path, pem.Pair(two.certificate, one.key), version="torn")
+        mount(tmp_path, pki.Pair(two.certificate, one.key), version="torn")
         await asyncio.sleep(600)
         assert made._pair == one
         assert made.facts.is_verified
@@ -105,7 +105,7 @@ async def test_without_a_ca_the_dates_are_all_there_is_to_verify(tmp_path, bundl
 
 
 async def test_a_ca_that_has_not_signed_the_pair_is_told_to_readiness(tmp_path):
-    mount(tmp_path, leaf(), authority.issue_authority(BEGIN).certificate)
+    mount(tmp_path, leaf(), pki.issue_authority(BEGIN).certificate)
     async with running(tmp_path) as made:
         await asyncio.sleep(0.1)
         assert "refuses the certificate" in made.facts.unverified
@@ -113,7 +113,7 @@ async def test_a_ca_that_has_not_signed_the_pair_is_told_to_readiness(tmp_path):
 
 async def test_the_ca_is_published_where_that_is_asked_for(tmp_path):
     kube = fake_kube.FakeKube(webhooks=[fake_kube.MUTATING])
-    told = publisher.Publisher(kube, [publisher.Webhook(*fake_kube.MUTATING)])
+    told = certificate_controller.Publisher(kube, [certificate_controller.Webhook(*fake_kube.MUTATING)])
     pair = leaf()
     mount(tmp_path, pair)
     kube.is_down = True
@@ -136,14 +136,14 @@ async def test_a_pair_that_openssl_does_not_take_is_told_and_changes_nothing(tmp
     mount(tmp_path, one)
     async with running(tmp_path) as made:
         await asyncio.sleep(0.1)
-        mount(tmp_path, pem.Pair(b"junk", one.key), version="junk")
+        mount(tmp_path, pki.Pair(b"junk", one.key), version="junk")
         await asyncio.sleep(files.POLL_SECONDS)
         assert "no readable certificates" in made.facts.last_error
         assert made._pair == one
 
 
 async def test_a_bug_is_logged_and_does_not_end_the_keeping(tmp_path, caplog):
-    class Broken(publisher.Publisher):
+    class Broken(certificate_controller.Publisher):
         async def read(self):
             raise KeyError("metadata")
 

@@ -9,24 +9,15 @@ import logging
 
 import pytest
 
-from carpool_injector.certificates import (
-    authority,
-    certificate_controller,
-    context,
-    pem,
-    publisher,
-    rotation,
-    serving_certificate,
-    trust,
-)
+from carpool_injector.certificates import certificate_controller, pki, rotation, serving_certificate
 from tests.injector.certificates import fake_kube
 
 pytestmark = pytest.mark.looptime
 
 BEGIN = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)
-NAMES = authority.service_names("carpool-injector", "carpool-system")
+NAMES = pki.service_names("carpool-injector", "carpool-system")
 HOUR, DAY = 3600, 86400
-WEBHOOKS = (publisher.Webhook(*fake_kube.MUTATING), publisher.Webhook(*fake_kube.VALIDATING))
+WEBHOOKS = (certificate_controller.Webhook(*fake_kube.MUTATING), certificate_controller.Webhook(*fake_kube.VALIDATING))
 
 
 def now() -> datetime.datetime:
@@ -36,7 +27,7 @@ def now() -> datetime.datetime:
 @contextlib.asynccontextmanager
 async def running(kube, *, webhooks=WEBHOOKS, clock=now):
     """A replica's keeper at work."""
-    made = serving_certificate.Served(context.make(), NAMES, clock())
+    made = serving_certificate.Served(serving_certificate.make_context(), NAMES, clock())
     settings = certificate_controller.Settings("carpool-system", "certificates", webhooks, {"app": "carpool"})
     task = asyncio.create_task(
         certificate_controller.Keeper(kube, made, settings, clock=clock, chance=lambda: 0.5).run()
@@ -51,8 +42,8 @@ async def running(kube, *, webhooks=WEBHOOKS, clock=now):
 
 def kube_since(*, authority_days: float, leaf_days: float) -> fake_kube.FakeKube:
     """An API server whose CA and leaf were made and published so long ago: virtual days cost real rounds."""
-    ca = authority.issue_authority(BEGIN - datetime.timedelta(days=authority_days))
-    leaf = authority.issue_leaf(ca, NAMES, BEGIN - datetime.timedelta(days=leaf_days))
+    ca = pki.issue_authority(BEGIN - datetime.timedelta(days=authority_days))
+    leaf = pki.issue_leaf(ca, NAMES, BEGIN - datetime.timedelta(days=leaf_days))
     kube = fake_kube.FakeKube()
     kube.replace_secret({"ca.crt": ca.certificate, "ca.key": ca.key, "tls.crt": leaf.certificate, "tls.key": leaf.key})
     for webhook in kube.configurations:
@@ -61,7 +52,7 @@ def kube_since(*, authority_days: float, leaf_days: float) -> fake_kube.FakeKube
 
 
 def is_trusted(made, kube) -> bool:
-    why = [trust.why_untrusted(made._pair.certificate, bundle, NAMES[0], now()) for bundle in kube.bundles()]
+    why = [pki.why_untrusted(made._pair.certificate, bundle, NAMES[0], now()) for bundle in kube.bundles()]
     return why == [None] * len(why)
 
 
@@ -185,14 +176,14 @@ async def test_the_yearly_rotation_of_the_ca_leaves_no_moment_in_which_a_client_
     kube = kube_since(authority_days=364.999, leaf_days=5)
     async with running(kube) as one, running(kube) as two:
         await asyncio.sleep(5)
-        first = pem.read_certificates(kube.secret.data[rotation.BUNDLE])
+        first = pki.read_certificates(kube.secret.data[rotation.BUNDLE])
         for _ in range(12 * 60):
             await asyncio.sleep(1)
             assert is_trusted(one, kube)
             assert is_trusted(two, kube)
-        both = pem.read_certificates(kube.secret.data[rotation.BUNDLE])
+        both = pki.read_certificates(kube.secret.data[rotation.BUNDLE])
         assert (both[:1], len(both)) == (first, 2)
-        assert trust.is_signed_by(one._pair.first, both[1])
+        assert pki.is_signed_by(one._pair.first, both[1])
         assert one._pair == two._pair
 
 

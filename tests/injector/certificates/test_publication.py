@@ -7,14 +7,14 @@ import datetime
 
 import pytest
 
-from carpool_injector.api import kube_calls
-from carpool_injector.certificates import authority, pem, publication, publisher, rotation
+from carpool_injector.api import calls
+from carpool_injector.certificates import certificate_controller, pki, rotation
 from tests.injector.certificates import fake_kube
 
 NOW = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)
 DAY = datetime.timedelta(days=1)
-OLD = authority.issue_authority(NOW - 10 * DAY).certificate
-NEW = authority.issue_authority(NOW).certificate
+OLD = pki.issue_authority(NOW - 10 * DAY).certificate
+NEW = pki.issue_authority(NOW).certificate
 
 
 def configuration(*bundles):
@@ -24,56 +24,56 @@ def configuration(*bundles):
 
 
 def certificates(bundle):
-    return set(pem.read_certificates(bundle))
+    return set(pki.read_certificates(bundle))
 
 
 def test_entries_without_a_bundle_or_with_junk_get_one():
-    assert publication.with_bundle(configuration(None, None), NEW, NOW) == NEW
-    assert publication.with_bundle(configuration(NEW, b"junk"), NEW, NOW) == NEW
+    assert rotation.with_bundle(configuration(None, None), NEW, NOW) == NEW
+    assert rotation.with_bundle(configuration(NEW, b"junk"), NEW, NOW) == NEW
 
 
 def test_entries_that_have_the_bundle_are_left_alone_however_it_is_laid_out():
-    assert publication.with_bundle(configuration(NEW, b"# ours\n" + NEW), NEW, NOW) is None
-    assert publication.with_bundle(configuration(OLD + NEW), NEW + OLD, NOW) is None
-    assert publication.with_bundle(configuration(), NEW, NOW) is None
+    assert rotation.with_bundle(configuration(NEW, b"# ours\n" + NEW), NEW, NOW) is None
+    assert rotation.with_bundle(configuration(OLD + NEW), NEW + OLD, NOW) is None
+    assert rotation.with_bundle(configuration(), NEW, NOW) is None
 
 
 def test_a_ca_that_others_may_still_serve_by_stays_until_all_it_signed_has_expired():
     live = configuration(OLD)
-    assert certificates(publication.with_bundle(live, NEW, NOW)) == certificates(OLD + NEW)
-    assert publication.with_bundle(live, NEW, NOW + rotation.RETIRE) == NEW
+    assert certificates(rotation.with_bundle(live, NEW, NOW)) == certificates(OLD + NEW)
+    assert rotation.with_bundle(live, NEW, NOW + rotation.RETIRE) == NEW
 
 
 def test_who_knows_less_takes_nothing_away():
-    assert publication.with_bundle(configuration(OLD + NEW), OLD, NOW) is None
-    assert certificates(publication.with_bundle(configuration(NEW), OLD, NOW + 100 * DAY)) == certificates(OLD + NEW)
+    assert rotation.with_bundle(configuration(OLD + NEW), OLD, NOW) is None
+    assert certificates(rotation.with_bundle(configuration(NEW), OLD, NOW + 100 * DAY)) == certificates(OLD + NEW)
 
 
 def test_expired_cas_go():
-    assert publication.with_bundle(configuration(OLD + NEW), NEW, NOW + 3645 * DAY) == NEW
+    assert rotation.with_bundle(configuration(OLD + NEW), NEW, NOW + 3645 * DAY) == NEW
 
 
 def test_a_bundle_does_not_grow_without_end():
-    many = [authority.issue_authority(NOW - i * DAY / 24).certificate for i in range(1, 15)]
-    bundle = publication.with_bundle(configuration(b"".join(many)), NEW, NOW)
+    many = [pki.issue_authority(NOW - i * DAY / 24).certificate for i in range(1, 15)]
+    bundle = rotation.with_bundle(configuration(b"".join(many)), NEW, NOW)
     assert certificates(bundle) == certificates(b"".join([NEW, *many[:9]]))
 
 
 def test_what_the_secret_names_is_published_however_many_newer_ones_others_have_published():
-    many = b"".join(authority.issue_authority(NOW + i * DAY / 24).certificate for i in range(1, 15))
-    bundle = publication.with_bundle(configuration(many), OLD, NOW + DAY)
+    many = b"".join(pki.issue_authority(NOW + i * DAY / 24).certificate for i in range(1, 15))
+    bundle = rotation.with_bundle(configuration(many), OLD, NOW + DAY)
     assert certificates(OLD) < certificates(bundle)
     assert len(certificates(bundle)) == 10
 
 
 def test_trusted_is_what_every_entry_of_every_configuration_has():
-    assert publication.trusted_by_all([]) == b""
-    assert publication.trusted_by_all([configuration(OLD + NEW), configuration(NEW, NEW)]) == NEW
-    assert publication.trusted_by_all([configuration(OLD + NEW), configuration(None)]) == b""
+    assert rotation.trusted_by_all([]) == b""
+    assert rotation.trusted_by_all([configuration(OLD + NEW), configuration(NEW, NEW)]) == NEW
+    assert rotation.trusted_by_all([configuration(OLD + NEW), configuration(None)]) == b""
 
 
 def test_a_ca_has_settled_once_it_was_seen_for_a_while_without_a_gap():
-    sightings = publication.Sightings()
+    sightings = rotation.Sightings()
     assert sightings.settled(OLD, NOW) == b""
     assert sightings.settled(OLD + NEW, NOW + rotation.SETTLE) == OLD
     assert sightings.settled(NEW, NOW + 1.5 * rotation.SETTLE) == b""
@@ -83,10 +83,13 @@ def test_a_ca_has_settled_once_it_was_seen_for_a_while_without_a_gap():
 
 async def test_a_configuration_that_changed_after_it_was_read_is_not_written_and_the_others_are():
     kube = fake_kube.FakeKube()
-    told = publisher.Publisher(kube, [publisher.Webhook(*fake_kube.MUTATING), publisher.Webhook(*fake_kube.VALIDATING)])
+    told = certificate_controller.Publisher(
+        kube,
+        [certificate_controller.Webhook(*fake_kube.MUTATING), certificate_controller.Webhook(*fake_kube.VALIDATING)],
+    )
     await told.read()
     kube.publish(fake_kube.MUTATING, OLD)
-    with pytest.raises(kube_calls.Conflict):
+    with pytest.raises(calls.Conflict):
         await told.publish(NEW, NOW)
     assert set(kube.bundles()[:2]) == {OLD}
     assert set(kube.bundles()[2:]) == {NEW}

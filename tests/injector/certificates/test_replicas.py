@@ -11,23 +11,16 @@ import functools
 import hypothesis
 from hypothesis import strategies as st
 
-from carpool_injector.api import kube_calls
-from carpool_injector.certificates import (
-    authority,
-    certificate_controller,
-    context,
-    pem,
-    publisher,
-    rotation,
-    serving_certificate,
-    trust,
-)
+from carpool_injector.api import calls
+from carpool_injector.certificates import certificate_controller, pki, rotation, serving_certificate
 from tests.injector.certificates import fake_kube
 
 BEGIN = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)
-NAMES = authority.service_names("carpool-injector", "carpool-system")
+NAMES = pki.service_names("carpool-injector", "carpool-system")
 SETTINGS = certificate_controller.Settings(
-    "carpool-system", "certificates", (publisher.Webhook(*fake_kube.MUTATING), publisher.Webhook(*fake_kube.VALIDATING))
+    "carpool-system",
+    "certificates",
+    (certificate_controller.Webhook(*fake_kube.MUTATING), certificate_controller.Webhook(*fake_kube.VALIDATING)),
 )
 # Two rounds of a replica must fit into a certificate's last third (10 days): one to see, one to take what has settled.
 LONGEST_PAUSE = datetime.timedelta(days=3)
@@ -36,12 +29,12 @@ MINUTE, DAY = datetime.timedelta(minutes=1), datetime.timedelta(days=1)
 
 @functools.lru_cache(maxsize=64)
 def why_untrusted(certificate, bundle, now):
-    return trust.why_untrusted(certificate, bundle, NAMES[0], now)
+    return pki.why_untrusted(certificate, bundle, NAMES[0], now)
 
 
 class Replica:
     def __init__(self, kube, clock):
-        self.served = serving_certificate.Served(context.make(), NAMES, clock())
+        self.served = serving_certificate.Served(serving_certificate.make_context(), NAMES, clock())
         self.keeper = certificate_controller.Keeper(kube, self.served, SETTINGS, clock=clock)
         self.clock = clock
         self.last_round = clock()
@@ -58,7 +51,7 @@ class Replica:
             self.step.send(None)
         except StopIteration:
             self.last_round = self.began
-        except kube_calls.Failure:
+        except calls.Failure:
             pass
         else:
             return False
@@ -168,7 +161,7 @@ def test_whatever_the_order_what_is_served_is_trusted_and_all_replicas_end_with_
             play(cluster, move)
         cluster.settle()
         contents = cluster.kube.secret.data
-        pair = pem.Pair(contents[rotation.LEAF], contents[rotation.LEAF_KEY])
+        pair = pki.Pair(contents[rotation.LEAF], contents[rotation.LEAF_KEY])
         assert all(replica.served._pair == pair for replica in cluster.replicas)
         assert all(replica.served.facts.is_verified for replica in cluster.replicas)
         writes = cluster.kube.writes
@@ -186,14 +179,14 @@ def test_a_year_of_rotation_ends_with_one_ca_and_never_breaks_the_promise():
         cluster.wait(DAY)
         cluster.round(cluster.replicas[day % 3])
     cluster.settle()
-    both = pem.read_certificates(cluster.kube.secret.data[rotation.BUNDLE])
+    both = pki.read_certificates(cluster.kube.secret.data[rotation.BUNDLE])
     assert len(both) == 2
-    assert pem.read_certificates(first)[0] in both
+    assert pki.read_certificates(first)[0] in both
     for _ in range(32):
         cluster.wait(DAY)
     cluster.settle()
-    assert pem.read_certificates(cluster.kube.secret.data[rotation.BUNDLE]) == both[1:]
-    assert {len(pem.read_certificates(bundle)) for bundle in cluster.kube.bundles()} == {1}
+    assert pki.read_certificates(cluster.kube.secret.data[rotation.BUNDLE]) == both[1:]
+    assert {len(pki.read_certificates(bundle)) for bundle in cluster.kube.bundles()} == {1}
 
 
 def test_a_new_ca_is_published_before_any_leaf_of_it_exists_and_for_a_while():
@@ -204,13 +197,13 @@ def test_a_new_ca_is_published_before_any_leaf_of_it_exists_and_for_a_while():
         cluster.wait(3 * DAY)
         for replica in cluster.replicas:
             cluster.round(replica)
-    while len(pem.read_certificates(cluster.kube.secret.data[rotation.BUNDLE])) == 1:
+    while len(pki.read_certificates(cluster.kube.secret.data[rotation.BUNDLE])) == 1:
         leaf = cluster.kube.secret.data[rotation.LEAF]
         cluster.wait(60 * MINUTE)
         cluster.round(cluster.replicas[0])
     published = cluster.now
     while cluster.kube.secret.data[rotation.LEAF] == leaf:
-        assert all(len(pem.read_certificates(bundle)) == 2 for bundle in cluster.kube.bundles())
+        assert all(len(pki.read_certificates(bundle)) == 2 for bundle in cluster.kube.bundles())
         cluster.wait(MINUTE)
         cluster.round(cluster.replicas[1])
     assert rotation.SETTLE <= cluster.now - published <= rotation.SETTLE + 3 * MINUTE

@@ -6,10 +6,10 @@ import datetime
 
 import pytest
 
-from carpool_injector.certificates import authority, pem, rotation, trust
+from carpool_injector.certificates import pki, rotation
 
 NOW = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)
-NAMES = authority.service_names("carpool-injector", "carpool-system")
+NAMES = pki.service_names("carpool-injector", "carpool-system")
 DAY = datetime.timedelta(days=1)
 Action = rotation.Action
 
@@ -23,7 +23,7 @@ def made(now=NOW):
 
 
 def why_untrusted(contents, now=NOW):
-    return trust.why_untrusted(contents["tls.crt"], contents["ca.crt"], NAMES[0], now)
+    return pki.why_untrusted(contents["tls.crt"], contents["ca.crt"], NAMES[0], now)
 
 
 def changed(before, after):
@@ -32,8 +32,8 @@ def changed(before, after):
 
 def at_the_latest_leaf(contents, now):
     """The Secret with a fresh leaf at `now`, as after renewals in time."""
-    signer = pem.Pair(contents["ca.crt"], contents["ca.key"])
-    leaf = authority.issue_leaf(signer, NAMES, now)
+    signer = pki.Pair(contents["ca.crt"], contents["ca.key"])
+    leaf = pki.issue_leaf(signer, NAMES, now)
     return {**contents, "tls.crt": leaf.certificate, "tls.key": leaf.key}
 
 
@@ -68,7 +68,7 @@ def test_a_year_old_ca_gets_a_successor_in_the_bundle_while_the_leaf_stays():
     assert decision.action is Action.NEW_AUTHORITY
     assert changed(before, decision.contents) == {"ca.crt", "ca.key"}
     assert decision.contents["ca.crt"].startswith(before["ca.crt"])
-    assert len(pem.read_certificates(decision.contents["ca.crt"])) == 2
+    assert len(pki.read_certificates(decision.contents["ca.crt"])) == 2
     assert why_untrusted(decision.contents, then) is None
 
 
@@ -86,8 +86,8 @@ def test_the_new_ca_signs_only_once_the_api_servers_have_had_it_for_a_while():
     assert decide(before, then + 25 * DAY).action is Action.KEEP
     decision = decide(before, then + DAY, settled=before["ca.crt"])
     assert decision.action is Action.NEW_LEAF
-    new = pem.read_certificates(before["ca.crt"])[1]
-    assert trust.is_signed_by(pem.read_certificates(decision.contents["tls.crt"])[0], new)
+    new = pki.read_certificates(before["ca.crt"])[1]
+    assert pki.is_signed_by(pki.read_certificates(decision.contents["tls.crt"])[0], new)
 
 
 def test_a_leaf_that_has_expired_has_nothing_to_lose():
@@ -105,7 +105,7 @@ def test_the_old_ca_leaves_when_all_it_signed_has_expired():
     assert (early.action, early.look_again) == (Action.KEEP, then + rotation.RETIRE)
     decision = decide(before, then + 31 * DAY)
     assert decision.action is Action.DROP_AUTHORITY
-    assert pem.read_certificates(decision.contents["ca.crt"]) == pem.read_certificates(before["ca.crt"])[1:]
+    assert pki.read_certificates(decision.contents["ca.crt"]) == pki.read_certificates(before["ca.crt"])[1:]
     assert why_untrusted(decision.contents, then + 31 * DAY) is None
 
 
@@ -114,9 +114,9 @@ def test_the_old_ca_leaves_when_all_it_signed_has_expired():
     [
         ({"ca.key": b""}, "no readable unencrypted private key"),
         ({"ca.key": b"junk"}, "no readable unencrypted private key"),
-        ({"ca.key": authority.issue_authority(NOW).key}, "belongs to no certificate"),
+        ({"ca.key": pki.issue_authority(NOW).key}, "belongs to no certificate"),
         ({"ca.crt": b"junk"}, "no readable certificates"),
-        ({"ca.crt": authority.issue_authority(NOW).certificate}, "belongs to no certificate"),
+        ({"ca.crt": pki.issue_authority(NOW).certificate}, "belongs to no certificate"),
     ],
 )
 def test_a_secret_whose_ca_cannot_sign_gets_a_new_one(damage, reason):
@@ -136,9 +136,7 @@ def test_when_only_the_ca_s_key_is_lost_the_leaf_that_works_stays():
     assert decision.contents["ca.crt"].startswith(before["ca.crt"])
 
 
-@pytest.mark.parametrize(
-    "damage", [{"tls.crt": b""}, {"tls.key": b"junk"}, {"tls.key": authority.issue_authority(NOW).key}]
-)
+@pytest.mark.parametrize("damage", [{"tls.crt": b""}, {"tls.key": b"junk"}, {"tls.key": pki.issue_authority(NOW).key}])
 def test_a_damaged_leaf_is_replaced_and_the_ca_stays(damage):
     before = {**made(), **damage}
     decision = decide(before)
@@ -155,11 +153,11 @@ def test_a_leaf_of_a_stranger_is_replaced():
 
 
 def test_a_leaf_for_other_names_is_replaced():
-    names = authority.service_names("renamed", "carpool-system")
+    names = pki.service_names("renamed", "carpool-system")
     decision = decide(made(), names=names)
     assert decision.action is Action.NEW_LEAF
     assert "renamed.carpool-system.svc" in decision.reason
-    assert trust.names_of(pem.read_certificates(decision.contents["tls.crt"])[0]) == names
+    assert pki.names_of(pki.read_certificates(decision.contents["tls.crt"])[0]) == names
 
 
 def test_a_cluster_that_slept_for_a_year_or_eleven_wakes_up_with_working_certificates():
@@ -170,7 +168,7 @@ def test_a_cluster_that_slept_for_a_year_or_eleven_wakes_up_with_working_certifi
     assert long_slept.action is Action.REPAIR
     assert "valid only from 2026-11-21 to 2036" in long_slept.reason
     assert why_untrusted(long_slept.contents, NOW + 4000 * DAY) is None
-    assert len(pem.read_certificates(long_slept.contents["ca.crt"])) == 1
+    assert len(pki.read_certificates(long_slept.contents["ca.crt"])) == 1
 
 
 def test_a_replica_whose_clock_is_behind_does_not_undo_what_another_has_made():

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509 import oid
 
-from carpool_injector.certificates import authority, context, pem
+from carpool_injector.certificates import pki, serving_certificate
 
 NOW = datetime.datetime.now(datetime.UTC)
 NAMES = ("localhost", "carpool-injector.carpool-system.svc")
@@ -24,12 +24,12 @@ NAMES = ("localhost", "carpool-injector.carpool-system.svc")
 
 @pytest.fixture(scope="module")
 def old():
-    return authority.issue_authority(NOW)
+    return pki.issue_authority(NOW)
 
 
 @pytest.fixture(scope="module")
 def new():
-    return authority.issue_authority(NOW)
+    return pki.issue_authority(NOW)
 
 
 @contextlib.asynccontextmanager
@@ -38,7 +38,9 @@ async def serving(tls):
 
     async def answer(request):
         peer = request.transport.get_extra_info("peercert")
-        return web.json_response({"peer": peer, "why_unwelcome": context.why_unwelcome(peer, ["kube-apiserver"])})
+        return web.json_response(
+            {"peer": peer, "why_unwelcome": serving_certificate.why_unwelcome(peer, ["kube-apiserver"])}
+        )
 
     app = web.Application()
     app.router.add_route("*", "/", answer)
@@ -52,14 +54,14 @@ async def serving(tls):
         await runner.cleanup()
 
 
-def client_of(bundle: bytes, pair: pem.Pair | None = None) -> ssl.SSLContext:
+def client_of(bundle: bytes, pair: pki.Pair | None = None) -> ssl.SSLContext:
     made = ssl.create_default_context(cadata=bundle.decode())
     if pair is not None:
-        context.load(made, pair)
+        serving_certificate.load_pair(made, pair)
     return made
 
 
-def issue_client(name: str, ca: pem.Pair) -> pem.Pair:
+def issue_client(name: str, ca: pki.Pair) -> pki.Pair:
     """A client's certificate with this common name."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(oid.NameOID.COMMON_NAME, name)])
@@ -67,11 +69,11 @@ def issue_client(name: str, ca: pem.Pair) -> pem.Pair:
     builder = x509.CertificateBuilder(
         ca.first.subject, subject, key.public_key(), x509.random_serial_number(), NOW - day, NOW + day
     ).add_extension(x509.ExtendedKeyUsage([oid.ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
-    certificate = builder.sign(pem.read_key(ca.key), hashes.SHA256())
+    certificate = builder.sign(pki.read_key(ca.key), hashes.SHA256())
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    return pem.Pair(pem.write_certificates([certificate]), private)
+    return pki.Pair(pki.write_certificates([certificate]), private)
 
 
 async def serial_seen(port: int, trusted: ssl.SSLContext) -> tuple[int, str, str | None]:
@@ -87,16 +89,16 @@ async def serial_seen(port: int, trusted: ssl.SSLContext) -> tuple[int, str, str
 
 @pytest.mark.both_loops
 async def test_new_connections_get_the_new_certificate_open_ones_stay_and_nothing_restarts(old, new):
-    tls = context.make()
-    first, second = authority.issue_leaf(old, NAMES, NOW), authority.issue_leaf(new, NAMES, NOW)
-    context.load(tls, first)
+    tls = serving_certificate.make_context()
+    first, second = pki.issue_leaf(old, NAMES, NOW), pki.issue_leaf(new, NAMES, NOW)
+    serving_certificate.load_pair(tls, first)
     both = client_of(old.certificate + new.certificate)
     async with serving(tls) as port, aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=both)) as session:
         url = f"https://localhost:{port}/"
         async with session.get(url) as response:
             assert response.status == 200
         assert (await serial_seen(port, both))[0] == first.first.serial_number
-        context.load(tls, second)
+        serving_certificate.load_pair(tls, second)
         assert (await serial_seen(port, both))[0] == second.first.serial_number
         async with session.get(url) as response:
             assert response.status == 200
@@ -106,15 +108,15 @@ async def test_new_connections_get_the_new_certificate_open_ones_stay_and_nothin
 
 
 async def test_handshakes_succeed_throughout_a_hundred_reloads(old):
-    tls = context.make()
-    context.load(tls, authority.issue_leaf(old, NAMES, NOW))
+    tls = serving_certificate.make_context()
+    serving_certificate.load_pair(tls, pki.issue_leaf(old, NAMES, NOW))
     trusted = client_of(old.certificate)
     async with serving(tls) as port:
         seen = []
         for _ in range(20):
             handshakes = [asyncio.ensure_future(serial_seen(port, trusted)) for _ in range(3)]
             for _ in range(5):
-                context.load(tls, authority.issue_leaf(old, NAMES, NOW))
+                serving_certificate.load_pair(tls, pki.issue_leaf(old, NAMES, NOW))
                 await asyncio.sleep(0)
             seen += await asyncio.gather(*handshakes)
         assert len(seen) == 60
@@ -124,9 +126,9 @@ async def test_handshakes_succeed_throughout_a_hundred_reloads(old):
 async def test_tls_1_2_is_refused_unless_it_is_asked_for(old):
     trusted = client_of(old.certificate)
     trusted.maximum_version = ssl.TLSVersion.TLSv1_2
-    strict, lenient = context.make(), context.make(ssl.TLSVersion.TLSv1_2)
+    strict, lenient = serving_certificate.make_context(), serving_certificate.make_context(ssl.TLSVersion.TLSv1_2)
     for tls in (strict, lenient):
-        context.load(tls, authority.issue_leaf(old, NAMES, NOW))
+        serving_certificate.load_pair(tls, pki.issue_leaf(old, NAMES, NOW))
     async with serving(strict) as port:
         with pytest.raises((ssl.SSLError, ConnectionError)):
             await serial_seen(port, trusted)
@@ -139,8 +141,8 @@ async def test_tls_1_2_is_refused_unless_it_is_asked_for(old):
 
 
 async def test_only_http_1_1_is_offered(old):
-    tls = context.make()
-    context.load(tls, authority.issue_leaf(old, NAMES, NOW))
+    tls = serving_certificate.make_context()
+    serving_certificate.load_pair(tls, pki.issue_leaf(old, NAMES, NOW))
     trusted = client_of(old.certificate)
     trusted.set_alpn_protocols(["h2", "http/1.1"])
     async with serving(tls) as port:
@@ -148,23 +150,23 @@ async def test_only_http_1_1_is_offered(old):
 
 
 async def test_a_failed_reload_leaves_the_certificate_in_service(old):
-    tls = context.make()
-    good, other = authority.issue_leaf(old, NAMES, NOW), authority.issue_leaf(old, NAMES, NOW)
-    context.load(tls, good)
+    tls = serving_certificate.make_context()
+    good, other = pki.issue_leaf(old, NAMES, NOW), pki.issue_leaf(old, NAMES, NOW)
+    serving_certificate.load_pair(tls, good)
     async with serving(tls) as port:
         for bad in (
-            pem.Pair(other.certificate, good.key),
-            pem.Pair(b"junk", b"junk"),
-            pem.Pair(other.certificate, b""),
+            pki.Pair(other.certificate, good.key),
+            pki.Pair(b"junk", b"junk"),
+            pki.Pair(other.certificate, b""),
         ):
-            with pytest.raises(pem.Unreadable, match="OpenSSL does not take"):
-                context.load(tls, bad)
+            with pytest.raises(pki.Unreadable, match="OpenSSL does not take"):
+                serving_certificate.load_pair(tls, bad)
             assert (await serial_seen(port, client_of(old.certificate)))[0] == good.first.serial_number
 
 
 async def test_clients_may_be_asked_for_certificates_and_probes_get_by_without(old, new):
-    tls = context.make(client_ca=new.certificate.decode())
-    context.load(tls, authority.issue_leaf(old, NAMES, NOW))
+    tls = serving_certificate.make_context(client_ca=new.certificate.decode())
+    serving_certificate.load_pair(tls, pki.issue_leaf(old, NAMES, NOW))
 
     async def ask(pair):
         connector = aiohttp.TCPConnector(ssl=client_of(old.certificate, pair))
@@ -187,18 +189,21 @@ def test_who_is_welcome_is_told_by_name():
         "subject": ((("commonName", "kube-apiserver"),),),
         "subjectAltName": (("DNS", "api.internal"), ("IP", "::1")),
     }
-    assert context.why_unwelcome(peer, []) is None
-    assert context.why_unwelcome(peer, ["kube-apiserver"]) is None
-    assert context.why_unwelcome(peer, ["api.internal"]) is None
-    told = context.why_unwelcome(peer, ["aggregator", "::1"])
+    assert serving_certificate.why_unwelcome(peer, []) is None
+    assert serving_certificate.why_unwelcome(peer, ["kube-apiserver"]) is None
+    assert serving_certificate.why_unwelcome(peer, ["api.internal"]) is None
+    told = serving_certificate.why_unwelcome(peer, ["aggregator", "::1"])
     assert told == "the client's certificate is for api.internal, kube-apiserver; allowed: aggregator, ::1"
-    assert context.why_unwelcome({"subject": ()}, ["a"]) == "the client's certificate is for nobody; allowed: a"
-    assert "showed no certificate" in context.why_unwelcome(None, [])
+    assert (
+        serving_certificate.why_unwelcome({"subject": ()}, ["a"])
+        == "the client's certificate is for nobody; allowed: a"
+    )
+    assert "showed no certificate" in serving_certificate.why_unwelcome(None, [])
 
 
 def test_private_keys_touch_no_disk_and_leave_no_file_open(old, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     before = len(os.listdir("/proc/self/fd"))
-    context.load(context.make(), authority.issue_leaf(old, NAMES, NOW))
+    serving_certificate.load_pair(serving_certificate.make_context(), pki.issue_leaf(old, NAMES, NOW))
     assert list(tmp_path.iterdir()) == []
     assert len(os.listdir("/proc/self/fd")) == before

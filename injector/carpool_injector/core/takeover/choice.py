@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from carpool_injector.core import entries, model, pods, sites, status, suitability
-from carpool_injector.core.copy_on_write import Draft
+from carpool_injector.core import decision, model, pod_annotations, pods, sites
+from carpool_injector.core.edits import Draft
 from carpool_injector.core.errors import Refusal
-from carpool_injector.core.takeover import beside, context, kserve_agent, named_port, port_swap, queue_proxy
+from carpool_injector.core.takeover import context, named_port, port_swap, proxies
 
 
 class Way(NamedTuple):
@@ -16,15 +16,15 @@ class Way(NamedTuple):
 
     plan: Callable[[context.Context, bool], model.Plan]
     apply: Callable[[Draft, model.Plan, context.Context], context.Effects]
-    revert: Callable[[Draft, status.Injected], None]
+    revert: Callable[[Draft, pod_annotations.Injected], None]
 
 
 WAYS: Mapping[str, Way] = {
-    "queue-proxy": Way(queue_proxy.plan, queue_proxy.apply, queue_proxy.revert),
-    "kserve-agent": Way(kserve_agent.plan, kserve_agent.apply, kserve_agent.revert),
+    "queue-proxy": Way(proxies.plan_queue_proxy, proxies.apply_queue_proxy, proxies.revert_queue_proxy),
+    "kserve-agent": Way(proxies.plan_agent, proxies.apply_agent, proxies.revert_agent),
     "port-swap": Way(port_swap.plan, port_swap.apply, port_swap.revert),
     "named-port": Way(named_port.plan, named_port.apply, named_port.revert),
-    "none": Way(beside.plan, beside.apply, beside.revert),
+    "none": Way(named_port.plan_beside, named_port.apply_beside, named_port.revert_beside),
 }
 
 
@@ -36,7 +36,7 @@ def plan(asked: context.Context) -> model.Plan:
     wanted = asked.settings.takeover or "auto"
     name = _automatic(asked) if wanted == "auto" else wanted
     native = _is_native(asked, name)
-    suitability.check_mode(asked.pod, native)
+    decision.check_mode(asked.pod, native)
     return WAYS[name].plan(asked, native)
 
 
@@ -44,7 +44,7 @@ def _automatic(asked: context.Context) -> str:
     site = asked.site
     if sites.is_knative(asked.pod):
         return "queue-proxy"
-    if site.is_kserve and kserve_agent.find(asked.pod).expected:
+    if site.is_kserve and proxies.find_agent(asked.pod).expected:
         return "kserve-agent"
     if _is_movable(site):
         return "port-swap"
@@ -63,7 +63,7 @@ def _is_meant(asked: context.Context) -> bool:
     """Whether the port's name says HTTP, or the pod's owner chose the port: mysql is a name, too."""
     entry, settings = asked.site.entry, asked.settings
     chosen = settings.port if asked.site.has_http else settings.grpc_port
-    return chosen is not None or (entry is not None and entries.is_for_http(entry))
+    return chosen is not None or (entry is not None and sites.is_for_http(entry))
 
 
 def _no_way(site: sites.Site) -> Refusal:

@@ -1,12 +1,13 @@
 """Named port: the name of the app's port moves to the sidecar, and with it every Service that targets the name.
 
-For plain pods whose server cannot be moved. KServe's and Knative's Services target numbers, so it is not for them.
+For plain pods whose server cannot be moved. KServe's and Knative's Services target numbers. `plan_beside` takes
+nothing over: the sidecar gets a port of its own, and the pod's owner points the Service at it.
 """
 
 from __future__ import annotations
 
-from carpool_injector.core import edits, grpc_sites, model, sites, status
-from carpool_injector.core.copy_on_write import Draft
+from carpool_injector.core import edits, model, pod_annotations, sites
+from carpool_injector.core.edits import Draft
 from carpool_injector.core.errors import Refusal
 from carpool_injector.core.takeover import context, port_swap
 
@@ -46,7 +47,7 @@ def plan(asked: context.Context, native: bool) -> model.Plan:
     return model.Plan("named-port", native, site.container.name, site.port, listen, admin, steps, reached, rpc)
 
 
-def _grpc(site: sites.Site) -> grpc_sites.GrpcSite | None:
+def _grpc(site: sites.Site) -> sites.GrpcSite | None:
     """The port for gRPC, if it has a name that can move; one that is not declared is not reached by name."""
     grpc = site.taken_grpc
     if grpc is None or (grpc.entry is None and site.has_http):
@@ -55,7 +56,7 @@ def _grpc(site: sites.Site) -> grpc_sites.GrpcSite | None:
         raise Refusal(
             "no-takeover",
             f"port {grpc.port} of container {site.container.name!r}, for gRPC, has no name that could move",
-            f"give the port a name and let the Service's targetPort be that name; or {grpc_sites.LEAVE}",
+            f"give the port a name and let the Service's targetPort be that name; or {sites.LEAVE_GRPC}",
         )
     return grpc
 
@@ -85,14 +86,14 @@ def _rename(container: model.Object, name: str | None, to: str) -> dict[str, str
     return {"name": name}
 
 
-def revert(draft: Draft, done: status.Injected) -> None:
+def revert(draft: Draft, done: pod_annotations.Injected) -> None:
     """Give the names back."""
     _give_back(draft, done, edits.APP_PORT_NAME, done.listen_port, done.app_port)
     if done.grpc_listen_port and done.grpc_app_port:
         _give_back(draft, done, edits.APP_GRPC_PORT_NAME, done.grpc_listen_port, done.grpc_app_port)
 
 
-def _give_back(draft: Draft, done: status.Injected, app_name: str, listen: int, number: int) -> None:
+def _give_back(draft: Draft, done: pod_annotations.Injected, app_name: str, listen: int, number: int) -> None:
     container = draft.container(done.container)
     ports = (draft.sidecar() or {}).get("ports") or ()
     name = next((port.get("name") for port in ports if port.get("containerPort") == listen), None)
@@ -100,3 +101,24 @@ def _give_back(draft: Draft, done: status.Injected, app_name: str, listen: int, 
         if name and entry.get("name") == app_name:
             entry["name"] = name
     edits.change_probe_ports(container, {app_name: name or number})
+
+
+def plan_beside(asked: context.Context, native: bool) -> model.Plan:
+    """Nothing is taken over."""
+    ports = asked.ports()
+    listen, admin = ports.take(asked.config.port, may_be_agents=True), ports.take(asked.config.admin_port)
+    site = asked.site
+    rpc = ports.take() if site.taken_grpc else None
+    both = f"{listen} and, for gRPC, on {rpc}" if rpc else str(listen)
+    steps = (f"the sidecar listens on {both}; point the Service's targetPort there", "the app is left as it is")
+    reached = site.grpc.port if site.grpc else None
+    return model.Plan("none", native, site.container.name, site.port, listen, admin, steps, reached, rpc)
+
+
+def apply_beside(draft: Draft, planned: model.Plan, asked: context.Context) -> context.Effects:
+    """The app is left as it is."""
+    return context.Effects(context.data_port(planned.listen_port), grpc=context.grpc_port(planned.grpc_listen_port))
+
+
+def revert_beside(draft: Draft, done: pod_annotations.Injected) -> None:
+    """There is nothing to give back."""

@@ -1,21 +1,23 @@
 """Port swap: the sidecar listens where the app did, for HTTP and for gRPC, and the app is told other ports.
 
-One pod is changed as a whole or not at all, and Services, probes of others, monitors and network policies stay right,
-as the ports they know are still the ones that answer. It needs to know how the app is told its ports.
+Services, probes of others, monitors and network policies stay right, because the ports they know still answer. It
+needs to know how the app is told its ports. One move for HTTP, one for gRPC, both or none; a move is found again from
+the status, so that declared ports, names, hostPorts, probes and hooks come back as they were.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from carpool_injector.core import grpc_sites, model, servers, sites, status
-from carpool_injector.core.copy_on_write import Draft
+from carpool_injector.core import edits, model, pod_annotations, pods, servers, sites
+from carpool_injector.core.edits import Draft
 from carpool_injector.core.errors import Refusal
-from carpool_injector.core.takeover import context, moves
+from carpool_injector.core.takeover import context
 
 _HOW_TO_TELL_GRPC = (
     "give the app its port for gRPC by a flag or variable (outside of any shell) and name that in "
-    f"carpool.dev/app-grpc-port-arg or carpool.dev/app-grpc-port-env; or {grpc_sites.LEAVE}"
+    f"carpool.dev/app-grpc-port-arg or carpool.dev/app-grpc-port-env; or {sites.LEAVE_GRPC}"
 )
 
 
@@ -23,7 +25,7 @@ def plan(asked: context.Context, native: bool) -> model.Plan:
     """The app moves to free ports. Raises `Refusal` if it cannot be told so."""
     site = asked.site
     if site.has_http:
-        _check(site)
+        _check_http(site)
     check_grpc(site)
     ports, grpc = asked.ports(), site.taken_grpc
     admin = ports.take(asked.config.admin_port)
@@ -66,20 +68,20 @@ def _how(setting: servers.PortSetting | None) -> str:
     return f"by {'its' if setting and setting.present else 'a new'} {setting}"
 
 
-def _check(site: sites.Site) -> None:
+def _check_http(site: sites.Site) -> None:
     where = f"container {site.container.name!r}"
     if site.server is None:
         raise Refusal("unknown-server", f"it is not known how the server in {where} is told its port", how_to_tell())
-    fix = moves.Fix(how_to_tell(), "carpool.dev/port")
-    moves.check(f"{site.server.title} in {where}", site.port, site.setting, site.entry, fix)
+    fix = Fix(how_to_tell(), "carpool.dev/port")
+    check_move(f"{site.server.title} in {where}", site.port, site.setting, site.entry, fix)
 
 
 def check_grpc(site: sites.Site) -> None:
     """Raises `Refusal` if the port for gRPC is to be taken over and the app cannot be told another one."""
     grpc = site.taken_grpc
     if grpc is not None:
-        fix = moves.Fix(_HOW_TO_TELL_GRPC, grpc_sites.SETTING)
-        moves.check(f"gRPC in container {site.container.name!r}", grpc.port, grpc.setting, grpc.entry, fix)
+        fix = Fix(_HOW_TO_TELL_GRPC, sites.GRPC_SETTING)
+        check_move(f"gRPC in container {site.container.name!r}", grpc.port, grpc.setting, grpc.entry, fix)
 
 
 def how_to_tell() -> str:
@@ -93,8 +95,8 @@ def how_to_tell() -> str:
 def apply(draft: Draft, planned: model.Plan, asked: context.Context) -> context.Effects:
     """Move the app; its declared ports, names and hostPorts included, become the sidecar's."""
     site = asked.site
-    found = moves.of_plan(planned, site)
-    ports = moves.apply(draft.container(planned.container), found)
+    found = of_plan(planned, site)
+    ports = apply_moves(draft.container(planned.container), found)
     taken = {move.own_name: port for move, port in zip(found, ports, strict=True)}
     http, grpc = site.setting if site.has_http else None, site.taken_grpc
     return context.Effects(
@@ -105,6 +107,154 @@ def apply(draft: Draft, planned: model.Plan, asked: context.Context) -> context.
     )
 
 
-def revert(draft: Draft, done: status.Injected) -> None:
+def revert(draft: Draft, done: pod_annotations.Injected) -> None:
     """Move the app back."""
-    moves.revert(draft, done)
+    revert_moves(draft, done)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """The app goes from `old`, the sidecar's then, to `new`, as `told_by` tells it; `added`: which was not there.
+
+    `app_name` is what the app's declared port is called afterwards if it had a name, `own_name` what the sidecar's is
+    called if it had none.
+    """
+
+    old: int
+    new: int
+    told_by: str | None
+    added: bool
+    app_name: str
+    own_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """What to do about a port: how the app is told it, and the annotation that chooses it."""
+
+    tell: str
+    choose: str
+
+
+def of_http(old: int, new: int, told_by: str | None, added: bool) -> Move:
+    """The move of the port for HTTP."""
+    return Move(old, new, told_by, added, edits.APP_PORT_NAME, context.DATA_PORT_NAME)
+
+
+def of_grpc(old: int, new: int, told_by: str | None, added: bool) -> Move:
+    """The move of the port for gRPC."""
+    return Move(old, new, told_by, added, edits.APP_GRPC_PORT_NAME, context.GRPC_PORT_NAME)
+
+
+def of_plan(plan: model.Plan, site: sites.Site, http: bool = True) -> list[Move]:
+    """The moves of a plan, the one for HTTP first; without it if not `http`."""
+    found = []
+    if http and site.has_http and site.setting is not None:
+        found.append(of_http(plan.listen_port, plan.app_port, site.setting.name, not site.setting.present))
+    grpc = site.taken_grpc
+    if grpc and grpc.setting and plan.grpc_listen_port and plan.grpc_app_port:
+        added = not grpc.setting.present
+        found.append(of_grpc(plan.grpc_listen_port, plan.grpc_app_port, grpc.setting.name, added))
+    return found
+
+
+def of_status(done: pod_annotations.Injected) -> list[Move]:
+    """The moves that a status speaks of."""
+    found = []
+    if done.takeover == "port-swap" and (done.told_by is not None or done.grpc_told_by is None):
+        found.append(of_http(done.listen_port, done.app_port, done.told_by, done.added))
+    if done.grpc_told_by is not None and done.grpc_listen_port and done.grpc_app_port:
+        found.append(of_grpc(done.grpc_listen_port, done.grpc_app_port, done.grpc_told_by, bool(done.grpc_added)))
+    return found
+
+
+def apply_moves(container: model.Object, moves: Sequence[Move]) -> list[model.Object]:
+    """Move the app; returns the sidecar's declared port for each move: the app's, name and hostPort included."""
+    taken: list[model.Object] = []
+    changes: dict[int | str, int | str] = {}
+    for move in moves:
+        _tell(container, move)
+        entry = _move_entry(container, move)
+        changes |= {move.old: move.new}
+        if entry and entry.get("name"):
+            changes |= {entry["name"]: move.app_name}
+        taken.append({"name": move.own_name, **(entry or {"containerPort": move.old, "protocol": "TCP"})})
+    edits.change_probe_ports(container, changes)
+    return taken
+
+
+def _tell(container: model.Object, move: Move) -> None:
+    name = move.told_by or ""
+    if not name.startswith("-"):
+        edits.set_variable(container, name, edits.with_port(edits.variable(container, name) or "", move.new))
+    elif move.added:
+        container["args"] = [*(container.get("args") or ()), f"{name}={move.new}"]
+    else:
+        edits.change_flag_port(container, name, move.old, move.new)
+
+
+def _move_entry(container: model.Object, move: Move) -> model.Object | None:
+    for at, entry in enumerate(container.get("ports") or ()):
+        if entry["containerPort"] == move.old and entry.get("protocol") in (None, "", "TCP"):
+            moved = {"name": move.app_name} if entry.get("name") else {}
+            protocol = {"protocol": "TCP"} if "protocol" in entry else {}
+            container["ports"][at] = {**moved, "containerPort": move.new, **protocol}
+            return dict(entry)
+    return None
+
+
+def revert_moves(draft: Draft, done: pod_annotations.Injected) -> None:
+    """Move the app back."""
+    found = of_status(done)
+    if not found:
+        return
+    container = draft.container(done.container)
+    changes: dict[int | str, int | str] = {}
+    ports = (draft.sidecar() or {}).get("ports") or ()
+    for move in found:
+        own = next((port for port in ports if port.get("containerPort") == move.old), None)
+        _restore_entry(container, move, own)
+        changes |= {move.new: move.old, move.app_name: (own.get("name") if own else None) or move.old}
+        _untell(container, move)
+    edits.change_probe_ports(container, changes)
+
+
+def _restore_entry(container: model.Object, move: Move, own: model.Object | None) -> None:
+    for at, entry in enumerate(container.get("ports") or ()):
+        if own is not None and entry.get("containerPort") == move.new:
+            named = own.get("name") != move.own_name
+            container["ports"][at] = {key: value for key, value in own.items() if named or key != "name"}
+
+
+def _untell(container: model.Object, move: Move) -> None:
+    if move.told_by is None:
+        return
+    is_flag = move.told_by.startswith("-")
+    if move.added and is_flag:
+        edits.drop_words(container, "args", [f"{move.told_by}={move.new}"])
+    elif move.added:
+        edits.remove_variable(container, move.told_by)
+    elif is_flag:
+        edits.change_flag_port(container, move.told_by, move.new, move.old)
+    else:
+        value = edits.variable(container, move.told_by) or ""
+        if edits.port_in(value) == move.new:
+            edits.set_variable(container, move.told_by, edits.with_port(value, move.old))
+
+
+def check_move(what: str, port: int, setting: servers.PortSetting | None, entry: pods.Port | None, fix: Fix) -> None:
+    """Raises `Refusal` for an app that cannot be told another port, or is told one that is not where it is entered."""
+    if setting is None:
+        raise Refusal("port-not-movable", f"{what} cannot be told its port by a flag or variable", fix.tell)
+    if setting.present and setting.port != port:
+        raise Refusal(
+            "port-mismatch",
+            f"{what} is entered on port {port}, but {setting} says {setting.port}",
+            f"make the two agree, or set {fix.choose}",
+        )
+    if not setting.present and setting.port != port and entry is None:
+        raise Refusal(
+            "port-mismatch",
+            f"{what} is entered on {port}, but listens on {setting.port} if not told",
+            f"give it {setting} {port}, or set {fix.choose}",
+        )

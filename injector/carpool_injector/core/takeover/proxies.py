@@ -1,0 +1,281 @@
+"""Takeover behind proxies that send to the app already: KServe's agent (Standard mode) and Knative's queue-proxy.
+
+With `spec.predictor.batcher` KServe's Service points at its agent on port 9081. The sidecar takes the place of an agent
+that only batches. An agent that also logs payloads or pulls models stays on 9081, loses its batcher, and sends to the
+sidecar. The result is the same in either order of webhooks because the annotation is removed that KServe's webhook
+looks for, not only the container that it adds (pkg/webhook/admission/pod/agent_injector.go of kserve/kserve).
+
+queue-proxy sends to the port in its variable USER_PORT, which KServe's own agent changes as well. Its readiness probe
+(SERVING_READINESS_PROBE) asked the app. It asks the sidecar instead, which asks the app with that same probe:
+otherwise a pod would count as ready before its sidecar is (kserve#5569).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from carpool_injector.core import edits, model, pod_annotations, pods, sites
+from carpool_injector.core.edits import Draft
+from carpool_injector.core.errors import Refusal
+from carpool_injector.core.takeover import context, port_swap
+
+AGENT = "agent"
+_INTERNAL = "internal.serving.kserve.io/"
+_LOGGER, _PULLER = _INTERNAL + "logger", _INTERNAL + "agent"
+# Flags of the agent, and whether their value is a word of its own as KServe writes them.
+_BATCHER_FLAGS = {"--enable-batcher": False, "--max-batchsize": True, "--max-latency": True}
+_PORT_FLAG = "--component-port"
+_KEPT = 64  # characters of the annotation that fit into the status
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """KServe's agent in a pod, there already or to be expected: it batches, logs payloads, pulls models."""
+
+    batches: bool
+    logs: bool
+    pulls: bool
+    present: bool
+
+    @property
+    def expected(self) -> bool:
+        """Whether KServe's Service points at it (service_reconciler.go): not where it only pulls models."""
+        return self.batches or self.logs
+
+    @property
+    def stays(self) -> bool:
+        """Whether it does more than batch."""
+        return self.logs or self.pulls
+
+
+def find_agent(pod: pods.Pod) -> Agent:
+    """What is known of the agent from the pod's annotations and containers; none in pods that are not KServe's."""
+    if not sites.is_kserve(pod):
+        return Agent(batches=False, logs=False, pulls=False, present=False)
+    container = pod.container(AGENT)
+    words = container.words if container else ()
+    flags = {word.partition("=")[0] for word in words}
+    annotations = pod.metadata.annotations
+    return Agent(
+        batches=pods.BATCHER in annotations or "--enable-batcher" in flags,
+        logs=_LOGGER in annotations or "--log-url" in flags,
+        pulls=_PULLER in annotations or "--enable-puller" in flags,
+        present=container is not None and is_agent(words),
+    )
+
+
+def is_agent(words: Sequence[str]) -> bool:
+    """Whether these arguments are those of KServe's agent: it is told where to send."""
+    return any(word.partition("=")[0] == _PORT_FLAG for word in words)
+
+
+def plan_agent(asked: context.Context, native: bool) -> model.Plan:
+    """The sidecar listens on 9081, or behind an agent that stays. Raises `Refusal` where no agent is to be expected."""
+    site, agent = asked.site, find_agent(asked.pod)
+    if not agent.expected or not site.is_kserve:
+        raise Refusal(
+            "no-takeover",
+            "this pod has no batcher or logger of KServe, so KServe's Service does not point at its agent",
+            "set spec.predictor.batcher in the InferenceService (batcher: {} is enough)",
+        )
+    check_http(site)
+    port_swap.check_grpc(site)
+    ports = asked.ports()
+    listen = ports.take() if agent.stays else _agents_port(asked, ports)
+    admin = ports.take(asked.config.admin_port)
+    steps, reached, rpc = list(_steps(agent, listen)), site.grpc.port if site.grpc else None, None
+    if site.taken_grpc:
+        reached, rpc = ports.take(), reached
+        steps += [port_swap.grpc_step(site, reached), f"the sidecar listens on {rpc} for gRPC"]
+    return model.Plan("kserve-agent", native, site.container.name, site.port, listen, admin, tuple(steps), reached, rpc)
+
+
+def check_http(site: sites.Site) -> None:
+    """Raises `Refusal` for an app that is entered by gRPC, which KServe's agent does not speak."""
+    if site.by_grpc:
+        raise Refusal(
+            "not-http",
+            f"port {site.grpc.port if site.grpc else site.port} of container {site.container.name!r} speaks gRPC, and "
+            "KServe's agent in front of it HTTP/1.1 only",
+            "remove spec.predictor.batcher and logger from the InferenceService; Carpool batches without them",
+        )
+
+
+def _agents_port(asked: context.Context, ports: context.Ports) -> int:
+    port = ports.take(context.KSERVE_AGENT_PORT, may_be_agents=True)
+    if port != context.KSERVE_AGENT_PORT:
+        raise Refusal(
+            "port-taken",
+            f"KServe's Service sends to {context.KSERVE_AGENT_PORT}, where another container of the pod listens",
+            f"move that container to another port than {context.KSERVE_AGENT_PORT}",
+        )
+    return port
+
+
+def _steps(agent: Agent, listen: int) -> tuple[str, ...]:
+    if agent.stays:
+        return (
+            "KServe's agent stays on 9081 for what else it does, and its batcher is switched off",
+            f"the agent sends to the sidecar on {listen}, and the sidecar to the app",
+        )
+    return (
+        "KServe's agent is left out: its annotation internal.serving.kserve.io/batcher is removed",
+        f"the sidecar listens on {listen}, where KServe's Service sends",
+    )
+
+
+def apply_agent(draft: Draft, planned: model.Plan, asked: context.Context) -> context.Effects:
+    """Take the batcher's place; an agent that stays sends to the sidecar."""
+    detach(draft, find_agent(asked.pod), planned.listen_port)
+    (rpc, *_) = [
+        *port_swap.apply_moves(draft.container(planned.container), port_swap.of_plan(planned, asked.site, http=False)),
+        None,
+    ]
+    grpc = asked.site.taken_grpc
+    return context.Effects(
+        context.data_port(planned.listen_port),
+        batcher=kept_batcher(asked.pod),
+        grpc=context.moved_grpc(rpc, grpc.setting if grpc else None),
+    )
+
+
+def kept_batcher(pod: pods.Pod) -> str | None:
+    """The annotation's value, to give it back one day; KServe looks at its presence only, so a long one is not kept."""
+    value = pod.metadata.annotations.get(pods.BATCHER)
+    return "true" if value is not None and len(value) > _KEPT else value
+
+
+def detach(draft: Draft, agent: Agent, listen: int) -> None:
+    """Switch KServe's batcher off, and send what an agent that stays passes on to `listen`."""
+    draft.unannotate(pods.BATCHER)
+    if not agent.present:
+        return
+    if not agent.stays:
+        draft.remove("containers", AGENT)
+        return
+    container = draft.container(AGENT)
+    container["args"] = edits.without_flags(container.get("args") or [], _BATCHER_FLAGS)
+    for at, before, _ in list(edits.flag_values(container["args"], _PORT_FLAG)):
+        container["args"][at] = f"{before}{listen}"
+
+
+def revert_agent(draft: Draft, done: pod_annotations.Injected) -> None:
+    """Give KServe its annotation back (its webhook adds the agent again), and let the agent send to the app."""
+    port_swap.revert_moves(draft, done)
+    if done.batcher is not None:
+        draft.annotate(pods.BATCHER, done.batcher)
+    if draft.has(AGENT):
+        edits.change_flag_port(draft.container(AGENT), _PORT_FLAG, done.listen_port, done.app_port)
+
+
+QUEUE_PROXY = "queue-proxy"
+_PORT = "USER_PORT"
+PROBE = "SERVING_READINESS_PROBE"
+
+
+def plan_queue_proxy(asked: context.Context, native: bool) -> model.Plan:
+    """queue-proxy sends to the sidecar. Raises `Refusal` where it is not there."""
+    site = asked.site
+    if asked.pod.container(QUEUE_PROXY) is None:
+        raise Refusal(
+            "no-takeover", "the pod has no queue-proxy: it is not Knative's", "set carpool.dev/takeover: auto"
+        )
+    stays = find_agent(asked.pod).stays
+    if stays:
+        check_http(site)
+    ports = asked.ports()
+    listen = ports.take() if stays else ports.take(asked.config.port, may_be_agents=True)
+    admin = ports.take(asked.config.admin_port)
+    rpc = ports.take() if site.by_grpc else None  # Knative lets one port of a pod through
+    sender = "KServe's agent, which stays," if stays else "queue-proxy"
+    reached = site.grpc.port if site.grpc else None
+    calls, to = ("gRPC to the sidecar on", reached) if rpc else ("to the sidecar on", site.port)
+    steps = (
+        f"{sender} sends {calls} {rpc or listen}, and the sidecar to the app on {to}",
+        "queue-proxy's readiness probe asks the sidecar, which asks the app with the probe it had",
+    )
+    return model.Plan("queue-proxy", native, site.container.name, site.port, listen, admin, steps, reached, rpc)
+
+
+def apply_queue_proxy(draft: Draft, planned: model.Plan, asked: context.Context) -> context.Effects:
+    """Put the sidecar between queue-proxy (or an agent that stays) and the app."""
+    agent = find_agent(asked.pod)
+    detach(draft, agent, planned.listen_port)
+    queue = draft.container(QUEUE_PROXY)
+    probe = _probe(edits.variable(queue, PROBE))
+    behind_agent = agent.present and agent.stays
+    if not behind_agent:
+        edits.set_variable(queue, _PORT, str(planned.grpc_listen_port or planned.listen_port))
+    if probe is not None:
+        edits.set_variable(queue, PROBE, _ask_sidecar(planned.admin_port, probe))
+    if behind_agent:
+        _align(draft.container(AGENT), planned)
+    batcher = kept_batcher(asked.pod)
+    return context.Effects(
+        context.data_port(planned.listen_port),
+        readiness=probe,
+        batcher=batcher,
+        grpc=context.grpc_port(planned.grpc_listen_port),
+    )
+
+
+def _probe(text: str | None) -> str | None:
+    """The probe's text, if it is one a sidecar can make: it does not start with anything else, exec probes included."""
+    try:
+        found = json.loads(text or "null")
+    except (ValueError, RecursionError):
+        return None
+    probes = found if isinstance(found, list) else [found]
+    is_usable = all(isinstance(probe, dict) and probe and not probe.get("exec") for probe in probes)
+    return text if probes and is_usable else None
+
+
+def _ask_sidecar(admin_port: int, instead_of: str) -> str:
+    """A probe of the sidecar, in a list where there was one (ENABLE_MULTI_CONTAINER_PROBES)."""
+    action = {"path": "/readyz", "port": admin_port, "host": "127.0.0.1", "scheme": "HTTP"}
+    text = json.dumps({"httpGet": action, "successThreshold": 1}, separators=(",", ":"))
+    return f"[{text}]" if instead_of.lstrip().startswith("[") else text
+
+
+def _align(agent: model.Object, planned: model.Plan) -> None:
+    """KServe copies queue-proxy's variables into its agent, as they are at that moment: make both moments the same."""
+    if edits.variable(agent, _PORT) is not None:
+        edits.set_variable(agent, _PORT, str(planned.app_port))
+    probe = _probe(edits.variable(agent, PROBE))
+    if probe is not None:
+        edits.set_variable(agent, PROBE, _ask_sidecar(planned.admin_port, probe))
+
+
+def revert_queue_proxy(draft: Draft, done: pod_annotations.Injected) -> None:
+    """Let queue-proxy send to the app and probe it again."""
+    revert_agent(draft, done)
+    if not draft.has(QUEUE_PROXY):
+        return
+    queue = draft.container(QUEUE_PROXY)
+    ours, apps = done.listen_port, done.app_port
+    if done.grpc_listen_port and done.grpc_app_port:
+        ours, apps = done.grpc_listen_port, done.grpc_app_port
+    if edits.variable(queue, _PORT) == str(ours) and not _is_agents(draft, done):
+        edits.set_variable(queue, _PORT, str(apps))
+    probe = edits.variable(draft.sidecar() or {}, PROBE)
+    for name in (QUEUE_PROXY, AGENT):
+        if probe is None or not draft.has(name):
+            continue
+        if edits.variable(draft.container(name), PROBE) == _ask_sidecar(done.admin_port, probe):
+            edits.set_variable(draft.container(name), PROBE, probe)
+
+
+def _is_agents(draft: Draft, done: pod_annotations.Injected) -> bool:
+    """Whether USER_PORT means an agent that stays, which happens to be where a sidecar would listen as well."""
+    agents = (item for item in draft.pod["spec"]["containers"] if item.get("name") == AGENT)
+    passes_on = any(is_agent(agent.get("args") or ()) for agent in agents)
+    return passes_on and done.listen_port == context.KSERVE_AGENT_PORT
+
+
+def concurrency(pod: pods.Pod) -> int:
+    """How many requests queue-proxy lets through at once; 0: any number."""
+    queue = pod.container(QUEUE_PROXY)
+    value = (queue.variable("CONTAINER_CONCURRENCY") if queue else None) or "0"
+    return int(value) if value.isascii() and value.isdecimal() else 0
