@@ -128,6 +128,7 @@ LAYERS = {
         {
             *(f"carpool_injector.{below}" for below in ("webhook", "certificates", "api", "objects", "core")),
             "carpool_injector.config_file",
+            "carpool.program",
         }
     ),
     "carpool_predictor": Layer({"carpool_predictor", "carpool.program", "carpool.workers"}),

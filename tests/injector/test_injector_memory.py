@@ -1,4 +1,4 @@
-"""When memory that large reviews left behind is given back, and that no review leaves anything for good."""
+"""No review leaves anything in memory for good."""
 
 from __future__ import annotations
 
@@ -14,54 +14,12 @@ import pytest
 
 from carpool_injector.core import config, errors, injection, model
 from carpool_injector.objects import review, validation
-from carpool_injector.webhook import allocator, metrics, reviewing
+from carpool_injector.webhook import connections, metrics, reviewing
 from tests.injector import pods, reviews
 
 
-class Heap:
-    """Counts how often it was trimmed."""
-
-    def __init__(self) -> None:
-        self.trimmed = 0
-        self.held = 0
-        self.trimmer = allocator.Trimmer(lambda: self.held, self.trim)
-
-    def trim(self) -> None:
-        self.trimmed += 1
-
-
-@pytest.mark.looptime
-async def test_memory_is_given_back_once_after_a_burst_of_large_reviews() -> None:
-    heap = Heap()
-    for _ in range(10):
-        heap.trimmer.freed(allocator.LARGE)
-    assert heap.trimmed == 0
-    await asyncio.sleep(5)
-    assert heap.trimmed == 1
-
-
-@pytest.mark.looptime
-async def test_not_while_large_reviews_are_held_but_right_after() -> None:
-    heap = Heap()
-    heap.held = allocator.LARGE
-    heap.trimmer.freed(allocator.LARGE)
-    await asyncio.sleep(10)
-    assert heap.trimmed == 0
-    heap.held = 0
-    await asyncio.sleep(2)
-    assert heap.trimmed == 1
-
-
-@pytest.mark.looptime
-async def test_small_reviews_cost_nothing() -> None:
-    heap = Heap()
-    heap.trimmer.freed(allocator.LARGE - 1)
-    await asyncio.sleep(5)
-    assert heap.trimmed == 0
-
-
 def test_giving_memory_back_for_real_works_here() -> None:
-    assert allocator._trim() is None  # type: ignore[func-returns-value]
+    connections.give_back()
 
 
 # --- Nothing is kept of a review once it is answered -----------------------------------------------------------------

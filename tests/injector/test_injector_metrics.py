@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import json
-import logging
 from typing import Any
 
 import pytest
 
 from carpool_injector.core import model
 from carpool_injector.objects import review
-from carpool_injector.webhook import logs, metrics, reviewing
+from carpool_injector.webhook import metrics, reviewing
 from tests.injector import reviews
 
 NAMESPACES = reviews.Known({"models": model.Namespace("models"), "other": model.Namespace("other")})
@@ -79,47 +76,3 @@ def test_names_have_base_units_and_the_prefix_of_the_project() -> None:
     assert "carpool_injector_certificate_not_after_timestamp_seconds" in names
     assert 'carpool_injector_config_info{hash="ab12cd34"} 1.0' in counts.render().decode()
     assert "_created" not in counts.render().decode()
-
-
-# --- logs ------------------------------------------------------------------------------------------------------------
-
-
-def lines(formatter: logging.Formatter, *facts: dict[str, Any]) -> list[str]:
-    out = io.StringIO()
-    handler = logging.StreamHandler(out)
-    handler.setFormatter(formatter)
-    log = logging.Logger("carpool.test")
-    log.addHandler(handler)
-    for each in facts:
-        log.info("it %s", "happened", extra=logs.facts(**each))
-    return out.getvalue().splitlines()
-
-
-def test_a_line_of_json_has_time_level_logger_message_and_the_facts() -> None:
-    (line,) = lines(logs.json_formatter(), {"namespace": "models", "pod": "a\nb"})
-    found = json.loads(line)
-    assert found.pop("time").endswith("+00:00")
-    assert found == {
-        "level": "info",
-        "logger": "carpool.test",
-        "message": "it happened",
-        "namespace": "models",
-        "pod": "a\nb",
-    }
-
-
-def test_a_line_of_text_stays_one_line_whoever_wrote_the_facts() -> None:
-    (line,) = lines(logs.TextFormatter(), {"namespace": "models", "pod": "a\nb"})
-    assert line.endswith("it happened  namespace=models  pod='a\\nb'")
-
-
-def test_the_same_warning_is_told_seldom_and_says_how_often_it_was_not(caplog: pytest.LogCaptureFixture) -> None:
-    now = 0.0
-    seldom = logs.Seldom(logging.getLogger("carpool.test"), interval=1.0, clock=lambda: now)
-    for _ in range(100):
-        seldom.warning("too-large", "a body was too large")
-    seldom.warning("malformed", "no JSON")
-    now = 1.5
-    seldom.warning("too-large", "a body was too large")
-    told = [(record.message, record.facts.get("suppressed")) for record in caplog.records]  # type: ignore[attr-defined]
-    assert told == [("a body was too large", None), ("no JSON", None), ("a body was too large", 99)]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from carpool_injector.objects import review
-from carpool_injector.webhook import allocator, metrics, server
+from carpool_injector.webhook import connections, metrics, server
 from tests.injector import reviews
 from tests.injector.metric_samples import sample
 
@@ -153,7 +153,7 @@ async def test_memory_is_given_back_after_a_large_review(
     monkeypatch: pytest.MonkeyPatch, size: int, trimmed: int
 ) -> None:
     times: list[int] = []
-    monkeypatch.setattr(allocator, "_trim", lambda: times.append(1))
+    monkeypatch.setattr(connections, "give_back", lambda: times.append(1))
     subject, _ = a_server()
     padded = reviews.asking()
     padded["request"]["options"]["padding"] = "x" * size

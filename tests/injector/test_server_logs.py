@@ -10,7 +10,7 @@ import pytest
 
 from carpool_injector.core import errors, model
 from carpool_injector.objects import review
-from carpool_injector.webhook import logs, metrics, reviewing, server, service
+from carpool_injector.webhook import connections, metrics, reviewing, server, service
 from tests.injector import reviews
 
 BODY = json.dumps(reviews.asking()).encode()
@@ -117,7 +117,7 @@ async def test_what_fails_where_nobody_waits_is_told_once(caplog: pytest.LogCapt
 
 
 def test_the_log_of_the_http_server_keeps_tracebacks_of_bugs(caplog: pytest.LogCaptureFixture) -> None:
-    log = logs.ServerLog(logging.getLogger("carpool.test"))
+    log = connections.ServerLog(logging.getLogger("carpool.test"))
     for number in range(10):
         try:
             raise ZeroDivisionError

@@ -12,9 +12,10 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Protocol
 
+from carpool.program import logs
 from carpool_injector.core import model
 from carpool_injector.objects import review
-from carpool_injector.webhook import logs, metrics
+from carpool_injector.webhook import metrics
 
 log = logging.getLogger("carpool.injector")
 
@@ -82,8 +83,6 @@ class Cluster:
                 self._told = True
             return server[0], server[1] - _SKEW
 
-
-log = logging.getLogger("carpool.injector")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds between attempts to watch
 _READS_AT_ONCE = 16  # of the API server, however many reviews ask

@@ -13,14 +13,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import gc
 import logging
 import socket
 import ssl
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
-from carpool_injector.webhook import allocator, logs
+from carpool.program import allocator, logs
 
 log = logging.getLogger("carpool.injector")
 
@@ -128,8 +130,8 @@ class Port:
         self.loop = asyncio.get_running_loop()
         self.changed = asyncio.Event()
         self._factory = factory
-        self._seldom = logs.Seldom(log)
-        self._trimmer = allocator.Trimmer(lambda: 0)
+        self._limited_log = logs.RateLimitedLog(log, interval=1.0)
+        self._trimmer = allocator.Trimmer(lambda: 0, give_back)
         # All mutable state: the listening socket, how to encrypt, what is open, and the handshakes among that.
         self._socket: socket.socket | None = None
         self._tls: ssl.SSLContext | None = None
@@ -186,7 +188,7 @@ class Port:
         if self._open.pop(connection.inner, None) is not None:
             self._ended += 1
             if self._ended % _MANY == 0:
-                self._trimmer.freed(allocator.LARGE)
+                self._trimmer.large_body()
         self.changed.set()
 
     # --- arrivals ----------------------------------------------------------------------------------------------------
@@ -202,7 +204,7 @@ class Port:
         except (BlockingIOError, ConnectionAbortedError):  # nobody waits any more
             return
         except OSError as error:
-            self._seldom.warning("accept", "a connection could not be accepted", error=str(error))
+            self._limited_log.warning("accept", "a connection could not be accepted", error=str(error))
             self.loop.remove_reader(listening)
             self.loop.call_later(_REST, self._listen)
 
@@ -234,7 +236,7 @@ class Port:
     def _make_room(self) -> bool:
         """Ends the connection that has waited longest, first of all one that never asked; False when all are busy."""
         waiting = [each for each in self._open.values() if not each.is_busy]
-        self._seldom.warning(
+        self._limited_log.warning(
             "full", "there are as many connections as may be; one that only waits is closed for each new one",
             connections=len(self._open), waiting=len(waiting),
         )  # fmt: skip
@@ -246,3 +248,32 @@ class Port:
         while not condition():
             self.changed.clear()
             await self.changed.wait()
+
+
+class ServerLog(logging.LoggerAdapter[logging.Logger]):
+    """The `logger` of an aiohttp server, which logs a traceback for each malformed request: at a limited rate here.
+
+    Of exceptions whose text quotes what was sent only the type is logged.
+    """
+
+    def __init__(self, logger: logging.Logger) -> None:
+        super().__init__(logger, None)
+        self._limited_log = logs.RateLimitedLog(logger, interval=1.0)
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        if not self.isEnabledFor(level):
+            return
+        error = kwargs.get("exc_info")
+        error = sys.exc_info()[1] if error is True else error
+        kind = type(error).__name__ if isinstance(error, BaseException) else ""
+        is_http = isinstance(error, BaseException) and type(error).__module__.startswith("aiohttp.")
+        if is_http:
+            self._limited_log.log(logging.WARNING, kind, "what was sent is not HTTP as it should be", error=kind)
+        else:
+            self._limited_log.log(level, kind, str(msg) % args if args else str(msg), exc_info=error)
+
+
+def give_back() -> None:
+    """Give memory back to the system, that of reference cycles included: exceptions that pydantic raises make some."""
+    gc.collect()
+    allocator.give_back()

@@ -15,9 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from carpool.program import logs
 from carpool_injector.core import model
 from carpool_injector.objects import review
-from carpool_injector.webhook import logs, metrics
+from carpool_injector.webhook import metrics
 
 log = logging.getLogger("carpool.injector")
 
@@ -52,7 +53,7 @@ class Reviewer:
         self._namespaces = namespaces
         self._counts = counts
         self._tell = tell
-        self._seldom = logs.Seldom(log, _PAUSE)
+        self._limited_log = logs.RateLimitedLog(log, interval=_PAUSE)
 
     async def mutate(self, request: review.Request) -> review.Answer:
         """What /mutate answers; raises errors.Malformed and review.Unanswerable."""
@@ -78,7 +79,7 @@ class Reviewer:
         self._counts.reviewed(webhook, result, verdict.reason)
         facts = functools.partial(_facts, webhook, request, verdict, result)
         if verdict.result in ("refused", "denied"):
-            self._seldom.log(logging.INFO, verdict.reason, "reviewed", **facts())
+            self._limited_log.log(logging.INFO, verdict.reason, "reviewed", **facts())
         elif log.isEnabledFor(logging.DEBUG):
             log.debug("reviewed", extra=logs.facts(**facts()))
 
@@ -96,8 +97,6 @@ def _name(request: review.Request) -> str:
     metadata = metadata if isinstance(metadata, dict) else {}
     return request.name or str(metadata.get("name") or f"{metadata.get('generateName', '')}*")
 
-
-log = logging.getLogger("carpool.injector")
 
 REASON = "CarpoolSidecarRefused"
 _QUEUED = 256
@@ -133,7 +132,7 @@ class Events:
         self._sink = sink
         self._counts = counts
         self._clock = clock
-        self._seldom = logs.Seldom(log)
+        self._limited_log = logs.RateLimitedLog(log, interval=1.0)
         # All mutable state: what waits, and what was told when.
         self._queue: asyncio.Queue[Event] = asyncio.Queue(_QUEUED)
         self._told: OrderedDict[tuple[str, str], float] = OrderedDict()
@@ -175,7 +174,7 @@ class Events:
         except Exception as error:
             self._counts.events.labels("failed").inc()
             facts = {"namespace": event.namespace, "error": f"{type(error).__name__}: {error}"[:300]}
-            self._seldom.warning("failed", "an Event could not be written", **facts)
+            self._limited_log.warning("failed", "an Event could not be written", **facts)
         else:
             self._counts.events.labels("sent").inc()
 

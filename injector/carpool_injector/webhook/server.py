@@ -22,9 +22,10 @@ from typing import Any, cast
 
 from aiohttp import web
 
+from carpool.program import allocator, logs
 from carpool_injector.core import errors
 from carpool_injector.objects import review
-from carpool_injector.webhook import allocator, connections, logs, metrics
+from carpool_injector.webhook import connections, metrics
 
 
 class Capacity:
@@ -110,8 +111,8 @@ class Server:
         self._limits = limits or Limits()
         self._why_unwelcome = why_unwelcome
         self._capacity = Capacity(self._limits.max_concurrent, self._limits.max_held_bytes)
-        self._seldom = logs.Seldom(log)
-        self._trimmer = allocator.Trimmer(lambda: self._capacity.taken_bytes)
+        self._limited_log = logs.RateLimitedLog(log, interval=1.0)
+        self._trimmer = allocator.Trimmer(lambda: self._capacity.taken_bytes, connections.give_back)
         # What others may see and change: whether the way out has begun, and how many reviews it cut off.
         self.draining = False
         self.cut_off = 0
@@ -149,7 +150,7 @@ class Server:
             self.cut_off += 1
             raise
         except Exception:
-            self._seldom.error(f"bug {webhook}", "a review failed", webhook=webhook)
+            self._limited_log.error(f"bug {webhook}", "a review failed", webhook=webhook)
             return self._failed(request, Unanswered(500, "internal", "the injector failed; its log has the traceback"))
         finally:
             self._counts.seconds.labels(webhook).observe(time.perf_counter() - started)
@@ -170,7 +171,8 @@ class Server:
             raise Unanswered(503, "overloaded", str(error)) from None
         except review.Unanswerable as error:
             raise Unanswered(500, "unanswerable", str(error)) from error
-        self._trimmer.freed(size)
+        if size >= allocator.LARGE:
+            self._trimmer.large_body()
         return review.write(asked.uid, answer)
 
     def _check(self, request: web.Request) -> None:
@@ -211,7 +213,9 @@ class Server:
         self._counts.errors.labels(error.reason).inc()
         # What is malformed is quoted to the caller, but may be a secret of the pod.
         told = "what was sent is malformed" if error.reason == "malformed" else str(error)[:500]
-        self._seldom.warning(error.reason, f"a review was not answered: {told}", path=request.path, status=error.status)
+        self._limited_log.warning(
+            error.reason, f"a review was not answered: {told}", path=request.path, status=error.status
+        )
         status = {
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": error.status,
             "message": f"carpool-injector: {error}",
@@ -245,7 +249,7 @@ class Listener:
         app.middlewares.append(self._watched)
         self._runner = web.AppRunner(
             app, handle_signals=False, access_log=None, keepalive_timeout=_KEEP_ALIVE, shutdown_timeout=_CUTTING_OFF,
-            logger=logs.ServerLog(log), auto_decompress=False,
+            logger=connections.ServerLog(log), auto_decompress=False,
         )  # fmt: skip
         self._port: connections.Port | None = None  # once it is open
         self._closing = False

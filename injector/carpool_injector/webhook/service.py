@@ -14,13 +14,14 @@ from typing import Any
 
 import uvloop
 
+from carpool.program import allocator, logs
 from carpool_injector import config_file
 from carpool_injector.api import calls, kube
 from carpool_injector.certificates import certificate_controller, files, pki, serving_certificate
 from carpool_injector.core import errors, injection, model
 from carpool_injector.core.config import Config
 from carpool_injector.objects import review, validation
-from carpool_injector.webhook import allocator, cluster, connections, logs, metrics, options, reviewing, server
+from carpool_injector.webhook import cluster, connections, metrics, options, reviewing, server
 
 log = logging.getLogger("carpool.injector")
 
@@ -116,6 +117,7 @@ class Service:
         self.ports = tuple(ports)
         log.info("serving", extra=logs.facts(host=chosen.host, port=ports[0], metrics_port=ports[1:]))
         allocator.settle()
+        allocator.give_back()
 
     async def _drain(self, hurry: asyncio.Event) -> bool:
         self._server.draining = True
@@ -191,8 +193,8 @@ async def _serve(chosen: options.Options, config: Config, tls: ssl.SSLContext) -
 
 def error_handler() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
     """For what fails where nobody waits for it, which callers may be able to cause: told seldom."""
-    seldom = logs.Seldom(log)
-    return lambda _, context: seldom.log(
+    limited_log = logs.RateLimitedLog(log, interval=1.0)
+    return lambda _, context: limited_log.log(
         logging.ERROR, "loop", context.get("message", "a callback failed"), exc_info=context.get("exception")
     )
 
