@@ -13,6 +13,7 @@ from pydantic_settings import BaseSettings
 from carpool.program import settings
 from carpool_injector.core import config as injector_config
 from carpool_injector.core import decision, servers
+from carpool_injector.core import refusals as injector_refusals
 from carpool_injector.core import settings as injector_settings
 from carpool_injector.webhook import metrics as injector_metrics
 from carpool_injector.webhook import options
@@ -89,6 +90,31 @@ def deciders() -> str:
     return "\n".join(rows)
 
 
+def skips() -> str:
+    """Why a pod goes without a sidecar that nobody has to change."""
+    rows = ["| code | the pod gets no sidecar because |", "|---|---|"]
+    return "\n".join([*rows, *(f"| `{row}` | {row.words} |" for row in injector_refusals.Skip)])
+
+
+def reasons() -> str:
+    """Why a pod that asks for a sidecar cannot have it."""
+    rows = ["| code | what is wrong | what to change |", "|---|---|---|"]
+    rows += [f"| `{row.code}` | {_facts(row.words)} | {_facts(row.fix)} |" for row in injector_refusals.Reason]
+    return "\n".join(rows)
+
+
+def http_errors() -> str:
+    """Why a review gets an HTTP error."""
+    rows = ["| code | status | the review's sender is told |", "|---|---|---|"]
+    rows += [f"| `{row.code}` | {row.status} | {_facts(row.words)} |" for row in injector_refusals.HttpError]
+    return "\n".join(rows)
+
+
+def _facts(template: str) -> str:
+    """A row's text with the names of its facts in italics."""
+    return re.sub(r"\{(\w+)[^}]*\}", r"*\1*", template.replace("{{}}", "`{}`"))
+
+
 def recognised_servers() -> str:
     """Model servers that can be moved to another port, and by what."""
     rows = ["| server | told its port by | port if not told | for gRPC by | if not told |", "|---|---|---|---|---|"]
@@ -158,6 +184,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "who decides": deciders,
     "recognised servers": recognised_servers,
     "configuration file": configuration_file,
+    "why not": skips,
+    "refusals of the injector": reasons,
+    "reviews without an answer": http_errors,
     "injector flags": injector_flags,
     "injector metrics": metrics_of_injector,
 }

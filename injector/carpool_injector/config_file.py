@@ -9,7 +9,7 @@ from typing import Any
 import pydantic
 import yaml
 
-from carpool_injector.core import errors, pod_annotations
+from carpool_injector.core import pod_annotations, refusals
 from carpool_injector.core.config import Config
 
 
@@ -32,15 +32,15 @@ def load(path: Path) -> Config:
     try:
         values = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506 - a safe one
     except OSError as error:
-        raise errors.BadConfig(f"{path}: cannot be read: {error.strerror}") from None
+        raise refusals.BadConfig(f"{path}: cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise errors.BadConfig(f"{path}: is no YAML: {' '.join(str(error).split())}") from None
+        raise refusals.BadConfig(f"{path}: is no YAML: {' '.join(str(error).split())}") from None
     if values is not None and not isinstance(values, dict):
-        raise errors.BadConfig(f"{path}: must be a mapping such as {{image: …}}, not {type(values).__name__}")
+        raise refusals.BadConfig(f"{path}: must be a mapping such as {{image: …}}, not {type(values).__name__}")
     try:
         return parse(values)
-    except errors.BadConfig as error:
-        raise errors.BadConfig(f"{path}: {error}") from None
+    except refusals.BadConfig as error:
+        raise refusals.BadConfig(f"{path}: {error}") from None
 
 
 def parse(values: Mapping[str, Any] | None) -> Config:
@@ -51,10 +51,10 @@ def parse(values: Mapping[str, Any] | None) -> Config:
     try:
         config = Config.model_validate(values or {})
     except pydantic.ValidationError as error:
-        raise errors.BadConfig("; ".join(_problem(detail) for detail in error.errors(include_url=False))) from None
+        raise refusals.BadConfig("; ".join(_problem(detail) for detail in error.errors(include_url=False))) from None
     problems = pod_annotations.problems_of_defaults(config)
     if problems:
-        raise errors.BadConfig("; ".join(problems))
+        raise refusals.BadConfig("; ".join(problems))
     return config
 
 

@@ -17,7 +17,7 @@ import aiohttp
 import jsonpatch
 
 from carpool_injector.certificates import pki, serving_certificate
-from carpool_injector.core import errors, model
+from carpool_injector.core import model, refusals
 from carpool_injector.objects import review
 from carpool_injector.webhook import server
 
@@ -96,7 +96,7 @@ def patched(thing: Object, found: Object) -> Object:
 
 PLAN = model.Plan("port-swap", True, "app", 8081, 8080, 9082)
 ASKED = model.Decision(True, True, "the pod's label", "asked")
-REFUSAL = errors.Refusal("unknown-server", "the app's port cannot be moved", "set carpool.dev/app-port-arg")
+REFUSAL = refusals.Refusal("unknown-server", "the app's port cannot be moved", "set carpool.dev/app-port-arg")
 
 
 def inject(pod: Object, namespace: model.Namespace) -> model.Outcome:
@@ -106,7 +106,7 @@ def inject(pod: Object, namespace: model.Namespace) -> model.Outcome:
     if fate == "bug":
         raise KeyError("a bug")
     if not isinstance(pod.get("spec"), dict):
-        raise errors.Malformed("spec: must be an object")
+        raise refusals.Malformed("spec: must be an object")
     if fate == "refused":
         status = [{"op": "add", "path": "/metadata/annotations", "value": {"carpool.dev/status": "{}"}}]
         return model.Outcome(pod, ASKED, patch=status, refusal=REFUSAL, warnings=(f"no sidecar: {REFUSAL}",))

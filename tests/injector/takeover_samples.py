@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from carpool_injector.core import errors, injection, model
+from carpool_injector.core import injection, model, refusals
 from carpool_injector.core.config import Config
 from tests.injector import pods as sample_pods
 
@@ -34,7 +34,7 @@ def plan(given: Object, config: Config | None = None, capabilities: model.Capabi
     return found.plan
 
 
-def refusal(given: Object) -> errors.Refusal:
+def refusal(given: Object) -> refusals.Refusal:
     found = outcome(given)
     assert found.refusal is not None, found.plan
     return found.refusal

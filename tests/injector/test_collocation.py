@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from carpool_injector.core import config, errors
+from carpool_injector.core import config, refusals
 from carpool_injector.objects import collocation
 
 STANDARD = {"serving.kserve.io/deploymentMode": "Standard"}
@@ -103,7 +103,7 @@ def test_what_kserve_or_knative_would_not_have_is_refused_with_the_fix(
     thing: dict[str, Any], code: str, fix: str
 ) -> None:
     before = copy.deepcopy(thing)
-    with pytest.raises(errors.Refusal) as caught:
+    with pytest.raises(refusals.Refusal) as caught:
         collocation.declared(thing, config.Config())
     assert caught.value.code == code
     assert fix in caught.value.fix

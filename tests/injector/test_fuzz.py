@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool_injector.core import config, edits, errors, injection, model, pod_annotations
+from carpool_injector.core import config, edits, injection, model, pod_annotations, refusals
 from tests.injector import pods, strategies
 
 Object = dict[str, Any]
@@ -89,7 +89,7 @@ def survives(call: Callable[[Any], model.Outcome], pod: Any) -> model.Outcome | 
     before = copy.deepcopy(pod)
     try:
         outcome = call(pod)
-    except errors.Malformed as error:
+    except refusals.Malformed as error:
         if not str(error):
             raise
         return None
@@ -239,7 +239,7 @@ def test_deeply_nested_json_is_malformed_or_handled() -> None:
     pod["spec"]["futurePodField"] = deep
     try:
         outcome = inject(pod)
-    except errors.Malformed:
+    except refusals.Malformed:
         return
     assert outcome.pod["spec"]["futurePodField"] is deep
 

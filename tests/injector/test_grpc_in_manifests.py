@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from carpool_injector.core import errors
+from carpool_injector.core import refusals
 from carpool_injector.objects import collocation
 from tests.injector import pods
 from tests.injector.command_runs import run
@@ -118,5 +118,5 @@ def test_a_declared_sidecar_is_refused_where_nobody_knows_the_servers_port_for_g
     custom = service(upstream="triton-grpc")
     custom["spec"]["predictor"].pop("model")
     custom["spec"]["predictor"]["containers"] = [{"name": "kserve-container", "image": "acme/scorer:1"}]
-    with pytest.raises(errors.Refusal, match="nothing says where"):
+    with pytest.raises(refusals.Refusal, match="nothing says where"):
         collocation.declared(custom, CONFIG)

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from carpool_injector.core import config, errors, injection, model
+from carpool_injector.core import config, injection, model, refusals
 from carpool_injector.objects import review, validation
 from carpool_injector.webhook import connections, metrics, reviewing
 from tests.injector import pods, reviews
@@ -78,7 +78,7 @@ class Rim:
         try:
             asked = review.read(body)
             return review.write(asked.uid, await self.handlers[path](asked)).decode()
-        except errors.Malformed as error:
+        except refusals.Malformed as error:
             return f"malformed: {error}"
 
 

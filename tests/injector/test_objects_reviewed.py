@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from carpool_injector.core import errors, injection, model
+from carpool_injector.core import injection, model, refusals
 from carpool_injector.core.config import Config
 from carpool_injector.objects import kserve_pods, review, validation
 from tests.injector import pods as sample_pods
@@ -21,7 +21,7 @@ from tests.injector.object_samples import ASKS, CONFIG, MODE, deployment, servic
 def test_a_review_of_what_was_made_or_changed_has_an_object(operation: str) -> None:
     asked = reviews.asking(operation=operation, old=reviews.POD)
     asked["request"]["object"] = None
-    with pytest.raises(errors.Malformed, match=f"the operation is {operation}"):
+    with pytest.raises(refusals.Malformed, match=f"the operation is {operation}"):
         review.read(json.dumps(asked).encode())
 
 

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from carpool_injector.core import edits, errors, pods
+from carpool_injector.core import edits, pods, refusals
 
 
 def test_every_variable_of_the_name_gets_the_value_and_loses_where_it_came_from():
@@ -234,5 +234,5 @@ def test_a_port_in_digits_that_is_a_text_is_a_name_that_no_port_has():
 @pytest.mark.parametrize("port", ["8080", 8080.0, True, -1, 65536])
 def test_a_declared_port_is_a_number_and_nothing_like_one(port):
     given = {"spec": {"containers": [{"name": "a", "ports": [{"containerPort": port}]}]}}
-    with pytest.raises(errors.Malformed, match=r"spec\.containers\.0\.ports\.0\.containerPort"):
+    with pytest.raises(refusals.Malformed, match=r"spec\.containers\.0\.ports\.0\.containerPort"):
         pods.read(given)

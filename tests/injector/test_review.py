@@ -9,7 +9,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from carpool_injector.core import errors, model
+from carpool_injector.core import model, refusals
 from carpool_injector.objects import review
 from tests.injector import reviews
 
@@ -115,7 +115,7 @@ def asked_with(**members: Any) -> dict[str, Any]:
     ],
 )
 def test_what_is_no_review_is_refused_with_where_and_what(asked: dict[str, Any], where: str) -> None:
-    with pytest.raises(errors.Malformed, match=where.replace(".", r"\.")):
+    with pytest.raises(refusals.Malformed, match=where.replace(".", r"\.")):
         review.read(json.dumps(asked).encode())
 
 
@@ -134,7 +134,7 @@ def test_what_is_no_review_is_refused_with_where_and_what(asked: dict[str, Any],
     ],
 )
 def test_what_is_no_json_is_refused_however_deep_it_is(body: bytes, why: str) -> None:
-    with pytest.raises(errors.Malformed, match=why):
+    with pytest.raises(refusals.Malformed, match=why):
         review.read(body)
 
 
@@ -156,9 +156,9 @@ def test_a_denial_is_a_status_with_the_message() -> None:
 def test_any_bytes_are_a_review_or_malformed(body: bytes) -> None:
     try:
         found: object = review.read(body)
-    except errors.Malformed as error:
+    except refusals.Malformed as error:
         found = error
-    assert isinstance(found, errors.Malformed)
+    assert isinstance(found, refusals.Malformed)
 
 
 _JSON = st.recursive(
@@ -177,7 +177,7 @@ def test_a_review_with_any_member_replaced_is_answered_or_malformed(member: str,
     asked["request"][member] = value
     try:
         told = answer(asked)["allowed"]
-    except errors.Malformed as error:
+    except refusals.Malformed as error:
         told = bool(str(error))
     assert told is True
 

@@ -22,7 +22,7 @@ import pytest
 from carpool_injector import config_file
 from carpool_injector.api import kube
 from carpool_injector.certificates import pki
-from carpool_injector.core import errors
+from carpool_injector.core import refusals
 from carpool_injector.webhook import options, service
 from tests.injector import fake_api, pods, reviews
 
@@ -217,7 +217,7 @@ async def test_a_port_that_is_taken_is_an_os_error(tmp_path: Path) -> None:
     ],
 )
 def test_options_that_cannot_work_are_named(chosen: dict[str, Any], problem: str) -> None:
-    with pytest.raises(errors.BadConfig) as told:
+    with pytest.raises(refusals.BadConfig) as told:
         service.serve(options.Options(**chosen))
     assert problem in str(told.value)
 
@@ -231,7 +231,7 @@ def test_every_option_has_a_text() -> None:
 def test_a_client_ca_that_is_none_is_named(tmp_path: Path) -> None:
     (tmp_path / "ca.crt").write_text("nothing")
     for path in (tmp_path / "ca.crt", tmp_path / "missing"):
-        with pytest.raises(errors.BadConfig, match="must be a file with certificates"):
+        with pytest.raises(refusals.BadConfig, match="must be a file with certificates"):
             service.serve(options.Options(client_ca=str(path)))
 
 

@@ -8,7 +8,7 @@ import logging
 
 import pytest
 
-from carpool_injector.core import errors, model
+from carpool_injector.core import model, refusals
 from carpool_injector.objects import review
 from carpool_injector.webhook import connections, metrics, reviewing, server, service
 from tests.injector import reviews
@@ -21,7 +21,7 @@ async def fails(_: review.Request) -> review.Answer:
 
 
 async def malformed(_: review.Request) -> review.Answer:
-    raise errors.Malformed("spec.containers.0.env: must be a list, not 's3cr3t'")
+    raise refusals.Malformed("spec.containers.0.env: must be a list, not 's3cr3t'")
 
 
 async def answered(handler: server.Handler, sent: bytes, times: int = 20) -> list[str]:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carpool_injector import config_file
-from carpool_injector.core import errors, injection, model, pod_annotations
+from carpool_injector.core import injection, model, pod_annotations, refusals
 from carpool_injector.core.config import Amounts, Config
 from carpool_injector.core.settings import Settings
 from carpool_sidecar import config as sidecar_config
@@ -34,7 +34,7 @@ def read(**values: str) -> Settings:
 
 
 def problem(**values: str) -> str:
-    with pytest.raises(errors.BadSettings) as caught:
+    with pytest.raises(refusals.BadSettings) as caught:
         read(**values)
     return str(caught.value)
 
@@ -77,7 +77,7 @@ def test_every_setting_of_the_sidecar_can_be_annotated_unless_the_takeover_decid
 def test_no_text_gets_through_that_a_container_could_be_made_of(name, value):
     try:
         settings = read(**{name: value})
-    except errors.BadSettings:
+    except refusals.BadSettings:
         return
     written = [getattr(settings, name), *(text for _, text in settings.flags())]
     assert [
@@ -108,7 +108,7 @@ def test_a_quantity_is_one_and_nothing_more(value):
 def test_a_problem_names_key_value_and_source():
     source = pod_annotations.Source({P + "slo": "fast"}, "namespace ml")
     with pytest.raises(
-        errors.BadSettings, match=r"annotation carpool.dev/slo \(from namespace ml\): got 'fast': must be"
+        refusals.BadSettings, match=r"annotation carpool.dev/slo \(from namespace ml\): got 'fast': must be"
     ):
         pod_annotations.read_settings([source], CONFIG)
 
@@ -197,7 +197,7 @@ def test_keys_of_others_and_our_own_status_are_no_unknown_keys():
     ],
 )
 def test_a_bad_configuration_is_refused_with_the_field_named(values, told):
-    with pytest.raises(errors.BadConfig) as caught:
+    with pytest.raises(refusals.BadConfig) as caught:
         config_file.parse(values)
     assert told in str(caught.value)
 
@@ -223,12 +223,12 @@ def test_configurations_that_differ_have_hashes_that_differ():
 def test_a_bad_configuration_file_is_named_in_the_message(tmp_path, text, told):
     file = tmp_path / "config.yaml"
     file.write_text(text)
-    with pytest.raises(errors.BadConfig) as caught:
+    with pytest.raises(refusals.BadConfig) as caught:
         config_file.load(file)
     assert str(caught.value).startswith(f"{file}: ")
     assert told in str(caught.value)
 
 
 def test_a_missing_configuration_file_is_told(tmp_path):
-    with pytest.raises(errors.BadConfig, match="cannot be read: No such file"):
+    with pytest.raises(refusals.BadConfig, match="cannot be read: No such file"):
         config_file.load(tmp_path / "none.yaml")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from carpool_injector.core import errors, model
+from carpool_injector.core import model, refusals
 from carpool_injector.objects import explanation, manifests, workloads
 
 CONTAINER = {"name": "server", "args": ["--http_port=8080"], "env": [{"name": "A", "value": "b"}]}
@@ -117,7 +117,7 @@ def test_what_is_malformed_is_told_with_its_place_and_what_belongs_there(
     for key in path[:-1]:
         holder = holder[key]
     holder[path[-1]] = value
-    with pytest.raises(errors.Malformed, match=problem):
+    with pytest.raises(refusals.Malformed, match=problem):
         workloads.check_shape(thing)
 
 

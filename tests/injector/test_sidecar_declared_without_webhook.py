@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from carpool_injector.core import errors
+from carpool_injector.core import refusals
 from carpool_injector.objects import collocation
 from tests.injector.object_samples import CONFIG, MODE, Object, service
 
@@ -33,7 +33,7 @@ def test_volumes_of_others_stay_when_a_declared_sidecar_goes() -> None:
 def test_a_probe_of_the_server_is_refused_unless_the_mode_is_certain_to_be_standard(key: str, mode: str | None) -> None:
     predictor = {"model": {"modelFormat": {"name": "sklearn"}, key: {"tcpSocket": {"port": 8080}}}}
     annotations = {MODE: mode} if mode else {}
-    with pytest.raises(errors.Refusal, match=key):
+    with pytest.raises(refusals.Refusal, match=key):
         declared(service(predictor, metadata={"annotations": annotations}))
     assert declared(service(predictor, metadata={"annotations": {MODE: "Standard"}}))
 
@@ -41,7 +41,7 @@ def test_a_probe_of_the_server_is_refused_unless_the_mode_is_certain_to_be_stand
 @pytest.mark.parametrize("name", ["grpc", "h2c-x", "http2"])
 def test_a_server_that_speaks_no_http1_is_refused(name: str) -> None:
     server = {"name": "kserve-container", "ports": [{"containerPort": 9000, "name": name}]}
-    with pytest.raises(errors.Refusal, match="gRPC or HTTP/2"):
+    with pytest.raises(refusals.Refusal, match="gRPC or HTTP/2"):
         declared(service({"containers": [server]}, metadata={"annotations": {MODE: "Standard"}}))
 
 
@@ -58,7 +58,7 @@ def test_containers_beside_a_runtime_need_no_server_among_them() -> None:
     found = declared(service(predictor, metadata={"annotations": {MODE: "Standard"}}))
     assert [each["name"] for each in found["spec"]["predictor"]["containers"]] == ["exporter", "transformer-container"]
     del predictor["model"]
-    with pytest.raises(errors.Refusal, match="finds a custom predictor by its name only"):
+    with pytest.raises(refusals.Refusal, match="finds a custom predictor by its name only"):
         declared(service(predictor, metadata={"annotations": {MODE: "Standard"}}))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from carpool_injector.core import errors, injection, model
+from carpool_injector.core import injection, model, refusals
 from carpool_injector.core.config import Config
 from tests.injector import pods as sample_pods
 
@@ -31,7 +31,7 @@ def outcome(given: Object, config: Config = CONFIG, native: bool = True) -> mode
     return found
 
 
-def refusal(given: Object) -> errors.Refusal:
+def refusal(given: Object) -> refusals.Refusal:
     found = injection.inject(given, CONFIG, model.Namespace("ml"), model.Capabilities())
     assert found.refusal is not None, found.plan
     return found.refusal

@@ -8,7 +8,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from carpool_injector.core import errors
+from carpool_injector.core import refusals
 from carpool_injector.objects import review
 from tests.injector import pods
 from tests.injector.validations import answer, verdict
@@ -91,7 +91,7 @@ def test_whatever_stands_in_an_inference_service_it_is_answered_or_malformed(
     thing = {**service(), member: value}
     try:
         found: Any = answer(thing, service() if is_update else None)
-    except errors.Malformed as error:
+    except refusals.Malformed as error:
         found = str(error)
     assert found
 

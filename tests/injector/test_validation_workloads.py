@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from carpool_injector.core import errors, model
+from carpool_injector.core import model, refusals
 from carpool_injector.objects import review
 from tests.injector import pods, reviews
 from tests.injector.validations import RULES, answer, verdict
@@ -151,7 +151,7 @@ def test_pods_and_kinds_that_make_none_are_not_looked_at(thing: Any) -> None:
 def test_a_workload_without_a_template_is_malformed() -> None:
     thing = workload(GOOD)
     thing["spec"]["template"] = []
-    with pytest.raises(errors.Malformed, match=r"Deployment/web: spec\.template must be an object"):
+    with pytest.raises(refusals.Malformed, match=r"Deployment/web: spec\.template must be an object"):
         answer(thing)
 
 

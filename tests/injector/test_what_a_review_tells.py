@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from carpool_injector.core import errors, model
+from carpool_injector.core import model, refusals
 from carpool_injector.objects import review
 from carpool_injector.webhook import metrics, reviewing
 from tests.injector import reviews
@@ -37,7 +37,7 @@ class Teller:
     def refuse(self, uid: str = "1", message: str = "no", owner: Any = OWNER, explicit: bool = True) -> None:
         pod = {**reviews.POD, "metadata": {"ownerReferences": [{**owner, "uid": uid}]}}
         decision = model.Decision(True, explicit, "somebody", "asked")
-        refusal = errors.Refusal("code", message, "fix")
+        refusal = refusals.Refusal("code", message, "fix")
         self.events.tell(reviews.request(pod), model.Outcome(pod, decision, refusal=refusal))
 
     def repeated(self) -> float:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from carpool_injector.core import errors, injection, model, pods, servers, sites
+from carpool_injector.core import injection, model, pods, refusals, servers, sites
 from carpool_injector.core.config import Config
 from carpool_injector.core.settings import Settings
 from tests.injector import pods as sample_pods
@@ -33,7 +33,7 @@ def injected(given: Object, namespace: model.Namespace | None = None) -> model.O
     return injection.inject(given, Config(), namespace or model.Namespace("ml"), model.Capabilities())
 
 
-def refusal(given: Object) -> errors.Refusal:
+def refusal(given: Object) -> refusals.Refusal:
     outcome = injected(given)
     assert outcome.refusal is not None, outcome.plan
     return outcome.refusal

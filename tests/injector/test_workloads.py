@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from carpool_injector.core import errors
+from carpool_injector.core import refusals
 from carpool_injector.objects import workloads
 
 POD_TEMPLATE: dict[str, Any] = {
@@ -115,7 +115,7 @@ def test_other_objects_have_no_pod(thing: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("spec", [{}, {"template": None}, {"template": "x"}, [], None, {"template": {"metadata": "x"}}])
 def test_a_workload_without_a_template_is_malformed_and_says_where(spec: Any) -> None:
-    with pytest.raises(errors.Malformed, match=r"^Deployment/web: spec\.template"):
+    with pytest.raises(refusals.Malformed, match=r"^Deployment/web: spec\.template"):
         workloads.template({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": spec})
 
 

@@ -11,7 +11,7 @@ import click
 
 from carpool_injector import cli
 from carpool_injector.commands import inputs
-from carpool_injector.core import errors, model
+from carpool_injector.core import model, refusals
 from carpool_injector.objects import explanation, kserve_pods, manifests, workloads
 
 _HELP = """Say what the webhook will do to the pods of these manifests, and why: files, directories or standard input.
@@ -26,6 +26,7 @@ _RESULTS = {
     "skipped": ("gets no sidecar", "yellow"),
     "unconcerned": ("gets no sidecar: nobody asks for it", None),
 }
+_NOT_MEANT = set(refusals.Skip) - {refusals.Skip.SWITCHED_OFF, refusals.Skip.BAD_WORD}
 _option = functools.partial(cli.option, heading="What to tell")
 
 
@@ -60,7 +61,7 @@ def _explanations(
 ) -> Iterator[tuple[str, explanation.Explanation]]:
     for file, documents in inputs.read_manifests(names):
         for thing in (thing for document in documents for thing in _objects(document.data)):
-            with cli.told(errors.Malformed):
+            with cli.told(refusals.Malformed):
                 found = explanation.explain(thing, wish, mode)
             if found is not None:
                 yield file.name, found
@@ -95,8 +96,8 @@ def _decision(found: explanation.Explanation) -> list[str]:
         plain = row.found in ("", "yes", "no")
         lines.append(f"{number}. {(row.found if plain else 'bad') or '-':<3}  {row.source}{_mark(row)}")
         lines += [] if plain else [f"        {row.found}"]
-    if found.result == "skipped" and found.reason not in ("switched-off", "asked", "bad-word"):
-        lines.append(f"yet it is no pod for it: {found.reason}")
+    if found.result == "skipped" and found.reason in _NOT_MEANT:
+        lines.append(f"yet it is no pod for it: {refusals.Skip(found.reason).words} ({found.reason})")
     if found.result == "unconcerned":
         lines.append('to ask: label the pod carpool.dev/inject: "true" (of an InferenceService, itself)')
     return lines

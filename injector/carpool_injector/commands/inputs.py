@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, TypeVar
 import click
 
 from carpool_injector import cli, config_file
-from carpool_injector.core import config, errors, model
+from carpool_injector.core import config, model, refusals
 from carpool_injector.documents import editing, reading
 from carpool_injector.objects import manifests
 
@@ -70,7 +70,7 @@ def options(command: _Command) -> _Command:
 
 def read_config(path: str | None) -> config.Config:
     """The admin's configuration. Raises usage.Problem."""
-    with cli.told(errors.BadConfig):
+    with cli.told(refusals.BadConfig):
         return config_file.load(Path(path)) if path else config.Config()
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import click
 
 from carpool_injector import cli
-from carpool_injector.core import errors
+from carpool_injector.core import refusals
 from carpool_injector.webhook import options
 
 # The first field of each group, and the heading in `--help`.
@@ -38,7 +38,7 @@ def _serve(**values: Any) -> int:
         raise cli.Problem("; ".join(problems))
     from carpool_injector.webhook import service
 
-    with cli.told(errors.BadConfig):
+    with cli.told(refusals.BadConfig):
         return service.serve(chosen)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from carpool_injector.core import model, pods, values
 from carpool_injector.core.config import Amounts, Config
-from carpool_injector.core.errors import BadSettings
+from carpool_injector.core.refusals import BadSettings
 from carpool_injector.core.settings import Settings
 from carpool_injector.core.takeover.context import Effects
 

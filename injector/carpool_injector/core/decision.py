@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from carpool_injector.core import errors, model, pod_annotations, pods, sites
+from carpool_injector.core import model, pod_annotations, pods, refusals, sites
 from carpool_injector.core.config import Config
-from carpool_injector.core.errors import Refusal
+from carpool_injector.core.refusals import Reason, Skip
 
 _ON_POD = {"true": True, "false": False}
 _ON_NAMESPACE = {**_ON_POD, "enabled": True, "disabled": False}
@@ -29,7 +29,7 @@ class Asked(NamedTuple):
     """Whether a pod is KServe's or runs a model server that is recognised."""
 
 
-class BadWord(errors.BadSettings):
+class BadWord(refusals.BadSettings):
     """Somebody asked in words that are neither yes nor no. `decision` says who."""
 
     def __init__(self, problems: Sequence[str], decision: model.Decision) -> None:
@@ -52,7 +52,7 @@ def _switch(values: Mapping[str, str], key: str, words: Mapping[str, bool], wher
         return None
     if value not in words:
         allowed = " or ".join(f'"{word}"' for word in words)
-        raise errors.BadSettings([f"{where}: got {value[:80]!r}: must be {allowed}"])
+        raise refusals.BadSettings([f"{where}: got {value[:80]!r}: must be {allowed}"])
     return words[value]
 
 
@@ -98,17 +98,17 @@ def decide(asked: Asked) -> model.Decision:
     for row in ROWS:
         try:
             answer = row.answer(asked)
-        except errors.BadSettings as error:
+        except refusals.BadSettings as error:
             if not row.explicit and not asked.is_predictor(asked.pod):
                 continue
-            bad = model.Decision(False, row.explicit, row.source, "bad-word")
+            bad = model.Decision(False, row.explicit, row.source, Skip.BAD_WORD)
             raise BadWord(error.problems, bad) from None
         if answer is None:
             continue
         if not answer:
-            return model.Decision(False, row.explicit, row.source, "switched-off")
+            return model.Decision(False, row.explicit, row.source, Skip.SWITCHED_OFF)
         return _suitable(asked, row)
-    return model.Decision(False, False, "nobody", "not-asked", concerned=False)
+    return model.Decision(False, False, "nobody", Skip.NOT_ASKED, concerned=False)
 
 
 def conflicts(asked: Asked) -> Iterator[str]:
@@ -122,46 +122,38 @@ def conflicts(asked: Asked) -> Iterator[str]:
 def _suitable(asked: Asked, row: Row) -> model.Decision:
     """A namespace speaks for all its pods, databases included: only predictors are meant."""
     if not row.explicit and not asked.is_predictor(asked.pod):
-        return model.Decision(False, False, row.source, "not-a-predictor")
+        return model.Decision(False, False, row.source, Skip.NOT_A_PREDICTOR)
     return model.Decision(True, row.explicit, row.source, "asked")
 
 
-def skip_reason(pod: pods.Pod, components: str | None) -> str | None:
-    """A slug where the wish was meant for another pod, None where it was meant for this one.
+def skip_reason(pod: pods.Pod, components: str | None) -> Skip | None:
+    """A reason where the wish was meant for another pod, None where it was meant for this one.
 
     Annotations of an InferenceService reach its transformer, its explainer and the workers of a multi-node predictor.
     """
     if "kubernetes.io/config.mirror" in pod.metadata.annotations:
-        return "mirror-pod"
+        return Skip.MIRROR_POD
     if not sites.is_kserve(pod):
         return None
     if pod.container("worker-container") is not None:
-        return "multi-node-worker"
+        return Skip.MULTI_NODE_WORKER
     component = pod.metadata.labels.get(pods.COMPONENT)
     wanted = (components or "predictor").split(",")
-    return "other-component" if component is not None and component not in wanted else None
+    return Skip.OTHER_COMPONENT if component is not None and component not in wanted else None
 
 
 def check_pod(pod: pods.Pod) -> None:
     """Raises `Refusal` for a pod that cannot run the sidecar at all."""
     if _is_windows(pod):
-        raise Refusal("windows", "the pod is for Windows nodes; the sidecar is a Linux image", "leave it without")
+        raise Reason.WINDOWS()
     if pod.spec.host_network:
-        raise Refusal(
-            "host-network",
-            "the pod uses the host's network, where the sidecar's ports would be the node's",
-            "remove hostNetwork, or run carpool-sidecar yourself on ports you choose",
-        )
+        raise Reason.HOST_NETWORK()
 
 
 def check_mode(pod: pods.Pod, native: bool) -> None:
     """Raises `Refusal` for a pod that ends by itself, as only a native sidecar ends with it."""
     if not native and pod.spec.restart_policy in ("Never", "OnFailure"):
-        raise Refusal(
-            "job-needs-native",
-            f"the pod has restartPolicy {pod.spec.restart_policy} and would never end beside a classic sidecar",
-            "use Kubernetes 1.29 or newer, and no carpool.dev/sidecar-mode: classic",
-        )
+        raise Reason.JOB_NEEDS_NATIVE(policy=pod.spec.restart_policy)
 
 
 def _is_windows(pod: pods.Pod) -> bool:

@@ -18,10 +18,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import carpool_injector
-from carpool_injector.core import container, decision, edits, errors, model, pod_annotations, pods, sites
+from carpool_injector.core import container, decision, edits, model, pod_annotations, pods, refusals, sites
 from carpool_injector.core.config import Config
 from carpool_injector.core.edits import Draft
-from carpool_injector.core.errors import Refusal
+from carpool_injector.core.refusals import Reason
 from carpool_injector.core.takeover import choice, context, proxies
 
 
@@ -38,11 +38,11 @@ def inject(
         decided = decision.decide(asked)
     except decision.BadWord as refusal:
         return _refused(pod, draft, asked, refusal.decision, refusal)
-    if decided.reason == "not-asked":
+    if decided.reason == refusals.Skip.NOT_ASKED:
         return model.Outcome(pod, decided)
     try:
         return _injected(pod, draft, asked, decided, capabilities)
-    except errors.Refusal as refusal:
+    except refusals.Refusal as refusal:
         return _refused(pod, draft, asked, decided, refusal)
 
 
@@ -114,7 +114,7 @@ def _without(
 
 
 def _refused(
-    pod: model.Object, draft: Draft, asked: decision.Asked, decided: model.Decision, refusal: errors.Refusal
+    pod: model.Object, draft: Draft, asked: decision.Asked, decided: model.Decision, refusal: refusals.Refusal
 ) -> model.Outcome:
     """The pod goes without; if it asked itself, it is told in its status."""
     _remove(draft, asked.pod)
@@ -131,7 +131,7 @@ def _outcome(
     decided: model.Decision,
     warnings: tuple[str, ...],
     plan: model.Plan | None = None,
-    refusal: errors.Refusal | None = None,
+    refusal: refusals.Refusal | None = None,
     status: model.Object | None = None,
 ) -> model.Outcome:
     operations = edits.json_patch(pod, draft.pod)
@@ -161,19 +161,15 @@ def _check_names(pod: pods.Pod, config: Config) -> None:
     if pod_annotations.read_status(pod) is not None:
         return
     if any(volume.name == container.TOKEN_SHIELD for volume in pod.spec.volumes):
-        raise Refusal("name-taken", f"there is a volume named {container.TOKEN_SHIELD!r} already", "rename it")
+        raise Reason.VOLUME_NAME_TAKEN(name=container.TOKEN_SHIELD)
     for found in pod.all_containers:
         for port in found.ports:
             if port.name in _PORT_NAMES and found.name != model.CONTAINER:
-                raise Refusal("name-taken", f"a port of container {found.name!r} is named {port.name!r}", "rename it")
+                raise Reason.PORT_NAME_TAKEN(container=found.name, name=port.name)
     images = {config.image, *config.channels.values()}
     for found in pod.all_containers:
         if found.name == model.CONTAINER and found.image not in images:
-            raise Refusal(
-                "name-taken",
-                f"there is a container named {model.CONTAINER!r} already, with the image {(found.image or '')[:80]!r}",
-                "rename it; or give it the sidecar's image, and its variables and mounts are kept",
-            )
+            raise Reason.CONTAINER_NAME_TAKEN(name=model.CONTAINER, image=(found.image or "")[:80])
 
 
 def _put(draft: Draft, asked: context.Context, plan: model.Plan) -> pod_annotations.Injected:

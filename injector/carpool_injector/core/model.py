@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from carpool_injector.core import errors
+from carpool_injector.core import refusals
 
 Object = dict[str, Any]
 """A Kubernetes object, or a part of one, as decoded JSON."""
@@ -104,7 +104,7 @@ class Outcome:
     decision: Decision
     patch: list[Object] = field(default_factory=list)
     plan: Plan | None = None
-    refusal: errors.Refusal | None = None
+    refusal: refusals.Refusal | None = None
     status: Mapping[str, Any] | None = None
     warnings: tuple[str, ...] = ()
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import pydantic
 from pydantic import alias_generators
 
-from carpool_injector.core import errors, model, pods, values
+from carpool_injector.core import model, pods, refusals, values
 from carpool_injector.core.config import Config
 from carpool_injector.core.settings import Settings
 
@@ -50,7 +50,7 @@ def read_settings(sources: Iterable[Source], config: Config) -> Settings:
     if settings is not None:
         problems = [*_over_caps(settings, config), *_bad_channel(settings, config)]
     if settings is None or problems:
-        raise errors.BadSettings(problems)
+        raise refusals.BadSettings(problems)
     return settings
 
 
@@ -75,7 +75,7 @@ def problems_of_defaults(config: Config) -> list[str]:
     problems = [f"defaults: {text}" for text in unknown(source.values)]
     try:
         read_settings([source], config)
-    except errors.BadSettings as error:
+    except refusals.BadSettings as error:
         problems += [f"defaults: {problem}" for problem in error.problems]
     return problems
 
@@ -204,7 +204,7 @@ def read_status(pod: pods.Pod) -> Injected | None:
     return found if is_app else None
 
 
-def refused_status(version: str, refusal: errors.Refusal) -> dict[str, Any]:
+def refused_status(version: str, refusal: refusals.Refusal) -> dict[str, Any]:
     """The status of a pod that asked for the sidecar and cannot have it."""
     return {"version": version, "refused": refusal.code, "message": str(refusal)[:512]}
 

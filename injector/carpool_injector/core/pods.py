@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import pydantic
 from pydantic import alias_generators
 
-from carpool_injector.core import errors, model
+from carpool_injector.core import model, refusals
 
 MESH_PROXIES = ("istio-proxy", "linkerd-proxy")
 _INFRASTRUCTURE = {"queue-proxy", "daprd", "istio-validation", *MESH_PROXIES, model.CONTAINER}
@@ -234,7 +234,7 @@ def read(pod: model.Object) -> Pod:
         return Pod.model_validate(pod)
     except pydantic.ValidationError as error:
         problems = [_problem(detail) for detail in error.errors(include_url=False)[:5]]
-    raise errors.Malformed("; ".join(problems))
+    raise refusals.Malformed("; ".join(problems))
 
 
 def _problem(detail: Any) -> str:

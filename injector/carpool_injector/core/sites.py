@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from carpool_injector.core import edits, model, pods, servers, values
-from carpool_injector.core.errors import Refusal
+from carpool_injector.core.refusals import Reason
 from carpool_injector.core.settings import Settings
 
 _HTTP_NAMES = ("http", "http1", "web", "rest", "api", "predict", "serving", "user")
@@ -43,11 +43,7 @@ def entry_of(container: pods.Container, port: int) -> pods.Port | None:
     """The declaration of a port, None where there is none. Raises `Refusal` where there are several."""
     found = [entry for entry in declared_ports(container) if entry.container_port == port]
     if len(found) > 1:
-        raise Refusal(
-            "ambiguous-port",
-            f"container {container.name!r} declares port {port} more than once",
-            "keep one of the declarations",
-        )
+        raise Reason.PORT_DECLARED_TWICE(container=container.name, port=port)
     return found[0] if found else None
 
 
@@ -56,11 +52,7 @@ def chosen_port(container: pods.Container, value: str, setting: str) -> int:
     number = int(value) if value.isdecimal() else container.number(value)
     if number is None:
         names = ", ".join(entry.name for entry in container.ports if entry.name) or "none has a name"
-        raise Refusal(
-            "no-such-port",
-            f"container {container.name!r} declares no port named {value!r}",
-            f"set {model.PREFIX}{setting} to a number or to a name: {names}",
-        )
+        raise Reason.NO_SUCH_PORT(container=container.name, name=value, setting=setting, names=names)
     return number
 
 
@@ -74,38 +66,20 @@ _LOOPBACK = re.compile(r"(127(\.[0-9]+){3}|localhost|\[?::1\]?)(:[0-9]+)?", re.A
 
 def check_http(container: pods.Container, port: int) -> None:
     """Raises `Refusal` if something says that the container's port is not for plain HTTP/1.1."""
-    where = f"port {port} of container {container.name!r}"
     for sign in _other_protocol(container, port):
-        raise Refusal(
-            "not-http",
-            f"{where} speaks gRPC or HTTP/2: {sign}",
-            f"set {model.PREFIX}port to the port for HTTP/1.1; or {model.PREFIX}grpc-port, if the app answers the v2 "
-            "protocol's gRPC calls there",
-        )
+        raise Reason.NOT_HTTP(port=port, container=container.name, sign=sign)
     for sign in _tls_signs(container, port):
-        raise Refusal(
-            "tls",
-            f"{where} speaks TLS: {sign}",
-            "let the app speak HTTP and end TLS in front of the pod (ingress or service mesh)",
-        )
+        raise Reason.TLS(port=port, container=container.name, sign=sign)
     for sign in _loopback_signs(container):
-        raise Refusal(
-            "loopback-only",
-            f"{where} listens within the pod only: {sign}",
-            f"let it listen on 0.0.0.0, or name the container that callers reach in {model.PREFIX}container",
-        )
+        raise Reason.LOOPBACK(port=port, container=container.name, sign=sign)
 
 
-def check_grpc(container: pods.Container, port: int, flags: Sequence[str], leave: str) -> None:
+def check_grpc(container: pods.Container, port: int, flags: Sequence[str]) -> None:
     """Raises `Refusal` if the container speaks TLS on its port for gRPC: by the `flags` it is given, or by its name."""
     name = _name_of_port(container, port)
     by_name = [f"it is named {name!r}"] if name.partition("-")[0] in _TLS_NAMES else []
     for sign in [*(f"the server is given {flag}" for flag in flags), *by_name]:
-        raise Refusal(
-            "tls",
-            f"port {port} of container {container.name!r} speaks gRPC over TLS: {sign}",
-            f"let the app speak gRPC without TLS and end TLS in front of the pod (ingress or service mesh), or {leave}",
-        )
+        raise Reason.GRPC_TLS(port=port, container=container.name, sign=sign)
 
 
 def listens_locally(container: pods.Container, flag: str) -> bool:
@@ -149,7 +123,6 @@ def _loopback_signs(container: pods.Container) -> Iterator[str]:
 
 
 GRPC_SETTING = f"{model.PREFIX}grpc-port"
-LEAVE_GRPC = f'leave its gRPC alone with {GRPC_SETTING}: "off"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,14 +143,13 @@ def find_grpc(container: pods.Container, settings: Settings) -> GrpcSite | None:
     listener, wanted = _grpc_listener(container, settings), _wanted_grpc(settings)
     if listener is not None and servers.is_off(listener, container):
         if wanted is not None:
-            said = f"{GRPC_SETTING} is {wanted}, but {listener.switch} turns gRPC off"
-            raise Refusal("no-grpc", said, "remove one of the two")
+            raise Reason.GRPC_SWITCHED_OFF(port=wanted, switch=listener.switch)
         return None
     if wanted is None and listener is None:
         return None
     found = _grpc_site(container, listener, settings)
     if found.taken or settings.upstream == "triton-grpc":
-        check_grpc(container, found.port, servers.tls_flags(listener, container) if listener else [], LEAVE_GRPC)
+        check_grpc(container, found.port, servers.tls_flags(listener, container) if listener else [])
     return found
 
 
@@ -199,9 +171,7 @@ def _grpc_site(container: pods.Container, listener: servers.Grpc | None, setting
     entry = entry_of(container, port)
     is_local = listener is not None and listens_locally(container, listener.address)
     if wanted is not None and is_local:
-        raise Refusal(
-            "loopback-only", f"{GRPC_SETTING} is {wanted}, where the app listens within the pod only", LEAVE_GRPC
-        )
+        raise Reason.GRPC_LOOPBACK(port=wanted)
     is_reached = wanted is not None or setting is not None or entry is not None
     return GrpcSite(port, entry, setting, is_reached and not is_local and settings.grpc_port not in values.OFF)
 
@@ -216,12 +186,7 @@ def _grpc_port(
     by_name = [entry for entry in declared_ports(container) if is_for_grpc(entry)]
     port = by_name[0].container_port if len(by_name) == 1 else listener.default_port if listener else 0
     if not port:
-        raise Refusal(
-            "no-port",
-            f"nothing in container {container.name!r} says on which port the app answers gRPC",
-            f"set {GRPC_SETTING}; or give the app the flag or variable that {model.PREFIX}app-grpc-port-arg or "
-            f"{model.PREFIX}app-grpc-port-env names",
-        )
+        raise Reason.NO_GRPC_PORT(container=container.name)
     return port
 
 
@@ -283,21 +248,13 @@ def find(pod: pods.Pod, settings: Settings) -> Site:
     setting = servers.port_setting(server, container) if server is not None else None
     grpc = find_grpc(container, settings)
     if settings.upstream == "triton-grpc" and grpc is None:
-        raise Refusal(
-            "no-grpc",
-            f"{model.PREFIX}upstream is triton-grpc, and nothing says where container {container.name!r} answers gRPC",
-            f"set {GRPC_SETTING}, or {model.PREFIX}upstream: triton-http",
-        )
+        raise Reason.NO_GRPC(container=container.name)
     found = _Found(container, server, setting, grpc)
     of_kserve = is_kserve(pod) or is_knative(pod)
     entered = _port(found, settings, of_kserve)
     by_grpc = grpc is not None and entered == grpc.port
     if grpc is not None and by_grpc and not grpc.taken:
-        raise Refusal(
-            "not-http",
-            f"port {entered} of container {container.name!r} is for gRPC, which is left to the app",
-            f"set {model.PREFIX}port to the port for HTTP/1.1, or remove {GRPC_SETTING}: off",
-        )
+        raise Reason.ONLY_GRPC_LEFT(port=entered, container=container.name)
     port = _http_port(found, entered) if by_grpc else entered
     if not by_grpc or port != entered:
         check_http(container, port)
@@ -328,9 +285,7 @@ def _container(pod: pods.Pod, settings: Settings) -> pods.Container:
         chosen = pod.container(settings.container)
         if chosen is None or chosen.name == model.CONTAINER:
             names = ", ".join(app.name for app in pod.apps)
-            raise Refusal(
-                "no-such-container", f"there is no app container {settings.container!r}", f"name one of: {names}"
-            )
+            raise Reason.NO_SUCH_CONTAINER(name=settings.container, names=names)
         return chosen
     for name in _KSERVE_CONTAINERS:
         found = pod.container(name)
@@ -349,11 +304,7 @@ def _only(apps: Sequence[pods.Container]) -> pods.Container:
         if len(candidates) == 1:
             return candidates[0]
     names = ", ".join(app.name for app in apps) or "none"
-    raise Refusal(
-        "ambiguous-container",
-        f"it cannot be told which container is the app: {names}",
-        f"name it in the annotation {model.PREFIX}container",
-    )
+    raise Reason.AMBIGUOUS_CONTAINER(names=names)
 
 
 def _server(container: pods.Container, settings: Settings) -> servers.Server | None:
@@ -397,14 +348,6 @@ def _declared_port(container: pods.Container, declared: Sequence[pods.Port]) -> 
         if len(candidates) == 1:
             return candidates[0].container_port
     if not declared:
-        raise Refusal(
-            "no-port",
-            f"container {container.name!r} declares no port and its server is not recognised",
-            f"declare its containerPort, or set {model.PREFIX}port",
-        )
+        raise Reason.NO_PORT(container=container.name)
     ports = ", ".join(str(entry.container_port) for entry in declared)
-    raise Refusal(
-        "ambiguous-port",
-        f"container {container.name!r} declares several ports ({ports}) and none is named http",
-        f"set {model.PREFIX}port to the one for predictions",
-    )
+    raise Reason.AMBIGUOUS_PORT(container=container.name, ports=ports)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from carpool_injector.core import container, errors, model, pod_annotations, pods, sites
+from carpool_injector.core import container, model, pod_annotations, pods, refusals, sites
 from carpool_injector.core.config import Config
 from carpool_injector.core.settings import Settings
 from carpool_injector.core.takeover import context
@@ -28,11 +28,7 @@ def declared(thing: model.Object, config: Config) -> tuple[model.Object, tuple[s
     Raises `Refusal` where KServe or Knative would not have it or the sidecar would not be reached.
     """
     if workloads.group_kind(thing) != workloads.INFERENCE_SERVICE:
-        raise errors.Refusal(
-            "not-an-inference-service",
-            "only KServe can be told in a manifest to send to another container",
-            "leave --without-webhook out, and let the webhook inject the pods",
-        )
+        raise refusals.Reason.NOT_AN_INFERENCE_SERVICE()
     thing = removed(thing)
     service = inference_services.read(thing)
     _check(service)
@@ -76,45 +72,24 @@ def _check(service: inference_services.InferenceService) -> None:
     predictor = service.predictor
     own = {each.get("name"): each for each in predictor.containers}
     if service.mode == "ModelMesh":
-        raise errors.Refusal("modelmesh", "pods of ModelMesh get no Carpool sidecar", "use Standard or Knative")
+        raise refusals.Reason.MODELMESH()
     if NAME in own:
-        raise errors.Refusal(
-            "name-taken",
-            f"spec.predictor.containers has a {NAME} already, which KServe sends to",
-            "use the webhook (leave --without-webhook out): it puts the sidecar in front of that one",
-        )
+        raise refusals.Reason.TRANSFORMER_NAME_TAKEN(name=NAME)
     if predictor.batcher is not None:
-        raise errors.Refusal(
-            "batches-already",
-            "spec.predictor.batcher makes KServe's agent batch in front of the sidecar",
-            "remove spec.predictor.batcher",
-        )
+        raise refusals.Reason.BATCHES_ALREADY()
     if own and _SERVER not in own and not predictor.runtime:
-        raise errors.Refusal(
-            "unnamed-server",
-            "beside another container KServe finds a custom predictor by its name only",
-            f"name the container {_SERVER}",
-        )
+        raise refusals.Reason.UNNAMED_SERVER(name=_SERVER)
     if service.mode != "Standard":
         _check_knative(own.get(_SERVER) or inference_services.part(predictor.spec, "model"))
 
 
 def _check_knative(server: model.Object) -> None:
     """Knative allows one port in a pod, and probes only in the container that declares it."""
-    fix = f'or set the annotation {inference_services.MODE}: "Standard"'
     if server.get("ports"):
-        raise errors.Refusal(
-            "declares-a-port",
-            "the model server declares a port, and Knative allows one in a pod: the sidecar's",
-            f"remove its ports ({_APP_PORT} is assumed without), {fix}",
-        )
+        raise refusals.Reason.DECLARES_A_PORT(port=_APP_PORT, mode=inference_services.MODE)
     found = [key for key in _PROBES[:2] if server.get(key)]
     if found:
-        raise errors.Refusal(
-            "has-probes",
-            f"the model server has a {found[0]}, which Knative allows only in the container that declares the port",
-            f"remove it (the sidecar's readiness asks the server), {fix}",
-        )
+        raise refusals.Reason.HAS_PROBES(probe=found[0], mode=inference_services.MODE)
 
 
 def _server_port(service: inference_services.InferenceService) -> int:
@@ -127,12 +102,7 @@ def _server_port(service: inference_services.InferenceService) -> int:
         return int(chosen)
     first = ports[0] if isinstance(ports, list) and ports and isinstance(ports[0], dict) else {}
     if str(first.get("name") or "").partition("-")[0] in ("grpc", "h2c", "http2"):
-        raise errors.Refusal(
-            "not-http",
-            f"the model server's port {first.get('containerPort')} is named {first['name']!r}: gRPC or HTTP/2",
-            f"a sidecar that is declared takes HTTP/1.1 only: set {model.PREFIX}port to the port for it, or let the "
-            "webhook inject the pods",
-        )
+        raise refusals.Reason.DECLARED_NOT_HTTP(port=first.get("containerPort"), name=first["name"])
     return inference_services.whole(first.get("containerPort")) or _APP_PORT
 
 
@@ -162,11 +132,7 @@ def _grpc_port(pod: pods.Pod, settings: Settings) -> int | None:
     server = pod.container(_SERVER)
     found = sites.find_grpc(server, settings) if server else None
     if found is None:
-        raise errors.Refusal(
-            "no-grpc",
-            f"{model.PREFIX}upstream is triton-grpc, and nothing says where the model server answers gRPC",
-            f"set {sites.GRPC_SETTING}, or {model.PREFIX}upstream: triton-http",
-        )
+        raise refusals.Reason.DECLARED_NO_GRPC()
     return found.port
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from carpool_injector.core import decision, errors, model, pod_annotations, pods, sites
+from carpool_injector.core import decision, model, pod_annotations, pods, refusals, sites
 from carpool_injector.objects import kserve_pods, manifests, workloads
 
 
@@ -47,7 +47,7 @@ class Explanation:
     reason: str
     rows: tuple[Row, ...]
     plan: model.Plan | None = None
-    refusal: errors.Refusal | None = None
+    refusal: refusals.Refusal | None = None
     settings: tuple[Setting, ...] = ()
     certain: tuple[str, ...] = ()
     expected: tuple[str, ...] = ()
@@ -139,7 +139,7 @@ def _rows(pod: model.Object, namespace: model.Namespace, wish: manifests.Wish) -
         try:
             answer = row.answer(asked)
             found = {True: "yes", False: "no", None: ""}[answer]
-        except errors.BadSettings as error:
+        except refusals.BadSettings as error:
             found = str(error)
         yield Row(row.source, row.words, found, bool(found) and not decided)
         decided = decided or bool(found)

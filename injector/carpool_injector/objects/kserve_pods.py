@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from carpool_injector.core import errors, injection, model
+from carpool_injector.core import injection, model, refusals
 from carpool_injector.core.config import Config
 from carpool_injector.objects import inference_services, validation, workloads
 
@@ -58,7 +58,7 @@ def findings(
     if found is not None:
         return tuple(found.problems.values()), tuple(found.warnings)
     result = outcome(expect(thing).pod, model.Namespace(""))
-    problems = result.refusal.problems if isinstance(result.refusal, errors.BadSettings) else ()
+    problems = result.refusal.problems if isinstance(result.refusal, refusals.BadSettings) else ()
     return problems, tuple(text for text in result.warnings if not problems or str(result.refusal) not in text)
 
 
@@ -67,7 +67,7 @@ def _of_knative(thing: model.Object) -> Expectation:
     spec = inference_services.part(template, "spec")
     containers = [each for each in spec.get("containers") or () if isinstance(each, dict)]
     if not containers:
-        raise errors.Malformed(f"{workloads.describe(thing)}: spec.template.spec.containers must name a container")
+        raise refusals.Malformed(f"{workloads.describe(thing)}: spec.template.spec.containers must name a container")
     named = [{**each, "name": each.get("name") or "user-container"} for each in containers]
     queue_proxy = _queue_proxy(_port(named), spec.get("containerConcurrency"))
     pod = {

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from carpool_injector.core import errors, injection, model, pod_annotations
+from carpool_injector.core import injection, model, pod_annotations, refusals
 from carpool_injector.core.config import Config
 from carpool_injector.objects import collocation, kserve_pods, validation, workloads
 
@@ -63,7 +63,7 @@ def apply(data: Any, change: Change) -> tuple[Any, list[Report]]:
     if held is None:
         try:
             after, report = change(data)
-        except errors.Malformed as error:
+        except refusals.Malformed as error:
             after, report = data, Report(workloads.describe(data), "refused", str(error), "mend the manifest")
         return after, [report] if report else []
     changed = [apply(item, change) for item in held]
@@ -159,7 +159,7 @@ def _declared(thing: model.Object, annotated: model.Object, wish: Wish) -> tuple
     name = workloads.describe(thing)
     try:
         after, warnings = collocation.declared(annotated, wish.config)
-    except errors.Refusal as refusal:
+    except refusals.Refusal as refusal:
         return thing, Report(name, "refused", refusal.message, refusal.fix)
     if after == thing:
         return thing, Report(name, "unchanged", "it declares the sidecar already", "", warnings)

@@ -19,7 +19,7 @@ from typing import Any
 
 import pydantic_core
 
-from carpool_injector.core import errors, model
+from carpool_injector.core import model, refusals
 
 API_VERSION = "admission.k8s.io/v1"
 
@@ -86,7 +86,7 @@ def read(body: bytes | bytearray) -> Request:
     review = _object(_json(body), "the body")
     if review.get("kind") != "AdmissionReview" or review.get("apiVersion") != API_VERSION:
         found = f"{review.get('kind')!r} of {review.get('apiVersion')!r}"
-        raise errors.Malformed(
+        raise refusals.Malformed(
             f"kind and apiVersion: expected 'AdmissionReview' of {API_VERSION!r}, but got {found:.200}"
         )
     asked = _object(review.get("request"), "request")
@@ -106,7 +106,7 @@ def read(body: bytes | bytearray) -> Request:
         old_object=_optional_object(asked, "oldObject"),
     )
     if request.operation in ("CREATE", "UPDATE") and request.object is None:
-        raise errors.Malformed(
+        raise refusals.Malformed(
             f"request.object: expected an object, as the operation is {request.operation}, but got null"
         )
     return request
@@ -133,7 +133,7 @@ def mutate(request: Request, namespace: model.Namespace, inject: Inject) -> Verd
     Raises errors.Malformed when the object is no pod.
     """
     if not request.is_new_pod or request.object is None:
-        return Verdict(Answer(), "ignored", "not-a-new-pod")
+        return Verdict(Answer(), "ignored", refusals.Skip.NOT_A_NEW_POD)
     outcome = inject(request.object, namespace)
     reason = outcome.refusal.code if outcome.refusal else outcome.decision.reason
     if outcome.plan:
@@ -167,13 +167,13 @@ def _json(body: bytes | bytearray) -> Any:
     try:
         return pydantic_core.from_json(body, allow_inf_nan=False, cache_strings="keys")
     except ValueError as error:
-        raise errors.Malformed(f"the body: expected an AdmissionReview in JSON, but {error}") from None
+        raise refusals.Malformed(f"the body: expected an AdmissionReview in JSON, but {error}") from None
 
 
 def _object(value: Any, where: str) -> model.Object:
     if isinstance(value, dict):
         return value
-    raise errors.Malformed(f"{where}: expected an object, but got {_name(value)}")
+    raise refusals.Malformed(f"{where}: expected an object, but got {_name(value)}")
 
 
 def _optional_object(parent: model.Object, key: str) -> model.Object | None:
@@ -186,7 +186,7 @@ def _text(parent: model.Object, key: str, where: str = "request", *, required: b
     if value is None and not required:
         return ""
     if not isinstance(value, str) or (required and not value):
-        raise errors.Malformed(f"{where}.{key}: expected a text, but got {_name(value)}")
+        raise refusals.Malformed(f"{where}.{key}: expected a text, but got {_name(value)}")
     return value
 
 

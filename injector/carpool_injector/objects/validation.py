@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from carpool_injector.core import errors, model, pod_annotations, pods
+from carpool_injector.core import model, pod_annotations, pods, refusals
 from carpool_injector.core.config import Config
 from carpool_injector.objects import inference_services, review, workloads
 
-_BAD_SETTINGS = "bad-annotation"
+_BAD_SETTINGS = refusals.Reason.BAD_ANNOTATION.code
 _NO_NAMESPACE = model.Namespace("")  # what the namespace asks for is nothing that this person could mend
 
 
@@ -42,10 +42,10 @@ class Rules:
 def validate(request: review.Request, rules: Rules) -> review.Verdict:
     """What the validating webhook answers. Raises errors.Malformed when the object has no pod template."""
     if request.operation not in ("CREATE", "UPDATE") or request.subresource or request.object is None:
-        return review.Verdict(review.Answer(), "ignored", "not-applied")
+        return review.Verdict(review.Answer(), "ignored", refusals.Skip.NOT_APPLIED)
     found = examine(request.object, request.old_object, rules)
     if found is None:
-        return review.Verdict(review.Answer(), "ignored", "other-kind")
+        return review.Verdict(review.Answer(), "ignored", refusals.Skip.OTHER_KIND)
     before = _before(request.old_object, rules)
     new = {key: text for key, text in found.problems.items() if key not in before}
     if new and not _is_controlled(request.object):
@@ -68,7 +68,7 @@ def examine(thing: model.Object, old: model.Object | None, rules: Rules) -> Find
 def _before(old: model.Object | None, rules: Rules) -> Mapping[str, str]:
     try:
         found = examine(old, None, rules) if old is not None else None
-    except errors.Malformed:  # it was admitted once; nothing to hold against it now
+    except refusals.Malformed:  # it was admitted once; nothing to hold against it now
         found = None
     return found.problems if found else {}
 
@@ -113,7 +113,7 @@ def _pod(pod: model.Object, rules: Rules) -> Findings:
     ]
     found.warnings += [text for text in pod_annotations.unknown(annotations) if text not in found.warnings]
     problems: Iterable[str] = _bad_settings(annotations, rules.config)
-    if outcome.result == "refused" and isinstance(refusal, errors.BadSettings):
+    if outcome.result == "refused" and isinstance(refusal, refusals.BadSettings):
         problems = refusal.problems
     elif outcome.result == "refused" and refusal is not None:
         found.refused, found.reason = (refusal.code, str(refusal)), refusal.code
@@ -127,7 +127,7 @@ def _bad_settings(annotations: Mapping[str, str], config: Config) -> Iterator[st
     """Problems of annotations that nobody looks at yet, as the sidecar was not asked for."""
     try:
         pod_annotations.read_settings([pod_annotations.defaults(config), pod_annotations.Source(annotations)], config)
-    except errors.BadSettings as error:
+    except refusals.BadSettings as error:
         yield from error.problems
 
 

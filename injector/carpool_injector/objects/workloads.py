@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
-from carpool_injector.core import errors, model
+from carpool_injector.core import model, refusals
 
 # Group and kind, and the path to the pod template. A Pod is its own template.
 _TEMPLATES: Mapping[tuple[str, str], tuple[str, ...]] = {
@@ -79,7 +79,7 @@ def template(thing: model.Object) -> Template | None:
     if not path:
         return Template(found, _namespace(found))
     if not isinstance(found.get("metadata", {}) or {}, dict):
-        raise errors.Malformed(f"{describe(thing)}: {'.'.join(path)}.metadata must be an object")
+        raise refusals.Malformed(f"{describe(thing)}: {'.'.join(path)}.metadata must be an object")
     pod = {"apiVersion": "v1", "kind": "Pod", **found}
     if pod.get("metadata") is None:
         pod["metadata"] = {}
@@ -144,7 +144,7 @@ def _with_texts(thing: model.Object, kind: str, values: Mapping[str, Any]) -> mo
 def _at(thing: model.Object, path: Sequence[str]) -> model.Object:
     found = _find(thing, path)
     if not isinstance(found, dict):
-        raise errors.Malformed(f"{describe(thing)}: {'.'.join(path)} must be an object, the template of its pods")
+        raise refusals.Malformed(f"{describe(thing)}: {'.'.join(path)} must be an object, the template of its pods")
     return found
 
 
@@ -236,9 +236,9 @@ def _check_string(value: Any, where: str) -> None:
         raise _wrong(where, value, "a string")
 
 
-def _wrong(where: str, value: Any, wanted: str) -> errors.Malformed:
+def _wrong(where: str, value: Any, wanted: str) -> refusals.Malformed:
     shown = repr(value)
-    return errors.Malformed(f"{where} is {shown[:60]}{'…' * (len(shown) > 60)} and must be {wanted}")
+    return refusals.Malformed(f"{where} is {shown[:60]}{'…' * (len(shown) > 60)} and must be {wanted}")
 
 
 _SHAPES: Mapping[str, Callable[[Any, str], None]] = {

@@ -1,7 +1,7 @@
 """Everything the webhook server counts, in one place and in base units (seconds).
 
-Labels come from closed sets (webhooks, results, and the slugs of reasons written in this package), never from pods,
-annotations or namespaces: the number of time series does not depend on what people apply.
+Labels come from closed sets (webhooks, results, and the codes in `core.refusals`), never from pods, annotations or
+namespaces: the number of time series does not depend on what people apply.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 import prometheus_client as prometheus
 
 import carpool_injector
-from carpool_injector.core import model
+from carpool_injector.core import model, refusals
 
 CONTENT_TYPE = prometheus.CONTENT_TYPE_LATEST
 
@@ -48,7 +48,7 @@ class Metrics:
 
     def reviewed(self, webhook: str, result: str, reason: str) -> None:
         """A review was answered."""
-        self.reviews.labels(webhook, result, reason).inc()
+        self.reviews.labels(webhook, result, reason if reason in refusals.CODES else "other").inc()
 
     def injected(self, plan: model.Plan) -> None:
         """A pod got the sidecar (and that was no dry run)."""

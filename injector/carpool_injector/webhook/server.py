@@ -23,7 +23,8 @@ from typing import Any, cast
 from aiohttp import web
 
 from carpool.program import allocator, logs
-from carpool_injector.core import errors
+from carpool_injector.core import refusals
+from carpool_injector.core.refusals import HttpError
 from carpool_injector.objects import review
 from carpool_injector.webhook import connections, metrics
 
@@ -80,15 +81,6 @@ class Limits:
     body_timeout: float = 10.0
 
 
-class Unanswered(Exception):
-    """A review that gets an HTTP error: `status`, `reason` (a slug for metrics), and what to tell."""
-
-    def __init__(self, status: int, reason: str, text: str) -> None:
-        super().__init__(text)
-        self.status = status
-        self.reason = reason
-
-
 class Server:
     """The two applications: `reviews`, for the TLS port, and `probes`, for the plain one.
 
@@ -142,16 +134,16 @@ class Server:
         webhook = request.path.removeprefix("/")
         try:
             answer = await self._answer(request)
-        except Unanswered as error:
+        except refusals.Unanswered as error:
             return self._failed(request, error)
-        except errors.Malformed as error:
-            return self._failed(request, Unanswered(400, "malformed", str(error)))
+        except refusals.Malformed as error:
+            return self._failed(request, HttpError.MALFORMED(error=error))
         except asyncio.CancelledError:
             self.cut_off += 1
             raise
         except Exception:
             self._limited_log.error(f"bug {webhook}", "a review failed", webhook=webhook)
-            return self._failed(request, Unanswered(500, "internal", "the injector failed; its log has the traceback"))
+            return self._failed(request, HttpError.INTERNAL())
         finally:
             self._counts.seconds.labels(webhook).observe(time.perf_counter() - started)
         response = web.Response(body=answer, content_type="application/json")
@@ -168,9 +160,9 @@ class Server:
                 asked = review.read(await self._body(request, budget))
                 answer = await self._handlers[request.path](asked)
         except Full as error:
-            raise Unanswered(503, "overloaded", str(error)) from None
+            raise HttpError.OVERLOADED(error=error) from None
         except review.Unanswerable as error:
-            raise Unanswered(500, "unanswerable", str(error)) from error
+            raise HttpError.UNANSWERABLE(error=error) from error
         if size >= allocator.LARGE:
             self._trimmer.large_body()
         return review.write(asked.uid, answer)
@@ -178,12 +170,11 @@ class Server:
     def _check(self, request: web.Request) -> None:
         transport = request.transport
         if unwelcome := self._why_unwelcome(transport.get_extra_info("peercert") if transport else None):
-            raise Unanswered(403, "client", unwelcome)
+            raise HttpError.CLIENT(why=unwelcome)
         if request.content_type != "application/json":
-            text = f"Content-Type is {request.headers.get('Content-Type', '')[:100]!r}, but must be application/json"
-            raise Unanswered(415, "media-type", text)
+            raise HttpError.MEDIA_TYPE(found=request.headers.get("Content-Type", "")[:100])
         if (encoding := request.headers.get("Content-Encoding", "identity")) != "identity":
-            raise Unanswered(415, "media-type", f"Content-Encoding is {encoding[:100]!r}, but must be left out")
+            raise HttpError.ENCODING(found=encoding[:100])
         if (request.content_length or 0) > self._limits.max_body_bytes:
             raise self._too_large()
 
@@ -193,9 +184,9 @@ class Server:
             async with asyncio.timeout(allowed):
                 return await self._read(request)
         except TimeoutError:
-            raise Unanswered(408, "body-timeout", f"the body did not arrive within {allowed:g} s") from None
+            raise HttpError.BODY_TIMEOUT(seconds=allowed) from None
         except (ConnectionError, web.RequestPayloadError) as error:
-            raise Unanswered(400, "body-broken", f"the body broke off: {error}") from None
+            raise HttpError.BODY_BROKEN(error=error) from None
 
     async def _read(self, request: web.Request) -> bytearray:
         """Not `request.read`, which would keep the body until the connection's next request."""
@@ -206,22 +197,22 @@ class Server:
                 raise self._too_large()
         return body
 
-    def _too_large(self) -> Unanswered:
-        return Unanswered(413, "too-large", f"the body is larger than {self._limits.max_body_bytes} bytes")
+    def _too_large(self) -> refusals.Unanswered:
+        return HttpError.TOO_LARGE(limit=self._limits.max_body_bytes)
 
-    def _failed(self, request: web.Request, error: Unanswered) -> web.Response:
-        self._counts.errors.labels(error.reason).inc()
+    def _failed(self, request: web.Request, error: refusals.Unanswered) -> web.Response:
+        reason = error.reason
+        self._counts.errors.labels(reason.code).inc()
         # What is malformed is quoted to the caller, but may be a secret of the pod.
-        told = "what was sent is malformed" if error.reason == "malformed" else str(error)[:500]
-        self._limited_log.warning(
-            error.reason, f"a review was not answered: {told}", path=request.path, status=error.status
-        )
+        told = "what was sent is malformed" if reason is HttpError.MALFORMED else str(error)[:500]
+        message = f"a review was not answered: {told}"
+        self._limited_log.warning(reason.code, message, path=request.path, status=reason.status)
         status = {
-            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": error.status,
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": reason.status,
             "message": f"carpool-injector: {error}",
         }  # fmt: skip
-        response = web.json_response(status, status=error.status)
-        if error.status in (408, 413, 415, 503):
+        response = web.json_response(status, status=reason.status)
+        if reason.status in (408, 413, 415, 503):
             response.force_close()  # what is left of the body is not worth reading
         return response
 

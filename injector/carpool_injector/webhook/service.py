@@ -18,7 +18,7 @@ from carpool.program import allocator, logs
 from carpool_injector import config_file
 from carpool_injector.api import calls, kube
 from carpool_injector.certificates import certificate_controller, files, pki, serving_certificate
-from carpool_injector.core import errors, injection, model
+from carpool_injector.core import injection, model, refusals
 from carpool_injector.core.config import Config
 from carpool_injector.objects import review, validation
 from carpool_injector.webhook import cluster, connections, metrics, options, reviewing, server
@@ -38,7 +38,7 @@ def serve(chosen: options.Options) -> int:
     Raises errors.BadConfig when options, configuration file or client CA cannot be used.
     """
     if problems := chosen.problems():
-        raise errors.BadConfig("; ".join(problems))
+        raise refusals.BadConfig("; ".join(problems))
     config = config_file.load(Path(chosen.config)) if chosen.config else config_file.parse(None)
     tls = tls_context(chosen)
     logs.set_up(chosen.log_format, chosen.log_level)
@@ -55,7 +55,7 @@ def tls_context(chosen: options.Options) -> ssl.SSLContext:
         client_ca = Path(chosen.client_ca).read_text(encoding="ascii") if chosen.client_ca else None
         return serving_certificate.make_context(_TLS[chosen.tls_min_version], client_ca)
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        raise errors.BadConfig(
+        raise refusals.BadConfig(
             f"client_ca {chosen.client_ca}: must be a file with certificates (PEM): {error}"
         ) from None
 

@@ -91,7 +91,7 @@ def render(case: Case, outcome: model.Outcome) -> str:
     """What came out, for people: the verdict, the plan in words, and the pod's changes as lines of YAML."""
     shown: Object = {"result": outcome.result, "decided by": outcome.decision.source}
     if outcome.decision.reason:
-        shown["reason"] = outcome.decision.reason
+        shown["reason"] = str(outcome.decision.reason)
     if outcome.plan is not None:
         shown |= {name: getattr(outcome.plan, name) for name in ("takeover", "container", "app_port", "listen_port")}
         if outcome.plan.grpc_listen_port is not None:

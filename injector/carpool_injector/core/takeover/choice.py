@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from carpool_injector.core import decision, model, pod_annotations, pods, sites
 from carpool_injector.core.edits import Draft
-from carpool_injector.core.errors import Refusal
+from carpool_injector.core.refusals import Reason, Refusal
 from carpool_injector.core.takeover import context, named_port, port_swap, proxies
 
 
@@ -67,13 +67,11 @@ def _is_meant(asked: context.Context) -> bool:
 
 
 def _no_way(site: sites.Site) -> Refusal:
-    where = f"port {site.port} of container {site.container.name!r}"
     why = "its server is not recognised"
     if site.server is not None:
         why = f"{site.server.title} is not told its port by a plain flag or variable of the container"
-    by_name = "name the port http and let the Service target it by that name"
-    fixes = (named_port.kserve_fix() if site.is_kserve else by_name, port_swap.how_to_tell().partition(";")[0])
-    return Refusal("no-takeover", f"{where} cannot be taken over: {why}", "; or ".join(fixes))
+    reason = Reason.NO_TAKEOVER_IN_KSERVE if site.is_kserve else Reason.NO_TAKEOVER
+    return reason(port=site.port, container=site.container.name, why=why)
 
 
 def _is_native(asked: context.Context, name: str) -> bool:
@@ -81,8 +79,7 @@ def _is_native(asked: context.Context, name: str) -> bool:
     mode = _mode(asked)
     obstacle = next(_obstacles(asked, name), None)
     if mode == "native" and obstacle is not None:
-        fix = "remove carpool.dev/sidecar-mode: native"
-        raise Refusal("no-native-sidecars", f"a native sidecar cannot work here: {obstacle}", fix)
+        raise Reason.NO_NATIVE_SIDECARS(obstacle=obstacle)
     return mode != "classic" and obstacle is None
 
 

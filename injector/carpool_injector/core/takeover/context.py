@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from carpool_injector.core import edits, model, pods, servers, sites
 from carpool_injector.core.config import Config
-from carpool_injector.core.errors import Refusal
+from carpool_injector.core.refusals import Reason
 from carpool_injector.core.settings import Settings
 
 KSERVE_AGENT_PORT = 9081  # constants.InferenceServiceDefaultAgentPort of kserve/kserve
@@ -83,7 +83,7 @@ class Ports:
         while port in blocked | reserved:
             port += 1
         if port > _LAST:
-            raise Refusal("no-free-port", f"the pod's containers use all ports from {_FIRST_FREE} up", "free some")
+            raise Reason.NO_FREE_PORT(first=_FIRST_FREE)
         self._taken.add(port)
         return port
 

@@ -8,26 +8,17 @@ from __future__ import annotations
 
 from carpool_injector.core import edits, model, pod_annotations, sites
 from carpool_injector.core.edits import Draft
-from carpool_injector.core.errors import Refusal
-from carpool_injector.core.takeover import context, port_swap
+from carpool_injector.core.refusals import Reason
+from carpool_injector.core.takeover import context
 
 
 def plan(asked: context.Context, native: bool) -> model.Plan:
     """The sidecar gets a port of its own under the app's name. Raises `Refusal` if there is no name to move."""
     site = asked.site
     if site.is_kserve:
-        raise Refusal(
-            "no-takeover",
-            f"KServe's Service sends to the number {site.port}, so moving a port's name changes nothing",
-            kserve_fix(),
-        )
+        raise Reason.NUMBER_NOT_NAME(port=site.port)
     if site.has_http and (site.entry is None or not site.entry.name):
-        raise Refusal(
-            "no-takeover",
-            f"port {site.port} of container {site.container.name!r} has no name, and its server is not recognised",
-            "give the port a name and let the Service's targetPort be that name; or "
-            + port_swap.how_to_tell().partition("; or ")[0],
-        )
+        raise Reason.PORT_WITHOUT_NAME(port=site.port, container=site.container.name)
     grpc = _grpc(site)
     ports = asked.ports()
     listen, admin = ports.take(asked.config.port, may_be_agents=True), ports.take(asked.config.admin_port)
@@ -53,17 +44,8 @@ def _grpc(site: sites.Site) -> sites.GrpcSite | None:
     if grpc is None or (grpc.entry is None and site.has_http):
         return None
     if grpc.entry is None or not grpc.entry.name:
-        raise Refusal(
-            "no-takeover",
-            f"port {grpc.port} of container {site.container.name!r}, for gRPC, has no name that could move",
-            f"give the port a name and let the Service's targetPort be that name; or {sites.LEAVE_GRPC}",
-        )
+        raise Reason.GRPC_PORT_WITHOUT_NAME(port=grpc.port, container=site.container.name)
     return grpc
-
-
-def kserve_fix() -> str:
-    """What makes a KServe pod's port ours in every case."""
-    return "set spec.predictor.batcher in the InferenceService (batcher: {} is enough); Carpool then takes its place"
 
 
 def apply(draft: Draft, planned: model.Plan, asked: context.Context) -> context.Effects:

@@ -10,15 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from carpool_injector.core import edits, model, pod_annotations, pods, servers, sites
+from carpool_injector.core import edits, model, pod_annotations, pods, refusals, servers, sites
 from carpool_injector.core.edits import Draft
-from carpool_injector.core.errors import Refusal
+from carpool_injector.core.refusals import Reason
 from carpool_injector.core.takeover import context
-
-_HOW_TO_TELL_GRPC = (
-    "give the app its port for gRPC by a flag or variable (outside of any shell) and name that in "
-    f"carpool.dev/app-grpc-port-arg or carpool.dev/app-grpc-port-env; or {sites.LEAVE_GRPC}"
-)
 
 
 def plan(asked: context.Context, native: bool) -> model.Plan:
@@ -69,27 +64,18 @@ def _how(setting: servers.PortSetting | None) -> str:
 
 
 def _check_http(site: sites.Site) -> None:
-    where = f"container {site.container.name!r}"
     if site.server is None:
-        raise Refusal("unknown-server", f"it is not known how the server in {where} is told its port", how_to_tell())
-    fix = Fix(how_to_tell(), "carpool.dev/port")
-    check_move(f"{site.server.title} in {where}", site.port, site.setting, site.entry, fix)
+        raise Reason.UNKNOWN_SERVER(container=site.container.name)
+    what = f"{site.server.title} in container {site.container.name!r}"
+    _check_move(what, site.port, site.setting, site.entry, refusals.TELL_HTTP_PORT, "carpool.dev/port")
 
 
 def check_grpc(site: sites.Site) -> None:
     """Raises `Refusal` if the port for gRPC is to be taken over and the app cannot be told another one."""
     grpc = site.taken_grpc
     if grpc is not None:
-        fix = Fix(_HOW_TO_TELL_GRPC, sites.GRPC_SETTING)
-        check_move(f"gRPC in container {site.container.name!r}", grpc.port, grpc.setting, grpc.entry, fix)
-
-
-def how_to_tell() -> str:
-    """The fix for an app whose port nobody knows how to set."""
-    return (
-        "give the app its port by a flag or variable (outside of any shell) and name that in carpool.dev/app-port-arg "
-        "or carpool.dev/app-port-env; or let the Service use a named port and set carpool.dev/takeover: named-port"
-    )
+        what = f"gRPC in container {site.container.name!r}"
+        _check_move(what, grpc.port, grpc.setting, grpc.entry, refusals.TELL_GRPC_PORT, "carpool.dev/grpc-port")
 
 
 def apply(draft: Draft, planned: model.Plan, asked: context.Context) -> context.Effects:
@@ -126,14 +112,6 @@ class Move:
     added: bool
     app_name: str
     own_name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Fix:
-    """What to do about a port: how the app is told it, and the annotation that chooses it."""
-
-    tell: str
-    choose: str
 
 
 def of_http(old: int, new: int, told_by: str | None, added: bool) -> Move:
@@ -242,19 +220,20 @@ def _untell(container: model.Object, move: Move) -> None:
             edits.set_variable(container, move.told_by, edits.with_port(value, move.old))
 
 
-def check_move(what: str, port: int, setting: servers.PortSetting | None, entry: pods.Port | None, fix: Fix) -> None:
+def _check_move(
+    what: str,
+    port: int,
+    setting: servers.PortSetting | None,
+    entry: pods.Port | None,
+    fix: str,
+    annotation: str,
+) -> None:
     """Raises `Refusal` for an app that cannot be told another port, or is told one that is not where it is entered."""
     if setting is None:
-        raise Refusal("port-not-movable", f"{what} cannot be told its port by a flag or variable", fix.tell)
+        raise Reason.PORT_NOT_MOVABLE(what=what, how_to_tell=fix)
     if setting.present and setting.port != port:
-        raise Refusal(
-            "port-mismatch",
-            f"{what} is entered on port {port}, but {setting} says {setting.port}",
-            f"make the two agree, or set {fix.choose}",
+        raise Reason.PORT_TOLD_OTHERWISE(
+            what=what, port=port, setting=setting, told=setting.port, annotation=annotation
         )
     if not setting.present and setting.port != port and entry is None:
-        raise Refusal(
-            "port-mismatch",
-            f"{what} is entered on {port}, but listens on {setting.port} if not told",
-            f"give it {setting} {port}, or set {fix.choose}",
-        )
+        raise Reason.PORT_UNTOLD(what=what, port=port, setting=setting, told=setting.port, annotation=annotation)

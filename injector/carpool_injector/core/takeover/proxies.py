@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from carpool_injector.core import edits, model, pod_annotations, pods, sites
 from carpool_injector.core.edits import Draft
-from carpool_injector.core.errors import Refusal
+from carpool_injector.core.refusals import Reason
 from carpool_injector.core.takeover import context, port_swap
 
 AGENT = "agent"
@@ -75,11 +75,7 @@ def plan_agent(asked: context.Context, native: bool) -> model.Plan:
     """The sidecar listens on 9081, or behind an agent that stays. Raises `Refusal` where no agent is to be expected."""
     site, agent = asked.site, find_agent(asked.pod)
     if not agent.expected or not site.is_kserve:
-        raise Refusal(
-            "no-takeover",
-            "this pod has no batcher or logger of KServe, so KServe's Service does not point at its agent",
-            "set spec.predictor.batcher in the InferenceService (batcher: {} is enough)",
-        )
+        raise Reason.NO_KSERVE_AGENT()
     check_http(site)
     port_swap.check_grpc(site)
     ports = asked.ports()
@@ -95,22 +91,13 @@ def plan_agent(asked: context.Context, native: bool) -> model.Plan:
 def check_http(site: sites.Site) -> None:
     """Raises `Refusal` for an app that is entered by gRPC, which KServe's agent does not speak."""
     if site.by_grpc:
-        raise Refusal(
-            "not-http",
-            f"port {site.grpc.port if site.grpc else site.port} of container {site.container.name!r} speaks gRPC, and "
-            "KServe's agent in front of it HTTP/1.1 only",
-            "remove spec.predictor.batcher and logger from the InferenceService; Carpool batches without them",
-        )
+        raise Reason.AGENT_SPEAKS_HTTP(port=site.grpc.port if site.grpc else site.port, container=site.container.name)
 
 
 def _agents_port(asked: context.Context, ports: context.Ports) -> int:
     port = ports.take(context.KSERVE_AGENT_PORT, may_be_agents=True)
     if port != context.KSERVE_AGENT_PORT:
-        raise Refusal(
-            "port-taken",
-            f"KServe's Service sends to {context.KSERVE_AGENT_PORT}, where another container of the pod listens",
-            f"move that container to another port than {context.KSERVE_AGENT_PORT}",
-        )
+        raise Reason.AGENT_PORT_TAKEN(port=context.KSERVE_AGENT_PORT)
     return port
 
 
@@ -179,9 +166,7 @@ def plan_queue_proxy(asked: context.Context, native: bool) -> model.Plan:
     """queue-proxy sends to the sidecar. Raises `Refusal` where it is not there."""
     site = asked.site
     if asked.pod.container(QUEUE_PROXY) is None:
-        raise Refusal(
-            "no-takeover", "the pod has no queue-proxy: it is not Knative's", "set carpool.dev/takeover: auto"
-        )
+        raise Reason.NO_QUEUE_PROXY()
     stays = find_agent(asked.pod).stays
     if stays:
         check_http(site)
