@@ -26,13 +26,18 @@ PAGES = (*sorted((ROOT / "docs").glob("*.md")), ROOT / "injector" / "README.md")
 
 
 def sidecar_settings() -> str:
-    """Every flag of `carpool-sidecar`."""
-    return _settings(config.Settings, config.Settings.live)
+    """Every flag of `carpool-sidecar` but those for experts."""
+    return _settings(config.Settings, lambda group: group != config.EXPERTS, config.Settings.live)
+
+
+def expert_settings() -> str:
+    """Flags of `carpool-sidecar` that tests and emergencies need."""
+    return _settings(config.Settings, lambda group: group == config.EXPERTS)
 
 
 def predictor_settings() -> str:
     """Every flag of `carpool-predictor`."""
-    return _settings(predictor_config.Settings, ())
+    return _settings(predictor_config.Settings)
 
 
 def sidecar_metrics() -> str:
@@ -177,6 +182,7 @@ def _shown(value: object) -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "sidecar settings": sidecar_settings,
+    "sidecar settings for experts": expert_settings,
     "predictor settings": predictor_settings,
     "metrics": sidecar_metrics,
     "refusals": refusals,
@@ -205,9 +211,14 @@ def written(page: str) -> str:
     return page
 
 
-def _settings(model: type[BaseSettings], live: tuple[str, ...]) -> str:
+def _settings(
+    model: type[BaseSettings], is_wanted: Callable[[object], bool] = lambda group: True, live: tuple[str, ...] = ()
+) -> str:
     rows = ["| flag | default | meaning |", "|---|---|---|"]
     for name, info in model.model_fields.items():
+        extra = info.json_schema_extra
+        if not is_wanted(extra["group"] if isinstance(extra, dict) else None):
+            continue
         default = ",".join(info.default) if isinstance(info.default, tuple) else info.default
         shown = f"`{default}`" if default not in ("", None) else "empty"
         mark = " *" if name in live else ""

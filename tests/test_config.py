@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+import types
 
 import pytest
 
 from carpool_sidecar import config
-from carpool_sidecar.app import core_limits
 
 
 @pytest.fixture(autouse=True)
@@ -55,8 +55,8 @@ def test_who_names_a_latency_gets_the_window_and_who_names_none_the_adaptive_pol
 ):
     chosen = config.load(argv.split())
     assert chosen.is_adaptive == (policy == "adaptive")
-    assert core_limits.core_limits(chosen).max_latency == max_latency
-    assert core_limits.core_limits(chosen).max_in_flight == max_in_flight
+    assert chosen.scheduler_limits.max_latency == max_latency
+    assert chosen.scheduler_limits.max_in_flight == max_in_flight
 
 
 def test_a_latency_given_at_run_time_does_not_change_the_policy():
@@ -117,20 +117,15 @@ def test_bad_values_give_one_line_that_names_the_field_and_what_is_allowed(argv,
 
 def test_what_a_batch_may_contain_reaches_the_core_in_its_units():
     argv = "--allowed-batch-sizes 1,4,16 --instance-cost length --max-batch-cost 512 --small-batch-threshold 2"
-    found = core_limits.core_limits(
-        config.load([*argv.split(), "--priority-ageing", "250", "--max-batch-bytes", "1000"])
-    )
+    found = config.load([*argv.split(), "--priority-ageing", "250", "--max-batch-bytes", "1000"]).scheduler_limits
     assert (found.allowed_sizes, found.max_batch_size) == ((1, 4, 16), 16)
-    assert (found.max_batch_bytes, found.max_batch_cost, found.row_costs) == (
-        1000,
-        512,
-        core_limits.ROW_COSTS["length"],
-    )
+    assert (found.max_batch_bytes, found.max_batch_cost) == (1000, 512)
+    assert found.row_costs(types.SimpleNamespace(row_lengths=lambda start, stop: [start, stop]), 3, 5) == [3, 5]
     assert (found.small_batch_threshold, found.priority_ageing) == (2, 0.25)
 
 
 def test_a_limit_of_zero_is_none_and_nothing_is_measured_for_it():
-    found = core_limits.core_limits(config.load(["--max-batch-bytes", "0", "--instance-cost", "bytes"]))
+    found = config.load(["--max-batch-bytes", "0", "--instance-cost", "bytes"]).scheduler_limits
     assert (found.max_batch_bytes, found.max_batch_cost, found.row_costs) == (math.inf, math.inf, None)
 
 
@@ -192,6 +187,12 @@ def test_every_setting_says_what_it_is():
         assert not info.is_required(), name
 
 
+def test_settings_for_experts_come_last():
+    groups = [info.json_schema_extra["group"] for info in config.Settings.model_fields.values()]
+    first = groups.index(config.EXPERTS)
+    assert set(groups[first:]) == {config.EXPERTS}
+
+
 def test_live_settings_can_be_changed_and_others_cannot():
     chosen = config.Settings()
     assert chosen.changed({"max_latency": 5}).max_latency == 5
@@ -203,7 +204,7 @@ def test_live_settings_can_be_changed_and_others_cannot():
 
 
 def test_without_a_word_on_retries_client_errors_and_doubtful_statuses_are_isolated():
-    found = core_limits.core_limits(config.load([]))
+    found = config.load([]).scheduler_limits
     assert 400 in found.retry_statuses
     assert 500 not in found.retry_statuses
     assert found.isolates_doubtful
@@ -211,7 +212,7 @@ def test_without_a_word_on_retries_client_errors_and_doubtful_statuses_are_isola
 
 @pytest.mark.parametrize(("statuses", "has_400"), [("", False), ("4xx", True), ("500", False)])
 def test_who_names_the_statuses_to_isolate_gets_those_and_no_others(statuses, has_400):
-    found = core_limits.core_limits(config.load(["--retry-statuses", statuses]))
+    found = config.load(["--retry-statuses", statuses]).scheduler_limits
     assert (400 in found.retry_statuses) == has_400
     assert not found.isolates_doubtful
 

@@ -1,12 +1,13 @@
 """All settings of the sidecar: flag, environment variable, default, unit and reason in one place.
 
-The table in docs/settings.md is held against this model by a test. What `Settings.live` names can be changed while
-running.
+The tables in docs/settings.md are made from `Settings`. The sidecar also takes the flags of KServe's agent
+(cmd/agent/main.go of kserve/kserve), in whose place it can run.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
@@ -15,14 +16,19 @@ import pydantic
 from pydantic_settings import BaseSettings
 
 from carpool.program import logs, settings
-from carpool.scheduling import isolation, sizes
-from carpool_sidecar import agent_flags
+from carpool.scheduling import isolation, limits, sizes
+from carpool_sidecar.protocols import interface
 
 PROG = "carpool-sidecar"
 
 _KIB, _MIB = 1024, 1024 * 1024
 
 _WINDOW_LATENCY = 500.0  # what KServe documents
+_ADAPTIVE_IN_FLIGHT = 8
+_USUAL_STATUSES = "4xx"
+
+EXPERTS = "For experts"
+"""The group of settings that tests and emergencies need; it comes last."""
 
 _EPILOG = """\
 Settings come from flags first, then from the environment variable in brackets, then from the default.
@@ -36,6 +42,16 @@ Stopping a pod without losing a request: see carpool-sidecar drain --help.
 """
 
 
+# KServe's agent also pulls models and logs payloads. Ignoring those flags would lose data silently.
+_AGENT_PULLER = ("--enable-puller", "--config-dir", "--model-dir")
+_AGENT_LOGGER = (
+    "--log-url", "--workers", "--source-uri", "--log-mode", "--log-store-path", "--log-store-format",
+    "--log-marshaller-url", "--log-marshaller-port", "--log-batch-size", "--log-batch-interval",
+    "--inference-service", "--namespace", "--endpoint", "--component", "--metadata-headers",
+    "--metadata-annotations", "--logger-ca-cert-file", "--logger-tls-skip-verify",
+)  # fmt: skip
+_AGENT_TASKS = {"the model puller": _AGENT_PULLER, "payload logging": _AGENT_LOGGER}
+
 Port = Annotated[settings.PortOrLink, pydantic.Field(ge=1, le=65535)]
 OptionalPort = Annotated[settings.PortOrLink, pydantic.Field(ge=0, le=65535)]
 
@@ -47,6 +63,18 @@ def _parse_statuses(text: str) -> str:
 
 def _parse_sizes(text: str) -> str:
     return ",".join(map(str, sizes.parse(text)))
+
+
+def _row_sizes(payload: interface.Payload, start: int, stop: int) -> Sequence[int]:
+    return payload.row_sizes(start, stop)
+
+
+def _row_lengths(payload: interface.Payload, start: int, stop: int) -> Sequence[int]:
+    return payload.row_lengths(start, stop)
+
+
+# What an instance costs, by the values of --instance-cost.
+_ROW_COSTS: Mapping[str, limits.RowMeasure] = {"bytes": _row_sizes, "length": _row_lengths}
 
 
 # Headers that speak of one message or one connection; a batch has its own.
@@ -72,55 +100,54 @@ class Settings(BaseSettings):
     model_config = settings.config(PROG, "CARPOOL_")
 
     live: ClassVar[tuple[str, ...]] = (
-        "max_batch_size", "max_latency", "timeout", "max_in_flight", "max_queue_instances", "max_queue_bytes",
-        "slo", "max_body_bytes", "retry_statuses", "retry_budget", "log_level", "max_batch_bytes", "instance_cost",
-        "max_batch_cost", "allowed_batch_sizes", "small_batch_threshold", "priority_ageing",
+        "max_batch_size", "max_latency", "slo", "max_in_flight", "timeout", "log_level",
     )  # fmt: skip
+    """What can be changed while the sidecar runs."""
 
     # --- Batching
     max_batch_size: int = settings.field(
         "Batching",
-        "Instances in one call to the predictor, at most; a larger request is split and rejoined.",
+        "Most instances in one call to the predictor. A larger request is split, and its answer is joined again.",
         32, ge=1, le=100_000,
     )  # fmt: skip
     max_latency: float | None = settings.field(
         "Batching",
-        "Milliseconds the oldest request may wait for others; 0: never wait while the predictor is idle. Empty: 500 "
-        "for the window policy; the adaptive policy decides, up to 20.",
+        "Milliseconds the oldest request may wait for others. 0: none waits while the predictor is idle. Empty: 500 "
+        "with the window policy; the adaptive policy decides, up to 20.",
         None, ge=0, le=3_600_000,
     )  # fmt: skip
     policy: Literal["auto", "window", "adaptive"] = settings.field(
         "Batching",
-        "window: a batch leaves when full or --max-latency old; adaptive: when that is best by what was learned. auto: "
-        "window if --max-latency or KServe's --enable-batcher is given, else adaptive.",
+        "window: a batch leaves when it is full or --max-latency old. adaptive: a batch leaves when that is best by "
+        "what was learned. auto: window if --max-latency or KServe's --enable-batcher is given, else adaptive.",
         "auto",
     )
     slo: float | None = settings.field(
         "Batching",
-        "Service objective: milliseconds from arrival to answer. The adaptive policy refuses early what would miss it. "
-        "Empty: none.",
+        "Service objective: milliseconds from arrival to answer. The adaptive policy refuses requests early that would "
+        "miss it. Empty: none.",
         None, gt=0, le=3_600_000,
     )  # fmt: skip
     max_in_flight: int | None = settings.field(
         "Batching",
-        "Batches at the predictor at once, at most. Empty: 1 for the window policy (2 hides the network and JSON time "
-        "of a serial predictor); the adaptive policy learns it, up to 8.",
+        "Most batches at the predictor at once. Empty: 1 with the window policy (2 hides the network and JSON time of "
+        "a serial predictor); the adaptive policy learns it, up to 8.",
         None, ge=1, le=1024,
     )  # fmt: skip
     timeout: float = settings.field(
         "Batching",
-        "Seconds from arrival until a request is answered 504; a caller may ask for less (carpool-timeout-ms).",
+        "Seconds from arrival until a request is answered 504. A caller may ask for less (carpool-timeout-ms).",
         60.0, gt=0, le=86_400,
     )  # fmt: skip
     key_headers: Annotated[settings.CommaList, pydantic.AfterValidator(_read_key_headers)] = settings.field(
         "Batching",
-        "Headers the predictor sees; only requests that agree in all of them share a batch.",
+        "Headers the predictor sees. Only requests that agree in all of them share a batch.",
         ("authorization", "content-type"),
     )
     max_batch_bytes: int = settings.field(
         "Batching",
-        "Bytes of request bodies in one batch, at most; a larger request is split, a larger instance travels alone; "
-        "0: no limit. The default is that of --max-body-bytes: who can take any request can take any batch.",
+        "Most bytes of request bodies in one batch. A larger request is split, a larger instance is sent alone. 0: no "
+        "limit. The default is that of --max-body-bytes: a predictor that can take any request can take any batch.",
         64 * _MIB, ge=0,
     )  # fmt: skip
     instance_cost: Literal["none", "bytes", "length"] = settings.field(
@@ -130,37 +157,34 @@ class Settings(BaseSettings):
     )
     max_batch_cost: int = settings.field(
         "Batching",
-        "Cost of all instances in one batch, at most, e.g. tokens; a larger instance travels alone; 0: no limit.",
+        "Most that all instances of a batch may cost, for example in tokens. A larger instance is sent alone. 0: no "
+        "limit.",
         0, ge=0,
     )  # fmt: skip
     allowed_batch_sizes: Annotated[str, pydantic.AfterValidator(_parse_sizes)] = settings.field(
         "Batching",
-        "Sizes the predictor computes with, ascending, e.g. 1,2,4,8,16,32, if it pads others up; a batch leaves at the "
-        "size that costs least per instance, and never above the last. Empty: any size.",
+        "Sizes the predictor computes with, ascending, for example 1,2,4,8,16,32, if it pads others up. A batch leaves "
+        "at the size that costs least per instance, and never above the last. Empty: any size.",
         "",
     )
     small_batch_threshold: int = settings.field(
-        "Batching", "Requests of at most so many instances go before larger ones; 0: in order of arrival.",
-        0, ge=0, le=1_000_000,
-    )  # fmt: skip
-    priority_ageing: float = settings.field(
         "Batching",
-        "Milliseconds after which a larger request is overtaken no more: by none that came so much later.",
-        1000.0, ge=0, le=3_600_000,
+        "Requests of at most so many instances leave before larger ones. 0: requests leave in order of arrival.",
+        0, ge=0, le=1_000_000,
     )  # fmt: skip
     # --- Overload
     max_queue_instances: int = settings.field(
-        "Overload", "Instances waiting for a batch, at most; beyond it the answer is 429.", 16_384, ge=1, le=100_000
+        "Overload", "Most instances that wait for a batch. Beyond it the answer is 429.", 16_384, ge=1, le=100_000
     )
     max_queue_bytes: int = settings.field(
         "Overload",
-        "Bytes of request bodies held at once (arriving, waiting or at the predictor); beyond it the answer is 429. An "
-        "answer of the predictor with more is broken off, and told as 502 (over gRPC by the value at start).",
+        "Most bytes of request bodies held at once: arriving, waiting or at the predictor. Beyond it the answer is "
+        "429. If the predictor answers with more, the answer is broken off and its callers get 502.",
         256 * _MIB, ge=_KIB,
     )  # fmt: skip
     max_body_bytes: int = settings.field(
         "Overload",
-        "Bytes of one predict body, as sent and once decompressed; beyond it the answer is 413.",
+        "Most bytes of one predict body, as sent and once decompressed. Beyond it the answer is 413.",
         64 * _MIB, ge=_KIB,
     )  # fmt: skip
     overload_status: Literal["429", "503"] = settings.field(
@@ -169,18 +193,15 @@ class Settings(BaseSettings):
     # --- Failures
     retry_statuses: Annotated[str, pydantic.AfterValidator(_parse_statuses)] | None = settings.field(
         "Failures",
-        "Predictor statuses after which a batch is retried by halves to find the culprit: 4xx, 5xx, single statuses, "
-        "comma-separated; empty: never. Not given: 4xx, and 500, by which many servers tell of bad requests too.",
+        "Statuses of the predictor after which a batch is sent again by halves to find the bad request: 4xx, 5xx, "
+        "single statuses, comma-separated. Empty: never. Not given: 4xx, and 500, which many servers answer to bad "
+        "requests, too.",
         None,
     )
-    retry_budget: float = settings.field(
-        "Failures",
-        "Such retries that may go before a regular batch, in the long run (bursts of 100 are fine); 0: only the burst.",
-        2.0, ge=0, le=100,
-    )  # fmt: skip
     kserve_errors: bool = settings.field(
         "Failures",
-        "Answer as KServe's batcher does: text/plain, and status 200 with the error in `message` when a batch fails.",
+        "Answer errors as KServe's batcher does: text/plain, and status 200 with the error in `message` when a batch "
+        "fails.",
         False,
     )
     # --- Listening
@@ -188,65 +209,58 @@ class Settings(BaseSettings):
     port: Port = settings.field("Listening", "Port for predict requests and everything passed through.", 9081)
     keep_alive: float = settings.field(
         "Listening",
-        "Seconds an idle client connection stays open; longer than any proxy in front, so that they close first.",
+        "Seconds an idle client connection stays open. Keep it longer than in any proxy in front, so that the proxy "
+        "closes first.",
         3620.0, gt=0, le=86_400,
     )  # fmt: skip
-    head_timeout: float = settings.field(
-        "Listening", "Seconds for the head of a request to arrive, once it began.", 30.0, gt=0, le=86_400
-    )
     max_connections: int | None = settings.field(
         "Listening",
-        "Client connections at once, HTTP and gRPC together, at most; beyond it one is answered 503 and closed. Empty: "
-        "half of the open-file limit (a request passed through takes a second file), at most 10000.",
+        "Most client connections at once, HTTP and gRPC together. One more is answered 503 and closed. Empty: half of "
+        "the open-file limit (a request passed through takes a second file), at most 10000.",
         None, ge=1, le=1_000_000,
     )  # fmt: skip
-    fast_lane: Literal["on", "off"] = settings.field(
-        "Listening",
-        "on: plain predict requests take a shorter way than the general HTTP server; off: all requests take that one.",
-        "on",
-    )
     grpc_port: OptionalPort = settings.field(
-        "Listening", "Port for gRPC: ModelInfer is batched, all other calls are passed through; 0: none.", 0
+        "Listening", "Port for gRPC. ModelInfer is batched, all other calls are passed through. 0: none.", 0
     )
     admin_host: str = settings.field("Listening", "Address of the admin port.", "0.0.0.0")
     admin_port: Port = settings.field("Listening", "Port for /livez /readyz /metrics /config /drain /drained.", 9082)
     admin_write: Literal["loopback", "any"] = settings.field(
-        "Listening", "Who may PATCH /config and POST /drain: callers in this pod, or any.", "loopback"
+        "Listening", "Who may PATCH /config and POST /drain. loopback: callers in this pod; any: everybody.", "loopback"
     )
     # --- Predictor
     component_port: Port = settings.field("Predictor", "Port of the predictor.", 8080)
     component_grpc_port: Port = settings.field("Predictor", "Port of the predictor for gRPC.", 8001)
     upstream: Literal["http", "triton-http", "triton-grpc"] = settings.field(
         "Predictor",
-        "What the predictor is sent for v1 requests. http: v1; triton-http, triton-grpc: v2, as tensors made by the "
-        "model's metadata, over HTTP or gRPC.",
+        "How v1 requests are sent to the predictor. http: as v1; triton-http, triton-grpc: as v2, in tensors made by "
+        "the model's metadata, over HTTP or gRPC.",
         "http",
     )
     unknown_models: Literal["batch", "pass"] = settings.field(
         "Predictor",
-        "v2 models of which the predictor does not tell whether they have a batch dimension. batch: as if they had, "
-        "while their answers fit; pass: unbatched.",
+        "v2 models of which the predictor does not tell whether they have a batch dimension. batch: they are batched "
+        "while their answers fit; pass: they are not batched.",
         "batch",
     )
     connect_timeout: float = settings.field(
-        "Predictor", "Seconds to connect to the predictor; beyond it the answer is 502.", 5.0, gt=0, le=600
+        "Predictor", "Seconds to connect to the predictor. Beyond it the answer is 502.", 5.0, gt=0, le=600
     )
     predictor_health_path: str = settings.field(
         "Predictor",
-        "Path that answers 200 once the predictor is ready. Empty: use SERVING_READINESS_PROBE (a Kubernetes probe as "
-        "JSON); without that, ready means the port accepts connections.",
+        "Path that answers 200 once the predictor is ready. Empty: SERVING_READINESS_PROBE (a Kubernetes probe as "
+        "JSON) decides; without that, the predictor is ready when its port accepts connections.",
         "",
     )
     # --- Shutdown
     quiet_period: float = settings.field(
         "Shutdown",
-        "Seconds after SIGTERM in which requests are still served while endpoints forget this pod. While requests keep "
-        "coming it lasts longer, up to nearly half of --grace-period; 0: not at all. Cut short where it would leave no "
-        "time to answer what was accepted.",
+        "Seconds after SIGTERM in which requests are still served while endpoints forget this pod. It lasts longer "
+        "while requests keep coming, up to nearly half of --grace-period, and shorter where no time would be left to "
+        "answer what was accepted. 0: none.",
         5.0, ge=0, le=3600,
     )  # fmt: skip
     grace_period: float = settings.field(
-        "Shutdown", "Seconds from SIGTERM to exit, at most; keep it below terminationGracePeriodSeconds.",
+        "Shutdown", "Most seconds from SIGTERM to exit. Keep it below terminationGracePeriodSeconds.",
         25.0, gt=0, le=86_400,
     )  # fmt: skip
     # --- Logs
@@ -254,7 +268,28 @@ class Settings(BaseSettings):
     log_format: logs.Format = settings.field("Logs", "auto: text on a terminal, JSON elsewhere.", "auto")
     # --- KServe
     enable_batcher: bool = settings.field(
-        "KServe", "Batch predict requests; --enable-batcher=false only passes through.", True
+        "KServe", "Batch predict requests. --enable-batcher=false only passes through.", True
+    )
+    # --- For experts: what tests and emergencies need
+    priority_ageing: float = settings.field(
+        EXPERTS,
+        "Milliseconds. A larger request is not overtaken by small ones that came so much later (see "
+        "--small-batch-threshold).",
+        1000.0, ge=0, le=3_600_000,
+    )  # fmt: skip
+    retry_budget: float = settings.field(
+        EXPERTS,
+        "Retries by halves that each regular batch allows for, in the long run. Bursts of 100 are fine. 0: only the "
+        "burst.",
+        2.0, ge=0, le=100,
+    )  # fmt: skip
+    head_timeout: float = settings.field(
+        EXPERTS, "Seconds for the head of a request to arrive, once it began.", 30.0, gt=0, le=86_400
+    )
+    fast_lane: Literal["on", "off"] = settings.field(
+        EXPERTS,
+        "on: plain predict requests take a shorter way than the general HTTP server; off: all requests take that one.",
+        "on",
     )
 
     @pydantic.model_validator(mode="after")
@@ -319,10 +354,54 @@ class Settings(BaseSettings):
         except pydantic.ValidationError as error:
             raise ValueError("; ".join(settings.problems(type(self), error))) from None
 
+    @property
+    def scheduler_limits(self) -> limits.Limits:
+        """What the scheduler obeys, in its units."""
+        allowed = sizes.parse(self.allowed_batch_sizes)
+        statuses = _USUAL_STATUSES if self.retry_statuses is None else self.retry_statuses
+        return limits.Limits(
+            max_batch_size=allowed[-1] if allowed else self.max_batch_size,
+            max_latency=self.latency_bound / 1000,
+            timeout=self.timeout,
+            slo=math.inf if self.slo is None else self.slo / 1000,
+            max_in_flight=self.max_in_flight or (_ADAPTIVE_IN_FLIGHT if self.is_adaptive else 1),
+            max_queue_instances=self.max_queue_instances,
+            max_queue_bytes=self.max_queue_bytes,
+            retry_statuses=isolation.Statuses.parse(statuses),
+            isolates_doubtful=self.retry_statuses is None,
+            retry_budget=self.retry_budget,
+            max_batch_bytes=self.max_batch_bytes or math.inf,
+            max_batch_cost=self.max_batch_cost or math.inf,
+            row_sizes=_row_sizes,
+            row_costs=_ROW_COSTS.get(self.instance_cost) if self.max_batch_cost else None,
+            allowed_sizes=allowed,
+            small_batch_threshold=self.small_batch_threshold,
+            priority_ageing=self.priority_ageing / 1000,
+        )
+
 
 def load(argv: Sequence[str]) -> Settings:
     """Settings from the command line and the environment; exits with status 2 and one line if something is wrong."""
-    problem = agent_flags.problem(argv)
-    if problem is not None:
-        settings.fail(PROG, problem)
-    return settings.load(Settings, agent_flags.in_our_words(argv), _EPILOG)
+    for argument in argv:
+        name, _, value = argument.partition("=")
+        for task, names in _AGENT_TASKS.items():
+            if name in names and not (name in _AGENT_PULLER and value == "false"):
+                settings.fail(PROG, f"{name}: this is the batcher only; keep KServe's own agent image for {task}")
+    return settings.load(Settings, _without_agent_flags(argv), _EPILOG)
+
+
+def _without_agent_flags(argv: Sequence[str]) -> list[str]:
+    """Spell --max-batchsize our way, and leave out what KServe's agent declares and this program has no use for.
+
+    The other spelling is no alias of the field: an alias would also be an environment variable, without prefix.
+    """
+    kept: list[str] = []
+    skip = False
+    for argument in argv:
+        name, _, _ = argument.partition("=")
+        if name == "--max-batchsize":
+            argument = argument.replace(name, "--max-batch-size", 1)
+        if not skip and name != "--probe-period" and name not in _AGENT_PULLER:
+            kept.append(argument)
+        skip = not skip and argument == "--probe-period"
+    return kept

@@ -27,31 +27,33 @@ async def test_config_shows_every_setting_and_which_can_be_changed(bench):
 async def test_limits_can_be_changed_live_and_apply_to_what_waits(bench):
     waiting = asyncio.ensure_future(bench.post('{"instances":[1]}'))
     await bench.queued(1)
-    status, shown = await patch(bench, {"max_latency": 0, "max_batch_size": 2, "max_body_bytes": 4096})
+    status, shown = await patch(bench, {"max_latency": 0, "max_batch_size": 2})
     assert status == 200
     assert shown["max_latency"] == 0
     await waiting
     assert asyncio.get_running_loop().time() < 0.5
-    assert bench.sidecar.bodies.max_body_bytes == 4096
-    status, _, _ = await bench.post(json.dumps({"instances": ["x" * 5000]}))
-    assert status == 413
 
 
-async def test_a_changed_number_of_bytes_holds_for_the_queue_for_bodies_on_their_way_and_for_answers(bench):
+async def test_a_changed_timeout_holds_for_requests_and_for_bodies_on_their_way(bench):
+    assert (await patch(bench, {"timeout": 1, "max_latency": 0}))[0] == 200
+    bench.predictor.gate.clear()
+    began = asyncio.get_running_loop().time()
+    assert (await bench.post('{"instances":[1]}'))[0] == 504
+    assert 1 <= asyncio.get_running_loop().time() - began < 1.1
+    bench.predictor.gate.set()
+    assert bench.sidecar.bodies.read_timeout == 1
+
+
+async def test_the_number_of_bytes_held_bounds_the_queue_bodies_on_their_way_and_answers(sidecar_of):
+    bench = await sidecar_of(max_queue_bytes=5000, max_body_bytes=5000, max_latency=0)
     body = json.dumps({"instances": ["x" * 3000]})
-    assert (await patch(bench, {"max_queue_bytes": 10_000, "max_body_bytes": 10_000}))[0] == 200
-    assert (await bench.post(body))[0] == 200
-    assert (await patch(bench, {"max_queue_bytes": 5000, "max_body_bytes": 5000}))[0] == 200
     bench.predictor.gate.clear()
     first, second = (asyncio.ensure_future(bench.post(body)) for _ in range(2))
     assert (await second)[0] == 429
     bench.predictor.gate.set()
     assert (await first)[0] == 200
     bench.predictor.behave = lambda seen, request: web.Response(body=b'{"predictions":["%b"]}' % (b"x" * 6000))
-    assert (await bench.post(body))[0] == 502  # over the connection that there was already
-    assert (await patch(bench, {"max_queue_bytes": 10_000}))[0] == 200
-    assert (await bench.post(body))[0] == 200
-    assert bench.sidecar.settings.max_body_bytes == 5000
+    assert (await bench.post(body))[0] == 502
 
 
 @pytest.mark.parametrize(
@@ -61,8 +63,8 @@ async def test_a_changed_number_of_bytes_holds_for_the_queue_for_bodies_on_their
         ({"max_batch_size": "many"}, "got 'many'"),
         ({"port": 1}, "port cannot be changed at run time; these can: max_batch_size"),
         ({"bogus": 1}, "bogus cannot be changed"),
-        ({"retry_statuses": "9xx"}, "is not 4xx, 5xx"),
-        ({"max_body_bytes": 10**12}, "must not exceed --max-queue-bytes"),
+        ({"max_body_bytes": 4096}, "max_body_bytes cannot be changed at run time; these can: max_batch_size"),
+        ({"timeout": 0.1}, "--timeout (0.1 s) must be longer than --max-latency"),
         ([1], "Expected `object`"),
     ],
 )

@@ -22,7 +22,6 @@ from rich.table import Table
 from carpool.program import allocator
 from carpool.scheduling import messages, policies, scheduler
 from carpool_sidecar import config, drain, metrics
-from carpool_sidecar.app import core_limits
 from carpool_sidecar.batching import calls, driver, routes
 from carpool_sidecar.protocols import interface, v1
 from carpool_sidecar.server import data_port, predict, response_bytes
@@ -94,7 +93,7 @@ def null_microseconds(seconds: float) -> tuple[float, float]:
 async def own_microseconds() -> tuple[float, float]:
     """The sidecar's own code for one request of 37 B, in batches of 32, without sockets: up to the queue, and after."""
     chosen = config.load(["--max-batch-size", str(_BATCH), "--max-latency", "10", "--max-in-flight", "2"])
-    limits, predictor = core_limits.core_limits(chosen), Predictor()
+    limits, predictor = chosen.scheduler_limits, Predictor()
     core = scheduler.Scheduler(limits, policies.Window(limits), time.monotonic, lambda: "0" * 36)
     counters = metrics.Metrics()
     lane = predict.PredictLane(
@@ -130,7 +129,7 @@ def steps() -> list[tuple[str, float]]:
     """Single steps, in microseconds."""
     chosen = config.load([])
     ways = routes.Routes(calls.Route(v1.Codec(), cast(Any, None)), cast(Any, None))
-    lane = predict.PredictLane(chosen, core_limits.core_limits(chosen), cast(Any, None), cast(Any, None), ways)
+    lane = predict.PredictLane(chosen, chosen.scheduler_limits, cast(Any, None), cast(Any, None), ways)
     reader, body = heads.Reader(lane), bodies.exact(37)
     text, with_id = _HEAD % 37, (_HEAD % 37).replace(b"Content-Length", _ID)
     request, request_with_id = text + body, with_id + body

@@ -8,7 +8,6 @@ from typing import Any
 
 from carpool.scheduling import ledger, messages
 from carpool_sidecar import config, drain, errors, metrics
-from carpool_sidecar.app import core_limits
 from carpool_sidecar.batching import calls, routes
 from carpool_sidecar.protocols import v1
 from carpool_sidecar.server import predict
@@ -208,7 +207,7 @@ class House:
         self.bodies = body_reader.Intake(self.settings.max_body_bytes, self.memory, self.settings.timeout)
         self.life = drain.Lifecycle(self.memory)
         self.metrics = metrics.Metrics()
-        limits = core_limits.core_limits(self.settings)
+        limits = self.settings.scheduler_limits
         lane = predict.PredictLane(self.settings, limits, self.bodies, self.driver, ways)  # type: ignore[arg-type]
         self.desk = requests.Desk(lane, self.life, self.metrics, lambda: self.now)
         self.reader = heads.Reader(lane)

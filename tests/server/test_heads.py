@@ -7,14 +7,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from carpool_sidecar import config
-from carpool_sidecar.app import core_limits
 from carpool_sidecar.batching import calls
 from carpool_sidecar.server import predict
 from carpool_sidecar.server.fast import heads
 from tests.server.fast_lane import PREDICT, V1_ROUTE, V1_ROUTES, post
 
 SETTINGS = config.Settings(key_headers=("authorization", "content-type", "x-tenant"))
-LANE = predict.PredictLane(SETTINGS, core_limits.core_limits(SETTINGS), None, None, V1_ROUTES)  # type: ignore[arg-type] # for heads alone
+LANE = predict.PredictLane(SETTINGS, SETTINGS.scheduler_limits, None, None, V1_ROUTES)  # type: ignore[arg-type] # for heads alone
 READER = heads.Reader(LANE)
 
 NAMES = (

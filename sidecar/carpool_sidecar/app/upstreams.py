@@ -59,10 +59,6 @@ class Upstreams:
             return v1_models.V1Models(self.rpc, is_http=False)
         return v1_models.V1Models(self.questions)
 
-    def apply(self, changed: config.Settings) -> None:
-        """Put changed live settings in force."""
-        self.http.limit_answers(changed.max_queue_bytes)
-
     async def close(self) -> None:
         """Close all connections; what is out fails."""
         for each in self._catalogs:

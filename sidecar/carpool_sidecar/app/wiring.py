@@ -20,7 +20,7 @@ from carpool.program import allocator, logs
 from carpool.scheduling import adaptive, limits, policies, scheduler
 from carpool_sidecar import config, errors, metrics
 from carpool_sidecar import drain as lifecycle
-from carpool_sidecar.app import core_limits, event_loop_lag, upstreams
+from carpool_sidecar.app import event_loop_lag, upstreams
 from carpool_sidecar.batching import calls, driver
 from carpool_sidecar.protocols import json_rows
 from carpool_sidecar.server import admin, connection_limit, data_port, dialects, predict
@@ -58,7 +58,7 @@ class Sidecar:
         self._clock = clock
         self.metrics = metrics.Metrics()
         self.ready = readiness.Readiness(wanted, clock, on_bug=self.metrics.internal_errors.labels("readiness").inc)
-        self.limits = core_limits.core_limits(chosen)
+        self.limits = chosen.scheduler_limits
         self.policy = _make_policy(chosen, self.limits)
         self.core = scheduler.Scheduler(self.limits, self.policy, clock, _new_batch_id, calls.TRAITS)
         self.ledger = self.core.ledger
@@ -146,15 +146,12 @@ class Sidecar:
     def apply(self, changed: config.Settings) -> None:
         """Put changed live settings in force."""
         self.settings = changed
-        changed_limits = core_limits.core_limits(changed)
+        changed_limits = changed.scheduler_limits
         for field in dataclasses.fields(changed_limits):
             setattr(self.limits, field.name, getattr(changed_limits, field.name))
-        self.bodies.max_body_bytes = changed.max_body_bytes
         self.bodies.read_timeout = changed.timeout
-        self.upstreams.apply(changed)
         logging.getLogger().setLevel(changed.log_level.upper())
         self.driver.limits_changed()
-        json_rows.bounded_rows(changed.max_queue_instances)
         log.info("settings changed", extra=logs.facts(**{name: getattr(changed, name) for name in changed.live}))
 
     async def _measure_overhead(self, policy: adaptive.Adaptive) -> None:
