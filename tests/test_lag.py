@@ -8,7 +8,6 @@ import time
 import pytest
 
 from carpool_sidecar import metrics
-from carpool_sidecar.app import event_loop_lag
 
 
 class Values(list):
@@ -24,7 +23,7 @@ def virtual_time() -> float:
 @pytest.mark.looptime
 async def test_an_idle_loop_is_sampled_four_times_a_second_and_is_not_late():
     values = Values()
-    monitor = event_loop_lag.Monitor(values, virtual_time)
+    monitor = metrics.EventLoopLag(values, virtual_time)
     monitor.start()
     await asyncio.sleep(10.1)
     monitor.stop()
@@ -34,7 +33,7 @@ async def test_an_idle_loop_is_sampled_four_times_a_second_and_is_not_late():
 @pytest.mark.looptime
 async def test_the_lag_is_the_time_since_the_timer_was_due_and_the_next_one_counts_anew():
     values, stalled = Values(), 0.0
-    monitor = event_loop_lag.Monitor(values, lambda: virtual_time() + stalled)
+    monitor = metrics.EventLoopLag(values, lambda: virtual_time() + stalled)
     monitor.start()
     await asyncio.sleep(0.2)
     stalled = 0.1  # the loop's clock does not know of it: as a callback that returns 0.1 s later
@@ -46,7 +45,7 @@ async def test_the_lag_is_the_time_since_the_timer_was_due_and_the_next_one_coun
 @pytest.mark.looptime
 async def test_a_timer_that_is_early_counts_as_no_lag():
     values, ahead = Values(), 0.0
-    monitor = event_loop_lag.Monitor(values, lambda: virtual_time() + ahead)
+    monitor = metrics.EventLoopLag(values, lambda: virtual_time() + ahead)
     monitor.start()
     ahead = -0.001
     await asyncio.sleep(0.3)
@@ -57,7 +56,7 @@ async def test_a_timer_that_is_early_counts_as_no_lag():
 @pytest.mark.looptime
 async def test_nothing_is_sampled_before_the_start_or_after_the_stop():
     values = Values()
-    monitor = event_loop_lag.Monitor(values, virtual_time)
+    monitor = metrics.EventLoopLag(values, virtual_time)
     monitor.stop()
     await asyncio.sleep(1)
     monitor.start()
@@ -78,7 +77,7 @@ async def test_a_loop_that_is_blocked_is_as_late_as_it_was_blocked():
             values.append(value)
             sampled.set()
 
-    monitor = event_loop_lag.Monitor(Told(), time.monotonic, interval=0.001)
+    monitor = metrics.EventLoopLag(Told(), time.monotonic, interval=0.001)
     monitor.start()
     end = time.monotonic() + 0.02
     while time.monotonic() < end:

@@ -101,7 +101,6 @@ LAYERS = {
     "carpool_sidecar.server.http2.server": Layer(
         {"carpool_sidecar.server.http2", "carpool.scheduling.ledger", "carpool.runtime"}, STDLIB
     ),
-    "carpool_sidecar.app.event_loop_lag": Layer(set(), STDLIB),
     "carpool_sidecar.config": Layer({"carpool_sidecar.protocols.interface", "carpool"}),
     "carpool_sidecar.app.drain_command": Layer(set(), STDLIB - {"asyncio", "logging"}),  # both take long to load
     "carpool_sidecar.app.cli": Layer(

@@ -1,7 +1,7 @@
 """Everything the sidecar counts, in one place and in base units (seconds, bytes, instances).
 
-The table in docs/metrics.md is held against this module by a test. Labels come from closed sets, so the number of
-time series does not depend on what callers send.
+The tables in docs/metrics.md are held against this module by tests. The values of labels are closed sets, so the
+number of time series does not depend on what callers send.
 
 Counters and histograms are plain numbers that the client library reads when it is scraped, by its interface for custom
 collectors: its own take a lock for each count, and more time than all else that is done for a small request. Count from
@@ -10,9 +10,11 @@ one thread only.
 
 from __future__ import annotations
 
+import asyncio
 import bisect
 import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Generic, Literal, TypeVarTuple, get_args
 
 import prometheus_client as prometheus
 from prometheus_client import Gauge, registry
@@ -41,20 +43,30 @@ _LEARNED = {
     "returning_share": "Learned: share of answered callers who send again at once.",
 }
 
-LANES = ("batched", "passthrough")
+# --- the values of labels; those of errors and of what is not batched are in carpool.errors
+
+Lane = Literal["batched", "passthrough"]
+"""The way a request took."""
+
+Place = Literal[
+    "batch", "drain", "fast_lane", "first_contact", "general_lane", "http2", "passthrough", "readiness", "rpc",
+    "upstream",
+]  # fmt: skip
+"""Where a bug was met."""
+
+_RETRIES = ("closed", "isolate")  # of the reasons why a batch leaves, those of one that was sent before
 # https://grpc.io/docs/guides/status-codes, by number.
 _RPC_CODES = (
     "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
     "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
     "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
 )  # fmt: skip
-# Where a failure of our own is met: see `Metrics.internal_errors`.
-_PLACES = (
-    "batch", "drain", "fast_lane", "first_contact", "general_lane", "http2", "passthrough", "readiness", "rpc",
-    "upstream",
-)  # fmt: skip
-# Why a batch is sent again.
-_RETRIES = ("closed", "isolate")
+
+LAG_INTERVAL = 0.25
+"""Seconds between samples of the event loop's lag, usually: four wake-ups a second cost less than a thousandth of a
+core."""
+
+Labels = TypeVarTuple("Labels")
 
 
 class Count:
@@ -79,18 +91,26 @@ class _Family(registry.Collector):
         self._labelnames = labels
 
 
-class Counter(_Family):
+class Counter(_Family, Generic[*Labels]):
     """A count for each combination of label values, from the moment it is first asked for."""
 
-    def __init__(self, name: str, text: str, labels: Sequence[str]) -> None:
-        super().__init__(name, text, labels)
-        self._counts: dict[tuple[str, ...], Count] = {}
+    def __init__(self, name: str, text: str, labels: Sequence[str] = (), shown_at_once: Iterable[str] = ()) -> None:
+        """`shown_at_once` are values of the only label that are shown as 0 before anything has happened.
 
-    def labels(self, *values: object) -> Count:
+        To Prometheus a series that begins with 1 has never grown.
+        """
+        super().__init__(name, text, labels)
+        self._counts: dict[tuple[str, ...], Count] = {(value,): Count() for value in shown_at_once}
+        self._known: dict[tuple[*Labels], Count] = {}  # the same by values as they were given: strings take time
+
+    def labels(self, *values: *Labels) -> Count:
         """The count for these values, one for each label."""
-        if len(values) != len(self._labelnames):
-            raise ValueError(f"{self._name} has the labels {self._labelnames}, but got {values}")
-        return self._counts.setdefault(tuple(map(str, values)), Count())
+        count = self._known.get(values)
+        if count is None:
+            if len(values) != len(self._labelnames):
+                raise ValueError(f"{self._name} has the labels {self._labelnames}, but got {values}")
+            count = self._known[values] = self._counts.setdefault(tuple(map(str, values)), Count())
+        return count
 
     def collect(self) -> Iterable[families.Metric]:
         """The family as it is now."""
@@ -141,29 +161,47 @@ class Metrics:
         self.registry = prometheus.CollectorRegistry()
         prometheus.ProcessCollector(registry=self.registry)
         counter, gauge, histogram = self._counter, self._gauge, self._histogram
-        self.requests = counter("requests", "Requests answered, by lane and status code.", "lane", "code")
+        self.requests: Counter[Lane, int] = counter(
+            "requests", "Requests answered, by lane and status code.", "lane", "code"
+        )
         self.request_seconds = histogram(
             "request_seconds", "Time from a predict request's arrival to its answer.", _SECONDS
         )
-        self.refused = counter("refused", "Predict requests answered with an error, by reason.", "reason")
-        self._unbatched = counter(
+        self.refused: Counter[str] = counter(
+            "refused", "Predict requests answered with an error, by reason.", "reason", shown_at_once=errors.reasons()
+        )
+        self._unbatched: Counter[str] = counter(
             "unbatched",
             "Predict requests that were passed through because batching them is not safe, by reason.",
             "reason",
+            shown_at_once=errors.UNBATCHABLE,
         )
-        self._rpc = counter("rpc_requests", "gRPC calls answered, by lane and status code.", "lane", "code")
-        self.internal_errors = counter(
-            "internal_errors", "Bugs met while handling requests, by place; the log has the traceback.", "where"
+        self._rpc: Counter[Lane, str] = counter(
+            "rpc_requests", "gRPC calls answered, by lane and status code.", "lane", "code"
         )
-        self.abandoned = counter("abandoned", "Predict requests whose caller left before the answer.").labels()
-        self.batches = counter("batches", "Batches sent, by the reason they left.", "reason")
+        self.internal_errors: Counter[Place] = counter(
+            "internal_errors",
+            "Bugs met while handling requests, by place; the log has the traceback.",
+            "where",
+            shown_at_once=get_args(Place),
+        )
+        abandoned: Counter[()] = counter("abandoned", "Predict requests whose caller left before the answer.")
+        self.abandoned = abandoned.labels()
+        self.batches: Counter[str] = counter("batches", "Batches sent, by the reason they left.", "reason")
         self.batch_size = histogram("batch_size", "Instances in a batch.", _SIZES)
         self.queue_seconds = histogram(
             "queue_wait_seconds", "Time from a request's arrival to its first batch leaving.", _SECONDS
         )
         self.predictor_seconds = histogram("predictor_seconds", "Time of a call to the predictor.", _SECONDS)
-        self.predictor_errors = counter("predictor_errors", "Failed calls to the predictor, by reason.", "reason")
-        self.retries = counter("retries", "Batches sent again: closed connection or isolation.", "reason")
+        self.predictor_errors: Counter[str] = counter(
+            "predictor_errors",
+            "Failed calls to the predictor, by reason.",
+            "reason",
+            shown_at_once=errors.reasons(errors.UpstreamError),
+        )
+        self.retries: Counter[str] = counter(
+            "retries", "Batches sent again: closed connection or isolation.", "reason", shown_at_once=_RETRIES
+        )
         self.in_flight = gauge("batches_in_flight", "Batches at the predictor now.")
         self.queued_instances = gauge("queued_instances", "Instances waiting for a batch now.")
         self.suspects = gauge(
@@ -180,18 +218,15 @@ class Metrics:
             "event_loop_lag_seconds", "How much later than asked a timer of the event loop ran; 4 samples/s.", _STALLS
         )
         self.connections = gauge("connections", "Client connections open now, HTTP and gRPC.")
-        self.connections_refused = counter(
+        refused: Counter[()] = counter(
             "connections_refused", "Client connections closed at once because there were too many."
-        ).labels()
+        )
+        self.connections_refused = refused.labels()
         self.tunnels = gauge("tunnels", "Upgraded connections (WebSocket) open now.")
         self.ready = gauge("ready", "1 while ready for traffic, else 0, as last asked.")
         self.draining = gauge("draining", "1 from the moment shutdown began.")
         info = self._gauge("build_info", "Always 1; the version is in the label.", "version")
         info.labels(carpool_sidecar.__version__).set(1)
-        self._begin_with_nothing()
-        # By lane and status: looking labels up costs more than counting.
-        self._answered: dict[str, dict[int, Count]] = {lane: {} for lane in LANES}
-        self._rpc_answered: dict[str, dict[int, Count]] = {lane: {} for lane in LANES}
 
     # --- events ------------------------------------------------------------------------------------------------
 
@@ -215,51 +250,27 @@ class Metrics:
         self.answered("batched", status, len(seconds))
         self.request_seconds.observe_all(seconds)
 
-    def answered(self, lane: str, code: int, times: int = 1) -> None:
+    def answered(self, lane: Lane, code: int, times: int = 1) -> None:
         """An answer was given to a caller, or so many with the same status."""
-        counts = self._answered[lane]
-        count = counts.get(code)
-        if count is None:
-            count = counts[code] = self.requests.labels(lane, code)
-        count.value += times
+        self.requests.labels(lane, code).inc(times)
 
     def unbatched(self, reason: str) -> None:
         """A predict request was passed through, for one of `errors.UNBATCHABLE`."""
         self._unbatched.labels(reason).inc()
 
-    def rpc_answered(self, lane: str, code: int, times: int = 1) -> None:
+    def rpc_answered(self, lane: Lane, code: int, times: int = 1) -> None:
         """A gRPC call was answered, or so many with the same status code."""
-        counts = self._rpc_answered[lane]
-        count = counts.get(code)
-        if count is None:
-            count = counts[code] = self._rpc.labels(lane, _RPC_CODES[code] if 0 <= code < len(_RPC_CODES) else "OTHER")
-        count.value += times
+        name = _RPC_CODES[code] if 0 <= code < len(_RPC_CODES) else "OTHER"
+        self._rpc.labels(lane, name).inc(times)
 
     def render(self) -> bytes:
         """All metrics in the Prometheus text format."""
         return prometheus.generate_latest(self.registry)
 
-    def watch(self, gauge: Gauge, value: Callable[[], float]) -> None:
-        """Read a gauge when scraped."""
-        gauge.set_function(value)
-
-    def _begin_with_nothing(self) -> None:
-        """Shows what has not happened as 0: to Prometheus a series that begins with 1 has never grown."""
-        for reason in errors.reasons():
-            self.refused.labels(reason)
-        for reason in errors.reasons(errors.UpstreamError):
-            self.predictor_errors.labels(reason)
-        for reason in errors.UNBATCHABLE:
-            self._unbatched.labels(reason)
-        for place in _PLACES:
-            self.internal_errors.labels(place)
-        for reason in _RETRIES:
-            self.retries.labels(reason)
-
     # --- making ------------------------------------------------------------------------------------------------
 
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        made = Counter(f"carpool_{name}", text, labels)
+    def _counter(self, name: str, text: str, *labels: str, shown_at_once: Iterable[str] = ()) -> Counter[*Labels]:
+        made: Counter[*Labels] = Counter(f"carpool_{name}", text, labels, shown_at_once)
         self.registry.register(made)
         return made
 
@@ -270,3 +281,40 @@ class Metrics:
         made = Histogram(f"carpool_{name}", text, buckets)
         self.registry.register(made)
         return made
+
+
+class EventLoopLag:
+    """Samples how late the event loop is: all callers share it, so whatever holds it up holds all of them up.
+
+    From `start()` to `stop()` a timer is set every `interval` seconds, and how much later than asked it ran is one
+    value of the histogram. A stall is seen only if a timer falls due in it, so the histogram samples what a request
+    would have met that came at any moment. `clock` returns seconds and never goes back. libuv's timers count whole
+    milliseconds and may be up to one early, which counts as no lag.
+    """
+
+    # State: the timer, and when it is due on `clock`.
+    def __init__(self, histogram: Histogram, clock: Callable[[], float], interval: float = LAG_INTERVAL) -> None:
+        self._histogram = histogram
+        self._clock = clock
+        self._interval = interval
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
+
+    def start(self) -> None:
+        """Begin, on the running loop; does nothing if it has begun."""
+        if self._timer is None:
+            self._set_timer()
+
+    def stop(self) -> None:
+        """End; does nothing if it has ended."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _set_timer(self) -> None:
+        self._due = self._clock() + self._interval
+        self._timer = asyncio.get_running_loop().call_later(self._interval, self._sample)
+
+    def _sample(self) -> None:
+        self._histogram.observe(max(0.0, self._clock() - self._due))
+        self._set_timer()

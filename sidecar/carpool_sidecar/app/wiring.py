@@ -20,7 +20,7 @@ from carpool.program import allocator, logs
 from carpool.scheduling import adaptive, limits, policies, scheduler
 from carpool_sidecar import config, errors, metrics
 from carpool_sidecar import drain as lifecycle
-from carpool_sidecar.app import event_loop_lag, upstreams
+from carpool_sidecar.app import upstreams
 from carpool_sidecar.batching import calls, driver
 from carpool_sidecar.protocols import json_rows
 from carpool_sidecar.server import admin, connection_limit, data_port, dialects, predict
@@ -73,7 +73,7 @@ class Sidecar:
         self.connection_limit = connection_limit.ConnectionLimit(
             chosen.max_connections or connection_limit.usual(), self.metrics.connections_refused.inc
         )
-        self._lag = event_loop_lag.Monitor(self.metrics.event_loop_lag, clock)
+        self._lag = metrics.EventLoopLag(self.metrics.event_loop_lag, clock)
         self._relay: passthrough.PassThrough | None = None
         self._general: general.Server | None = None
         self._fast_lane: data_port.FastLane | None = None
@@ -180,7 +180,7 @@ class Sidecar:
             self._base, connect_timeout=self.settings.connect_timeout, is_ending=lambda: self.life.draining,
             on_bug=self.metrics.internal_errors.labels("passthrough").inc, hold=self.ledger.reserve,
         )  # fmt: skip
-        self.metrics.watch(self.metrics.tunnels, lambda: relay.tunnels)
+        self.metrics.tunnels.set_function(lambda: relay.tunnels)
         lane = predict.PredictLane(self.settings, self.limits, self.bodies, self.driver, self.upstreams.routes)
         batched = lane if self.settings.enable_batcher else None
         door = request_handler.Front(batched, relay, self.ready, self.life, self.metrics, self.upstreams.v1_models())
@@ -246,16 +246,17 @@ class Sidecar:
         await web.TCPSite(runner, host, port, backlog=_BACKLOG).start()
 
     def _watch(self) -> None:
-        watch, core = self.metrics.watch, self.core
-        watch(self.metrics.in_flight, lambda: len(core.in_flight))
-        watch(self.metrics.queued_instances, lambda: core.waiting_rows)
-        watch(self.metrics.suspects, lambda: core.quarantine.rows)
-        watch(self.metrics.queued_bytes, lambda: core.backlog.size)
-        for name, gauge in self.metrics.learned.items():
-            watch(gauge, functools.partial(self._learned, name))
-        watch(self.metrics.queues, lambda: len(core.backlog))
-        watch(self.metrics.held_bytes, lambda: self.ledger.held)
-        watch(self.metrics.connections, lambda: self.connection_limit.open)
+        """Let gauges be read when they are scraped."""
+        counters, core = self.metrics, self.core
+        counters.in_flight.set_function(lambda: len(core.in_flight))
+        counters.queued_instances.set_function(lambda: core.waiting_rows)
+        counters.suspects.set_function(lambda: core.quarantine.rows)
+        counters.queued_bytes.set_function(lambda: core.backlog.size)
+        for name, gauge in counters.learned.items():
+            gauge.set_function(functools.partial(self._learned, name))
+        counters.queues.set_function(lambda: len(core.backlog))
+        counters.held_bytes.set_function(lambda: self.ledger.held)
+        counters.connections.set_function(lambda: self.connection_limit.open)
 
     def _learned(self, name: str) -> float:
         return self.core.learned().get(name, 0.0)
