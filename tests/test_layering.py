@@ -163,10 +163,9 @@ ONLY_IMPORTERS: dict[str, set[str]] = {
     "carpool_sidecar.server.grpc": {"carpool_sidecar.server.grpc", "carpool_sidecar.app"},
     "carpool_sidecar.protocols.tensors_from_v1": {
         "carpool_sidecar.protocols.tensors_from_v1",
-        "carpool_sidecar.app.upstreams",
+        "carpool_sidecar.app.wiring",
     },
     "carpool_sidecar.drain": {"carpool_sidecar.server", "carpool_sidecar.app.wiring"},
-    "carpool_sidecar.app.upstreams": {"carpool_sidecar.app.wiring"},
     "carpool_sidecar.app.wiring": {"carpool_sidecar.app.process"},
     "carpool_sidecar.app.process": {"carpool_sidecar.app.cli"},
     "carpool_sidecar.app.drain_command": {"carpool_sidecar.app.cli"},

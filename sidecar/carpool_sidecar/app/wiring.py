@@ -1,4 +1,8 @@
-"""One running sidecar: the only place where the parts are joined."""
+"""One running sidecar: the only place where the parts are joined.
+
+What serves gRPC or makes tensors of v1 instances is imported only where settings ask for it: it needs packages that a
+plain install does not have, and memory.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ import logging
 import random
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 import yarl
@@ -20,16 +24,18 @@ from carpool.program import allocator, logs
 from carpool.scheduling import adaptive, limits, policies, scheduler
 from carpool_sidecar import config, errors, metrics
 from carpool_sidecar import drain as lifecycle
-from carpool_sidecar.app import upstreams
-from carpool_sidecar.batching import calls, driver
-from carpool_sidecar.protocols import json_rows
-from carpool_sidecar.server import admin, connection_limit, data_port, dialects, predict
+from carpool_sidecar.batching import calls, driver, model_registry, routes
+from carpool_sidecar.protocols import json_rows, models, v1
+from carpool_sidecar.protocols.v2_http import binary, codec
+from carpool_sidecar.server import admin, connection_limit, data_port, dialects, predict, v1_models
 from carpool_sidecar.server.general import aiohttp_log_filter, body_reader, passthrough, request_handler
 from carpool_sidecar.server.general import server as general
-from carpool_sidecar.upstream import probes, readiness, round_trip
+from carpool_sidecar.upstream import model_questions, predictor, probes, readiness, round_trip
 
 if TYPE_CHECKING:
+    from carpool_sidecar.protocols.tensors_from_v1 import codec as tensor_codec
     from carpool_sidecar.server.grpc import server as port
+    from carpool_sidecar.upstream import grpc_predictor
 
 log = logging.getLogger("carpool.sidecar")
 
@@ -43,6 +49,9 @@ _CLOSING_RESERVE = 3.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 5.0
 # libuv's timers count in milliseconds.
 _TIMER_TICK = 0.001
+# Seconds until a model is asked about again, at most, after a question that failed. While v1 requests cannot be made
+# into tensors they fail; those of v2 are passed through.
+_V1_RETRY_SECONDS, _V2_RETRY_SECONDS = 1.0, 30.0
 
 
 class Sidecar:
@@ -65,7 +74,7 @@ class Sidecar:
         self.life = lifecycle.Lifecycle(self.ledger)
         self._base = yarl.URL.build(scheme="http", host=probes.LOOPBACK, port=chosen.component_port)
         on_bug = self.metrics.internal_errors.labels("upstream").inc
-        self.upstreams = upstreams.Upstreams(chosen, str(self._base), clock, on_bug)
+        self.upstreams = Upstreams(chosen, str(self._base), clock, on_bug)
         self.driver = driver.Driver(self.core, self.metrics, clock)
         self.bodies = body_reader.Intake(chosen.max_body_bytes, self.ledger, chosen.timeout)
         self.trimmer = allocator.Trimmer(lambda: self.ledger.held)
@@ -273,6 +282,91 @@ class Sidecar:
             "policy": "adaptive" if chosen.is_adaptive else "window",
             "max_latency_ms": chosen.latency_bound,
         }
+
+
+class Upstreams:
+    """Connections to the predictor, what it tells of its models, and the routes of requests to it.
+
+    To be made in a running event loop. `rpc` is None where no gRPC is spoken.
+    """
+
+    # State: the connections, and what was asked of models.
+    def __init__(
+        self, chosen: config.Settings, base: str, clock: Callable[[], float], on_bug: Callable[[], None]
+    ) -> None:
+        """`base` is the predictor's `http://HOST:PORT`; `on_bug` is called for each bug met, which is in the log."""
+        self._settings = chosen
+        self._on_bug = on_bug
+        self._clock = clock
+        self._catalogs: list[model_registry.Catalog] = []
+        self.http = predictor.HttpPredictor(base, chosen.connect_timeout, chosen.max_queue_bytes, on_bug)
+        self.questions = model_questions.HttpQuestions(base)
+        self.rpc = self._open_rpc() if chosen.grpc_port or chosen.upstream == "triton-grpc" else None
+        memory = codec.Memory()
+        infer = self._catalog(self.questions.model_info, lambda model: codec.Codec(model.info, model.avoid, memory))
+        self.routes = routes.Routes(self._v1(), routes.Models(infer, self.http))
+
+    def rpc_models(self, rpc: grpc_predictor.GrpcPredictor) -> routes.Models:
+        """The models of gRPC callers."""
+        from carpool_sidecar.protocols.v2_grpc import codec as rpc_codec
+
+        told = self._catalog(rpc.model_info, lambda model: rpc_codec.Codec(model.info, model.avoid))
+        return routes.Models(told, rpc, is_http=False)
+
+    def v1_models(self) -> v1_models.V1Models | None:
+        """What answers v1's questions about models, if the predictor does not."""
+        if self._settings.upstream == "http":
+            return None
+        if self.rpc is not None and self._settings.upstream == "triton-grpc":
+            return v1_models.V1Models(self.rpc, is_http=False)
+        return v1_models.V1Models(self.questions)
+
+    async def close(self) -> None:
+        """Close all connections; what is out fails."""
+        for each in self._catalogs:
+            await each.close()
+        await self.http.close()
+        await self.questions.close()
+        if self.rpc is not None:
+            await self.rpc.close()
+
+    def _v1(self) -> calls.Route | routes.Tensors:
+        if self._settings.upstream == "http":
+            return calls.Route(v1.Codec(), self.http, doubtful=routes.DOUBTFUL)
+        from carpool_sidecar.protocols import tensors_from_v1
+
+        def catalog(
+            asked: model_questions.HttpQuestions | grpc_predictor.GrpcPredictor, transport: tensor_codec.Transport
+        ) -> model_registry.Catalog:
+            return self._catalog(
+                asked.model_info,
+                lambda model: tensors_from_v1.Codec(model.name, model.info, transport),
+                _V1_RETRY_SECONDS,
+            )
+
+        if self.rpc is None or self._settings.upstream == "triton-http":
+            return routes.Tensors(catalog(self.questions, binary), self.http)
+        from carpool_sidecar.protocols.v2_grpc import messages
+
+        return routes.Tensors(catalog(self.rpc, messages), self.rpc, is_http=False)
+
+    def _open_rpc(self) -> grpc_predictor.GrpcPredictor:
+        from carpool_sidecar.upstream import grpc_predictor
+
+        chosen, on_bug = self._settings, self._on_bug
+        address = f"{probes.LOOPBACK}:{chosen.component_grpc_port}"
+        return grpc_predictor.GrpcPredictor(address, chosen.connect_timeout, chosen.max_queue_bytes, on_bug)
+
+    def _catalog(
+        self,
+        ask: Callable[[models.ModelName], Awaitable[models.ModelInfo]],
+        make_codec: Callable[[model_registry.Model], model_registry.InformedCodec],
+        longest_pause: float = _V2_RETRY_SECONDS,
+    ) -> model_registry.Catalog:
+        batches_unknown = self._settings.unknown_models == "batch"
+        made = model_registry.Catalog(ask, make_codec, batches_unknown, self._clock, longest_pause, self._on_bug)
+        self._catalogs.append(made)
+        return made
 
 
 def _make_policy(chosen: config.Settings, bounds: limits.Limits) -> policies.Policy:
