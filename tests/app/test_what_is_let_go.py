@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -109,10 +110,12 @@ async def test_a_v1_request_leaves_nothing(sidecar_of: Any, lane: str, how: str)
     assert found == []
 
 
+@functools.cache
 def in_json(first: float = 0.5, shape: tuple[int, ...] = (1, WIDTH)) -> http_requests.InferRequest:
     return http_requests.ask("", "", http_requests.rows([first, *VALUES[1:]], shape))
 
 
+@functools.cache
 def in_binary(first: float = 0.5, shape: tuple[int, ...] = (1, WIDTH)) -> http_requests.InferRequest:
     """In and out."""
     tensor = http_requests.rows(None, shape, binary_data_size=4 * WIDTH)

@@ -6,6 +6,7 @@ Raises `v2_models.Refused` with status 500, as Triton does, for what is not the 
 from __future__ import annotations
 
 import decimal
+import functools
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -68,9 +69,15 @@ def string(value: bytes) -> bytes:
 
 def number(value: float) -> str:
     """A number as RapidJSON writes it: the fewest digits that tell it, an exponent only beyond 21 of them."""
-    if not math.isfinite(value):
-        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
-    sign, figures, exponent = decimal.Decimal(repr(value)).normalize().as_tuple()
+    return _as_rapidjson(repr(value))
+
+
+@functools.lru_cache(maxsize=1024)  # by the text, not the number: 0.0 equals -0.0
+def _as_rapidjson(shortest: str) -> str:
+    value = decimal.Decimal(shortest)
+    if not value.is_finite():
+        return "NaN" if value.is_nan() else ("Infinity" if value > 0 else "-Infinity")
+    sign, figures, exponent = value.normalize().as_tuple()
     digits, power = "".join(map(str, figures)), int(exponent)
     point = len(digits) + power
     if not any(figures):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import io
 import pathlib
 from collections.abc import Mapping
@@ -82,9 +83,10 @@ def load(path: pathlib.Path) -> Case:
     )
 
 
-def load_all() -> list[Case]:
+@functools.cache  # reading them takes seconds, and several modules ask
+def load_all() -> tuple[Case, ...]:
     """Every case, by name."""
-    return [load(path) for path in sorted(FOLDER.glob("*.yaml"))]
+    return tuple(load(path) for path in sorted(FOLDER.glob("*.yaml")))
 
 
 def render(case: Case, outcome: model.Outcome) -> str:
