@@ -92,7 +92,7 @@ class UnsupportedEncoding(CarpoolError):
 
     status = 415
     reason = "unsupported_encoding"
-    message = "unsupported Content-Encoding; allowed: gzip, deflate, zstd, identity"
+    message = "unsupported Content-Encoding; allowed: gzip, deflate, identity"
 
 
 # --- load and life cycle ----------------------------------------------------------------------------------------

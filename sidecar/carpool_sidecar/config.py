@@ -187,9 +187,6 @@ class Settings(BaseSettings):
         "Most bytes of one predict body, as sent and once decompressed. Beyond it the answer is 413.",
         64 * _MIB, ge=_KIB,
     )  # fmt: skip
-    overload_status: Literal["429", "503"] = settings.field(
-        "Overload", "Status for what is refused because there is too much.", "429"
-    )
     # --- Failures
     retry_statuses: Annotated[str, pydantic.AfterValidator(_parse_statuses)] | None = settings.field(
         "Failures",

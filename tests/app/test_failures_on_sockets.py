@@ -8,7 +8,6 @@ import json
 import zlib
 
 import pytest
-import zstandard
 from aiohttp import web
 
 from carpool_sidecar.upstream import probes
@@ -203,18 +202,6 @@ async def test_full_queue_answers_429_with_retry_after_and_serves_who_was_accept
     assert await bench.metric('carpool_refused_total{reason="queue_full"}') == 1
 
 
-async def test_overload_can_be_told_as_503(sidecar_of):
-    bench = await sidecar_of(max_batch_size=1, max_latency=0, max_queue_instances=1, overload_status="503")
-    bench.predictor.gate.clear()
-    tasks = [asyncio.ensure_future(bench.post(f'{{"instances":[{i}]}}')) for i in range(2)]
-    await bench.queued(2)
-    status, _, headers = await bench.post('{"instances":[1]}')
-    assert status == 503
-    assert int(headers["Retry-After"]) >= 1
-    bench.predictor.gate.set()
-    await asyncio.gather(*tasks)
-
-
 async def test_bodies_over_the_limit_are_413(sidecar_of):
     bench = await sidecar_of(max_body_bytes=2048)
     big = json.dumps({"instances": ["x" * 3000]})
@@ -240,7 +227,7 @@ async def _chunks(body):
 
 @pytest.mark.parametrize(
     ("coding", "encode"),
-    [("gzip", gzip.compress), ("deflate", zlib.compress), ("zstd", zstandard.ZstdCompressor().compress)],
+    [("gzip", gzip.compress), ("deflate", zlib.compress)],
 )
 async def test_compressed_requests_are_batched_with_plain_ones(bench, coding, encode):
     plain = asyncio.ensure_future(bench.post('{"instances":[1]}', headers={"Content-Type": "application/json"}))
@@ -258,9 +245,10 @@ async def test_a_zip_bomb_is_413_and_unknown_codings_are_415(sidecar_of):
     coded = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
     assert (await bench.post(bomb, headers=coded))[0] == 413
     assert (await bench.post(b"not gzip", headers=coded))[0] == 400
-    status, _body, headers = await bench.post(b"?", headers={**coded, "Content-Encoding": "br"})
-    assert status == 415
-    assert headers["Accept-Encoding"] == "gzip, deflate, zstd"
+    for coding in ("br", "zstd", "gzip, gzip"):
+        status, _body, headers = await bench.post(b"?", headers={**coded, "Content-Encoding": coding})
+        assert status == 415
+        assert headers["Accept-Encoding"] == "gzip, deflate"
 
 
 async def test_a_header_that_could_not_be_forwarded_as_it_is_is_400(bench):

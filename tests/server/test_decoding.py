@@ -13,7 +13,6 @@ import zlib
 from collections.abc import Callable
 
 import pytest
-import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,15 +28,6 @@ def raw_deflate(data: bytes, level: int = 6) -> bytes:
     return coder.compress(data) + coder.flush()
 
 
-def checked_zstd(data: bytes) -> bytes:
-    return zstandard.ZstdCompressor(write_checksum=True).compress(data)
-
-
-def unsized_zstd(data: bytes) -> bytes:
-    coder = zstandard.ZstdCompressor(write_content_size=False).compressobj()
-    return coder.compress(data) + coder.flush()
-
-
 CODERS: list[tuple[str, Callable[[bytes], bytes]]] = [
     ("gzip", gzip.compress),
     ("gzip", lambda data: gzip.compress(data, 0)),
@@ -46,16 +36,11 @@ CODERS: list[tuple[str, Callable[[bytes], bytes]]] = [
     ("deflate", lambda data: zlib.compress(data, 0)),
     ("deflate", raw_deflate),
     ("deflate", lambda data: raw_deflate(data, 0)),
-    ("zstd", zstandard.compress),
-    ("zstd", checked_zstd),
-    ("zstd", unsized_zstd),
-    ("zstd", lambda data: zstandard.compress(data[:10]) + b"\x5a\x2a\x4d\x18\x03\0\0\0abc" + unsized_zstd(data[10:])),
     ("identity", bytes),
 ]
 # Codings with a checksum strong enough that a few corrupt bytes cannot go unnoticed.
-CHECKED = [("gzip", gzip.compress), ("zstd", checked_zstd)]
+CHECKED = [("gzip", gzip.compress)]
 CODED = [("gzip", gzip.compress), ("deflate", zlib.compress), ("deflate", raw_deflate)]
-CODED += [("zstd", zstandard.compress), ("zstd", checked_zstd), ("zstd", unsized_zstd)]
 
 bodies = st.one_of(
     st.binary(max_size=3000),
@@ -68,14 +53,10 @@ def decode(body: bytes, content_encoding: str, limit: int = LIMIT) -> bytes:
     return asyncio.run(content_coding.decode(body, content_encoding, limit))
 
 
-@given(bodies, st.lists(st.sampled_from(CODERS), max_size=2))
-def test_any_bytes_come_back_from_any_chain_of_codings(
-    data: bytes, chain: list[tuple[str, Callable[[bytes], bytes]]]
-) -> None:
-    coded = data
-    for _, coder in chain:
-        coded = coder(coded)
-    assert decode(coded, ", ".join(name for name, _ in chain)) == data
+@given(bodies, st.sampled_from(CODERS))
+def test_any_bytes_come_back_from_any_coding(data: bytes, coding: tuple[str, Callable[[bytes], bytes]]) -> None:
+    name, coder = coding
+    assert decode(coder(data), name) == data
 
 
 @given(st.data(), st.sampled_from(CODED), bodies)
@@ -106,7 +87,7 @@ def test_corruption_gives_a_refusal_or_bytes_within_the_limit_and_nothing_else(
         assert decoded == body
 
 
-@given(st.binary(max_size=200), st.sampled_from(["gzip", "deflate", "zstd"]))
+@given(st.binary(max_size=200), st.sampled_from(["gzip", "deflate"]))
 def test_arbitrary_bytes_never_raise_anything_but_a_refusal(data: bytes, name: str) -> None:
     with contextlib.suppress(errors.BadRequest, errors.PayloadTooLarge):
         decode(data, name)
@@ -142,39 +123,25 @@ def test_a_bomb_is_refused_before_it_has_gone_off(name: str, coder: Callable[[by
     assert peak < 3 * LIMIT  # 50 times as much would have come out
 
 
-def test_a_nested_bomb_is_refused_at_the_layer_that_explodes() -> None:
-    bomb = gzip.compress(gzip.compress(bytes(50_000_000)))
-    with pytest.raises(errors.PayloadTooLarge):
-        decode(bomb, "gzip, gzip")
-
-
 @pytest.mark.parametrize("header", ["gzip", "GZIP", " x-GZip ", "identity, gzip", ",gzip,", "gzip, identity,identity"])
 def test_names_of_codings_are_read_as_http_says(header: str) -> None:
     assert decode(gzip.compress(BODY), header) == BODY
 
 
-@pytest.mark.parametrize("header", ["br", "gzip, br", "compress", "gzip;q=1", "g zip"])
+@pytest.mark.parametrize("header", ["br", "zstd", "gzip, br", "compress", "gzip;q=1", "g zip"])
 def test_other_codings_are_refused_with_the_list_of_known_ones(header: str) -> None:
-    with pytest.raises(errors.UnsupportedEncoding, match="allowed: gzip, deflate, zstd, identity"):
+    with pytest.raises(errors.UnsupportedEncoding, match="allowed: gzip, deflate, identity"):
         decode(BODY, header)
 
 
-def test_more_than_two_codings_are_refused() -> None:
-    with pytest.raises(errors.UnsupportedEncoding, match="at most 2"):
-        decode(BODY, "gzip, gzip, gzip")
+@pytest.mark.parametrize("header", ["gzip, gzip", "deflate, identity, gzip"])
+def test_several_codings_are_refused_with_the_list_of_known_ones(header: str) -> None:
+    with pytest.raises(errors.UnsupportedEncoding, match=r"several .* one of gzip, deflate, identity"):
+        decode(BODY, header)
 
 
-def test_a_zstd_window_larger_than_http_allows_is_refused() -> None:
-    parameters = zstandard.ZstdCompressionParameters(window_log=24, write_content_size=0)
-    coder = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
-    with pytest.raises(errors.BadRequest, match="zstd"):
-        decode(coder.compress(BODY) + coder.flush(), "zstd")
-
-
-@pytest.mark.parametrize("name", ["gzip", "zstd"])
-async def test_the_event_loop_runs_between_the_megabytes(name: str) -> None:
-    coder = dict(CODED)[name]
-    decoded = asyncio.create_task(content_coding.decode(coder(bytes(20_000_000)), name, 20_000_000))
+async def test_the_event_loop_runs_between_the_megabytes() -> None:
+    decoded = asyncio.create_task(content_coding.decode(gzip.compress(bytes(20_000_000)), "gzip", 20_000_000))
     turns = 0
     while not decoded.done():
         await asyncio.sleep(0)
@@ -183,16 +150,8 @@ async def test_the_event_loop_runs_between_the_megabytes(name: str) -> None:
     assert await decoded == bytes(20_000_000)
 
 
-@pytest.mark.parametrize(
-    ("name", "member"),
-    [
-        ("gzip", gzip.compress(b"")),
-        ("zstd", zstandard.compress(b"")),
-        ("zstd", b"\x50\x2a\x4d\x18\0\0\0\0"),
-    ],
-)
-async def test_the_event_loop_runs_between_many_tiny_members(name: str, member: bytes) -> None:
-    decoded = asyncio.create_task(content_coding.decode(member * 2000, name, LIMIT))
+async def test_the_event_loop_runs_between_many_tiny_members() -> None:
+    decoded = asyncio.create_task(content_coding.decode(gzip.compress(b"") * 2000, "gzip", LIMIT))
     turns = 0
     while not decoded.done():
         await asyncio.sleep(0)
@@ -201,30 +160,18 @@ async def test_the_event_loop_runs_between_many_tiny_members(name: str, member: 
     assert await decoded == b""
 
 
-TINY = [
-    ("gzip", gzip.compress(b"")),
-    ("zstd", zstandard.compress(b"")),
-    ("zstd", b"\x50\x2a\x4d\x18\0\0\0\0"),
-]
+def test_more_members_than_any_writer_makes_are_a_bad_request() -> None:
+    member, most = gzip.compress(b""), content_coding.MAX_MEMBERS
+    assert decode(member * most, "gzip") == b""
+    with pytest.raises(errors.BadRequest, match=f"not valid gzip data: it has more than {most} members"):
+        decode(member * (most + 1), "gzip")
 
 
-@pytest.mark.parametrize(("name", "member"), TINY)
-def test_more_parts_than_any_writer_makes_are_a_bad_request(name: str, member: bytes) -> None:
-    assert decode(member * content_coding.MAX_PARTS, name) == b""
-    with pytest.raises(
-        errors.BadRequest, match=f"not valid {name} data: it has more than {content_coding.MAX_PARTS} parts"
-    ):
-        decode(member * (content_coding.MAX_PARTS + 1), name)
-
-
-@pytest.mark.parametrize("coding", ["zstd", "gzip"])
-@pytest.mark.parametrize(("name", "member"), TINY)
-async def test_millions_of_parts_in_a_few_kilobytes_cost_next_to_nothing(coding: str, name: str, member: bytes) -> None:
-    coder = dict(CODED)[coding]
-    body = coder(member * (10_000_000 // len(member)))
+async def test_hundreds_of_thousands_of_members_cost_next_to_nothing() -> None:
+    body = gzip.compress(b"") * 500_000
     started = time.process_time()
-    with pytest.raises(errors.BadRequest, match="parts"):
-        await content_coding.decode(body, f"{name}, {coding}", 20_000_000)
+    with pytest.raises(errors.BadRequest, match="members"):
+        await content_coding.decode(body, "gzip", 20_000_000)
     assert time.process_time() - started < 0.5  # 1 s a few thousand members, uncapped
 
 
@@ -256,9 +203,9 @@ async def test_input_that_gives_nothing_counts_as_work() -> None:
 
 async def test_every_kept_byte_is_announced_first_and_may_be_refused() -> None:
     announced = []
-    coded = gzip.compress(gzip.compress(BODY))
-    await content_coding.decode(coded, "gzip, gzip", LIMIT, announced.append)
-    assert sum(announced) == len(gzip.compress(BODY)) + len(BODY)
+    coded = gzip.compress(BODY)
+    await content_coding.decode(coded, "gzip", LIMIT, announced.append)
+    assert sum(announced) == len(BODY)
 
     def refuse(count: int) -> None:
         raise errors.Overloaded

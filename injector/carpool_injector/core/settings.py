@@ -104,9 +104,6 @@ class Settings(pydantic.BaseModel):
     max_body_bytes: Annotated[int | None, values.whole(_KIB, _LARGEST)] = _field(
         "Bytes of one predict body; beyond it 413."
     )
-    overload_status: Annotated[str | None, values.choice("429", "503")] = _field(
-        "Status for what is refused because of overload."
-    )
     retry_statuses: Annotated[
         str | None, values.text(values.STATUSES, "4xx, 5xx or statuses from 400 to 599, comma-separated")
     ] = _field("Predictor statuses after which a batch is retried by halves.")

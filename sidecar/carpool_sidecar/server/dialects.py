@@ -38,10 +38,7 @@ TOO_MANY_CONNECTIONS = Answer(
 
 
 class Dialect:
-    """How outcomes are told. `overload_status` is the status for what is refused because there is too much."""
-
-    def __init__(self, overload_status: int = errors.Overloaded.status) -> None:
-        self._overload_status = overload_status
+    """How outcomes are told."""
 
     def predictions(self, outcome: calls.Answered) -> Answer:
         """The caller's predictions, with the id of the batch they came from.
@@ -70,9 +67,8 @@ class Dialect:
         if error.retry_after is not None:
             headers += (("Retry-After", str(error.retry_after)),)
         if isinstance(error, errors.UnsupportedEncoding):
-            headers += (("Accept-Encoding", "gzip, deflate, zstd"),)  # RFC 9110, 12.5.3: in answers, what is accepted
-        status = self._overload_status if isinstance(error, errors.Overloaded) else error.status
-        return Answer(status, headers, v1.render_error(str(error)), error.close)
+            headers += (("Accept-Encoding", "gzip, deflate"),)  # RFC 9110, 12.5.3: in answers, what is accepted
+        return Answer(error.status, headers, v1.render_error(str(error)), error.close)
 
     def failure(self, error: errors.CarpoolError) -> Answer:
         """A request that was accepted and got no predictions."""

@@ -55,9 +55,8 @@ class PredictLane:
         self._v1_headers = tuple((istr(name), name.title()) for name in chosen.key_headers)
         # A v2 body's type is told by what is in it: JSON, or JSON and binary tensors.
         self._v2_headers = tuple((name, title) for name, title in self._v1_headers if title != hdrs.CONTENT_TYPE)
-        dialect = dialects.KServeDialect if chosen.kserve_errors else dialects.Dialect
-        self.dialect: dialects.Dialect = dialect(int(chosen.overload_status))
-        self._v2_dialect = dialects.Dialect(int(chosen.overload_status))
+        self.dialect = dialects.KServeDialect() if chosen.kserve_errors else dialects.Dialect()
+        self._v2_dialect = dialects.Dialect()
 
     async def read(self, request: web.BaseRequest, match: routes.Match) -> bytes:
         """The decoded body, within all limits; raises `errors.CarpoolError`.
