@@ -79,15 +79,7 @@ LAYERS = {
     ),
     "carpool_sidecar.batching": Layer({"carpool_sidecar.batching"} | BELOW_BATCHING),
     "carpool_sidecar.upstream": Layer({"carpool_sidecar.upstream", "carpool_sidecar.batching"} | BELOW_BATCHING),
-    "carpool_sidecar.drain": Layer(
-        {
-            "carpool_sidecar.batching.driver",
-            "carpool.scheduling.ledger",
-            "carpool.errors",
-            "carpool_sidecar.errors",
-            "carpool.program.logs",
-        }
-    ),
+    "carpool_sidecar.drain": Layer({"carpool.scheduling.ledger", "carpool_sidecar.errors"}, STDLIB),
     "carpool_sidecar.server": Layer(
         {f"carpool_sidecar.{below}" for below in ("server", "batching", "upstream", "drain")} | BELOW_BATCHING
     ),

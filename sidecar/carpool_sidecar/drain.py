@@ -1,8 +1,8 @@
-"""From SIGTERM to exit: announce, stay open for a while, refuse, finish what was accepted, leave.
+"""Shutdown without a lost request: announce it, serve for a while, refuse, answer what was accepted, exit.
 
-Kubernetes sends SIGTERM and removes the pod from its endpoints at the same time; requests keep coming until every
-proxy has heard of it. So readiness turns first, and for a quiet period everything is still served. How long proxies
-take depends on how busy the cluster is; that requests still come after the quiet period tells that one has not heard.
+Kubernetes sends SIGTERM and removes the pod from its endpoints at the same time, and requests keep coming until every
+proxy knows. So readiness turns off first, and for a quiet period everything is still served. How long proxies take
+depends on how busy the cluster is: requests that still come after the quiet period tell that one does not know yet.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ from contextlib import suppress
 
 from carpool.scheduling import ledger
 from carpool_sidecar import errors
-from carpool_sidecar.batching import driver
 
 log = logging.getLogger("carpool.sidecar.drain")
 
-# After the quiet period the pod counts as forgotten once no request has come for so long.
-_FORGOTTEN_SECONDS = 2.0
-# Clients who answer are gone after one, and the others are not waited for.
+# After the quiet period all proxies count as told once no request has come for so long.
+_SILENCE_SECONDS = 2.0
+# Clients that confirm need one second; clients that do not are not waited for.
 _TURNING_AWAY_SECONDS = 2.0
-# However long the quiet period was asked for, so much of the time is left to answer what was accepted in it.
+# However long a quiet period is asked for, so much of the time is left to answer what was accepted in it.
 _ANSWERING_SECONDS = 2.0
 
 
 class Phase(enum.Enum):
-    """Where the process is in its life; only ever moves forward."""
+    """How far the shutdown is. It only moves forward."""
 
     SERVING = "serving"
-    QUIET = "quiet"  # shutting down is announced, requests are still served
-    REFUSING = "refusing"  # nothing new is taken, what was accepted is being answered
+    QUIET = "quiet"  # the shutdown is announced, requests are still served
+    REFUSING = "refusing"  # new requests are refused, accepted ones are being answered
     DRAINED = "drained"
 
 
 class Lifecycle:
-    """Knows the phase and the number of requests in the house, and leads the way out."""
+    """Knows the phase and the number of requests being handled, and carries out the shutdown."""
 
+    # State: phase and draining; _latest; _skip and _begun, set once; _draining, the task of the shutdown.
     def __init__(self, requests: ledger.Ledger | None = None) -> None:
         self.phase = Phase.SERVING
         self.draining = False
-        """Whether shutdown began: readiness is off."""
+        """Whether the shutdown has begun: readiness is off."""
         self.ledger = ledger.Ledger() if requests is None else requests
         """Counts the requests that are being handled."""
         self._latest = -math.inf  # when a request last came in the quiet period, by the loop's clock
-        self._hurry = asyncio.Event()
+        self._skip = asyncio.Event()
         self._begun = asyncio.Event()
         self._draining: asyncio.Task[None] | None = None
 
@@ -73,30 +73,32 @@ class Lifecycle:
         if not self.ledger.active:
             self.ledger.on_idle()
 
-    def hurry(self) -> None:
-        """Skip what is left of the quiet period."""
-        self._hurry.set()
+    def skip_quiet_period(self) -> None:
+        """End the quiet period now, or leave it out."""
+        self._skip.set()
 
     async def drain(
         self,
-        calls_driver: driver.Driver,
+        answer_accepted: Callable[[], Awaitable[None]],
         quiet_period: float,
         longest: float,
         turn_away: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Go through the quiet period (seconds), then refuse; return when all requests have been dealt with.
+        """Serve for the quiet period (seconds), then refuse requests; return when all have been dealt with.
 
-        While requests keep coming the quiet period lasts longer, up to `longest` seconds, half of the time that there
-        is for all of this; one of 0 does not. It is cut short where it would leave no time to turn callers away and
-        to answer. Before anything is refused, `turn_away` sees to it that callers who can be told so go elsewhere,
-        within `longest` and two seconds at most. The end includes streams and upgraded connections, which end when
-        their callers please. A second call joins the first, or returns at once when that is over. Raises
-        `TimeoutError` if it was abandoned, and what `turn_away` raises or a bug did.
+        The quiet period lasts longer while requests keep coming, up to `longest` seconds, half of the time that there
+        is for the whole shutdown; a quiet period of 0 is not extended. It is cut short where no time would be left to
+        turn clients away and to answer. Before anything is refused, `turn_away` tells clients that can be told to go
+        elsewhere; it gets two seconds, or half of `longest` if that is less. `answer_accepted` returns once everything
+        accepted for batching has been answered. Streams and upgraded connections are waited for as well, and end when
+        their callers please.
+
+        A second call joins the first, or returns at once when that is over. Raises `TimeoutError` if the shutdown was
+        abandoned, and what `turn_away` or `answer_accepted` raises.
         """
         if self._draining is None:
-            self._draining = asyncio.create_task(
-                self._drain(calls_driver, quiet_period, longest, turn_away), name="drain"
-            )
+            shutdown = self._drain(answer_accepted, quiet_period, longest, turn_away)
+            self._draining = asyncio.create_task(shutdown, name="drain")
             self._begun.set()
         await asyncio.wait([self._draining])
         if self._draining.cancelled():
@@ -104,7 +106,7 @@ class Lifecycle:
         self._draining.result()
 
     async def until_drained(self, patience: float) -> None:
-        """Return when the way out is over, one way or the other, or after `patience` seconds in which none began."""
+        """Return when the shutdown is over, whatever its end, or if none begins within `patience` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(patience):
                 await self._begun.wait()
@@ -112,19 +114,19 @@ class Lifecycle:
             await asyncio.wait([self._draining])
 
     async def abandon(self) -> None:
-        """Stop waiting: the time is up."""
+        """End the shutdown now: its time is up."""
         if self._draining is not None:
             self._draining.cancel()
             await asyncio.wait([self._draining])
 
     async def _drain(
         self,
-        calls_driver: driver.Driver,
+        answer_accepted: Callable[[], Awaitable[None]],
         quiet_period: float,
         longest: float,
         turn_away: Callable[[], Awaitable[None]] | None,
     ) -> None:
-        at_the_latest = asyncio.get_running_loop().time() + longest
+        latest_end = asyncio.get_running_loop().time() + longest
         time_to_turn_away = min(_TURNING_AWAY_SECONDS, longest / 2) if turn_away is not None else 0.0
         time_to_answer = min(_ANSWERING_SECONDS, longest / 2)
         quiet_period = min(quiet_period, 2 * longest - time_to_turn_away - time_to_answer)
@@ -132,32 +134,32 @@ class Lifecycle:
         self.draining = True
         log.info("draining: not ready any more, still serving for at least %g s", quiet_period)
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._hurry.wait(), quiet_period)
+            await asyncio.wait_for(self._skip.wait(), quiet_period)
         if quiet_period:
-            await self._until_forgotten(at_the_latest - time_to_turn_away)
+            await self._until_silence(latest_end - time_to_turn_away)
         if turn_away is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(time_to_turn_away):
                     await turn_away()
         self.phase = Phase.REFUSING
         log.info("draining: refusing new requests, %d still to answer", self.active)
-        await calls_driver.drain()
+        await answer_accepted()
         await self._until_nobody_is_active()
         self.phase = Phase.DRAINED
         log.info("drained: everything accepted has been answered")
 
-    async def _until_forgotten(self, at_the_latest: float) -> None:
+    async def _until_silence(self, latest_end: float) -> None:
         loop = asyncio.get_running_loop()
-        is_told = False
-        while not self._hurry.is_set():
-            left = min(self._latest + _FORGOTTEN_SECONDS, at_the_latest) - loop.time()
+        is_logged = False
+        while not self._skip.is_set():
+            left = min(self._latest + _SILENCE_SECONDS, latest_end) - loop.time()
             if left <= 0:
                 return
-            if not is_told:
-                is_told = True
-                log.info("draining: requests still come, serving for up to %.3g s more", at_the_latest - loop.time())
+            if not is_logged:
+                is_logged = True
+                log.info("draining: requests still come, serving for up to %.3g s more", latest_end - loop.time())
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._hurry.wait(), left)
+                await asyncio.wait_for(self._skip.wait(), left)
 
     async def _until_nobody_is_active(self) -> None:
         while self.ledger.active:

@@ -149,7 +149,7 @@ async def test_while_draining_an_answer_closes_its_connection_and_a_new_request_
     status, headers, _ = await early.answer()
     assert (status, headers["connection"]) == (200, "close")
     assert await early.rest() == b""
-    bench.sidecar.life.hurry()
+    bench.sidecar.life.skip_quiet_period()
     assert await draining is True
     await late.send(numbered(2))
     status, headers, _ = await late.answer()

@@ -103,7 +103,7 @@ async def test_a_hurry_ends_the_time_for_requests_that_still_come(sidecar_of):
     await asyncio.sleep(4.5)
     assert (await bench.get(bench.url + "/v1/models"))[0] == 200
     await asyncio.sleep(1)
-    bench.sidecar.life.hurry()
+    bench.sidecar.life.skip_quiet_period()
     assert await draining is True
     assert asyncio.get_running_loop().time() < 5.6
 
@@ -244,7 +244,7 @@ async def test_a_hurry_skips_what_is_left_of_the_quiet_period(sidecar_of):
     bench = await sidecar_of(quiet_period=5)
     draining = asyncio.ensure_future(bench.sidecar.drain())
     await asyncio.sleep(1)
-    bench.sidecar.life.hurry()
+    bench.sidecar.life.skip_quiet_period()
     assert await draining is True
     assert asyncio.get_running_loop().time() < 1.1
 

@@ -76,7 +76,7 @@ def _on_signals(sidecar: wiring.Sidecar) -> asyncio.Event:
     def received(number: signal.Signals) -> None:
         log.info("received %s", number.name)
         if number is signal.SIGINT or stop.is_set():
-            sidecar.life.hurry()
+            sidecar.life.skip_quiet_period()
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -118,7 +118,7 @@ class Sidecar:
         try:
             async with asyncio.timeout(time_for_answers):
                 turn_away = self._grpc.turn_away if self._grpc is not None else None
-                await self.life.drain(self.driver, self.settings.quiet_period, time_for_answers / 2, turn_away)
+                await self.life.drain(self.driver.drain, self.settings.quiet_period, time_for_answers / 2, turn_away)
         except TimeoutError:
             await self.life.abandon()
             log.warning("the grace period of %g s is over: closing %d connections", grace_period, self.life.active)

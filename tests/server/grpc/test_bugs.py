@@ -40,7 +40,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> Any:
 
 async def drained(site: Site) -> None:
     async with asyncio.timeout(2):
-        await site.life.drain(site.driver, 0.0, 1.0)
+        await site.life.drain(site.driver.drain, 0.0, 1.0)
 
 
 @pytest.mark.parametrize("step", ["Infer.data", "Codec.understand", "Driver.submit"])

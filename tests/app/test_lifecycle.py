@@ -11,11 +11,8 @@ from carpool_sidecar import drain as lifecycle
 pytestmark = pytest.mark.looptime
 
 
-class Driver:
-    """Has nothing to answer."""
-
-    async def drain(self) -> None:
-        pass
+async def answered() -> None:
+    """Nothing is left to answer."""
 
 
 async def never() -> None:
@@ -28,7 +25,7 @@ async def refused_after(quiet_period: float, longest: float, *, busy: bool = Fal
     life = lifecycle.Lifecycle()
     loop = asyncio.get_running_loop()
     began = loop.time()
-    draining = asyncio.ensure_future(life.drain(Driver(), quiet_period, longest, never))  # type: ignore[arg-type]
+    draining = asyncio.ensure_future(life.drain(answered, quiet_period, longest, never))
     while not draining.done():
         await asyncio.sleep(0.01)
         if life.phase is lifecycle.Phase.QUIET and busy:
@@ -54,7 +51,7 @@ async def test_all_clients_that_know_are_reason_enough_to_go_on() -> None:
     async def turn_away() -> None:
         asked.append(life.phase)
 
-    await life.drain(Driver(), 0, 6, turn_away)  # type: ignore[arg-type]
+    await life.drain(answered, 0, 6, turn_away)
     assert asked == [lifecycle.Phase.QUIET]
     assert life.phase is lifecycle.Phase.DRAINED
 
@@ -65,14 +62,13 @@ async def test_a_quiet_period_that_would_leave_no_time_for_answers_is_cut_short(
 
 
 async def test_a_bug_in_the_way_out_is_the_drains_own_failure() -> None:
-    class Broken:
-        async def drain(self) -> None:
-            raise ZeroDivisionError("bug")
+    async def broken() -> None:
+        raise ZeroDivisionError("bug")
 
     life = lifecycle.Lifecycle()
     with pytest.raises(ZeroDivisionError):
-        await life.drain(Broken(), 0, 6)  # type: ignore[arg-type]
+        await life.drain(broken, 0, 6)
     with pytest.raises(ZeroDivisionError):  # whoever joins learns of it, too
-        await life.drain(Driver(), 0, 6)  # type: ignore[arg-type]
+        await life.drain(answered, 0, 6)
     assert life.phase is not lifecycle.Phase.DRAINED
     await life.until_drained(1)
