@@ -4,6 +4,7 @@
 #   VENV=.venv          where the virtual environment lies
 #   TORCH=auto          which torch `make demo` installs: auto, cpu or cuda
 #   UPGRADE=1           let `make lock` move to newer releases
+#   EXAMPLES=20         how many times as many examples `make test-deep` tries
 #   CLUSTER=carpool     which cluster to bring up or to test in; several can be up side by side
 #   BACKEND=            what makes it: kind or local (default: kind where it can work, else local)
 
@@ -11,6 +12,7 @@ PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= auto
 UPGRADE ?=
+EXAMPLES ?= 20
 CLUSTER ?=
 BACKEND ?=
 
@@ -30,6 +32,8 @@ else
 uv := $(VENV)/bin/uv
 own_uv := $(VENV)/bin/uv
 endif
+# A worker per core, each of which collects all tests; more than these would spend more on that than they save.
+on_all_cores := --numprocesses=logical --maxprocesses=16 --dist=worksteal
 install := $(uv) pip install --quiet --python $(py)
 
 # By the environment, so that the tests get them as well.
@@ -45,8 +49,12 @@ demo: $(VENV)/.tests $(VENV)/.predictor-$(TORCH) ## a real model, with and witho
 	@$(py) -m tests.bench.demo
 
 .PHONY: test
-test: $(VENV)/.tests ## run the tests (ARGS="tests/scheduling -k cancel" runs some of them)
-	@$(py) -m pytest $(ARGS)
+test: $(VENV)/.tests ## run the tests on all cores (ARGS="tests/scheduling -k cancel" runs some of them, in one process)
+	@$(py) -m pytest $(or $(ARGS),$(on_all_cores))
+
+.PHONY: test-deep
+test-deep: $(VENV)/.tests ## try the properties with 20 times as many examples, new ones each time (EXAMPLES=100: 100 times)
+	@CARPOOL_EXAMPLES=$(EXAMPLES) $(py) -m pytest -m hypothesis $(on_all_cores) $(ARGS)
 
 .PHONY: lint
 lint: $(VENV)/.tests ## check style and formatting

@@ -9,18 +9,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
-import os
 from collections.abc import AsyncIterator, Callable, Mapping
 
-import hypothesis
 import pytest
 import uvloop
 
-# A loaded machine is no reason to fail: no deadline per example, no complaint about slow generation.
-_UNHURRIED = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
-hypothesis.settings.register_profile("dev", _UNHURRIED, max_examples=50)
-hypothesis.settings.register_profile("ci", _UNHURRIED, max_examples=300, derandomize=True, print_blob=True)
-hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
+from tests import examples
+
+examples.use_profile()
 
 # Turns of the loop a cancelled task gets to finish its clean-up before it counts as leaked.
 _TURNS_TO_FINISH = 20
@@ -31,11 +27,14 @@ def pytest_configure(config: pytest.Config) -> None:
     asyncio.set_event_loop(None)
 
 
+@pytest.hookimpl(trylast=True)  # hypothesis marks its tests first
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("uvloop") or item.get_closest_marker("both_loops"):
             # The default method raises from a signal handler, which uvloop does not let through.
             item.add_marker(pytest.mark.timeout(method="thread"))
+        if examples.IS_DEEP and item.get_closest_marker("hypothesis"):
+            item.add_marker(pytest.mark.timeout(0), append=False)
 
 
 def pytest_asyncio_loop_factories(

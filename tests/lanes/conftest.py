@@ -3,8 +3,6 @@
 Most run in virtual time, where "nothing more will happen" is a fact and not a guess: the clock moves only when all
 sockets are quiet. Starting sidecars takes longer than thousands of bytes through them, so the pairs live as long as
 a module, and the tests are plain functions that run the loop.
-
-`CARPOOL_LANES_EXAMPLES=100000 pytest tests/lanes` tries other examples each time, and so many for each property.
 """
 
 from __future__ import annotations

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import hypothesis
 from hypothesis import strategies as st
 
+from tests import examples as usual
 from tests.lanes import bodies, exchange, heads
 from tests.lanes.pair import Stream
 
-_MANY = os.environ.get("CARPOOL_LANES_EXAMPLES")
 # Without "explain", for which hypothesis traces every line that is run.
 _PHASES = (hypothesis.Phase.explicit, hypothesis.Phase.generate, hypothesis.Phase.shrink)
 LINE_ENDS = [b"\n", b"\r", b"\r\r\n", b"\n\r\n", b" \r\n", b"\r\n\r\n", b"\r\n \r\n", b"\0\r\n"]
@@ -20,12 +19,12 @@ _ENDS = st.sampled_from([b"\r\n"] * 40 + LINE_ENDS)
 
 
 def examples(count: int, shrinks: bool = True) -> Callable[[Any], Any]:
-    """Settings for a property: `count` examples, always the same ones, or as many random ones as were asked for.
+    """Settings for a property: usually `count` examples, always the same ones; in `make test-deep` more, and others.
 
     `shrinks`: look for a smaller example of a failure. In real time that can take minutes, chasing what was chance.
     """
     return hypothesis.settings(
-        max_examples=int(_MANY or count), derandomize=not _MANY, database=None, deadline=None, print_blob=True,
+        usual.examples(count), derandomize=not usual.IS_DEEP, database=None,
         suppress_health_check=list(hypothesis.HealthCheck), phases=_PHASES[: None if shrinks else -1],
     )  # fmt: skip
 

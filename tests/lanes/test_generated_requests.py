@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.lanes import bodies, heads, streams
 from tests.lanes.pair import Pair, Stream
 
-pytestmark = pytest.mark.timeout(300)  # thousands of requests, and more with CARPOOL_LANES_EXAMPLES
+pytestmark = pytest.mark.timeout(300)  # thousands of requests
 
 
 _BODY = b'{"instances":[1]}'

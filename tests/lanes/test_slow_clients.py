@@ -10,7 +10,7 @@ from tests.lanes import exchange, heads, lane, streams
 from tests.lanes.exchange import Leave, Wait
 from tests.lanes.pair import Pair, Stream
 
-pytestmark = pytest.mark.timeout(300)  # thousands of requests, and more with CARPOOL_LANES_EXAMPLES
+pytestmark = pytest.mark.timeout(300)  # thousands of requests
 
 _PLAIN = streams.request(b'{"instances":[1]}', heads.target(b"echo"), b"X-Request-ID: r1")
 _OTHER = streams.request(b'{"instances":[1,2]}', heads.target(b"echo"), b"Authorization: Bearer a")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.lanes import exchange, heads, streams
 from tests.lanes.pair import Pair, Stream
 
-pytestmark = pytest.mark.timeout(300)  # thousands of requests, and more with CARPOOL_LANES_EXAMPLES
+pytestmark = pytest.mark.timeout(300)  # thousands of requests
 
 _FIRST = streams.request(
     b'{"instances":[1,"\xc3\xa9"]}', heads.target(b"echo"), b"Content-Type: application/json", b"X-Request-ID: r1",

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from carpool_injector.api import calls
 from carpool_injector.certificates import certificate_controller, pki, rotation, serving_certificate
+from tests import examples
 from tests.injector.certificates import fake_kube
 
 BEGIN = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)
@@ -152,7 +153,7 @@ def play(cluster: Cluster, move) -> None:
             cluster.kube.is_down = begins
 
 
-@hypothesis.settings(max_examples=40)
+@examples.examples(40)
 @hypothesis.given(st.integers(2, 3), st.lists(moves, max_size=20))
 def test_whatever_the_order_what_is_served_is_trusted_and_all_replicas_end_with_the_same(replicas, played):
     cluster = Cluster(replicas)

@@ -17,6 +17,7 @@ from carpool_sidecar.protocols import datatypes, models
 from carpool_sidecar.protocols.v2_grpc import codec as rpc_codec
 from carpool_sidecar.protocols.v2_grpc import tensor_contents
 from carpool_sidecar.protocols.v2_http import codec, rules
+from tests import examples
 
 MAX_ROWS = 100
 VALUES = {"BOOL": False, "BYTES": "ab", "FP32": 0.5, "FP64": 0.5}
@@ -132,7 +133,7 @@ REQUESTS = strategies.builds(
 
 
 @hypothesis.given(REQUESTS)
-@hypothesis.settings(max_examples=600)
+@examples.examples(600)
 def test_a_request_gets_the_same_verdict_in_every_protocol(asked: Asked) -> None:
     assert asked.verdict("json") == asked.verdict("typed")
     assert asked.verdict("binary") == asked.verdict("raw")
