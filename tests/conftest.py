@@ -47,8 +47,9 @@ def pytest_asyncio_loop_factories(
     return {"asyncio": asyncio.new_event_loop}
 
 
-def pytest_collection_finish() -> None:
-    """What was imported and collected stays to the end: the garbage collector need not look through it ever again."""
+@pytest.fixture(scope="module", autouse=True)
+def _spare_the_garbage_collector() -> None:
+    """What lives between modules (imports, collected tests, schemas) stays: collections need not walk through it."""
     gc.collect()
     gc.freeze()
 

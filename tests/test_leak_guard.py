@@ -58,7 +58,8 @@ def outcomes_of(samples: str, folder: Path) -> str:
     """What pytest prints for these samples, run apart with this project's configuration and conftest.py."""
     (folder / "tests").mkdir()
     (folder / "pyproject.toml").write_text(PYPROJECT.read_text())
-    (folder / "tests" / "conftest.py").write_text((HERE / "conftest.py").read_text())
+    for name in ("conftest.py", "examples.py"):
+        (folder / "tests" / name).write_text((HERE / name).read_text())
     (folder / "tests" / "test_samples.py").write_text(samples)
     command = [sys.executable, "-m", "pytest", "-rEfp", "-p", "no:cacheprovider", "--color=no", "tests"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}

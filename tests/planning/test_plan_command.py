@@ -12,6 +12,7 @@ import pytest
 from carpool_sidecar.app import cli
 from carpool_sidecar.planning import command, planner
 
+QUICK = planner.Effort(short=5_000, long=20_000)
 ASK = ["plan", "--rate", "3000", "--slo", "100", "--service", "10+0.1n"]
 
 
@@ -23,7 +24,8 @@ def run(argv: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[object, st
 
 
 def test_answer_names_the_pods_and_shows_one_fewer_and_head_room(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(ASK, capsys)
+    code = command.main(ASK[1:], QUICK)
+    out, err = capsys.readouterr()
     assert code == 0
     assert out.startswith("2 pods for 3,000 requests/s, 99 % of them answered within 100 ms.\n")
     rows = {line.split()[0]: line for line in out.splitlines() if line.startswith(("too few", "plan", "head-room"))}
@@ -39,7 +41,7 @@ def test_answer_names_the_pods_and_shows_one_fewer_and_head_room(capsys: pytest.
 
 def test_json_has_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None:
     more = ["--json", "--balancer", "round-robin", "--share", "0.95"]
-    assert command.main([*ASK[1:], *more], planner.Effort(short=5_000, long=20_000)) == 0
+    assert command.main([*ASK[1:], *more], QUICK) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["pods"], answer["fewer"]["pods"], answer["more"]["pods"]) == (2, 1, 3)
     assert (answer["slo_ms"], answer["share"], answer["balancer"]) == (100, 0.95, "round-robin")
