@@ -60,7 +60,38 @@ def test_a_program_is_built_once(go: Path) -> None:
 
 
 def test_an_executable_is_named_with_its_version(go: Path) -> None:
+    assert binaries.provide("kserve-agent").name == f"kserve-agent-{binaries.KSERVE_VERSION}"
+
+
+def traefik_source(folder: Path) -> Path:
+    """What counts of it, read-only as in Go's cache."""
+    acme, ecs = folder / "pkg" / "provider" / "acme", folder / "pkg" / "provider" / "ecs"
+    for package in (acme, ecs):
+        package.mkdir(parents=True)
+    (acme / "provider.go").write_text(f'package acme\n\nimport "{binaries.DNS_PROVIDERS}"\n')
+    (ecs / "config.go").write_text('package ecs\n\nimport "github.com/aws/aws-sdk-go-v2/aws"\n')
+    for each in (ecs / "config.go", ecs, acme):
+        each.chmod(0o555)
+    return folder
+
+
+def test_traefik_is_built_without_the_software_of_clouds(go: Path, tmp_path: Path) -> None:
+    copy = binaries.without_clouds(traefik_source(tmp_path / "traefik"), tmp_path / "copy")
+    written = {str(file.relative_to(copy)): file.read_text() for file in copy.rglob("*.go")}
+    assert sorted(written) == [f"pkg/provider/{name}" for name in ("acme/dns/dns.go", "acme/provider.go", "ecs/ecs.go")]
+    assert "traefik/v3/pkg/provider/acme/dns" in written["pkg/provider/acme/provider.go"]
+    assert not any(cloud in text for text in written.values() for cloud in ("aws", binaries.DNS_PROVIDERS))
+
+    traefik_source(tmp_path / MODULES_SOURCE)
     assert binaries.provide("traefik").name == "traefik-v3.5.3"
+    assert f"{tmp_path / MODULES_SOURCE} " not in go.read_text()
+
+
+def test_another_traefik_that_keeps_its_dns_providers_elsewhere_is_told(tmp_path: Path) -> None:
+    source = traefik_source(tmp_path / "traefik")
+    (source / "pkg" / "provider" / "acme" / "provider.go").write_text("package acme\n")
+    with pytest.raises(binaries.BuildFailed, match="keeps its DNS providers elsewhere"):
+        binaries.without_clouds(source, tmp_path / "copy")
 
 
 def test_pause_is_built_from_our_own_source(go: Path) -> None:
