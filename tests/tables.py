@@ -11,6 +11,7 @@ import pydantic
 from pydantic_settings import BaseSettings
 
 from carpool.program import settings
+from carpool.scheduling import messages
 from carpool_injector.core import config as injector_config
 from carpool_injector.core import decision, servers
 from carpool_injector.core import refusals as injector_refusals
@@ -53,20 +54,26 @@ def sidecar_metrics() -> str:
 
 
 def refusals() -> str:
-    """Every reason by which errors are counted, in the order of the code."""
+    """Every reason by which errors are counted, by status."""
     names = {number: name for name, number in vars(statuses).items() if name.isupper() and isinstance(number, int)}
     rows = ["| `reason` | status | gRPC | what the caller is told |", "|---|---|---|---|"]
-    told: set[str] = set()
-    for kind in error_kinds():
-        if kind.reason in told:
-            continue
-        told.add(kind.reason)
-        if issubclass(kind, errors.UpstreamStatus):
-            rows.append(f"| `{kind.reason}` | its own | its own | the predictor's words, if the request was alone |")
-        else:
+    told = {errors.UpstreamStatus.reason}
+    for kind in sorted(error_kinds(), key=errors.status_of):
+        if kind.reason not in told:
+            told.add(kind.reason)
             error = kind()
-            rows.append(f"| `{kind.reason}` | {kind.status} | `{names[statuses.code(error)]}` | {_cell(str(error))} |")
-    return "\n".join(rows)
+            code = names[statuses.code(error)]
+            rows.append(f"| `{kind.reason}` | {errors.status_of(kind)} | `{code}` | {_cell(str(error))} |")
+    theirs = (
+        f"| `{errors.UpstreamStatus.reason}` | its own | its own | the predictor's words, if the request was alone |"
+    )
+    return "\n".join([*rows, theirs])
+
+
+def batch_reasons() -> str:
+    """Every reason why a batch leaves."""
+    rows = [f"| `{reason}` | {reason.policies} | {reason.meaning} |" for reason in messages.Reason]
+    return "\n".join(["| `reason` | policy | why |", "|---|---|---|", *rows])
 
 
 def error_kinds(base: type[errors.CarpoolError] = errors.CarpoolError) -> Iterator[type[errors.CarpoolError]]:
@@ -186,6 +193,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "predictor settings": predictor_settings,
     "metrics": sidecar_metrics,
     "refusals": refusals,
+    "batch reasons": batch_reasons,
     "annotations": annotations,
     "who decides": deciders,
     "recognised servers": recognised_servers,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 import pytest
 
+from carpool.runtime import driver
 from carpool.scheduling import limits as core_limits
-from carpool.scheduling import messages, policies, scheduler
+from carpool.scheduling import messages, scheduler, window
 from carpool_sidecar import errors, metrics
-from carpool_sidecar.batching import calls, driver
+from carpool_sidecar.batching import calls, executor
 from carpool_sidecar.protocols import interface, v1
 
 pytestmark = pytest.mark.looptime
@@ -54,9 +56,10 @@ class Bench:
         self.predictor = Predictor()
         numbers = iter(range(1, 1000))
         chosen = core_limits.Limits(**limits)
-        core = scheduler.Scheduler(chosen, policies.Window(chosen), loop.time, lambda: f"batch-{next(numbers)}")
+        core = scheduler.Scheduler(chosen, window.Window(chosen), loop.time, lambda: f"batch-{next(numbers)}")
         self.metrics = metrics.Metrics()
-        self.driver = driver.Driver(core, self.metrics, loop.time)
+        observer = executor.Observer(self.metrics, loop.time)
+        self.driver = driver.Driver(core, executor.Executor(clock=loop.time), observer, loop.time)
         self.doubtful: frozenset[int] = frozenset()
         self.codec = v1.Codec()
         self.rejections = 0
@@ -135,7 +138,7 @@ async def test_only_statuses_that_its_route_calls_doubtful_make_a_batch_travel_a
     await asyncio.sleep(0.2)
     await turns(30)
     assert len(bench.predictor.posted) == (3 if doubtful else 1)
-    assert [outcome.status for outcome in bench.outcomes.values()] == [500, 500]
+    assert [errors.status_of(outcome) for outcome in bench.outcomes.values()] == [500, 500]
     bench.driver.close()
 
 
@@ -376,7 +379,7 @@ async def test_closing_leaves_no_timer():
     bench = Bench(max_latency=50.0)
     bench.submit("a")
     bench.driver.close()
-    assert bench.driver._timer is None or bench.driver._timer.cancelled()
+    assert bench.driver._timer.due_at == math.inf
 
 
 async def test_the_next_batch_is_with_the_predictor_before_the_last_ones_callers_are_answered():

@@ -93,7 +93,9 @@ LAYERS = {
     "carpool_sidecar.server.http2.server": Layer(
         {"carpool_sidecar.server.http2", "carpool.scheduling.ledger", "carpool.runtime"}, STDLIB
     ),
-    "carpool_sidecar.config": Layer({"carpool_sidecar.protocols.interface", "carpool"}),
+    "carpool_sidecar.config": Layer(
+        {"carpool_sidecar.protocols.interface", "carpool_sidecar.batching.retried_statuses", "carpool"}
+    ),
     "carpool_sidecar.app.drain_command": Layer(set(), STDLIB - {"asyncio", "logging"}),  # both take long to load
     "carpool_sidecar.app.cli": Layer(
         {"carpool_sidecar.app.drain_command", "carpool_sidecar.planning", "carpool_sidecar.app.process"}, STDLIB - IO
@@ -239,7 +241,7 @@ def test_module_imports_only_what_its_layer_allows(module: str) -> None:
         ("carpool_sidecar.protocols.v1", "from aiohttp import web"),
         ("carpool.errors", "import aiohttp"),
         ("carpool.program.settings", "from carpool import errors"),
-        ("carpool_sidecar.batching.driver", "from carpool_sidecar.upstream import client"),
+        ("carpool_sidecar.batching.executor", "from carpool_sidecar.upstream import client"),
         ("carpool_sidecar.upstream.client", "from carpool_sidecar.server import app"),
         ("carpool_sidecar.upstream.client", "import prometheus_client"),
         ("carpool_sidecar.server.app", "from carpool_sidecar.app import cli"),
@@ -248,7 +250,7 @@ def test_module_imports_only_what_its_layer_allows(module: str) -> None:
         ("carpool_sidecar.drain", "from carpool_sidecar.server import app"),
         ("carpool_injector.core.injection", "import kubernetes"),
         ("carpool_injector.core.injection", "import time"),
-        ("carpool_injector.core.injection", "from carpool.scheduling import sizes"),
+        ("carpool_injector.core.injection", "from carpool.scheduling import packing"),
         ("carpool_injector.core.injection", "from carpool_injector.webhook import server"),
         ("carpool_injector.objects.review", "import aiohttp"),
         ("carpool_injector.certificates.rotation", "import ssl"),
@@ -256,7 +258,7 @@ def test_module_imports_only_what_its_layer_allows(module: str) -> None:
         ("carpool_injector.webhook.server", "from carpool_injector.commands import serve"),
         ("carpool_predictor.server", "from carpool_injector.core import model"),
         ("carpool_predictor.server", "import torch.nn"),
-        ("carpool_predictor.server", "from carpool_sidecar.batching import driver"),
+        ("carpool_predictor.server", "from carpool_sidecar.batching import executor"),
         ("carpool_predictor.models.minilm", "from carpool_sidecar.upstream import client"),
         ("carpool_sidecar.app.cli", "from tests import conftest"),
         ("carpool_sidecar.app.cli", "from carpool_sidecar import config"),

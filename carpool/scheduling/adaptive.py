@@ -10,14 +10,13 @@ from __future__ import annotations
 import math
 
 from carpool import errors
-from carpool.scheduling import admission, sizes, tuning
-from carpool.scheduling.arrival_rate import Rate
+from carpool.scheduling import packing, tuning
+from carpool.scheduling.arrivals import ArrivalRate, ReturningCallers
 from carpool.scheduling.backlog import Backlog, Queue
-from carpool.scheduling.limits import Limits
-from carpool.scheduling.messages import Batch, Request
-from carpool.scheduling.policies import Decision, Drop, Release, Wait
-from carpool.scheduling.predictor_model import Device
-from carpool.scheduling.returning_callers import Returns
+from carpool.scheduling.limits import Limits, whole_seconds
+from carpool.scheduling.messages import Batch, Reason, Request
+from carpool.scheduling.policy import Decision, Drop, Release, Wait
+from carpool.scheduling.predictor_model import PredictorModel
 
 
 class Adaptive:
@@ -29,11 +28,11 @@ class Adaptive:
     same moment.
     """
 
-    # State: what was learned (device, returns), how to treat a troubled predictor, and when to look for parallelism.
+    # State: what was learned (predictor, returns), how to treat a troubled predictor, and when to look for parallelism.
     def __init__(self, limits: Limits, tick: float = 0.0, chance: float = 0.5) -> None:
-        self.device = Device()
-        self.returns = Returns()
-        self.arrivals = Rate()
+        self.predictor = PredictorModel()
+        self.returns = ReturningCallers()
+        self.arrivals = ArrivalRate()
         self._limits = limits
         self._tick = tick
         self._grain = max(tick / 2, tuning.SHORTEST_WAIT)
@@ -50,10 +49,10 @@ class Adaptive:
     @property
     def max_in_flight(self) -> int:
         """One batch for each worker, and one that arrives just in time; half of that while there is trouble."""
-        wanted = self.device.workers + 1
+        wanted = self.predictor.workers + 1
         if self._is_wary:
             wanted = max(1, wanted // 2)
-        elif self.device.is_exploring:
+        elif self.predictor.is_exploring:
             wanted += tuning.EXPLORE
         return min(wanted, self._limits.max_in_flight)
 
@@ -61,8 +60,8 @@ class Adaptive:
 
     def arrived(self, request: Request, backlog: Backlog, now: float) -> errors.CarpoolError | None:
         """Refuse at once what cannot be answered before its deadline, even if all goes well from here."""
-        device = self.device
-        answered = self.predicted_start(backlog, now) + device.work_of_one + device.overhead
+        predictor = self.predictor
+        answered = self.predicted_start(backlog, now) + predictor.work_of_one + predictor.overhead
         if answered > request.goal and not self._must_learn(now):
             return errors.WouldBeLate(retry_after=self.drain_seconds(backlog, now))
         self.returns.arrived(request.rows, now)
@@ -71,7 +70,7 @@ class Adaptive:
 
     def sent(self, batch: Batch, now: float) -> None:
         """A batch left."""
-        self.device.sent(batch, now)
+        self.predictor.sent(batch, now)
         self._since_probe += 1
         self._held = False
         self._last_work = now
@@ -80,19 +79,18 @@ class Adaptive:
         """A batch came back with predictions."""
         self._last_work = now
         self._watch_for_slowness(batch, now)
-        workers = self.device.workers
-        self.device.completed(batch, now)
-        if self.device.workers != workers:
+        workers = self.predictor.workers
+        self.predictor.completed(batch, now)
+        if self.predictor.workers != workers:
             self._probe_every = self._first_probe
         self.returns.completed(batch.rows, now, self._longest_hold())
         self._pause = 0.0
         self._pause_until = float("-inf")
 
-    def troubled(self, batch: Batch, error: errors.CarpoolError, now: float) -> None:
+    def batch_failed(self, batch: Batch, error: errors.CarpoolError, now: float) -> None:
         """A batch failed. A predictor that is overloaded or restarting is left alone for a while."""
-        self.device.gone(batch, now)
-        is_busy = isinstance(error, errors.UpstreamStatus) and error.status in (429, 503)
-        if is_busy or isinstance(error, (errors.UpstreamClosed, errors.UpstreamUnreachable)):
+        self.predictor.gone(batch, now)
+        if error.is_overload:
             self._is_wary = True
             self._pause = min(tuning.BACKOFF_LONGEST, self._pause * 2 or tuning.BACKOFF_FIRST)
             self._pause_until = now + self._pause
@@ -103,10 +101,10 @@ class Adaptive:
         """What to do with a free slot."""
         if now < self._pause_until:
             return Wait(self._pause_until, self._pause_until)
-        queue = backlog.first()
+        queue = backlog.due(math.inf, 0.0)
         if queue is None:
             return Wait(None)
-        safe_until = self.device.latest_start(queue.max_batch_size, queue.first.goal)
+        safe_until = self.predictor.latest_start(queue.max_batch_size, queue.first.goal)
         late = None if now < safe_until else self._late_head(queue, now)
         if late is not None:
             return Drop(late, errors.WouldBeLate("it cannot be answered within its deadline any more"))
@@ -114,33 +112,33 @@ class Adaptive:
         if isinstance(decision, Release):
             return self._sized(decision)
         full = backlog.full()
-        has_time = full is not None and now - queue.head.arrived < self.device.work(full.max_batch_size)
-        if full is not None and has_time and not self.device.should_run_dry:
-            return self._sized(Release(full, "full"))
+        has_time = full is not None and now - queue.head.arrived < self.predictor.work(full.max_batch_size)
+        if full is not None and has_time and not self.predictor.should_run_dry:
+            return self._sized(Release(full, Reason.FULL))
         return Wait(decision.until, min(decision.settled_until, safe_until))
 
     def predicted_start(self, backlog: Backlog, now: float) -> float:
         """When a request that came now would begin to be worked on."""
         size = self._limits.max_batch_size
-        device = self.device
-        start = now if device.is_idle else max(now, device.free_at())
+        predictor = self.predictor
+        start = now if predictor.is_idle else max(now, predictor.free_at())
         if backlog.rows < size:
             return start
-        return start + backlog.rows // size * device.work(size) / device.workers
+        return start + backlog.rows // size * predictor.work(size) / predictor.workers
 
     def drain_seconds(self, backlog: Backlog, now: float) -> int:
         """Predicted time until what waits now is answered, in whole seconds from 1 to 60."""
-        return admission.whole_seconds(self.predicted_start(backlog, now) - now)
+        return whole_seconds(self.predicted_start(backlog, now) - now)
 
     def learned(self, backlog: Backlog, now: float) -> dict[str, float]:
         """What was learned, by name, in base units: for people and autoscalers."""
         size = self._limits.max_batch_size
-        capacity = self.device.workers * size / self.device.work(size) if self.device.work(size) else math.inf
+        capacity = self.predictor.workers * size / self.predictor.work(size) if self.predictor.work(size) else math.inf
         return {
-            "service_fixed_seconds": self.device.work(0),
-            "service_instance_seconds": self.device.work(1) - self.device.work(0),
-            "overhead_seconds": self.device.overhead,
-            "workers": self.device.workers,
+            "service_fixed_seconds": self.predictor.work(0),
+            "service_instance_seconds": self.predictor.work(1) - self.predictor.work(0),
+            "overhead_seconds": self.predictor.overhead,
+            "workers": self.predictor.workers,
             "in_flight_limit": self.max_in_flight,
             "capacity": 0.0 if math.isinf(capacity) else capacity,
             "utilisation": self.arrivals.per_second(now) / capacity,
@@ -152,7 +150,9 @@ class Adaptive:
 
     def _must_learn(self, now: float) -> bool:
         """Whether nobody may be turned away, because what the decision would rest on is unknown or stale."""
-        return not self.device.is_known or (not self.device.oldest_size() and now - self._last_work > tuning.DROUGHT)
+        return not self.predictor.is_known or (
+            not self.predictor.oldest_size() and now - self._last_work > tuning.DROUGHT
+        )
 
     def _late_head(self, queue: Queue, now: float) -> Request | None:
         head = queue.first
@@ -160,61 +160,61 @@ class Adaptive:
         if head.rows_taken or self._must_learn(now):
             return None
         size = self._padded(queue.next_rows)
-        return head if self.device.finish(size, now) > head.goal else None
+        return head if self.predictor.finish(size, now) > head.goal else None
 
     def _consider(self, queue: Queue, now: float) -> Release | Wait:
-        if self.device.should_run_dry:
+        if self.predictor.should_run_dry:
             return Wait(None, math.inf)
         if queue.is_full:
-            return Release(queue, "full")
-        if not self.device.is_known:
-            return Release(queue, "idle") if self.device.is_idle else Wait(None, math.inf)
-        if self.device.out > self.device.workers:
+            return Release(queue, Reason.FULL)
+        if not self.predictor.is_known:
+            return Release(queue, Reason.IDLE) if self.predictor.is_idle else Wait(None, math.inf)
+        if self.predictor.out > self.predictor.workers:
             return Wait(None, math.inf)
-        if not self.device.is_idle:
-            free_at = self.device.free_at()
+        if not self.predictor.is_idle:
+            free_at = self.predictor.free_at()
             if self._is_time_to_probe(free_at - now, queue.rows):
-                return Release(queue, "probe")
-            if not self.device.knows_overhead:
+                return Release(queue, Reason.PROBE)
+            if not self.predictor.knows_overhead:
                 return Wait(None, math.inf)
-            lead = min(self._grain, max(self.device.overhead, tuning.SHORTEST_WAIT))
+            lead = min(self._grain, max(self.predictor.overhead, tuning.SHORTEST_WAIT))
             if now < free_at - lead:
                 return Wait(free_at - lead / 2, free_at - lead)
         return self._hold(queue, now) or Release(queue, self._reason())
 
     def _padded(self, rows: int) -> int:
         """What a batch of so many instances costs as much as."""
-        return sizes.padded(rows, self._limits.allowed_sizes)
+        return packing.padded(rows, self._limits.allowed_sizes)
 
     def _sized(self, release: Release) -> Release:
         allowed = self._limits.allowed_sizes
         if not allowed:
             return release
-        return release._replace(rows=sizes.best_size(release.queue.next_rows, allowed, self.device.work))
+        return release._replace(rows=packing.best_size(release.queue.next_rows, allowed, self.predictor.work))
 
-    def _reason(self) -> str:
+    def _reason(self) -> Reason:
         if self._held:
-            return "hold"
-        return "idle" if self.device.is_idle else "just_in_time"
+            return Reason.HOLD
+        return Reason.IDLE if self.predictor.is_idle else Reason.JUST_IN_TIME
 
     def _hold(self, queue: Queue, now: float) -> Wait | None:
         """Wait for callers that should be back any moment, if that is worth more than it costs those who wait."""
         room = queue.max_batch_size - queue.rows
         longest = self._longest_hold()
-        if self.device.is_idle:
+        if self.predictor.is_idle:
             back = min(self.returns.expected(), room)
             left = self.returns.until_back(now, self._tick, longest)
         else:
-            back = min(self.returns.fraction * self.device.oldest_size(), room)
-            left = max(0.0, self.device.free_at() + self.device.overhead - now)
+            back = min(self.returns.fraction * self.predictor.oldest_size(), room)
+            left = max(0.0, self.predictor.free_at() + self.predictor.overhead - now)
             left += max(tuning.HOLD_STRETCH * self.returns.offset, self._tick)
         if back <= 0.5 or left <= tuning.SHORTEST_WAIT:
             return None
-        gain = back * self.device.work(0) * tuning.HOLD_GAIN
+        gain = back * self.predictor.work(0) * tuning.HOLD_GAIN
         if gain <= (queue.rows + back / 2) * left:
             return None
         size = min(queue.max_batch_size, queue.rows + int(back) + 1)
-        latest = queue.first.goal - self.device.round_trip.pessimistic(size)
+        latest = queue.first.goal - self.predictor.round_trip.pessimistic(size)
         until = min(now + left, latest)
         if until <= now + tuning.SHORTEST_WAIT:
             return None
@@ -222,17 +222,17 @@ class Adaptive:
         return Wait(until)
 
     def _longest_hold(self) -> float:
-        return min(tuning.HOLD_MAX, self._limits.max_latency, self.device.work(0) / 2)
+        return min(tuning.HOLD_MAX, self._limits.max_latency, self.predictor.work(0) / 2)
 
     def _is_time_to_probe(self, wait: float, size: int) -> bool:
         """Now and then a batch goes early, to see whether the predictor works on it beside the others.
 
         Only where the answer would be clear; less and less often while it is no.
         """
-        device = self.device
-        if self._since_probe < self._probe_every or not device.round_trip.is_trusted:
+        predictor = self.predictor
+        if self._since_probe < self._probe_every or not predictor.round_trip.is_trusted:
             return False
-        if wait < device.round_trip(size) / 2 or self._limits.max_in_flight <= device.workers:
+        if wait < predictor.round_trip(size) / 2 or self._limits.max_in_flight <= predictor.workers:
             return False
         self._since_probe = 0
         self._probe_every = min(tuning.PROBE_SELDOM, self._probe_every * 2)
@@ -240,7 +240,7 @@ class Adaptive:
 
     def _watch_for_slowness(self, batch: Batch, now: float) -> None:
         """Several round trips in a row far above their prediction: be careful until one is not."""
-        if self.device.is_late(batch, now):
+        if self.predictor.is_late(batch, now):
             self._slow_in_a_row += 1
         else:
             self._slow_in_a_row = 0

@@ -7,14 +7,13 @@ of queues.
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 
 from carpool.scheduling import packing
 from carpool.scheduling.limits import Limits
 from carpool.scheduling.messages import Part, Request
-from carpool.scheduling.queues import Ages, Lane, Queue
+from carpool.scheduling.queues import OldestFirst, PriorityFifo, Queue
 
 __all__ = ["Backlog", "Queue"]
 
@@ -23,14 +22,14 @@ class Backlog:
     """All queues, with totals in instances (`rows`) and bytes (`size`)."""
 
     # Mutable state: _queues by key; their lanes by age, one heap for each priority; in the order they got there:
-    # _full, the queues with at least a batch of rows, bytes or cost, and _begun, those with a request cut in two.
+    # _full, the queues with at least a batch of rows, bytes or cost, and _partly_sent, those with a request cut in two.
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._queues: dict[Hashable, Queue] = {}
-        self._small = Ages()
-        self._large = Ages()
+        self._small = OldestFirst()
+        self._large = OldestFirst()
         self._full: OrderedDict[Queue, None] = OrderedDict()
-        self._begun: OrderedDict[Queue, None] = OrderedDict()
+        self._partly_sent: OrderedDict[Queue, None] = OrderedDict()
         self.rows = 0
         self.size = 0
 
@@ -86,14 +85,14 @@ class Backlog:
         queue = self._queues[request.key]
         self._subtract(queue, request.rows_queued, request.size_queued, request.cost_queued)
         queue.discard(request)
-        self._settle(queue)
+        self._update(queue)
 
     def withdraw(self, request: Request) -> None:
         """As `remove`, for an uncut request that goes on waiting in another backlog."""
         queue = self._queues[request.key]
         self._subtract(queue, request.rows, request.size, request.cost_queued)
         queue.withdraw(request)
-        self._settle(queue)
+        self._update(queue)
 
     def oldest(self) -> Queue | None:
         """The queue with the request that came first, whatever its priority, or None if nothing waits."""
@@ -104,12 +103,11 @@ class Backlog:
                 lane = small
         return None if lane is None else lane.queue
 
-    def first(self) -> Queue | None:
-        """The queue with the request that should travel first, or None if nothing waits."""
-        return self.due(math.inf, 0.0)
-
     def due(self, now: float, latency: float) -> Queue | None:
-        """The queue with the request that should travel first of those that have waited `latency` seconds, or None."""
+        """The queue with the request that should travel first of those that have waited `latency` seconds, or None.
+
+        With `now` infinity, that is of all.
+        """
         small, large = self._small.oldest(), self._large.oldest()
         if small is None or small.head.arrived + latency > now:
             small = None
@@ -125,9 +123,9 @@ class Backlog:
         """A queue that holds a whole batch, the one that has done so for longest, or None."""
         return next(iter(self._full), None)
 
-    def begun(self) -> Queue | None:
+    def partly_sent(self) -> Queue | None:
         """A queue with a request whose first rows travel already, the one for longest, or None."""
-        return next(iter(self._begun), None)
+        return next(iter(self._partly_sent), None)
 
     def take(self, queue: Queue, rows: int | None = None) -> list[Part]:
         """Cut one batch from the front of a queue: as many rows as the limits allow, and at most `rows`.
@@ -153,9 +151,9 @@ class Backlog:
                     request.pieces, request.rows_answered = [], 0
         queue.shed()
         self._subtract(queue, rows, size, cost)
-        if queue.is_begun:
-            self._begun[queue] = None
-        self._settle(queue)
+        if queue.is_partly_sent:
+            self._partly_sent[queue] = None
+        self._update(queue)
         return parts
 
     def refresh(self) -> None:
@@ -169,7 +167,7 @@ class Backlog:
             queue.cost = sum(request.cost_queued for request in queue)
         self._full = OrderedDict.fromkeys(queue for queue in self._queues.values() if queue.is_full)
 
-    def _new_lane(self, queue: Queue, request: Request) -> Lane:
+    def _new_lane(self, queue: Queue, request: Request) -> PriorityFifo:
         if request.rows > self._limits.small_batch_threshold:
             queue.large = self._large.new_lane(queue, request.sequence, len(self._queues))
             return queue.large
@@ -187,7 +185,7 @@ class Backlog:
         self.size -= queue.size
         queue.rows = queue.size = queue.cost = 0
         self._full.pop(queue, None)
-        self._begun.pop(queue, None)
+        self._partly_sent.pop(queue, None)
         self._drop(queue)
         return parts
 
@@ -198,11 +196,11 @@ class Backlog:
         self.rows -= rows
         self.size -= size
 
-    def _settle(self, queue: Queue) -> None:
+    def _update(self, queue: Queue) -> None:
         if not queue.is_full:
             self._full.pop(queue, None)
-        if not queue.is_begun:
-            self._begun.pop(queue, None)
+        if not queue.is_partly_sent:
+            self._partly_sent.pop(queue, None)
         if not queue.rows:
             self._drop(queue)
 

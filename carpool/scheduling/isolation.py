@@ -1,4 +1,4 @@
-"""Which failed batches are tried again, how, and how often.
+"""What happens to batches that failed: what goes again and how, whose fault it was, and who travels alone from then on.
 
 A predictor that rejects a batch does not say whose instance it disliked. Sending the halves again, and the halves of
 those, finds the culprit in about 2·log2(n) calls and lets everybody else have their answers. The calls cost the
@@ -7,50 +7,28 @@ predictor time, so a budget bounds how many of them go before regular batches; t
 
 from __future__ import annotations
 
+import functools
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from carpool.scheduling.messages import Part
-
-# Client errors that all members of a batch share by construction (same path, same credentials) or that speak of the
-# predictor's state: sending halves cannot change them.
-_NEVER_ISOLATED = frozenset({401, 403, 404, 405, 406, 407, 408, 410, 415, 421, 425, 426, 428, 429, 451})
+from carpool import errors
+from carpool.scheduling import quarantine, suspicion
+from carpool.scheduling.limits import Limits
+from carpool.scheduling.messages import Batch, Part, Reason, Request
 
 _BURST = 100.0
 
+# Full batches of requests that wait to be cleared; with more, finding culprits takes longer than their mates can wait.
+_MOST_UNCLEARED = 8
 
-@dataclass(frozen=True, slots=True)
-class Statuses:
-    """A set of HTTP statuses, written like `4xx,500,503`."""
+# So many lone requests in a row that failed as a request or its predictor may: it is the predictor.
+_MOST_DOUBTFUL = 10
 
-    text: str
-    members: frozenset[int]
-
-    @classmethod
-    def parse(cls, text: str) -> Statuses:
-        """Read a comma-separated list of `4xx`, `5xx` and single statuses from 400 to 599; empty means none.
-
-        `4xx` leaves out those that isolation cannot help (401, 404, 429, …); naming one of them includes it.
-        Raises `ValueError` that says what is allowed.
-        """
-        members: set[int] = set()
-        for item in filter(None, (item.strip().lower() for item in text.split(","))):
-            if item in ("4xx", "5xx"):
-                start = int(item[0]) * 100
-                members |= set(range(start, start + 100)) - _NEVER_ISOLATED
-            elif item.isascii() and item.isdigit() and 400 <= int(item) <= 599:
-                members.add(int(item))
-            else:
-                raise ValueError(f"{item!r} is not 4xx, 5xx or a status from 400 to 599")
-        return cls(text, frozenset(members))
-
-    def __contains__(self, status: int) -> bool:
-        return status in self.members
+_HALVED = (errors.Remedy.HALVES, errors.Remedy.APART, errors.Remedy.ONE_BY_ONE)
 
 
-class Budget:
+class TokenBucket:
     """A bucket of retry calls: every regular batch puts `rate` in, every retry takes one out.
 
     It starts full with 100, enough to isolate culprits in several batches at once; in the long run retries that go
@@ -73,10 +51,10 @@ class Budget:
 
 
 class Retry(NamedTuple):
-    """Rows that have to travel again, and why: `isolate` or `closed`."""
+    """Rows that travel because of a failure, and why."""
 
     parts: Sequence[Part]
-    reason: str
+    reason: Reason
 
 
 class Retries:
@@ -86,13 +64,13 @@ class Retries:
     def __init__(self) -> None:
         self._free: deque[Retry] = deque()
         self._paid: deque[Retry] = deque()
-        self.budget = Budget()
+        self.budget = TokenBucket()
         self.rows = 0
 
     def __bool__(self) -> bool:
         return bool(self._free or self._paid)
 
-    def add(self, groups: Sequence[Sequence[Part]], reason: str, *, is_free: bool) -> None:
+    def add(self, groups: Sequence[Sequence[Part]], reason: Reason, *, is_free: bool) -> None:
         """Send these again, one call for each group, in this order. If it `is_free`, the budget need not pay for it."""
         found = [Retry(group, reason) for group in groups if group]
         (self._free if is_free else self._paid).extendleft(reversed(found))
@@ -121,6 +99,214 @@ class Retries:
         self._free.clear()
         self._paid.clear()
         self.rows = 0
+
+
+class Verdict(NamedTuple):
+    """Who is told of a failure: the `refused` members of the batch, and others that wait with `equals` to theirs."""
+
+    error: errors.CarpoolError
+    refused: Sequence[Request]
+    equals: Sequence[Request]
+
+
+class Isolation:
+    """What the scheduler asks once a batch has failed, until all of that is over (`is_calm`).
+
+    It decides by an error's remedy. `traits` are what requests may have in common with rejected ones.
+    """
+
+    # Mutable state: _retries, parts of failed batches that wait for a slot, with their budget; the quarantine, suspects
+    # that wait; _suspicion, verdicts on requests; how many lone requests failed doubtfully in a row; is_calm.
+    def __init__(self, limits: Limits, traits: suspicion.Traits) -> None:
+        self.quarantine = quarantine.Quarantine(limits, next(iter(traits.values()), suspicion.no_trait))
+        self.is_calm = True
+        """Whether nothing waits here and nobody is suspected; then nothing here needs asking."""
+        self._limits = limits
+        self._retries = Retries()
+        self._suspicion = suspicion.Suspicion(traits)
+        self._doubtful_in_a_row = 0
+
+    # --- questions ---------------------------------------------------------------------------------------------
+
+    @property
+    def rows(self) -> int:
+        """Instances that wait here."""
+        return self._retries.rows + self.quarantine.rows
+
+    def __bool__(self) -> bool:
+        return bool(self._retries or self.quarantine)
+
+    def calm_down(self) -> None:
+        """See whether all of it is over."""
+        self.is_calm = not (self or not self._suspicion.is_calm)
+
+    def suspects(self, request: Request, now: float) -> bool:
+        """Whether a request resembles rejected ones and must travel alone; `add` or `refusal` deals with it."""
+        return self._suspicion.suspects(request, now)
+
+    def refusal(self, suspect: Request) -> errors.CarpoolError | None:
+        """Why a suspect cannot wait here, or None."""
+        if self.quarantine.has_room(suspect):
+            return None
+        self._suspicion.forget(suspect)
+        return errors.TooManySuspects()
+
+    def add(self, suspect: Request) -> None:
+        """Keep a suspect that was accepted."""
+        self.quarantine.add(suspect, self._suspicion.knows(suspect))
+
+    # --- what travels ------------------------------------------------------------------------------------------
+
+    def next_urgent(self, now: float, *, is_draining: bool) -> Retry | None:
+        """What goes before regular batches."""
+        return self._next_retry(now, is_urgent=False) or self._next_trial(now, is_free=is_draining)
+
+    def next_leisurely(self, now: float, *, is_idle: bool) -> Retry | None:
+        """What goes while no regular batch wants a slot. If the predictor `is_idle`, suspects may not have to wait."""
+        is_quiet = is_idle and self.quarantine.is_quiet(now)
+        return self._next_retry(now, is_urgent=True) or self._next_trial(now, is_free=is_quiet)
+
+    def next_at(self) -> float:
+        """When there will be something that was not there just now, if nothing else happens; infinity if never."""
+        return self.quarantine.next_at()
+
+    def regular_left(self, now: float) -> None:
+        """A regular batch leaves: it earns calls for retries and, while it is not calm, for suspects."""
+        self._retries.budget.earn(self._limits.retry_budget)
+        if not self.is_calm:
+            self.quarantine.regular_left(now)
+
+    # --- what came of it ---------------------------------------------------------------------------------------
+
+    def failed(self, batch: Batch, error: errors.CarpoolError, now: float) -> Verdict | None:
+        """A batch failed. Who is told, or None if all members that still wait go again."""
+        self.is_calm = False
+        parts = [part for part in batch.parts if part.request.open]
+        if error.remedy is errors.Remedy.RESEND_ONCE and batch.reason is not Reason.CLOSED:
+            self._retries.add([parts], Reason.CLOSED, is_free=True)
+            return None
+        refused = [part.request for part in parts]
+        is_fault = self._may_be_one_members_fault(error, is_first=batch.reason is not Reason.ISOLATE)
+        if len(batch.parts) == 1:
+            equals = self._convict(refused, error, now) if is_fault else ()
+            return Verdict(error, refused, equals)
+        if not is_fault:
+            return Verdict(error.for_several(), refused, ())
+        if self._send_again(batch, parts, error, now):
+            return None
+        return Verdict(errors.NotIsolated(), refused, ())
+
+    def came_back(self, batch: Batch, lot: int, now: float) -> Sequence[Request]:
+        """A batch was answered: learn by one of its members, chosen by `lot`. Returns who is not suspected any more."""
+        self._doubtful_in_a_row = 0
+        if self.is_calm or batch.reason in (Reason.ISOLATE, Reason.SUSPECT) or self._suspicion.is_calm:
+            return ()
+        request = batch.parts[lot % len(batch.parts)].request
+        if request.open and self._suspicion.answered(request, len(batch.parts)):
+            return self._release(None, now)
+        return ()
+
+    @property
+    def awaits_verdicts(self) -> bool:
+        """Whether `answered` would learn from any answer."""
+        return self._suspicion.awaits_verdicts
+
+    def answered(self, requests: Iterable[Request], now: float) -> Sequence[Request]:
+        """These were answered. Returns who is not suspected any more: they travel with the others again."""
+        cleared: list[Request] = []
+        for request in requests:
+            if self._suspicion.innocent(request, now) or request is self.quarantine.on_trial:
+                cleared += self._release(request, now)
+        return cleared
+
+    def closed(self, request: Request) -> bool:
+        """A request is refused or cancelled. Whether it was a suspect, which no backlog has."""
+        self._suspicion.forget(request)
+        if type(request.key) is not quarantine.Suspects:
+            return False
+        self.quarantine.closed(request)
+        return True
+
+    def abort(self) -> None:
+        """Nothing is sent again any more."""
+        self._retries.clear()
+
+    # --- internals ---------------------------------------------------------------------------------------------
+
+    def _next_retry(self, now: float, *, is_urgent: bool) -> Retry | None:
+        while self._retries and (found := self._retries.next(is_urgent)) is not None:
+            parts = found.parts if len(found.parts) == 1 else self._sift(found.parts, now)
+            if parts:
+                return Retry(parts, found.reason)
+        return None
+
+    def _next_trial(self, now: float, *, is_free: bool) -> Retry | None:
+        parts = self.quarantine.next(now, is_free) if self.quarantine else ()
+        return Retry(parts, Reason.SUSPECT) if parts else None
+
+    def _may_be_one_members_fault(self, error: errors.CarpoolError, is_first: bool) -> bool:
+        """Whether a failure may be the fault of one request, and not of all or of the predictor.
+
+        While the predictor seems to be ill, a batch that fails for the first time is still tried in two halves: if one
+        is answered, it is not.
+        """
+        if error.remedy is errors.Remedy.HALVES_WHILE_WELL:
+            return is_first or self._doubtful_in_a_row < _MOST_DOUBTFUL
+        return error.remedy in _HALVED
+
+    def _send_again(self, batch: Batch, parts: Sequence[Part], error: errors.CarpoolError, now: float) -> bool:
+        """Send those of a rejected batch who still wait again; False if the budget will never allow it.
+
+        Without a culprit to find that is free.
+        """
+        if error.remedy is errors.Remedy.ONE_BY_ONE:
+            self._retries.add([[part] for part in parts], Reason.ISOLATE, is_free=True)
+            return True
+        if error.remedy is errors.Remedy.APART:
+            odd = None if error.member is None else batch.parts[error.member]
+            others = [part for part in parts if part is not odd]
+            alone = [part for part in parts if part is odd]
+            self._retries.add([others, alone] if alone else halves(others), Reason.ISOLATE, is_free=True)
+            return True
+        is_payable = self._limits.retry_budget or self._retries.budget.tokens >= self._retries.unpaid + 2
+        if not is_payable or self._retries.rows > _MOST_UNCLEARED * self._limits.max_batch_size:
+            return False
+        self._suspicion.watch([part.request for part in parts])
+        rest = self._sift(parts, now)
+        groups = halves(parts) if len(rest) == len(parts) else [rest]
+        self._retries.add(groups, Reason.ISOLATE, is_free=False)
+        return True
+
+    def _sift(self, parts: Sequence[Part], now: float) -> Sequence[Part]:
+        """Put those on trial who are suspected by now, and return the others."""
+        rest: list[Part] = []
+        for part in parts:
+            request = part.request
+            is_whole = part.stop - part.start == request.rows
+            if is_whole and self._suspicion.accuses(request, now):
+                request.rows_taken = 0
+                self.add(request)
+            else:
+                rest.append(part)
+        return rest
+
+    def _convict(self, alone: Sequence[Request], error: errors.CarpoolError, now: float) -> Sequence[Request]:
+        """Learn from the failure of a request that travelled alone; returns those who share its verdict."""
+        for request in alone:
+            equals = self.quarantine.equals(request)
+            if error.is_doubtful:
+                self._doubtful_in_a_row += not self._suspicion.accuses(request, now)
+                if self._doubtful_in_a_row >= _MOST_DOUBTFUL:
+                    return equals
+            self._suspicion.guilty(request, now)
+            return equals
+        return ()
+
+    def _release(self, answered: Request | None, now: float) -> Sequence[Request]:
+        cleared = self.quarantine.release(answered, functools.partial(self._suspicion.accuses, now=now))
+        for request in cleared:
+            self._suspicion.forget(request)
+        return cleared
 
 
 def _rows(retry: Retry) -> int:

@@ -26,8 +26,8 @@ class Ledger:
         self.held = 0
         self.active = 0
         self.large = math.inf
-        self.on_large: Callable[[], None] = _do_nothing
-        self.on_idle: Callable[[], None] = _do_nothing
+        self.on_large: Callable[[], None] | None = None
+        self.on_idle: Callable[[], None] | None = None
 
     def has_room(self, size: float) -> bool:
         """Whether so many bytes more may be held."""
@@ -80,7 +80,7 @@ class Reservation:
         ledger, freed = self._ledger, self._size - size
         self._size = size
         ledger.held -= freed
-        if freed > ledger.large:
+        if freed > ledger.large and ledger.on_large is not None:
             ledger.on_large()
 
     def release(self) -> None:
@@ -91,7 +91,7 @@ class Reservation:
             ledger, count = self._ledger, self._requests
             self._requests = 0
             ledger.active -= count
-            if not ledger.active:
+            if not ledger.active and ledger.on_idle is not None:
                 ledger.on_idle()
 
     def __enter__(self) -> Reservation:
@@ -99,7 +99,3 @@ class Reservation:
 
     def __exit__(self, *_: object) -> None:
         self.release()
-
-
-def _do_nothing() -> None:
-    pass

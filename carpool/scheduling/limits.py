@@ -1,13 +1,22 @@
-"""The numbers the core obeys. One mutable object, so that a change at run time reaches every part at once."""
+"""The numbers the scheduler obeys, and who is refused because of them.
+
+The numbers are one mutable object, so that a change at run time reaches every part at once.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from carpool.scheduling import isolation
+from carpool import errors
+from carpool.scheduling import ledger
+from carpool.scheduling.messages import Batch, Request
+
+# Weight of the newest batch in the running means: the last ten or so decide.
+_EWMA = 0.2
+_LONGEST_RETRY_AFTER = 60
 
 RowMeasure = Callable[[Any, int, int], Sequence[int]]
 """Measures rows `start` to `stop` (exclusive) of a request's payload, one number for each."""
@@ -24,9 +33,8 @@ class Limits:
 
     `slo` is the service objective: seconds from arrival to answer. `max_queue_instances` bounds what waits for a batch;
     `max_queue_bytes` bounds everything held, waiting or at the predictor, because that is what memory is spent on.
-    `retry_statuses` are those after which a batch is tried again by halves, and `isolates_doubtful` says whether it is
-    after those that its route calls doubtful, too. `retry_budget` is the number of extra predictor calls that each
-    regular batch earns for isolating failures, see `retries.Budget`.
+    `retry_budget` is the number of extra predictor calls that each regular batch earns for isolating failures, see
+    `isolation.TokenBucket`.
 
     A batch carries at most `max_batch_size` instances, `max_batch_bytes` of request bodies and `max_batch_cost` of what
     `row_costs` measures (None: costs nothing); only an instance that is over a limit by itself goes beyond it, alone.
@@ -43,8 +51,6 @@ class Limits:
     max_in_flight: int = 1
     max_queue_instances: int = 4096
     max_queue_bytes: int = 256 * 1024 * 1024
-    retry_statuses: isolation.Statuses = field(default_factory=lambda: isolation.Statuses.parse("4xx"))
-    isolates_doubtful: bool = True
     retry_budget: float = 2.0
     max_batch_bytes: float = math.inf
     max_batch_cost: float = math.inf
@@ -53,3 +59,49 @@ class Limits:
     allowed_sizes: tuple[int, ...] = ()
     small_batch_threshold: int = 0
     priority_ageing: float = 1.0
+
+
+class Admission:
+    """Refuses what does not fit; learns from batches that came back when to try again."""
+
+    def __init__(self, limits: Limits, memory: ledger.Ledger) -> None:
+        self._limits = limits
+        self._memory = memory
+        self._batch_seconds = 0.0
+        self._batch_rows = 0.0
+
+    def refusal(self, request: Request, waiting: int, draining: bool) -> errors.CarpoolError | None:
+        """Why this request cannot be taken while so many instances wait, or None."""
+        limits = self._limits
+        has_room = waiting + request.rows <= limits.max_queue_instances
+        if has_room and self._memory.has_room(request.size) and not draining:
+            return None
+        if draining:
+            return errors.Draining()
+        if request.rows > limits.max_queue_instances or request.size > limits.max_queue_bytes:
+            return errors.PayloadTooLarge(
+                f"{request.rows} instances in {request.size} bytes; a request may have at most "
+                f"{limits.max_queue_instances} instances and {limits.max_queue_bytes} bytes"
+            )
+        if not has_room:
+            return errors.Overloaded(f"{waiting} instances are waiting already", self.drain_seconds(waiting))
+        return errors.MemoryFull(f"{self._memory.held} bytes are held already", self.drain_seconds(waiting))
+
+    def observe(self, batch: Batch, now: float) -> None:
+        """Learn the predictor's pace from a batch that came back."""
+        weight = _EWMA if self._batch_rows else 1.0
+        self._batch_seconds += weight * (now - batch.dispatched - self._batch_seconds)
+        self._batch_rows += weight * (batch.rows - self._batch_rows)
+
+    def drain_seconds(self, waiting: int) -> int:
+        """Predicted time until so many instances have left, in whole seconds from 1 to 60."""
+        if not self._batch_rows:
+            return 1
+        batches = waiting / self._batch_rows
+        seconds = batches * self._batch_seconds / self._limits.max_in_flight
+        return whole_seconds(seconds)
+
+
+def whole_seconds(predicted: float) -> int:
+    """When to try again, for a `Retry-After`: whole seconds from 1 to 60."""
+    return math.ceil(min(_LONGEST_RETRY_AFTER, max(1.0, predicted)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -87,16 +88,43 @@ class Piece(NamedTuple):
     predictions: Any
 
 
+class Reason(enum.StrEnum):
+    """Why a batch left: by decision of a policy, or because something failed.
+
+    `policies` says whose decision it is, `meaning` is for people.
+    """
+
+    FULL = "full", "both", "It held as much as it may."
+    DUE = "due", "window", "Its oldest request was old enough."
+    REST = "rest", "window", "It is what remained of a request that is larger than a batch."
+    IDLE = "idle", "both", "The predictor had nothing to do."
+    JUST_IN_TIME = "just_in_time", "adaptive", "It was timed to the end of the predictor's present work."
+    HOLD = "hold", "adaptive", "It had waited for returning callers."
+    PROBE = "probe", "adaptive", "It was sent early, to learn whether the predictor works on several batches at once."
+    DRAIN = "drain", "both", "The process is shutting down."
+    SUSPECT = "suspect", "both", "The request travelled alone, because it resembles rejected requests."
+    ISOLATE = "isolate", "both", "A retry, to find the bad request in a batch."
+    CLOSED = "closed", "both", "A retry, because the call before broke off."
+
+    policies: str
+    meaning: str
+
+    def __new__(cls, label: str, policies: str, meaning: str) -> Reason:
+        made = str.__new__(cls, label)
+        made._value_ = label
+        made.policies, made.meaning = policies, meaning
+        return made
+
+
 class Batch:
     """Rows of requests with one key that go to the predictor in one call.
 
-    `reason` says why it left: `full`, `due`, `idle` or `drain` for regular batches, `isolate` for part of a batch that
-    the predictor rejected, `closed` for one whose connection broke. `rows` is the number of instances it carries.
+    `reason` says why it left, `rows` is the number of instances it carries. `about` belongs to whoever carries it out.
     """
 
-    __slots__ = ("dispatched", "error", "id", "key", "parts", "reason", "rows")
+    __slots__ = ("about", "dispatched", "error", "id", "key", "parts", "reason", "rows")
 
-    def __init__(self, batch_id: str, key: Hashable, parts: Sequence[Part], reason: str) -> None:
+    def __init__(self, batch_id: str, key: Hashable, parts: Sequence[Part], reason: Reason) -> None:
         self.id = batch_id
         self.key = key
         self.parts = parts
@@ -104,6 +132,7 @@ class Batch:
         self.rows = sum([stop - start for _, start, stop in parts])
         self.dispatched = 0.0
         self.error: errors.CarpoolError | None = None  # why it failed, once it has
+        self.about: Any = None
 
     @property
     def deadline(self) -> float:
@@ -138,3 +167,35 @@ class Abandon(NamedTuple):
 
 
 Effect = Dispatch | Answer | Refuse | Abandon
+
+
+def split_predictions(batch: Batch, predictions: Rows, answers: list[Answer]) -> None:
+    """Give every member that still waits its share, and close those that have all of theirs now: their `answers`.
+
+    There is one prediction for each of the batch's instances. A request that was cut is answered with its last part.
+    Written out, as every request comes through here.
+    """
+    batch_id = batch.id
+    end = 0
+    for request, start, stop in batch.parts:
+        rows = stop - start
+        begin, end = end, end + rows
+        if not request.open:
+            continue
+        # Past the constructors of the named tuples, which cost more than all the rest.
+        piece = tuple.__new__(Piece, (start, batch_id, predictions[begin:end]))
+        pieces = [piece] if rows == request.rows else _join(request, piece, rows)
+        if pieces is not None:
+            request.open = False
+            request.payload = None
+            answers.append(tuple.__new__(Answer, (request, pieces)))
+
+
+def _join(request: Request, piece: Piece, rows: int) -> list[Piece] | None:
+    """Keep a piece of a request that was cut; all of them in order, once none is missing."""
+    request.pieces.append(piece)
+    request.rows_answered += rows
+    if request.rows_answered < request.rows:
+        return None
+    # Parts of one request may come back in any order.
+    return sorted(request.pieces, key=lambda piece: piece.start)

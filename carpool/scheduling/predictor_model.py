@@ -8,11 +8,104 @@ from __future__ import annotations
 import math
 
 from carpool.scheduling import tuning
-from carpool.scheduling.latency_model import ServiceModel
 from carpool.scheduling.messages import Batch
 
 
-class _Trip:
+class LatencyModel:
+    """Seconds as an affine function of the batch size, by recursive least squares with forgetting.
+
+    While only one size has been seen, all of its time counts as fixed: the optimistic guess, under which a larger
+    batch is worth trying. `spread` is the relative standard deviation of what the model did not explain.
+    """
+
+    # State: exponentially weighted sums over (size, seconds), the two coefficients, the residual's variance, and how
+    # many samples in a row were far off.
+    def __init__(self) -> None:
+        self.samples = 0
+        self.fixed = 0.0
+        self.slope = 0.0
+        self.is_varied = False  # whether several sizes were seen, so that the slope means something
+        self.changes = 0  # how often the predictor turned out to be another
+        self._variance = 0.0
+        self._surprises = 0  # how many in a row were far off, negative when far below
+        self._n = self._x = self._y = self._xx = self._xy = 0.0
+
+    def __call__(self, size: float) -> float:
+        """Expected seconds for a batch of `size` instances."""
+        return self.fixed + self.slope * size
+
+    @property
+    def is_known(self) -> bool:
+        """Whether at least one batch was observed."""
+        return self.samples > 0
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether enough batches were observed to decide by."""
+        return self.samples >= tuning.ENOUGH
+
+    @property
+    def mean_size(self) -> float:
+        """The weighted mean of the sizes seen, where the model knows most."""
+        return self._x / self._n if self._n else 0.0
+
+    @property
+    def spread(self) -> float:
+        """Relative standard deviation of the residuals."""
+        return math.sqrt(self._variance)
+
+    def pessimistic(self, size: float) -> float:
+        """Seconds that a batch of `size` will rarely exceed."""
+        return self(size) * (1 + min(tuning.LARGEST_MARGIN, tuning.Z * self.spread))
+
+    def observe(self, size: int, seconds: float) -> None:
+        """A batch of `size` took `seconds`."""
+        self._judge(size, seconds)
+        self._scale(tuning.FORGETTING)
+        self._n += 1
+        self._x += size
+        self._y += seconds
+        self._xx += size * size
+        self._xy += size * seconds
+        self.samples += 1
+        mean_x, mean_y = self._x / self._n, self._y / self._n
+        variance = self._xx / self._n - mean_x * mean_x
+        self.is_varied = variance > 1e-3 * mean_x * mean_x + 1e-6
+        if self.is_varied:
+            slope = (self._xy / self._n - mean_x * mean_y) / variance
+            self.slope = min(max(slope, 0.0), mean_y / mean_x)
+        self.fixed = max(0.0, mean_y - self.slope * mean_x)
+
+    def decay(self) -> None:
+        """Keep little of what was learned: the predictor is not what it was."""
+        self._scale(tuning.KEPT_AFTER_CHANGE)
+        self._surprises = 0
+
+    def _scale(self, keep: float) -> None:
+        self._n *= keep
+        self._x *= keep
+        self._y *= keep
+        self._xx *= keep
+        self._xy *= keep
+
+    def _judge(self, size: int, seconds: float) -> None:
+        """Learn how far off the model was, and notice when that is a change rather than noise."""
+        expected = self(size)
+        if not self.samples or expected <= 0:
+            return
+        residual = seconds / expected - 1
+        if abs(residual) < 1:  # more than that is not noise but change
+            self._variance += tuning.SPREAD_WEIGHT * (residual * residual - self._variance)
+        is_surprise = residual > tuning.SURPRISE or residual < 1 / (1 + tuning.SURPRISE) - 1
+        same_side = (residual > 0) == (self._surprises > 0)
+        step = 1 if residual > 0 else -1
+        self._surprises = (self._surprises + step if same_side else step) if is_surprise else 0
+        if abs(self._surprises) >= tuning.SURPRISES:
+            self.changes += 1
+            self.decay()
+
+
+class InFlightBatch:
     """One batch at the predictor.
 
     `beside` is how many others were out when it left, `returns` when batches came back since then, in order, and `end`
@@ -39,7 +132,7 @@ class _Trip:
         return self.returns[ahead] if ahead < len(self.returns) else math.inf
 
 
-class Device:
+class PredictorModel:
     """Learns from completions. `workers` is how many batches are worked on at once.
 
     `round_trip` models batches that had the predictor to themselves, `gap` the working time of those that queued.
@@ -48,13 +141,13 @@ class Device:
     # State: the two models, workers and the evidence for one more or one less, and the trips, in order of leaving.
     # What each request asks for is kept from batch to batch: overhead, work_of_one, is_idle, _free_at.
     def __init__(self, workers: int = 1) -> None:
-        self.round_trip = ServiceModel()
-        self.gap = ServiceModel()
+        self.round_trip = LatencyModel()
+        self.gap = LatencyModel()
         self.workers = workers
         self._hint: float | None = None
         self._more = 0.0  # evidence (nats) that a batch beside `workers` others is worked on at once
         self._fewer = 0.0  # evidence that even a batch beside fewer others has to queue
-        self._trips: dict[Batch, _Trip] = {}
+        self._trips: dict[Batch, InFlightBatch] = {}
         self._since_lone = 0
         self._judged = 0  # comparisons since the number of workers was last changed
         self.overhead = 0.0  # seconds of a round trip that overlap with other work: network, HTTP, JSON
@@ -144,7 +237,7 @@ class Device:
 
     def sent(self, batch: Batch, now: float) -> None:
         """A batch left."""
-        trip = _Trip(batch.rows, now, len(self._trips))
+        trip = InFlightBatch(batch.rows, now, len(self._trips))
         self._since_lone = self._since_lone + 1 if trip.beside else 0
         trip.end = max(now, self._free_at) + self.work(batch.rows)
         self._trips[batch] = trip
@@ -177,11 +270,11 @@ class Device:
 
     # --- internals ---------------------------------------------------------------------------------------------
 
-    def _observe(self, model: ServiceModel, other: ServiceModel, size: int, seconds: float) -> None:
+    def _observe(self, model: LatencyModel, other: LatencyModel, size: int, seconds: float) -> None:
         changes = model.changes
         model.observe(size, seconds)
         if model.changes != changes:
-            other.let_go()
+            other.decay()
         self._models_changed()
 
     def _models_changed(self) -> None:
@@ -203,7 +296,7 @@ class Device:
     def _free_after(self, ends: list[float]) -> float:
         return sorted(ends)[-self.workers] if len(ends) >= self.workers else -math.inf
 
-    def _learn_workers(self, trip: _Trip, now: float) -> None:
+    def _learn_workers(self, trip: InFlightBatch, now: float) -> None:
         """Compare how long a batch took with what one worker more, and one less, would have made of it."""
         if not self.round_trip.is_trusted:
             return None
@@ -220,7 +313,7 @@ class Device:
                 return self._set_workers(self.workers - 1)
         return None
 
-    def _weigh(self, trip: _Trip, now: float, workers: int) -> float:
+    def _weigh(self, trip: InFlightBatch, now: float, workers: int) -> float:
         """How much better so many workers explain the time a batch took (log-likelihood ratio, lognormal noise)."""
         rival, current = self._expected(trip, workers), self._expected(trip, self.workers)
         most = tuning.EVIDENCE_OF_ONE
@@ -234,13 +327,13 @@ class Device:
         gain = (math.log(took / current) ** 2 - math.log(took / rival) ** 2) / (2 * spread * spread)
         return max(-most, min(most, gain))
 
-    def _expected(self, trip: _Trip, workers: int) -> float:
+    def _expected(self, trip: InFlightBatch, workers: int) -> float:
         waited = trip.begin(workers) - trip.sent
         return max(0.0, waited - (self._hint or 0.0)) + self.round_trip(trip.size)
 
     def _set_workers(self, count: int) -> None:
         self.workers = count
-        self.gap = ServiceModel()  # what queued batches took was read with the wrong count in mind
+        self.gap = LatencyModel()  # what queued batches took was read with the wrong count in mind
         self._models_changed()
         self._more = self._fewer = 0.0
         self._judged = 0

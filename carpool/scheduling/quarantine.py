@@ -120,7 +120,7 @@ class Quarantine:
         else:
             waiting = self._known
             self._new_in_a_row = 0
-        queue = waiting.begun() or waiting.first()
+        queue = waiting.partly_sent() or waiting.due(math.inf, 0.0)
         if queue is None:
             return ()
         self.on_trial = queue.first

@@ -1,4 +1,4 @@
-"""Requests of one batch key in the order in which they travel, and the age of many such queues.
+"""Requests in order: of one batch key as they travel, many such queues by age, and all by deadline.
 
 Inside a queue small requests go before larger ones, for a while; otherwise first in, first out.
 """
@@ -17,7 +17,7 @@ from carpool.scheduling.messages import Request
 _SLACK = 64
 
 
-class Lane:
+class PriorityFifo:
     """Requests of one key and one priority, in order of arrival. Once emptied it is never filled again.
 
     Callers leave from the middle, where a deque cannot be cut: such requests stay until they surface. The first of
@@ -46,7 +46,7 @@ class Lane:
             requests.popleft()
 
 
-_EMPTY = Lane(None)
+_EMPTY = PriorityFifo(None)
 
 
 class Queue:
@@ -101,7 +101,7 @@ class Queue:
         )
 
     @property
-    def is_begun(self) -> bool:
+    def is_partly_sent(self) -> bool:
         """Whether the request that travels first was cut: its first rows travel, or were answered, already."""
         return bool(self.rows) and bool(self.first.rows_taken)
 
@@ -152,26 +152,26 @@ class Queue:
         self._stale = 0
 
 
-class Ages:
+class OldestFirst:
     """Lanes of one priority, the one with the oldest head first."""
 
     # One entry for each lane, whose sequence may lag behind the lane's real head.
     __slots__ = ("heap",)
 
     def __init__(self) -> None:
-        self.heap: list[tuple[int, Lane]] = []
+        self.heap: list[tuple[int, PriorityFifo]] = []
 
-    def new_lane(self, queue: Queue, sequence: int, lanes: int) -> Lane:
+    def new_lane(self, queue: Queue, sequence: int, lanes: int) -> PriorityFifo:
         """A lane that starts with the request `sequence`; there are at most `lanes` that are not empty."""
         # Emptied lanes leave when they surface; behind an old head that can take long.
         if len(self.heap) > 2 * lanes + _SLACK:
             self.heap = [(lane.head.sequence, lane) for _, lane in self.heap if lane.requests]
             heapq.heapify(self.heap)
-        lane = Lane(queue)
+        lane = PriorityFifo(queue)
         heapq.heappush(self.heap, (sequence, lane))
         return lane
 
-    def oldest(self) -> Lane | None:
+    def oldest(self) -> PriorityFifo | None:
         """The lane whose head came first, or None."""
         heap = self.heap
         while heap:
@@ -185,7 +185,7 @@ class Ages:
         return None
 
 
-def _ranked(lane: Lane, ageing: float) -> Iterator[tuple[float, int, Request]]:
+def _ranked(lane: PriorityFifo, ageing: float) -> Iterator[tuple[float, int, Request]]:
     """A lane in ascending order; a request whose first rows already travel stays in front, whatever came since."""
     for request in lane.waiting():
         yield *_rank(request, ageing), request
@@ -193,3 +193,70 @@ def _ranked(lane: Lane, ageing: float) -> Iterator[tuple[float, int, Request]]:
 
 def _rank(request: Request, ageing: float) -> tuple[float, int]:
     return (-math.inf if request.rows_taken else request.arrived + ageing), request.sequence
+
+
+class Deadlines:
+    """A queue of those that came in ascending order, nearly all, and a heap of the others.
+
+    Callers seldom name a timeout of their own, and with equal timeouts whoever comes later has the later deadline.
+    Answered requests stay until they surface or all are cleaned out, which is when more than half are stale: memory
+    stays within twice the open requests, and the work per request constant.
+    """
+
+    # Mutable state: the two, `_latest`, the last deadline in the queue, and `_open`, how many in both are open.
+    def __init__(self) -> None:
+        self._queue: deque[Request] = deque()
+        self._heap: list[tuple[float, int, Request]] = []
+        self._latest = -math.inf
+        self._open = 0
+
+    def add(self, request: Request) -> None:
+        """Watch an open request. Sequences must ascend."""
+        self._open += 1
+        deadline = request.deadline
+        if deadline >= self._latest:
+            self._latest = deadline
+            self._queue.append(request)
+        else:
+            heapq.heappush(self._heap, (deadline, request.sequence, request))
+
+    def forget(self, count: int = 1) -> None:
+        """So many of the watched requests were answered."""
+        self._open -= count
+        watched = len(self._queue) + len(self._heap)
+        if watched - self._open > _SLACK + watched // 2:
+            self._queue = deque([request for request in self._queue if request.open])
+            self._heap = [entry for entry in self._heap if entry[2].open]
+            heapq.heapify(self._heap)
+
+    def next(self) -> float | None:
+        """The earliest deadline of an open request, or None."""
+        queue, heap = self._queue, self._heap
+        while queue and not queue[0].open:
+            queue.popleft()
+        if queue and not heap:
+            return queue[0].deadline
+        while heap and not heap[0][2].open:
+            heapq.heappop(heap)
+        if not queue:
+            self._latest = -math.inf
+            return heap[0][0] if heap else None
+        deadline = queue[0].deadline
+        return min(deadline, heap[0][0]) if heap else deadline
+
+    def pop_expired(self, now: float) -> Iterator[Request]:
+        """Yield and drop the open requests whose deadline is not after `now`; the caller must answer each."""
+        while (deadline := self.next()) is not None and deadline <= now:
+            queue, heap = self._queue, self._heap
+            if heap and (not queue or heap[0][:2] < (queue[0].deadline, queue[0].sequence)):
+                yield heapq.heappop(heap)[2]
+            else:
+                yield queue.popleft()
+
+    def __iter__(self) -> Iterator[Request]:
+        """All open requests, in no particular order."""
+        yield from (request for request in self._queue if request.open)
+        yield from (request for _, _, request in self._heap if request.open)
+
+    def __len__(self) -> int:
+        return len(self._queue) + len(self._heap)

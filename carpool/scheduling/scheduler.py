@@ -1,5 +1,19 @@
 """The batching state machine: requests in, effects out.
 
+Its rules:
+
+1. Requests with equal keys may share a batch. A batch carries them in order, up to its limits in rows, bytes and cost;
+   a request is cut only if no batch could carry it whole.
+2. A batch leaves when there is a slot and the policy says that it is due. Until that moment requests join it.
+3. A request is refused at once if there is no room for it, if it could not be answered in time, or while draining.
+4. Answers go to those who still wait, each its own rows in its own order; a cut request is answered with its last part.
+5. A failed batch ends for its members, unless its error says a remedy: to resend it once, to split it until the member
+   at fault is found, or to send each alone. Such batches go before regular ones as far as a budget allows.
+6. A request that resembles rejected ones travels alone, and rarely enough to keep nobody else waiting for long.
+7. A request ends exactly once: answered, refused, or cancelled by its caller. At its deadline it is refused.
+8. A batch that nobody waits for any more is abandoned: its slot is for those who do wait.
+9. While draining every batch is due; when aborted nothing is sent any more, and everybody is refused.
+
 Every method is synchronous and returns the I/O still to do, in the order it should be done: batches leave before
 answers are written, so that the predictor never waits for that. A dispatched batch occupies its slot from the moment
 its `Dispatch` is returned. After every call, arrange to call `poll()` at `next_deadline()`.
@@ -11,22 +25,45 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from carpool import errors
-from carpool.scheduling import isolation, ledger, quarantine, shares, suspicion
-from carpool.scheduling.admission import Admission
+from carpool.scheduling import isolation, ledger, suspicion
 from carpool.scheduling.backlog import Backlog
-from carpool.scheduling.deadlines import Deadlines
-from carpool.scheduling.limits import Limits
-from carpool.scheduling.messages import Abandon, Answer, Batch, Dispatch, Effect, Part, Refuse, Request, Rows
-from carpool.scheduling.policies import Decision, Drop, Policy, Release, Wait
+from carpool.scheduling.limits import Admission, Limits
+from carpool.scheduling.messages import (
+    Abandon,
+    Answer,
+    Batch,
+    Dispatch,
+    Effect,
+    Reason,
+    Refuse,
+    Request,
+    Rows,
+    split_predictions,
+)
+from carpool.scheduling.policy import Decision, Drop, Policy, Release, Wait
+from carpool.scheduling.queues import Deadlines
 
-# Full batches of requests that wait to be cleared; with more, finding culprits takes longer than their mates can wait.
-_MOST_UNCLEARED = 8
-
-# Batches on whose members verdicts are due.
-_JUDGED = ("isolate", "suspect")
-
-# So many lone requests in a row that failed as a request or its predictor may: it is the predictor.
-_MOST_DOUBTFUL = 10
+STATE = """
+attribute        what it is                                  read by           written by
+backlog          requests that wait for a regular batch      policy            submit, _readmit, _next_batch,
+                                                                              _close, limits_changed
+isolation        what failures left behind, and suspects     submit            submit, _submit_suspect, _close,
+                                                                              done, failed, abort, _step, _next_batch,
+                                                                              _next_after_failures, limits_changed
+in_flight        batches at the predictor                    cancel            _step, done, failed
+policy           what it learned of the predictor            _step             submit, done, failed, _step, _decide
+ledger           bytes held by open requests, and by others  admission         _accept, _forget, limits_changed
+admission        the predictor's pace                        submit            done
+draining         nothing new is taken                        submit            drain, abort
+policy_deadline  when to ask the policy again                driver            _step, _next_batch,
+                                                                              _next_after_failures
+_aborted         nothing is sent any more                    _step             abort
+_deadlines       open requests by deadline                   poll              _accept, _forget, poll
+_settled_until   until when arrivals change nothing          submit            _step, _next_batch
+_has_slot        False if it is known that no slot is free   submit            _step
+_sequence        number of the request that came last        queues            _accept, _readmit
+"""
+"""All mutable state of a `Scheduler`, and the methods that write it. A request carries its own: `messages.Request`."""
 
 
 class Scheduler:
@@ -37,9 +74,6 @@ class Scheduler:
     `limits_changed()` afterwards.
     """
 
-    # All mutable state: the backlog (waiting requests), the quarantine (suspects that wait), the retries (parts of
-    # failed batches that wait for a slot), in_flight (batches at the predictor), the deadlines of open requests, the
-    # admission counters, the suspicion (verdicts on requests), and how many lone requests failed doubtfully in a row.
     def __init__(
         self,
         limits: Limits,
@@ -49,25 +83,21 @@ class Scheduler:
         traits: suspicion.Traits = suspicion.NO_TRAITS,
     ) -> None:
         self.limits = limits
+        self._clock = clock
+        self._new_id = new_id
+        # Mutable, see `STATE`.
         self.policy = policy
         self.backlog = Backlog(limits)
+        self.isolation = isolation.Isolation(limits, traits)
         self.ledger = ledger.Ledger(limits.max_queue_bytes)
         self.admission = Admission(limits, self.ledger)
         self.in_flight: set[Batch] = set()
         self.draining = False
+        self.policy_deadline = math.inf
         self._aborted = False
-        self._clock = clock
-        self._new_id = new_id
-        self.quarantine = quarantine.Quarantine(limits, next(iter(traits.values()), suspicion.no_trait))
-        self._retries = isolation.Retries()
-        self._suspicion = suspicion.Suspicion(traits)
-        self._doubtful_in_a_row = 0
         self._deadlines = Deadlines()
-        self.wake = math.inf
-        """When the policy wants to be asked again, at the latest."""
-        self._settled_until = -math.inf  # as the policy says with its wish to wait
-        self._has_slot = True  # False if it is known that none is free
-        self._had_failures = False  # False if nothing waits for a retry, and nobody is suspected
+        self._settled_until = -math.inf
+        self._has_slot = True
         self._sequence = 0
 
     # --- events ------------------------------------------------------------------------------------------------
@@ -83,26 +113,24 @@ class Scheduler:
         request.arrived = now
         request.deadline = deadline
         request.goal = goal if goal < deadline else deadline
-        elsewhere = self._retries.rows + self.quarantine.rows if self._had_failures else 0
-        error = self.admission.refusal(request, backlog, self.draining, elsewhere)
-        if error is None and self._had_failures and self._suspicion.suspects(request, now):
+        is_calm = self.isolation.is_calm
+        waiting = backlog.rows if is_calm else backlog.rows + self.isolation.rows
+        error = self.admission.refusal(request, waiting, self.draining)
+        if error is None and not is_calm and self.isolation.suspects(request, now):
             return self._submit_suspect(request, now)
         if error is None:
             error = self.policy.arrived(request, backlog, now)
         if error is not None:
             return (Refuse(request, error),)
         self._accept(request)
-        is_notable = backlog.add(request)
+        is_notable = self.backlog.add(request)
         # Most arrivals cannot change what was decided last; asking again would cost more than all of the above.
         if not self._has_slot or (now < self._settled_until and not is_notable):
             return ()
         return self._step(now)
 
     def cancel(self, request: Request) -> Sequence[Effect]:
-        """The caller left. What still waits is dropped, what already travels is ignored when it comes back.
-
-        A batch that nobody waits for any more is abandoned: its slot is for those who do wait.
-        """
+        """The caller left. What still waits is dropped, what already travels is ignored when it comes back."""
         if not request.open:
             return ()
         self._close(request)
@@ -118,43 +146,29 @@ class Scheduler:
         self.in_flight.remove(batch)
         self.admission.observe(batch, now)
         self.policy.completed(batch, now)
-        self._doubtful_in_a_row = 0
-        if self._had_failures:
-            self._absolve(batch)
+        self._readmit(self.isolation.came_back(batch, self._sequence, now))
         effects = self._step(now)
         answers: list[Answer] = []
         try:
-            shares.deal(batch, predictions, answers)
+            split_predictions(batch, predictions, answers)
         except Exception as error:  # a bug; who has no answer yet must not wait for one until the deadline
             effects = [*effects, *self._give_up(batch, error)]
-        self.ledger.held -= sum([request.size for request, _ in answers])
-        self._deadlines.forget(len(answers))
-        if self._suspicion.awaits_verdicts:
-            effects = [*effects, *self._acquit([request for request, _ in answers], now)]
+        self._forget([request for request, _ in answers])
+        if self.isolation.awaits_verdicts:
+            self._readmit(self.isolation.answered([request for request, _ in answers], now))
+            effects = [*effects, *self._step(now)]
         return [*effects, *answers]
 
     def failed(self, batch: Batch, error: errors.CarpoolError) -> Sequence[Effect]:
         """The predictor rejected the batch or did not answer it; some of it may be tried again."""
         now = self._clock()
-        self._had_failures = True
         batch.error = error
         self.in_flight.remove(batch)
-        self.policy.troubled(batch, error, now)
-        parts = [part for part in batch.parts if part.request.open]
-        if isinstance(error, errors.UpstreamClosed) and batch.reason != "closed":
-            self._retries.add([parts], "closed", is_free=True)
+        self.policy.batch_failed(batch, error, now)
+        verdict = self.isolation.failed(batch, error, now)
+        if verdict is None:
             return self._step(now)
-        refused = [part.request for part in parts]
-        equals: Sequence[Request] = ()
-        is_fault = self._may_be_one_members_fault(error, is_first=batch.reason != "isolate")
-        if len(batch.parts) == 1:
-            equals = self._convict(refused, error, now) if is_fault else ()
-        elif not is_fault:
-            error = error.for_several()
-        elif self._isolate(batch, parts, error):
-            return self._step(now)
-        else:
-            error = errors.NotIsolated()
+        error, refused, equals = verdict
         for request in (*refused, *equals):
             self._close(request)
         return [
@@ -183,14 +197,14 @@ class Scheduler:
         requests = list(self._deadlines)
         for request in requests:
             self._close(request)
-        self._retries.clear()
+        self.isolation.abort()
         return [Refuse(request, error) for request in requests]
 
     def limits_changed(self) -> Sequence[Effect]:
         """Apply changed limits to what already waits."""
         self.ledger.limit = self.limits.max_queue_bytes
         self.backlog.refresh()
-        self.quarantine.refresh()
+        self.isolation.quarantine.refresh()
         return self._step(self._clock())
 
     def reconsider(self) -> Sequence[Effect]:
@@ -202,7 +216,7 @@ class Scheduler:
     def next_deadline(self) -> float | None:
         """When to call `poll()` next, or None if only events can change anything."""
         expiry = self._deadlines.next()
-        return expiry if expiry is None or expiry < self.wake else self.wake
+        return expiry if expiry is None or expiry < self.policy_deadline else self.policy_deadline
 
     def learned(self) -> Mapping[str, float]:
         """What the policy has learned, by name, in base units."""
@@ -211,26 +225,32 @@ class Scheduler:
     @property
     def waiting_rows(self) -> int:
         """Instances that wait for a batch, for the first time or again."""
-        return self.backlog.rows + self._retries.rows + self.quarantine.rows
+        return self.backlog.rows + self.isolation.rows
 
     @property
     def idle(self) -> bool:
         """Whether every accepted request has been answered and no batch is out."""
-        return not (self.in_flight or self._retries or self.backlog or self.quarantine)
+        return not (self.in_flight or self.isolation or self.backlog)
 
-    # --- internals ---------------------------------------------------------------------------------------------
+    # --- batches -----------------------------------------------------------------------------------------------
 
     def _step(self, now: float) -> Sequence[Effect]:
-        self.wake = math.inf
+        """Fill the free slots with what is due now; the end of every event that may have changed what is.
+
+        Returns a `Dispatch` for each batch, and a `Refuse` for each request that the policy drops. Leaves behind
+        when the policy wants to be asked again, and whether a mere arrival needs to ask it before.
+        """
+        self.policy_deadline = math.inf
         self._settled_until = -math.inf
         self._has_slot = True
-        if self._aborted or not (self.backlog or self._retries or self.quarantine):
+        if self._aborted or not (self.backlog or self.isolation):
             return ()
-        if self._had_failures:
-            self._had_failures = bool(self._retries or self.quarantine or not self._suspicion.is_calm)
+        if not self.isolation.is_calm:
+            self.isolation.calm_down()
         effects: list[Effect] = []
         while len(self.in_flight) < self.policy.max_in_flight:
-            batch = self._next_after_failures(now, effects) if self._had_failures else self._next_batch(now, effects)
+            is_calm = self.isolation.is_calm
+            batch = self._next_batch(now, effects) if is_calm else self._next_after_failures(now, effects)
             if batch is None:
                 return effects
             batch.dispatched = now
@@ -240,147 +260,75 @@ class Scheduler:
         self._has_slot = False
         return effects
 
-    def _next_after_failures(self, now: float, effects: list[Effect]) -> Batch | None:
-        batch = self._next_retry(is_urgent=False) or self._next_trial(now, is_free=self.draining)
-        if batch is None and (batch := self._next_batch(now, effects)) is not None:
-            self.quarantine.regular_left(now)
-        if batch is None:  # no regular batch wants this slot now
-            is_quiet = not self.in_flight and self.quarantine.is_quiet(now)
-            batch = self._next_retry(is_urgent=True) or self._next_trial(now, is_free=is_quiet)
-        if batch is None:
-            self.wake = min(self.wake, self.quarantine.next_at())
-        return batch
-
     def _next_batch(self, now: float, effects: list[Effect]) -> Batch | None:
+        """A regular batch, if the policy wants one now."""
         while self.backlog:
             decision = self._decide(now)
             if isinstance(decision, Drop):
                 self._close(decision.request)
                 effects.append(Refuse(decision.request, decision.error))
             elif isinstance(decision, Wait):
-                self.wake = math.inf if decision.until is None else decision.until
+                self.policy_deadline = math.inf if decision.until is None else decision.until
                 self._settled_until = decision.settled_until
                 return None
             else:
-                self._retries.budget.earn(self.limits.retry_budget)
+                self.isolation.regular_left(now)
                 parts = self.backlog.take(decision.queue, decision.rows)
                 return Batch(self._new_id(), decision.queue.key, parts, decision.reason)
         return None
 
+    def _next_after_failures(self, now: float, effects: list[Effect]) -> Batch | None:
+        """A batch that goes again, a suspect, or a regular batch, in the order of their rights to a slot."""
+        again = self.isolation.next_urgent(now, is_draining=self.draining)
+        if again is None and (batch := self._next_batch(now, effects)) is not None:
+            return batch
+        again = again or self.isolation.next_leisurely(now, is_idle=not self.in_flight)
+        if again is None:
+            self.policy_deadline = min(self.policy_deadline, self.isolation.next_at())
+            return None
+        return Batch(self._new_id(), again.parts[0].request.key, again.parts, again.reason)
+
     def _decide(self, now: float) -> Decision:
         decision = self.policy.choose(self.backlog, now)
         if isinstance(decision, Wait) and self.draining:
-            first = self.backlog.first()
-            return decision if first is None else Release(first, "drain")
+            first = self.backlog.due(math.inf, 0.0)
+            return decision if first is None else Release(first, Reason.DRAIN)
         return decision
 
-    def _next_retry(self, *, is_urgent: bool) -> Batch | None:
-        while self._retries and (found := self._retries.next(is_urgent)) is not None:
-            parts = found.parts if len(found.parts) == 1 else self._sift(found.parts)
-            if parts:
-                return Batch(self._new_id(), parts[0].request.key, parts, found.reason)
-        return None
-
-    # --- culprits and suspects ---------------------------------------------------------------------------------
-
-    def _may_be_one_members_fault(self, error: errors.CarpoolError, is_first: bool) -> bool:
-        """Whether a failure may be the fault of one request, and not of all or of the predictor.
-
-        While the predictor seems to be ill, a batch that fails for the first time is still tried in two halves: if one
-        is answered, it is not.
-        """
-        # An answer that cannot be read is one row's fault as often as not: NaN, half an emoji, a row left out.
-        if isinstance(error, errors.UpstreamBroken):
-            return True
-        if not isinstance(error, errors.UpstreamStatus):
-            return False
-        if error.status in self.limits.retry_statuses:
-            return True
-        if not (error.is_doubtful and self.limits.isolates_doubtful):
-            return False
-        return is_first or self._doubtful_in_a_row < _MOST_DOUBTFUL
-
-    def _isolate(self, batch: Batch, parts: Sequence[Part], error: errors.CarpoolError) -> bool:
-        """Send those of a rejected batch who still wait again, by halves; False if the budget will never allow it.
-
-        Without a culprit to find that is free.
-        """
-        if isinstance(error, errors.Uneven):
-            self._retries.add([[part] for part in parts], "isolate", is_free=True)
-            return True
-        if isinstance(error, errors.NotMergeable):
-            odd = None if error.member is None else batch.parts[error.member]
-            others = [part for part in parts if part is not odd]
-            alone = [part for part in parts if part is odd]
-            self._retries.add([others, alone] if alone else isolation.halves(others), "isolate", is_free=True)
-            return True
-        is_payable = self.limits.retry_budget or self._retries.budget.tokens >= self._retries.unpaid + 2
-        if not is_payable or self._retries.rows > _MOST_UNCLEARED * self.limits.max_batch_size:
-            return False
-        self._suspicion.watch([part.request for part in parts])
-        rest = self._sift(parts)
-        self._retries.add(isolation.halves(parts) if len(rest) == len(parts) else [rest], "isolate", is_free=False)
-        return True
-
-    def _sift(self, parts: Sequence[Part]) -> Sequence[Part]:
-        """Put those on trial who are suspected by now, and return the others."""
-        rest: list[Part] = []
-        for part in parts:
-            request = part.request
-            is_whole = part.stop - part.start == request.rows
-            if is_whole and self._is_suspected(request):
-                request.rows_taken = 0
-                self.quarantine.add(request, self._suspicion.knows(request))
-            else:
-                rest.append(part)
-        return rest
-
-    def _is_suspected(self, request: Request) -> bool:
-        return self._suspicion.accuses(request, self._clock())
+    # --- requests ----------------------------------------------------------------------------------------------
 
     def _submit_suspect(self, request: Request, now: float) -> Sequence[Effect]:
-        if not self.quarantine.has_room(request):
-            self._suspicion.let_go(request)
-            return (Refuse(request, errors.TooManySuspects()),)
+        error = self.isolation.refusal(request)
+        if error is not None:
+            return (Refuse(request, error),)
         self._accept(request)
-        self.quarantine.add(request, self._suspicion.knows(request))
+        self.isolation.add(request)
         return self._step(now) if self._has_slot else ()
 
-    def _next_trial(self, now: float, *, is_free: bool) -> Batch | None:
-        parts = self.quarantine.next(now, is_free) if self.quarantine else ()
-        return Batch(self._new_id(), parts[0].request.key, parts, "suspect") if parts else None
-
-    def _convict(self, alone: Sequence[Request], error: errors.CarpoolError, now: float) -> Sequence[Request]:
-        """Learn from the failure of a request that travelled alone; returns those who share its verdict."""
-        for request in alone:
-            equals = self.quarantine.equals(request)
-            if isinstance(error, errors.UpstreamStatus) and error.is_doubtful:
-                self._doubtful_in_a_row += not self._is_suspected(request)
-                if self._doubtful_in_a_row >= _MOST_DOUBTFUL:
-                    return equals
-            self._suspicion.guilty(request, now)
-            return equals
-        return ()
-
-    def _absolve(self, batch: Batch) -> None:
-        """Learn from a regular batch that came back, by one of its members."""
-        if batch.reason not in _JUDGED and not self._suspicion.is_calm:
-            request = batch.parts[self._sequence % len(batch.parts)].request
-            if request.open and self._suspicion.answered(request, len(batch.parts)):
-                self._readmit(self.quarantine.release(None, self._is_suspected))
-
-    def _acquit(self, answered: Sequence[Request], now: float) -> Sequence[Effect]:
-        """Learn from answers; who is not suspected any more travels with the others again."""
-        for request in answered:
-            if self._suspicion.innocent(request, now) or request is self.quarantine.on_trial:
-                self._readmit(self.quarantine.release(request, self._is_suspected))
-        return self._step(now)
+    def _accept(self, request: Request) -> None:
+        self._sequence = request.sequence = self._sequence + 1
+        request.open = True
+        self.ledger.held += request.size
+        self._deadlines.add(request)
 
     def _readmit(self, cleared: Sequence[Request]) -> None:
+        """Let those who were suspected travel with the others, as if they came now."""
         for request in cleared:
-            self._suspicion.let_go(request)
             self._sequence = request.sequence = self._sequence + 1
             self.backlog.add(request)
+
+    def _close(self, request: Request) -> None:
+        """A request's last moment: it is refused or cancelled. `split_predictions` closes those that are answered."""
+        request.open = False
+        if not self.isolation.closed(request) and request.rows_queued:
+            self.backlog.remove(request)
+        self._forget((request,))
+        request.payload = None
+
+    def _forget(self, closed: Sequence[Request]) -> None:
+        """The counterpart of `_accept`, for requests that were just closed."""
+        self.ledger.held -= sum([request.size for request in closed])
+        self._deadlines.forget(len(closed))
 
     def _give_up(self, batch: Batch, error: Exception) -> Sequence[Effect]:
         """Refuse all members that still wait; the batch's error tells why."""
@@ -390,21 +338,3 @@ class Scheduler:
         for request in waiting:
             self._close(request)
         return [Refuse(request, errors.CarpoolError()) for request in waiting]
-
-    def _accept(self, request: Request) -> None:
-        self._sequence = request.sequence = self._sequence + 1
-        request.open = True
-        self.ledger.held += request.size
-        self._deadlines.add(request)
-
-    def _close(self, request: Request) -> None:
-        """The request's last moment: it is refused or cancelled. Answers do the same in one go for a whole batch."""
-        request.open = False
-        if type(request.key) is quarantine.Suspects:
-            self.quarantine.closed(request)
-        elif request.rows_queued:
-            self.backlog.remove(request)
-        self._suspicion.let_go(request)
-        self.ledger.held -= request.size
-        self._deadlines.forget()
-        request.payload = None

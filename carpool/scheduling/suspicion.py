@@ -157,7 +157,7 @@ class Suspicion:
                 self._accusing.discard(trait)
         return was_accused
 
-    def let_go(self, request: Request) -> None:
+    def forget(self, request: Request) -> None:
         """There will be no verdict on it."""
         self._on_trial.pop(request, None)
 

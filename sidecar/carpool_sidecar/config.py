@@ -16,7 +16,8 @@ import pydantic
 from pydantic_settings import BaseSettings
 
 from carpool.program import logs, settings
-from carpool.scheduling import isolation, limits, sizes
+from carpool.scheduling import limits, packing
+from carpool_sidecar.batching import retried_statuses
 from carpool_sidecar.protocols import interface
 
 PROG = "carpool-sidecar"
@@ -25,7 +26,6 @@ _KIB, _MIB = 1024, 1024 * 1024
 
 _WINDOW_LATENCY = 500.0  # what KServe documents
 _ADAPTIVE_IN_FLIGHT = 8
-_USUAL_STATUSES = "4xx"
 
 EXPERTS = "For experts"
 """The group of settings that tests and emergencies need; it comes last."""
@@ -57,12 +57,12 @@ OptionalPort = Annotated[settings.PortOrLink, pydantic.Field(ge=0, le=65535)]
 
 
 def _parse_statuses(text: str) -> str:
-    isolation.Statuses.parse(text)
+    retried_statuses.Statuses.parse(text)
     return text
 
 
 def _parse_sizes(text: str) -> str:
-    return ",".join(map(str, sizes.parse(text)))
+    return ",".join(map(str, packing.parse_sizes(text)))
 
 
 def _row_sizes(payload: interface.Payload, start: int, stop: int) -> Sequence[int]:
@@ -301,7 +301,7 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"--max-body-bytes ({self.max_body_bytes}) must not exceed --max-queue-bytes ({self.max_queue_bytes})"
             )
-        allowed = sizes.parse(self.allowed_batch_sizes)
+        allowed = packing.parse_sizes(self.allowed_batch_sizes)
         if allowed and allowed[-1] > self.max_batch_size:
             raise ValueError(
                 f"--allowed-batch-sizes ({self.allowed_batch_sizes}) must not exceed --max-batch-size "
@@ -354,8 +354,7 @@ class Settings(BaseSettings):
     @property
     def scheduler_limits(self) -> limits.Limits:
         """What the scheduler obeys, in its units."""
-        allowed = sizes.parse(self.allowed_batch_sizes)
-        statuses = _USUAL_STATUSES if self.retry_statuses is None else self.retry_statuses
+        allowed = packing.parse_sizes(self.allowed_batch_sizes)
         return limits.Limits(
             max_batch_size=allowed[-1] if allowed else self.max_batch_size,
             max_latency=self.latency_bound / 1000,
@@ -364,8 +363,6 @@ class Settings(BaseSettings):
             max_in_flight=self.max_in_flight or (_ADAPTIVE_IN_FLIGHT if self.is_adaptive else 1),
             max_queue_instances=self.max_queue_instances,
             max_queue_bytes=self.max_queue_bytes,
-            retry_statuses=isolation.Statuses.parse(statuses),
-            isolates_doubtful=self.retry_statuses is None,
             retry_budget=self.retry_budget,
             max_batch_bytes=self.max_batch_bytes or math.inf,
             max_batch_cost=self.max_batch_cost or math.inf,

@@ -14,6 +14,7 @@ import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from carpool.runtime import driver
 from carpool.scheduling import ledger
 from carpool_sidecar import errors
 
@@ -70,7 +71,7 @@ class Lifecycle:
     def leave(self) -> None:
         """The counterpart of `enter`."""
         self.ledger.active -= 1
-        if not self.ledger.active:
+        if not self.ledger.active and self.ledger.on_idle is not None:
             self.ledger.on_idle()
 
     def skip_quiet_period(self) -> None:

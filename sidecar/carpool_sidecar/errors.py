@@ -1,35 +1,232 @@
-"""Every way a request can fail, with the status the caller sees and the label the metrics count it under."""
+"""How requests fail, in HTTP: the failures of the core and the sidecar's own, and one table of their statuses.
+
+Each class is a decision somebody makes: the caller (fix the request), the operator (fix the predictor), or nobody (try
+again later). Errors of client libraries are translated into these in `carpool_sidecar.upstream` and never travel
+further.
+"""
 
 from __future__ import annotations
 
-from carpool.errors import UNBATCHABLE as UNBATCHABLE
+from collections.abc import Mapping
+
 from carpool.errors import Abandoned as Abandoned
-from carpool.errors import BadRequest as BadRequest
-from carpool.errors import BatchStatus as BatchStatus
-from carpool.errors import BodyTooLate as BodyTooLate
 from carpool.errors import CarpoolError as CarpoolError
 from carpool.errors import DeadlineExceeded as DeadlineExceeded
 from carpool.errors import Draining as Draining
-from carpool.errors import HeadTooLate as HeadTooLate
 from carpool.errors import MemoryFull as MemoryFull
-from carpool.errors import NoInstances as NoInstances
 from carpool.errors import NotIsolated as NotIsolated
 from carpool.errors import NotMergeable as NotMergeable
-from carpool.errors import OutOfSockets as OutOfSockets
 from carpool.errors import Overloaded as Overloaded
 from carpool.errors import PayloadTooLarge as PayloadTooLarge
-from carpool.errors import TooManyModels as TooManyModels
+from carpool.errors import Remedy as Remedy
 from carpool.errors import TooManySuspects as TooManySuspects
-from carpool.errors import Unbatchable as Unbatchable
 from carpool.errors import Uneven as Uneven
-from carpool.errors import UnsupportedEncoding as UnsupportedEncoding
 from carpool.errors import UpstreamBroken as UpstreamBroken
-from carpool.errors import UpstreamClosed as UpstreamClosed
 from carpool.errors import UpstreamError as UpstreamError
-from carpool.errors import UpstreamRpcStatus as UpstreamRpcStatus
-from carpool.errors import UpstreamStatus as UpstreamStatus
-from carpool.errors import UpstreamTimeout as UpstreamTimeout
-from carpool.errors import UpstreamUnreachable as UpstreamUnreachable
 from carpool.errors import WouldBeLate as WouldBeLate
 from carpool.errors import bare as bare
 from carpool.errors import reasons as reasons
+
+# --- the caller's side -----------------------------------------------------------------------------------------
+
+
+class BadRequest(CarpoolError):
+    """The request can never succeed as it is; it was not forwarded."""
+
+    reason = "bad_request"
+    message = "the request is malformed"
+
+
+class NoInstances(BadRequest):
+    """A JSON object without anything to predict. KServe words this case apart, so it is a class apart."""
+
+    message = 'the body has no instances: send {"instances": [...]} with at least one element'
+
+
+class HeadTooLate(CarpoolError):
+    """The caller stopped in the middle of a request's head."""
+
+    reason = "head_timeout"
+    message = "the head of the request did not arrive in time"
+
+
+class BodyTooLate(CarpoolError):
+    """The caller stopped sending its body."""
+
+    reason = "body_timeout"
+    message = "the request body did not arrive in time"
+
+
+class UnsupportedEncoding(CarpoolError):
+    """A Content-Encoding this sidecar cannot undo (RFC 9110, 15.5.16)."""
+
+    reason = "unsupported_encoding"
+    message = "unsupported Content-Encoding; allowed: gzip, deflate, identity"
+
+
+class TooManyModels(Overloaded):
+    """Questions about so many models are under way that no more are asked."""
+
+    reason = "too_many_models"
+    message = "too many models are being asked about; try again later"
+
+
+# --- the predictor's side ---------------------------------------------------------------------------------------
+
+
+class UpstreamUnreachable(UpstreamError):
+    """No connection to the predictor could be made."""
+
+    reason = "unreachable"
+    message = "the predictor cannot be reached"
+    is_overload = True
+
+
+class OutOfSockets(UpstreamError):
+    """The sidecar's own limit of open files is reached."""
+
+    reason = "out_of_sockets"
+    message = "the sidecar has no more sockets; raise its limit of open files"
+    retry_after = 1
+
+
+class UpstreamClosed(UpstreamError):
+    """The predictor closed the connection before it answered; worth one more try."""
+
+    reason = "closed"
+    message = "the predictor closed the connection before answering"
+    remedy = Remedy.RESEND_ONCE
+    is_overload = True
+
+
+class UpstreamTimeout(UpstreamError):
+    """The predictor was still busy when the last deadline in the batch passed."""
+
+    reason = "predictor_timeout"
+    message = "the predictor did not answer in time"
+
+
+_HARMLESS = frozenset({"retry-after", "location", "allow"})
+"""Headers of a refusal that say what to do and quote no body."""
+
+
+class UpstreamStatus(UpstreamError):
+    """The predictor refused: its own status, body and the headers that explain them reach the caller unchanged.
+
+    `batching.retried_statuses` tells its remedy.
+    """
+
+    reason = "predictor_status"
+
+    def __init__(self, status: int, body: bytes, headers: tuple[tuple[str, str], ...] = ()) -> None:
+        super().__init__(f"the predictor answered {status}")
+        self.status = status
+        self.body = body
+        self.headers = headers
+
+    def for_several(self) -> CarpoolError:
+        """The same status in our own words: the predictor's may quote what another caller sent."""
+        return self._in_our_words("a call with this request and others in it")
+
+    def for_equals(self) -> CarpoolError:
+        """As `for_several`: its words may name the other caller's request id."""
+        return self._in_our_words("an equal request that was sent at the same time")
+
+    def _in_our_words(self, to: str, code: int | None = None) -> BatchStatus:
+        headers = tuple(header for header in self.headers if header[0].lower() in _HARMLESS)
+        return BatchStatus(self.status, to, headers, code)
+
+
+class BatchStatus(UpstreamError):
+    """The predictor refused a batch of several requests, for a reason that concerns them alike or nobody can tell.
+
+    `headers` are the predictor's that say what to do; `code` is its gRPC status code, if it told one.
+    """
+
+    reason = "predictor_status"
+
+    def __init__(
+        self, status: int, to: str, headers: tuple[tuple[str, str], ...] = (), code: int | None = None
+    ) -> None:
+        super().__init__(
+            f"the predictor answered {status} to {to}; its words are kept back, as they may quote another caller's data"
+        )
+        self.status = status
+        self.headers = headers
+        self.code = code
+
+
+class UpstreamRpcStatus(UpstreamStatus):
+    """The same, told by gRPC: `code` is its status code, `details` its words and `metadata` its trailing metadata.
+
+    `status` and `body` say it in HTTP's and the v2 protocol's words.
+    """
+
+    def __init__(
+        self, code: int, details: str, status: int, body: bytes, metadata: tuple[tuple[str, str | bytes], ...] = ()
+    ) -> None:
+        super().__init__(status, body, (("Content-Type", "application/json"),))
+        self.code = code
+        self.details = details
+        self.metadata = metadata
+
+    def _in_our_words(self, to: str, code: int | None = None) -> BatchStatus:
+        return super()._in_our_words(to, self.code)
+
+
+# --- statuses ---------------------------------------------------------------------------------------------------
+
+STATUSES: Mapping[type[CarpoolError], int] = {
+    # the caller's side
+    BadRequest: 400,
+    HeadTooLate: 408,
+    BodyTooLate: 408,
+    PayloadTooLarge: 413,
+    UnsupportedEncoding: 415,
+    # load and life cycle
+    Overloaded: 429,
+    Draining: 503,
+    NotIsolated: 503,
+    DeadlineExceeded: 504,
+    # the predictor's side; `UpstreamStatus` and `BatchStatus` have the predictor's own
+    UpstreamUnreachable: 502,
+    UpstreamClosed: 502,
+    UpstreamBroken: 502,
+    OutOfSockets: 503,
+    Abandoned: 503,
+    UpstreamTimeout: 504,
+    # a bug
+    CarpoolError: 500,
+}
+"""The HTTP status of each kind of failure; a kind that is not here has its base's."""
+
+CLOSING = (HeadTooLate, BodyTooLate, PayloadTooLarge, Draining)
+"""After these the caller's connection is not used again: the rest of its request may still come, or it should go."""
+
+
+def status_of(error: CarpoolError | type[CarpoolError]) -> int:
+    """The HTTP status that a caller is given for a failure, or for failures of a kind."""
+    if isinstance(error, (UpstreamStatus, BatchStatus)):
+        return error.status
+    kind = error if isinstance(error, type) else type(error)
+    return next(STATUSES[each] for each in kind.__mro__ if each in STATUSES)
+
+
+# --- what has to travel alone -----------------------------------------------------------------------------------
+
+UNBATCHABLE = (
+    "cloud_event", "columnar", "datatype", "decoupled", "media_type", "members", "no_batch_dimension", "outputs",
+    "sequence", "shape", "shared_memory", "unknown_model",
+)  # fmt: skip
+"""Why a predict request is passed on unbatched: a closed set, as metrics count by it."""
+
+
+class Unbatchable(Exception):
+    """A verdict, not a failure: the request is valid, but only the predictor can tell its rows. Forward it as it is.
+
+    `reason` is one of `UNBATCHABLE`.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason

@@ -21,7 +21,6 @@ from prometheus_client import Gauge, registry
 from prometheus_client import metrics_core as families
 
 import carpool_sidecar
-from carpool.scheduling import messages
 from carpool_sidecar import errors
 
 _SECONDS = (
@@ -54,7 +53,7 @@ Place = Literal[
 ]  # fmt: skip
 """Where a bug was met."""
 
-_RETRIES = ("closed", "isolate")  # of the reasons why a batch leaves, those of one that was sent before
+RETRIES = ("closed", "isolate")  # of the reasons why a batch leaves, those of one that was sent before
 # https://grpc.io/docs/guides/status-codes, by number.
 _RPC_CODES = (
     "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
@@ -200,7 +199,7 @@ class Metrics:
             shown_at_once=errors.reasons(errors.UpstreamError),
         )
         self.retries: Counter[str] = counter(
-            "retries", "Batches sent again: closed connection or isolation.", "reason", shown_at_once=_RETRIES
+            "retries", "Batches sent again: closed connection or isolation.", "reason", shown_at_once=RETRIES
         )
         self.in_flight = gauge("batches_in_flight", "Batches at the predictor now.")
         self.queued_instances = gauge("queued_instances", "Instances waiting for a batch now.")
@@ -229,16 +228,6 @@ class Metrics:
         info.labels(carpool_sidecar.__version__).set(1)
 
     # --- events ------------------------------------------------------------------------------------------------
-
-    def dispatched(self, batch: messages.Batch) -> None:
-        """A batch leaves for the predictor."""
-        self.batches.labels(batch.reason).inc()
-        self.batch_size.observe(batch.rows)
-        if batch.reason in _RETRIES:
-            self.retries.labels(batch.reason).inc()
-            return
-        left = batch.dispatched
-        self.queue_seconds.observe_all([left - request.arrived for request, start, _ in batch.parts if not start])
 
     def predicted(self, status: int, seconds: float) -> None:
         """A predict request was answered so many seconds after it came."""

@@ -93,7 +93,7 @@ async def test_what_was_learned_is_visible(bench):
 
 async def test_the_way_to_the_predictor_is_measured_once_it_is_ready(bench):
     await asyncio.sleep(1)
-    assert bench.sidecar.policy.device.knows_overhead
+    assert bench.sidecar.policy.predictor.knows_overhead
     assert {seen.method for seen in bench.predictor.seen} == {"GET"}
     seen = len(bench.predictor.seen)
     await asyncio.sleep(100)
@@ -105,11 +105,11 @@ async def test_who_waits_when_the_way_is_measured_has_the_batch_sent_just_in_tim
     for _ in range(6):
         await bench.post('{"instances":[1]}')
         await asyncio.sleep(0.1)
-    device = bench.sidecar.policy.device
+    device = bench.sidecar.policy.predictor
     device._hint = None
     calls = [asyncio.ensure_future(bench.post('{"instances":[2]}')) for _ in range(2)]
     await bench.queued(8)
-    assert bench.sidecar.core.wake == math.inf
+    assert bench.sidecar.core.policy_deadline == math.inf
     await bench.sidecar._measure_overhead(bench.sidecar.policy)
-    assert bench.sidecar.core.wake < asyncio.get_running_loop().time() + 0.012
+    assert bench.sidecar.core.policy_deadline < asyncio.get_running_loop().time() + 0.012
     assert {status for status, _, _ in await asyncio.gather(*calls)} == {200}

@@ -203,20 +203,6 @@ def test_live_settings_can_be_changed_and_others_cannot():
         chosen.changed({"timeout": 0})
 
 
-def test_without_a_word_on_retries_client_errors_and_doubtful_statuses_are_isolated():
-    found = config.load([]).scheduler_limits
-    assert 400 in found.retry_statuses
-    assert 500 not in found.retry_statuses
-    assert found.isolates_doubtful
-
-
-@pytest.mark.parametrize(("statuses", "has_400"), [("", False), ("4xx", True), ("500", False)])
-def test_who_names_the_statuses_to_isolate_gets_those_and_no_others(statuses, has_400):
-    found = config.load(["--retry-statuses", statuses]).scheduler_limits
-    assert (400 in found.retry_statuses) == has_400
-    assert not found.isolates_doubtful
-
-
 @pytest.mark.parametrize(
     ("argv", "clash"),
     [

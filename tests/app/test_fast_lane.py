@@ -196,7 +196,7 @@ class OnAnyLoop:
         await until(lambda: bench.sidecar.core.backlog.rows == 1 and bench.sidecar.life.active == 3)
         await bench.sidecar.stop()
         assert await idle.rest() == b""
-        assert (await busy.answer())[0] == errors.Draining.status
+        assert (await busy.answer())[0] == errors.STATUSES[errors.Draining]
         assert await sending.rest() == b""
         await until(lambda: connections(bench) == 0 and is_at_rest(bench))
         with socket.create_server(("127.0.0.1", bench.sidecar.settings.port)):

@@ -193,9 +193,9 @@ async def test_a_storm_of_rejected_requests_leaves_nothing(sidecar_of: Any, lane
     assert await bench.metric('carpool_retries_total{reason="isolate"}') > 0
     assert await bench.metric('carpool_batches_total{reason="suspect"}') > 0
     assert core.idle
-    assert core.quarantine.on_trial is None
-    assert not core._suspicion.awaits_verdicts
-    assert len(core._suspicion._records) < 100
+    assert core.isolation.quarantine.on_trial is None
+    assert not core.isolation._suspicion.awaits_verdicts
+    assert len(core.isolation._suspicion._records) < 100
 
 
 @pytest.mark.both_loops
@@ -224,4 +224,4 @@ async def test_v2_requests_that_are_retried_by_halves_leave_nothing(
         assert found == []
         assert await bench.metric('carpool_retries_total{reason="isolate"}') > 0
         assert bench.sidecar.core.idle
-        assert not bench.sidecar.core._suspicion.awaits_verdicts
+        assert not bench.sidecar.core.isolation._suspicion.awaits_verdicts

@@ -20,9 +20,10 @@ from rich import console
 from rich.table import Table
 
 from carpool.program import allocator
-from carpool.scheduling import messages, policies, scheduler
+from carpool.runtime import driver
+from carpool.scheduling import messages, scheduler, window
 from carpool_sidecar import config, drain, metrics
-from carpool_sidecar.batching import calls, driver, routes
+from carpool_sidecar.batching import calls, executor, routes
 from carpool_sidecar.protocols import interface, v1
 from carpool_sidecar.server import data_port, predict, response_bytes
 from carpool_sidecar.server.fast import connection as connections
@@ -94,13 +95,13 @@ async def own_microseconds() -> tuple[float, float]:
     """The sidecar's own code for one request of 37 B, in batches of 32, without sockets: up to the queue, and after."""
     chosen = config.load(["--max-batch-size", str(_BATCH), "--max-latency", "10", "--max-in-flight", "2"])
     limits, predictor = chosen.scheduler_limits, Predictor()
-    core = scheduler.Scheduler(limits, policies.Window(limits), time.monotonic, lambda: "0" * 36)
+    core = scheduler.Scheduler(limits, window.Window(limits), time.monotonic, lambda: "0" * 36)
     counters = metrics.Metrics()
     lane = predict.PredictLane(
         chosen,
         limits,
         body_reader.Intake(chosen.max_body_bytes, core.ledger, 60.0),
-        driver.Driver(core, counters),
+        driver.Driver(core, executor.Executor(), executor.Observer(counters)),
         routes.Routes(calls.Route(v1.Codec(), predictor), cast(Any, None)),
     )
     fast = data_port.FastLane(chosen, lane, drain.Lifecycle(), counters, time.monotonic, asyncio.Protocol)

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import Any
 
 from carpool import errors
 from carpool.scheduling import limits as core_limits
-from carpool.scheduling import messages, policies, scheduler, suspicion
+from carpool.scheduling import messages, policy, scheduler, suspicion, window
+from carpool_sidecar import errors as sidecar_errors
+from carpool_sidecar.batching import retried_statuses
+
+
+def refused(
+    status: int, body: bytes = b"", *, named: str | None = None, doubtful: Collection[int] = ()
+) -> sidecar_errors.UpstreamStatus:
+    """A refusal of the predictor's with the remedy that the sidecar's rules give it."""
+    error = sidecar_errors.UpstreamStatus(status, body)
+    retried_statuses.Rules(named).judge(error, doubtful)
+    return error
 
 
 class Desk:
@@ -21,7 +32,7 @@ class Desk:
 
     def __init__(
         self,
-        policy: Callable[[core_limits.Limits], policies.Policy] = policies.Window,
+        policy: Callable[[core_limits.Limits], policy.Policy] = window.Window,
         traits: suspicion.Traits = suspicion.NO_TRAITS,
         **limits: Any,
     ) -> None:

@@ -7,9 +7,8 @@ import random
 import pytest
 
 from carpool.scheduling import messages, tuning
-from carpool.scheduling.latency_model import ServiceModel
-from carpool.scheduling.predictor_model import Device
-from carpool.scheduling.returning_callers import Returns
+from carpool.scheduling.arrivals import ReturningCallers
+from carpool.scheduling.predictor_model import LatencyModel, PredictorModel
 
 
 def seconds(size: float) -> float:
@@ -21,9 +20,9 @@ def batch(rows: int) -> messages.Batch:
     return messages.Batch("id", "key", [messages.Part(request, 0, rows)], "full")
 
 
-class TestServiceModel:
+class TestLatencyModel:
     def test_an_affine_predictor_is_learned_from_a_few_batches(self):
-        learned = ServiceModel()
+        learned = LatencyModel()
         for size in (1, 8, 32, 16, 4):
             learned.observe(size, seconds(size))
         assert learned(24) == pytest.approx(seconds(24), rel=1e-6)
@@ -31,14 +30,14 @@ class TestServiceModel:
         assert learned.is_varied
 
     def test_while_one_size_was_seen_all_time_counts_as_fixed(self):
-        learned = ServiceModel()
+        learned = LatencyModel()
         for _ in range(10):
             learned.observe(4, 0.02)
         assert learned(32) == pytest.approx(0.02)
         assert not learned.is_varied
 
     def test_noise_moves_the_prediction_little_and_the_margin_as_it_should(self):
-        learned, chance = ServiceModel(), random.Random(1)
+        learned, chance = LatencyModel(), random.Random(1)
         for _ in range(300):
             size = chance.randint(1, 32)
             learned.observe(size, seconds(size) * chance.lognormvariate(0, 0.2))
@@ -48,7 +47,7 @@ class TestServiceModel:
 
     @pytest.mark.parametrize("factor", [3.0, 1 / 3])
     def test_a_changed_predictor_is_believed_after_a_few_batches(self, factor):
-        learned, chance = ServiceModel(), random.Random(1)
+        learned, chance = LatencyModel(), random.Random(1)
         for _ in range(200):
             size = chance.randint(1, 32)
             learned.observe(size, seconds(size))
@@ -58,7 +57,7 @@ class TestServiceModel:
         assert learned(16) == pytest.approx(factor * seconds(16), rel=0.2)
 
     def test_one_odd_batch_is_not_a_change(self):
-        learned, chance = ServiceModel(), random.Random(1)
+        learned, chance = LatencyModel(), random.Random(1)
         for _ in range(200):
             size = chance.randint(1, 32)
             learned.observe(size, seconds(size))
@@ -67,7 +66,7 @@ class TestServiceModel:
 
     def test_a_slow_first_batch_is_forgotten(self):
         """Models compile, caches fill: the first answer often takes seconds."""
-        learned = ServiceModel()
+        learned = LatencyModel()
         learned.observe(1, 8.0)
         for _ in range(12):
             learned.observe(1, 0.01)
@@ -75,7 +74,9 @@ class TestServiceModel:
 
 
 class TestReturns:
-    def come_back(self, returns: Returns, batches: int, size: int, after: float, fraction: float = 1.0) -> float:
+    def come_back(
+        self, returns: ReturningCallers, batches: int, size: int, after: float, fraction: float = 1.0
+    ) -> float:
         now = 0.0
         for _ in range(batches):
             returns.completed(size, now, span=0.005)
@@ -86,7 +87,7 @@ class TestReturns:
         return now
 
     def test_callers_of_a_closed_loop_are_expected_back_together(self):
-        returns = Returns()
+        returns = ReturningCallers()
         now = self.come_back(returns, batches=30, size=8, after=0.0005)
         assert returns.expected() == pytest.approx(8, abs=0.1)
         assert returns.until_back(now, shortest=0.0, longest=0.01) == pytest.approx(1.25 * 0.0005, rel=0.05)
@@ -94,7 +95,7 @@ class TestReturns:
         assert returns.expected() == pytest.approx(7, abs=0.1)
 
     def test_callers_who_do_not_come_back_are_not_waited_for(self):
-        returns = Returns()
+        returns = ReturningCallers()
         self.come_back(returns, batches=30, size=8, after=0.02)
         assert returns.expected() == 0.0
 
@@ -103,7 +104,7 @@ class Bench:
     """A predictor with `workers` serial workers and `overhead` seconds of overlappable round trip, driven by hand."""
 
     def __init__(self, workers: int = 1, overhead: float = 0.004, noise: float = 0.0) -> None:
-        self.device = Device()
+        self.device = PredictorModel()
         self.overhead = overhead
         self.now = 0.0
         self.free = [0.0] * workers
@@ -155,7 +156,7 @@ class TestDevice:
         assert not bench.device.is_idle
 
     def test_a_measured_round_trip_is_believed_until_there_are_samples(self):
-        device = Device()
+        device = PredictorModel()
         assert not device.knows_overhead
         device.hint_overhead(0.002)
         assert device.knows_overhead

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from carpool import errors
 from carpool.scheduling import tuning
 from carpool.scheduling.adaptive import Adaptive
+from carpool_sidecar import errors
+from tests.scheduling.desk import refused
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def desk(desk_of):
 
 def teach(desk, fixed=0.010, slope=0.001, overhead=0.0):
     """Let it see idle batches of several sizes, with pauses so that nobody seems to come back."""
-    desk.policy.device.hint_overhead(overhead)
+    desk.policy.predictor.hint_overhead(overhead)
     for number, size in enumerate((1, 2, 3, 4, 1, 2)):
         desk.submit(f"lesson-{number}", rows=size)
         desk.pass_time(overhead + fixed + slope * size)
@@ -57,7 +58,7 @@ def test_a_full_batch_does_not_wait_for_the_predictor(desk):
 
 def test_no_third_batch_leaves_while_two_are_out(desk):
     teach(desk)
-    desk.policy.device._judged = tuning.JUDGED_ENOUGH
+    desk.policy.predictor._judged = tuning.JUDGED_ENOUGH
     for number in range(20):
         desk.submit(str(number))
     assert desk.sizes == [1, 4]
@@ -161,9 +162,7 @@ def test_a_wrong_model_cannot_turn_everybody_away_for_good(desk):
     assert served >= 35
 
 
-@pytest.mark.parametrize(
-    "error", [errors.UpstreamStatus(503, b""), errors.UpstreamStatus(429, b""), errors.UpstreamUnreachable()]
-)
+@pytest.mark.parametrize("error", [refused(503, b""), refused(429, b""), errors.UpstreamUnreachable()])
 def test_a_troubled_predictor_is_left_alone_for_a_while_then_longer_until_it_answers(desk, error):
     teach(desk)
     pauses = []

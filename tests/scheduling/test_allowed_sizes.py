@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from carpool.scheduling import backlog, limits, messages, sizes
+from carpool.scheduling import backlog, limits, messages, packing
 
 POWERS = (1, 2, 4, 8, 16, 32)
 
@@ -15,28 +15,28 @@ POWERS = (1, 2, 4, 8, 16, 32)
     ("text", "expected"), [("", ()), (" ", ()), ("8", (8,)), ("1,2,4", (1, 2, 4)), (" 1, 3 ,100 ", (1, 3, 100))]
 )
 def test_sizes_are_read_as_written(text, expected):
-    assert sizes.parse(text) == expected
+    assert packing.parse_sizes(text) == expected
 
 
 @pytest.mark.parametrize("text", ["0,1", "4,2", "2,2", "1,,2", "1,2,", "-1", "1.5", "many", "1;2", "1" * 5000, "٣"])
 def test_sizes_that_make_no_sense_are_refused_with_what_is_allowed(text):
     with pytest.raises(ValueError, match="is not a list of ascending whole numbers from 1, like 1,2,4,8"):
-        sizes.parse(text)
+        packing.parse_sizes(text)
 
 
 @pytest.mark.parametrize(
     ("n", "down", "up"), [(1, 1, 1), (3, 2, 4), (8, 8, 8), (31, 16, 32), (32, 32, 32), (40, 32, 40)]
 )
 def test_between_two_sizes_one_is_filled_and_the_other_padded(n, down, up):
-    assert (sizes.usable(n, POWERS), sizes.padded(n, POWERS)) == (down, up)
+    assert (packing.usable(n, POWERS), packing.padded(n, POWERS)) == (down, up)
 
 
 def test_fewer_than_the_smallest_size_are_sent_padded():
-    assert sizes.best_size(3, (4, 8)) == 3
+    assert packing.best_size(3, (4, 8)) == 3
 
 
 def test_any_number_is_sent_if_any_size_is_allowed():
-    assert sizes.best_size(13, (), lambda size: 1 / size) == 13
+    assert packing.best_size(13, (), lambda size: 1 / size) == 13
 
 
 @pytest.mark.parametrize(
@@ -48,11 +48,11 @@ def test_any_number_is_sent_if_any_size_is_allowed():
     ],
 )
 def test_the_size_that_costs_least_per_instance_wins(fixed, n, sent):
-    assert sizes.best_size(n, POWERS, lambda size: fixed + size) == sent
+    assert packing.best_size(n, POWERS, lambda size: fixed + size) == sent
 
 
 def test_a_tie_sends_all():
-    assert sizes.best_size(3, POWERS, lambda size: {2: 2.0, 4: 3.0}[size]) == 3
+    assert packing.best_size(3, POWERS, lambda size: {2: 2.0, 4: 3.0}[size]) == 3
 
 
 SIZES = st.sets(st.integers(1, 60), max_size=6).map(lambda found: tuple(sorted(found)))
@@ -61,9 +61,9 @@ SIZES = st.sets(st.integers(1, 60), max_size=6).map(lambda found: tuple(sorted(f
 @given(n=st.integers(1, 80), allowed=SIZES, fixed=st.floats(0, 100), slope=st.floats(0.001, 10))
 def test_no_choice_is_cheaper_per_instance_than_the_best_size(n, allowed, fixed, slope):
     def price(sent):
-        return (fixed + slope * sizes.padded(sent, allowed)) / sent
+        return (fixed + slope * packing.padded(sent, allowed)) / sent
 
-    sent = sizes.best_size(n, allowed, lambda size: fixed + slope * size)
+    sent = packing.best_size(n, allowed, lambda size: fixed + slope * size)
     most = min(n, allowed[-1]) if allowed else n
     down = [size for size in allowed if size <= most]
     assert sent == most or sent in down
@@ -72,7 +72,7 @@ def test_no_choice_is_cheaper_per_instance_than_the_best_size(n, allowed, fixed,
 
 @given(n=st.integers(1, 80), allowed=SIZES)
 def test_without_a_known_price_nothing_is_padded_if_it_can_be_helped(n, allowed):
-    sent = sizes.best_size(n, allowed)
+    sent = packing.best_size(n, allowed)
     assert not allowed or sent in allowed or n < allowed[0]
 
 

@@ -12,15 +12,15 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from carpool import errors
-from carpool.scheduling import adaptive, messages, policies, scheduler, tuning
+from carpool.scheduling import adaptive, messages, policy, scheduler, tuning, window
 from carpool.scheduling import limits as core_limits
-from tests.scheduling.desk import Desk
+from carpool_sidecar import errors
+from tests.scheduling.desk import Desk, refused
 
 EVENTS = 250
 FAULTS = (
-    errors.UpstreamStatus(400, b"bad"),
-    errors.UpstreamStatus(503, b"busy"),
+    refused(400, b"bad"),
+    refused(503, b"busy"),
     errors.UpstreamClosed(),
     errors.UpstreamTimeout(),
 )
@@ -40,7 +40,7 @@ class Site(Desk):
     Timers are as coarse as a busy loop's. `trace` is every effect with its time.
     """
 
-    def __init__(self, world: World, policy: Callable[[core_limits.Limits, float], policies.Policy]) -> None:
+    def __init__(self, world: World, policy: Callable[[core_limits.Limits, float], policy.Policy]) -> None:
         super().__init__(lambda limits: policy(limits, world.tick), **world.limits)
         self._world = world
         self._free = [self.now] * world.workers
@@ -86,7 +86,7 @@ class Site(Desk):
     def hint(self, seconds: float) -> None:
         """The way to the predictor was measured."""
         if isinstance(self.policy, adaptive.Adaptive):
-            self.policy.device.hint_overhead(seconds)
+            self.policy.predictor.hint_overhead(seconds)
             self.do(self.core.reconsider())
 
 
@@ -99,8 +99,8 @@ class AskingSite(Site):
     scheduler = Asking
 
 
-def window(limits: core_limits.Limits, tick: float) -> policies.Policy:
-    return policies.Window(limits)
+def fixed_window(limits: core_limits.Limits, tick: float) -> policy.Policy:
+    return window.Window(limits)
 
 
 class World:
@@ -163,7 +163,7 @@ class World:
         return self.chance.choice([None, None, 0.02, 1.0])
 
 
-@pytest.mark.parametrize("policy", [adaptive.Adaptive, window])
+@pytest.mark.parametrize("policy", [adaptive.Adaptive, fixed_window])
 @given(seed=st.integers(0, 2**32))
 def test_the_same_effects_at_the_same_times_as_if_it_were_asked_at_every_arrival(policy, seed):
     world = World(seed)
@@ -186,10 +186,10 @@ def test_a_hint_of_the_way_to_the_predictor_is_heard_by_who_waits_for_its_answer
         desk.pass_time(0.5)
     desk.submit("first")
     desk.submit("second")
-    assert desk.core.wake == math.inf
-    desk.policy.device.hint_overhead(0.002)
+    assert desk.core.policy_deadline == math.inf
+    desk.policy.predictor.hint_overhead(0.002)
     desk.do(desk.core.reconsider())
-    assert desk.core.wake < desk.now + 0.010
+    assert desk.core.policy_deadline < desk.now + 0.010
     desk.pass_time(0.010)
     assert desk.reasons[-2:] == ["idle", "just_in_time"]
 
@@ -198,7 +198,7 @@ def test_one_that_comes_when_a_pause_is_over_and_the_timer_late_makes_all_of_the
     desk = Desk(adaptive.Adaptive, max_batch_size=4, max_in_flight=1)
     desk.submit("refused")
     desk.submit("waits")
-    desk.fail(errors.UpstreamStatus(503, b"busy"))
+    desk.fail(refused(503, b"busy"))
     desk.now += tuning.BACKOFF_FIRST - 0.001
     desk.submit("comes early")
     assert len(desk.sent) == 1

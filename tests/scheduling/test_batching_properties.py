@@ -8,9 +8,9 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from carpool import errors
 from carpool.scheduling import messages
-from tests.scheduling.desk import Desk
+from carpool_sidecar import errors
+from tests.scheduling.desk import Desk, refused
 
 AGEING = 0.3
 CHOOSY = {"z": 3}  # keys whose predictor takes no more rows than that in a call
@@ -23,9 +23,9 @@ TRAITS = {
 
 ERRORS = st.sampled_from(
     [
-        errors.UpstreamStatus(400, b"bad"),
-        errors.UpstreamStatus(404, b"gone"),
-        errors.UpstreamStatus(500, b"bug"),
+        refused(400, b"bad"),
+        refused(404, b"gone"),
+        refused(500, b"bug"),
         errors.Uneven(),
         errors.NotMergeable(),
         errors.UpstreamClosed(),
@@ -167,10 +167,10 @@ class AnyHistory(RuleBasedStateMachine):
     def the_books_balance(self) -> None:
         core = self.desk.core
         requests = self.desk.requests.values()
-        assert core.backlog.size + core.quarantine.size == sum(
+        assert core.backlog.size + core.isolation.quarantine.size == sum(
             request.size_queued for request in requests if request.open and request.rows_queued
         )
-        assert core.backlog.rows + core.quarantine.rows == sum(
+        assert core.backlog.rows + core.isolation.quarantine.rows == sum(
             request.rows_queued for request in requests if request.open
         )
         assert core.ledger.held == sum(request.size for request in requests if request.open)

@@ -9,8 +9,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from carpool.scheduling.deadlines import Deadlines
 from carpool.scheduling.messages import Request
+from carpool.scheduling.queues import Deadlines
 
 
 def watched(book: Deadlines, deadline: float, sequence: int) -> Request:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import weakref
 from collections.abc import Callable
 
@@ -16,13 +17,13 @@ class Key:
 
 
 def take(waiting: backlog.Backlog, request: messages.Request) -> None:
-    queue = waiting.first()
+    queue = waiting.due(math.inf, 0.0)
     assert queue is not None
     waiting.take(queue)
 
 
 def take_in_parts(waiting: backlog.Backlog, request: messages.Request) -> None:
-    while queue := waiting.first():
+    while queue := waiting.due(math.inf, 0.0):
         waiting.take(queue, 1)
 
 
@@ -43,7 +44,7 @@ def test_the_key_of_an_emptied_queue_is_let_go_at_once(
     try:
         waiting.add(request)
         empty(waiting, request)
-        assert waiting.first() is None
+        assert waiting.due(math.inf, 0.0) is None
         del request, key
         assert seen() is None
     finally:

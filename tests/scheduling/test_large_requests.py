@@ -1,6 +1,6 @@
 """Requests beside the size of a batch: splitting and rejoining, and packing without splitting."""
 
-from carpool import errors
+from carpool_sidecar import errors
 
 
 def rows(name, count):

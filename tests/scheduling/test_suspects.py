@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from carpool import errors
-from carpool.scheduling import policies
-from tests.scheduling.desk import Desk
+from carpool.scheduling import window
+from carpool_sidecar import errors
+from tests.scheduling.desk import Desk, refused
 
 # A request is named CONTENT@ORIGIN or CONTENT@ORIGIN#NUMBER; content that begins with "bad" is rejected.
 TRAITS = {
@@ -33,9 +33,7 @@ def react(desk, status=400):
         calls += 1
         batch = desk.out[0]
         if any(row.startswith("bad") for row in desk.rows_of(batch)):
-            error = errors.UpstreamStatus(status, b"own words")
-            error.is_doubtful = status == 500
-            desk.fail(error, batch)
+            desk.fail(refused(status, b"own words", doubtful={500}), batch)
         else:
             desk.answer(batch)
     return calls
@@ -176,15 +174,15 @@ def test_members_known_to_be_bad_by_then_are_taken_out_and_their_mates_travel_to
     submit(desk, "bad@1", "a@1", "b@2", "c@3")
     submit(desk, "d@1", "e@2", "bad@2", "f@3")
     first, second = desk.out
-    desk.fail(errors.UpstreamStatus(400, b"own"), first)
+    desk.fail(refused(400, b"own"), first)
     while "bad@1" not in desk.refusals:
         batch = next(batch for batch in desk.out if batch is not second)
         if any(row.startswith("bad") for row in desk.rows_of(batch)):
-            desk.fail(errors.UpstreamStatus(400, b"own"), batch)
+            desk.fail(refused(400, b"own"), batch)
         else:
             desk.answer(batch)
     before = len(desk.sent)
-    desk.fail(errors.UpstreamStatus(400, b"own"), second)
+    desk.fail(refused(400, b"own"), second)
     react(desk)
     later = [desk.members(batch) for batch in desk.sent[before:]]
     assert ["d@1", "e@2", "f@3"] in later
@@ -237,8 +235,8 @@ def test_a_suspect_that_leaves_or_waits_too_long_is_forgotten():
     desk.cancel("bad@1")
     desk.pass_time(5)
     assert isinstance(desk.refusals["bad@2"], errors.DeadlineExceeded)
-    assert desk.core.quarantine.rows == 0
-    assert not desk.core._suspicion._on_trial
+    assert desk.core.isolation.quarantine.rows == 0
+    assert not desk.core.isolation._suspicion._on_trial
     react(desk)
     assert desk.core.idle
 
@@ -282,7 +280,7 @@ def test_a_predictor_that_fails_whatever_it_gets_is_asked_for_no_culprits(desk):
 
 
 def test_without_traits_nobody_is_suspected():
-    desk = Desk(policies.Window, max_batch_size=4)
+    desk = Desk(window.Window, max_batch_size=4)
     for number in range(3):
         submit(desk, f"bad{number}", "a@1" + str(number), "b@2" + str(number), "c@3" + str(number))
         react(desk)
@@ -294,7 +292,7 @@ def test_memory_of_culprits_is_bounded():
     for number in range(3000):
         submit(desk, f"bad{number}@{number}")
         react(desk)
-    suspicion = desk.core._suspicion
+    suspicion = desk.core.isolation._suspicion
     assert len(suspicion._records) <= 4096
     assert len(suspicion._accusing) <= 4096
 
@@ -343,12 +341,12 @@ def test_a_suspect_that_is_cleared_while_it_travels_does_not_keep_others_from_tr
     if outcome == "answered":
         desk.answer(trial)
     elif outcome == "rejected":
-        desk.fail(errors.UpstreamStatus(400, b"own words"), trial)
+        desk.fail(refused(400, b"own words"), trial)
     elif outcome == "left":
         desk.cancel("bad@y")
     else:
         desk.pass_time(60)
-    assert desk.core.quarantine.on_trial is None
+    assert desk.core.isolation.quarantine.on_trial is None
     desk.pass_time(61)
     react(desk)
     submit(desk, "bad2@z", "e@1", "f@2", "g@3")
@@ -375,9 +373,9 @@ def test_nothing_of_requests_of_all_kinds_is_kept_after_they_were_answered_rejec
         react(desk)
     core = desk.core
     assert core.idle
-    assert (core.waiting_rows, core.quarantine.rows, core.ledger.held) == (0, 0, 0)
-    assert core.quarantine.on_trial is None
-    assert not core._suspicion.awaits_verdicts
+    assert (core.waiting_rows, core.isolation.quarantine.rows, core.ledger.held) == (0, 0, 0)
+    assert core.isolation.quarantine.on_trial is None
+    assert not core.isolation._suspicion.awaits_verdicts
     assert core.next_deadline() is None or core.next_deadline() == float("inf")
     assert not any(request.open for request in desk.requests.values())
     refused_at_once = {name for name in desk.refusals if isinstance(desk.refusals[name], errors.Overloaded)}
@@ -386,7 +384,7 @@ def test_nothing_of_requests_of_all_kinds_is_kept_after_they_were_answered_rejec
 
 def reject_or_answer(desk, batch):
     if any(row.startswith("bad") for row in desk.rows_of(batch)):
-        desk.fail(errors.UpstreamStatus(400, b"own words"), batch)
+        desk.fail(refused(400, b"own words"), batch)
     else:
         desk.answer(batch)
 
@@ -412,7 +410,7 @@ def test_in_any_history_everybody_is_told_and_no_suspect_holds_up_the_others(max
                 desk.pass_time(chance.random() * 0.05)
             deadline = desk.core.next_deadline()
             assert deadline is None or deadline >= desk.now - 1e-9
-            assert desk.core.quarantine.on_trial is None or desk.core.quarantine.on_trial.open
+            assert desk.core.isolation.quarantine.on_trial is None or desk.core.isolation.quarantine.on_trial.open
         for _ in range(5000):
             if desk.out:
                 reject_or_answer(desk, desk.out[0])
@@ -423,7 +421,7 @@ def test_in_any_history_everybody_is_told_and_no_suspect_holds_up_the_others(max
         assert desk.core.idle
         assert desk.answers.keys() | desk.refusals.keys() == desk.requests.keys()
         assert desk.core.ledger.held == 0
-        assert not desk.core._suspicion.awaits_verdicts
+        assert not desk.core.isolation._suspicion.awaits_verdicts
 
 
 def test_who_only_looks_like_a_culprit_waits_behind_none_of_its_known_requests():

@@ -9,21 +9,18 @@ import math
 
 import pytest
 
-from carpool import errors
 from carpool.scheduling import messages
 from carpool.scheduling.adaptive import Adaptive
-from carpool.scheduling.arrival_rate import Rate
-from carpool.scheduling.latency_model import ServiceModel
-from carpool.scheduling.predictor_model import Device
-from carpool.scheduling.returning_callers import Returns
-from tests.scheduling.desk import Desk
+from carpool.scheduling.arrivals import ArrivalRate, ReturningCallers
+from carpool.scheduling.predictor_model import LatencyModel, PredictorModel
+from tests.scheduling.desk import Desk, refused
 from tests.scheduling.test_adaptive_learning import Bench
 
 FIXED, SLOPE = 0.010, 0.001
 
 
-def learned(samples: int = 400, size: int = 4, seconds: float = 0.010) -> ServiceModel:
-    made = ServiceModel()
+def learned(samples: int = 400, size: int = 4, seconds: float = 0.010) -> LatencyModel:
+    made = LatencyModel()
     for _ in range(samples):
         made.observe(size, seconds)
     return made
@@ -32,7 +29,7 @@ def learned(samples: int = 400, size: int = 4, seconds: float = 0.010) -> Servic
 def taught(**limits: object) -> Desk:
     """Batches of 4 at a predictor of 10 ms and 1 ms a row, without a way to it; no callers who come back."""
     desk = Desk(Adaptive, **{"max_batch_size": 4, "max_in_flight": 8, **limits})
-    desk.policy.device.hint_overhead(0.0)
+    desk.policy.predictor.hint_overhead(0.0)
     for number, size in enumerate((1, 2, 3, 4, 1, 2)):
         desk.submit(f"lesson-{number}", rows=size)
         desk.pass_time(FIXED + SLOPE * size)
@@ -88,7 +85,7 @@ def test_a_safe_prediction_adds_two_standard_deviations_and_a_half_at_most(sprea
 
 
 def test_the_rate_that_is_shown_is_that_of_about_ten_seconds():
-    rate = Rate()
+    rate = ArrivalRate()
     rate.add(100, 0.0)
     assert rate.per_second(0.0) == 10.0
     assert rate.per_second(10.0) == pytest.approx(10.0 / math.e)
@@ -99,7 +96,7 @@ def test_the_rate_that_is_shown_is_that_of_about_ten_seconds():
 
 @pytest.mark.parametrize(("after", "is_return"), [(0.0008, True), (0.0015, False)])
 def test_who_comes_within_a_millisecond_has_come_back_however_short_the_wait_may_be(after, is_return):
-    returns = Returns()
+    returns = ReturningCallers()
     returns.completed(1, 0.0, span=0.0)
     returns.arrived(1, after)
     returns.completed(1, 1.0, span=0.0)
@@ -122,15 +119,15 @@ def test_a_batch_is_held_for_callers_if_three_quarters_of_the_gain_are_worth_the
 def test_nobody_is_held_for_longer_than_20_ms():
     desk = taught()
     for _ in range(40):
-        desk.policy.device.round_trip.observe(1, 0.2)
-    desk.policy.device._models_changed()
+        desk.policy.predictor.round_trip.observe(1, 0.2)
+    desk.policy.predictor._models_changed()
     desk.submit("before", rows=3)
     desk.pass_time(0.2)
     desk.answer()
     desk.policy.returns.fraction, desk.policy.returns.offset = 1.0, 5.0
     desk.submit("comes back")
     assert len(desk.sent) == 1
-    assert desk.core.wake - desk.now == pytest.approx(0.020)
+    assert desk.core.policy_deadline - desk.now == pytest.approx(0.020)
 
 
 # --- trouble ------------------------------------------------------------------------------------------------------
@@ -141,13 +138,13 @@ def test_pauses_begin_with_50_ms_double_up_to_a_second_and_begin_anew_after_a_su
     for number in range(10):
         desk.submit(f"r{number}")
     for pause in (0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0):
-        desk.fail(errors.UpstreamStatus(503, b"busy"))
-        assert desk.core.wake - desk.now == pytest.approx(pause)
+        desk.fail(refused(503, b"busy"))
+        assert desk.core.policy_deadline - desk.now == pytest.approx(pause)
         desk.pass_time(pause)
         assert len(desk.out) == 1
     desk.answer()
-    desk.fail(errors.UpstreamStatus(503, b"busy"))
-    assert desk.core.wake - desk.now == pytest.approx(0.05)
+    desk.fail(refused(503, b"busy"))
+    assert desk.core.policy_deadline - desk.now == pytest.approx(0.05)
 
 
 @pytest.mark.parametrize(("factor", "is_trouble"), [(1.35, False), (1.7, True)])
@@ -157,7 +154,7 @@ def test_three_round_trips_in_a_row_of_half_as_much_again_are_trouble(factor, is
     seen = []
     for number in range(3):
         desk.submit(f"slow-{number}")
-        desk.pass_time(desk.policy.device.round_trip.pessimistic(1) * factor)
+        desk.pass_time(desk.policy.predictor.round_trip.pessimistic(1) * factor)
         desk.answer()
         seen.append(desk.policy.max_in_flight)
         desk.pass_time(0.5)
@@ -179,20 +176,22 @@ def test_a_predictor_without_work_for_a_quarter_of_a_second_gets_the_next_reques
 # --- how many batches at once -------------------------------------------------------------------------------------
 
 
-def sent(device: Device, now: float, size: int = 4) -> messages.Batch:
+def sent(device: PredictorModel, now: float, size: int = 4) -> messages.Batch:
     batch = messages.Batch("id", "key", [messages.Part(messages.Request("key", size), 0, size)], "full")
     device.sent(batch, now)
     return batch
 
 
-def trusted() -> Device:
-    device = Device()
+def trusted() -> PredictorModel:
+    device = PredictorModel()
     for number in range(6):
         device.completed(sent(device, float(number)), number + 0.010)
     return device
 
 
-@pytest.mark.parametrize(("device", "most"), [(trusted, 200), (Device, 1)], ids=["once it is known", "at first"])
+@pytest.mark.parametrize(
+    ("device", "most"), [(trusted, 200), (PredictorModel, 1)], ids=["once it is known", "at first"]
+)
 def test_a_predictor_that_is_never_idle_runs_dry_once_in_so_many_batches(device, most):
     device, now, count = device(), 10.0, 0
     out = [sent(device, now)]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from carpool.scheduling import adaptive, policies
+from carpool.scheduling import adaptive, window
 from tests.scheduling.desk import Desk
 
 
-class Counting(policies.Window):
+class Counting(window.Window):
     """The window policy, with a count of how often it decided."""
 
     decisions = 0

@@ -57,7 +57,7 @@ async def _front(predictor_port: int) -> AsyncIterator[tuple[passthrough.PassThr
         try:
             return await proxy.handle(request)
         except errors.CarpoolError as error:
-            return web.json_response({"error": str(error)}, status=error.status)
+            return web.json_response({"error": str(error)}, status=errors.status_of(error))
 
     server = web.Server(handle, handler_cancellation=True, auto_decompress=False, access_log=None)
     listening = await asyncio.get_running_loop().create_server(server, "127.0.0.1", 0)

@@ -37,7 +37,7 @@ class Site:
             self.outcomes.put_nowait(error)
             if not isinstance(error, errors.CarpoolError):
                 raise
-            response = web.Response(status=error.status, text=str(error))
+            response = web.Response(status=errors.status_of(error), text=str(error))
             response.force_close()
             return response
         self.outcomes.put_nowait(body)

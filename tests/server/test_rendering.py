@@ -192,5 +192,5 @@ def test_the_next_batch_has_a_date_of_its_own(monkeypatch: pytest.MonkeyPatch) -
 def test_every_error_can_be_rendered() -> None:
     for kind in (errors.BadRequest, errors.BodyTooLate, errors.HeadTooLate, errors.PayloadTooLarge, errors.Draining):
         [(status, headers, body)] = Reader(render(dialects.Dialect().error(kind()))).messages
-        assert (status, json.loads(body)["error"]) == (kind.status, kind.message)
-        assert headers.get("Connection") == ("close" if kind.close else None)
+        assert (status, json.loads(body)["error"]) == (errors.STATUSES[kind], kind.message)
+        assert headers.get("Connection") == ("close" if kind in errors.CLOSING else None)

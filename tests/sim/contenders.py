@@ -8,12 +8,12 @@ import itertools
 import re
 from collections.abc import Callable, Iterable
 
-from carpool.scheduling import limits, policies, scheduler
+from carpool.scheduling import limits, policy, scheduler, window
 from carpool_sidecar.planning import engine
 from tests.sim import baselines, cells
 
 Make = Callable[[cells.Cell], engine.MakeScheduler]
-MakePolicy = Callable[[limits.Limits], policies.Policy]
+MakePolicy = Callable[[limits.Limits], policy.Policy]
 
 IDLE_1, IDLE_2 = "send when idle, 1 in flight", "send when idle, 2 in flight"
 KSERVE = {5: "KServe 5 ms", 20: "KServe 20 ms"}
@@ -63,7 +63,7 @@ def make_scheduler(name: str, cell: cells.Cell) -> engine.MakeScheduler:
     """A contender's scheduler, set up for a cell."""
     size = cell.system.size
     if match := _FIXED.fullmatch(name):
-        return production(policies.Window, size, int(match[1]) / 1000, int(match[2]))
+        return production(window.Window, size, int(match[1]) / 1000, int(match[2]))
     make = _kserve(500) if name == KSERVE_DOCUMENTED else BY_NAME[name]
     return make(cell)
 
@@ -74,7 +74,7 @@ def has_adaptive() -> bool:
 
 
 def _window(milliseconds: int) -> Make:
-    return lambda cell: production(policies.Window, cell.system.size, milliseconds / 1000)
+    return lambda cell: production(window.Window, cell.system.size, milliseconds / 1000)
 
 
 def _kserve(milliseconds: int) -> Make:
@@ -86,7 +86,7 @@ def _eager(milliseconds: int) -> Make:
 
 
 def _idle(in_flight: int) -> Make:
-    return lambda cell: production(policies.Window, cell.system.size, 0.0, in_flight)
+    return lambda cell: production(window.Window, cell.system.size, 0.0, in_flight)
 
 
 def _adaptive(cell: cells.Cell) -> engine.MakeScheduler:

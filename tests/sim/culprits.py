@@ -16,7 +16,15 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from carpool import errors
-from carpool.scheduling import adaptive, limits, messages, policies, scheduler
+from carpool.scheduling import adaptive, limits, messages, policy, scheduler, window
+
+
+class Rejected(errors.UpstreamError):
+    """The predictor says that one of its batch is bad, not which."""
+
+    reason = "predictor_status"
+    remedy = errors.Remedy.HALVES
+
 
 FIXED, PER_ROW, SIZE = 0.010, 0.0001, 32
 GOOD, BAD = "good", "bad"
@@ -83,7 +91,7 @@ class Run:
         self.sequence = itertools.count()
         bounds = limits.Limits(max_batch_size=SIZE, max_latency=0.005 if scene.policy == "window" else 0.5)
         bounds.max_in_flight = 1 if scene.policy == "window" else 8
-        policy: policies.Policy = policies.Window(bounds) if scene.policy == "window" else adaptive.Adaptive(bounds)
+        policy: policy.Policy = window.Window(bounds) if scene.policy == "window" else adaptive.Adaptive(bounds)
         ids = itertools.count()
         self.core = scheduler.Scheduler(bounds, policy, lambda: self.now, lambda: str(next(ids)), TRAITS)
         self.free_at = 0.0
@@ -171,7 +179,7 @@ class Run:
             elif isinstance(effect, messages.Answer):
                 self.finish(effect.request, "answered")
             elif isinstance(effect, messages.Refuse):
-                is_own = effect.error.status == 400
+                is_own = isinstance(effect.error, Rejected)
                 self.finish(effect.request, "own" if is_own else effect.error.reason)
         deadline = self.core.next_deadline()
         if deadline is not None and deadline < self.alarm:
@@ -180,7 +188,7 @@ class Run:
 
     def returned(self, batch: messages.Batch) -> None:
         if any(part.request.tag.kind == BAD for part in batch.parts):
-            self.carry_out(self.core.failed(batch, errors.UpstreamStatus(400, b"bad")))
+            self.carry_out(self.core.failed(batch, Rejected()))
         else:
             self.carry_out(self.core.done(batch, range(batch.rows)))
 

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from carpool.scheduling import limits, messages, policies, scheduler
+from carpool.scheduling import limits, messages, scheduler, window
 from carpool_sidecar.planning import engine, service_times, traffic
 from tests.sim import variants
 
@@ -15,11 +15,11 @@ ALWAYS_10_MS = service_times.Predictor(service_times.Affine(0.010, 0.0), variati
 GPU = service_times.Predictor(service_times.Affine(0.010, 0.0005), overhead=0.004)
 
 
-def window(size: int = 32, max_latency: float = 0.0, in_flight: int = 1, **more: float) -> engine.MakeScheduler:
+def full_or_old(size: int = 32, max_latency: float = 0.0, in_flight: int = 1, **more: float) -> engine.MakeScheduler:
     def make(clock: engine.Clock) -> engine.Scheduler:
         ids = itertools.count()
         bounds = limits.Limits(max_batch_size=size, max_latency=max_latency, max_in_flight=in_flight, **more)
-        return scheduler.Scheduler(bounds, policies.Window(bounds), clock, lambda: str(next(ids)))
+        return scheduler.Scheduler(bounds, window.Window(bounds), clock, lambda: str(next(ids)))
 
     return make
 
@@ -43,26 +43,26 @@ def callers(count: int, seconds: float, think: float = 0.0) -> variants.Closed:
 @pytest.mark.parametrize("variation", [0.0, 0.5])
 def test_single_requests_on_one_worker_wait_as_pollaczek_and_khinchine_say(load: float, variation: float) -> None:
     predictor = ALWAYS_10_MS._replace(variation=variation)
-    found = engine.simulate(window(size=1), predictor, poisson(load / 0.010, 600)).summary()
+    found = engine.simulate(full_or_old(size=1), predictor, poisson(load / 0.010, 600)).summary()
     wait = load * 0.010 * (1 + variation**2) / (2 * (1 - load))
     assert found.mean == pytest.approx(0.010 + wait, rel=0.04)
     assert found.utilisation == pytest.approx(load, rel=0.02)
 
 
 def test_requests_in_the_house_are_throughput_times_latency() -> None:
-    found = engine.simulate(window(), GPU, callers(20, 60)).summary()
+    found = engine.simulate(full_or_old(), GPU, callers(20, 60)).summary()
     assert found.throughput * found.mean == pytest.approx(20, rel=0.01)
 
 
 def test_one_caller_gets_one_answer_each_round_trip() -> None:
     predictor = ALWAYS_10_MS._replace(overhead=0.004)
-    found = engine.simulate(window(), predictor, callers(1, 20, think=0.006)).summary()
+    found = engine.simulate(full_or_old(), predictor, callers(1, 20, think=0.006)).summary()
     assert found.throughput == pytest.approx(50, rel=0.01)
     assert (found.p50, found.p99) == pytest.approx((0.014, 0.014))
 
 
 def test_a_saturated_predictor_reaches_its_capacity_when_the_overhead_is_hidden() -> None:
-    found = engine.simulate(window(in_flight=2), GPU, callers(256, 30)).summary()
+    found = engine.simulate(full_or_old(in_flight=2), GPU, callers(256, 30)).summary()
     assert found.throughput == pytest.approx(GPU.capacity(32), rel=0.02)
     assert found.mean_batch == 32
     assert found.utilisation == pytest.approx(1, rel=0.02)
@@ -91,7 +91,7 @@ def test_bursts_keep_their_mean_rate_and_come_in_bursts() -> None:
 
 
 def test_every_request_is_answered_or_refused_once() -> None:
-    make = window(max_latency=0.005, max_queue_instances=40)
+    make = full_or_old(max_latency=0.005, max_queue_instances=40)
     result = engine.simulate(make, GPU, poisson(1.5 * GPU.capacity(32), 5, timeout=0.060))
     reasons = {outcome.refused for outcome in result.outcomes}
     assert reasons == {None, "queue_full", "deadline"}
@@ -103,19 +103,19 @@ def test_every_request_is_answered_or_refused_once() -> None:
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
     def run(seed: int) -> engine.Summary:
-        return engine.simulate(window(), GPU, poisson(800, 5), pods=3, seed=seed).summary()
+        return engine.simulate(full_or_old(), GPU, poisson(800, 5), pods=3, seed=seed).summary()
 
     assert run(1) == run(1)
     assert run(1) != run(2)
 
 
 def test_a_lone_request_leaves_exactly_when_its_window_ends() -> None:
-    result = engine.simulate(window(max_latency=0.020), ALWAYS_10_MS, at(0.5))
+    result = engine.simulate(full_or_old(max_latency=0.020), ALWAYS_10_MS, at(0.5))
     assert [stay.sent for stay in result.stays] == [0.520]
 
 
 def test_half_of_the_overhead_is_before_the_device_and_half_after() -> None:
-    result = engine.simulate(window(), ALWAYS_10_MS._replace(overhead=0.004), at(0.5))
+    result = engine.simulate(full_or_old(), ALWAYS_10_MS._replace(overhead=0.004), at(0.5))
     (stay,) = result.stays
     assert stay == pytest.approx((0.500, 0.502, 0.512, 0.514, 1))
     assert result.outcomes[0].finished == stay.returned
@@ -124,7 +124,7 @@ def test_half_of_the_overhead_is_before_the_device_and_half_after() -> None:
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_a_device_works_on_as_many_batches_as_it_has_workers(workers: int) -> None:
     predictor = GPU._replace(workers=workers)
-    result = engine.simulate(window(size=4, in_flight=8), predictor, callers(64, 5))
+    result = engine.simulate(full_or_old(size=4, in_flight=8), predictor, callers(64, 5))
     changes = [(stay.started, 1) for stay in result.stays] + [(stay.ended, -1) for stay in result.stays]
     busy = list(itertools.accumulate(change for _, change in sorted(changes)))
     assert max(busy) == workers
@@ -132,7 +132,7 @@ def test_a_device_works_on_as_many_batches_as_it_has_workers(workers: int) -> No
 
 def test_a_drifting_predictor_is_slow_from_begin_to_end() -> None:
     drifting = variants.Drifting(service_times.Affine(0.010, 0.0), factor=3.0, begin=0.3, end=0.6)
-    result = engine.simulate(window(), ALWAYS_10_MS._replace(service=drifting), at(0.1, 0.4, 0.7))
+    result = engine.simulate(full_or_old(), ALWAYS_10_MS._replace(service=drifting), at(0.1, 0.4, 0.7))
     assert [outcome.finished - outcome.arrived for outcome in result.outcomes] == pytest.approx([0.010, 0.030, 0.010])
 
 
@@ -143,7 +143,7 @@ def test_padded_batches_cost_as_much_as_the_next_power_of_two(rows: int, cost: i
 
 
 def test_callers_that_are_refused_pause_and_ask_again() -> None:
-    result = engine.simulate(window(max_queue_instances=1), ALWAYS_10_MS, callers(3, 1))
+    result = engine.simulate(full_or_old(max_queue_instances=1), ALWAYS_10_MS, callers(3, 1))
     assert {outcome.refused for outcome in result.outcomes} == {None, "queue_full"}
     assert len(result.outcomes) > 150
 
@@ -173,7 +173,7 @@ def test_a_scheduler_that_wants_to_be_polled_for_ever_is_an_error() -> None:
 
 
 def test_round_robin_gives_every_pod_the_same() -> None:
-    result = engine.simulate(window(), GPU, poisson(2000, 1), pods=5, make_balancer=variants.RoundRobin)
+    result = engine.simulate(full_or_old(), GPU, poisson(2000, 1), pods=5, make_balancer=variants.RoundRobin)
     counts = [sum(outcome.pod == pod for outcome in result.outcomes) for pod in range(5)]
     assert max(counts) - min(counts) <= 1
 
@@ -196,7 +196,7 @@ def test_least_loaded_always_picks_a_pod_with_the_fewest_open_requests() -> None
 def test_a_thousand_pods_share_a_load_and_the_least_loaded_is_quicker_than_a_random_one() -> None:
     def run(make_balancer: engine.MakeBalancer) -> engine.Result:
         return engine.simulate(
-            window(size=1), ALWAYS_10_MS, poisson(70_000, 0.2), pods=1000, make_balancer=make_balancer
+            full_or_old(size=1), ALWAYS_10_MS, poisson(70_000, 0.2), pods=1000, make_balancer=make_balancer
         )
 
     blind, seeing = run(variants.Random), run(traffic.LeastLoaded)
@@ -208,7 +208,7 @@ def test_a_thousand_pods_share_a_load_and_the_least_loaded_is_quicker_than_a_ran
 
 
 def test_the_figures_of_a_small_run_are_what_one_counts_by_hand() -> None:
-    result = engine.simulate(window(), ALWAYS_10_MS, at(0.2, 0.205, 0.4, 0.6, timeout=0.012))
+    result = engine.simulate(full_or_old(), ALWAYS_10_MS, at(0.2, 0.205, 0.4, 0.6, timeout=0.012))
     found = result.summary(warm_up=0.1)
     assert found.requests == 4
     assert found.mean == pytest.approx(0.010)  # the one at 0.205 cannot be back by 0.217

@@ -111,36 +111,36 @@ async def test_a_connection_in_use_is_not_idle(wire, predictor):
     assert len(wire.peers) == 1
 
 
-async def test_an_alarm_rings_once_for_the_earliest_of_many_deadlines(looptime):
-    rung = []
-    many = deadline_timer.Alarm(lambda now: rung.append(now) or math.inf)
+async def test_a_timer_fires_once_for_the_earliest_of_many_deadlines(looptime):
+    looked = []
+    many = deadline_timer.DeadlineTimer(lambda now: looked.append(now) or math.inf)
     for number in range(1000):
-        many.ring_by(5.0 + number)
-    many.ring_by(2.0)
-    many.ring_by(3.0)
+        many.look_by(5.0 + number)
+    many.look_by(2.0)
+    many.look_by(3.0)
     await asyncio.sleep(20)
-    assert len(rung) == 1
-    assert 2.0 <= rung[0] <= 2.01
-    many.ring_by(21.0)
+    assert len(looked) == 1
+    assert 2.0 <= looked[0] <= 2.01
+    many.look_by(21.0)
     await asyncio.sleep(2)
-    assert len(rung) == 2
+    assert len(looked) == 2
 
 
-async def test_an_alarm_goes_on_with_the_deadline_it_is_told(looptime):
+async def test_a_timer_goes_on_with_the_deadline_it_is_told(looptime):
     deadlines = [1.0, 2.5, 2.5, 7.0, math.inf]
-    rung = []
+    looked = []
 
-    def ring(now: float) -> float:
-        rung.append(now)
+    def look(now: float) -> float:
+        looked.append(now)
         while deadlines[0] <= now:
             deadlines.pop(0)
         return deadlines[0]
 
-    several = deadline_timer.Alarm(ring)
-    several.ring_by(deadlines[0])
+    several = deadline_timer.DeadlineTimer(look)
+    several.look_by(deadlines[0])
     await asyncio.sleep(60)
-    assert [math.floor(at * 10) / 10 for at in rung] == [1.0, 2.5, 7.0]
-    several.ring_by(100.0)
+    assert [math.floor(at * 10) / 10 for at in looked] == [1.0, 2.5, 7.0]
+    several.look_by(100.0)
     several.stop()
     await asyncio.sleep(100)
-    assert len(rung) == 3
+    assert len(looked) == 3

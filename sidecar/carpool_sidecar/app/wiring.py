@@ -21,10 +21,11 @@ import yarl
 from aiohttp import web
 
 from carpool.program import allocator, logs
-from carpool.scheduling import adaptive, limits, policies, scheduler
+from carpool.runtime import driver
+from carpool.scheduling import adaptive, limits, policy, scheduler, window
 from carpool_sidecar import config, errors, metrics
 from carpool_sidecar import drain as lifecycle
-from carpool_sidecar.batching import calls, driver, model_registry, routes
+from carpool_sidecar.batching import calls, executor, model_registry, retried_statuses, routes
 from carpool_sidecar.protocols import json_rows, models, v1
 from carpool_sidecar.protocols.v2_http import binary, codec
 from carpool_sidecar.server import admin, connection_limit, data_port, dialects, predict, v1_models
@@ -75,7 +76,8 @@ class Sidecar:
         self._base = yarl.URL.build(scheme="http", host=probes.LOOPBACK, port=chosen.component_port)
         on_bug = self.metrics.internal_errors.labels("upstream").inc
         self.upstreams = Upstreams(chosen, str(self._base), clock, on_bug)
-        self.driver = driver.Driver(self.core, self.metrics, clock)
+        self.executor = executor.Executor(retried_statuses.Rules(chosen.retry_statuses), clock)
+        self.driver = driver.Driver(self.core, self.executor, executor.Observer(self.metrics, clock), clock)
         self.bodies = body_reader.Intake(chosen.max_body_bytes, self.ledger, chosen.timeout)
         self.trimmer = allocator.Trimmer(lambda: self.ledger.held)
         self.ledger.large, self.ledger.on_large = allocator.LARGE, self.trimmer.large_body
@@ -176,7 +178,7 @@ class Sidecar:
             log.exception("the way to the predictor could not be measured for a reason that is a bug")
             return
         if seconds is not None:
-            policy.device.hint_overhead(seconds)
+            policy.predictor.hint_overhead(seconds)
             self.driver.reconsider()
             log.info(
                 "measured the way to the predictor and back", extra=logs.facts(milliseconds=round(seconds * 1e3, 2))
@@ -259,7 +261,7 @@ class Sidecar:
         counters, core = self.metrics, self.core
         counters.in_flight.set_function(lambda: len(core.in_flight))
         counters.queued_instances.set_function(lambda: core.waiting_rows)
-        counters.suspects.set_function(lambda: core.quarantine.rows)
+        counters.suspects.set_function(lambda: core.isolation.quarantine.rows)
         counters.queued_bytes.set_function(lambda: core.backlog.size)
         for name, gauge in counters.learned.items():
             gauge.set_function(functools.partial(self._learned, name))
@@ -369,9 +371,9 @@ class Upstreams:
         return made
 
 
-def _make_policy(chosen: config.Settings, bounds: limits.Limits) -> policies.Policy:
+def _make_policy(chosen: config.Settings, bounds: limits.Limits) -> policy.Policy:
     if not chosen.is_adaptive:
-        return policies.Window(bounds)
+        return window.Window(bounds)
     chance = random.random()  # noqa: S311 - it spreads pods in time and guards nothing
     return adaptive.Adaptive(bounds, _TIMER_TICK, chance)
 

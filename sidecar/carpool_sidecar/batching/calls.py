@@ -1,4 +1,4 @@
-"""One predict request as the front door hands it to the driver, and what comes back.
+"""One predict request as the servers hand it to the driver, and what comes back.
 
 Whoever accepts a connection makes a `Call` and gets exactly one `Outcome`.
 """
@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from carpool.runtime import driver
 from carpool.scheduling import messages, suspicion
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import interface
@@ -121,16 +122,15 @@ class Head(NamedTuple):
         return (self.target, self.headers, payload.key)
 
 
-class Call(messages.Request):
+class Call(driver.Call):
     """A predict request on its way: the core's request, whose tag is a `Head` and whose payload a `codec.Payload`.
 
     One object for both, because there is one for each request. `response_format` is the payload's, which is gone when
-    the answer comes. `replier` takes the call's outcome, once, from the event loop, unless it is cancelled first.
+    the answer comes.
     """
 
-    __slots__ = ("replier", "response_format")
+    __slots__ = ("response_format",)
     response_format: interface.ResponseFormat | None
-    replier: Replier
 
     def __init__(self, head: Head, payload: interface.Payload, size: int) -> None:
         """`size` is the body's, in bytes."""
@@ -168,21 +168,6 @@ TRAITS: suspicion.Traits = {
     "content": _content, "shape": _shape, "forwarded_for": _forwarded_for, "origin": _origin,
 }  # fmt: skip
 """What calls may have in common with rejected ones."""
-
-
-class Replier(Protocol):
-    """Hands outcomes over to callers. One caller's trouble must not become the others'."""
-
-    def answer(self, answers: Sequence[messages.Answer], list_name: bytes) -> None:
-        """Predictions, each in the order of the call's own instances, and the name of their list (`codec.Answer`).
-
-        The calls, with this replier, are `answers[i].request`; those of one batch come together.
-        """
-        ...
-
-    def refuse(self, call: Call, error: errors.CarpoolError) -> None:
-        """Why there are no predictions."""
-        ...
 
 
 def merged_headers(heads: Sequence[Head], own: Headers = ()) -> Headers:

@@ -68,7 +68,7 @@ class Dialect:
             headers += (("Retry-After", str(error.retry_after)),)
         if isinstance(error, errors.UnsupportedEncoding):
             headers += (("Accept-Encoding", "gzip, deflate"),)  # RFC 9110, 12.5.3: in answers, what is accepted
-        return Answer(error.status, headers, v1.render_error(str(error)), error.close)
+        return Answer(errors.status_of(error), headers, v1.render_error(str(error)), isinstance(error, errors.CLOSING))
 
     def failure(self, error: errors.CarpoolError) -> Answer:
         """A request that was accepted and got no predictions."""

@@ -10,9 +10,10 @@ from typing import cast
 from aiohttp import hdrs, web
 from multidict import MultiMapping, istr
 
+from carpool.runtime import driver
 from carpool.scheduling import ledger, limits, messages
 from carpool_sidecar import config, errors
-from carpool_sidecar.batching import calls, driver, routes
+from carpool_sidecar.batching import calls, routes
 from carpool_sidecar.batching import request_target as target_
 from carpool_sidecar.protocols import interface
 from carpool_sidecar.server import dialects
@@ -115,13 +116,13 @@ class PredictLane:
             raise
 
     def answer(self, answers_: Sequence[messages.Answer], list_name: bytes) -> None:
-        """Part of `calls.Replier`."""
+        """Part of `driver.Replier`."""
         for call, pieces in answers_:
             waiting = cast(calls.Call, call)
             _resolve(waiting, calls.Answered(list_name, pieces, waiting.response_format))
 
     def refuse(self, call: calls.Call, error: errors.CarpoolError) -> None:
-        """Part of `calls.Replier`."""
+        """Part of `driver.Replier`."""
         _resolve(call, error)
 
     def time_to_read(self, size: int) -> float:

@@ -29,7 +29,7 @@ class Pool:
         self._all: set[connection.Connection] = set()
         self._free: list[connection.Connection] = []
         self._gone: asyncio.Event | None = None
-        self._alarm = deadline_timer.Alarm(self._close_idle)
+        self._deadlines = deadline_timer.DeadlineTimer(self._close_idle)
 
     def take(self) -> connection.Connection | None:
         """A connection that nothing came over since its last answer, if there is one."""
@@ -65,7 +65,7 @@ class Pool:
 
     async def close(self) -> None:
         """Close all connections and return when they are gone. None can be had afterwards."""
-        self._alarm.stop()
+        self._deadlines.stop()
         self._free.clear()
         self._gone = asyncio.Event()
         for each in self._all:
@@ -84,7 +84,7 @@ class Pool:
             return
         idle.free_since = asyncio.get_running_loop().time()
         self._free.append(idle)
-        self._alarm.ring_by(idle.free_since + session.IDLE_SECONDS)
+        self._deadlines.look_by(idle.free_since + session.IDLE_SECONDS)
 
     def lost(self, old: connection.Connection) -> None:
         self._all.discard(old)

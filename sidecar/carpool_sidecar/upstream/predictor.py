@@ -103,7 +103,7 @@ class HttpPredictor:
         self._connect_timeout = connect_timeout
         self._on_bug = on_bug
         self._out: set[Exchange] = set()
-        self._alarm = deadline_timer.Alarm(self._expire)
+        self._deadlines = deadline_timer.DeadlineTimer(self._expire)
 
     def post(
         self, target: str, headers: calls.Headers, body: calls.Pieces, timeout: float, reply: connection.Reply
@@ -127,7 +127,7 @@ class HttpPredictor:
             exchange.deadline = loop.time() + min(timeout, self._connect_timeout)
             opening = self._open_and_send(exchange, top, body, length, loop.time() + timeout)
             exchange.opening = loop.create_task(opening, name="connect to the predictor")
-        self._alarm.ring_by(exchange.deadline)
+        self._deadlines.look_by(exchange.deadline)
         return exchange
 
     def limit_answers(self, max_bytes: int) -> None:
@@ -153,7 +153,7 @@ class HttpPredictor:
 
     async def close(self) -> None:
         """Close all connections; exchanges that are out fail."""
-        self._alarm.stop()
+        self._deadlines.stop()
         opening = [exchange.opening for exchange in self._out if exchange.opening is not None]
         for exchange in list(self._out):
             exchange.break_off(errors.UpstreamClosed())

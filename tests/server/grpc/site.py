@@ -10,11 +10,11 @@ from typing import Any
 
 import grpc.aio
 
+from carpool.runtime import driver as drivers
 from carpool.scheduling import limits as core_limits
-from carpool.scheduling import policies, scheduler
+from carpool.scheduling import scheduler, window
 from carpool_sidecar import drain, metrics
-from carpool_sidecar.batching import driver as drivers
-from carpool_sidecar.batching import model_registry, routes
+from carpool_sidecar.batching import executor, model_registry, routes
 from carpool_sidecar.protocols import models
 from carpool_sidecar.protocols.v2_grpc import codec
 from carpool_sidecar.server.grpc import bugs, passthrough, service
@@ -55,8 +55,10 @@ class Site:
     async def start(self, upstream: str = "") -> None:
         numbers = itertools.count(1)
         clock = time.monotonic
-        core = scheduler.Scheduler(self.limits, policies.Window(self.limits), clock, lambda: f"batch-{next(numbers)}")
-        self.driver = drivers.Driver(core, self.counters, clock)
+        core = scheduler.Scheduler(self.limits, window.Window(self.limits), clock, lambda: f"batch-{next(numbers)}")
+        self.driver = drivers.Driver(
+            core, executor.Executor(clock=clock), executor.Observer(self.counters, clock), clock
+        )
         self.predictor = grpc_predictor.GrpcPredictor(upstream or self.fake.grpc, 5.0, 2**31 - 1)
         self.catalog = model_registry.Catalog(self.predictor.model_info, self._make_codec, True, clock)
         self.relay = passthrough.Relay(self.predictor.channel, bugs.Bugs(self.counters).report)

@@ -127,7 +127,7 @@ class Desk:
                 self.tell(exchange, errors.CarpoolError())
 
     def answer(self, answers_: Sequence[messages.Answer], list_name: bytes) -> None:
-        """Part of `calls.Replier`."""
+        """Part of `driver.Replier`."""
         self.now = now = self.clock()
         render, render_form, seconds = self._predictions.render, self._predictions.render_form, []
         for call, pieces in answers_:
@@ -153,7 +153,7 @@ class Desk:
         self._metrics.predicted_all(200, seconds)
 
     def refuse(self, call: calls.Call, error: errors.CarpoolError) -> None:
-        """Part of `calls.Replier`."""
+        """Part of `driver.Replier`."""
         self.tell(cast(Exchange, call), error)
 
     def tell(self, exchange: Exchange, outcome: calls.Outcome) -> None:
@@ -169,7 +169,7 @@ class Desk:
     def refusal(self, error: errors.CarpoolError, since: float) -> bytes:
         """The answer to a request that began at `since` and is not waited for any more."""
         self._metrics.refused.labels(error.reason).inc()
-        self._metrics.predicted(error.status, self.clock() - since)
+        self._metrics.predicted(errors.status_of(error), self.clock() - since)
         return b"".join(response_bytes.render(self.lane.tell_early(error), close=True))
 
     def _tell(self, outcome: calls.Outcome, is_v1: bool) -> dialects.Answer:

@@ -71,7 +71,7 @@ class Intake:
     @property
     def on_large_body(self) -> Callable[[], None]:
         """To be called when a large body is kept no longer."""
-        return self.memory.on_large
+        return self.memory.on_large or (lambda: None)
 
     async def read(self, request: web.BaseRequest) -> bytes:
         """The whole body of `request`, its Content-Encoding undone (the server must not undo it itself).

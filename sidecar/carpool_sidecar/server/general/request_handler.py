@@ -128,7 +128,7 @@ class Front:
         except errors.CarpoolError as error:
             response = aiohttp_responses.respond(request, dialects.Dialect().error(error))
         except Exception:
-            self._metrics.answered("passthrough", errors.CarpoolError.status)
+            self._metrics.answered("passthrough", errors.STATUSES[errors.CarpoolError])
             raise
         self._metrics.answered("passthrough", response.status)
         return response

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol, cast
 
+from carpool.runtime import driver
 from carpool.scheduling import messages as model
 from carpool_sidecar import errors
 from carpool_sidecar.batching import calls
@@ -28,7 +29,7 @@ from carpool_sidecar.server.http2 import streams
 MaxRows = Callable[[], int]
 
 
-class Door(calls.Replier, Protocol):
+class Door(driver.Replier, Protocol):
     """Who opened the call."""
 
     models: parts.Models | None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from carpool.runtime import driver
 from carpool.scheduling import limits
 from carpool_sidecar import config, drain, metrics
-from carpool_sidecar.batching import driver
 from carpool_sidecar.server.grpc import bugs, parts, passthrough, service
 from carpool_sidecar.server.http2 import limits as http2_limits
 from carpool_sidecar.server.http2 import server, unread

@@ -33,7 +33,7 @@ _BATCH_ID, _BATCH_COUNT = calls.BATCH_ID.encode(), calls.BATCH_COUNT.encode()
 
 
 class Door:
-    """Takes all streams (`streams.Door`) and answers the calls made of them (`calls.Replier`).
+    """Takes all streams (`streams.Door`) and answers the calls made of them (`driver.Replier`).
 
     `models` is None when batching is off. `max_rows()` is how many rows a request may have; `key_headers` are the
     names of the headers that belong to the batch key.
@@ -118,7 +118,7 @@ class Door:
     # --- answers -----------------------------------------------------------------------------------------------
 
     def answer(self, answers: Sequence[model.Answer], list_name: bytes) -> None:
-        """Part of `calls.Replier`."""
+        """Part of `driver.Replier`."""
         now = time.perf_counter()
         seconds = []
         for call, pieces in answers:
@@ -134,7 +134,7 @@ class Door:
         self.counters.rpc_answered("batched", statuses.OK, len(seconds))
 
     def refuse(self, call: calls.Call, error: errors.CarpoolError) -> None:
-        """Part of `calls.Replier`."""
+        """Part of `driver.Replier`."""
         cast(infer.Asked, call).infer.refuse(error)
 
     def refused(self, code: int, error: errors.CarpoolError, seconds: float) -> None:

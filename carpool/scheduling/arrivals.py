@@ -1,15 +1,43 @@
-"""Whether answered callers come back at once, as those of a closed loop do (hey, wrk, a pool of workers).
+"""Callers as the adaptive policy sees them: how many arrive, and whether those who were just answered come back.
 
-Sending as soon as the predictor is idle splits a few such callers into two groups that take turns, each in half a
-batch. Waiting a moment for those who were just answered keeps them together; this is what tells how many to expect.
+Callers of a closed loop (hey, wrk, a pool of workers) send again at once. Sending as soon as the predictor is idle
+splits a few such callers into two groups that take turns, each in half a batch. Waiting a moment for those who were
+just answered keeps them together; `ReturningCallers` tells how many to expect.
 """
 
 from __future__ import annotations
 
+import math
+
 from carpool.scheduling import tuning
 
+# What comes within so many seconds counts as one event: it makes the rate too low by a ten-thousandth at most.
+_GRAIN = tuning.RATE_SECONDS / 10_000
 
-class Returns:
+
+class ArrivalRate:
+    """An exponentially decaying count: what came `tuning.RATE_SECONDS` ago counts a third."""
+
+    def __init__(self) -> None:
+        self._count = 0.0
+        self._at = float("-inf")
+
+    def add(self, count: int, now: float) -> None:
+        """So many came."""
+        if now - self._at > _GRAIN:
+            self._count = self._faded(now)
+            self._at = now
+        self._count += count
+
+    def per_second(self, now: float) -> float:
+        """The rate now."""
+        return self._faded(now) / tuning.RATE_SECONDS
+
+    def _faded(self, now: float) -> float:
+        return self._count * math.exp(min(0.0, self._at - now) / tuning.RATE_SECONDS)
+
+
+class ReturningCallers:
     """`fraction` of a batch's callers that send again within the span, and `offset`, seconds until the last did."""
 
     # State: the two running means, and what happened since the last completion.

@@ -1,0 +1,229 @@
+"""The asyncio driver: takes requests, has batches carried out, and hands outcomes over.
+
+It keeps one execution for each batch that is out, and one timer. It decides nothing: when a batch leaves, who is in it
+and who gets which answer is the scheduler's business; what carrying out a batch means is the executor's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from carpool import errors
+from carpool.runtime import deadline_timer
+from carpool.scheduling import messages, scheduler
+
+log = logging.getLogger("carpool.runtime")
+
+
+class Execution(Protocol):
+    """A batch that is being carried out."""
+
+    def cancel(self) -> None:
+        """Break it off, without an outcome."""
+        ...
+
+
+Outcome = messages.Rows | Exception
+"""One result for each of a batch's rows, or why there are none. A failure that is no `CarpoolError` is a bug."""
+
+
+class Executor(Protocol):
+    """Carries out batches: calls a predictor, or a function."""
+
+    def start(self, batch: messages.Batch, done: Callable[[Outcome], None]) -> Execution:
+        """Begin with a batch; `done` is called with the outcome, once, after this has returned and from the event loop.
+
+        What those who answer callers must know of the batch goes into `batch.about`. Raises `CarpoolError` for a batch
+        that cannot be carried out; its remedy says what may still be done.
+        """
+        ...
+
+
+class Replier(Protocol):
+    """Hands outcomes over to callers. One caller's trouble must not become the others'."""
+
+    def answer(self, answers: Sequence[messages.Answer], about: Any) -> None:
+        """Results, each in the order of the request's own rows; the requests of one batch come together.
+
+        `about` is what the executor told of the batch that completed them.
+        """
+        ...
+
+    def refuse(self, request: Any, error: errors.CarpoolError) -> None:
+        """Why there are no results."""
+        ...
+
+
+class Call(messages.Request):
+    """A request with the `replier` that takes its outcome, once, from the event loop, unless it is cancelled first."""
+
+    __slots__ = ("replier",)
+    replier: Replier
+
+
+class Observer:
+    """Is told what happens, for metrics and logs. This one only logs bugs."""
+
+    def sent(self, batch: messages.Batch) -> None:
+        """A batch leaves."""
+
+    def answered(self, batch: messages.Batch, seconds: float) -> None:
+        """It came back with results after so many seconds."""
+
+    def failed(self, batch: messages.Batch, error: errors.CarpoolError) -> None:
+        """It came back without; an `Abandoned` one had nobody who waited for it."""
+
+    def left(self, call: Call) -> None:
+        """A caller left before its answer."""
+
+    def bug(self, words: str, error: BaseException) -> None:
+        """Something failed that cannot fail."""
+        log.error(words, exc_info=error)
+
+
+class Driver:
+    """Takes calls, answers each exactly once. `clock` is the scheduler's."""
+
+    # Mutable state: the scheduler's; _executions, one for each batch out; the timer; _idle.
+    def __init__(
+        self,
+        core: scheduler.Scheduler,
+        executor: Executor,
+        observer: Observer | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.core = core
+        self._executor = executor
+        self._observer = observer or Observer()
+        self._clock = clock
+        self._executions: dict[messages.Batch, Execution] = {}
+        self._timer = deadline_timer.DeadlineTimer(self._poll, clock)
+        self._idle: asyncio.Event | None = None  # once draining: set when nothing is left
+
+    def submit(self, call: Call) -> None:
+        """Put a call in; it is answered or refused once, perhaps before this returns."""
+        core, timer = self.core, self._timer
+        effects = core.submit(call)
+        if effects or core.policy_deadline < timer.due_at or call.deadline < timer.due_at:
+            self._carry_out(effects)
+
+    def cancel(self, call: Call) -> None:
+        """The caller left; it will not be answered."""
+        if call.open:
+            self._observer.left(call)
+        self._carry_out(self.core.cancel(call))
+
+    def limits_changed(self) -> None:
+        """The scheduler's limits were edited."""
+        self._carry_out(self.core.limits_changed())
+
+    def reconsider(self) -> None:
+        """The scheduler's policy was told something."""
+        self._carry_out(self.core.reconsider())
+
+    async def drain(self) -> None:
+        """Take nothing new; return once everything accepted has been answered."""
+        self._idle = self._idle or asyncio.Event()
+        self._carry_out(self.core.drain())
+        await self._idle.wait()
+
+    def close(self) -> None:
+        """Refuse everybody who still waits as `Draining`, and break off what is out. For the end of a grace period."""
+        self._carry_out(self.core.abort(errors.Draining()))
+        for batch in list(self._executions):
+            self._break_off(batch)
+        self._timer.stop()
+
+    # --- effects -----------------------------------------------------------------------------------------------
+
+    def _carry_out(self, effects: Sequence[messages.Effect], about: Any = None) -> None:
+        # In their order: a batch leaves before the answers of the last one are handed over.
+        answers: list[messages.Answer] = []
+        for effect in effects:
+            if type(effect) is messages.Answer:
+                answers.append(effect)
+            elif type(effect) is messages.Dispatch:
+                self._dispatch(effect.batch)
+            elif type(effect) is messages.Refuse:
+                self._refuse(effect)
+            elif type(effect) is messages.Abandon:
+                self._break_off(effect.batch)
+        if answers:
+            self._answer(answers, about)
+        deadline = self.core.next_deadline()
+        if deadline is not None and deadline < self._timer.due_at:
+            self._timer.look_by(deadline)  # an early poll is in vain, and does no harm
+        if self._idle is not None and self.core.idle:
+            self._idle.set()
+
+    def _answer(self, answers: Sequence[messages.Answer], about: Any) -> None:
+        """Hand them to their repliers; there are few, and mostly one of them has all."""
+        replier = answers[0].request.replier  # type: ignore[attr-defined] # what `submit` was given is a `Call`
+        others = [answer for answer in answers if answer.request.replier is not replier]  # type: ignore[attr-defined]
+        mine = [answer for answer in answers if answer.request.replier is replier] if others else answers  # type: ignore[attr-defined]
+        try:
+            replier.answer(mine, about)
+        except Exception as error:
+            self._observer.bug("answers could not be handed over", error)
+        if others:
+            self._answer(others, about)
+
+    def _refuse(self, effect: messages.Refuse) -> None:
+        try:
+            effect.request.replier.refuse(effect.request, effect.error)  # type: ignore[attr-defined]
+        except Exception as error:
+            self._observer.bug("an error could not be handed over", error)
+
+    def _dispatch(self, batch: messages.Batch) -> None:
+        try:
+            self._observer.sent(batch)
+            self._executions[batch] = self._executor.start(batch, functools.partial(self._done, batch))
+        except Exception as error:
+            # Later: the effects of the event that this batch is one of come first.
+            told = self._told(error, "a batch could not be sent")
+            asyncio.get_running_loop().call_soon(self._fail, batch, told)
+
+    def _done(self, batch: messages.Batch, outcome: Outcome) -> None:
+        del self._executions[batch]
+        if isinstance(outcome, Exception):
+            self._fail(batch, self._told(outcome, "a batch failed for a reason that is a bug"))
+            return
+        effects = self.core.done(batch, outcome)
+        if batch.error is None:
+            self._observer.answered(batch, self._clock() - batch.dispatched)
+        else:
+            self._report(batch, batch.error)
+        self._carry_out(effects, batch.about)
+
+    def _told(self, error: Exception, words: str) -> errors.CarpoolError:
+        """What the members of a batch that failed are told; a bug is reported in these words."""
+        if isinstance(error, errors.CarpoolError):
+            return errors.bare(error)
+        self._observer.bug(words, error)
+        return errors.CarpoolError()
+
+    def _break_off(self, batch: messages.Batch) -> None:
+        execution = self._executions.pop(batch, None)
+        if execution is not None:
+            execution.cancel()
+            self._fail(batch, errors.Abandoned())
+
+    def _fail(self, batch: messages.Batch, error: errors.CarpoolError) -> None:
+        effects = self.core.failed(batch, error)
+        self._report(batch, error)
+        self._carry_out(effects)
+
+    def _report(self, batch: messages.Batch, error: errors.CarpoolError) -> None:
+        if error.__cause__ is not None:
+            self._observer.bug("a batch failed for a reason that is a bug", error.__cause__)
+        self._observer.failed(batch, error)
+
+    def _poll(self, _: float) -> float:
+        self._carry_out(self.core.poll())
+        return math.inf  # `_carry_out` has set the timer

@@ -1,0 +1,108 @@
+"""Carries out batches by calls to the predictor: joins bodies and headers, posts them, finds the rows in the answer.
+
+What happens is counted and logged here as well, for the driver knows neither metrics nor how the sidecar logs.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from carpool.program import logs
+from carpool.runtime import driver
+from carpool.scheduling import messages
+from carpool_sidecar import errors, metrics
+from carpool_sidecar.batching import calls, retried_statuses
+from carpool_sidecar.protocols import interface
+
+log = logging.getLogger("carpool.sidecar.batching")
+
+
+class Executor:
+    """Part of `driver.Driver`: one call to the route's predictor for each batch. `batch.about` is the name of its list.
+
+    `rules` tell what is done after a status of the predictor's; they may be replaced at any time. `clock` is the
+    driver's.
+    """
+
+    def __init__(
+        self, rules: retried_statuses.Rules | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.rules = rules or retried_statuses.Rules()
+        self._clock = clock
+
+    def start(self, batch: messages.Batch, done: Callable[[driver.Outcome], None]) -> calls.Exchange:
+        """Post a batch."""
+        heads: Sequence[calls.Head] = [part.request.tag for part in batch.parts]
+        route = heads[0].route
+        target, own, body, read = route.codec.merge(batch.id, heads[0].target, batch.parts)
+        headers = calls.merged_headers(heads, own)
+        timeout = max(0.001, batch.deadline - self._clock())
+        reply = functools.partial(self._returned, batch, read, route, done)
+        return route.predictor.post(target, headers, body, timeout, reply)
+
+    def _returned(
+        self,
+        batch: messages.Batch,
+        read: Callable[[interface.UpstreamResponse], interface.BatchPredictions],
+        route: calls.Route,
+        done: Callable[[driver.Outcome], None],
+        reply: interface.UpstreamResponse | errors.UpstreamError,
+    ) -> None:
+        outcome: driver.Outcome
+        try:
+            if isinstance(reply, errors.UpstreamError):
+                outcome = reply
+                if isinstance(reply, errors.UpstreamStatus):
+                    self.rules.judge(reply, route.doubtful)
+                    if route.rejected is not None and len(batch.parts) > 1:
+                        route.rejected()
+            else:
+                batch.about, outcome = read(reply)
+        except Exception as error:
+            outcome = error
+        done(outcome)
+
+
+class Observer(driver.Observer):
+    """Counts what happens to batches, and logs what goes wrong."""
+
+    def __init__(self, counters: metrics.Metrics, clock: Callable[[], float] = time.monotonic) -> None:
+        self._metrics = counters
+        self._complaints = logs.RateLimitedLog(log, clock)
+
+    def sent(self, batch: messages.Batch) -> None:
+        counters, reason = self._metrics, batch.reason
+        counters.batches.labels(reason).inc()
+        counters.batch_size.observe(batch.rows)
+        if reason in metrics.RETRIES:
+            counters.retries.labels(reason).inc()
+        else:
+            left = batch.dispatched
+            waited = [left - request.arrived for request, start, _ in batch.parts if not start]
+            counters.queue_seconds.observe_all(waited)
+        if log.isEnabledFor(logging.DEBUG):
+            oldest = min(part.request.arrived for part in batch.parts)
+            told = {"reason": str(reason), "instances": batch.rows, "requests": len(batch.parts)}
+            waited_ms = round((batch.dispatched - oldest) * 1000, 1)
+            log.debug("batch leaves", extra=logs.facts(batch=batch.id, **told, waited_ms=waited_ms))
+
+    def answered(self, batch: messages.Batch, seconds: float) -> None:
+        self._metrics.predictor_seconds.observe(seconds)
+
+    def failed(self, batch: messages.Batch, error: errors.CarpoolError) -> None:
+        if isinstance(error, errors.Abandoned):
+            log.debug("batch abandoned", extra=logs.facts(batch=batch.id))
+            return
+        self._metrics.predictor_errors.labels(error.reason).inc()
+        told = {"batch": batch.id, "instances": batch.rows, "reason": error.reason, "error": str(error)}
+        self._complaints.warning(error.reason, "batch failed", **told)
+
+    def left(self, call: driver.Call) -> None:
+        self._metrics.abandoned.inc()
+
+    def bug(self, words: str, error: BaseException) -> None:
+        super().bug(words, error)
+        self._metrics.internal_errors.labels("batch").inc()

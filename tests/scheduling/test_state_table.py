@@ -1,0 +1,56 @@
+"""The table of the scheduler's mutable state names all of it, and every method that changes it."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections import defaultdict
+from collections.abc import Iterator
+
+from carpool.scheduling import scheduler
+from tests.scheduling.desk import Desk
+
+CONSTANT = {"limits", "_clock", "_new_id"}
+# What only asks; every other method of a part may change it.
+QUESTIONS = {"admission.refusal", "backlog.due", "isolation.next_at", "_deadlines.next", "policy.learned"}
+
+
+def rows() -> Iterator[tuple[str, set[str]]]:
+    """Each attribute with the methods that the table says write it; a row may go on in the next line."""
+    head, *lines = scheduler.STATE.replace(",\n ", ", ").strip().splitlines()
+    start = head.index("written by")
+    for line in lines:
+        yield line.split()[0], {name.strip() for name in line[start:].split(",")}
+
+
+def path_of(node: ast.expr) -> list[str]:
+    """`self.a.b` as `[a, b]`; empty for anything else."""
+    if isinstance(node, ast.Attribute):
+        before = path_of(node.value)
+        return [*before, node.attr] if before or (isinstance(node.value, ast.Name) and node.value.id == "self") else []
+    return []
+
+
+def writers() -> dict[str, set[str]]:
+    """Each attribute with the methods that assign to it or call what may change it, as the source has them."""
+    found: dict[str, set[str]] = defaultdict(set)
+    (body,) = ast.parse(textwrap.dedent(inspect.getsource(scheduler.Scheduler))).body
+    methods = [node for node in ast.walk(body) if isinstance(node, ast.FunctionDef) and node.name != "__init__"]
+    for method in methods:
+        for node in ast.walk(method):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and (path := path_of(node)):
+                found[path[0]].add(method.name)
+            elif isinstance(node, ast.Call):
+                path = path_of(node.func)
+                if len(path) > 1 and ".".join(path[:2]) not in QUESTIONS:
+                    found[path[0]].add(method.name)
+    return found
+
+
+def test_the_table_lists_every_attribute_that_may_change(desk: Desk) -> None:
+    assert sorted(name for name, _ in rows()) == sorted(set(vars(desk.core)) - CONSTANT)
+
+
+def test_the_table_lists_the_methods_that_write_each_attribute() -> None:
+    assert dict(rows()) == {name: writers()[name] for name, _ in rows()}
