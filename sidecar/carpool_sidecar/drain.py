@@ -14,7 +14,6 @@ import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from carpool.runtime import driver
 from carpool.scheduling import ledger
 from carpool_sidecar import errors
 
