@@ -107,7 +107,7 @@ def test_a_bad_probe_is_refused_in_one_clear_line(text: str, problem: str) -> No
 
 def test_a_grpc_probe_without_grpcio_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "grpc", None)  # how Python itself marks a package as absent
-    with pytest.raises(ValueError, match=r"carpool\[grpc\]"):
+    with pytest.raises(ValueError, match=r"carpool-sidecar\[grpc\]"):
         parse({"grpc": {"port": 1}})
 
 
