@@ -86,7 +86,7 @@ def check_nothing_left(output: str) -> None:
     assert output.splitlines() == ["No resources found", "No resources found in carpool-system namespace."]
 
 
-def check_pods_go_on(output: str) -> None:
+def check_pods_keep_serving(output: str) -> None:
     assert predictions(output) == CALLERS
     assert len(batch_ids(output)) == 2
 
@@ -97,7 +97,7 @@ def check_clean_up(output: str) -> None:
 
 CHECKS: dict[str, Check] = {
     "Install": check_install,
-    "Is it well?": check_test,
+    "Check the installation": check_test,
     "An InferenceService": check_inference_service,
     "A call": check_call,
     "A batch": check_batch,
@@ -106,7 +106,7 @@ CHECKS: dict[str, Check] = {
     "Change": check_change,
     "Uninstall": check_uninstall,
     "Nothing left": check_nothing_left,
-    "Pods go on": check_pods_go_on,
+    "Pods keep serving": check_pods_keep_serving,
     "Clean up": check_clean_up,
 }
 
