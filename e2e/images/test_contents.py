@@ -68,7 +68,7 @@ def test_an_image_knows_nothing_of_the_machine_that_built_it(images: Mapping[str
 def test_all_python_is_compiled_and_taken_without_a_look_at_its_source(
     images: Mapping[str, container.Image], part: str
 ) -> None:
-    (own,) = images[part].root.glob(f"opt/carpool/lib/python3.*/site-packages/{part}")
+    (own,) = images[part].root.glob(f"opt/carpool/lib/python3.*/site-packages/carpool_{part}")
     compiled = list(images[part].root.rglob("*.pyc"))
     assert {int.from_bytes(path.read_bytes()[4:8], "little") for path in compiled} == {UNCHECKED_HASH}
     missing = [path for path in own.rglob("*.py") if not list(path.parent.glob(f"__pycache__/{path.stem}.*.pyc"))]
@@ -81,8 +81,8 @@ def test_the_sidecars_image_has_its_pinned_packages_and_none_of_the_injector_or_
     root = images["sidecar"].root
     (site,) = root.glob("opt/carpool/lib/python3.*/site-packages")
     assert distributions(root) == required("sidecar")
-    assert not (site / "injector").exists()
-    assert not (site / "predictor").exists()
+    assert not (site / "carpool_injector").exists()
+    assert not (site / "carpool_predictor").exists()
     assert not (site / "torch").exists()
 
 
@@ -92,7 +92,7 @@ def test_the_injectors_image_has_its_pinned_packages_and_not_the_other_programs(
     root = images["injector"].root
     (site,) = root.glob("opt/carpool/lib/python3.*/site-packages")
     assert distributions(root) == required("injector")
-    assert not (site / "sidecar").exists()
+    assert not (site / "carpool_sidecar").exists()
 
 
 def test_the_sidecars_image_stays_small(images: Mapping[str, container.Image]) -> None:
