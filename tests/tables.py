@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pathlib
 import re
 from collections.abc import Callable, Iterator
@@ -153,8 +152,8 @@ def injector_flags() -> str:
     """Every flag of `carpool-injector serve`."""
     rows = ["| flag | default | meaning |", "|---|---|---|"]
     rows += [
-        f"| `{settings.flag(option.name)}` | {_shown(option.default)} | {_cell(option.metadata['help'])} |"
-        for option in dataclasses.fields(options.Options)
+        f"| `{settings.flag(name)}` | {_shown(option.default)} | {_cell(option.description)} |"
+        for name, option in options.Options.model_fields.items()
     ]
     return "\n".join(rows)
 

@@ -1,3 +1,33 @@
-"""Carpool's injector: puts the batching sidecar in front of a predictor, as an admission webhook or offline."""
+"""Carpool's injector: puts the batching sidecar in front of a predictor, as an admission webhook or offline.
+
+Read these five files first:
+
+1. `core/injection.py`: what happens to a pod, step by step
+2. `core/refusals.py`: who may say no, and why
+3. `core/decision.py`: who may ask for a sidecar, and who wins
+4. `core/takeover/choice.py`: the five ways in front of the app, and which one is taken
+5. `webhook/service.py`: what the webhook is made of, how it starts and ends
+
+`core` (one pod) and `objects` (what people apply) take values and return values: no clock, no I/O, no Kubernetes
+client. Their mutable objects live for one call only. State that outlives a review, and who writes it:
+
+| class | state | written by |
+|---|---|---|
+| `webhook.cluster.Namespaces` | namespaces as the watch told them | its task `follow` |
+| `webhook.cluster.ClusterVersion` | what API server and nodes can do | its task `follow` |
+| `webhook.reviewing.Events` | Events to be written, and which were told lately | each review; its task `deliver` |
+| `webhook.server.Capacity` | reviews at work, bytes of their bodies | each review, for as long as it takes |
+| `webhook.server.Server` | whether it drains, how many reviews were cut off | `Service`; a cancelled review |
+| `webhook.metrics.Metrics` | counters and gauges | whoever counts |
+| `webhook.server.Listener` | its port, whether it closes | `Service`, at start and end |
+| `webhook.connections.Port` | the listening socket, open connections, handshakes | the event loop |
+| `webhook.connections.Connection` | its transport, whether it is busy, since when | the event loop |
+| `webhook.service.Service` | the ports it listens on | its own start |
+| `certificates.serving_certificate.ServingCertificate` | the pair in service | its supplier's task |
+| `certificates.certificate_controller.CertificateController` | its last trouble | its task `run` |
+| `certificates.certificate_controller.Publisher` | webhook configurations as last read | the controller's rounds |
+| `certificates.rotation.Sightings` | since when each CA has been trusted | the controller's rounds |
+| `certificates.files.CertificateFiles` | its last trouble | its task `run` |
+"""
 
 __version__ = "0.1.0"

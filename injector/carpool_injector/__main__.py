@@ -6,7 +6,7 @@ import sys
 from typing import NoReturn
 
 # Packages of the extra `injector`: a plain install has the sidecar's only.
-_EXTRA = {"click", "ruamel", "cryptography", "kubernetes", "pythonjsonlogger"}
+_EXTRA = {"click", "ruamel", "cryptography", "kubernetes"}
 
 
 def main() -> NoReturn:

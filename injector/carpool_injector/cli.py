@@ -28,7 +28,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class Problem(click.ClickException):
-    """Something the caller can mend: told in one line, and the exit status is 2."""
+    """An error that the caller can fix: one line of text, and the exit status 2."""
 
     exit_code = 2
 
@@ -104,7 +104,7 @@ class Group(click.Group):
             formatter.write_dl([(name, summary) for name, (_, summary) in self._modules.items()])
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, *_: Any, **rest: Any) -> NoReturn:
-        """Runs a subcommand and exits: 0, 1 for a "no" as answer, 2 for what the caller has to mend, 130 for Ctrl-C."""
+        """Runs a subcommand and exits: 0, 1 for a "no" as answer, 2 for an error the caller can fix, 130 for Ctrl-C."""
         try:
             status = super().main(args, prog_name or PROG, **{**rest, "standalone_mode": False})
         except click.exceptions.NoArgsIsHelpError as error:
@@ -123,7 +123,7 @@ class Group(click.Group):
 
 @contextmanager
 def told(*kinds: type[Exception]) -> Iterator[None]:
-    """Exceptions of these kinds are the caller's to mend: their text is the message."""
+    """Turns exceptions of these kinds into a Problem with their text: the caller can fix them."""
     try:
         yield
     except kinds as error:

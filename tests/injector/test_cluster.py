@@ -32,8 +32,8 @@ class Source:
 
 
 @contextlib.asynccontextmanager
-async def following(source: Source) -> AsyncIterator[cluster.Cluster]:
-    subject = cluster.Cluster(source)
+async def following(source: Source) -> AsyncIterator[cluster.ClusterVersion]:
+    subject = cluster.ClusterVersion(source)
     task = asyncio.create_task(subject.follow())
     try:
         await asyncio.sleep(0.01)

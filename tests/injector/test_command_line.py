@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -93,10 +92,10 @@ def test_every_option_stands_under_a_heading_with_its_help(command: str) -> None
 
 
 def test_each_field_of_the_options_is_a_flag_with_the_same_default_and_a_variable() -> None:
-    parameters = {parameter.name: parameter for parameter in serve.command.params}
-    for field in dataclasses.fields(options.Options):
-        assert parameters[field.name].envvar == f"CARPOOL_INJECTOR_{field.name.upper()}"
-    parsed = serve.command.make_context("serve", []).params
+    parameters = {parameter.name: parameter for parameter in serve.serve.params}
+    for name in options.Options.model_fields:
+        assert parameters[name].envvar == f"CARPOOL_INJECTOR_{name.upper()}"
+    parsed = serve.serve.make_context("serve", []).params
     assert options.Options(**parsed) == options.Options()
 
 
@@ -106,7 +105,7 @@ def test_flags_win_over_variables_and_empty_means_none(monkeypatch: pytest.Monke
     monkeypatch.setenv("CARPOOL_INJECTOR_EVENTS", "false")
     monkeypatch.setenv("CARPOOL_INJECTOR_CLIENT_NAMES", "a b")
     flags = ["--port", "2", "--certificates", "files", "--validating-webhook", "", "--quiet-period", "1.5"]
-    chosen = options.Options(**serve.command.make_context("serve", flags).params)
+    chosen = options.Options(**serve.serve.make_context("serve", flags).params)
     assert (chosen.port, chosen.metrics_port, chosen.events, chosen.client_names) == (2, None, False, ("a", "b"))
     assert (chosen.certificates, chosen.validating_webhook, chosen.quiet_period) == ("files", None, 1.5)
 
@@ -115,7 +114,7 @@ def test_the_link_variable_of_a_service_named_carpool_injector_is_not_taken_for_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("CARPOOL_INJECTOR_PORT", "tcp://10.0.0.7:443")
-    assert options.Options(**serve.command.make_context("serve", []).params) == options.Options()
+    assert options.Options(**serve.serve.make_context("serve", []).params) == options.Options()
 
 
 @pytest.mark.parametrize(

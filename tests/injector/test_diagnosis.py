@@ -55,7 +55,7 @@ def endpoints(*ready: bool) -> list[dict[str, Any]]:
     return [{"ports": [{"port": 9443}], "endpoints": found}]
 
 
-HEALTHY = cluster_state.Facts(
+HEALTHY = cluster_state.ClusterState(
     place=PLACE,
     now=NOW,
     server=(1, 33),

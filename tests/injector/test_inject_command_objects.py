@@ -25,7 +25,7 @@ def test_a_workload_gets_the_sidecar_and_keeps_every_other_line(run: Run) -> Non
     pod = pod_of(result.stdout)
     assert [container["name"] for container in pod["spec"]["initContainers"]] == ["carpool"]
     assert json.loads(pod["metadata"]["annotations"]["carpool.dev/status"])["takeover"] == "port-swap"
-    assert "carpool.dev/inject" not in result.stdout, "the wish was the command's, not the manifest's"
+    assert "carpool.dev/inject" not in result.stdout, "the request was the command's, not the manifest's"
     changed = ("        - containerPort: 8080", "          - --http_port=8080")
     assert all(line in result.stdout.splitlines() for line in DEPLOYMENT.splitlines() if line not in changed)
     assert "stdin: Deployment/iris: injected: port-swap, as a native sidecar, in front of container" in result.stderr

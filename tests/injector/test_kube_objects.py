@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import datetime
 
 import pytest
@@ -29,20 +30,17 @@ def put_webhooks(api, path=WEBHOOK, entries=2):
 
 async def test_a_secret_is_created_read_and_changed_at_its_version_only(api, client):
     assert await client.read_secret("carpool-system", "certificates") is None
-    made = await client.write_secret(
-        "carpool-system", "certificates", {"tls.crt": b"\x00one"}, None, {"app": "carpool"}
-    )
+    made = await client.write_secret("carpool-system", "certificates", {"tls.crt": b"\x00one"}, None)
     assert await client.read_secret("carpool-system", "certificates") == made
     assert made.data == {"tls.crt": b"\x00one"}
-    changed = await client.write_secret("carpool-system", "certificates", {"ca.crt": b"two"}, made.resource_version, {})
+    changed = await client.write_secret("carpool-system", "certificates", {"ca.crt": b"two"}, made.resource_version)
     assert changed.data == {"tls.crt": b"\x00one", "ca.crt": b"two"}
-    assert api.objects[SECRET]["metadata"]["labels"] == {"app": "carpool"}
     with pytest.raises(
         calls.Conflict, match="patch secrets carpool-system/certificates: changed or created by somebody"
     ):
-        await client.write_secret("carpool-system", "certificates", {"ca.crt": b"three"}, made.resource_version, {})
+        await client.write_secret("carpool-system", "certificates", {"ca.crt": b"three"}, made.resource_version)
     with pytest.raises(calls.Conflict):
-        await client.write_secret("carpool-system", "certificates", {"ca.crt": b"three"}, None, {})
+        await client.write_secret("carpool-system", "certificates", {"ca.crt": b"three"}, None)
     assert (await client.read_secret("carpool-system", "certificates")).data["ca.crt"] == b"two"
 
 
@@ -78,13 +76,13 @@ async def test_a_ca_bundle_is_not_written_over_what_somebody_has_changed_meanwhi
 async def test_the_certificates_are_made_published_and_taken_into_service_through_the_real_client(api, client):
     put_webhooks(api)
     now = certificate_controller.utc_now()
-    made = serving_certificate.Served(
+    made = serving_certificate.ServingCertificate(
         serving_certificate.make_context(), pki.service_names("carpool-injector", "carpool-system"), now
     )
     settings = certificate_controller.Settings(
-        "carpool-system", "certificates", (certificate_controller.Webhook(*MUTATING),), {"app": "carpool"}
+        "carpool-system", "certificates", (certificate_controller.Webhook(*MUTATING),)
     )
-    kept = certificate_controller.Keeper(client, made, settings)
+    kept = certificate_controller.CertificateController(client, made, settings)
     for _ in range(2):
         await kept.step()
         assert made.facts.is_verified
@@ -109,7 +107,8 @@ async def test_a_namespace_is_read_with_labels_and_annotations(api, client):
 async def test_all_pages_of_a_list_are_read(api, client):
     for number in range(620):
         api.namespace(f"n{number:03}")
-    names = [found["metadata"]["name"] for found in await client.list_namespaces()]
+    async with contextlib.aclosing(client.watch_namespaces()) as changes:
+        names = [(await anext(changes))[1] for _ in range(620)]
     assert names == [f"n{number:03}" for number in range(620)]
     assert len(api.requests) == 3
 

@@ -14,7 +14,7 @@ from carpool_injector.documents import editing, reading
 from carpool_injector.objects import manifests
 from tests.injector import manifest_writer, strategies
 
-WISH = manifests.Wish()
+WISH = manifests.Injector()
 Step = Callable[[str], str]
 
 

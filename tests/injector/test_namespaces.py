@@ -8,15 +8,16 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from carpool_injector.api import calls
 from carpool_injector.core import model
 from carpool_injector.objects import review
 from carpool_injector.webhook import cluster, metrics
 from tests.injector import reviews
 
-SYNCED: cluster.Change = ("SYNCED", "", {}, {})
+SYNCED: calls.Change = ("SYNCED", "", {}, {})
 
 
-def added(name: str, **labels: str) -> cluster.Change:
+def added(name: str, **labels: str) -> calls.Change:
     return ("ADDED", name, labels, {})
 
 
@@ -24,19 +25,15 @@ class Source:
     """A watch that the test feeds, and direct reads that the test answers."""
 
     def __init__(self) -> None:
-        self.changes: asyncio.Queue[cluster.Change | Exception | None] = asyncio.Queue()
+        self.changes: asyncio.Queue[calls.Change | None] = asyncio.Queue()
         self.stored: dict[str, model.Namespace] = {}
         self.delay = 0.0
         self.reads = 0
         self.at_once = 0
         self.most_at_once = 0
-        self.watches = 0
 
-    async def watch_namespaces(self) -> AsyncIterator[cluster.Change]:
-        self.watches += 1
+    async def watch_namespaces(self) -> AsyncIterator[calls.Change]:
         while (change := await self.changes.get()) is not None:
-            if isinstance(change, Exception):
-                raise change
             yield change
 
     async def read_namespace(self, name: str) -> model.Namespace:
@@ -49,7 +46,7 @@ class Source:
         finally:
             self.at_once -= 1
 
-    async def tell(self, *changes: cluster.Change | Exception | None) -> None:
+    async def tell(self, *changes: calls.Change | None) -> None:
         """Feeds the watch, and waits until all was taken."""
         for change in changes:
             self.changes.put_nowait(change)
@@ -126,29 +123,3 @@ async def test_reads_at_once_are_bounded_however_many_reviews_ask() -> None:
     found = await asyncio.gather(*(subject.get(name) for name in source.stored))
     assert [each.name for each in found] == list(source.stored)
     assert source.most_at_once == 16
-
-
-@pytest.mark.looptime
-@pytest.mark.parametrize("end", [None, OSError("connection reset")])
-async def test_a_watch_that_ends_is_begun_again_and_what_has_gone_meanwhile_is_forgotten(end: Exception | None) -> None:
-    source = Source()
-    async with following(source) as subject:
-        await source.tell(added("kept"), added("gone"), SYNCED, end)
-        assert (await subject.get("gone")).name == "gone"  # the last known state, while nobody watches
-        await asyncio.sleep(1)
-        assert source.watches == 2
-        await source.tell(added("kept"), SYNCED)
-        assert (await subject.get("kept")).name == "kept"
-        with pytest.raises(review.Unanswerable):
-            await subject.get("gone")
-
-
-@pytest.mark.looptime
-async def test_a_watch_that_keeps_failing_is_tried_later_and_later() -> None:
-    source = Source()
-    async with following(source) as subject:
-        for _ in range(1000):
-            source.changes.put_nowait(OSError("no route"))
-        await asyncio.sleep(300)
-        assert 10 <= source.watches <= 20
-        assert subject.missing()

@@ -1,4 +1,4 @@
-"""Namespaces when the watch has not told all, ends again and again, or reading one takes too long."""
+"""Namespaces when the watch has not told all, or reading one takes too long."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from carpool_injector.api import calls
 from carpool_injector.core import model
 from carpool_injector.objects import review
 from carpool_injector.webhook import cluster, metrics
@@ -16,13 +17,11 @@ from carpool_injector.webhook import cluster, metrics
 class Source:
     """Watches that end by themselves, one list of changes each; reads that last."""
 
-    def __init__(self, *watches: list[cluster.Change], delay: float = 0.0) -> None:
+    def __init__(self, *watches: list[calls.Change], delay: float = 0.0) -> None:
         self.watches = [*watches]
-        self.began: list[float] = []
         self.delay = delay
 
-    async def watch_namespaces(self) -> AsyncIterator[cluster.Change]:
-        self.began.append(asyncio.get_running_loop().time())
+    async def watch_namespaces(self) -> AsyncIterator[calls.Change]:
         for change in self.watches.pop(0) if self.watches else []:
             yield change
 
@@ -31,7 +30,7 @@ class Source:
         return model.Namespace(name)
 
 
-SYNCED: cluster.Change = ("SYNCED", "", {}, {})
+SYNCED: calls.Change = ("SYNCED", "", {}, {})
 
 
 async def followed(source: Source, seconds: float) -> cluster.Namespaces:
@@ -58,14 +57,6 @@ async def test_some_namespaces_are_not_all_of_them() -> None:
 async def test_a_namespace_that_changed_before_all_were_told_is_kept() -> None:
     subject = await followed(Source([("MODIFIED", "models", {"a": "b"}, {}), SYNCED]), 0.1)
     assert (await subject.get("models")).labels == {"a": "b"}
-
-
-@pytest.mark.looptime
-async def test_the_pause_doubles_up_to_half_a_minute_and_begins_anew_after_a_watch_that_told_all() -> None:
-    source = Source(*[[] for _ in range(8)], [SYNCED])
-    await followed(source, 200)
-    pauses = [round(after - before, 1) for before, after in zip(source.began, source.began[1:], strict=False)]
-    assert pauses[:10] == [0.5, 1, 2, 4, 8, 16, 30, 30, 0.5, 1]
 
 
 @pytest.mark.looptime

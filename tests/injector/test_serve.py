@@ -223,8 +223,8 @@ def test_options_that_cannot_work_are_named(chosen: dict[str, Any], problem: str
 
 
 def test_every_option_has_a_text() -> None:
-    fields = options.Options.__dataclass_fields__.values()
-    assert all(field.metadata["help"].endswith(".") for field in fields)
+    fields = options.Options.model_fields.values()
+    assert all((field.description or "").endswith(".") for field in fields)
     assert options.Options().problems() == []
 
 

@@ -48,10 +48,10 @@ KNATIVE: model.Object = {
 PLAIN = [DEPLOYMENT, CRON_JOB, ISVC, KNATIVE, {"apiVersion": "v1", "kind": "List", "items": [DEPLOYMENT]}]
 JUNK = [None, [], {}, "x", 1, True, [None], [1], ["x"], {"a": 1}, {"a": None}, [{}], -1, 1.5, "true", "8080"]
 
-DEFAULT = manifests.Wish()
-SETTINGS = manifests.Wish(annotations={"carpool.dev/timeout": "5"})
-ONLY = manifests.Wish(opted_in_only=True)
-DECLARED = manifests.Wish(without_webhook=True)
+DEFAULT = manifests.Injector()
+SETTINGS = manifests.Injector(annotations={"carpool.dev/timeout": "5"})
+ONLY = manifests.Injector(opted_in_only=True)
+DECLARED = manifests.Injector(without_webhook=True)
 
 
 def explained(thing: model.Object) -> tuple[model.Object, None]:

@@ -133,7 +133,7 @@ def test_an_inference_service_is_labelled_on_itself() -> None:
     before = inference_service()
     after = workloads.labelled(before, "carpool.dev/inject", "true")
     assert after["metadata"] == {"name": "iris", "labels": {"carpool.dev/inject": "true"}}
-    assert workloads.labels_for_pods(after) == {"carpool.dev/inject": "true"}
+    assert workloads.texts_for_pods(after, "labels") == {"carpool.dev/inject": "true"}
     assert "labels" not in before["metadata"]
     assert workloads.labelled(after, "carpool.dev/inject", None) == before
 
@@ -154,4 +154,4 @@ def test_a_label_that_is_there_already_changes_nothing() -> None:
 def test_only_served_kinds_are_opted_in() -> None:
     assert workloads.is_opted_in_only(inference_service())
     assert not any(workloads.is_opted_in_only(thing) for thing in [*WORKLOADS, None, "x", {}])
-    assert workloads.annotations_for_pods(inference_service(annotations={"a": "b"})) == {"a": "b"}
+    assert workloads.texts_for_pods(inference_service(annotations={"a": "b"}), "annotations") == {"a": "b"}

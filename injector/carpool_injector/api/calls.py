@@ -152,11 +152,9 @@ def secret(found: Object) -> Secret:
     return Secret(data, found["metadata"]["resourceVersion"])
 
 
-def secret_body(
-    name: str, data: Mapping[str, bytes], resource_version: str | None, labels: Mapping[str, str]
-) -> Object:
-    """A new Secret, or with a `resource_version` the merge patch (RFC 7396) that sets these keys and labels."""
-    metadata = {"name": name, "labels": dict(labels)}
+def secret_body(name: str, data: Mapping[str, bytes], resource_version: str | None) -> Object:
+    """A new Secret, or with a `resource_version` the merge patch (RFC 7396) that sets these keys."""
+    metadata = {"name": name}
     body: Object = {"data": {key: _encoded(value) for key, value in data.items()}, "metadata": metadata}
     if resource_version is None:
         return {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", **body}

@@ -29,7 +29,7 @@ from carpool_injector.core import model
 
 @contextlib.contextmanager
 def without_package_code(*packages: str) -> Iterator[None]:
-    """Within, modules of these packages (outer ones first) are imported without running the packages' `__init__`.
+    """Inside, modules of these packages (outer ones first) are imported without running the packages' `__init__`.
 
     `kubernetes` and `kubernetes.aio` would import two whole clients with requests, urllib3, oauthlib and websocket:
     11 MB of memory that the injector never uses. Afterwards the packages are as if never imported. A package that was
@@ -140,13 +140,12 @@ class Kube:
         name: str,
         data: Mapping[str, bytes],
         resource_version: str | None,
-        labels: Mapping[str, str],
     ) -> Secret:
-        """Sets these keys and labels, leaves others; creates the Secret when `resource_version` is None.
+        """Sets these keys, leaves others; creates the Secret when `resource_version` is None.
 
         Raises Conflict when it exists already or has another version by now.
         """
-        body = calls.secret_body(name, data, resource_version, labels)
+        body = calls.secret_body(name, data, resource_version)
         if resource_version is None:
             return calls.secret(await self._send(Call("create", "secrets", namespace), body))
         call = Call("patch", "secrets", namespace, name)
@@ -175,10 +174,6 @@ class Kube:
         found = await self._ask(Call("get", "namespaces", name=name))
         return calls.namespace(found)
 
-    async def list_namespaces(self) -> list[Object]:
-        """All namespaces."""
-        return (await self._list(Call("list", "namespaces")))[0]
-
     async def watch_namespaces(self) -> AsyncGenerator[Change, None]:
         """Type, name, labels and annotations: ADDED for each namespace there is, SYNCED once, then each change.
 
@@ -206,6 +201,9 @@ class Kube:
                 version = None
             except calls.Failure as error:
                 _log.warning("the watch of namespaces broke, the next try follows in %g s: %s", pause, error)
+            except Exception:
+                version = None
+                _log.exception("the watch of namespaces broke because of a bug, the next try follows in %g s", pause)
             await self._sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 

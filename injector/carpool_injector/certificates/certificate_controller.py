@@ -11,7 +11,7 @@ import datetime
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from carpool_injector.api import calls
@@ -118,18 +118,16 @@ class Api(WebhookApi, Protocol):
         name: str,
         data: Mapping[str, bytes],
         resource_version: str | None,
-        labels: Mapping[str, str],
     ) -> calls.Secret: ...
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Where the certificates are kept, and which configurations are told of them (none: nobody is)."""
+    """Where the certificates are kept, and which webhook configurations get the CA; empty: none."""
 
     namespace: str
     secret: str
     webhooks: tuple[Webhook, ...]
-    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 def utc_now() -> datetime.datetime:
@@ -137,13 +135,13 @@ def utc_now() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC)
 
 
-class Keeper:
+class CertificateController:
     """`run` it for as long as the server runs; read `served.facts`."""
 
     def __init__(
         self,
         api: Api,
-        served: serving_certificate.Served,
+        served: serving_certificate.ServingCertificate,
         settings: Settings,
         *,
         clock: Callable[[], datetime.datetime] = utc_now,
@@ -205,7 +203,7 @@ class Keeper:
     async def _write(self, decision: rotation.Decision, secret: calls.Secret | None) -> None:
         where = self._settings
         version = None if secret is None else secret.resource_version
-        await self._api.write_secret(where.namespace, where.secret, decision.contents, version, where.labels)
+        await self._api.write_secret(where.namespace, where.secret, decision.contents, version)
         _log.info("Secret %s/%s: %s (%s)", where.namespace, where.secret, decision.action.value, decision.reason)
 
     def _settled(self, secret: calls.Secret | None, now: datetime.datetime) -> bytes:

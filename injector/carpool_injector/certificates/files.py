@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from carpool_injector.api import calls
 from carpool_injector.certificates import certificate_controller, pki, serving_certificate
 
 POLL_SECONDS = 10.0
@@ -28,63 +27,49 @@ class Contents(NamedTuple):
     bundle: bytes | None
 
 
-class Files:
+class CertificateFiles:
     """`run` it for as long as the server runs; read `served.facts`."""
 
     def __init__(
         self,
         directory: Path,
-        served: serving_certificate.Served,
+        served: serving_certificate.ServingCertificate,
         *,
-        publisher: certificate_controller.Publisher | None = None,
         clock: Callable[[], datetime.datetime] = certificate_controller.utc_now,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """With `publisher` the webhook configurations get ca.crt as caBundle; cert-manager does that itself."""
         self.served = served
         self._directory = directory
-        self._publisher = publisher
         self._clock = clock
         self._sleep = sleep
 
     async def run(self) -> None:
         """Reads the files every POLL_SECONDS, for ever. Ends only by cancellation."""
         while True:
-            trouble = await self._round()
+            trouble = self._round()
             if trouble and trouble != self.served.facts.last_error:
                 _log.warning("the certificate in service stays: %s", trouble)
             self.served.facts.last_error = trouble
             await self._sleep(POLL_SECONDS)
 
-    async def step(self) -> None:
-        """One look at the files. Raises OSError, pki.Unreadable, calls.Failure."""
+    def step(self) -> None:
+        """One look at the files. Raises OSError, pki.Unreadable."""
         contents = read(self._directory)
-        now = self._clock()
-        if contents.bundle is None or self._publisher is None:
-            self._serve(contents, contents.bundle, now)
-            return
-        try:
-            await self._publisher.read()
-            await self._publisher.publish(contents.bundle, now)
-        finally:
-            self._serve(contents, self._publisher.trusted(), now)
+        if self.served.offer(contents.pair, contents.bundle, contents.bundle, self._clock()):
+            _log.info("serving the certificate from %s, valid until %s", self._directory, self.served.facts.not_after)
 
-    async def _round(self) -> str | None:
+    def _round(self) -> str | None:
         """One look and what went wrong."""
         try:
-            await self.step()
-        except (OSError, pki.Unreadable, calls.Failure) as error:
+            self.step()
+        except (OSError, pki.Unreadable) as error:
             self.served.look(self._clock())
             return f"{self._directory}: {error}"
         except Exception as error:
             _log.exception("the certificate files could not be looked at because of a bug; the next look follows")
             self.served.look(self._clock())
             return repr(error)
-        return self._publisher.missing() if self._publisher else None
-
-    def _serve(self, contents: Contents, trusted: bytes | None, now: datetime.datetime) -> None:
-        if self.served.offer(contents.pair, trusted, trusted, now):
-            _log.info("serving the certificate from %s, valid until %s", self._directory, self.served.facts.not_after)
+        return None
 
 
 def read(directory: Path) -> Contents:

@@ -1,7 +1,7 @@
 """The certificate in service: the server's TLS context, which pair it holds, and when another may take its place.
 
 A server must be able to shake hands before there is any certificate to trust (the kubelet asks for liveness over TLS
-while the API server is away), so it begins with a stand-in that nobody is told to trust.
+while the API server is away), so it begins with a stand-in certificate that no client is asked to trust.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from carpool_injector.certificates import pki
 
 
 @dataclass
-class Facts:
-    """Kept up to date by `keeper.Keeper` or `files.Files`; everybody else only reads."""
+class CertificateInfo:
+    """Kept up to date by `CertificateController` or `CertificateFiles`; everybody else only reads."""
 
     # Why a client that trusts what the API server has been told refuses the served certificate; None when it does not.
     unverified: str | None = "there is no certificate yet"
@@ -100,7 +100,7 @@ def _file_of(secret: bytes) -> Iterator[str]:
         yield file.name
 
 
-class Served:
+class ServingCertificate:
     """The pair that a TLS context serves, with what is known about it in `facts`."""
 
     # _pair: what the context serves; None while that is the stand-in.
@@ -109,7 +109,7 @@ class Served:
     def __init__(self, tls: ssl.SSLContext, names: Sequence[str], now: datetime.datetime) -> None:
         """Loads the stand-in. `names` are the server's DNS names, first the one that API servers verify."""
         self.names = tuple(names)
-        self.facts = Facts()
+        self.facts = CertificateInfo()
         self._tls = tls
         self._pair: pki.Pair | None = None
         self._trusted: bytes | None = None

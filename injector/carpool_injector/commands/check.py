@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 _HELP = """Look at a cluster for what keeps pods from getting the sidecar.
 
-Nothing is changed: a sample pod is created as a dry run only. What the account may not read is told with the RBAC rule
-that it lacks. The exit status is 1 if a check failed, 2 if there is no cluster to talk to.
+Nothing is changed: a sample pod is created as a dry run only. For what the account may not read, the RBAC rule that it
+lacks is shown. The exit status is 1 if a check failed, 2 if there is no cluster to talk to.
 """
 _COLOURS = {"ok": "green", "warning": "yellow", "failed": "red"}
 _cluster = functools.partial(cli.option, heading="Cluster", variable=True)

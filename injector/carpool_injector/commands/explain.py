@@ -16,7 +16,7 @@ from carpool_injector.objects import explanation, kserve_pods, manifests, worklo
 
 _HELP = """Say what the webhook will do to the pods of these manifests, and why: files, directories or standard input.
 
-Of InferenceServices it is told what their manifest makes certain, and what is expected of the cluster. The exit status
+For InferenceServices it says what the manifest makes certain, and what it expects of the cluster. The exit status
 is 1 if something asks for the sidecar and cannot have it, 2 if something cannot be read.
 """
 _MODES: dict[str, kserve_pods.Mode] = {"standard": "Standard", "knative": "Knative"}
@@ -26,6 +26,7 @@ _RESULTS = {
     "skipped": ("gets no sidecar", "yellow"),
     "unconcerned": ("gets no sidecar: nobody asks for it", None),
 }
+_DECIDES = click.style("  <- decides", bold=True)
 _NOT_MEANT = set(refusals.Skip) - {refusals.Skip.SWITCHED_OFF, refusals.Skip.BAD_WORD}
 _option = functools.partial(cli.option, heading="What to tell")
 
@@ -41,12 +42,7 @@ _option = functools.partial(cli.option, heading="What to tell")
     help="KServe's default mode, for InferenceServices that name none.",
 )
 def explain(names: tuple[str, ...], output: str, kserve: str | None, **given: Any) -> int:
-    wish = manifests.Wish(
-        config=inputs.read_config(given["config"]),
-        namespace=inputs.read_namespace(given["namespace"], given["namespace_labels"], given["namespace_annotations"]),
-        capabilities=inputs.read_capabilities(given["kubernetes_version"]),
-    )
-    found = list(_explanations(names, wish, _MODES.get(kserve or "")))
+    found = list(_explanations(names, inputs.injector(**given), _MODES.get(kserve or "")))
     if output == "json":
         text = json.dumps([{"file": file, **explanation.as_values(each)} for file, each in found], indent=2)
     else:
@@ -57,12 +53,12 @@ def explain(names: tuple[str, ...], output: str, kserve: str | None, **given: An
 
 
 def _explanations(
-    names: tuple[str, ...], wish: manifests.Wish, mode: kserve_pods.Mode | None
+    names: tuple[str, ...], injector: manifests.Injector, mode: kserve_pods.Mode | None
 ) -> Iterator[tuple[str, explanation.Explanation]]:
     for file, documents in inputs.read_manifests(names):
         for thing in (thing for document in documents for thing in _objects(document.data)):
             with cli.told(refusals.Malformed):
-                found = explanation.explain(thing, wish, mode)
+                found = explanation.explain(thing, injector, mode)
             if found is not None:
                 yield file.name, found
 
@@ -94,17 +90,15 @@ def _decision(found: explanation.Explanation) -> list[str]:
     lines = []
     for number, row in enumerate(found.rows, 1):
         plain = row.found in ("", "yes", "no")
-        lines.append(f"{number}. {(row.found if plain else 'bad') or '-':<3}  {row.source}{_mark(row)}")
+        lines.append(
+            f"{number}. {(row.found if plain else 'bad') or '-':<3}  {row.source}{_DECIDES if row.decides else ''}"
+        )
         lines += [] if plain else [f"        {row.found}"]
     if found.result == "skipped" and found.reason in _NOT_MEANT:
-        lines.append(f"yet it is no pod for it: {refusals.Skip(found.reason).words} ({found.reason})")
+        lines.append(f"but this pod is left out: {refusals.Skip(found.reason).words} ({found.reason})")
     if found.result == "unconcerned":
         lines.append('to ask: label the pod carpool.dev/inject: "true" (of an InferenceService, itself)')
     return lines
-
-
-def _mark(row: explanation.Row) -> str:
-    return click.style("  <- decides", bold=True) if row.decides else ""
 
 
 def _plan(found: explanation.Explanation) -> list[str]:

@@ -49,17 +49,12 @@ _output = functools.partial(cli.option, heading="Where it goes")
 @_output("--diff", is_flag=True, help="Show what would change instead of the result; not with --in-place.")
 @_output("--check", is_flag=True, help="Write nothing; exit with 1 if anything would change, for CI.")
 @inputs.options
-def inject(names: tuple[str, ...], **given: Any) -> int:
-    output = inputs.Output(given["in_place"], given["check"], given["diff"])
-    wish = manifests.Wish(
-        config=inputs.read_config(given["config"]),
-        namespace=inputs.read_namespace(given["namespace"], given["namespace_labels"], given["namespace_annotations"]),
-        capabilities=inputs.read_capabilities(given["kubernetes_version"]),
-        annotations=_annotations(given["annotate"]),
-        opted_in_only=given["opted_in_only"],
-        without_webhook=given["without_webhook"],
-    )
-    done = inputs.change(names, lambda thing: manifests.inject(thing, wish))
+def inject(
+    names: tuple[str, ...], annotate: tuple[str, ...], in_place: bool, diff: bool, check: bool, **given: Any
+) -> int:
+    output = inputs.Output(in_place, check, diff)
+    injector = inputs.injector(annotations=_annotations(annotate), **given)
+    done = inputs.change(names, lambda thing: manifests.inject(thing, injector))
     return inputs.finish(done, output)
 
 

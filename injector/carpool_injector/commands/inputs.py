@@ -22,7 +22,8 @@ from typing import Any, BinaryIO, TypeVar
 import click
 
 from carpool_injector import cli, config_file
-from carpool_injector.core import config, model, refusals
+from carpool_injector.core import model, refusals
+from carpool_injector.core.config import Config
 from carpool_injector.documents import editing, reading
 from carpool_injector.objects import manifests
 
@@ -62,30 +63,33 @@ _OPTIONS = (
 
 
 def options(command: _Command) -> _Command:
-    """Adds the options; read them with `read_config`, `read_namespace` and `read_capabilities`."""
+    """Adds the options, which `injector` takes."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
-def read_config(path: str | None) -> config.Config:
-    """The admin's configuration. Raises usage.Problem."""
+def injector(
+    config: str | None,
+    namespace: str,
+    namespace_labels: Iterable[str],
+    namespace_annotations: Iterable[str],
+    kubernetes_version: str,
+    **wanted: Any,
+) -> manifests.Injector:
+    """The injector as the options describe it. Raises cli.Problem and click.BadParameter."""
     with cli.told(refusals.BadConfig):
-        return config_file.load(Path(path)) if path else config.Config()
-
-
-def read_namespace(name: str, labels: Iterable[str], annotations: Iterable[str]) -> model.Namespace:
-    """The namespace as the options tell it. Raises click.BadParameter."""
-    return model.Namespace(name, pairs(labels, "--namespace-labels"), pairs(annotations, "--namespace-annotations"))
-
-
-def read_capabilities(version: str) -> model.Capabilities:
-    """What a cluster of this version can do. Raises click.BadParameter."""
-    parts = version.removeprefix("v").split(".")
+        chosen = config_file.load(Path(config)) if config else Config()
+    labels = pairs(namespace_labels, "--namespace-labels")
+    annotations = pairs(namespace_annotations, "--namespace-annotations")
+    parts = kubernetes_version.removeprefix("v").split(".")
     if len(parts) < 2 or not all(part.isascii() and part.isdecimal() for part in parts[:2]):
-        raise click.BadParameter(f"{version!r} is no version such as 1.33", param_hint="--kubernetes-version")
-    found = (int(parts[0]), int(parts[1]))
-    return model.Capabilities.of(found, found)
+        raise click.BadParameter(
+            f"{kubernetes_version!r} is no version such as 1.33", param_hint="--kubernetes-version"
+        )
+    version = (int(parts[0]), int(parts[1]))
+    in_force = model.Namespace(namespace, labels, annotations)
+    return manifests.Injector(chosen, in_force, model.Capabilities.of(version, version), **wanted)
 
 
 def pairs(values: Iterable[str], option: str) -> dict[str, str]:

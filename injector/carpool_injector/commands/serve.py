@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import types
 import typing
 from collections.abc import Iterator
@@ -45,16 +44,16 @@ def _serve(**values: Any) -> int:
 def _parameters() -> Iterator[cli.Option]:
     hints = typing.get_type_hints(options.Options)
     heading = ""
-    for field in dataclasses.fields(options.Options):
-        heading = _HEADINGS.get(field.name, heading)
-        flag = "--" + field.name.replace("_", "-")
+    for name, field in options.Options.model_fields.items():
+        heading = _HEADINGS.get(name, heading)
+        flag = "--" + name.replace("_", "-")
         yield cli.Option(
-            [f"{flag}/--no-{flag[2:]}" if hints[field.name] is bool else flag, field.name],
+            [f"{flag}/--no-{flag[2:]}" if hints[name] is bool else flag, name],
             heading=heading,
             variable=True,
-            help=field.metadata["help"],
+            help=field.description,
             default=field.default,
-            **_kind(hints[field.name]),
+            **_kind(hints[name]),
         )
 
 

@@ -36,17 +36,19 @@ def volume() -> model.Object:
 
 def build(pod: pods.Pod, plan: model.Plan, effects: Effects, settings: Settings, config: Config) -> model.Object:
     """The container, in the order a person would write it."""
+    admin_port = {"name": ADMIN_PORT_NAME, "containerPort": plan.admin_port, "protocol": "TCP"}
+    drain = ["carpool-sidecar", "drain", f"--admin-port={plan.admin_port}"]
     return {
         "name": model.CONTAINER,
         "image": config.channels[settings.image_channel] if settings.image_channel else config.image,
         **({"imagePullPolicy": config.image_pull_policy} if config.image_pull_policy else {}),
         "args": list(_args(pod, plan, settings)),
         **({"env": [{"name": PROBE_VARIABLE, "value": effects.readiness}]} if effects.readiness else {}),
-        "ports": [effects.data_port, *([effects.grpc.port] if effects.grpc else []), _admin_port(plan.admin_port)],
+        "ports": [effects.data_port, *([effects.grpc.port] if effects.grpc else []), admin_port],
         "resources": _resources(pod, settings, config),
         "securityContext": _security_context(pod, config),
         **_probes(plan.admin_port),
-        "lifecycle": {"preStop": {"exec": {"command": _drain(plan.admin_port)}}},
+        "lifecycle": {"preStop": {"exec": {"command": drain}}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": TOKEN_SHIELD, "mountPath": _TOKEN_PATH, "readOnly": True}],
         **({"restartPolicy": "Always"} if plan.native else {}),
@@ -114,14 +116,6 @@ def _args(pod: pods.Pod, plan: model.Plan, settings: Settings) -> Iterator[str]:
     flags = dict(settings.flags()) | period_flags(pod, settings)
     # Kubernetes expands $(NAME) in arguments, and reads $$ as a plain $.
     yield from (f"{name}={value.replace('$', '$$')}" for name, value in flags.items())
-
-
-def _admin_port(number: int) -> model.Object:
-    return {"name": ADMIN_PORT_NAME, "containerPort": number, "protocol": "TCP"}
-
-
-def _drain(admin_port: int) -> list[str]:
-    return ["carpool-sidecar", "drain", f"--admin-port={admin_port}"]
 
 
 def _probes(admin_port: int) -> dict[str, model.Object]:

@@ -30,7 +30,7 @@ class Asked(NamedTuple):
 
 
 class BadWord(refusals.BadSettings):
-    """Somebody asked in words that are neither yes nor no. `decision` says who."""
+    """A value that is neither yes nor no. `decision` says whose."""
 
     def __init__(self, problems: Sequence[str], decision: model.Decision) -> None:
         super().__init__(problems)
@@ -38,7 +38,7 @@ class BadWord(refusals.BadSettings):
 
 
 class Row(NamedTuple):
-    """A place where someone may have said something: the answer found there, or None."""
+    """A place where someone may ask for the sidecar or forbid it: the answer found there, or None."""
 
     source: str
     words: str
@@ -112,7 +112,7 @@ def decide(asked: Asked) -> model.Decision:
 
 
 def conflicts(asked: Asked) -> Iterator[str]:
-    """A warning where label and annotation of the pod disagree."""
+    """A warning if label and annotation of the pod disagree."""
     label = asked.pod.metadata.labels.get(pod_annotations.INJECT)
     annotation = asked.pod.metadata.annotations.get(pod_annotations.INJECT)
     if label is not None and annotation is not None and label != annotation:
@@ -127,7 +127,7 @@ def _suitable(asked: Asked, row: Row) -> model.Decision:
 
 
 def skip_reason(pod: pods.Pod, components: str | None) -> Skip | None:
-    """A reason where the wish was meant for another pod, None where it was meant for this one.
+    """A reason where the request was meant for another pod, None where it was meant for this one.
 
     Annotations of an InferenceService reach its transformer, its explainer and the workers of a multi-node predictor.
     """

@@ -116,7 +116,7 @@ def _without(
 def _refused(
     pod: model.Object, draft: Draft, asked: decision.Asked, decided: model.Decision, refusal: refusals.Refusal
 ) -> model.Outcome:
-    """The pod goes without; if it asked itself, it is told in its status."""
+    """The pod goes without; if it asked by itself, its status says why."""
     _remove(draft, asked.pod)
     told = pod_annotations.refused_status(carpool_injector.__version__, refusal) if decided.explicit else None
     if told is not None:
@@ -244,13 +244,13 @@ def _unhook(app: model.Object, admin_port: int) -> None:
         del app["lifecycle"]
 
 
-_BATCH_SIZE = 32  # what the sidecar takes when it is told nothing
+_BATCH_SIZE = 32  # the sidecar's own default
 _KNATIVE_DRAIN = "/wait-for-drain"
 _ISTIOS_HOOKS = "/app-lifecycle/"  # ours, rewritten by Istio
 
 
 def _advice(asked: context.Context, plan: model.Plan) -> Iterator[str]:
-    """Sentences for the person who applies the pod."""
+    """Warnings for the person who applies the pod: it gets the sidecar, but not all of its benefits."""
     yield from pod_annotations.batcher_warnings(asked.pod)
     yield from _concurrency_advice(asked)
     yield from _hook_advice(asked.site.container)

@@ -1,4 +1,4 @@
-"""The words the injector's parts speak to each other in: what is known of a cluster, what was decided, what came out.
+"""The values that the injector's parts exchange: what is known of the cluster, the decision, the plan, the outcome.
 
 Pods and other Kubernetes objects are decoded JSON throughout (`Object`), never client models: those drop the fields
 they do not know.
@@ -16,7 +16,7 @@ Object = dict[str, Any]
 """A Kubernetes object, or a part of one, as decoded JSON."""
 
 PREFIX = "carpool.dev/"
-"""What all labels and annotations of Carpool begin with."""
+"""The prefix of all labels and annotations of Carpool."""
 
 CONTAINER = "carpool"
 """Name of the sidecar container."""

@@ -45,7 +45,7 @@ def read_settings(sources: Iterable[Source], config: Config) -> Settings:
 
     Raises `errors.BadSettings` with every problem: key, value, where it was found, what is allowed.
     """
-    found = {key: (value, source.where) for source in sources for key, value in _settings_in(source.values)}
+    found = {key: (value, source.where) for source in sources for key, value in source.values.items() if key in KNOWN}
     settings, problems = _validated(found)
     if settings is not None:
         problems = [*_over_caps(settings, config), *_bad_channel(settings, config)]
@@ -78,10 +78,6 @@ def problems_of_defaults(config: Config) -> list[str]:
     except refusals.BadSettings as error:
         problems += [f"defaults: {problem}" for problem in error.problems]
     return problems
-
-
-def _settings_in(values: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    return ((key, value) for key, value in values.items() if key in KNOWN)
 
 
 def _validated(found: Mapping[str, tuple[str, str]]) -> tuple[Settings | None, list[str]]:

@@ -169,7 +169,7 @@ class Container(_View):
 
 
 class Metadata(_View):
-    """What is read of a pod's metadata."""
+    """The part of a pod's metadata that is read."""
 
     name: str | None = None
     labels: _Texts = {}
@@ -189,7 +189,7 @@ class SecurityContext(_View):
 
 
 class Spec(_View):
-    """What is read of a pod's spec."""
+    """The part of a pod's spec that is read."""
 
     containers: Annotated[tuple[Container, ...], pydantic.Field(min_length=1)]
     init_containers: Annotated[tuple[Container, ...], pydantic.BeforeValidator(_none_for_null)] = ()
@@ -204,7 +204,7 @@ class Spec(_View):
 
 
 class Pod(_View):
-    """A pod, as far as the injector looks at it."""
+    """The part of a pod that is read."""
 
     metadata: Annotated[Metadata, pydantic.BeforeValidator(_empty_for_null)] = Metadata()
     spec: Spec

@@ -1,6 +1,6 @@
 """Who may say no to an injection, and why: every reason for which a pod gets no sidecar stands here, one row each.
 
-`Skip`: nobody asks, somebody switched it off, or the wish was meant for another pod. `Reason`: it was asked for and
+`Skip`: nobody asks, somebody switched it off, or the request was meant for another pod. `Reason`: it was asked for and
 cannot be done; the pod's owner is told what to change. `HttpError`: a review that gets no answer, so that the webhook's
 failurePolicy decides. Codes are what metrics, logs and the status annotation have; the README's tables are made from
 these rows, and a test holds each row to the place that raises it.
@@ -37,7 +37,7 @@ class Skip(enum.StrEnum):
         "not-a-predictor",
         "its namespace asks, but KServe did not make it and it runs no server that is recognised",
     )
-    # The wish reached this pod and was meant for another.
+    # The request reached this pod and was meant for another.
     MIRROR_POD = "mirror-pod", "it is a static pod, which the kubelet runs from a file on its node"
     MULTI_NODE_WORKER = (
         "multi-node-worker",

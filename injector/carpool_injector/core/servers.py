@@ -1,7 +1,7 @@
 """Model servers whose way of being told their port is known, so that they can be moved to another one.
 
-One row a server. A wrong guess would keep the app from starting, so what counts is the program that is run, not a word
-somewhere among its arguments; an image's name counts only where nothing else is run in it.
+One row per server. A wrong guess would keep the app from starting, so what counts is the program that is run, not a
+word somewhere among its arguments; an image's name counts only where nothing else is run in it.
 """
 
 from __future__ import annotations

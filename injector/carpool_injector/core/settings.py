@@ -18,7 +18,7 @@ _KIB = 1024
 _DAY = 86_400.0
 _HOUR_MS = 3_600_000.0
 _LARGEST = 2**40
-# What the sidecar takes when it is told nothing.
+# The sidecar's own defaults.
 _BATCH_SIZE, _BODY_BYTES, _QUEUE_BYTES = 32, 64 * 2**20, 256 * 2**20
 _TIMEOUT, _WINDOW = 60.0, 500.0
 # Headers of one message or one connection (carpool_sidecar.config); a batch has its own.

@@ -122,9 +122,6 @@ def _loopback_signs(container: pods.Container) -> Iterator[str]:
                 yield f"{flag} {value}"
 
 
-GRPC_SETTING = f"{model.PREFIX}grpc-port"
-
-
 @dataclass(frozen=True, slots=True)
 class GrpcSite:
     """The app's port for gRPC. `entry` and `setting` are as of `sites.Site`; `taken`: callers' calls are to be ours."""

@@ -52,7 +52,7 @@ def unknown(what: str, why: cluster_state.Failed) -> Iterator[Finding]:
 _LISTS = ("serviceAnnotationDisallowedList", "serviceLabelDisallowedList")
 
 
-def versions(known: cluster_state.Facts) -> Iterator[Finding]:
+def versions(known: cluster_state.ClusterState) -> Iterator[Finding]:
     """API server and kubelets are new enough for native sidecars."""
     if isinstance(known.server, cluster_state.Failed):
         yield failed("the API server does not tell its version", known.server.why)
@@ -78,7 +78,7 @@ def versions(known: cluster_state.Facts) -> Iterator[Finding]:
         yield ok(f"native sidecars work everywhere ({shown})")
 
 
-def kserve(known: cluster_state.Facts) -> Iterator[Finding]:
+def kserve(known: cluster_state.ClusterState) -> Iterator[Finding]:
     """KServe passes our labels and annotations on to its pods."""
     found = known.kserve_config
     name = f"ConfigMap {known.place.kserve_namespace}/{cluster_state.KSERVE_CONFIG}"
@@ -91,7 +91,8 @@ def kserve(known: cluster_state.Facts) -> Iterator[Finding]:
     data = found.get("data") or {}
     yield from _disallowed(_json_value(data, "inferenceService"), name)
     mode = _json_value(data, "deploy").get("defaultDeploymentMode")
-    yield ok(f"KServe's default mode is {mode or 'not set'}; its agent is {_agent(data)}")
+    agent = _json_value(data, "agent").get("image") or "not set"
+    yield ok(f"KServe's default mode is {mode or 'not set'}; its agent is {agent}")
 
 
 def _disallowed(service: dict[str, Any], name: str) -> Iterator[Finding]:
@@ -105,10 +106,6 @@ def _disallowed(service: dict[str, Any], name: str) -> Iterator[Finding]:
             )
     if not any(bad.values()):
         yield ok("KServe passes labels and annotations of Carpool on to its pods")
-
-
-def _agent(data: dict[str, Any]) -> str:
-    return str(_json_value(data, "agent").get("image") or "not set")
 
 
 def _json_value(data: dict[str, Any], key: str) -> dict[str, Any]:
@@ -127,7 +124,7 @@ def _text(version: model.Version) -> str:
 _DAYS = 7  # a self-managed leaf is renewed with ten days left
 
 
-def registration(known: cluster_state.Facts) -> Iterator[Finding]:
+def registration(known: cluster_state.ClusterState) -> Iterator[Finding]:
     """The API server knows the webhooks, and calls ours such that KServe's may come before or after."""
     yield from _registered(known.mutating, cluster_state.MUTATING, known.place.mutating, required=True)
     yield from _registered(known.validating, cluster_state.VALIDATING, known.place.validating, required=False)
@@ -155,7 +152,7 @@ def _registered(
         yield ok(f"{kind} {name} exists (failurePolicy {', '.join(policies)})")
 
 
-def _order(known: cluster_state.Facts) -> Iterator[Finding]:
+def _order(known: cluster_state.ClusterState) -> Iterator[Finding]:
     ours, theirs = known.mutating, known.kserve_webhook
     if (
         isinstance(theirs, cluster_state.Failed)
@@ -174,7 +171,7 @@ def _order(known: cluster_state.Facts) -> Iterator[Finding]:
         )
 
 
-def certificate(known: cluster_state.Facts) -> Iterator[Finding]:
+def certificate(known: cluster_state.ClusterState) -> Iterator[Finding]:
     """The API server trusts what the injector shows, and will for some days."""
     shown = known.served or _in_secret(known.secret)
     if shown is None:
@@ -200,7 +197,7 @@ def certificate(known: cluster_state.Facts) -> Iterator[Finding]:
     yield from _trusted(known, chain)
 
 
-def _no_certificate(known: cluster_state.Facts) -> Iterator[Finding]:
+def _no_certificate(known: cluster_state.ClusterState) -> Iterator[Finding]:
     if isinstance(known.secret, cluster_state.Failed):
         yield from unknown("the certificate", known.secret)
     else:
@@ -210,7 +207,7 @@ def _no_certificate(known: cluster_state.Facts) -> Iterator[Finding]:
         )
 
 
-def _trusted(known: cluster_state.Facts, chain: bytes) -> Iterator[Finding]:
+def _trusted(known: cluster_state.ClusterState, chain: bytes) -> Iterator[Finding]:
     for configuration, kind in ((known.mutating, cluster_state.MUTATING), (known.validating, cluster_state.VALIDATING)):
         if not isinstance(configuration, dict):
             continue
@@ -229,7 +226,7 @@ def _trusted(known: cluster_state.Facts, chain: bytes) -> Iterator[Finding]:
             yield ok(f"the API server trusts it ({kind})")
 
 
-def _why_untrusted(entry: model.Object, chain: bytes, known: cluster_state.Facts) -> str | None:
+def _why_untrusted(entry: model.Object, chain: bytes, known: cluster_state.ClusterState) -> str | None:
     client = entry.get("clientConfig") or {}
     bundle = client.get("caBundle")
     if not bundle:
@@ -249,11 +246,11 @@ def _in_secret(found: object) -> bytes | None:
     return content if isinstance(content, bytes) and content else None
 
 
-def _secret(known: cluster_state.Facts) -> str:
+def _secret(known: cluster_state.ClusterState) -> str:
     return f"{known.place.namespace}/{known.place.secret}"
 
 
-def endpoints(known: cluster_state.Facts) -> Iterator[Finding]:
+def endpoints(known: cluster_state.ClusterState) -> Iterator[Finding]:
     """Somebody answers; and where pods wait for an answer (failurePolicy Fail), more than one."""
     place = f"Service {known.place.namespace}/{known.place.service}"
     if isinstance(known.endpoints, cluster_state.Failed):
@@ -282,7 +279,7 @@ def _blocks(entries: Sequence[model.Object]) -> bool:
     return any(entry.get("failurePolicy", "Fail") == "Fail" for entry in entries)
 
 
-def trial(known: cluster_state.Facts) -> Iterator[Finding]:
+def trial(known: cluster_state.ClusterState) -> Iterator[Finding]:
     """A pod that asks for the sidecar gets it."""
     where = f"a sample pod in namespace {known.place.sample_namespace} (dry run)"
     if isinstance(known.sample, cluster_state.Failed) and known.sample.forbidden:
@@ -340,8 +337,8 @@ def state_of(pod: model.Object) -> State:
     return State(name, asks, status if status and not refused else None, refused, _sidecar(spec))
 
 
-def coverage(known: cluster_state.Facts) -> Iterator[Finding]:
-    """Who asked has a sidecar, or was told why not."""
+def coverage(known: cluster_state.ClusterState) -> Iterator[Finding]:
+    """Pods that asked have a sidecar, or a status that says why not."""
     if isinstance(known.pods, cluster_state.Failed):
         yield from unknown("pods", known.pods)
         return
@@ -361,8 +358,8 @@ def coverage(known: cluster_state.Facts) -> Iterator[Finding]:
         )
 
 
-def drift(known: cluster_state.Facts) -> Iterator[Finding]:
-    """Who was injected has what a new pod would get."""
+def drift(known: cluster_state.ClusterState) -> Iterator[Finding]:
+    """Injected pods have the version and the configuration that a new pod would get."""
     if isinstance(known.pods, cluster_state.Failed) or isinstance(known.sample, cluster_state.Failed):
         return
     newest = state_of(known.sample).release
@@ -401,7 +398,7 @@ def _named(names: Sequence[str]) -> str:
     return ", ".join(sorted(names)[:_SHOWN]) + rest
 
 
-Check = Callable[[cluster_state.Facts], Iterator[Finding]]
+Check = Callable[[cluster_state.ClusterState], Iterator[Finding]]
 
 CHECKS: Mapping[str, Sequence[Check]] = {
     "Kubernetes": (versions,),
@@ -413,6 +410,6 @@ CHECKS: Mapping[str, Sequence[Check]] = {
 }
 
 
-def run(known: cluster_state.Facts) -> dict[str, list[Finding]]:
+def run(known: cluster_state.ClusterState) -> dict[str, list[Finding]]:
     """The findings under their headings."""
     return {title: [finding for check in checks for finding in check(known)] for title, checks in CHECKS.items()}

@@ -46,7 +46,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ClusterState:
     """What is known. Objects are raw JSON; None: there is none. `served` is the certificate that an endpoint shows, as
     PEM, None where none can be reached from here. `now` is the time of the certificates' checks (UTC).
     """
@@ -106,7 +106,7 @@ SAMPLE: model.Object = {
 """A pod that asks for the sidecar and can have it; sent as a dry run, so it never exists."""
 
 
-async def gather(api: Api, place: Place, now: datetime.datetime, dial: Dial) -> Facts:
+async def gather(api: Api, place: Place, now: datetime.datetime, dial: Dial) -> ClusterState:
     """Asks the cluster everything at once; what cannot be had does not keep the rest from being told."""
     async with asyncio.TaskGroup() as group:
         ask = group.create_task
@@ -120,7 +120,7 @@ async def gather(api: Api, place: Place, now: datetime.datetime, dial: Dial) -> 
         endpoints = ask(_tried(api.read_endpoint_slices(place.namespace, place.service)))
         pods = ask(_tried(api.list_pods()))
         sample = ask(_tried(api.dry_run_create_pod(place.sample_namespace, SAMPLE)))
-    return Facts(
+    return ClusterState(
         place=place,
         now=now,
         server=server.result(),

@@ -67,23 +67,23 @@ class _Editor:
 
     def __init__(self, places: Layout) -> None:
         self._at = places
-        self._pen = Pen(places)
+        self._edits = TextEdits(places)
         self._changed: set[int] = set()  # nodes whose text changes: aliases of them do not mean the same any more
 
     def edits(self, after: Any) -> list[Edit]:
         """One walk is enough: what an alias refers to is written in front of it."""
         self._node(self._at.document.root, self._at.document.data, after)
-        return self._pen.edits
+        return self._edits.edits
 
     def _value(self, parent: Node, key: Node | int, node: Node, before: Any, after: Any) -> None:
         if self._at.document.alias(parent, key):
             if before != after or id(node) in self._changed:
-                self._pen.replace(parent, key, node, after)
+                self._edits.replace(parent, key, node, after)
         elif isinstance(node, CollectionNode) and _share(before, after):
             self._node(node, before, after)
         elif before != after:
             self._changed.add(id(node))
-            self._pen.replace(parent, key, node, after)
+            self._edits.replace(parent, key, node, after)
 
     def _node(self, node: Node, before: Any, after: Any) -> None:
         if before != after:
@@ -108,14 +108,14 @@ class _Editor:
         spans = [
             reading.Span(int(key.start_mark.index), self._entry_end(node, key, value)) for key, value in node.value
         ]
-        self._pen.remove(
+        self._edits.remove(
             node,
             spans,
             [merges if key.tag == reading.MERGE else reading.key_text(key) not in goes for key, _ in node.value],
         )
         given = inherited if merges else {}
         new = {text: held for text, held in after.items() if text not in own}
-        self._pen.add_entries(node, spans, {text: held for text, held in new.items() if given.get(text, new) != held})
+        self._edits.add_entries(node, spans, {text: held for text, held in new.items() if given.get(text, new) != held})
 
     def _still_merges(self, node: MappingNode, nothing_goes: bool) -> bool:
         """Whether what `<<` brings in is still right: nothing of it goes, and it does not change in its own place."""
@@ -148,8 +148,8 @@ class _Editor:
                 continue
             kept[i:j] = [False] * (j - i)
             if m > k:
-                self._pen.insert_items(node, spans, i, after[k:m])
-        self._pen.remove(node, spans, kept)
+                self._edits.insert_items(node, spans, i, after[k:m])
+        self._edits.remove(node, spans, kept)
 
 
 def _bases(node: MappingNode) -> Iterator[Node]:
@@ -194,7 +194,7 @@ class Edit(NamedTuple):
     text: str
 
 
-class Pen:
+class TextEdits:
     """Collects edits of one document. `spans` are the places of a collection's entries or items, in their order."""
 
     def __init__(self, places: Layout) -> None:

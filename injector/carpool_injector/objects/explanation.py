@@ -1,4 +1,4 @@
-"""Why a pod gets the sidecar or not, and how: everything that decides it, as values for people and programs.
+"""Why a pod gets the sidecar or not, and how, as values for people and programs.
 
 Pure. What is explained is what the webhook would do; of a pod that does not ask, what it would do if it did.
 """
@@ -55,18 +55,20 @@ class Explanation:
 
 
 def explain(
-    thing: model.Object, wish: manifests.Wish, default_mode: kserve_pods.Mode | None = None
+    thing: model.Object, injector: manifests.Injector, default_mode: kserve_pods.Mode | None = None
 ) -> Explanation | None:
     """Explains an object that makes pods; None for any other. Raises errors.Malformed."""
     workloads.check_shape(thing)
     expectation = _expectation(thing, default_mode)
     if expectation is None:
         return None
-    namespace = wish.in_namespace(_namespace(thing))
+    namespace = injector.in_namespace(_namespace(thing))
     pod = expectation.pod
-    outcome = wish.outcome(pod, namespace)
-    would = outcome if outcome.decision.inject or outcome.refusal else wish.outcome(manifests.asking(pod), namespace)
-    rows = tuple(_rows(pod, namespace, wish))
+    outcome = injector.outcome(pod, namespace)
+    would = (
+        outcome if outcome.decision.inject or outcome.refusal else injector.outcome(manifests.asking(pod), namespace)
+    )
+    rows = tuple(_rows(pod, namespace, injector))
     return Explanation(
         name=workloads.describe(thing),
         namespace=namespace.name,
@@ -76,10 +78,10 @@ def explain(
         rows=rows,
         plan=would.plan,
         refusal=would.refusal,
-        settings=tuple(_settings(pod, namespace, wish)),
+        settings=tuple(_settings(pod, namespace, injector)),
         certain=expectation.certain,
         expected=expectation.expected,
-        warnings=(*_own_warnings(would), *manifests.about(thing, wish, would.warnings)),
+        warnings=(*_own_warnings(would), *manifests.about(thing, injector, would.warnings)),
     )
 
 
@@ -131,9 +133,9 @@ def _namespace(thing: model.Object) -> str:
     return found.namespace if found else str(own or "")
 
 
-def _rows(pod: model.Object, namespace: model.Namespace, wish: manifests.Wish) -> Iterator[Row]:
+def _rows(pod: model.Object, namespace: model.Namespace, injector: manifests.Injector) -> Iterator[Row]:
     view = pods.read(pod)
-    asked = decision.Asked(view, namespace, wish.config, sites.is_predictor)
+    asked = decision.Asked(view, namespace, injector.config, sites.is_predictor)
     decided = False
     for row in decision.ROWS:
         try:
@@ -145,11 +147,11 @@ def _rows(pod: model.Object, namespace: model.Namespace, wish: manifests.Wish) -
         decided = decided or bool(found)
 
 
-def _settings(pod: model.Object, namespace: model.Namespace, wish: manifests.Wish) -> Iterator[Setting]:
+def _settings(pod: model.Object, namespace: model.Namespace, injector: manifests.Injector) -> Iterator[Setting]:
     view = pods.read(pod)
     found: dict[str, Setting] = {}
     for values, source in (
-        (pod_annotations.defaults(wish.config).values, "the injector's defaults"),
+        (pod_annotations.defaults(injector.config).values, "the injector's defaults"),
         (namespace.annotations, f"namespace {namespace.name}"),
         (pod_annotations.batcher_settings(view), "KServe's batcher"),
         (view.metadata.annotations, "the pod"),

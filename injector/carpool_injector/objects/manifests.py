@@ -1,6 +1,6 @@
 """What `inject` and `uninject` do to the objects of a manifest: workloads, Lists, and what KServe and Knative serve.
 
-Pure. An explicit command is an explicit wish: whatever is given gets the sidecar, unless it says
+Pure. An explicit command is an explicit injector: whatever is given gets the sidecar, unless it says
 `carpool.dev/inject: "false"` itself.
 """
 
@@ -29,7 +29,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Injector:
     """What objects are injected with.
 
     `namespace` is that of objects which name none. `annotations` are added to each pod. `opted_in_only`: as the webhook
@@ -73,29 +73,31 @@ def apply(data: Any, change: Change) -> tuple[Any, list[Report]]:
     return {**data, "items": [after for after, _ in changed]}, reports
 
 
-def inject(thing: model.Object, wish: Wish) -> tuple[model.Object, Report | None]:
+def inject(thing: model.Object, injector: Injector) -> tuple[model.Object, Report | None]:
     """The object with the sidecar, or with the label that asks for it; None: nothing to do with pods.
 
     Raises errors.Malformed.
     """
     workloads.check_shape(thing)
     if workloads.is_opted_in_only(thing):
-        return _opt_in(thing, wish)
+        return _opt_in(thing, injector)
     found = workloads.template(thing)
     if found is None:
         return thing, None
     name = workloads.describe(thing)
-    pod = _annotated(found.pod, wish.annotations)
-    wanted = pod if wish.opted_in_only or _says(pod) is not None else asking(pod)
-    outcome = wish.outcome(wanted, wish.in_namespace(found.namespace))
-    warnings = (*outcome.warnings, *about(thing, wish, outcome.warnings))
+    pod = _annotated(found.pod, injector.annotations)
+    wanted = pod if injector.opted_in_only or _says(pod) is not None else asking(pod)
+    outcome = injector.outcome(wanted, injector.in_namespace(found.namespace))
+    warnings = (*outcome.warnings, *about(thing, injector, outcome.warnings))
     if outcome.refusal is not None:
         refused = outcome.refusal
         result: Result = "refused" if outcome.decision.explicit else "skipped"
         warnings = tuple(text for text in warnings if str(refused) not in text)
         return thing, Report(name, result, refused.message, refused.fix, warnings)
     if outcome.plan is None and not outcome.patch:
-        return thing, None if outcome.result == "unconcerned" else _skipped(name, outcome, warnings)
+        text = f"{outcome.decision.reason} ({outcome.decision.source})"
+        skipped = Report(name, "skipped", text, "", warnings)
+        return thing, None if outcome.result == "unconcerned" else skipped
     after = workloads.replaced(thing, outcome.pod if wanted is pod else _as_before(outcome.pod, pod))
     if outcome.plan is None:
         return after, Report(name, "removed", f"switched off by {outcome.decision.source}", "", warnings)
@@ -112,8 +114,9 @@ def uninject(thing: model.Object) -> tuple[model.Object, Report | None]:
     workloads.check_shape(thing)
     name = workloads.describe(thing)
     if workloads.is_opted_in_only(thing):
-        after = collocation.removed(thing) if _is_inference_service(thing) else thing
-        if workloads.labels_for_pods(after).get(pod_annotations.INJECT) == "true":
+        is_service = workloads.group_kind(thing) == workloads.INFERENCE_SERVICE
+        after = collocation.removed(thing) if is_service else thing
+        if workloads.texts_for_pods(after, "labels").get(pod_annotations.INJECT) == "true":
             after = workloads.labelled(after, pod_annotations.INJECT, None)
         return (thing, None) if after is thing else (after, Report(name, "removed", "asks for no sidecar any more"))
     found = workloads.template(thing)
@@ -134,19 +137,19 @@ def summary(plan: model.Plan) -> str:
     return f"{plan.takeover}, {kind}, in front of container {plan.container!r}: {ports}"
 
 
-def _opt_in(thing: model.Object, wish: Wish) -> tuple[model.Object, Report | None]:
+def _opt_in(thing: model.Object, injector: Injector) -> tuple[model.Object, Report | None]:
     """The pod is made elsewhere: ask the webhook for the sidecar, or declare it where KServe can be told."""
     name = workloads.describe(thing)
     said = _said_for_pods(thing)
     if said == "false":
         return thing, Report(name, "skipped", f'it says {pod_annotations.INJECT}: "false"')
-    annotated = workloads.annotated(thing, wish.annotations)
-    if wish.without_webhook:
-        return _declared(thing, annotated, wish)
-    if wish.opted_in_only and said is None:
+    annotated = workloads.annotated(thing, injector.annotations)
+    if injector.without_webhook:
+        return _declared(thing, annotated, injector)
+    if injector.opted_in_only and said is None:
         return annotated, Report(name, "opted in", "settings only") if annotated is not thing else None
     after = annotated if said == "true" else workloads.labelled(annotated, pod_annotations.INJECT, "true")
-    problems, warnings = kserve_pods.findings(after, wish.config, wish.capabilities)
+    problems, warnings = kserve_pods.findings(after, injector.config, injector.capabilities)
     if problems:
         return thing, Report(name, "refused", "; ".join(problems), "mend these annotations", warnings)
     if after is thing:
@@ -155,10 +158,10 @@ def _opt_in(thing: model.Object, wish: Wish) -> tuple[model.Object, Report | Non
     return after, Report(name, "opted in", text, "", warnings)
 
 
-def _declared(thing: model.Object, annotated: model.Object, wish: Wish) -> tuple[model.Object, Report | None]:
+def _declared(thing: model.Object, annotated: model.Object, injector: Injector) -> tuple[model.Object, Report | None]:
     name = workloads.describe(thing)
     try:
-        after, warnings = collocation.declared(annotated, wish.config)
+        after, warnings = collocation.declared(annotated, injector.config)
     except refusals.Refusal as refusal:
         return thing, Report(name, "refused", refusal.message, refusal.fix)
     if after == thing:
@@ -166,18 +169,10 @@ def _declared(thing: model.Object, annotated: model.Object, wish: Wish) -> tuple
     return after, Report(name, "injected", "declared as transformer-container, which KServe sends to", "", warnings)
 
 
-def _skipped(name: str, outcome: model.Outcome, warnings: tuple[str, ...]) -> Report:
-    return Report(name, "skipped", f"{outcome.decision.reason} ({outcome.decision.source})", "", warnings)
-
-
-def about(thing: model.Object, wish: Wish, known: tuple[str, ...]) -> tuple[str, ...]:
-    """What else is to be said to who writes the workload: settings in places that do not reach its pods."""
-    found = validation.examine(thing, None, validation.Rules(wish.outcome, wish.config))
+def about(thing: model.Object, injector: Injector, known: tuple[str, ...]) -> tuple[str, ...]:
+    """Further warnings for the author of the workload: settings in places that do not reach its pods."""
+    found = validation.examine(thing, None, validation.Rules(injector.outcome, injector.config))
     return tuple(text for text in (found.warnings if found else ()) if text not in known)
-
-
-def _is_inference_service(thing: model.Object) -> bool:
-    return workloads.group_kind(thing) == workloads.INFERENCE_SERVICE
 
 
 def _says(pod: model.Object) -> str | None:
@@ -191,7 +186,7 @@ def _says(pod: model.Object) -> str | None:
 
 
 def _said_for_pods(thing: model.Object) -> str | None:
-    metadata = {"labels": workloads.labels_for_pods(thing), "annotations": workloads.annotations_for_pods(thing)}
+    metadata = {kind: workloads.texts_for_pods(thing, kind) for kind in ("labels", "annotations")}
     return _says({"metadata": metadata})
 
 
@@ -210,7 +205,7 @@ def asking(pod: model.Object) -> model.Object:
 
 
 def _as_before(pod: model.Object, before: model.Object) -> model.Object:
-    """A pod with the labels it had: the wish was the command's, not the manifest's."""
+    """A pod with the labels it had: the request was the command's, not the manifest's."""
     metadata = {key: value for key, value in pod["metadata"].items() if key != "labels"}
     labels = {key: value for key, value in (before.get("metadata") or {}).items() if key == "labels"}
     order = [*(before.get("metadata") or {}), *metadata]

@@ -1,7 +1,7 @@
 """AdmissionReview (admission.k8s.io/v1) as bytes in and bytes out, and what the mutating webhook answers.
 
-Nothing here denies: a pod that cannot get the sidecar is admitted as it came, with a warning. What people hear before
-that, when they apply a workload, is in `validation`.
+Nothing here denies: a pod that cannot get the sidecar is admitted unchanged, with a warning. `validation` has what
+people are told before that, when they apply a workload.
 
 JSON is read by pydantic's parser: strict about NaN, encodings and trailing text, at most 200 levels deep. Where a
 member comes twice the last one counts, as in the API server's own reading.

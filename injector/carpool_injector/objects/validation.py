@@ -1,4 +1,4 @@
-"""What people hear when they apply a workload or an InferenceService whose pods are to get the sidecar.
+"""What the validating webhook tells people who apply a workload or an InferenceService that asks for the sidecar.
 
 Warnings about pods reach controllers, not people; these reach whoever ran `kubectl apply`. A denial concerns only what
 this person asked for and cannot have: not what was wrong before (an old object can always be scaled), and nothing that
@@ -16,7 +16,7 @@ from carpool_injector.core.config import Config
 from carpool_injector.objects import inference_services, review, workloads
 
 _BAD_SETTINGS = refusals.Reason.BAD_ANNOTATION.code
-_NO_NAMESPACE = model.Namespace("")  # what the namespace asks for is nothing that this person could mend
+_NO_NAMESPACE = model.Namespace("")  # the person who applies the object cannot change what its namespace asks for
 
 
 @dataclass(slots=True)
@@ -49,7 +49,8 @@ def validate(request: review.Request, rules: Rules) -> review.Verdict:
     before = _before(request.old_object, rules)
     new = {key: text for key, text in found.problems.items() if key not in before}
     if new and not _is_controlled(request.object):
-        answer = review.Answer(False, warnings=found.warnings, message=_message(request.object, new.values()))
+        message = f"{workloads.describe(request.object)} cannot get the Carpool sidecar: {'; '.join(new.values())}"
+        answer = review.Answer(False, warnings=found.warnings, message=message)
         return review.Verdict(answer, "denied", found.reason)
     warnings = (*found.problems.values(), *found.warnings)
     return review.Verdict(review.Answer(warnings=warnings), "warned" if warnings else "fine", found.reason)
@@ -152,19 +153,14 @@ def _is_of_kserve(thing: model.Object) -> bool:
 
 
 def _is_controlled(thing: model.Object) -> bool:
-    """Whether a controller applies this: a denial would stop it, and nobody would hear of it."""
+    """Whether a controller applies this: a denial would stop it without a person noticing."""
     references = inference_services.part(thing, "metadata").get("ownerReferences")
     owners = references if isinstance(references, list) else []
     return _is_of_kserve(thing) or any(isinstance(owner, dict) and owner.get("controller") is True for owner in owners)
 
 
-def _message(thing: model.Object, problems: Iterable[str]) -> str:
-    return f"{workloads.describe(thing)} cannot get the Carpool sidecar: {'; '.join(problems)}"
-
-
 _BATCH_SIZE = 32  # of the sidecar, when nobody chooses one
 _SIZE, _LATENCY = model.PREFIX + "max-batch-size", model.PREFIX + "max-latency"
-_OWN = {pod_annotations.INJECT, pod_annotations.KSERVE_BATCHER}
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,21 +104,15 @@ def is_opted_in_only(thing: object) -> TypeGuard[model.Object]:
     return isinstance(thing, dict) and group_kind(thing) in _LABELLED
 
 
-def labels_for_pods(thing: model.Object) -> Mapping[str, Any]:
-    """Labels of an InferenceService or Knative Service that its pods will carry."""
-    found = _find(thing, (*_LABELLED[group_kind(thing)], "labels"))
-    return found if isinstance(found, dict) else {}
-
-
-def annotations_for_pods(thing: model.Object) -> Mapping[str, Any]:
-    """Annotations of an InferenceService or Knative Service that its pods will carry."""
-    found = _find(thing, (*_LABELLED[group_kind(thing)], "annotations"))
+def texts_for_pods(thing: model.Object, kind: str) -> Mapping[str, Any]:
+    """Labels or annotations of an InferenceService or Knative Service that its pods will carry."""
+    found = _find(thing, (*_LABELLED[group_kind(thing)], kind))
     return found if isinstance(found, dict) else {}
 
 
 def labelled(thing: model.Object, key: str, value: str | None) -> model.Object:
     """An InferenceService or Knative Service with this label where its pods get theirs from; None takes it away."""
-    labels = dict(labels_for_pods(thing))
+    labels = dict(texts_for_pods(thing, "labels"))
     if labels.get(key) == value:
         return thing
     labels.pop(key, None)
@@ -127,7 +121,7 @@ def labelled(thing: model.Object, key: str, value: str | None) -> model.Object:
 
 def annotated(thing: model.Object, annotations: Mapping[str, str]) -> model.Object:
     """An InferenceService or Knative Service with these annotations where its pods get theirs from."""
-    before = annotations_for_pods(thing)
+    before = texts_for_pods(thing, "annotations")
     after = {**before, **annotations}
     return thing if after == before else _with_texts(thing, "annotations", after)
 
@@ -187,7 +181,7 @@ _STRING_KEYS = ("image", "mountPath")
 
 def check_shape(thing: model.Object) -> None:
     """Raises errors.Malformed for an object that makes pods and is not shaped like one; says where, and what belongs
-    there. Other kinds are nobody's business here.
+    there. Other kinds are not looked at.
     """
     if is_opted_in_only(thing) or makes_pods(thing):
         _check_object(thing, describe(thing))

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
 from carpool.program import logs
+from carpool_injector.api import calls
 from carpool_injector.core import model
 from carpool_injector.objects import review
 from carpool_injector.webhook import metrics
@@ -20,7 +21,8 @@ from carpool_injector.webhook import metrics
 log = logging.getLogger("carpool.injector")
 
 _AGAIN_AFTER = 300.0  # seconds
-_FIRST_TRY, _LONGEST_TRY = 0.5, 30.0  # seconds between attempts while nothing is known
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds between attempts while nothing is known
+_READS_AT_ONCE = 16  # of namespaces, however many reviews ask
 _SKEW = 3  # minor versions a kubelet may be behind its API server (kubernetes.io, version skew policy)
 
 
@@ -34,12 +36,12 @@ class Versions(Protocol):
         """Those of all nodes."""
 
 
-class Cluster:
+class ClusterVersion:
     """The capabilities as last read. Start `follow` in a task."""
 
     def __init__(self, source: Versions) -> None:
         self._source = source
-        # All mutable state: the last answer, and whether it was told that nodes cannot be read.
+        # All mutable state: the last answer, and whether the log says already that nodes cannot be read.
         self._found: model.Capabilities | None = None
         self._told = False
 
@@ -55,13 +57,13 @@ class Cluster:
 
     async def follow(self) -> None:
         """Keeps the capabilities right, until cancelled; the last known ones stay while they cannot be read."""
-        pause = _FIRST_TRY
+        pause = _FIRST_PAUSE
         while True:
             try:
                 await self._look()
                 pause = _AGAIN_AFTER
             except Exception as error:
-                pause = min(2 * pause, _LONGEST_TRY)
+                pause = min(2 * pause, _LONGEST_PAUSE)
                 facts = logs.facts(error=f"{type(error).__name__}: {error}"[:300], again_in_seconds=pause)
                 log.warning("the cluster's version could not be read", extra=facts)
             await asyncio.sleep(pause)
@@ -84,19 +86,11 @@ class Cluster:
             return server[0], server[1] - _SKEW
 
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds between attempts to watch
-_READS_AT_ONCE = 16  # of the API server, however many reviews ask
-
-Change = tuple[str, str, Mapping[str, str], Mapping[str, str]]
-
-
 class NamespaceSource(Protocol):
     """Where namespaces come from; `kube.Kube` is one."""
 
-    def watch_namespaces(self) -> AsyncIterator[Change]:
-        """Type, name, labels and annotations: first ADDED for each namespace there is, then SYNCED once, then changes
-        (ADDED, MODIFIED, DELETED). Ends or raises when the connection does; starting again begins anew.
-        """
+    def watch_namespaces(self) -> AsyncIterator[calls.Change]:
+        """Type, name, labels and annotations, as `kube.Kube.watch_namespaces` yields them: for ever."""
 
     async def read_namespace(self, name: str) -> model.Namespace:
         """A namespace as it is now; raises anything when there is none or it cannot be read."""
@@ -136,30 +130,11 @@ class Namespaces:
         return found
 
     async def follow(self) -> None:
-        """Keeps the cache right, until cancelled; a watch that ends is begun again, later and later if it fails."""
-        pause = _FIRST_PAUSE
-        while True:
-            try:
-                if await self._follow_once():
-                    pause = _FIRST_PAUSE
-            except Exception as error:
-                facts = logs.facts(error=f"{type(error).__name__}: {error}"[:300], again_in_seconds=pause)
-                log.warning("the watch of namespaces broke", extra=facts)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
-
-    async def _follow_once(self) -> bool:
-        """One watch, to its end; says whether it told of all namespaces."""
-        seen: set[str] = set()
-        complete = False
+        """Keeps the cache right, until cancelled."""
         async for change, name, labels, texts in self._source.watch_namespaces():
             if change in ("ADDED", "MODIFIED"):
-                seen.add(name)
                 self._known[name] = model.Namespace(name, labels, texts)
             elif change == "DELETED":
                 self._known.pop(name, None)
             elif change == "SYNCED":
-                complete = self._synced = True
-                for gone in self._known.keys() - seen:  # deleted while nobody watched
-                    del self._known[gone]
-        return complete
+                self._synced = True

@@ -160,7 +160,7 @@ class Port:
         """Stops listening; returns once all that was asked is answered, after `grace` seconds at most.
 
         Connections that have not asked yet get a moment to do so: their callers may have sent it already. Idle ones
-        are closed, and whoever answers the others has to see to it that they close, too.
+        are closed; the handlers of the others close them with their answers.
         """
         self._stop_listening()
         with contextlib.suppress(TimeoutError):
@@ -168,7 +168,7 @@ class Port:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self.bounds.first):
                         await self._until(lambda: all(each.has_asked for each in self._open.values()))
-                await asyncio.sleep(0)  # what has arrived is read before idle ones are told from busy ones
+                await asyncio.sleep(0)  # reads what has arrived, so that a connection with a request counts as busy
                 for each in [each for each in self._open.values() if not each.is_busy]:
                     each.close()
                 await self._until(lambda: not any(each.is_busy for each in self._open.values()))
@@ -237,7 +237,7 @@ class Port:
         """Ends the connection that has waited longest, first of all one that never asked; False when all are busy."""
         waiting = [each for each in self._open.values() if not each.is_busy]
         self._limited_log.warning(
-            "full", "there are as many connections as may be; one that only waits is closed for each new one",
+            "full", "all connections are in use; one that only waits is closed for each new one",
             connections=len(self._open), waiting=len(waiting),
         )  # fmt: skip
         if waiting:

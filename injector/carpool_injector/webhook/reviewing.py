@@ -36,8 +36,8 @@ class Lookup(Protocol):
 class Reviewer:
     """The handlers of both webhooks.
 
-    `inject` and `validate` are the pure functions, bound to a configuration. `tell` hears of each pod that was looked
-    at, to write Events. Dry runs get the same answers, but count as such and are not told.
+    `inject` and `validate` are the pure functions, bound to a configuration. `tell` is called for each reviewed pod, to
+    write Events. Dry runs get the same answers, but count as such and are not told.
     """
 
     def __init__(
@@ -133,12 +133,12 @@ class Events:
         self._counts = counts
         self._clock = clock
         self._limited_log = logs.RateLimitedLog(log, interval=1.0)
-        # All mutable state: what waits, and what was told when.
+        # All mutable state: the Events to write, and when each was written last.
         self._queue: asyncio.Queue[Event] = asyncio.Queue(_QUEUED)
         self._told: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     def tell(self, request: review.Request, outcome: model.Outcome) -> None:
-        """Queues an Event for a refused pod that has an owner, unless the same was told lately or it is a dry run."""
+        """Queues an Event for a refused pod that has an owner, unless it is a dry run or a repetition."""
         event = None if request.dry_run else _event(request, outcome)
         if event is None:
             return
@@ -151,7 +151,7 @@ class Events:
             self._counts.events.labels("dropped").inc()
 
     async def deliver(self) -> None:
-        """Writes what was told, until cancelled."""
+        """Writes the queued Events, until cancelled."""
         while True:
             await self._write(await self._queue.get())
             await asyncio.sleep(_EVENT_PAUSE)

@@ -30,7 +30,7 @@ from carpool_injector.webhook import connections, metrics
 
 
 class Capacity:
-    """Counts what is taken. Nobody waits here: who finds no room is told so at once."""
+    """Counts reviews and their bytes. Nothing waits: a review that does not fit is refused at once."""
 
     def __init__(self, reviews: int, held_bytes: int) -> None:
         self._reviews = reviews

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import gc
 import logging
 import signal
 import ssl
@@ -14,7 +15,7 @@ from typing import Any
 
 import uvloop
 
-from carpool.program import allocator, logs
+from carpool.program import logs
 from carpool_injector import config_file
 from carpool_injector.api import calls, kube
 from carpool_injector.certificates import certificate_controller, files, pki, serving_certificate
@@ -70,7 +71,7 @@ class Service:
         self.metrics = metrics.Metrics()
         self.metrics.configured(config.hash)
         self._namespaces = cluster.Namespaces(api, self.metrics, chosen.read_timeout)
-        self._cluster = cluster.Cluster(api)
+        self._cluster = cluster.ClusterVersion(api)
         self._events = reviewing.Events(api, self.metrics, asyncio.get_running_loop().time) if chosen.events else None
         self._certificates = self._keep_certificates()
         self._server = self._assemble(config)
@@ -116,8 +117,8 @@ class Service:
             ports.append(await self._probes.open(chosen.host, chosen.metrics_port))
         self.ports = tuple(ports)
         log.info("serving", extra=logs.facts(host=chosen.host, port=ports[0], metrics_port=ports[1:]))
-        allocator.settle()
-        allocator.give_back()
+        connections.give_back()  # what start-up needed only once
+        gc.freeze()  # what it made is here to stay
 
     async def _drain(self, hurry: asyncio.Event) -> bool:
         self._server.draining = True
@@ -136,20 +137,20 @@ class Service:
         jobs = [self._certificates.run(), self._namespaces.follow(), self._cluster.follow()]
         return [*jobs, self._events.deliver()] if self._events else jobs
 
-    def _keep_certificates(self) -> certificate_controller.Keeper | files.Files:
+    def _keep_certificates(self) -> certificate_controller.CertificateController | files.CertificateFiles:
         chosen = self._chosen
         names = pki.service_names(chosen.service_name, chosen.namespace)
-        holder = serving_certificate.Served(self._tls, names, certificate_controller.utc_now())
+        holder = serving_certificate.ServingCertificate(self._tls, names, certificate_controller.utc_now())
         facts = holder.facts
         self.metrics.watch(
             self.metrics.certificate_expiry, lambda: facts.not_after.timestamp() if facts.not_after else 0.0
         )
         if chosen.certificates == "files":
-            return files.Files(Path(chosen.cert_dir), holder)
+            return files.CertificateFiles(Path(chosen.cert_dir), holder)
         webhooks = [certificate_controller.Webhook("MutatingWebhookConfiguration", chosen.mutating_webhook)]
         if chosen.validating_webhook:
             webhooks.append(certificate_controller.Webhook("ValidatingWebhookConfiguration", chosen.validating_webhook))
-        return certificate_controller.Keeper(
+        return certificate_controller.CertificateController(
             self._api, holder, certificate_controller.Settings(chosen.namespace, chosen.secret_name, tuple(webhooks))
         )
 

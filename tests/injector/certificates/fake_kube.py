@@ -41,7 +41,7 @@ class FakeKube:
         await turn()
         return found
 
-    async def write_secret(self, namespace, name, data, resource_version, labels):
+    async def write_secret(self, namespace, name, data, resource_version):
         await self._begin("patch secrets" if resource_version else "create secrets")
         if resource_version != (self.secret.resource_version if self.secret else None):
             raise calls.Conflict("the Secret has another version")

@@ -9,8 +9,7 @@ import os
 
 import pytest
 
-from carpool_injector.certificates import certificate_controller, files, pki, serving_certificate
-from tests.injector.certificates import fake_kube
+from carpool_injector.certificates import files, pki, serving_certificate
 
 pytestmark = pytest.mark.looptime
 
@@ -43,9 +42,9 @@ def mount(directory, pair, bundle=CA.certificate, version="one"):
 
 
 @contextlib.asynccontextmanager
-async def running(directory, told=None):
-    made = serving_certificate.Served(serving_certificate.make_context(), NAMES, now())
-    task = asyncio.create_task(files.Files(directory, made, publisher=told, clock=now).run())
+async def running(directory, clock=now):
+    made = serving_certificate.ServingCertificate(serving_certificate.make_context(), NAMES, now())
+    task = asyncio.create_task(files.CertificateFiles(directory, made, clock=clock).run())
     try:
         yield made
     finally:
@@ -111,26 +110,6 @@ async def test_a_ca_that_has_not_signed_the_pair_is_told_to_readiness(tmp_path):
         assert "refuses the certificate" in made.facts.unverified
 
 
-async def test_the_ca_is_published_where_that_is_asked_for(tmp_path):
-    kube = fake_kube.FakeKube(webhooks=[fake_kube.MUTATING])
-    told = certificate_controller.Publisher(kube, [certificate_controller.Webhook(*fake_kube.MUTATING)])
-    pair = leaf()
-    mount(tmp_path, pair)
-    kube.is_down = True
-    async with running(tmp_path, told) as made:
-        await asyncio.sleep(0.1)
-        assert made._pair == pair
-        assert not made.facts.is_verified
-        kube.is_down = False
-        await asyncio.sleep(files.POLL_SECONDS)
-        assert set(kube.bundles()) == {CA.certificate}
-        assert made.facts.is_verified
-        kube.is_down = True
-        await asyncio.sleep(600)
-        assert made.facts.is_verified
-        assert "no answer" in made.facts.last_error
-
-
 async def test_a_pair_that_openssl_does_not_take_is_told_and_changes_nothing(tmp_path):
     one = leaf()
     mount(tmp_path, one)
@@ -143,13 +122,16 @@ async def test_a_pair_that_openssl_does_not_take_is_told_and_changes_nothing(tmp
 
 
 async def test_a_bug_is_logged_and_does_not_end_the_keeping(tmp_path, caplog):
-    class Broken(certificate_controller.Publisher):
-        async def read(self):
+    def broken():
+        if "bug" not in caplog.text:
             raise KeyError("metadata")
+        return now()
 
     mount(tmp_path, leaf())
-    async with running(tmp_path, Broken(fake_kube.FakeKube(), [])) as made:
-        await asyncio.sleep(600)
+    async with running(tmp_path, broken) as made:
+        await asyncio.sleep(0.1)
         assert made.facts.last_error == "KeyError('metadata')"
         assert not made.facts.is_verified
+        await asyncio.sleep(files.POLL_SECONDS)
+        assert made.facts.is_verified
     assert "because of a bug" in caplog.text

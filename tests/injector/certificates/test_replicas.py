@@ -1,6 +1,6 @@
 """Several replicas, any order of their steps, any pause in the middle: what is served is always what is trusted.
 
-The keeper's own coroutines are driven by hand, one API call (and then its answer) at a time, with no event loop.
+The controller's own coroutines are driven by hand, one API call (and then its answer) at a time, with no event loop.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def why_untrusted(certificate, bundle, now):
 
 class Replica:
     def __init__(self, kube, clock):
-        self.served = serving_certificate.Served(serving_certificate.make_context(), NAMES, clock())
-        self.keeper = certificate_controller.Keeper(kube, self.served, SETTINGS, clock=clock)
+        self.served = serving_certificate.ServingCertificate(serving_certificate.make_context(), NAMES, clock())
+        self.controller = certificate_controller.CertificateController(kube, self.served, SETTINGS, clock=clock)
         self.clock = clock
         self.last_round = clock()
         self.began = clock()
@@ -47,7 +47,7 @@ class Replica:
         """One call further; True at the end of a round."""
         if self.step is None:
             self.began = self.clock()
-            self.step = self.keeper.step()
+            self.step = self.controller.step()
         try:
             self.step.send(None)
         except StopIteration:

@@ -89,7 +89,7 @@ class Ports:
 
 
 def data_port(port: int) -> model.Object:
-    """The declared port of a sidecar that takes nobody's name over."""
+    """The declared port for HTTP of a sidecar that keeps its own port name."""
     return {"name": DATA_PORT_NAME, "containerPort": port, "protocol": "TCP"}
 
 
@@ -98,12 +98,12 @@ GRPC_PORT_NAME = "carpool-grpc"
 
 
 def grpc_port(port: int | None) -> GrpcEffects | None:
-    """That of a sidecar that takes nobody's name over for gRPC; None where it does not listen for it."""
+    """The same for gRPC; None where the sidecar does not listen for it."""
     return GrpcEffects({"name": GRPC_PORT_NAME, "containerPort": port, "protocol": "TCP"}) if port else None
 
 
 def moved_grpc(port: model.Object | None, setting: servers.PortSetting | None) -> GrpcEffects | None:
-    """That of a sidecar which has the app's port for gRPC, where the app was told another one by `setting`."""
+    """The same where the sidecar has the app's port for gRPC, and `setting` tells the app another one."""
     return GrpcEffects(port, setting.name, not setting.present) if port and setting else None
 
 

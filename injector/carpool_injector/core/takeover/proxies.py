@@ -51,7 +51,7 @@ class Agent:
 
 
 def find_agent(pod: pods.Pod) -> Agent:
-    """What is known of the agent from the pod's annotations and containers; none in pods that are not KServe's."""
+    """KServe's agent as the pod's annotations and containers show it; none in pods that are not KServe's."""
     if not sites.is_kserve(pod):
         return Agent(batches=False, logs=False, pulls=False, present=False)
     container = pod.container(AGENT)

@@ -1,4 +1,4 @@
-"""The keeper on a loop in virtual time: API down for hours, races, rotation, what readiness is told."""
+"""The controller on a loop in virtual time: API down for hours, races, rotation, what readiness is told."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def now() -> datetime.datetime:
 
 @contextlib.asynccontextmanager
 async def running(kube, *, webhooks=WEBHOOKS, clock=now):
-    """A replica's keeper at work."""
-    made = serving_certificate.Served(serving_certificate.make_context(), NAMES, clock())
-    settings = certificate_controller.Settings("carpool-system", "certificates", webhooks, {"app": "carpool"})
+    """A replica's controller at work."""
+    made = serving_certificate.ServingCertificate(serving_certificate.make_context(), NAMES, clock())
+    settings = certificate_controller.Settings("carpool-system", "certificates", webhooks)
     task = asyncio.create_task(
-        certificate_controller.Keeper(kube, made, settings, clock=clock, chance=lambda: 0.5).run()
+        certificate_controller.CertificateController(kube, made, settings, clock=clock, chance=lambda: 0.5).run()
     )
     try:
         yield made
