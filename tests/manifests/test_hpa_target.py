@@ -52,7 +52,7 @@ def pod(load: float, slo: float = math.inf) -> Seen:
         bounds = limits.Limits(max_batch_size=SIZE, max_latency=0.02, max_in_flight=8, slo=slo)
         return Watched(bounds, adaptive.Adaptive(bounds), clock, lambda: str(next(ids)))
 
-    callers = traffic.Open(traffic.poisson(load * CAPACITY, seed=3), SECONDS, traffic.Ask())
+    callers = traffic.Open(traffic.poisson(load * CAPACITY, seed=3), SECONDS, traffic.RequestKind())
     outcomes = engine.simulate(make, service_times.Predictor(TIMES, overhead=0.001), callers).outcomes
     late = [outcome for outcome in outcomes if outcome.arrived > LEARNING_SECONDS]
     return Seen(statistics.fmean(shown), sum(outcome.refused is not None for outcome in late) / len(late))

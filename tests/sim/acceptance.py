@@ -184,7 +184,7 @@ def _lost_of_burst(system: System, burst: int) -> int:
     quiet, gap = 60.0, 0.05 + system.seconds(1) + system.overhead / 1000
     singles = [index * gap for index in range(int(quiet / gap))]
     timeout = 4 * system.full + system.overhead / 1000
-    load = traffic.Open([*singles, *[quiet + 0.1] * burst], quiet + 1, traffic.Ask(1, timeout))
+    load = traffic.Open([*singles, *[quiet + 0.1] * burst], quiet + 1, traffic.RequestKind(1, timeout))
     cell = Cell(Kind.OVERLOAD, system, 1.0, 4)
     predictor = service_times.Predictor(system.affine, system.overhead / 1000)
     result = engine.simulate(contenders.make_scheduler(contenders.ADAPTIVE, cell), predictor, load, seed=cells.SEED)

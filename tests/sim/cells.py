@@ -119,13 +119,13 @@ class Cell:
 
     def workload(self, seconds: float) -> traffic.Workload:
         """The callers, for a run of so many seconds."""
-        ask = traffic.Ask(1, self.timeout)
+        request = traffic.RequestKind(1, self.timeout)
         if self.kind is Kind.CLOSED:
-            return variants.Closed(int(self.x), seconds, variants.network_think(), SEED, ask)
+            return variants.Closed(int(self.x), seconds, variants.network_think(), SEED, request)
         if self.kind is Kind.BURSTS:
             high, low = BURST_HIGH * self.rate, BURST_LOW * self.rate
-            return traffic.Open(variants.bursts(high, low, BURST_FOR, QUIET_FOR, SEED), seconds, ask)
-        return traffic.Open(traffic.poisson(self.rate, SEED), seconds, ask)
+            return traffic.Open(variants.bursts(high, low, BURST_FOR, QUIET_FOR, SEED), seconds, request)
+        return traffic.Open(traffic.poisson(self.rate, SEED), seconds, request)
 
 
 MODELS = ((10, 0.5, 32), (3, 1, 16), (30, 0.3, 64))

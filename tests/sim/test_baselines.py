@@ -13,7 +13,7 @@ TEN_MS = service_times.Predictor(service_times.Affine(0.010, 0.0), variation=0.0
 
 
 def run(make: engine.MakeScheduler, *times: float, rows: int = 1, timeout: float | None = None) -> engine.Result:
-    return engine.simulate(make, TEN_MS, traffic.Open(times, 10.0, traffic.Ask(rows, timeout)))
+    return engine.simulate(make, TEN_MS, traffic.Open(times, 10.0, traffic.RequestKind(rows, timeout)))
 
 
 def kserve(size: int, window: float) -> engine.MakeScheduler:
@@ -21,11 +21,11 @@ def kserve(size: int, window: float) -> engine.MakeScheduler:
 
 
 def sizes(result: engine.Result) -> list[int]:
-    return [stay.rows for stay in result.stays]
+    return [batch.rows for batch in result.batches]
 
 
 def sent(result: engine.Result) -> list[float]:
-    return [round(stay.sent, 6) for stay in result.stays]
+    return [round(batch.sent, 6) for batch in result.batches]
 
 
 def test_kserve_makes_a_lone_request_wait_for_the_whole_window() -> None:
@@ -49,7 +49,7 @@ def test_kserve_sends_a_full_batch_at_once_and_one_at_a_time() -> None:
 def test_an_eager_window_seals_batches_while_the_predictor_is_busy() -> None:
     result = run(lambda clock: baselines.EagerWindow(clock, 32, 0.002), 1.0, 1.003, 1.006)
     assert sent(result) == [1.002, 1.005, 1.008]
-    assert [round(stay.started, 6) for stay in result.stays] == [1.002, 1.012, 1.022]
+    assert [round(batch.started, 6) for batch in result.batches] == [1.002, 1.012, 1.022]
 
 
 def test_clipper_grows_its_cap_by_one_while_the_objective_is_met() -> None:

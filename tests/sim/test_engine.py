@@ -25,11 +25,11 @@ def full_or_old(size: int = 32, max_latency: float = 0.0, in_flight: int = 1, **
 
 
 def poisson(rate: float, seconds: float, timeout: float | None = None, seed: int = 3) -> traffic.Open:
-    return traffic.Open(traffic.poisson(rate, seed), seconds, traffic.Ask(timeout=timeout))
+    return traffic.Open(traffic.poisson(rate, seed), seconds, traffic.RequestKind(timeout=timeout))
 
 
 def at(*times: float, timeout: float | None = None) -> traffic.Open:
-    return traffic.Open(times, 1.0, traffic.Ask(timeout=timeout))
+    return traffic.Open(times, 1.0, traffic.RequestKind(timeout=timeout))
 
 
 def callers(count: int, seconds: float, think: float = 0.0) -> variants.Closed:
@@ -69,8 +69,8 @@ def test_a_saturated_predictor_reaches_its_capacity_when_the_overhead_is_hidden(
 
 
 def test_noise_has_the_variation_and_the_mean_it_is_given() -> None:
-    device = service_times.Device(ALWAYS_10_MS._replace(variation=0.5), "any")
-    times = [stay.ended - stay.started for stay in (device.serve(1, float(i)) for i in range(40_000))]
+    device = service_times.SimulatedPredictor(ALWAYS_10_MS._replace(variation=0.5), "any")
+    times = [batch.ended - batch.started for batch in (device.serve(1, float(i)) for i in range(40_000))]
     mean = sum(times) / len(times)
     deviation = math.sqrt(sum((seconds - mean) ** 2 for seconds in times) / len(times))
     assert mean == pytest.approx(0.010, rel=0.02)
@@ -98,7 +98,7 @@ def test_every_request_is_answered_or_refused_once() -> None:
     assert all(math.isfinite(outcome.finished) for outcome in result.outcomes)
     answered = [outcome for outcome in result.outcomes if outcome.refused is None]
     assert all(outcome.finished <= outcome.deadline and 1 <= outcome.batch_rows <= 32 for outcome in answered)
-    assert len(answered) <= sum(stay.rows for stay in result.stays)
+    assert len(answered) <= sum(batch.rows for batch in result.batches)
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
@@ -111,21 +111,21 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
 
 def test_a_lone_request_leaves_exactly_when_its_window_ends() -> None:
     result = engine.simulate(full_or_old(max_latency=0.020), ALWAYS_10_MS, at(0.5))
-    assert [stay.sent for stay in result.stays] == [0.520]
+    assert [batch.sent for batch in result.batches] == [0.520]
 
 
 def test_half_of_the_overhead_is_before_the_device_and_half_after() -> None:
     result = engine.simulate(full_or_old(), ALWAYS_10_MS._replace(overhead=0.004), at(0.5))
-    (stay,) = result.stays
-    assert stay == pytest.approx((0.500, 0.502, 0.512, 0.514, 1))
-    assert result.outcomes[0].finished == stay.returned
+    (batch,) = result.batches
+    assert batch == pytest.approx((0.500, 0.502, 0.512, 0.514, 1))
+    assert result.outcomes[0].finished == batch.returned
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_a_device_works_on_as_many_batches_as_it_has_workers(workers: int) -> None:
     predictor = GPU._replace(workers=workers)
     result = engine.simulate(full_or_old(size=4, in_flight=8), predictor, callers(64, 5))
-    changes = [(stay.started, 1) for stay in result.stays] + [(stay.ended, -1) for stay in result.stays]
+    changes = [(batch.started, 1) for batch in result.batches] + [(batch.ended, -1) for batch in result.batches]
     busy = list(itertools.accumulate(change for _, change in sorted(changes)))
     assert max(busy) == workers
 
@@ -149,7 +149,7 @@ def test_callers_that_are_refused_pause_and_ask_again() -> None:
 
 
 def test_a_scheduler_that_wants_to_be_polled_for_ever_is_an_error() -> None:
-    class Restless:
+    class Spinning:
         def __init__(self, clock: engine.Clock) -> None:
             self._clock = clock
 
@@ -165,8 +165,8 @@ def test_a_scheduler_that_wants_to_be_polled_for_ever_is_an_error() -> None:
         def next_deadline(self) -> float:
             return self._clock()
 
-    with pytest.raises(engine.Restless, match="again"):
-        engine.simulate(Restless, ALWAYS_10_MS, at(0.5))
+    with pytest.raises(engine.EndlessPolling, match="again"):
+        engine.simulate(Spinning, ALWAYS_10_MS, at(0.5))
 
 
 # --- many pods ---------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ class Drifting:
 
 
 class Closed:
-    """`callers` that each ask again a think time after their reply, or `pause` after a refusal, until `end`."""
+    """`callers` that send again a think time after their reply, and `pause` later after a refusal, until `end`."""
 
     def __init__(
         self,
@@ -45,10 +45,10 @@ class Closed:
         end: float,
         think: Callable[[random.Random], float],
         seed: int,
-        ask: traffic.Ask = traffic.ONE,
+        request: traffic.RequestKind = traffic.ONE,
         pause: float = 0.005,
     ) -> None:
-        self.ask = ask
+        self.request = request
         self.end = end
         self._callers = callers
         self._think = think
@@ -93,18 +93,18 @@ def network_think(least: float = 0.0002, mean_extra: float = 0.0003) -> Callable
 
 
 class Random:
-    """Each pod as likely as any other: a plain Kubernetes service with many connections."""
+    """Each pod is as likely as any other: a plain Kubernetes service with many connections."""
 
     def __init__(self, pods: int, seed: int) -> None:
         self._pods = pods
         self._random = random.Random(f"balancer {seed}")
 
     def pick(self) -> int:
-        """Any."""
+        """Any of them."""
         return self._random.randrange(self._pods)
 
     def left(self, pod: int) -> None:
-        """Not looked at."""
+        """Does not matter."""
 
 
 class RoundRobin:
@@ -121,4 +121,4 @@ class RoundRobin:
         return pod
 
     def left(self, pod: int) -> None:
-        """Not looked at."""
+        """Does not matter."""

@@ -1,8 +1,9 @@
-"""A discrete-event simulation of pods: each a scheduler, the production one or any with its surface, and a predictor.
+"""A discrete-event simulation of pods, and the figures people judge it by.
 
-Time is virtual, so a minute of traffic takes a second or so; everything random comes from seeds, so a run can be
-repeated exactly. The schedulers are driven as the asyncio driver drives them: effects are carried out in their order,
-and `poll()` is called at `next_deadline()`.
+Each pod is a scheduler (the production one or any with its methods) and a predictor. Time is virtual, so a minute of
+traffic takes about a second. Everything random comes from seeds, so a run can be repeated exactly. The schedulers are
+driven as in production: effects are carried out in their order, and `poll()` is called at `next_deadline()`. Times are
+seconds, rates a second.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ Clock = Callable[[], float]
 MakeScheduler = Callable[[Clock], Scheduler]
 MakeBalancer = Callable[[int, int], traffic.Balancer]
 
-# A scheduler that asks this often to be polled at once, while nothing else happens, will ask forever.
+# A scheduler that asks so often to be polled at once, while nothing else happens, will ask forever.
 _POLLS_AT_ONCE = 1000
 
 
-class Restless(Exception):
-    """A scheduler asks to be polled at a time that has come already, again and again."""
+class EndlessPolling(Exception):
+    """A scheduler asks again and again to be polled at a time that has come already."""
 
 
 def simulate(
@@ -58,33 +59,32 @@ def simulate(
 ) -> Result:
     """Run a workload against so many equal pods until all of its requests are answered or refused.
 
-    Raises `Restless` for a scheduler that stops the clock.
+    Raises `EndlessPolling` for a scheduler that stops the clock.
     """
     run = _Run(workload, make_balancer(pods, seed))
-    run.pods = [
-        _Pod(run, make_scheduler(lambda: run.now), service_times.Device(predictor, f"device {seed} {index}"), index)
-        for index in range(pods)
-    ]
+    for index in range(pods):
+        simulated = service_times.SimulatedPredictor(predictor, f"device {seed} {index}")
+        run.pods.append(_Pod(run, make_scheduler(lambda: run.now), simulated))
     run.play()
-    return Result(run.outcomes, run.stays, pods * predictor.workers, workload.end)
+    return Result(run.outcomes, run.batches, pods * predictor.workers, workload.end)
 
 
 class _Run:
-    """The calendar of events, the callers, and the record."""
+    """The events to come, the callers, and the record of what happened."""
 
-    # Mutable state: the time now; _events, a heap of (time, sequence, action, argument); the record so far.
+    # Mutable state: the time now; _events, a heap of (time, sequence, action, argument); outcomes and batches so far.
     def __init__(self, workload: traffic.Workload, balancer: traffic.Balancer) -> None:
         self.now = 0.0
         self.pods: list[_Pod] = []
         self.outcomes: list[Outcome] = []
-        self.stays: list[service_times.Stay] = []
+        self.batches: list[service_times.ServedBatch] = []
         self._workload = workload
         self._balancer = balancer
         self._events: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._sequence = 0
 
     def at(self, time: float, action: Callable[[Any], None], argument: Any = None) -> None:
-        """Call `action(argument)` at `time`, after what was planned for that time before."""
+        """Call `action(argument)` at `time`; actions of the same time run in the order of these calls."""
         self._sequence += 1
         heapq.heappush(self._events, (time, self._sequence, action, argument))
 
@@ -105,7 +105,7 @@ class _Run:
             self.at(back, self._arrive)
 
     def _arrive(self, _: None) -> None:
-        rows, timeout = self._workload.ask
+        rows, timeout = self._workload.request
         pod = self._balancer.pick()
         outcome = Outcome(self.now, math.inf if timeout is None else self.now + timeout, pod)
         self.outcomes.append(outcome)
@@ -118,11 +118,11 @@ class _Run:
 class _Pod:
     """Carries out what one scheduler wants, as the driver does."""
 
-    def __init__(self, run: _Run, scheduler: Scheduler, device: service_times.Device, index: int) -> None:
+    def __init__(self, run: _Run, scheduler: Scheduler, predictor: service_times.SimulatedPredictor) -> None:
         self._run = run
         self._scheduler = scheduler
-        self._device = device
-        self._alarm = math.inf  # the earliest planned poll
+        self._predictor = predictor
+        self._next_poll = math.inf  # the earliest planned poll
         self._polls_at_once = 0
 
     def submit(self, request: messages.Request) -> None:
@@ -133,17 +133,17 @@ class _Pod:
         self._carry_out(self._scheduler.done(batch, range(batch.rows)), batch.rows)
 
     def _poll(self, time: float) -> None:
-        if time == self._alarm:  # else an earlier one has been planned since, and has done the work
-            self._alarm = math.inf
+        if time == self._next_poll:  # else an earlier one has been planned since, and has done the work
+            self._next_poll = math.inf
             self._carry_out(self._scheduler.poll())
 
     def _carry_out(self, effects: Sequence[messages.Effect], rows: int = 0) -> None:
         run = self._run
         for effect in effects:
             if isinstance(effect, messages.Dispatch):
-                stay = self._device.serve(effect.batch.rows, run.now)
-                run.stays.append(stay)
-                run.at(stay.returned, self._done, effect.batch)
+                served = self._predictor.serve(effect.batch.rows, run.now)
+                run.batches.append(served)
+                run.at(served.returned, self._done, effect.batch)
             elif isinstance(effect, messages.Answer):
                 effect.request.tag.batch_rows = rows
                 run.finish(effect.request.tag)
@@ -151,18 +151,18 @@ class _Pod:
                 effect.request.tag.refused = effect.error.reason
                 run.finish(effect.request.tag)
             # Nothing is abandoned: no caller here leaves.
-        self._set_alarm(bool(effects))
+        self._plan_poll(bool(effects))
 
-    def _set_alarm(self, progress: bool) -> None:
+    def _plan_poll(self, progress: bool) -> None:
         deadline = self._scheduler.next_deadline()
-        if deadline is None or deadline >= self._alarm:
+        if deadline is None or deadline >= self._next_poll:
             return
         late = deadline <= self._run.now
         self._polls_at_once = self._polls_at_once + 1 if late and not progress else 0
         if self._polls_at_once > _POLLS_AT_ONCE:
-            raise Restless(f"at {self._run.now:.6f} s the scheduler asks to be polled at {deadline:.6f} s, again")
-        self._alarm = max(deadline, self._run.now)
-        self._run.at(self._alarm, self._poll, self._alarm)
+            raise EndlessPolling(f"at {self._run.now:.6f} s the scheduler asks to be polled at {deadline:.6f} s, again")
+        self._next_poll = max(deadline, self._run.now)
+        self._run.at(self._next_poll, self._poll, self._next_poll)
 
 
 class Outcome:
@@ -206,7 +206,7 @@ class Result(NamedTuple):
     """Everything that happened until `end`, the last arrival, and to those requests afterwards."""
 
     outcomes: Sequence[Outcome]
-    stays: Sequence[service_times.Stay]
+    batches: Sequence[service_times.ServedBatch]
     workers: int  # of all pods
     end: float
 
@@ -218,8 +218,8 @@ class Result(NamedTuple):
         answered = [outcome for outcome in self.outcomes if outcome.refused is None]
         waits = sorted(outcome.finished - outcome.arrived for outcome in answered if outcome.arrived >= begin)
         back = [outcome for outcome in answered if begin <= outcome.finished < self.end]
-        sizes = [stay.rows for stay in self.stays if begin <= stay.sent < self.end]
-        busy = sum(max(0.0, min(stay.ended, self.end) - max(stay.started, begin)) for stay in self.stays)
+        sizes = [batch.rows for batch in self.batches if begin <= batch.sent < self.end]
+        busy = sum(max(0.0, min(batch.ended, self.end) - max(batch.started, begin)) for batch in self.batches)
         return Summary(
             requests=len(counted),
             offered=len(counted) / span,

@@ -1,8 +1,8 @@
 """How many pods carry a load: the smallest number whose simulation keeps the service objective.
 
-A pod is the production scheduler with the adaptive policy in front of one predictor. Behind a random balancer the pods
-of a fleet are independent, and one with its share of the Poisson stream stands for all; in turn, each gets every n-th
-request; for the least loaded, several pods are simulated together.
+A pod is the production scheduler with the adaptive policy in front of one predictor. Behind a random balancer pods are
+independent, so one pod with its share of the Poisson stream stands for all. Behind a balancer that takes turns each pod
+gets every n-th request. Behind one that looks for the least loaded several pods are simulated together.
 """
 
 from __future__ import annotations
@@ -21,10 +21,19 @@ from carpool_sidecar.planning import engine, service_times, traffic
 
 SEED = 1
 WARM_UP = 0.25  # of a run, in which the policy learns and nothing is counted
-BLOCKS = 20  # of a run, whose spread tells how far chance goes; requests next to each other share their luck
-TOGETHER = 8  # pods simulated at once behind a balancer that compares them; more of them only do better
+BLOCKS = 20  # of a run; their spread tells how much is chance, as requests next to each other share their luck
+TOGETHER = 8  # pods simulated at once behind a balancer that compares them; more pods only do better
 
-# As wide as the sidecar's own defaults, and at least what so many workers need.
+CLEAR = 2.0  # a result so many margins off the share needs no longer run
+# A long run sees at least so many full batches and lasts so many objectives, so that queues have the time to grow. All
+# runs become longer for that, up to a factor.
+BATCHES, OBJECTIVES = 500, 25
+LONGEST = 4.0
+HEAD_ROOM = 1.25  # times the answer: what the plan shows as room to grow
+FINEST = 200  # larger fleets are planned to one pod in so many: chance in a long run is no smaller than that
+IDLE = 1e-4  # load at which a request meets no other
+
+# The sidecar's own defaults; more batches in flight where the predictor's workers need them.
 _MAX_IN_FLIGHT = 8
 _MAX_LATENCY = 0.5
 
@@ -50,16 +59,16 @@ class Question:
 
     @functools.cached_property
     def capacity(self) -> float:
-        """Instances a second that one pod can do at most, with batches of the best size."""
+        """Most instances a second that one pod can do, with batches of the best size."""
         return max(map(self.predictor.capacity, range(1, self.max_batch_size + 1)))
 
 
 class Forecast(NamedTuple):
     """What to expect of so many pods.
 
-    Shares are of all requests: `in_time` answered within the objective, `refused` turned away because they could not
-    be; `margin` is two standard errors of `in_time`. `load` is the share of capacity asked for, `busy` of the time the
-    predictor works; `p50` and `p99` are seconds, of answered requests.
+    `in_time` and `refused` are shares of all requests: answered within the objective, and refused because they would
+    have been late. `margin` is two standard errors of `in_time`. `load` is the offered load as a share of the capacity,
+    `busy` the share of time that the predictor works. `p50` and `p99` are seconds, of answered requests.
     """
 
     pods: int
@@ -76,7 +85,7 @@ class Forecast(NamedTuple):
 
 
 def forecast(question: Question, pods: int, requests: int) -> Forecast:
-    """Simulate so many pods, or what stands for them, with about so many requests in all."""
+    """Simulate so many pods, or fewer that stand for them, with about so many requests in all."""
     rate = question.rate / pods
     together = min(pods, TOGETHER) if question.balancer is Balancing.LEAST_LOADED else 1
     workload = traffic.Open(_arrivals(question, pods, together), requests / (rate * together))
@@ -131,7 +140,7 @@ def _arrivals(question: Question, pods: int, together: int) -> Iterator[float]:
 
 
 def _every_nth(rate: float, n: int) -> Iterator[float]:
-    """Of a Poisson stream of rate `n * rate`: gaps are sums of `n` exponential ones."""
+    """Every n-th arrival of a Poisson stream of rate `n * rate`: gaps are sums of `n` exponential ones."""
     source = random.Random(f"every nth {SEED}")
     now = 0.0
     while True:
@@ -150,15 +159,7 @@ def _share(hits: list[bool]) -> tuple[float, float]:
     return mean, max(2 * math.sqrt(variance / BLOCKS), 3 / len(hits))  # the rule of three, if nothing varies
 
 
-CLEAR = 2.0  # margins, which are two standard errors each
-# A long run sees at least so many full batches, and lasts so many objectives, so that queues have the time to grow.
-# That may make all runs longer, up to a factor.
-BATCHES, OBJECTIVES = 500, 25
-LONGEST = 4.0
-
-HEAD_ROOM = 1.25
-FINEST = 200  # larger fleets are planned to one pod in so many: chance in a long run is no smaller than that
-IDLE = 1e-4  # load at which a request meets no other
+# --- the search -------------------------------------------------------------------------------------------------------
 
 
 class Effort(NamedTuple):
@@ -212,7 +213,7 @@ def plan(question: Question, progress: Progress = lambda pods, requests: None, e
 
 
 class _Search:
-    """Gallops up from the number of pods that lack the capacity, then closes in."""
+    """Goes up in growing steps from a number of pods that lack the capacity, then closes in."""
 
     # Mutable state: what was simulated, by pods and requests.
     def __init__(self, question: Question, progress: Progress, effort: Effort) -> None:

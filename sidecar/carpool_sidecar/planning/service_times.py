@@ -1,7 +1,7 @@
-"""How long a predictor takes: service times as people write them, and the predictor that serves batch after batch.
+"""How long a predictor takes: service times as people write them, and a simulated predictor that takes that long.
 
-All times are seconds. A service model gives the mean time of a batch of `rows` instances that starts at `now`; the
-device adds noise, queueing and the overhead around it (network, JSON), which other batches overlap.
+All times are seconds. A service time is the mean of a batch of `rows` instances that starts at `now`; the simulated
+predictor adds noise, queueing and the overhead around it (network, JSON), which other batches overlap.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LARGEST = 3_600_000.0  # an hour
 
 
 class Service(Protocol):
-    """Mean seconds on the device."""
+    """Mean seconds of work on a batch."""
 
     def seconds(self, rows: int, now: float) -> float:
         """For a batch of `rows` that starts at `now`."""
@@ -41,9 +41,9 @@ class Affine:
 
 @dataclass(frozen=True)
 class Measured:
-    """Straight lines between measured (rows, seconds), rows ascending; flat before the first, straight on at the end.
+    """Straight lines between measured (rows, seconds), rows ascending, and on after the last; flat before the first.
 
-    Flat because a smaller batch may well cost as much, and a plan should not hope.
+    Flat because a smaller batch may cost as much, and a plan should not hope that it costs less.
     """
 
     points: tuple[tuple[int, float], ...]
@@ -74,8 +74,8 @@ class Predictor(NamedTuple):
         return self.workers * max_batch_size / self.service.seconds(max_batch_size, 0.0)
 
 
-class Stay(NamedTuple):
-    """A batch at the predictor: sent, on the device from `started` to `ended`, and back at `returned`."""
+class ServedBatch(NamedTuple):
+    """A batch that was sent, was worked on from `started` to `ended`, and came back at `returned`."""
 
     sent: float
     started: float
@@ -84,8 +84,8 @@ class Stay(NamedTuple):
     rows: int
 
 
-class Device:
-    """One predictor at work. Batches start in the order in which they were sent, on the worker that is free first."""
+class SimulatedPredictor:
+    """Batches start in the order in which they were sent, on the worker that is free first."""
 
     def __init__(self, predictor: Predictor, seed: str) -> None:
         self.predictor = predictor
@@ -94,8 +94,8 @@ class Device:
         variance = math.log1p(predictor.variation**2)
         self._mu, self._sigma = -variance / 2, math.sqrt(variance)  # mean 1
 
-    def serve(self, rows: int, now: float) -> Stay:
-        """What becomes of a batch of `rows` sent `now`. Times of later calls never go back."""
+    def serve(self, rows: int, now: float) -> ServedBatch:
+        """Work on a batch of `rows` that is sent `now`, no earlier than the one before."""
         half = self.predictor.overhead / 2
         started = max(now + half, self._free[0])
         seconds = self.predictor.service.seconds(rows, started)
@@ -103,7 +103,7 @@ class Device:
             seconds *= self._random.lognormvariate(self._mu, self._sigma)
         ended = started + seconds
         heapq.heapreplace(self._free, ended)
-        return Stay(now, started, ended, ended + half, rows)
+        return ServedBatch(now, started, ended, ended + half, rows)
 
 
 def parse(text: str) -> Service:

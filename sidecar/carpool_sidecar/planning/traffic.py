@@ -11,40 +11,40 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
 
-class Ask(NamedTuple):
-    """What every request of a workload looks like: its instances, and how long its caller waits (None: forever)."""
+class RequestKind(NamedTuple):
+    """What all requests of a workload have: a number of instances, and seconds their callers wait (None: forever)."""
 
     rows: int = 1
     timeout: float | None = None
 
 
-ONE = Ask()
+ONE = RequestKind()
 
 
 class Workload(Protocol):
-    """Arrival times, some of which depend on replies. `end` is when the last request may arrive."""
+    """When requests arrive, which may depend on replies. `end` is the latest arrival."""
 
-    ask: Ask
+    request: RequestKind
     end: float
 
     def first(self) -> Iterable[float]:
-        """Arrivals that nothing has to happen for."""
+        """Arrivals that depend on nothing."""
         ...
 
     def after_arrival(self) -> float | None:
-        """The next arrival now that one has come, or None."""
+        """The arrival that follows the one that has come, or None."""
         ...
 
     def after_reply(self, now: float, refused: bool) -> float | None:
-        """When the caller that was answered or refused `now` asks again, or None."""
+        """When the caller that was answered or refused `now` sends its next request, or None."""
         ...
 
 
 class Open:
     """Arrivals at `times`, which ascend, until `end`."""
 
-    def __init__(self, times: Iterable[float], end: float, ask: Ask = ONE) -> None:
-        self.ask = ask
+    def __init__(self, times: Iterable[float], end: float, request: RequestKind = ONE) -> None:
+        self.request = request
         self.end = end
         self._times: Iterator[float] = itertools.takewhile(lambda time: time <= end, times)
 
@@ -78,15 +78,15 @@ class Balancer(Protocol):
         ...
 
     def left(self, pod: int) -> None:
-        """A request that was sent to `pod` has been answered or refused."""
+        """A request to `pod` was answered or refused."""
         ...
 
 
 class LeastLoaded:
-    """A pod with the fewest open requests, among equals the one that has been so for longest."""
+    """A pod with the fewest open requests; among equals, the one that has had so few for longest."""
 
-    # Mutable state: _open requests per pod; _levels[n], the pods with n open requests; _lowest, no level below it
-    # has pods. Counts change by one, so _lowest moves by one too and no pick searches.
+    # Mutable state: _open requests per pod; _levels[n], the pods with n open requests; _lowest: levels below it are
+    # empty. Counts change by one, so _lowest moves by one as well, and no pick searches all pods.
     def __init__(self, pods: int, seed: int) -> None:
         order = list(range(pods))
         random.Random(f"balancer {seed}").shuffle(order)
@@ -95,7 +95,7 @@ class LeastLoaded:
         self._lowest = 0
 
     def pick(self) -> int:
-        """The least loaded."""
+        """One with the fewest open requests."""
         while not self._levels[self._lowest]:
             self._lowest += 1
         pod = next(iter(self._levels[self._lowest]))
@@ -103,7 +103,7 @@ class LeastLoaded:
         return pod
 
     def left(self, pod: int) -> None:
-        """Counts."""
+        """One open request less."""
         self._move(pod, -1)
         self._lowest = min(self._lowest, self._open[pod])
 
