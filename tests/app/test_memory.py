@@ -67,7 +67,7 @@ async def test_a_caller_that_does_not_read_its_answer_is_counted_and_then_cut_of
     await bench.predictor.received(1)
     await asyncio.sleep(1)
     assert bench.sidecar.bodies.buffered_bytes >= len(body) - 100
-    bench.sidecar.bodies.on_large_body = lambda: told.append(True)
+    bench.sidecar.ledger.on_large = lambda: told.append(True)
     await asyncio.sleep(5 + len(body) / 65536)
     assert bench.sidecar.bodies.buffered_bytes == 0
     assert told
