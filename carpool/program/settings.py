@@ -1,8 +1,7 @@
 """Flags and environment variables from one pydantic model, with a help page grouped by topic.
 
-pydantic-settings does the parsing; this module adds what it leaves open: groups in `--help`, Go-style booleans
-(`--flag=false`, as KServe writes them), and bad values told in one line that names the field. Both programs of this
-distribution use it, each with a model of its own.
+pydantic-settings parses. This module adds groups in `--help`, Go-style booleans (`--flag=false`, as KServe writes
+them), and one line for bad values that names the field. Each program has a model of its own.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ def _ignore_service_link(value: Any) -> Any:
 
 
 PortOrLink = Annotated[int, pydantic.BeforeValidator(_ignore_service_link)]
-"""A port. In the namespace of a Service with the program's name Kubernetes sets NAME_PORT=tcp://… in every pod: that is
-none, and the default counts."""
+"""A port. In the namespace of a Service with the program's name Kubernetes sets NAME_PORT=tcp://… in every pod; such a
+value is no port, so the default counts."""
 
 CommaList = Annotated[tuple[str, ...], NoDecode, pydantic.BeforeValidator(_split)]
 """A list written `a,b,c` on the command line and in the environment."""
@@ -79,7 +78,7 @@ def load(model: type[Model], argv: Sequence[str], epilog: str = "") -> Model:
 
 
 def fail(prog: str, problem: str) -> NoReturn:
-    """Tell a person what is wrong with the command line, and leave."""
+    """Print what is wrong with the command line, in one line, and exit with status 2."""
     sys.stderr.write(f"{prog}: error: {problem} (see {prog} --help)\n")
     raise SystemExit(EXIT_USAGE)
 

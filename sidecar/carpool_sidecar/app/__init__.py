@@ -1,1 +1,1 @@
-"""The program: settings, wiring, the process and its command line."""
+"""The program `carpool-sidecar`: its command line, the serving process, and the wiring of all parts."""

@@ -1,7 +1,7 @@
-"""`carpool-sidecar`: serves, or does what the first argument names.
+"""`carpool-sidecar`: serves, or runs the subcommand that the first argument names.
 
-Nothing is imported before it is asked for: `drain` runs as a hook beside a serving process, where the second of CPU
-time that all of it takes to load would be taken from requests.
+A module is imported only when it is needed: `drain` runs as a hook beside a serving process, and loading everything
+takes a second of CPU time, which requests would miss.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import NoReturn
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Serve until SIGTERM or SIGINT; or `plan` how many pods a load needs; or `drain` the sidecar of this pod.
 
-    The process exits with 0 when that was done (for a sidecar that serves: when everything accepted was answered), 1
-    when it failed, and 2 for bad settings or arguments.
+    The process exits with 0 when that succeeded (a sidecar that serves: when everything accepted was answered), with 1
+    when it failed, and with 2 for bad settings or arguments.
     """
     raise SystemExit(_exit_status(list(sys.argv[1:] if argv is None else argv)))
 

@@ -1,7 +1,7 @@
 """`carpool-sidecar drain`: the preStop hook of the sidecar's own container.
 
 It runs beside the serving process, within the same small CPU limit, while the last requests are being answered. So it
-imports nothing but the standard library, and of this package nothing at all.
+imports the standard library alone.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ PROG = "carpool-sidecar drain"
 _EXIT_FAILED, _EXIT_USAGE = 1, 2
 
 _EPILOG = """\
-The address and port are those the sidecar was started with. Whoever runs it in the sidecar's container has the same
-environment and need not repeat what stands there. Addresses that mean "all" are reached over loopback: 0.0.0.0 at
-127.0.0.1, and :: at ::1. Any other address but loopback needs a sidecar with --admin-write any, because a caller that
-comes that way does not count as inside the pod. As the hook of a container:
+The address and port are those the sidecar was started with. In the sidecar's container they come from the same
+environment variables and need not be given. Addresses that mean "all" are reached over loopback: 0.0.0.0 at 127.0.0.1,
+and :: at ::1. Any other address needs a sidecar with --admin-write any, because callers that use it do not count as
+inside the pod. As the hook of a container:
 
   lifecycle: {preStop: {exec: {command: [carpool-sidecar, drain]}}}
 """
@@ -34,7 +34,7 @@ _SHOWN_CHARACTERS = 200
 
 
 def main(argv: Sequence[str], environment: Mapping[str, str] = os.environ) -> int:
-    """Start the sidecar's way out and return 0 once everything accepted has been answered.
+    """Start the sidecar's shutdown and return 0 once everything accepted has been answered.
 
     Returns 1, with one line on standard error, if the sidecar cannot be reached, does not answer in time, answers
     something else, or gave up at the end of its grace period. Exits with 2 for bad arguments.

@@ -1,4 +1,4 @@
-"""The serving process: reads settings, runs the sidecar, and turns signals into a clean way out."""
+"""The serving process: it reads settings, runs the sidecar, and shuts down on signals."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _PROBE_VARIABLE = "SERVING_READINESS_PROBE"
 def main(argv: Sequence[str]) -> int:
     """Serve until SIGTERM or SIGINT.
 
-    Returns 0 when everything accepted was answered, and 1 when the grace period ended before that, a bug kept it from
-    being seen to, or a port could not be had. Exits with 2 for bad settings.
+    Returns 0 when everything accepted was answered, and 1 when the grace period ended before that, a bug broke the
+    shutdown off, or a port was taken. Exits with 2 for bad settings.
     """
     chosen = config.load(argv)
     _check_packages(chosen)
@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _check_packages(chosen: config.Settings) -> None:
-    """Exits with status 2 if settings ask for what needs packages that a plain install does not have."""
+    """Exits with status 2 if the settings need packages that are not installed."""
     wanted = {"--grpc-port": "carpool_sidecar.server.grpc.server"} if chosen.grpc_port else {}
     if chosen.upstream != "http":
         wanted[f"--upstream {chosen.upstream}"] = "carpool_sidecar.protocols.tensors_from_v1"
@@ -70,7 +70,7 @@ async def _run(chosen: config.Settings, wanted: Sequence[probes.Probe]) -> int:
 
 
 def _on_signals(sidecar: wiring.Sidecar) -> asyncio.Event:
-    """SIGTERM starts the way out; SIGINT, or a second signal, skips the quiet period."""
+    """Let SIGTERM start the shutdown, and SIGINT or a second signal skip the quiet period; set once one came."""
     stop = asyncio.Event()
 
     def received(number: signal.Signals) -> None:

@@ -42,11 +42,11 @@ log = logging.getLogger("carpool.sidecar")
 
 _MAX_HEAD_FIELD = 64 * 1024
 _BACKLOG = 4096
-# Connections that are still busy when everything accepted has been answered belong to tunnels and streams. Closing
-# both servers and the tunnels may take so long each, and the grace period has to cover all of it.
+# Connections that are still busy when everything accepted has been answered carry tunnels and streams. Closing both
+# servers and the tunnels may take so long each, and all of it has to fit in the grace period.
 _CLOSING_SECONDS = 1.0
 _CLOSING_RESERVE = 3.0
-# Between questions whether the predictor is ready, until it is for the first time.
+# Seconds between checks of the predictor's readiness, until it is ready for the first time.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 5.0
 # libuv's timers count in milliseconds.
 _TIMER_TICK = 0.001
@@ -56,7 +56,7 @@ _V1_RETRY_SECONDS, _V2_RETRY_SECONDS = 1.0, 30.0
 
 
 class Sidecar:
-    """Listens from `start()` to `stop()`; in between, `drain()` leads the way out. To be made in a running event loop.
+    """Listens from `start()` to `stop()`; `drain()` comes in between. To be made in a running event loop.
 
     `wanted` are the probes that decide whether the predictor is ready. `clock` returns seconds and never goes back.
     """
@@ -105,12 +105,10 @@ class Sidecar:
         log.info("serving", extra=logs.facts(**self._summary()))
 
     async def drain(self) -> bool:
-        """Announce the end, keep serving for the quiet period, then answer what was accepted.
+        """Shut down as `drain.Lifecycle.drain` says, within the grace period.
 
-        Where requests still come after the quiet period, that lasts up to half of the time there is for all of it.
-
-        Returns whether every accepted predict request was answered within the grace period; not so if a bug kept it
-        from being seen to. Streams and upgraded connections may go on until then.
+        Returns whether every accepted predict request was answered in that time; also False if a bug broke the shutdown
+        off. Streams and upgraded connections may go on until its end.
         """
         self.metrics.draining.set(1)
         if self._grpc is not None:
