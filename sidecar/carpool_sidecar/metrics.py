@@ -21,6 +21,7 @@ from prometheus_client import Gauge, registry
 from prometheus_client import metrics_core as families
 
 import carpool_sidecar
+from carpool.scheduling import messages
 from carpool_sidecar import errors
 
 _SECONDS = (
@@ -42,7 +43,7 @@ _LEARNED = {
     "returning_share": "Learned: share of answered callers who send again at once.",
 }
 
-# --- the values of labels; those of errors and of what is not batched are in carpool.errors
+# --- the values of labels; those of errors and of what is not batched are in `errors`
 
 Lane = Literal["batched", "passthrough"]
 """The way a request took."""
@@ -53,7 +54,9 @@ Place = Literal[
 ]  # fmt: skip
 """Where a bug was met."""
 
-RETRIES = ("closed", "isolate")  # of the reasons why a batch leaves, those of one that was sent before
+RETRIES = (messages.Reason.CLOSED, messages.Reason.ISOLATE)
+"""Reasons why a batch leaves whose requests were sent before."""
+
 # https://grpc.io/docs/guides/status-codes, by number.
 _RPC_CODES = (
     "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
@@ -186,7 +189,7 @@ class Metrics:
         )
         abandoned: Counter[()] = counter("abandoned", "Predict requests whose caller left before the answer.")
         self.abandoned = abandoned.labels()
-        self.batches: Counter[str] = counter("batches", "Batches sent, by the reason they left.", "reason")
+        self.batches: Counter[messages.Reason] = counter("batches", "Batches sent, by the reason they left.", "reason")
         self.batch_size = histogram("batch_size", "Instances in a batch.", _SIZES)
         self.queue_seconds = histogram(
             "queue_wait_seconds", "Time from a request's arrival to its first batch leaving.", _SECONDS
@@ -198,7 +201,7 @@ class Metrics:
             "reason",
             shown_at_once=errors.reasons(errors.UpstreamError),
         )
-        self.retries: Counter[str] = counter(
+        self.retries: Counter[messages.Reason] = counter(
             "retries", "Batches sent again: closed connection or isolation.", "reason", shown_at_once=RETRIES
         )
         self.in_flight = gauge("batches_in_flight", "Batches at the predictor now.")

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from carpool.scheduling import messages
 from carpool_sidecar import metrics
+from carpool_sidecar.batching import executor
 
 BOUNDS = (0.5, 1, 2.5, 1024)
 VALUES = st.lists(st.sampled_from([0.0, *BOUNDS]) | st.floats(0, 2000))
@@ -78,7 +79,9 @@ def test_predictions_count_as_answers_of_the_batched_lane_with_their_time():
     assert value(counters, "request_seconds_sum") == 2.5
 
 
-@pytest.mark.parametrize(("reason", "waits", "retries"), [("full", 1, None), ("isolate", 0, 1)])
+@pytest.mark.parametrize(
+    ("reason", "waits", "retries"), [(messages.Reason.FULL, 1, None), (messages.Reason.ISOLATE, 0, 1)]
+)
 def test_a_request_has_waited_when_its_first_rows_leave_for_the_first_time(reason, waits, retries):
     counters = metrics.Metrics()
     request = messages.Request("key", 5)
@@ -86,7 +89,7 @@ def test_a_request_has_waited_when_its_first_rows_leave_for_the_first_time(reaso
     for start, stop in [(0, 2), (2, 5)]:
         batch = messages.Batch("id", "key", [messages.Part(request, start, stop)], reason)
         batch.dispatched = 1.5
-        counters.dispatched(batch)
+        executor.Observer(counters).sent(batch)
     assert value(counters, "queue_wait_seconds_count") == waits
     assert value(counters, "queue_wait_seconds_sum") == waits * 0.5
     assert value(counters, "batch_size_sum") == 5
