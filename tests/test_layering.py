@@ -140,7 +140,7 @@ ONLY_IMPORTERS: dict[str, set[str]] = {
     "click": {"carpool_injector.cli", "carpool_injector.commands"},
     "carpool_injector.commands": {"carpool_injector.commands"},  # the command line loads them by name
     "carpool_injector.cli": {"carpool_injector.__main__", "carpool_injector.commands"},
-    "httptools": {"carpool_sidecar.server.fast.heads", "carpool_sidecar.upstream.answers"},
+    "httptools": {"carpool_sidecar.server.fast.heads", "carpool_sidecar.upstream.connection"},
     "torch": {"carpool_predictor.models"},
     "transformers": {"carpool_predictor.models"},
     "hpack": {"carpool_sidecar.server.http2.headers", "carpool_sidecar.server.http2.huffman"},

@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 
 from carpool_sidecar import errors
-from carpool_sidecar.upstream import aiohttp_errors
+from carpool_sidecar.upstream import aiohttp_client
 
 Start = Callable[[Any], Awaitable[Any]]
 Exchange = Callable[[bytes, bytes], Awaitable[tuple[bytes, bytes]]]
@@ -44,7 +44,7 @@ async def test_a_predictor_that_does_not_listen_is_unreachable(proxy_front: Star
 
 
 async def test_a_connect_timeout_means_unreachable() -> None:
-    with pytest.raises(errors.UpstreamUnreachable), aiohttp_errors.translated():
+    with pytest.raises(errors.UpstreamUnreachable), aiohttp_client.translated():
         raise aiohttp.ConnectionTimeoutError("Connection timeout to host http://127.0.0.1:8080")
 
 

@@ -11,26 +11,27 @@ from hypothesis import strategies
 
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import interface
-from carpool_sidecar.upstream import answers
+from carpool_sidecar.upstream import connection
 from tests.upstream.wire import CHUNKED
 
 
 def read(data: bytes, *cuts: int, max_bytes: int = 1000, ended: bool = False):
     """Feed `data`, cut at these places; returns (outcome, may be used again), or None if it is not complete."""
-    reader = answers.AnswerReader(max_bytes)
+    reader = connection.AnswerReader(max_bytes)
     edges = [0, *sorted(cuts), len(data)]
-    done = False
+    outcome = None
     for start, stop in itertools.pairwise(edges):
         if start < stop:
-            assert not done, "complete too early"
-            done = reader.feed(memoryview(data)[start:stop])
-    return taken(reader) if done or (ended and reader.end()) else None
+            assert outcome is None, "complete too early"
+            outcome = reader.feed(memoryview(data)[start:stop])
+    if outcome is None and ended:
+        outcome = reader.end()
+    return None if outcome is None else (bare(outcome), reader.keep_alive)
 
 
-def taken(reader):
-    """What the reader has, a good answer by its body."""
-    outcome, again = reader.take()
-    return (outcome.body, again) if isinstance(outcome, interface.UpstreamResponse) else (outcome, again)
+def bare(outcome):
+    """A good answer by its body."""
+    return outcome.body if isinstance(outcome, interface.UpstreamResponse) else outcome
 
 
 COMPLETE = {
@@ -90,7 +91,7 @@ def test_some_statuses_have_no_body_whatever_their_headers_say(status):
 
 
 def test_whether_an_answer_has_begun_does_not_count_informational_ones():
-    reader = answers.AnswerReader(10)
+    reader = connection.AnswerReader(10)
     assert not reader.begun
     reader.feed(memoryview(b"HTTP/1.1 100 Conti"))
     assert reader.begun
@@ -137,15 +138,15 @@ def test_bytes_behind_an_answer_change_nothing_but_end_the_connection(name, behi
 
 
 def test_a_reader_reads_one_answer_after_the_other():
-    reader = answers.AnswerReader(1000)
+    reader = connection.AnswerReader(1000)
     for name in ("chunks and trailers", "length", "after 100", "length"):
-        assert reader.feed(memoryview(COMPLETE[name][0]))
-        assert taken(reader) == (b"hello", True)
+        assert bare(reader.feed(memoryview(COMPLETE[name][0]))) == b"hello"
+        assert reader.keep_alive
         assert not reader.begun
-    assert reader.feed(memoryview(b"HTTP/1.1 400 Bad\r\nAllow: GET\r\nContent-Length: 2\r\n\r\nno"))
-    assert reader.take()[0].headers == (("Allow", "GET"),)
-    assert reader.feed(memoryview(b"HTTP/1.1 400 Bad\r\nContent-Length: 0\r\n\r\n"))
-    refusal = reader.take()[0]
+        assert not reader.is_in_body
+    refusal = reader.feed(memoryview(b"HTTP/1.1 400 Bad\r\nAllow: GET\r\nContent-Length: 2\r\n\r\nno"))
+    assert refusal.headers == (("Allow", "GET"),)
+    refusal = reader.feed(memoryview(b"HTTP/1.1 400 Bad\r\nContent-Length: 0\r\n\r\n"))
     assert (refusal.body, refusal.headers) == (b"", ())
 
 
@@ -199,7 +200,7 @@ ENDLESS = {
 @pytest.mark.parametrize("name", ENDLESS)
 def test_what_is_no_body_and_does_not_end_is_broken_off_at_64_kibibytes(name):
     begin, more = ENDLESS[name]
-    reader = answers.AnswerReader(1000)
+    reader = connection.AnswerReader(1000)
     fed = 0
     with pytest.raises(errors.UpstreamBroken):  # noqa: PT012 - the last of them raises
         for data in (begin, *[more] * 100):
@@ -224,7 +225,7 @@ def test_a_large_answer_in_many_pieces_is_whole():
 
 
 def test_tiny_chunks_take_little_more_memory_than_what_is_in_them():
-    reader = answers.AnswerReader(10_000_000)
+    reader = connection.AnswerReader(10_000_000)
     chunks = memoryview(b"2\r\nab\r\n" * 8000)
     reader.feed(memoryview(CHUNKED))
     tracemalloc.start()
@@ -234,20 +235,19 @@ def test_tiny_chunks_take_little_more_memory_than_what_is_in_them():
         assert tracemalloc.get_traced_memory()[0] < 1_000_000
     finally:
         tracemalloc.stop()
-    assert reader.feed(memoryview(b"0\r\n\r\n"))
-    assert taken(reader) == (b"ab" * 400_000, True)
+    assert bare(reader.feed(memoryview(b"0\r\n\r\n"))) == b"ab" * 400_000
 
 
 @hypothesis.given(strategies.binary(max_size=200), strategies.lists(strategies.integers(0, 260), max_size=6))
 def test_no_bytes_at_all_bring_anything_but_an_outcome_or_a_clean_error(tail, cuts):
     for begin in (b"", b"HTTP/1.1 200 OK\r\n", CHUNKED):
         data = begin + tail
-        reader = answers.AnswerReader(50)
+        reader = connection.AnswerReader(50)
         edges = [0, *sorted(cut for cut in cuts if cut < len(data)), len(data)]
         try:
             for start, stop in itertools.pairwise(edges):
-                if start < stop and reader.feed(memoryview(data)[start:stop]):
-                    reader.take()
+                if start < stop:
+                    reader.feed(memoryview(data)[start:stop])
         except errors.UpstreamBroken:
             pass
 

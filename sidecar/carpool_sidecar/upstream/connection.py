@@ -1,4 +1,7 @@
-"""One connection to the predictor, with one exchange at a time."""
+"""One connection to the predictor, with one request at a time (RFC 9112).
+
+The reader of answers knows nothing of connections: it is given bytes and gives outcomes.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,41 @@ import select
 from collections.abc import Callable, Iterator
 from typing import Protocol, cast
 
+import httptools
+
 from carpool_sidecar import errors
 from carpool_sidecar.batching import calls
-from carpool_sidecar.upstream import answers, requests
+from carpool_sidecar.protocols import interface
 
-Reply = Callable[[answers.Outcome], None]
+Outcome = interface.UpstreamResponse | errors.UpstreamError
+"""What becomes of a request: an answer with status 2xx, or why there is none."""
+
+Reply = Callable[[Outcome], None]
+
+IDLE_SECONDS = 4.0
+"""So long a connection is kept that nobody uses.
+
+uvicorn, and so most model servers, closes idle ones after 5 s. Letting go of them first avoids sending a request, which
+may not be repeatable, into a connection that is just being closed.
+"""
+
+# Bytes in a row that are no body: a head, informational answers before it, chunk extensions, trailers.
+_MOST_OVERHEAD = 64 * 1024
+
+# Headers of a refusal that mean something to the caller; the rest speaks of the batch's connection.
+_TELLING = ("Content-Type", "Retry-After", "Location", "WWW-Authenticate", "Allow")
+_TELLING_KEYS = tuple((name, name.lower().encode()) for name in _TELLING)
+
+# Up to this size one copy costs less than handing over the pieces; so it does where they are smaller on average.
+_WORTH_NO_COPY = 64 * 1024
+_WORTH_A_PIECE = 2 * 1024
+# From so many bytes on a request goes in slices: the kernel takes some four megabytes in a single call.
+_LARGE = 2 * 1024 * 1024
+_SLICE = 512 * 1024
 
 
-class Keeper(Protocol):
-    """Who is told what becomes of a connection."""
+class Owner(Protocol):
+    """What is told of its connections."""
 
     def made(self, new: Connection) -> None:
         """It is open."""
@@ -31,20 +60,20 @@ class Connection(asyncio.BufferedProtocol):
     """Sends a request, reads its answer, and is then free for the next, or closes itself.
 
     `scratch` is where all connections of a loop receive: what is there is used up before the next one reads.
-    `free_since` is its keeper's.
+    `free_since` is its owner's.
     """
 
-    # State: _reply while an exchange is under way, _unsent of its request; _is_full while the socket takes no more;
+    # State: _reply while an answer is due, _unsent of the request; _is_full while the socket takes no more;
     # _is_spent once nothing may follow it.
     __slots__ = (
-        "_is_full", "_is_spent", "_keeper", "_poll", "_reader", "_reply", "_scratch", "_transport", "_unsent",
+        "_is_full", "_is_spent", "_owner", "_poll", "_reader", "_reply", "_scratch", "_transport", "_unsent",
         "free_since",
     )  # fmt: skip
 
-    def __init__(self, keeper: Keeper, scratch: memoryview, max_answer_bytes: int) -> None:
-        self._keeper = keeper
+    def __init__(self, owner: Owner, scratch: memoryview, max_answer_bytes: int) -> None:
+        self._owner = owner
         self._scratch = scratch
-        self._reader = answers.AnswerReader(max_answer_bytes)
+        self._reader = AnswerReader(max_answer_bytes)
         self._transport: asyncio.Transport  # from connection_made on
         self._poll = select.poll()
         self._reply: Reply | None = None
@@ -57,20 +86,28 @@ class Connection(asyncio.BufferedProtocol):
         self._reader.max_bytes = max_bytes
 
     def send(self, head: bytes, pieces: calls.Pieces, length: int, reply: Reply) -> None:
-        """Send a request; `reply` is called once, later, unless the exchange is aborted first."""
+        """Send a head and a body of `length` bytes; `reply` is called once, later, unless `abort` is called first.
+
+        Large pieces are handed over as they are: uvloop keeps references to them until the predictor has taken them
+        (`writev`), so that one who reads slowly costs no memory beyond the body's own.
+        """
         self._reply = reply
-        if length < requests.LARGE:
-            requests.write(self._transport, head, pieces, length)
-        else:
-            self._unsent = requests.slices(head, pieces)
+        if length < _WORTH_NO_COPY:
+            self._transport.write(b"".join((head, *pieces)))
+        elif length >= _LARGE:
+            self._unsent = _slices(head, pieces)
             self._go_on()
+        elif length < _WORTH_A_PIECE * len(pieces):
+            self._transport.writelines((head, b"".join(pieces)))
+        else:
+            self._transport.writelines((head, *pieces))
 
     def is_silent(self) -> bool:
         """Whether nothing came since the last answer, and no end: the socket is asked, not the loop, which may lag."""
         return not self._transport.is_closing() and not self._poll.poll(0)
 
     def abort(self) -> None:
-        """Close at once, dropping what is unsent; the reply to an exchange under way is never called."""
+        """Close at once, dropping what is unsent; a reply that is due is never called."""
         self._reply = self._unsent = None
         self._transport.abort()
 
@@ -91,7 +128,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
-        self._keeper.made(self)
+        self._owner.made(self)
 
     def pause_writing(self) -> None:
         self._is_full = True
@@ -102,23 +139,23 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         # What is no body comes in small helpings, so that there is a limit to what one of them can hold.
-        return self._scratch if self._reader.is_in_body else self._scratch[: answers.MOST_OVERHEAD]
+        return self._scratch if self._reader.is_in_body else self._scratch[:_MOST_OVERHEAD]
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._reply is None:
             self.abort()  # nobody asked
             return
-        if not self._reader.begun and (self._unsent is not None or self._transport.get_write_buffer_size()):
+        reader = self._reader
+        if not reader.begun and (self._unsent is not None or self._transport.get_write_buffer_size()):
             self._is_spent = True  # whoever answers part of a request may not read the rest
         try:
-            is_complete = self._reader.feed(self._scratch[:nbytes])
+            outcome = reader.feed(self._scratch[:nbytes])
         except errors.UpstreamError as error:
             errors.bare(error)
-            self._settle(error, is_free=False)
-            return
-        if is_complete:
-            outcome, keep_alive = self._reader.take()
-            self._settle(outcome, keep_alive and not self._is_spent)
+            self._finish(error, is_free=False)
+        else:
+            if outcome is not None:
+                self._finish(outcome, reader.keep_alive and not self._is_spent)
 
     def eof_received(self) -> None:
         self._end(is_orderly=True)
@@ -126,23 +163,173 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._end(is_orderly=exc is None)
         self._reader.close()
-        self._keeper.lost(self)
+        self._owner.lost(self)
 
     def _end(self, is_orderly: bool) -> None:
         if self._reply is None:
             self.abort()
-        elif is_orderly and self._reader.end():
-            self._settle(self._reader.take()[0], is_free=False)
+        elif is_orderly and (outcome := self._reader.end()) is not None:
+            self._finish(outcome, is_free=False)
         elif self._reader.begun:
-            self._settle(errors.UpstreamBroken("the predictor's answer broke off"), is_free=False)
+            self._finish(errors.UpstreamBroken("the predictor's answer broke off"), is_free=False)
         else:
-            self._settle(errors.UpstreamClosed(), is_free=False)
+            self._finish(errors.UpstreamClosed(), is_free=False)
 
-    def _settle(self, outcome: answers.Outcome, is_free: bool) -> None:
+    def _finish(self, outcome: Outcome, is_free: bool) -> None:
         reply, self._reply = self._reply, None
         if is_free:
-            self._keeper.freed(self)
+            self._owner.freed(self)
         else:
             self.abort()
         if reply is not None:
             reply(outcome)  # last, because the next request may be sent from in there
+
+
+def _slices(head: bytes, pieces: calls.Pieces) -> Iterator[bytes | memoryview]:
+    """A head and a body, to be written one after the other; nothing is copied but pieces that are small on average."""
+    yield head
+    size = sum(map(len, pieces))
+    for piece in (b"".join(pieces),) if size < _WORTH_A_PIECE * len(pieces) else pieces:
+        view = memoryview(piece)
+        for start in range(0, len(view), _SLICE):
+            yield view[start : start + _SLICE]
+
+
+class AnswerReader:
+    """Reads answers one after the other.
+
+    Methods that begin with `on_` are called by the parser. An answer's body of more than `max_bytes`, which may be
+    changed at any time, is refused. `keep_alive` is whether the connection may be used again after the latest answer.
+    """
+
+    # State: the connection's parser; _outcome of a complete answer; of the present answer all else. begun: some of it
+    # came, other than informational answers (1xx, _interim) before it. _overhead: bytes since its body was _size_before
+    # long. _tidy: of its _pieces.
+    __slots__ = (
+        "_headers", "_interim", "_outcome", "_overhead", "_parser", "_pieces", "_size", "_size_before", "_status",
+        "_tidy", "_told", "begun", "is_in_body", "keep_alive", "max_bytes",
+    )  # fmt: skip
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self._parser = httptools.HttpResponseParser(self)
+        self._outcome: Outcome | None = None
+        self.begun = self.is_in_body = self.keep_alive = self._interim = False
+        self._headers: dict[bytes, bytes] = {}
+        self._pieces: list[bytes] = []
+        self._told: tuple[tuple[str, str], ...] = ()
+        self._status = self._size = self._size_before = self._overhead = self._tidy = 0
+
+    def feed(self, data: memoryview) -> Outcome | None:
+        """The outcome, if the answer is complete with this data.
+
+        Raises `errors.UpstreamBroken` for what is not HTTP, for a switch of protocols, for more than 64 KiB in a row
+        that are no body, and for a body over the limit. Nothing may be fed after that.
+        """
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            if self._outcome is None:
+                raise _reason(error) from None
+            self.keep_alive = False  # something follows that nobody asked for
+        outcome, self._outcome = self._outcome, None
+        if outcome is None:
+            self._watch_overhead(len(data))
+            self._tidy_up()
+        return outcome
+
+    def end(self) -> Outcome | None:
+        """The outcome, if the end of the connection completes the answer (RFC 9112, section 6.3, rule 8)."""
+        headers = self._headers
+        if not self.is_in_body or b"content-length" in headers or b"transfer-encoding" in headers:
+            return None
+        self.on_message_complete()
+        self.keep_alive = False
+        return self._outcome
+
+    def close(self) -> None:
+        """Let go of the parser: it and its reader refer to each other, and there may be many connections."""
+        del self._parser
+
+    # --- the parser's callbacks --------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        if self._outcome is not None:
+            raise errors.UpstreamBroken
+        self.begun = True
+        self._headers = {}
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.setdefault(name.lower(), value)
+
+    def on_headers_complete(self) -> None:
+        self._status = status = self._parser.get_status_code()
+        if 200 <= status < 600:
+            self.keep_alive = self._parser.should_keep_alive()
+            self.is_in_body = True
+            if status >= 300:
+                self._told = self._tell()
+            if b"content-encoding" in self._headers or b"content-length" not in self._headers:
+                self._check_codings()
+            elif int(self._headers[b"content-length"]) > self.max_bytes:
+                raise self._too_large()
+        elif 100 <= status < 200 and status != 101:
+            self._interim = True
+        else:
+            raise errors.UpstreamBroken(f"the predictor's answer has the status {status}")
+
+    def on_body(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size > self.max_bytes:
+            raise self._too_large()
+        self._pieces.append(data)
+
+    def on_message_complete(self) -> None:
+        self.begun = self.is_in_body = False
+        if self._interim:
+            self._interim = False
+            return
+        pieces, self._pieces = self._pieces, []
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        self._size = self._size_before = self._overhead = self._tidy = 0
+        if 200 <= self._status < 300:
+            self._outcome = interface.UpstreamResponse(body, self._headers)
+        else:
+            self._outcome = errors.UpstreamStatus(self._status, body, self._told)
+
+    # --- what the parser does not judge ------------------------------------------------------------------------
+
+    def _watch_overhead(self, fed: int) -> None:
+        if self._size > self._size_before:
+            self._size_before, self._overhead = self._size, 0
+            return
+        self._overhead += fed
+        if self._overhead >= _MOST_OVERHEAD:
+            raise errors.UpstreamBroken(f"the predictor's answer has a head of more than {_MOST_OVERHEAD} bytes")
+
+    def _tidy_up(self) -> None:
+        """Tiny chunks become one piece: an object for each would take many times their size."""
+        if len(self._pieces) - self._tidy > 1:
+            self._pieces[self._tidy :] = [b"".join(self._pieces[self._tidy :])]
+        self._tidy = len(self._pieces)
+
+    def _check_codings(self) -> None:
+        """Only what was asked for: identity, in chunks at most."""
+        for name, allowed in ((b"content-encoding", b"identity"), (b"transfer-encoding", b"chunked")):
+            if self._headers.get(name, allowed).lower() != allowed:
+                raise errors.UpstreamBroken(f"the predictor's answer has a {name.decode()} that was not asked for")
+
+    def _too_large(self) -> errors.UpstreamBroken:
+        return errors.UpstreamBroken(f"the predictor's answer is larger than {self.max_bytes} bytes")
+
+    def _tell(self) -> tuple[tuple[str, str], ...]:
+        found = ((name, self._headers.get(key, b"")) for name, key in _TELLING_KEYS)
+        told = ((name, value.decode(errors="surrogateescape")) for name, value in found)
+        return tuple((name, value) for name, value in told if value and value.isprintable())
+
+
+def _reason(error: Exception) -> errors.UpstreamError:
+    if isinstance(error.__context__, errors.UpstreamError):  # raised by a callback
+        return errors.UpstreamBroken(str(error.__context__))
+    # Not the parser's words: they may quote what came.
+    return errors.UpstreamBroken("the predictor's answer is not usable (it is not valid HTTP)")

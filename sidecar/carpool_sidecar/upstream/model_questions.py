@@ -10,7 +10,7 @@ import yarl
 
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import models
-from carpool_sidecar.upstream import aiohttp_errors, model_answers, session
+from carpool_sidecar.upstream import aiohttp_client, model_answers
 
 TIMEOUT = 5.0
 """Seconds for one question: requests wait for the answer when a model is first used."""
@@ -90,8 +90,8 @@ class HttpQuestions:
     async def _request(self, method: str, path: str, body: bytes | None = None) -> bytes:
         if not _PATH.fullmatch(path):
             raise errors.BadRequest("the model's name has characters that a URL does not allow there")
-        url = session.address(self._base, path)
-        with aiohttp_errors.translated():
+        url = aiohttp_client.address(self._base, path)
+        with aiohttp_client.translated():
             async with self._client().request(method, url, data=body, allow_redirects=False) as response:
                 answer = await _read(response)
                 if 200 <= response.status < 300:
@@ -101,7 +101,7 @@ class HttpQuestions:
     def _client(self) -> aiohttp.ClientSession:
         if self._session is None:
             headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "carpool"}
-            self._session = session.open_session(timeout=self._timeout, headers=headers, auto_decompress=False)
+            self._session = aiohttp_client.open_session(timeout=self._timeout, headers=headers, auto_decompress=False)
         return self._session
 
 

@@ -1,4 +1,4 @@
-"""Batches over HTTP/1.1 to the predictor beside us.
+"""Batches over HTTP/1.1 to the predictor beside us, on kept-alive connections.
 
 A client of its own for this one job: a general one would take most of the sidecar's CPU time.
 """
@@ -6,9 +6,12 @@ A client of its own for this one job: a general one would take most of the sidec
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 import logging
 import math
+import os
+import re
 import sys
 from collections.abc import Callable
 
@@ -18,23 +21,38 @@ from carpool.runtime import deadline_timer
 from carpool_sidecar import errors
 from carpool_sidecar.batching import calls
 from carpool_sidecar.protocols import interface
-from carpool_sidecar.upstream import answers, connection, pool, requests
+from carpool_sidecar.upstream import connection
 
 log = logging.getLogger("carpool.sidecar.upstream")
 
+# RFC 9112, section 3.2.1, read generously: any byte that neither ends a line nor parts the line's words.
+_TARGET = re.compile(r"/[^\x00-\x20\x7f]*")
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2
+_VALUE = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")  # RFC 9110, section 5.5
+# These say where a message ends and who it is for, which is decided here alone.
+_OWN = frozenset({"host", "connection", "content-length", "transfer-encoding"})
+
+_USUAL = {
+    "accept": "Accept: application/json",
+    "accept-encoding": "Accept-Encoding: identity",
+    "content-type": "Content-Type: application/json",
+}
+
+# Large enough that a system call is little beside the copy it makes, small enough to stay in a core's cache.
+_SCRATCH = 256 * 1024
 _NO_LIMIT = sys.maxsize
 
 
-class Exchange:
+class Post:
     """A request that was posted; `deadline` is when it is given up, in the loop's time."""
 
-    # State: _reply until there is an outcome; the task that opens a connection, then the connection.
-    __slots__ = ("_connection", "_out", "_reply", "deadline", "opening")
+    # State: _reply until there is an outcome; the task that opens a connection, then that.
+    __slots__ = ("_out", "_reply", "connection", "deadline", "opening")
 
-    def __init__(self, out: set[Exchange], reply: connection.Reply) -> None:
+    def __init__(self, out: set[Post], reply: connection.Reply) -> None:
         self._out = out
         self._reply: connection.Reply | None = reply
-        self._connection: connection.Connection | None = None
+        self.connection: connection.Connection | None = None
         self.opening: asyncio.Task[None] | None = None
         self.deadline = math.inf
         out.add(self)
@@ -45,8 +63,8 @@ class Exchange:
             return
         self._reply = None
         self._out.discard(self)
-        if self._connection is not None:
-            self._connection.abort()
+        if self.connection is not None:
+            self.connection.abort()
         elif self.opening is not None:
             self.opening.cancel()
             self.opening = None  # if it has not begun, it keeps the frame that has this
@@ -60,20 +78,15 @@ class Exchange:
 
     def expire(self) -> None:
         """Its time is up."""
-        if self._connection is not None:
+        if self.connection is not None:
             self.break_off(errors.UpstreamTimeout())
         else:
             self.break_off(errors.UpstreamUnreachable("the predictor cannot be reached: connecting timed out"))
 
-    def send(self, over: connection.Connection, top: bytes, body: calls.Pieces, length: int) -> None:
-        """Send the request over a connection that is free."""
-        self._connection = over
-        over.send(top, body, length, self.settle)
-
-    def settle(self, outcome: answers.Outcome) -> None:
+    def finish(self, outcome: connection.Outcome) -> None:
         """Hand over the outcome."""
         reply, self._reply = self._reply, None
-        self._connection = None
+        self.connection = None
         self._out.discard(self)
         if reply is not None:
             reply(outcome)
@@ -86,7 +99,7 @@ class HttpPredictor:
     `max_answer_bytes` is broken off. `on_bug` is called when a call fails by a bug, which is in the log.
     """
 
-    # State: the exchanges that are out; the connections; the timer for the exchanges' deadlines.
+    # State: the requests that are out, and the timer for their deadlines; the connections.
     def __init__(
         self,
         base: str,
@@ -98,17 +111,17 @@ class HttpPredictor:
         host = url.host_port_subcomponent
         if url.scheme != "http" or not url.host or not url.port or not host:
             raise ValueError(f"the predictor's address {base!r} must be http://HOST:PORT")
-        self._heads = requests.HeadWriter(host)
-        self._pool = pool.Pool(url.host, url.port, max_answer_bytes)
+        self._host = host
+        self._pool = _Pool(url.host, url.port, max_answer_bytes)
         self._connect_timeout = connect_timeout
         self._on_bug = on_bug
-        self._out: set[Exchange] = set()
+        self._out: set[Post] = set()
         self._deadlines = deadline_timer.DeadlineTimer(self._expire)
 
     def post(
         self, target: str, headers: calls.Headers, body: calls.Pieces, timeout: float, reply: connection.Reply
-    ) -> Exchange:
-        """Post a body to `target`, a path with its query. The exchange is for `cancel`.
+    ) -> Post:
+        """Post a body to `target`, a path with its query. What it returns is for `cancel`.
 
         `reply` is called once, after this has returned, from the event loop: with an answer of status
         2xx, `errors.UpstreamStatus` for any other, or another `errors.UpstreamError` if the predictor cannot be
@@ -116,19 +129,21 @@ class HttpPredictor:
         that cannot be written.
         """
         length = sum(map(len, body))
-        top = self._heads.write(target, headers, length)
+        head = b"%b%d\r\n\r\n" % (request_head(self._host, target, headers), length)
         loop = asyncio.get_running_loop()
-        exchange = Exchange(self._out, reply)
+        post = Post(self._out, reply)
         free = self._pool.take()
         if free is not None:
-            exchange.deadline = loop.time() + timeout
-            exchange.send(free, top, body, length)
+            post.deadline = loop.time() + timeout
+            post.connection = free
+            free.send(head, body, length, post.finish)
         else:
-            exchange.deadline = loop.time() + min(timeout, self._connect_timeout)
-            opening = self._open_and_send(exchange, top, body, length, loop.time() + timeout)
-            exchange.opening = loop.create_task(opening, name="connect to the predictor")
-        self._deadlines.look_by(exchange.deadline)
-        return exchange
+            post.deadline = loop.time() + min(timeout, self._connect_timeout)
+            opening = self._open_and_send(post, head, body, length, loop.time() + timeout)
+            post.opening = loop.create_task(opening, name="connect to the predictor")
+        if post.deadline < self._deadlines.due_at:
+            self._deadlines.look_by(post.deadline)
+        return post
 
     def limit_answers(self, max_bytes: int) -> None:
         """Break answers of more than so many bytes off from now on, those under way too."""
@@ -141,50 +156,174 @@ class HttpPredictor:
 
         Cancelling it closes the connection.
         """
-        future: asyncio.Future[answers.Outcome] = asyncio.get_running_loop().create_future()
-        exchange = self.post(target, headers, body, timeout, functools.partial(_resolve, future))
+        future: asyncio.Future[connection.Outcome] = asyncio.get_running_loop().create_future()
+        post = self.post(target, headers, body, timeout, functools.partial(_resolve, future))
         try:
             outcome = await future
         finally:
-            exchange.cancel()
+            post.cancel()
         if isinstance(outcome, errors.UpstreamError):
             raise outcome
         return outcome
 
     async def close(self) -> None:
-        """Close all connections; exchanges that are out fail."""
+        """Close all connections; requests that are out fail."""
         self._deadlines.stop()
-        opening = [exchange.opening for exchange in self._out if exchange.opening is not None]
-        for exchange in list(self._out):
-            exchange.break_off(errors.UpstreamClosed())
+        opening = [post.opening for post in self._out if post.opening is not None]
+        for post in list(self._out):
+            post.break_off(errors.UpstreamClosed())
         await asyncio.gather(*opening, return_exceptions=True)
         await self._pool.close()
 
-    async def _open_and_send(
-        self, exchange: Exchange, top: bytes, body: calls.Pieces, length: int, deadline: float
-    ) -> None:
+    async def _open_and_send(self, post: Post, head: bytes, body: calls.Pieces, length: int, deadline: float) -> None:
         try:
             opened = await self._pool.open()
         except errors.UpstreamError as error:
             errors.bare(error)
-            exchange.settle(error)
+            post.finish(error)
         except Exception:
             self._on_bug()
             log.exception("a call to the predictor failed for a reason that is a bug")
-            exchange.settle(errors.UpstreamBroken("the predictor could not be called"))
+            post.finish(errors.UpstreamBroken("the predictor could not be called"))
         else:
-            exchange.deadline = deadline
-            exchange.send(opened, top, body, length)
+            post.deadline = deadline
+            post.connection = opened
+            opened.send(head, body, length, post.finish)
         finally:
-            exchange.opening = None
+            post.opening = None
 
     def _expire(self, now: float) -> float:
         """Give up what has waited for too long; returns when to look again."""
-        for exchange in [exchange for exchange in self._out if exchange.deadline <= now]:
-            exchange.expire()
-        return min((exchange.deadline for exchange in self._out), default=math.inf)
+        for post in [post for post in self._out if post.deadline <= now]:
+            post.expire()
+        return min((post.deadline for post in self._out), default=math.inf)
 
 
-def _resolve(future: asyncio.Future[answers.Outcome], outcome: answers.Outcome) -> None:
+class _Pool:
+    """Hands out connections to one host and port, the one used last first; idle ones are closed after 4 seconds.
+
+    As many as needed: a limit here would make requests wait unseen, and the core limits what is in flight.
+    """
+
+    # State: all connections; those that are free, the one used last at the end; _gone, set up by `close`.
+    def __init__(self, host: str, port: int, max_answer_bytes: int) -> None:
+        self._address = (host, port)
+        self._max_answer_bytes = max_answer_bytes
+        self._scratch = memoryview(bytearray(_SCRATCH))
+        self._all: set[connection.Connection] = set()
+        self._free: list[connection.Connection] = []
+        self._gone: asyncio.Event | None = None
+        self._deadlines = deadline_timer.DeadlineTimer(self._close_idle)
+
+    def take(self) -> connection.Connection | None:
+        """A connection that nothing came over since its last answer, if there is one."""
+        while self._free:
+            latest = self._free.pop()
+            if latest.is_silent():
+                return latest
+            latest.abort()
+        return None
+
+    async def open(self) -> connection.Connection:
+        """A new connection; raises `errors.UpstreamUnreachable`, `errors.OutOfSockets` or `errors.UpstreamClosed`."""
+        if self._gone is not None:
+            raise errors.UpstreamUnreachable("the predictor cannot be reached: all connections to it were closed")
+        opened = connection.Connection(self, self._scratch, self._max_answer_bytes)
+        try:
+            await asyncio.get_running_loop().create_connection(lambda: opened, *self._address)
+        except OSError as error:
+            raise _translated(error) from None
+        except asyncio.CancelledError:
+            self.lost(opened)  # uvloop closes a connection that was just made without telling its protocol
+            raise
+        if not opened.is_silent():
+            opened.abort()
+            raise errors.UpstreamClosed
+        return opened
+
+    def limit_answers(self, max_bytes: int) -> None:
+        """Break answers of more than so many bytes off from now on."""
+        self._max_answer_bytes = max_bytes
+        for each in self._all:
+            each.limit_answers(max_bytes)
+
+    async def close(self) -> None:
+        """Close all connections and return when they are gone. None can be had afterwards."""
+        self._deadlines.stop()
+        self._free.clear()
+        self._gone = asyncio.Event()
+        for each in self._all:
+            each.abort()
+        if self._all:
+            await self._gone.wait()
+
+    # --- what connections tell ---------------------------------------------------------------------------------
+
+    def made(self, new: connection.Connection) -> None:
+        self._all.add(new)
+
+    def freed(self, idle: connection.Connection) -> None:
+        if self._gone is not None:
+            idle.abort()
+            return
+        idle.free_since = asyncio.get_running_loop().time()
+        self._free.append(idle)
+        self._deadlines.look_by(idle.free_since + connection.IDLE_SECONDS)
+
+    def lost(self, old: connection.Connection) -> None:
+        self._all.discard(old)
+        if old in self._free:
+            self._free.remove(old)
+        if self._gone is not None and not self._all:
+            self._gone.set()
+
+    def _close_idle(self, now: float) -> float:
+        """Close what has been idle for too long; returns when to look again."""
+        fresh = 0
+        while fresh < len(self._free) and self._free[fresh].free_since + connection.IDLE_SECONDS <= now:
+            self._free[fresh].abort()
+            fresh += 1
+        del self._free[:fresh]
+        return self._free[0].free_since + connection.IDLE_SECONDS if self._free else math.inf
+
+
+def _translated(error: OSError) -> errors.UpstreamError:
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return errors.OutOfSockets()
+    reason = os.strerror(error.errno) if error.errno and error.errno > 0 else "its address is unknown"
+    return errors.UpstreamUnreachable(f"the predictor cannot be reached: {reason}")
+
+
+@functools.lru_cache(maxsize=64)
+def request_head(host: str, target: str, headers: calls.Headers) -> bytes:
+    """A request's head but for its length: `headers` come after, or instead of, the usual ones.
+
+    Raises `errors.BadRequest` for a target, name or value that HTTP does not allow, and for headers that frame or
+    address a message. Nothing that callers send can end a line here: whoever could would write requests of their own to
+    the predictor.
+    """
+    if not _TARGET.fullmatch(target):
+        raise errors.BadRequest("the request target has characters that HTTP does not allow there")
+    named = {name.lower() for name, _ in headers}
+    lines = [f"POST {target} HTTP/1.1", f"Host: {host}"]
+    lines += [line for name, line in _USUAL.items() if name not in named]
+    lines += [_line(name, value) for name, value in headers]
+    lines.append("Content-Length: ")
+    try:
+        # What was read as no UTF-8 (PEP 383) becomes the bytes it was.
+        return "\r\n".join(lines).encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        raise errors.BadRequest("the request's head cannot be written as UTF-8") from None
+
+
+def _line(name: str, value: str) -> str:
+    if not _NAME.fullmatch(name) or name.lower() in _OWN:
+        raise errors.BadRequest(f"{name!r} is not a header that a batch can carry")
+    if not value.isprintable() and not _VALUE.fullmatch(value):
+        raise errors.BadRequest(f"the value of the header {name} has characters that HTTP does not allow")
+    return f"{name}: {value}"
+
+
+def _resolve(future: asyncio.Future[connection.Outcome], outcome: connection.Outcome) -> None:
     if not future.done():
         future.set_result(outcome)

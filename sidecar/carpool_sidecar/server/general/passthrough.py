@@ -22,7 +22,7 @@ from carpool_sidecar import errors
 from carpool_sidecar.batching import request_target as target_
 from carpool_sidecar.server import headers
 from carpool_sidecar.server.general import tunnel
-from carpool_sidecar.upstream import aiohttp_errors, body, session
+from carpool_sidecar.upstream import aiohttp_client
 
 log = logging.getLogger("carpool.sidecar.server")
 
@@ -56,7 +56,7 @@ class PassThrough:
         self._on_bug = on_bug
         self._is_ending = is_ending
         self._tunnels = tunnel.Tunnels()
-        self._session = session.open_session(
+        self._session = aiohttp_client.open_session(
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout),
             skip_auto_headers=_INVENTED_BY_CLIENT,
             auto_decompress=False,
@@ -105,10 +105,10 @@ class PassThrough:
             outgoing["Content-Length"] = str(len(upload.known))
             outgoing.popall("Content-Encoding", None)
         try:
-            with aiohttp_errors.translated():
+            with aiohttp_client.translated():
                 return await self._session.request(
                     request.method,
-                    session.address(self._base, _target(request)),
+                    aiohttp_client.address(self._base, _target(request)),
                     headers=outgoing,
                     data=upload.data(),
                     allow_redirects=False,
@@ -133,9 +133,9 @@ class _Upload:
         self.error: Exception | None = None
         self._request = request
 
-    def data(self) -> body.KnownBody | AsyncIterator[bytes] | None:
+    def data(self) -> aiohttp_client.KnownBody | AsyncIterator[bytes] | None:
         if self.known is not None:
-            return body.KnownBody(self.known)
+            return aiohttp_client.KnownBody(self.known)
         return self._stream() if self._request.body_exists else None
 
     async def _stream(self) -> AsyncIterator[bytes]:
@@ -224,7 +224,7 @@ def _noticing_loss(upstream: aiohttp.ClientResponse) -> Iterator[None]:
 
 async def _copy(source: aiohttp.StreamReader, answer: web.StreamResponse, hold: _Hold) -> None:
     while True:
-        with aiohttp_errors.translated():
+        with aiohttp_client.translated():
             chunk = await source.readany()
         if not chunk:
             return await answer.write_eof()

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from carpool_sidecar import errors
-from carpool_sidecar.upstream import aiohttp_errors
+from carpool_sidecar.upstream import aiohttp_client
 
 KEY: Any = SimpleNamespace(host="h", port=1, ssl=False, is_ssl=False)
 REQUEST: Any = SimpleNamespace(real_url="http://h:1/", method="POST", headers={}, url="http://h:1/")
@@ -37,7 +37,7 @@ TABLE = [
 
 @pytest.mark.parametrize(("raised", "told"), TABLE, ids=lambda value: getattr(value, "__name__", type(value).__name__))
 def test_each_error_of_the_client_has_one_meaning(raised: Exception, told: type[errors.UpstreamError]) -> None:
-    with pytest.raises(errors.UpstreamError) as caught, aiohttp_errors.translated():
+    with pytest.raises(errors.UpstreamError) as caught, aiohttp_client.translated():
         raise raised
     assert type(caught.value) is told
     assert caught.value.__cause__ is raised
@@ -45,6 +45,6 @@ def test_each_error_of_the_client_has_one_meaning(raised: Exception, told: type[
 
 @pytest.mark.parametrize("other", [ValueError("a bug"), asyncio.CancelledError(), errors.UpstreamStatus(500, b"")])
 def test_what_is_not_the_clients_is_left_alone(other: BaseException) -> None:
-    with pytest.raises(type(other)) as caught, aiohttp_errors.translated():
+    with pytest.raises(type(other)) as caught, aiohttp_client.translated():
         raise other
     assert caught.value is other
