@@ -25,7 +25,7 @@ from carpool.scheduling import messages, scheduler, window
 from carpool_sidecar import config, drain, metrics
 from carpool_sidecar.batching import calls, executor, routes
 from carpool_sidecar.protocols import interface, v1
-from carpool_sidecar.server import data_port, predict, response_bytes
+from carpool_sidecar.server import data_port, predict, responses
 from carpool_sidecar.server.fast import connection as connections
 from carpool_sidecar.server.fast import heads
 from carpool_sidecar.server.general import body_reader
@@ -135,7 +135,7 @@ def steps() -> list[tuple[str, float]]:
     text, with_id = _HEAD % 37, (_HEAD % 37).replace(b"Content-Length", _ID)
     request, request_with_id = text + body, with_id + body
     (_, shape), (_, shape_with_id) = cast(Any, reader.read(text)), cast(Any, reader.read(with_id))
-    renderer = response_bytes.Predictions(lane.dialect)
+    renderer = responses.Predictions(lane.dialect)
     pieces = [messages.Piece(0, "0" * 36, v1.parse_answer(b'{"predictions":[[5.1,3.5,1.4,0.2]]}').rows)]
     large = bodies.exact(_LARGE)
     parts = [large[at : at + 262_144] for at in range(0, len(large), 262_144)]

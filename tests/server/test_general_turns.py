@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from carpool_sidecar import metrics
-from carpool_sidecar.server import connection_limit, dialects
+from carpool_sidecar.server import data_port, responses
 from carpool_sidecar.server.general import server as general
 from tests.server.intake_site import CHUNKED, Connection, Site, chunk, until
 
@@ -51,12 +51,12 @@ async def house(site: Site) -> AsyncIterator[House]:
 
     server = general.Server(
         handle,
-        connection_limit.ConnectionLimit(10, lambda: None),
+        data_port.ConnectionLimit(10, lambda: None),
         site.intake,
         metrics.Metrics(),
         asyncio.get_running_loop().time,
         10.0,
-        dialects.Dialect().error,
+        responses.Dialect().error,
         auto_decompress=False,
         lingering_time=0.0,
     )

@@ -1,4 +1,4 @@
-"""Which header fields cross the sidecar, and how the hop through it is recorded."""
+"""Which heads are refused, which header fields cross the sidecar, and how the hop through it is recorded."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import contextlib
 import re
 
 import pytest
+from aiohttp import HttpVersion
 from aiohttp.test_utils import make_mocked_request
 from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
 from carpool_sidecar import errors
-from carpool_sidecar.server import forwarded, headers
+from carpool_sidecar.server import headers
 
 _TOKENS = st.text("abcXYZ019-_!#~", min_size=1, max_size=12)
 _VALUES = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=20)
@@ -103,7 +104,7 @@ def test_what_is_not_utf8_cannot_be_forwarded(value: str, is_utf8: bool) -> None
     ],
 )
 def test_a_forwarded_element_is_quoted_as_rfc_7239_asks(peer: str | None, host: str | None, element: str) -> None:
-    assert forwarded.forwarded_element(peer, "http", host) == element
+    assert headers.forwarded_element(peer, "http", host) == element
 
 
 def test_forwarding_is_appended_and_the_first_proxy_keeps_its_word() -> None:
@@ -116,7 +117,7 @@ def test_forwarding_is_appended_and_the_first_proxy_keeps_its_word() -> None:
             ("Forwarded", "for=203.0.113.1"),
         ]
     )
-    forwarded.add_forwarding(fields, "2001:db8::1", "http", "inner")
+    headers.add_forwarding(fields, "2001:db8::1", "http", "inner")
     assert fields.getall("X-Forwarded-For") == ["203.0.113.1, 203.0.113.2, 2001:db8::1"]
     assert fields.getall("X-Forwarded-Proto") == ["https"]
     assert fields.getall("X-Forwarded-Host") == ["public.example"]
@@ -125,7 +126,7 @@ def test_forwarding_is_appended_and_the_first_proxy_keeps_its_word() -> None:
 
 def test_an_unknown_peer_adds_no_x_forwarded_for() -> None:
     fields: CIMultiDict[str] = CIMultiDict()
-    forwarded.add_forwarding(fields, None, "http", None)
+    headers.add_forwarding(fields, None, "http", None)
     assert list(fields) == ["X-Forwarded-Proto", "Forwarded"]
 
 
@@ -134,7 +135,59 @@ _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 @given(st.ip_addresses(), st.none() | _VALUES)
 def test_a_forwarded_element_stays_one_element_whatever_the_host_says(peer: object, host: str | None) -> None:
-    bare = _QUOTED.sub("", forwarded.forwarded_element(str(peer), "http", host))
+    bare = _QUOTED.sub("", headers.forwarded_element(str(peer), "http", host))
     assert '"' not in bare
     assert "," not in bare
     assert bare.count(";") == (2 if host else 1)
+
+
+V1_0, V1_1 = HttpVersion(1, 0), HttpVersion(1, 1)
+
+
+def status(version: HttpVersion = V1_1, *fields: tuple[str, str]) -> int | None:
+    told = headers.objection(version, CIMultiDict([("Host", "h"), *fields]))
+    return None if told is None else told.status
+
+
+@pytest.mark.parametrize(
+    ("coding", "expected"),
+    [
+        ("chunked", None), ("Chunked", None), (" chunked ", None), ("gzip, chunked", 501), ("gzip", 501), ("", 501),
+        ("identity", 501), ("chunked, chunked", 501), ("chunked, gzip", 501), ("xchunked", 501), (",chunked", 501),
+        ("chunked;x=y", 501),
+    ],
+)  # fmt: skip
+def test_the_only_transfer_encoding_is_chunked(coding: str, expected: int | None) -> None:
+    assert status(V1_1, ("Transfer-Encoding", coding)) == expected
+
+
+def test_and_it_is_there_once() -> None:
+    assert status(V1_1, ("Transfer-Encoding", "chunked"), ("Transfer-Encoding", "chunked")) == 501
+    assert status(V1_1, ("Transfer-Encoding", "gzip"), ("Transfer-Encoding", "chunked")) == 501
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [((1, 1), None), ((1, 0), None), ((2, 0), 505), ((3, 0), 505), ((1, 2), 505), ((0, 9), 400)],
+)
+def test_the_versions_are_1_1_and_1_0(version: tuple[int, int], expected: int | None) -> None:
+    assert status(HttpVersion(*version)) == expected
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["", "h", "h:80", "[::1]:80", "[::1", "h:port", "a,b", "a_b", "a%20b", "h:80:90", "*", "a;b", "a'b(c)!$&+=~.-_"],
+)  # fmt: skip
+def test_a_host_is_taken_if_all_its_bytes_may_be_in_one(host: str) -> None:
+    assert headers.is_host(host)
+    assert headers.objection(V1_1, CIMultiDict(Host=host)) is None
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["a b", "a/b", "c@d", "a b/c@d", "h?x", "h#x", "a\\b", "<h>", "ü", 'a"b', "a{b", "a|b", "a^b", "a`b", "h\n"],
+)  # fmt: skip
+def test_a_host_with_any_other_byte_is_400(host: str) -> None:
+    told = headers.objection(V1_0, CIMultiDict(Host=host))
+    assert told is not None
+    assert (told.status, told.close) == (400, True)

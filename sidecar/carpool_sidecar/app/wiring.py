@@ -28,8 +28,8 @@ from carpool_sidecar import drain as lifecycle
 from carpool_sidecar.batching import calls, executor, model_registry, retried_statuses, routes
 from carpool_sidecar.protocols import json_rows, models, v1
 from carpool_sidecar.protocols.v2_http import binary, codec
-from carpool_sidecar.server import admin, connection_limit, data_port, dialects, predict, v1_models
-from carpool_sidecar.server.general import aiohttp_log_filter, body_reader, passthrough, request_handler
+from carpool_sidecar.server import admin, data_port, local_answers, predict, responses
+from carpool_sidecar.server.general import body_reader, passthrough, request_handler
 from carpool_sidecar.server.general import server as general
 from carpool_sidecar.upstream import model_questions, predictor, probes, readiness, round_trip
 
@@ -81,8 +81,8 @@ class Sidecar:
         self.bodies = body_reader.Intake(chosen.max_body_bytes, self.ledger, chosen.timeout)
         self.trimmer = allocator.Trimmer(lambda: self.ledger.held)
         self.ledger.large, self.ledger.on_large = allocator.LARGE, self.trimmer.large_body
-        self.connection_limit = connection_limit.ConnectionLimit(
-            chosen.max_connections or connection_limit.usual(), self.metrics.connections_refused.inc
+        self.connection_limit = data_port.ConnectionLimit(
+            chosen.max_connections or data_port.usual(), self.metrics.connections_refused.inc
         )
         self._lag = metrics.EventLoopLag(self.metrics.event_loop_lag, clock)
         self._relay: passthrough.PassThrough | None = None
@@ -193,7 +193,7 @@ class Sidecar:
         lane = predict.PredictLane(self.settings, self.limits, self.bodies, self.driver, self.upstreams.routes)
         batched = lane if self.settings.enable_batcher else None
         door = request_handler.Front(batched, relay, self.ready, self.life, self.metrics, self.upstreams.v1_models())
-        tell = lane.tell_early if batched is not None else dialects.Dialect().error
+        tell = lane.tell_early if batched is not None else responses.Dialect().error
         server = self._general = self._general_server(door, tell)
         runner = web.ServerRunner(server, shutdown_timeout=_CLOSING_SECONDS)
         if batched is None or self.settings.fast_lane == "off":
@@ -220,7 +220,7 @@ class Sidecar:
         await self._grpc.listen(self.settings.host, self.settings.grpc_port, _BACKLOG)
 
     def _general_server(
-        self, door: request_handler.Front, tell: Callable[[errors.CarpoolError], dialects.Answer]
+        self, door: request_handler.Front, tell: Callable[[errors.CarpoolError], responses.Response]
     ) -> general.Server:
         return general.Server(
             door.handle,
@@ -232,7 +232,7 @@ class Sidecar:
             tell,
             auto_decompress=False,  # pass-through keeps bodies as they are, and the intake has its own limits
             access_log=None,
-            logger=aiohttp_log_filter.ServerLog(log),
+            logger=general.ServerLog(log),
             keepalive_timeout=self.settings.keep_alive,
             max_line_size=_MAX_HEAD_FIELD,
             max_field_size=_MAX_HEAD_FIELD,
@@ -245,7 +245,7 @@ class Sidecar:
         return web.AppRunner(
             office.application(),
             access_log=None,
-            logger=aiohttp_log_filter.ServerLog(log),
+            logger=general.ServerLog(log),
             shutdown_timeout=_CLOSING_SECONDS,
         )
 
@@ -313,13 +313,13 @@ class Upstreams:
         told = self._catalog(rpc.model_info, lambda model: rpc_codec.Codec(model.info, model.avoid))
         return routes.Models(told, rpc, is_http=False)
 
-    def v1_models(self) -> v1_models.V1Models | None:
+    def v1_models(self) -> local_answers.V1Models | None:
         """What answers v1's questions about models, if the predictor does not."""
         if self._settings.upstream == "http":
             return None
         if self.rpc is not None and self._settings.upstream == "triton-grpc":
-            return v1_models.V1Models(self.rpc, is_http=False)
-        return v1_models.V1Models(self.questions)
+            return local_answers.V1Models(self.rpc, is_http=False)
+        return local_answers.V1Models(self.questions)
 
     async def close(self) -> None:
         """Close all connections; what is out fails."""

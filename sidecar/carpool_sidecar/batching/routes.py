@@ -1,22 +1,27 @@
-"""Which requests are batched, and how their calls travel: v1 predict and v2 infer, by their targets.
+"""Which requests are batched, and how their calls travel: v1 predict and v2 infer, by their targets and media types.
 
 A v2 model has to be known first: only the predictor can tell whether it has a batch dimension.
+
+KServe looks at no media type, and few clients set theirs with care: curl -d says that JSON is a form, hey says
+text/html. So a type that may be a mistake rules nothing out, and the body decides. A type that nobody gives to JSON by
+accident is believed, and such a body is never collected: it may be large, or a stream.
 """
 
 from __future__ import annotations
 
+import enum
 import functools
 import re
 import urllib.parse
 from collections.abc import Callable
 from typing import NamedTuple
 
+from aiohttp import hdrs
 from multidict import MultiMapping, istr
 
 from carpool_sidecar import errors
-from carpool_sidecar.batching import calls, media_types
+from carpool_sidecar.batching import calls
 from carpool_sidecar.batching import model_registry as catalogs
-from carpool_sidecar.batching import request_target as target_
 from carpool_sidecar.protocols import models
 
 # As istr a name is looked up without being lowered first.
@@ -29,6 +34,28 @@ DOUBTFUL = frozenset({500})
 _V1_ENDS = (":predict", "%3Apredict", "%3apredict")
 _V1_MODEL = re.compile(r"/v1/models/([^/:]+)(?:/versions/([^/:]+))?(?::|%3[Aa])predict")
 _V2_MODEL = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")
+
+# What people send JSON as: curl -d says it is a form, simple clients say nothing or text.
+_JSON = frozenset({"", "application/json", "application/x-www-form-urlencoded", "text/plain", "text/json"})
+_CLOUD_EVENTS = "application/cloudevents"
+_FOREIGN_KINDS = ("audio/", "font/", "image/", "message/", "model/", "multipart/", "video/")
+_FOREIGN = frozenset(
+    {
+        # binary
+        "application/avro", "application/cbor", "application/dicom", "application/gzip", "application/msgpack",
+        "application/ogg", "application/parquet", "application/pdf", "application/protobuf", "application/wasm",
+        "application/vnd.apache.arrow.file", "application/vnd.apache.arrow.stream", "application/vnd.apache.parquet",
+        "application/vnd.google.protobuf", "application/vnd.msgpack", "application/x-7z-compressed",
+        "application/x-arrow", "application/x-avro", "application/x-bzip", "application/x-bzip2", "application/x-gzip",
+        "application/x-hdf5", "application/x-msgpack", "application/x-npy", "application/x-npz",
+        "application/x-parquet", "application/x-protobuf", "application/x-recordio-protobuf", "application/x-tar",
+        "application/zip", "application/zstd",
+        # streams of documents
+        "application/json-seq", "application/jsonl", "application/jsonlines", "application/ndjson",
+        "application/stream+json", "application/x-jsonlines", "application/x-ndjson", "text/event-stream",
+    }
+)  # fmt: skip
+_FOREIGN_FORMATS = ("+avro", "+cbor", "+cbor-seq", "+gzip", "+json-seq", "+msgpack", "+protobuf", "+zip", "+zstd")
 
 
 class Models(NamedTuple):
@@ -102,7 +129,7 @@ class Routes:
         """
         if method != "POST":
             return None
-        path = target_.origin_form(target).partition("?")[0]
+        path = origin_form(target).partition("?")[0]
         found = self._match_v1(path) if path.endswith(_V1_ENDS) else _match_v2(path)
         if found is None:
             return None
@@ -110,10 +137,10 @@ class Routes:
             raise errors.Unbatchable("cloud_event")
         if not found.is_v1 and JSON_SIZE in headers:
             return found
-        content = media_types.content(headers)
-        if content is media_types.Content.FOREIGN or (found.is_v1 and content is media_types.Content.BYTES):
+        content = media_type(headers)
+        if content is Content.FOREIGN or (found.is_v1 and content is Content.BYTES):
             raise errors.Unbatchable("media_type")
-        return found._replace(says_so=False) if content is media_types.Content.UNTOLD else found
+        return found._replace(says_so=False) if content is Content.UNTOLD else found
 
     def route(self, match: Match) -> calls.Route:
         """The way of a matching request.
@@ -156,3 +183,44 @@ def _known(name: models.ModelName | None) -> models.ModelName:
 def _match_v2(path: str) -> Match | None:
     found = _V2_MODEL.fullmatch(path)
     return None if found is None else Match(models.ModelName(found[1], found[2] or ""), is_v1=False)
+
+
+def origin_form(target: str) -> str:
+    """The path and query of a request target in absolute form, which a server has to accept; any other as it is.
+
+    Byte for byte: nothing is decoded, encoded or left out, an empty query's question mark and a `#` included.
+    """
+    if target.startswith("/") or "://" not in target:
+        return target  # origin form, or the asterisk of OPTIONS, or the authority of CONNECT
+    rest = target.partition("://")[2]
+    path = rest[len(rest.partition("/")[0].partition("?")[0]) :]
+    return path if path.startswith("/") else f"/{path}"
+
+
+class Content(enum.Enum):
+    """What a body is, by its type."""
+
+    JSON = "json"
+    BYTES = "bytes"  # application/octet-stream: tensors in v2, anything at all elsewhere
+    UNTOLD = "untold"  # perhaps JSON all the same; the body tells
+    FOREIGN = "foreign"  # no JSON document: binary, multipart, CloudEvents, gRPC, a stream of documents
+
+
+def media_type(headers: MultiMapping[str]) -> Content:
+    """What the headers of a request say of its body."""
+    named = headers.get(hdrs.CONTENT_TYPE, "").partition(";")[0].strip().lower()
+    if named in _JSON:
+        return Content.JSON
+    if named == "application/octet-stream":
+        return Content.BYTES
+    if _is_foreign(named):
+        return Content.FOREIGN
+    return Content.JSON if named.endswith("+json") else Content.UNTOLD
+
+
+def _is_foreign(media_type: str) -> bool:
+    return (
+        media_type in _FOREIGN
+        or media_type.startswith((*_FOREIGN_KINDS, "application/grpc", _CLOUD_EVENTS))
+        or media_type.endswith(_FOREIGN_FORMATS)
+    )

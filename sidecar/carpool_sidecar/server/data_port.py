@@ -3,17 +3,18 @@
 A general HTTP server spends more on a small predict request than all the rest of the sidecar: it starts a coroutine,
 copies headers into maps, and builds a response object. Plain predict requests need none of that. What a connection of
 this lane does not recognise as one of those it leaves to the general server, bytes and all, so there is one answer to
-every question about HTTP.
+every question about HTTP. How many clients may be connected at once is counted for all ports and protocols together.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 from collections.abc import Callable
 
 from carpool_sidecar import config, drain, metrics
-from carpool_sidecar.server import connection_limit, predict
+from carpool_sidecar.server import predict
 from carpool_sidecar.server.fast import connection as connections
 from carpool_sidecar.server.fast import heads, requests
 
@@ -33,7 +34,7 @@ class FastLane:
         counters: metrics.Metrics,
         clock: Callable[[], float],
         general: Callable[[float | None], asyncio.Protocol],
-        limit: connection_limit.ConnectionLimit,
+        limit: ConnectionLimit,
     ) -> None:
         self.desk = requests.Desk(lane, life, counters, clock)
         self.reader = heads.Reader(lane)
@@ -98,3 +99,38 @@ class FastLane:
         shortest = min(self.keep_alive, self.head_timeout, self.desk.lane.bodies.read_timeout)
         pause = max(_SHORTEST_ROUND, min(_LONGEST_ROUND, shortest / _ROUNDS_IN_A_TIMEOUT))
         self._timer = asyncio.get_running_loop().call_later(pause, self._go_round)
+
+
+_MOST = 10_000
+# What the sidecar needs for itself: ports, the way to the predictor, probes.
+_OWN_FILES = 64
+
+
+def usual() -> int:
+    """The limit where none was chosen: half of the open files, as a request passed through takes a second, at most
+    10,000."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return _MOST
+    return max(1, min(_MOST, (files - _OWN_FILES) // 2))
+
+
+class ConnectionLimit:
+    """Counts clients that connect and leave. `open` is how many there are; `on_refused` is called for each too many."""
+
+    def __init__(self, most: int, on_refused: Callable[[], None]) -> None:
+        self.open = 0
+        self._most = most
+        self._on_refused = on_refused
+
+    def enter(self) -> bool:
+        """A client connected: whether it may stay. If so, `leave` has to be called when it is gone."""
+        if self.open >= self._most:
+            self._on_refused()
+            return False
+        self.open += 1
+        return True
+
+    def leave(self) -> None:
+        """The counterpart of `enter`."""
+        self.open -= 1

@@ -1,13 +1,28 @@
-"""Which header fields cross the sidecar, and which belong to one connection only (RFC 9110, section 7.6.1)."""
+"""What the heads of requests may say, and which of it crosses the sidecar.
+
+Requests that aiohttp's parser lets pass and Go's net/http server refuses are refused here: whoever stands before or
+behind the sidecar may read them in another way than it does, and such differences are what request smuggling is made
+of. Fields that belong to one connection do not cross (RFC 9110, section 7.6.1). The predictor is told who really called
+by `X-Forwarded-*` and `Forwarded` (RFC 7239): what earlier proxies wrote is kept and ours is appended, so that a
+predictor behind several proxies can read the whole chain from left (the caller) to right (the nearest proxy).
+"""
 
 from __future__ import annotations
 
-from aiohttp import HttpVersion11, web
+import functools
+import ipaddress
+import re
+
+from aiohttp import HttpVersion, HttpVersion10, HttpVersion11, hdrs, web
 from multidict import CIMultiDict, MultiMapping
 
 from carpool_sidecar import errors
-from carpool_sidecar.server import forwarded
+from carpool_sidecar.server import responses
 
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+# RFC 3986, 3.2.2, for a host with its port, as Go has it: no check of the structure, but no other bytes.
+_HOST = re.compile(r"[A-Za-z0-9!$%&'()*+,\-.:;=\[\]_~]*")
+_NO_VERSION = HttpVersion(0, 9)
 # The list of Go's httputil.ReverseProxy. TE goes too, although `TE: trailers` is harmless: trailers are not relayed.
 HOP_BY_HOP = frozenset(
     {
@@ -60,7 +75,7 @@ def outgoing_headers(request: web.BaseRequest) -> CIMultiDict[str]:
         check_utf8(name, value)
     if expects_continue(request):
         headers.popall("Expect")
-    forwarded.add_forwarding(headers, request.remote, request.scheme, request.headers.get("Host"))
+    add_forwarding(headers, request.remote, request.scheme, request.headers.get("Host"))
     return headers
 
 
@@ -107,3 +122,77 @@ def requested_upgrade(request: web.BaseRequest) -> str | None:
     check_utf8("Upgrade", value)
     offers = (offer.strip() for offer in value.split(","))
     return ", ".join(offer for offer in offers if offer and offer.lower() not in _REFUSED_UPGRADES) or None
+
+
+def add_forwarding(headers: CIMultiDict[str], peer: str | None, scheme: str, host: str | None) -> None:
+    """Record one hop in `headers`, in place.
+
+    `peer` is the caller's IP address (None on a Unix socket), `scheme` how it reached us, `host` the Host it asked
+    for. `X-Forwarded-For` and `Forwarded` grow by one element; `X-Forwarded-Proto` and `X-Forwarded-Host` describe
+    the outermost hop, so the first proxy's word stands.
+    """
+    if peer:
+        _append(headers, "X-Forwarded-For", peer)
+    headers.setdefault("X-Forwarded-Proto", scheme)
+    if host:
+        headers.setdefault("X-Forwarded-Host", host)
+    _append(headers, "Forwarded", forwarded_element(peer, scheme, host))
+
+
+def forwarded_element(peer: str | None, scheme: str, host: str | None) -> str:
+    """One `forwarded-element` (RFC 7239, section 4): `for`, then `host` if known, then `proto`."""
+    pairs = [f"for={_quoted_if_needed(_node(peer))}"]
+    if host:
+        pairs.append(f"host={_quoted_if_needed(host)}")
+    pairs.append(f"proto={_quoted_if_needed(scheme)}")
+    return ";".join(pairs)
+
+
+def _append(headers: CIMultiDict[str], name: str, element: str) -> None:
+    # Several lines of a list-valued field mean the same as one line joined by commas (RFC 9110, section 5.3); many
+    # readers of X-Forwarded-For look at one line only.
+    headers[name] = ", ".join([*headers.getall(name, ()), element])
+
+
+@functools.lru_cache(maxsize=256)
+def _node(peer: str | None) -> str:
+    """The node name (RFC 7239, section 6): IPv6 in brackets and without its zone, which means nothing elsewhere."""
+    try:
+        address = ipaddress.ip_address((peer or "").partition("%")[0])
+    except ValueError:
+        return "unknown"
+    return f"[{address}]" if address.version == 6 else str(address)
+
+
+def _quoted_if_needed(value: str) -> str:
+    if _TOKEN.fullmatch(value):
+        return value
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def is_host(value: str) -> bool:
+    """Whether this may be the value of a Host header; an empty one may."""
+    return _HOST.fullmatch(value) is not None
+
+
+def objection(version: HttpVersion, headers: MultiMapping[str]) -> responses.Response | None:
+    """Why a request is not served, or None: 400, 501 or 505. The connection must not be used again.
+
+    A request line without a version counts as HTTP/0.9.
+    """
+    if version == _NO_VERSION:
+        return _refusal(400, "the request line has no version, or HTTP/0.9; allowed: HTTP/1.1 and HTTP/1.0")
+    if version not in (HttpVersion10, HttpVersion11):
+        return _refusal(505, f"HTTP/{version.major}.{version.minor} is not supported; allowed: HTTP/1.1 and HTTP/1.0")
+    codings = headers.getall(hdrs.TRANSFER_ENCODING, ())
+    if codings and [coding.strip().lower() for coding in codings] != ["chunked"]:
+        return _refusal(501, "unsupported Transfer-Encoding; allowed: chunked")
+    if not all(is_host(value) for value in headers.getall(hdrs.HOST, ())):
+        return _refusal(400, "the Host header is malformed")
+    return None
+
+
+def _refusal(status: int, words: str) -> responses.Response:
+    body = b'{"error":"%b"}' % words.encode()
+    return responses.Response(status, (("Content-Type", "application/json"),), body, close=True)

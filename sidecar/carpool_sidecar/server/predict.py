@@ -14,10 +14,9 @@ from carpool.runtime import driver
 from carpool.scheduling import ledger, limits, messages
 from carpool_sidecar import config, errors
 from carpool_sidecar.batching import calls, routes
-from carpool_sidecar.batching import request_target as target_
 from carpool_sidecar.protocols import interface
-from carpool_sidecar.server import dialects
 from carpool_sidecar.server import headers as headers_
+from carpool_sidecar.server import responses
 from carpool_sidecar.server.general import body_reader
 
 # As istr a name is looked up without being lowered first.
@@ -56,8 +55,8 @@ class PredictLane:
         self._v1_headers = tuple((istr(name), name.title()) for name in chosen.key_headers)
         # A v2 body's type is told by what is in it: JSON, or JSON and binary tensors.
         self._v2_headers = tuple((name, title) for name, title in self._v1_headers if title != hdrs.CONTENT_TYPE)
-        self.dialect = dialects.KServeDialect() if chosen.kserve_errors else dialects.Dialect()
-        self._v2_dialect = dialects.Dialect()
+        self.dialect = responses.KServeDialect() if chosen.kserve_errors else responses.Dialect()
+        self._v2_dialect = responses.Dialect()
 
     async def read(self, request: web.BaseRequest, match: routes.Match) -> bytes:
         """The decoded body, within all limits; raises `errors.CarpoolError`.
@@ -147,7 +146,7 @@ class PredictLane:
                 raise errors.DeadlineExceeded
         return calls.Head(
             route,
-            target_.origin_form(target),
+            routes.origin_form(target),
             self._key_headers(headers, match),
             timeout,
             _value(headers, _REQUEST_ID),
@@ -170,14 +169,14 @@ class PredictLane:
         # The body turned out to be JSON, or this request will not be in a batch.
         return tuple((name, _JSON if name == hdrs.CONTENT_TYPE else value) for name, value in found)
 
-    def tell(self, outcome: calls.Outcome, is_v1: bool = True) -> dialects.Answer:
+    def tell(self, outcome: calls.Outcome, is_v1: bool = True) -> responses.Response:
         """The answer to an outcome."""
         dialect = self.dialect if is_v1 else self._v2_dialect
         if isinstance(outcome, calls.Answered):
             return dialect.predictions(outcome)
         return dialect.failure(outcome)
 
-    def tell_early(self, error: errors.CarpoolError, is_v1: bool = True) -> dialects.Answer:
+    def tell_early(self, error: errors.CarpoolError, is_v1: bool = True) -> responses.Response:
         """The answer to a request that never became a call."""
         return (self.dialect if is_v1 else self._v2_dialect).error(error)
 

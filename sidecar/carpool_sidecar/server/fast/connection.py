@@ -13,7 +13,7 @@ from typing import Protocol
 from carpool.program import allocator
 from carpool_sidecar import errors
 from carpool_sidecar.batching import model_registry, routes
-from carpool_sidecar.server import dialects, response_bytes
+from carpool_sidecar.server import responses
 from carpool_sidecar.server.fast import answering, heads, requests
 from carpool_sidecar.server.fast import body as arrivals
 
@@ -68,7 +68,7 @@ class Connection(answering.Answering):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         if not self._lane.joined(self):
-            self._transport.write(b"".join(response_bytes.render(dialects.TOO_MANY_CONNECTIONS, close=True)))
+            self._transport.write(b"".join(responses.render(responses.TOO_MANY_CONNECTIONS, close=True)))
             self._close()
 
     def data_received(self, data: bytes) -> None:

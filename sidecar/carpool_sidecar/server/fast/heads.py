@@ -14,7 +14,8 @@ from multidict import CIMultiDict
 
 from carpool_sidecar import errors
 from carpool_sidecar.batching import calls, routes
-from carpool_sidecar.server import framing, health, predict
+from carpool_sidecar.server import headers as headers_
+from carpool_sidecar.server import local_answers, predict
 
 MAX_HEAD = 16 * 1024
 """Bytes of a head; longer ones are the general server's business."""
@@ -263,9 +264,9 @@ def _fields(text: bytes) -> tuple[str, CIMultiDict[str]] | None:
 
 
 def _is_usual(headers: CIMultiDict[str]) -> bool:
-    if "Host" not in headers or len(headers) > _MAX_HEADERS or not framing.is_host(headers["Host"]):
+    if "Host" not in headers or len(headers) > _MAX_HEADERS or not headers_.is_host(headers["Host"]):
         return False
-    if health.is_probe(headers) or health.comes_from_prober(headers):
+    if local_answers.is_probe(headers) or local_answers.comes_from_prober(headers):
         return False
     if headers.get("Connection", "keep-alive").lower() != "keep-alive":
         return False

@@ -13,7 +13,7 @@ from carpool.scheduling import messages
 from carpool_sidecar import drain, errors, metrics
 from carpool_sidecar.batching import calls
 from carpool_sidecar.protocols import incremental_scan, interface, v1
-from carpool_sidecar.server import dialects, predict, response_bytes
+from carpool_sidecar.server import predict, responses
 
 log = logging.getLogger("carpool.sidecar.server")
 
@@ -67,7 +67,7 @@ class Desk:
         self.clock = clock
         self.now = clock()
         self._metrics = counters
-        self._predictions = response_bytes.Predictions(lane.dialect)
+        self._predictions = responses.Predictions(lane.dialect)
 
     def takes(self, size: int) -> bool:
         """Whether nothing speaks against a body of `size` bytes; else the general server will tell what."""
@@ -161,7 +161,7 @@ class Desk:
         answer = self._tell(outcome, exchange.response_format is None)
         exchange.payload = None  # one that was refused may have to wait for its turn
         close = answer.close or (self.life.draining and exchange.connection.is_last(exchange))
-        message, *body = response_bytes.render(answer, close)
+        message, *body = responses.render(answer, close)
         self.now = self.clock()
         self._metrics.predicted(answer.status, self.now - exchange.started)
         exchange.connection.answered(exchange, message, b"".join(body), close)
@@ -169,10 +169,10 @@ class Desk:
     def refusal(self, error: errors.CarpoolError, since: float) -> bytes:
         """The answer to a request that began at `since` and is not waited for any more."""
         self._metrics.refused.labels(error.reason).inc()
-        self._metrics.predicted(errors.status_of(error), self.clock() - since)
-        return b"".join(response_bytes.render(self.lane.tell_early(error), close=True))
+        self._metrics.predicted(error.status, self.clock() - since)
+        return b"".join(responses.render(self.lane.tell_early(error), close=True))
 
-    def _tell(self, outcome: calls.Outcome, is_v1: bool) -> dialects.Answer:
+    def _tell(self, outcome: calls.Outcome, is_v1: bool) -> responses.Response:
         try:
             answer = self.lane.tell(outcome, is_v1)
         except errors.CarpoolError as error:  # parts of a split request that do not go together

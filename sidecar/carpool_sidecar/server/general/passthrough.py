@@ -19,7 +19,7 @@ import yarl
 from aiohttp import web
 
 from carpool_sidecar import errors
-from carpool_sidecar.batching import request_target as target_
+from carpool_sidecar.batching import routes
 from carpool_sidecar.server import headers
 from carpool_sidecar.server.general import tunnel
 from carpool_sidecar.upstream import aiohttp_client
@@ -122,7 +122,7 @@ class PassThrough:
 def _target(request: web.BaseRequest) -> str:
     if request.method == "CONNECT":
         raise errors.BadRequest("CONNECT is not supported: this is not a forward proxy")
-    return target_.origin_form(request.raw_path)
+    return routes.origin_form(request.raw_path)
 
 
 class _Upload:

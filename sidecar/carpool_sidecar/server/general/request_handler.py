@@ -1,4 +1,8 @@
-"""The data port: decides which lane a request takes, and renders what went wrong."""
+"""The general lane: decides what becomes of a request that came through aiohttp, and renders what went wrong.
+
+Responses are written directly: aiohttp's general way of building and checking one costs as much as all the rest of a
+request here.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,14 @@ import asyncio
 import logging
 import time
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
+from aiohttp.abc import AbstractStreamWriter
+from multidict import CIMultiDict
 
 from carpool_sidecar import drain, errors, metrics
 from carpool_sidecar.batching import calls, routes
-from carpool_sidecar.server import dialects, framing, health, predict, response_bytes, v1_models
-from carpool_sidecar.server.general import aiohttp_responses, passthrough
+from carpool_sidecar.server import headers, local_answers, predict, responses
+from carpool_sidecar.server.general import passthrough
 from carpool_sidecar.upstream import readiness
 
 log = logging.getLogger("carpool.sidecar.server")
@@ -30,7 +36,7 @@ class Front:
         ready: readiness.Readiness,
         life: drain.Lifecycle,
         counters: metrics.Metrics,
-        v1_models: v1_models.V1Models | None = None,
+        v1_models: local_answers.V1Models | None = None,
     ) -> None:
         self._lane = lane
         self._v1_models = v1_models
@@ -52,21 +58,21 @@ class Front:
                 if request.writer.output_size:
                     raise  # the server logs it and closes the connection
                 self._bug()
-                return aiohttp_responses.respond(request, dialects.Dialect().error(errors.CarpoolError()))
+                return respond(request, responses.Dialect().error(errors.CarpoolError()))
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        refused = framing.objection(request.version, request.headers)
+        refused = headers.objection(request.version, request.headers)
         if refused is not None:
-            return aiohttp_responses.refuse(request, refused)
-        if health.is_probe(request.headers):
-            told = await health.answer(request.headers, self._life.draining, self._ready.check)
-            return aiohttp_responses.respond(request, told)
-        if self._life.draining and health.comes_from_prober(request.headers):
-            return aiohttp_responses.respond(request, health.shutting_down())
+            return refuse(request, refused)
+        if local_answers.is_probe(request.headers):
+            told = await local_answers.probe_answer(request.headers, self._life.draining, self._ready.check)
+            return respond(request, told)
+        if self._life.draining and local_answers.comes_from_prober(request.headers):
+            return respond(request, local_answers.shutting_down())
         if self._v1_models is not None:
             told_instead = await self._v1_models.answer(request.method, request.raw_path)
             if told_instead is not None:
-                return aiohttp_responses.respond(request, told_instead)
+                return respond(request, told_instead)
         lane = self._lane
         if lane is None:
             return await self._pass_on(request)
@@ -108,12 +114,12 @@ class Front:
         if isinstance(outcome, errors.CarpoolError):
             self._metrics.refused.labels(outcome.reason).inc()
         self._metrics.predicted(answer.status, time.perf_counter() - started)
-        response = aiohttp_responses.respond(request, answer, close=self._life.draining)
-        if len(answer.body) <= response_bytes.LARGE:
-            await aiohttp_responses.deliver(request, response)
+        response = respond(request, answer, close=self._life.draining)
+        if len(answer.body) <= responses.LARGE:
+            await deliver(request, response)
         else:
             with lane.hold(answer.body):
-                await aiohttp_responses.deliver(request, response, lane.time_to_read(len(answer.body)))
+                await deliver(request, response, lane.time_to_read(len(answer.body)))
         return response
 
     def _bug(self) -> None:
@@ -126,9 +132,92 @@ class Front:
             self._life.check_open()
             response = await self._relay.handle(request, body)
         except errors.CarpoolError as error:
-            response = aiohttp_responses.respond(request, dialects.Dialect().error(error))
+            response = respond(request, responses.Dialect().error(error))
         except Exception:
             self._metrics.answered("passthrough", errors.STATUSES[errors.CarpoolError])
             raise
         self._metrics.answered("passthrough", response.status)
         return response
+
+
+def respond(request: web.BaseRequest, answer: responses.Response, close: bool = False) -> web.StreamResponse:
+    """The response for an answer; with `close` the connection ends after it."""
+    if request.version == HttpVersion11 and request.method != "HEAD":
+        return _Complete(answer, close or answer.close or not request.keep_alive)
+    response = _Unnamed(status=answer.status, headers=CIMultiDict(answer.headers), body=answer.body)
+    if close or answer.close:
+        response.force_close()
+    return response
+
+
+def refuse(request: web.BaseRequest, answer: responses.Response) -> web.StreamResponse:
+    """The response to a request of any version, in HTTP/1.1, after which the connection ends."""
+    return _Complete(answer if request.method != "HEAD" else answer._replace(body=b""), close=True)
+
+
+async def deliver(request: web.BaseRequest, response: web.StreamResponse, timeout: float | None = None) -> None:
+    """Write a complete response; returns when all but the last of it is on its way, or all if there is a `timeout`.
+
+    Left to aiohttp this happens after the handler, where nothing counts it: shutdown would cut it off, and a caller
+    that does not read would keep its memory for good. After `timeout` seconds such a connection is aborted.
+    """
+    try:
+        if timeout is None:
+            await _write(request, response)
+        else:
+            async with asyncio.timeout(timeout):
+                await _write_all(request, response)
+    except TimeoutError:
+        if request.transport is not None:
+            request.transport.abort()
+    except ConnectionError:
+        pass  # the caller left
+
+
+async def _write(request: web.BaseRequest, response: web.StreamResponse) -> None:
+    await response.prepare(request)
+    await response.write_eof()
+
+
+async def _write_all(request: web.BaseRequest, response: web.StreamResponse) -> None:
+    transport = request.transport
+    if transport is None:
+        raise ConnectionResetError("the caller left")
+    # The transport keeps all of a large piece until its last byte is sent, so it waits for the caller until then.
+    transport.set_write_buffer_limits(0)
+    try:
+        await _write(request, response)
+        await request.writer.drain()
+    finally:
+        if not transport.is_closing():
+            transport.set_write_buffer_limits()
+
+
+class _Unnamed(web.Response):
+    """An answer to HEAD or over HTTP/1.0: the fields of any other, none of which names a server."""
+
+    async def _prepare_headers(self) -> None:
+        await super()._prepare_headers()
+        self.headers.popall("Server", None)
+
+
+class _Complete(web.StreamResponse):
+    """An answer with its body in memory, to an HTTP/1.1 request that is not HEAD."""
+
+    def __init__(self, answer: responses.Response, close: bool) -> None:
+        super().__init__(status=answer.status)
+        self._answer: responses.Response | None = answer
+        self._closes = close
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        writer = request.writer
+        if self._answer is not None:
+            self._keep_alive = not self._closes
+            # aiohttp keeps the response until the connection's next request: keep no body with it.
+            pieces, self._answer = responses.render(self._answer, self._closes), None
+            for piece in pieces:
+                await writer.write(piece)
+        return writer
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """All is written by `prepare`."""

@@ -2,19 +2,21 @@
 
 It serves all that is no plain predict request. aiohttp waits for the rest of a head as long as for a new request, which
 is an hour, keeps up to 8 MB of it, and counts no connections. It takes all that was read at once, which are tens of
-thousands of chunks where each has a byte.
+thousands of chunks where each has a byte. It logs malformed HTTP as an error with a traceback, and the error quotes the
+line that was malformed: anyone who reaches the port could fill the log with that, and a line may hold credentials.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from aiohttp import web
+from aiohttp import http_exceptions, web
 
 from carpool_sidecar import errors, metrics
-from carpool_sidecar.server import connection_limit, dialects, response_bytes
+from carpool_sidecar.server import data_port, responses
 from carpool_sidecar.server.fast import heads
 from carpool_sidecar.server.general import body_reader
 
@@ -28,7 +30,7 @@ _STEP, _LONGEST_STEP = 2048, 16 * 1024
 """Bytes between looks at how many these are, 340 chunks at most; and where none began for a while."""
 
 _ROUND = 0.5  # seconds between looks at heads that have begun
-_TOO_LARGE = dialects.Answer(
+_TOO_LARGE = responses.Response(
     431,
     (("Content-Type", "application/json"),),
     b'{"error":"the head of the request is larger than %d bytes"}' % MAX_HEAD,
@@ -46,12 +48,12 @@ class Server(web.Server):
     def __init__(
         self,
         handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
-        limit: connection_limit.ConnectionLimit,
+        limit: data_port.ConnectionLimit,
         bodies: body_reader.Intake,
         counters: metrics.Metrics,
         clock: Callable[[], float],
         head_timeout: float,
-        tell: Callable[[errors.CarpoolError], dialects.Answer],
+        tell: Callable[[errors.CarpoolError], responses.Response],
         **options: Any,
     ) -> None:
         super().__init__(self._handle, handler_cancellation=True)  # a caller that leaves is taken out of the queue
@@ -90,7 +92,7 @@ class Server(web.Server):
         self._metrics.refused.labels(error.reason).inc()
         answer = self._tell(error)
         self._metrics.predicted(answer.status, self.clock() - since)
-        return b"".join(response_bytes.render(answer, close=True))
+        return b"".join(responses.render(answer, close=True))
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = request.protocol
@@ -137,7 +139,7 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         super().connection_made(transport)
         self._is_in = self._server.limit.enter()
         if not self._is_in:
-            self._end(b"".join(response_bytes.render(dialects.TOO_MANY_CONNECTIONS, close=True)))
+            self._end(b"".join(responses.render(responses.TOO_MANY_CONNECTIONS, close=True)))
 
     def connection_lost(self, exc: BaseException | None) -> None:
         if self._is_in:
@@ -267,7 +269,7 @@ class Connection(web.RequestHandler, body_reader.Chunked):
             return
         server.began(self)
         if size > MAX_HEAD:
-            self._end(b"".join(response_bytes.render(_TOO_LARGE, close=True)))
+            self._end(b"".join(responses.render(_TOO_LARGE, close=True)))
         elif not server.bodies.has_room(0):
             error = errors.MemoryFull()
             self._end(server.refusal(error, self._began))
@@ -279,3 +281,20 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         self._watch = None
         self._put_off(b"")
         self.force_close()
+
+
+class ServerLog(logging.LoggerAdapter[logging.Logger]):
+    """The `logger` of an aiohttp server: malformed HTTP is one line at debug, without a word of what was sent.
+
+    Everything else is logged as aiohttp asks, bugs with their traceback.
+    """
+
+    def __init__(self, logger: logging.Logger) -> None:
+        super().__init__(logger, None)
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        error = kwargs.get("exc_info")
+        if isinstance(error, http_exceptions.HttpProcessingError):
+            super().log(logging.DEBUG, f"{msg}: %s", *args, type(error).__name__)
+        else:
+            super().log(level, msg, *args, **kwargs)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from carpool.scheduling import messages
 from carpool_sidecar import errors
 from carpool_sidecar.batching import calls
-from carpool_sidecar.server import dialects, response_bytes
+from carpool_sidecar.server import responses
 
 JSON = (("Content-Type", "application/json"),)
 
@@ -44,8 +44,8 @@ class Reader:
         self.messages.append((self._parser.get_status_code(), self._headers, self._body))
 
 
-def render(answer: dialects.Answer, close: bool = False) -> bytes:
-    return b"".join(response_bytes.render(answer, close))
+def render(answer: responses.Response, close: bool = False) -> bytes:
+    return b"".join(responses.render(answer, close))
 
 
 def piece(*rows: bytes, batch_id: str = "an-id", start: int = 0) -> messages.Piece:
@@ -61,7 +61,7 @@ def without_date(message: bytes) -> list[bytes]:
 
 def test_an_answer_has_its_status_headers_length_date_and_body() -> None:
     before = int(time.time())
-    [message] = response_bytes.render(dialects.Answer(429, (*JSON, ("Retry-After", "1")), b"{}"), close=False)
+    [message] = responses.render(responses.Response(429, (*JSON, ("Retry-After", "1")), b"{}"), close=False)
     assert message.startswith(b"HTTP/1.1 429 Too Many Requests\r\n")
     [(status, headers, body)] = Reader(message).messages
     date = email.utils.parsedate_to_datetime(headers.pop("Date")).timestamp()
@@ -73,7 +73,7 @@ def test_an_answer_has_its_status_headers_length_date_and_body() -> None:
 
 @pytest.mark.parametrize(("close", "answer_closes"), [(True, False), (False, True), (True, True)])
 def test_an_answer_that_ends_the_connection_says_so(close: bool, answer_closes: bool) -> None:
-    reader = Reader(render(dialects.Answer(200, JSON, b"{}", answer_closes), close))
+    reader = Reader(render(responses.Response(200, JSON, b"{}", answer_closes), close))
     assert reader.messages[0][1]["Connection"] == "close"
     assert not reader.keep_alive
 
@@ -81,7 +81,7 @@ def test_an_answer_that_ends_the_connection_says_so(close: bool, answer_closes: 
 @pytest.mark.parametrize("status", [204, 304])
 def test_answers_that_never_have_a_body_have_neither_body_nor_length(status: int) -> None:
     """RFC 9110, 8.6 and RFC 9112, 6.3."""
-    message = render(dialects.Answer(status, (), b"ignored"))
+    message = render(responses.Response(status, (), b"ignored"))
     [(told, headers, body)] = Reader(message).messages
     assert (told, body) == (status, b"")
     assert "Content-Length" not in headers
@@ -90,34 +90,34 @@ def test_answers_that_never_have_a_body_have_neither_body_nor_length(status: int
 
 def test_a_reset_content_says_that_its_body_is_empty() -> None:
     """RFC 9112, 6.3: without a length a client would take all that follows for its body."""
-    [(status, headers, body)] = Reader(render(dialects.Answer(205, (), b"ignored"))).messages
+    [(status, headers, body)] = Reader(render(responses.Response(205, (), b"ignored"))).messages
     assert (status, headers["Content-Length"], body) == (205, "0", b"")
 
 
 @pytest.mark.parametrize(("status", "line"), [(599, b"599 "), (299, b"299 "), (418, b"418 I'm a Teapot")])
 def test_a_status_that_nobody_registered_has_no_words(status: int, line: bytes) -> None:
-    message = render(dialects.Answer(status, (), b""))
+    message = render(responses.Response(status, (), b""))
     assert message.lower().startswith(b"http/1.1 %b\r\n" % line.lower())
     assert Reader(message).messages[0][0] == status
 
 
 def test_a_large_body_is_a_piece_of_its_own_and_not_copied() -> None:
-    small, large = b"x" * response_bytes.LARGE, b"x" * (response_bytes.LARGE + 1)
-    assert len(response_bytes.render(dialects.Answer(200, JSON, small), close=False)) == 1
-    head, body = response_bytes.render(dialects.Answer(200, JSON, large), close=False)
+    small, large = b"x" * responses.LARGE, b"x" * (responses.LARGE + 1)
+    assert len(responses.render(responses.Response(200, JSON, small), close=False)) == 1
+    head, body = responses.render(responses.Response(200, JSON, large), close=False)
     assert body is large
     assert Reader(head + body).messages[0][2] == large
 
 
 def test_values_that_are_utf_8_arrive_as_they_came() -> None:
     headers = (("Location", "/größe"),)
-    assert Reader(render(dialects.Answer(301, headers, b""))).messages[0][1]["Location"] == "/größe"
+    assert Reader(render(responses.Response(301, headers, b""))).messages[0][1]["Location"] == "/größe"
 
 
 def test_the_date_is_that_of_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = dialects.Answer(200, JSON, b"{}")
+    answer = responses.Response(200, JSON, b"{}")
     for now in (784111777.2, 784111777.9, 784111778.0, 0.0):
-        monkeypatch.setattr(response_bytes.time, "time", lambda now=now: now)
+        monkeypatch.setattr(responses.time, "time", lambda now=now: now)
         assert f"\r\nDate: {email.utils.formatdate(int(now), usegmt=True)}\r\n".encode() in render(answer)
 
 
@@ -134,7 +134,7 @@ def test_the_date_is_that_of_the_answer(monkeypatch: pytest.MonkeyPatch) -> None
 def test_each_of_several_answers_is_found_where_the_last_one_ended(
     told: list[tuple[int, calls.Headers, bytes]],
 ) -> None:
-    found = Reader(b"".join(render(dialects.Answer(*each)) for each in told)).messages
+    found = Reader(b"".join(render(responses.Response(*each)) for each in told)).messages
     assert [(status, body) for status, _, body in found] == [
         (status, b"" if status in (204, 304) else body) for status, _, body in told
     ]
@@ -143,7 +143,7 @@ def test_each_of_several_answers_is_found_where_the_last_one_ended(
 # --- predictions ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dialect", [dialects.Dialect(), dialects.KServeDialect()], ids=["ours", "KServe's"])
+@pytest.mark.parametrize("dialect", [responses.Dialect(), responses.KServeDialect()], ids=["ours", "KServe's"])
 @given(
     batches=st.lists(
         st.tuples(
@@ -154,9 +154,9 @@ def test_each_of_several_answers_is_found_where_the_last_one_ended(
     )
 )
 def test_predictions_are_rendered_as_any_answer_is(
-    dialect: dialects.Dialect, batches: list[tuple[bytes, list[list[bytes]]]]
+    dialect: responses.Dialect, batches: list[tuple[bytes, list[list[bytes]]]]
 ) -> None:
-    renderer = response_bytes.Predictions(dialect)
+    renderer = responses.Predictions(dialect)
     for number, (member, answered) in enumerate(batches):
         batch_id = f"batch-{number // 2}"  # two in a row may have equal ids, and members of their own
         for rows in answered:
@@ -170,11 +170,11 @@ def test_predictions_are_rendered_as_any_answer_is(
 
 
 def test_predictions_of_several_batches_and_large_ones_are_for_others_to_render() -> None:
-    renderer = response_bytes.Predictions(dialects.Dialect())
+    renderer = responses.Predictions(responses.Dialect())
     assert renderer.render(b"predictions", [piece(b"1"), piece(b"2", batch_id="other", start=1)]) is None
-    assert renderer.render(b"predictions", [piece(b"1" * response_bytes.LARGE)]) is None
+    assert renderer.render(b"predictions", [piece(b"1" * responses.LARGE)]) is None
     empty = len(b'{"message":"","batchId":"an-id","predictions":[]}')
-    row = b'"%b"' % (b"x" * (response_bytes.LARGE - empty - 2))
+    row = b'"%b"' % (b"x" * (responses.LARGE - empty - 2))
     message = renderer.render(b"predictions", [piece(row)])
     assert message is not None
     assert json.loads(message.partition(b"\r\n\r\n")[2])["predictions"] == [row[1:-1].decode()]
@@ -182,15 +182,15 @@ def test_predictions_of_several_batches_and_large_ones_are_for_others_to_render(
 
 
 def test_the_next_batch_has_a_date_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    renderer = response_bytes.Predictions(dialects.Dialect())
+    renderer = responses.Predictions(responses.Dialect())
     for now in (784111777.0, 784111778.0):
-        monkeypatch.setattr(response_bytes.time, "time", lambda now=now: now)
+        monkeypatch.setattr(responses.time, "time", lambda now=now: now)
         message = renderer.render(b"predictions", [piece(b"1", batch_id=f"at {now}")])
         assert email.utils.formatdate(int(now), usegmt=True).encode() in (message or b"")
 
 
 def test_every_error_can_be_rendered() -> None:
     for kind in (errors.BadRequest, errors.BodyTooLate, errors.HeadTooLate, errors.PayloadTooLarge, errors.Draining):
-        [(status, headers, body)] = Reader(render(dialects.Dialect().error(kind()))).messages
+        [(status, headers, body)] = Reader(render(responses.Dialect().error(kind()))).messages
         assert (status, json.loads(body)["error"]) == (errors.STATUSES[kind], kind.message)
         assert headers.get("Connection") == ("close" if kind in errors.CLOSING else None)

@@ -1,4 +1,4 @@
-"""Which requests are batched, and what has to be known of their models before."""
+"""Which requests are batched, and what has to be known of their models before; request targets, byte for byte."""
 
 from __future__ import annotations
 
@@ -188,3 +188,24 @@ async def test_v1_requests_that_become_tensors_are_never_passed_through() -> Non
     with pytest.raises(errors.UpstreamStatus) as caught:
         await ways.learn(routes.Match(models.ModelName("stranger"), is_v1=True))
     assert caught.value.status == 404
+
+
+@pytest.mark.parametrize(
+    ("received", "expected"),
+    [
+        ("/a%2Fb?x=%20#y", "/a%2Fb?x=%20#y"),
+        ("/http://a/b", "/http://a/b"),
+        ("//a/b", "//a/b"),
+        ("*", "*"),
+        ("host:1", "host:1"),
+        ("http://host:1/v1/models/m:predict?x", "/v1/models/m:predict?x"),
+        ("HTTPS://user@host/", "/"),
+        ("http://host", "/"),
+        ("http://host?q=/x", "/?q=/x"),
+        ("http://host//x", "//x"),
+        ("http://host/?", "/?"),
+        ("http://host/a#b", "/a#b"),
+    ],
+)
+def test_the_origin_form_is_the_path_and_query_of_any_target(received: str, expected: str) -> None:
+    assert routes.origin_form(received) == expected

@@ -1,0 +1,195 @@
+"""Outcomes as HTTP responses, and responses as bytes on the wire (RFC 9112), the same whichever lane a request came on.
+
+Two dialects: honest status codes with the v1 protocol's `{"error": …}`, and what KServe's batcher does, for clients
+that depend on it (`--kserve-errors`). Predictions are answered thousands of times a second, always with the same few
+headers, so heads are kept for the second they are good for, and what the members of a batch have in common is made once
+for all of them.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import functools
+import http
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from carpool.scheduling import messages
+from carpool_sidecar import errors
+from carpool_sidecar.batching import calls
+from carpool_sidecar.protocols import interface, v1
+
+_JSON = "application/json"
+# KServe's batcher sets no Content-Type, and Go's server sniffs this one.
+_SNIFFED = "text/plain; charset=utf-8"
+
+
+class Response(NamedTuple):
+    """An HTTP answer with a complete body. `close`: the connection must not be used again."""
+
+    status: int
+    headers: calls.Headers
+    body: bytes
+    close: bool = False
+
+
+TOO_MANY_CONNECTIONS = Response(
+    503,
+    (("Content-Type", _JSON), ("Retry-After", "1")),
+    b'{"error":"too many connections; send the request to another replica"}',
+    close=True,
+)
+"""What a client is told that connects when `--max-connections` others are connected."""
+
+
+class Dialect:
+    """How outcomes are told."""
+
+    def predictions(self, outcome: calls.Answered) -> Response:
+        """The caller's predictions, with the id of the batch they came from.
+
+        If a request was split over several batches, that is the first one's, and the header `carpool-batch-count`
+        says how many there were.
+        """
+        batch_id, count = calls.batches(outcome.pieces)
+        if outcome.response_format is not None:
+            headers, pieces = outcome.response_format.render(outcome.pieces)
+            headers, body = (*headers, (calls.BATCH_ID, batch_id)), b"".join(pieces)
+        else:
+            headers = (("Content-Type", self.content_type),)
+            body = v1.render(batch_id, outcome.list_name, [piece.predictions for piece in outcome.pieces])
+        if count > 1:
+            headers += ((calls.BATCH_COUNT, str(count)),)
+        return Response(200, headers, body)
+
+    def error(self, error: errors.CarpoolError) -> Response:
+        """A request that failed before or outside a batch."""
+        if isinstance(error, errors.UpstreamStatus):
+            return Response(error.status, error.headers, error.body)
+        headers: calls.Headers = (("Content-Type", _JSON),)
+        if isinstance(error, errors.BatchStatus):
+            headers += error.headers
+        if error.retry_after is not None:
+            headers += (("Retry-After", str(error.retry_after)),)
+        if isinstance(error, errors.UnsupportedEncoding):
+            headers += (("Accept-Encoding", "gzip, deflate"),)  # RFC 9110, 12.5.3: in answers, what is accepted
+        closes = isinstance(error, errors.CLOSING)
+        return Response(errors.status_of(error), headers, v1.render_error(str(error)), closes)
+
+    def failure(self, error: errors.CarpoolError) -> Response:
+        """A request that was accepted and got no predictions."""
+        return self.error(error)
+
+    content_type = _JSON
+
+
+class KServeDialect(Dialect):
+    """What clients of KServe's batcher depend on (pkg/batcher/handler.go of kserve/kserve).
+
+    As there: the Content-Type of predictions, the status and words for malformed bodies, and 200 with the error in
+    `message` when a batch fails. Otherwise honest, as `Dialect`: overload, shutdown, bodies too large, too late or in
+    an unknown coding.
+    """
+
+    content_type = _SNIFFED
+
+    def error(self, error: errors.CarpoolError) -> Response:
+        if isinstance(error, errors.BadRequest):
+            missing = isinstance(error, errors.NoInstances)
+            text = b"no instances in the request\n" if missing else b"can't Unmarshal body\n"
+            return Response(400, (("Content-Type", _SNIFFED),), text)
+        return super().error(error)
+
+    def failure(self, error: errors.CarpoolError) -> Response:
+        text = error.body.decode(errors="replace") if isinstance(error, errors.UpstreamStatus) else str(error)
+        # Overload has no counterpart there: a client must be told to come back.
+        if isinstance(error, (errors.Overloaded, errors.Draining, errors.PayloadTooLarge)):
+            return super().error(error)
+        body = msgspec.json.encode({"message": text, "batchId": "", "predictions": None})
+        return Response(200, (("Content-Type", _SNIFFED),), body)
+
+
+# Up to this size one more copy is cheaper than one more system call, and the socket's buffer takes all of it.
+LARGE = 64 * 1024
+
+# RFC 9110, 6.4.1: these never have content.
+_BODILESS = frozenset({204, 304})
+
+
+def render(answer: Response, close: bool) -> list[bytes]:
+    """Head and body of an answer, for HTTP/1.1, in one piece if that is small; with `close`, it says so.
+
+    Only for headers of our own making, and values that came in a header and are UTF-8: nothing is checked here.
+    """
+    start = _head(answer.status, answer.headers, close or answer.close, int(time.time()))
+    if answer.status in _BODILESS:
+        return [start + b"\r\n"]
+    body = b"" if answer.status == http.HTTPStatus.RESET_CONTENT else answer.body
+    head = b"%bContent-Length: %d\r\n\r\n" % (start, len(body))
+    return [head + body] if len(body) <= LARGE else [head, body]
+
+
+class Predictions:
+    """Renders the answers of one batch after the other, in the words of a dialect."""
+
+    # State: the batch that was rendered last, and what all answers of it begin with; the same for `render_form`.
+    def __init__(self, dialect: Dialect) -> None:
+        self._content_type = (("Content-Type", dialect.content_type),)
+        self._batch_id = ""
+        self._list_name = self._head = self._start = b""
+        self._form_batch_id, self._form_head = "", b""
+        self._form_headers: calls.Headers = ()
+
+    def render_form(self, form: interface.ResponseFormat, pieces: Sequence[messages.Piece]) -> tuple[bytes, bytes]:
+        """As `render`, for one piece, in the words of another protocol; large ones have a body apart."""
+        headers, body = form.render(pieces)
+        batch_id = pieces[0].batch_id
+        if batch_id is not self._form_batch_id or headers is not self._form_headers:
+            start = _head(200, (*headers, (calls.BATCH_ID, batch_id)), False, int(time.time()))
+            self._form_batch_id, self._form_headers, self._form_head = batch_id, headers, start + b"Content-Length: "
+        text = b"".join(body)
+        size = len(text)
+        if size <= LARGE:
+            return b"%b%d\r\n\r\n%b" % (self._form_head, size, text), b""
+        return b"%b%d\r\n\r\n" % (self._form_head, size), text
+
+    def render(self, list_name: bytes, pieces: Sequence[messages.Piece]) -> bytes | None:
+        """Head and body of an answer on a connection that stays open; None if it is large, or of several batches."""
+        if len(pieces) > 1:
+            return None
+        _, batch_id, rows = pieces[0]
+        if batch_id is not self._batch_id or list_name != self._list_name:
+            self._next_batch(batch_id, list_name)
+        joined = b",".join(rows)
+        size = len(self._start) + len(joined) + len(v1.END)
+        return None if size > LARGE else b"%b%d\r\n\r\n%b%b%b" % (self._head, size, self._start, joined, v1.END)
+
+    def _next_batch(self, batch_id: str, list_name: bytes) -> None:
+        # All answers of a batch are given within one turn of the loop, so one Date is right for all.
+        self._batch_id, self._list_name = batch_id, list_name
+        self._start = v1.start(batch_id, list_name)
+        self._head = _head(200, self._content_type, False, int(time.time())) + b"Content-Length: "
+
+
+@functools.lru_cache(maxsize=64)
+def _head(status: int, headers: calls.Headers, close: bool, second: int) -> bytes:
+    """Status line and headers but the last. `second` is the Unix time for Date (RFC 9110, 6.6.1)."""
+    lines = [f"{name}: {value}\r\n" for name, value in headers]
+    if close:
+        lines.append("Connection: close\r\n")
+    return f"HTTP/1.1 {status} {_reason(status)}\r\n{''.join(lines)}Date: {_date(second)}\r\n".encode()
+
+
+@functools.lru_cache(maxsize=2)
+def _date(second: int) -> str:
+    return email.utils.formatdate(second, usegmt=True)
+
+
+def _reason(status: int) -> str:
+    try:
+        return http.HTTPStatus(status).phrase
+    except ValueError:  # a number that nobody has registered
+        return ""

@@ -1,0 +1,123 @@
+"""Probes on the data port, as KServe's agent answers them, and v1's questions about models for a v2 predictor."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from multidict import CIMultiDict
+
+from carpool_sidecar import errors
+from carpool_sidecar.protocols import models
+from carpool_sidecar.server import local_answers
+
+CASES = [
+    # headers, ready, draining; status, headers of the answer but its type, body
+    ({"K-Network-Probe": "queue"}, True, False, 200, {}, b"queue"),
+    ({"K-Network-Probe": "queue"}, False, False, 503, {}, b"queue not ready\n"),
+    ({"k-network-probe": "queue"}, True, True, 503, {}, b"shutting down\n"),
+    ({"K-Network-Probe": "probe", "K-Network-Hash": "h"}, False, False, 200, {"K-Network-Hash": "h"}, b""),
+    ({"K-Network-Probe": "probe", "K-Network-Hash": "h"}, True, True, 503, {}, b"shutting down\n"),
+    ({"K-Network-Probe": "probe", "K-Network-Hash": "\udcff"}, True, False, 400, {}, b"is not valid UTF-8\n"),
+    ({"K-Network-Probe": "probe"}, True, False, 400, {}, b"must contain a non-empty"),
+    ({"K-Network-Probe": "probe", "K-Network-Hash": ""}, True, False, 400, {}, b"must contain a non-empty"),
+    ({"K-Network-Probe": "Queue"}, True, False, 400, {}, b'unexpected probe header value: "Queue"\n'),
+    ({"K-Network-Probe": ""}, True, False, 400, {}, b'unexpected probe header value: ""\n'),
+    ({"K-Network-Probe": "\udcff"}, True, False, 400, {}, b'unexpected probe header value: "?"\n'),
+]
+
+
+@pytest.mark.parametrize(("sent", "ready", "draining", "status", "headers", "body"), CASES)
+async def test_what_probes_are_told(
+    sent: dict[str, str], ready: bool, draining: bool, status: int, headers: dict[str, str], body: bytes
+) -> None:
+    async def is_ready() -> bool:
+        return ready
+
+    answer = await local_answers.probe_answer(CIMultiDict(sent), draining, is_ready)
+    stated = dict(answer.headers)
+    assert answer.status == status
+    assert stated.pop("Content-Type", None) == ("text/plain; charset=utf-8" if answer.body else None)
+    assert stated == headers
+    assert body in answer.body
+    assert bool(body) is bool(answer.body)
+
+
+async def test_only_the_readiness_probe_asks_the_predictor() -> None:
+    async def is_ready() -> bool:
+        raise AssertionError("was asked")
+
+    for kind in ("probe", "other"):
+        await local_answers.probe_answer(CIMultiDict({"K-Network-Probe": kind, "K-Network-Hash": "h"}), False, is_ready)
+    await local_answers.probe_answer(CIMultiDict({"K-Network-Probe": "queue"}), True, is_ready)
+
+
+@pytest.mark.parametrize(
+    ("agent", "is_prober"),
+    [
+        ("kube-probe/1.30", True),
+        ("Knative-Activator-Probe", True),
+        ("kube-probe", False),
+        ("curl kube-probe/1", False),
+        ("", False),
+    ],
+)
+def test_probers_are_known_by_their_agent(agent: str, is_prober: bool) -> None:
+    assert local_answers.comes_from_prober(CIMultiDict({"User-Agent": agent})) is is_prober
+    assert not local_answers.comes_from_prober(CIMultiDict())
+    assert not local_answers.is_probe(CIMultiDict({"User-Agent": agent}))
+
+
+class Questions:
+    """A predictor with a model that is ready, and one that is not."""
+
+    def __init__(self) -> None:
+        self.asked: list[models.ModelName] = []
+        self.error: errors.CarpoolError | None = None
+
+    async def model_ready(self, name: models.ModelName) -> bool:
+        self.asked.append(name)
+        if self.error is not None:
+            raise self.error
+        return name.name == "ready"
+
+    async def models(self) -> list[str]:
+        return ["ready", "b c"]
+
+
+@pytest.mark.parametrize(
+    ("target", "status", "body"),
+    [
+        ("/v1/models", 200, {"models": ["ready", "b c"]}),
+        ("/v1/models/ready", 200, {"name": "ready", "ready": True}),
+        ("/v1/models/ready/versions/2?x=1", 200, {"name": "ready", "ready": True}),
+        ("http://host/v1/models/b%20c", 503, {"name": "b c", "ready": False}),
+    ],
+)
+async def test_readiness_is_told_in_v1s_words(target: str, status: int, body: object) -> None:
+    answer = await local_answers.V1Models(Questions()).answer("GET", target)
+    assert answer is not None
+    assert (answer.status, json.loads(answer.body)) == (status, body)
+
+
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [("POST", "/v1/models/m"), ("GET", "/v2/models"), ("GET", "/v1/models/m:predict"), ("GET", "/v1/modelsx")],
+)
+async def test_nothing_else_is_answered(method: str, target: str) -> None:
+    assert await local_answers.V1Models(Questions()).answer(method, target) is None
+
+
+@pytest.mark.parametrize(("is_http", "name"), [(True, ("b%20c", "1%2F2")), (False, ("b c", "1/2"))])
+async def test_the_predictor_is_asked_by_names_as_its_protocol_has_them(is_http: bool, name: tuple[str, str]) -> None:
+    questions = Questions()
+    await local_answers.V1Models(questions, is_http).answer("GET", "/v1/models/b%20c/versions/1%2F2")
+    assert questions.asked == [models.ModelName(*name)]
+
+
+async def test_a_predictor_that_cannot_be_asked_is_told_as_such() -> None:
+    questions = Questions()
+    questions.error = errors.UpstreamUnreachable()
+    answer = await local_answers.V1Models(questions).answer("GET", "/v1/models/m")
+    assert answer is not None
+    assert (answer.status, json.loads(answer.body)) == (502, {"error": "the predictor cannot be reached"})
