@@ -69,30 +69,24 @@ class Reservation:
         return self._requests
 
     def add(self, size: int, requests: int = 0) -> None:
-        """Hold so many bytes more, and count so many requests more."""
+        """Hold so many bytes more, and count so many requests more; fewer, where these are negative."""
+        ledger = self._ledger
         self._size += size
         self._requests += requests
-        self._ledger.held += size
-        self._ledger.active += requests
+        ledger.held += size
+        ledger.active += requests
+        if -size > ledger.large and ledger.on_large is not None:
+            ledger.on_large()
+        if requests < 0 and not ledger.active and ledger.on_idle is not None:
+            ledger.on_idle()
 
     def resize(self, size: int) -> None:
         """Hold exactly so many bytes from now on."""
-        ledger, freed = self._ledger, self._size - size
-        self._size = size
-        ledger.held -= freed
-        if freed > ledger.large and ledger.on_large is not None:
-            ledger.on_large()
+        self.add(size - self._size)
 
     def release(self) -> None:
         """Give all of it back; does nothing when that has happened."""
-        if self._size:
-            self.resize(0)
-        if self._requests:
-            ledger, count = self._ledger, self._requests
-            self._requests = 0
-            ledger.active -= count
-            if not ledger.active and ledger.on_idle is not None:
-                ledger.on_idle()
+        self.add(-self._size, -self._requests)
 
     def __enter__(self) -> Reservation:
         return self

@@ -10,6 +10,7 @@ import zlib
 import pytest
 from aiohttp import web
 
+from carpool_sidecar.protocols import v1
 from carpool_sidecar.upstream import probes
 from tests import loopback
 from tests.app.conftest import PREDICT
@@ -286,16 +287,14 @@ async def test_a_bug_is_a_500_in_json_on_a_connection_that_lives(bench, monkeypa
 async def test_a_bug_before_a_request_is_a_call_is_logged_and_counted_and_takes_nothing_from_the_caller(
     bench, monkeypatch, caplog
 ):
-    from carpool_sidecar.server import predict
+    whole, failures = v1.Codec.parse, [ZeroDivisionError("bug")]
 
-    whole, failures = predict.PredictLane.payload, [ZeroDivisionError("bug")]
-
-    def break_down_once(lane, head, body):
+    def break_down_once(codec, body, max_rows, json_size):
         if failures:
             raise failures.pop()
-        return whole(lane, head, body)
+        return whole(codec, body, max_rows, json_size)
 
-    monkeypatch.setattr(predict.PredictLane, "payload", break_down_once)
+    monkeypatch.setattr(v1.Codec, "parse", break_down_once)
     assert (await bench.post('{"instances":[1]}'))[0] == 200
     assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError]
     assert await bench.metric('carpool_internal_errors_total{where="fast_lane"}') == 1

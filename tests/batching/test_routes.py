@@ -137,7 +137,7 @@ async def test_a_model_is_asked_about_once_before_its_first_request_is_batched()
     found = match(INFER, ways=ways)
     assert found is not None
     told = asyncio.Event()
-    with pytest.raises(routes.NotKnownYet) as caught:
+    with pytest.raises(routes.ModelUnknownYet) as caught:
         ways.route(found)
     caught.value.wait(lambda _: told.set())
     await told.wait()

@@ -27,7 +27,7 @@ from carpool_sidecar.batching import calls, executor, routes
 from carpool_sidecar.protocols import interface, v1
 from carpool_sidecar.server import data_port, predict, responses
 from carpool_sidecar.server.fast import connection as connections
-from carpool_sidecar.server.fast import heads
+from carpool_sidecar.server.fast import heads, requests
 from carpool_sidecar.server.general import body_reader
 from tests import loopback
 from tests.bench import bodies, machine, processes, wrk
@@ -97,14 +97,18 @@ async def own_microseconds() -> tuple[float, float]:
     limits, predictor = chosen.scheduler_limits, Predictor()
     core = scheduler.Scheduler(limits, window.Window(limits), time.monotonic, lambda: "0" * 36)
     counters = metrics.Metrics()
-    lane = predict.PredictLane(
+    calls_driver = driver.Driver(core, executor.Executor(), executor.Observer(counters))
+    rules = predict.PredictRules(
         chosen,
         limits,
-        body_reader.Intake(chosen.max_body_bytes, core.ledger, 60.0),
-        driver.Driver(core, executor.Executor(), executor.Observer(counters)),
+        body_reader.BodyReader(chosen.max_body_bytes, core.ledger, 60.0),
         routes.Routes(calls.Route(v1.Codec(), predictor), cast(Any, None)),
+        drain.Lifecycle(core.ledger),
+        counters,
     )
-    fast = data_port.FastLane(chosen, lane, drain.Lifecycle(), counters, time.monotonic, asyncio.Protocol)
+    fast_requests = requests.FastRequests(rules, calls_driver, time.monotonic)
+    limit = data_port.ConnectionLimit(_BATCH, lambda: None)
+    fast = data_port.FastLane(chosen, fast_requests, lambda since: asyncio.Protocol(), limit)
     opened = [connections.Connection(fast) for _ in range(_BATCH)]
     for connection in opened:
         connection.connection_made(Silent())
@@ -121,7 +125,7 @@ async def own_microseconds() -> tuple[float, float]:
             taking += taken - started
             answering += time.perf_counter() - taken
         tries.append((taking, answering))
-    lane.driver.close()
+    calls_driver.close()
     best = min(tries, key=sum)
     return best[0] / _TURNS / _BATCH * 1e6, best[1] / _TURNS / _BATCH * 1e6
 
@@ -130,12 +134,13 @@ def steps() -> list[tuple[str, float]]:
     """Single steps, in microseconds."""
     chosen = config.load([])
     ways = routes.Routes(calls.Route(v1.Codec(), cast(Any, None)), cast(Any, None))
-    lane = predict.PredictLane(chosen, chosen.scheduler_limits, cast(Any, None), cast(Any, None), ways)
-    reader, body = heads.Reader(lane), bodies.exact(37)
+    nothing = cast(Any, None)
+    rules = predict.PredictRules(chosen, chosen.scheduler_limits, nothing, ways, nothing, nothing)
+    reader, body = heads.Reader(rules), bodies.exact(37)
     text, with_id = _HEAD % 37, (_HEAD % 37).replace(b"Content-Length", _ID)
     request, request_with_id = text + body, with_id + body
-    (_, shape), (_, shape_with_id) = cast(Any, reader.read(text)), cast(Any, reader.read(with_id))
-    renderer = responses.Predictions(lane.dialect)
+    (_, template), (_, template_with_id) = cast(Any, reader.read(text)), cast(Any, reader.read(with_id))
+    renderer = responses.Predictions(rules.dialect)
     pieces = [messages.Piece(0, "0" * 36, v1.parse_answer(b'{"predictions":[[5.1,3.5,1.4,0.2]]}').rows)]
     large = bodies.exact(_LARGE)
     parts = [large[at : at + 262_144] for at in range(0, len(large), 262_144)]
@@ -143,8 +148,8 @@ def steps() -> list[tuple[str, float]]:
     view = memoryview(large)[13:-1]
     return [
         ("head: read in full", _best(lambda: reader.read(text))),
-        ("head: recognised", _best(lambda: shape.match(request, 0))),
-        ("head: recognised, with a new X-Request-ID", _best(lambda: shape_with_id.match(request_with_id, 0))),
+        ("head: recognised", _best(lambda: template.match(request, 0))),
+        ("head: recognised, with a new X-Request-ID", _best(lambda: template_with_id.match(request_with_id, 0))),
         ("body of 37 B: parsed", _best(lambda: v1.parse_request(body, 100_000))),
         ("answer of 37 B: rendered", _best(lambda: renderer.render(b"predictions", pieces))),
         ("1.5 MB: one copy", _best(lambda: b"".join(parts), 20)),

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from carpool.program import allocator
 from carpool.scheduling import ledger, messages
 from carpool_sidecar import config, drain, errors, metrics
 from carpool_sidecar.batching import calls, routes
@@ -203,14 +204,15 @@ class House:
         self.now = 1000.0
         self.settings = config.Settings(policy="window", **chosen)
         self.memory = ledger.Ledger(self.settings.max_queue_bytes)
+        self.memory.large = allocator.LARGE
         self.driver = Driver(self.memory)
-        self.bodies = body_reader.Intake(self.settings.max_body_bytes, self.memory, self.settings.timeout)
+        self.bodies = body_reader.BodyReader(self.settings.max_body_bytes, self.memory, self.settings.timeout)
         self.life = drain.Lifecycle(self.memory)
         self.metrics = metrics.Metrics()
         limits = self.settings.scheduler_limits
-        lane = predict.PredictLane(self.settings, limits, self.bodies, self.driver, ways)  # type: ignore[arg-type]
-        self.desk = requests.Desk(lane, self.life, self.metrics, lambda: self.now)
-        self.reader = heads.Reader(lane)
+        self.rules = predict.PredictRules(self.settings, limits, self.bodies, ways, self.life, self.metrics)
+        self.requests = requests.FastRequests(self.rules, self.driver, lambda: self.now)  # type: ignore[arg-type]
+        self.reader = heads.Reader(self.rules)
         self.keep_alive, self.head_timeout = self.settings.keep_alive, self.settings.head_timeout
         self.connections: set[connections.Connection] = set()
         self.generals: list[General] = []

@@ -25,7 +25,7 @@ class Site:
 
     def __init__(self) -> None:
         self.memory = ledger.Ledger(4_000_000)
-        self.intake = body_reader.Intake(1_000_000, self.memory, 30.0)
+        self.intake = body_reader.BodyReader(1_000_000, self.memory, 30.0)
         self.started = asyncio.Event()
         self.outcomes: asyncio.Queue[bytes | BaseException] = asyncio.Queue()
 

@@ -23,8 +23,8 @@ async def predictor() -> Predictor:
     return Predictor(models.ModelInfo(max_batch_size=4))
 
 
-def lane_of(house: House) -> predict.PredictLane:
-    return house.desk.lane
+def rules_of(house: House) -> predict.PredictRules:
+    return house.rules
 
 
 def within(milliseconds: int) -> CIMultiDict[str]:
@@ -35,34 +35,34 @@ async def test_a_caller_is_told_when_its_deadline_passes_before_the_predictor_te
     predictor: Predictor, looptime: float
 ) -> None:
     with pytest.raises(errors.DeadlineExceeded):
-        await lane_of(predictor.house()).route(within(300), ASKED)
+        await rules_of(predictor.house()).route(within(300), ASKED)
     assert looptime == pytest.approx(0.3, abs=0.01)
     await predictor.catalog.close()
 
 
 async def test_the_others_that_wait_for_the_same_model_are_not_disturbed(predictor: Predictor) -> None:
-    lane = lane_of(predictor.house())
-    patient = asyncio.ensure_future(lane.route(CIMultiDict(), ASKED))
+    rules = rules_of(predictor.house())
+    patient = asyncio.ensure_future(rules.route(CIMultiDict(), ASKED))
     with pytest.raises(errors.DeadlineExceeded):
-        await lane.route(within(300), ASKED)
+        await rules.route(within(300), ASKED)
     predictor.may_tell.set()
     assert (await patient).codec.max_batch_size == 4
 
 
 async def test_what_the_question_took_is_taken_from_the_callers_time(predictor: Predictor) -> None:
     house = predictor.house()
-    lane = lane_of(house)
+    rules = rules_of(house)
     asyncio.get_running_loop().call_later(0.2, predictor.may_tell.set)
-    route = await lane.route(within(300), ASKED)
-    assert lane.head("/v2/models/m/infer", within(300), ASKED, route, spent=0.2).timeout == pytest.approx(0.1)
+    route = await rules.route(within(300), ASKED)
+    assert rules.head("/v2/models/m/infer", within(300), ASKED, route, spent=0.2).timeout == pytest.approx(0.1)
 
 
 async def test_a_deadline_that_passed_meanwhile_is_told_at_once(predictor: Predictor) -> None:
     predictor.may_tell.set()
-    lane = lane_of(predictor.house())
-    route = await lane.route(within(300), ASKED)
+    rules = rules_of(predictor.house())
+    route = await rules.route(within(300), ASKED)
     with pytest.raises(errors.DeadlineExceeded):
-        lane.head("/v2/models/m/infer", within(300), ASKED, route, spent=0.3)
+        rules.head("/v2/models/m/infer", within(300), ASKED, route, spent=0.3)
 
 
 async def test_on_the_fast_lane_only_requests_without_a_deadline_wait(predictor: Predictor) -> None:
@@ -95,10 +95,10 @@ async def test_once_the_model_is_known_a_deadline_keeps_nobody_from_the_fast_lan
 
 async def test_a_deadline_that_is_none_is_told_only_of_a_request_that_is_batched(predictor: Predictor) -> None:
     predictor.may_tell.set()
-    lane = lane_of(predictor.house())
+    rules = rules_of(predictor.house())
     nonsense = CIMultiDict({"carpool-timeout-ms": "soon"})
     with pytest.raises(errors.Unbatchable, match="unknown_model"):
-        await lane.route(nonsense, routes.Match(models.ModelName("stranger", ""), is_v1=False))
-    route = await lane.route(nonsense, ASKED)
+        await rules.route(nonsense, routes.Match(models.ModelName("stranger", ""), is_v1=False))
+    route = await rules.route(nonsense, ASKED)
     with pytest.raises(errors.BadRequest, match="carpool-timeout-ms"):
-        lane.head("/v2/models/m/infer", nonsense, ASKED, route)
+        rules.head("/v2/models/m/infer", nonsense, ASKED, route)

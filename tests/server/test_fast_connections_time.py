@@ -234,7 +234,7 @@ async def test_an_answer_that_was_on_its_way_to_a_client_that_left_goes_nowhere(
     late = list(house.driver.calls)
     client.leave()
     for call in late:
-        house.desk.refuse(call, errors.Overloaded())
+        house.requests.refuse(call, errors.Overloaded())
     assert (client.received, house.life.active) == (b"", 0)
 
 

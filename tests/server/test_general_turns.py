@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import web
 
-from carpool_sidecar import metrics
-from carpool_sidecar.server import data_port, responses
+from carpool_sidecar.server import data_port
 from carpool_sidecar.server.general import server as general
 from tests.server.intake_site import CHUNKED, Connection, Site, chunk, until
 
@@ -52,11 +51,10 @@ async def house(site: Site) -> AsyncIterator[House]:
     server = general.Server(
         handle,
         data_port.ConnectionLimit(10, lambda: None),
-        site.intake,
-        metrics.Metrics(),
+        site.memory,
         asyncio.get_running_loop().time,
         10.0,
-        responses.Dialect().error,
+        lambda error, seconds: b"",
         auto_decompress=False,
         lingering_time=0.0,
     )

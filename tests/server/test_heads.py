@@ -13,8 +13,8 @@ from carpool_sidecar.server.fast import heads
 from tests.server.fast_lane import PREDICT, V1_ROUTE, V1_ROUTES, post
 
 SETTINGS = config.Settings(key_headers=("authorization", "content-type", "x-tenant"))
-LANE = predict.PredictLane(SETTINGS, SETTINGS.scheduler_limits, None, None, V1_ROUTES)  # type: ignore[arg-type] # for heads alone
-READER = heads.Reader(LANE)
+RULES = predict.PredictRules(SETTINGS, SETTINGS.scheduler_limits, None, V1_ROUTES, None, None)  # type: ignore[arg-type] # for heads alone
+READER = heads.Reader(RULES)
 
 NAMES = (
     "Host", "Content-Type", "Content-Length", "X-Request-ID", "traceparent", "tracestate", "Authorization", "X-Tenant",
@@ -229,7 +229,7 @@ def test_values_are_read_without_the_spaces_around_them() -> None:
 
 
 def test_a_plain_head_may_go_on_at_every_byte() -> None:
-    beginning = heads.Beginning()
+    beginning = heads.PartialHead()
     text = post(b"", b"X-Request-ID: 7", length=17)
     for count, byte in enumerate(text[:-1], 1):
         assert beginning.may_go_on(bytes([byte]))
@@ -243,6 +243,6 @@ def test_a_plain_head_may_go_on_at_every_byte() -> None:
      b"GET / HTTP/1.1\nHost: h\n\n", b"POST / HTTP/1.1\r\nContent-Length: x"],
 )  # fmt: skip
 def test_what_can_become_no_head_is_known_at_once(begun: bytes) -> None:
-    assert not heads.Beginning().may_go_on(begun)
-    beginning = heads.Beginning()
+    assert not heads.PartialHead().may_go_on(begun)
+    beginning = heads.PartialHead()
     assert not all(beginning.may_go_on(begun[at : at + 1]) for at in range(len(begun)))

@@ -23,12 +23,13 @@ from aiohttp import web
 from carpool.program import allocator, logs
 from carpool.runtime import driver
 from carpool.scheduling import adaptive, limits, policy, scheduler, window
-from carpool_sidecar import config, errors, metrics
+from carpool_sidecar import config, metrics
 from carpool_sidecar import drain as lifecycle
 from carpool_sidecar.batching import calls, executor, model_registry, retried_statuses, routes
 from carpool_sidecar.protocols import json_rows, models, v1
 from carpool_sidecar.protocols.v2_http import binary, codec
-from carpool_sidecar.server import admin, data_port, local_answers, predict, responses
+from carpool_sidecar.server import admin, data_port, local_answers, predict
+from carpool_sidecar.server.fast import requests
 from carpool_sidecar.server.general import body_reader, passthrough, request_handler
 from carpool_sidecar.server.general import server as general
 from carpool_sidecar.upstream import model_questions, predictor, probes, readiness, round_trip
@@ -78,11 +79,11 @@ class Sidecar:
         self.upstreams = Upstreams(chosen, str(self._base), clock, on_bug)
         self.executor = executor.Executor(retried_statuses.Rules(chosen.retry_statuses), clock)
         self.driver = driver.Driver(self.core, self.executor, executor.Observer(self.metrics, clock), clock)
-        self.bodies = body_reader.Intake(chosen.max_body_bytes, self.ledger, chosen.timeout)
+        self.bodies = body_reader.BodyReader(chosen.max_body_bytes, self.ledger, chosen.timeout)
         self.trimmer = allocator.Trimmer(lambda: self.ledger.held)
         self.ledger.large, self.ledger.on_large = allocator.LARGE, self.trimmer.large_body
         self.connection_limit = data_port.ConnectionLimit(
-            chosen.max_connections or data_port.usual(), self.metrics.connections_refused.inc
+            chosen.max_connections or data_port.usual_limit(), self.metrics.connections_refused.inc
         )
         self._lag = metrics.EventLoopLag(self.metrics.event_loop_lag, clock)
         self._relay: passthrough.PassThrough | None = None
@@ -190,20 +191,20 @@ class Sidecar:
             on_bug=self.metrics.internal_errors.labels("passthrough").inc, hold=self.ledger.reserve,
         )  # fmt: skip
         self.metrics.tunnels.set_function(lambda: relay.tunnels)
-        lane = predict.PredictLane(self.settings, self.limits, self.bodies, self.driver, self.upstreams.routes)
-        batched = lane if self.settings.enable_batcher else None
-        door = request_handler.Front(batched, relay, self.ready, self.life, self.metrics, self.upstreams.v1_models())
-        tell = lane.tell_early if batched is not None else responses.Dialect().error
-        server = self._general = self._general_server(door, tell)
+        rules = predict.PredictRules(
+            self.settings, self.limits, self.bodies, self.upstreams.routes, self.life, self.metrics
+        )
+        outcomes = predict.Outcomes(self.driver) if self.settings.enable_batcher else None
+        handler = request_handler.RequestHandler(rules, outcomes, relay, self.ready, self.upstreams.v1_models())
+        server = self._general = self._general_server(handler, rules)
         runner = web.ServerRunner(server, shutdown_timeout=_CLOSING_SECONDS)
-        if batched is None or self.settings.fast_lane == "off":
+        if outcomes is None or self.settings.fast_lane == "off":
             await self._listen(runner, self.settings.host, self.settings.port)
             return
         self._runners.append(runner)
         await runner.setup()
-        self._fast_lane = data_port.FastLane(
-            self.settings, lane, self.life, self.metrics, self._clock, server, self.connection_limit
-        )
+        fast_requests = requests.FastRequests(rules, self.driver, self._clock)
+        self._fast_lane = data_port.FastLane(self.settings, fast_requests, server, self.connection_limit)
         await self._fast_lane.listen(self.settings.host, self.settings.port, _BACKLOG)
 
     async def _open_grpc_port(self) -> None:
@@ -219,18 +220,15 @@ class Sidecar:
         )  # fmt: skip
         await self._grpc.listen(self.settings.host, self.settings.grpc_port, _BACKLOG)
 
-    def _general_server(
-        self, door: request_handler.Front, tell: Callable[[errors.CarpoolError], responses.Response]
-    ) -> general.Server:
+    def _general_server(self, handler: request_handler.RequestHandler, rules: predict.PredictRules) -> general.Server:
         return general.Server(
-            door.handle,
+            handler.handle,
             self.connection_limit,
-            self.bodies,
-            self.metrics,
+            self.ledger,
             self._clock,
             self.settings.head_timeout,
-            tell,
-            auto_decompress=False,  # pass-through keeps bodies as they are, and the intake has its own limits
+            rules.refusal,
+            auto_decompress=False,  # pass-through keeps bodies as they are, and the reader of bodies has its own limits
             access_log=None,
             logger=general.ServerLog(log),
             keepalive_timeout=self.settings.keep_alive,

@@ -103,7 +103,7 @@ class Match(NamedTuple):
     says_so: bool = True
 
 
-class NotKnownYet(Exception):
+class ModelUnknownYet(Exception):
     """The predictor has not been asked about this model yet. `wait(callback)` does that."""
 
     def __init__(self, wait: Callable[[Callable[[object], None]], catalogs.Waiting]) -> None:
@@ -146,7 +146,7 @@ class Routes:
         """The way of a matching request.
 
         Raises `errors.Unbatchable` if its model must not be batched, `errors.CarpoolError` if the predictor does not
-        tell what has to be known of it, and `NotKnownYet` if it has to be asked first.
+        tell what has to be known of it, and `ModelUnknownYet` if it has to be asked first.
         """
         source = self._v1 if match.is_v1 else self._infer
         if isinstance(source, calls.Route):
@@ -154,7 +154,7 @@ class Routes:
         name = _known(match.model)
         model = source.catalog.get(name)
         if model is None:
-            raise NotKnownYet(lambda callback: source.catalog.when_known(name, callback))
+            raise ModelUnknownYet(lambda callback: source.catalog.when_known(name, callback))
         return source.route(model)
 
     async def learn(self, match: Match) -> calls.Route:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import resource
 from collections.abc import Callable
 
-from carpool_sidecar import config, drain, metrics
-from carpool_sidecar.server import predict
+from carpool.runtime import deadline_timer
+from carpool_sidecar import config
 from carpool_sidecar.server.fast import connection as connections
 from carpool_sidecar.server.fast import heads, requests
 
@@ -22,30 +23,31 @@ from carpool_sidecar.server.fast import heads, requests
 _SHORTEST_ROUND, _LONGEST_ROUND = 0.05, 1.0
 _ROUNDS_IN_A_TIMEOUT = 4
 
+_MOST_CONNECTIONS = 10_000
+# What the sidecar needs for itself: ports, the way to the predictor, probes.
+_OWN_FILES = 64
+
 
 class FastLane:
     """Listens, and watches over the connections that have not been left to `general` servers."""
 
+    # State: the connections, the event that is set when one is gone, and the timer while there are any; the server.
     def __init__(
         self,
         chosen: config.Settings,
-        lane: predict.PredictLane,
-        life: drain.Lifecycle,
-        counters: metrics.Metrics,
-        clock: Callable[[], float],
+        fast_requests: requests.FastRequests,
         general: Callable[[float | None], asyncio.Protocol],
         limit: ConnectionLimit,
     ) -> None:
-        self.desk = requests.Desk(lane, life, counters, clock)
-        self.reader = heads.Reader(lane)
+        self.requests = fast_requests
+        self.reader = heads.Reader(fast_requests.rules)
         self.keep_alive = chosen.keep_alive
         self.head_timeout = chosen.head_timeout
         self.general = general
-        self._clock = clock
         self._limit = limit
         self._connections: set[connections.Connection] = set()
         self._gone = asyncio.Event()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = deadline_timer.DeadlineTimer(self._go_round, fast_requests.clock)
         self._server: asyncio.Server | None = None
 
     async def listen(self, host: str, port: int, backlog: int) -> None:
@@ -66,17 +68,14 @@ class FastLane:
                     await self._gone.wait()
         for connection in list(self._connections):
             connection.cut()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.stop()
 
     def joined(self, connection: connections.Connection) -> bool:
         """A client connected: whether it may stay."""
         if not self._limit.enter():
             return False
         self._connections.add(connection)
-        if self._timer is None:
-            self._set_timer()
+        self._timer.look_by(self.requests.clock() + self._pause)
         return True
 
     def left(self, connection: connections.Connection) -> None:
@@ -86,33 +85,26 @@ class FastLane:
             self._limit.leave()
             self._gone.set()
 
-    def _go_round(self) -> None:
-        self._timer = None
-        now = self._clock()
+    def _go_round(self, now: float) -> float:
+        """End connections whose time is up; returns when to look again."""
         for connection in list(self._connections):
             connection.expire(now)
-        if self._connections:
-            self._set_timer()
+        return now + self._pause if self._connections else math.inf
 
-    def _set_timer(self) -> None:
-        # Anew each time, as the time for a body may be changed while running.
-        shortest = min(self.keep_alive, self.head_timeout, self.desk.lane.bodies.read_timeout)
-        pause = max(_SHORTEST_ROUND, min(_LONGEST_ROUND, shortest / _ROUNDS_IN_A_TIMEOUT))
-        self._timer = asyncio.get_running_loop().call_later(pause, self._go_round)
-
-
-_MOST = 10_000
-# What the sidecar needs for itself: ports, the way to the predictor, probes.
-_OWN_FILES = 64
+    @property
+    def _pause(self) -> float:
+        # Asked for anew each time, as the time for a body may be changed while running.
+        shortest = min(self.keep_alive, self.head_timeout, self.requests.rules.bodies.read_timeout)
+        return max(_SHORTEST_ROUND, min(_LONGEST_ROUND, shortest / _ROUNDS_IN_A_TIMEOUT))
 
 
-def usual() -> int:
+def usual_limit() -> int:
     """The limit where none was chosen: half of the open files, as a request passed through takes a second, at most
     10,000."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
-        return _MOST
-    return max(1, min(_MOST, (files - _OWN_FILES) // 2))
+        return _MOST_CONNECTIONS
+    return max(1, min(_MOST_CONNECTIONS, (files - _OWN_FILES) // 2))
 
 
 class ConnectionLimit:

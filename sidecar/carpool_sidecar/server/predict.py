@@ -1,23 +1,30 @@
-"""The batched lane: from the head and body of a predict request to a call, and from its outcome to an answer."""
+"""The rules of predict requests, for both lanes: what is accepted, and how an outcome is told and counted.
+
+A lane brings a request's head and body, hands the call to the driver, and writes the response. The fast lane does so
+with callbacks, the general lane with a coroutine for each request; `Outcomes` is for that one.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Hashable, Sequence
-from typing import cast
+from typing import Literal, cast
 
-from aiohttp import hdrs, web
+from aiohttp import hdrs
 from multidict import MultiMapping, istr
 
 from carpool.runtime import driver
-from carpool.scheduling import ledger, limits, messages
-from carpool_sidecar import config, errors
+from carpool.scheduling import limits, messages
+from carpool_sidecar import config, drain, errors, metrics
 from carpool_sidecar.batching import calls, routes
 from carpool_sidecar.protocols import interface
 from carpool_sidecar.server import headers as headers_
 from carpool_sidecar.server import responses
 from carpool_sidecar.server.general import body_reader
+
+log = logging.getLogger("carpool.sidecar.server")
 
 # As istr a name is looked up without being lowered first.
 _REQUEST_ID, _TIMEOUT = istr("X-Request-ID"), istr("carpool-timeout-ms")
@@ -34,43 +41,34 @@ _MAX_TIMEOUT_MS = 86_400_000
 _MAX_DIGITS = 12
 
 
-class PredictLane:
-    """Makes calls from requests and waits for their outcomes.
+LaneName = Literal["fast_lane", "general_lane"]
+"""Where bugs are counted."""
 
-    `bounds` are the core's and read anew for each request, so live changes apply at once.
-    """
+
+class PredictRules:
+    """What both lanes ask. `bounds` are the scheduler's, read anew for each request: live changes apply at once."""
 
     def __init__(
         self,
         chosen: config.Settings,
         bounds: limits.Limits,
-        bodies: body_reader.Intake,
-        calls_driver: driver.Driver,
+        bodies: body_reader.BodyReader,
         ways: routes.Routes,
+        life: drain.Lifecycle,
+        counters: metrics.Metrics,
     ) -> None:
         self.bounds = bounds
         self.bodies = bodies
-        self.driver = calls_driver
         self.routes = ways
+        self.life = life
+        self.metrics = counters
         self._v1_headers = tuple((istr(name), name.title()) for name in chosen.key_headers)
         # A v2 body's type is told by what is in it: JSON, or JSON and binary tensors.
         self._v2_headers = tuple((name, title) for name, title in self._v1_headers if title != hdrs.CONTENT_TYPE)
         self.dialect = responses.KServeDialect() if chosen.kserve_errors else responses.Dialect()
         self._v2_dialect = responses.Dialect()
 
-    async def read(self, request: web.BaseRequest, match: routes.Match) -> bytes:
-        """The decoded body, within all limits; raises `errors.CarpoolError`.
-
-        Raises `errors.Unbatchable`, with the body unread, where the media type speaks against a predict request and
-        it is known beforehand that the body cannot be looked at.
-        """
-        if not match.says_so and not self.bodies.can_read(request):
-            raise errors.Unbatchable("media_type")
-        return await self.bodies.read(request)
-
-    def hold(self, body: bytes) -> ledger.Reservation:
-        """Keep counting a body that `read` returned and no call took over."""
-        return self.bodies.memory.reserve(len(body))
+    # --- what is accepted --------------------------------------------------------------------------------------
 
     async def route(self, headers: MultiMapping[str], match: routes.Match) -> calls.Route:
         """The way of a request, for which the predictor may have to be asked within the caller's own deadline.
@@ -86,50 +84,6 @@ class PredictLane:
                 return await self.routes.learn(match)
         except TimeoutError:
             raise errors.DeadlineExceeded from None
-
-    async def outcome(
-        self, request: web.BaseRequest, body: bytes, match: routes.Match, route: calls.Route, spent: float = 0.0
-    ) -> calls.Outcome:
-        """Predictions, or why there are none, for one request. `spent` as for `head`.
-
-        Raises `errors.CarpoolError` for a body that never made it into the queue, and `errors.Unbatchable` if it is
-        valid but has to travel alone, or is what its media type says and no predict request at all. Cancelling this
-        takes the request out of the queue.
-        """
-        head = self.head(request.raw_path, request.headers, match, route, spent)
-        try:
-            payload = self.payload(head, body)
-        except errors.BadRequest:
-            if match.says_so:
-                raise
-            raise errors.Unbatchable("media_type") from None
-        call = _Waiting(head, payload, len(body))
-        call.replier = self
-        call.transport = request.transport
-        call.waiter = asyncio.get_running_loop().create_future()
-        self.driver.submit(call)
-        try:
-            return await call.waiter
-        except asyncio.CancelledError:
-            self.driver.cancel(call)
-            raise
-
-    def answer(self, answers_: Sequence[messages.Answer], list_name: bytes) -> None:
-        """Part of `driver.Replier`."""
-        for call, pieces in answers_:
-            waiting = cast(calls.Call, call)
-            _resolve(waiting, calls.Answered(list_name, pieces, waiting.response_format))
-
-    def refuse(self, call: calls.Call, error: errors.CarpoolError) -> None:
-        """Part of `driver.Replier`."""
-        _resolve(call, error)
-
-    def time_to_read(self, size: int) -> float:
-        """Seconds a caller gets to take an answer of so many bytes off our hands; fewer when memory is short."""
-        patience = self.bounds.timeout
-        if not self.bodies.has_room(self.bodies.max_buffered_bytes // 2):
-            patience = min(patience, _SHORT_PATIENCE)
-        return patience + size / _SLOWEST_READER
 
     def head(
         self, target: str, headers: MultiMapping[str], match: routes.Match, route: calls.Route, spent: float = 0.0
@@ -156,10 +110,6 @@ class PredictLane:
             headers.get(_FORWARDED_FOR),
         )
 
-    def payload(self, head: calls.Head, body: bytes) -> interface.Payload:
-        """The rows of a decoded body; raises `errors.BadRequest`, `errors.PayloadTooLarge` or `errors.Unbatchable`."""
-        return head.route.codec.parse(body, self.bounds.max_queue_instances, head.json_size)
-
     def _key_headers(self, headers: MultiMapping[str], match: routes.Match) -> calls.Headers:
         if not match.is_v1:
             return _select(headers, self._v2_headers)
@@ -169,16 +119,80 @@ class PredictLane:
         # The body turned out to be JSON, or this request will not be in a batch.
         return tuple((name, _JSON if name == hdrs.CONTENT_TYPE else value) for name, value in found)
 
-    def tell(self, outcome: calls.Outcome, is_v1: bool = True) -> responses.Response:
-        """The answer to an outcome."""
+    # --- what callers are told ---------------------------------------------------------------------------------
+
+    def render_outcome(
+        self, outcome: calls.Outcome, lane: LaneName, seconds: float, *, is_v1: bool = True, is_accepted: bool = True
+    ) -> responses.Response:
+        """The response to an outcome, `seconds` after the request came, which counts it; `lane` is where bugs count.
+
+        An error of a request that was not accepted has its own words in some dialects.
+        """
         dialect = self.dialect if is_v1 else self._v2_dialect
         if isinstance(outcome, calls.Answered):
-            return dialect.predictions(outcome)
-        return dialect.failure(outcome)
+            try:
+                response = dialect.predictions(outcome)
+            except errors.CarpoolError as error:  # parts of a split request that do not go together
+                outcome, is_accepted = errors.bare(error), False
+            except Exception:
+                outcome, is_accepted = self.bug(lane), False
+        if isinstance(outcome, errors.CarpoolError):
+            self.metrics.refused.labels(outcome.reason).inc()
+            response = dialect.failure(outcome) if is_accepted else dialect.error(outcome)
+        self.metrics.predicted(response.status, seconds)
+        return response
 
-    def tell_early(self, error: errors.CarpoolError, is_v1: bool = True) -> responses.Response:
-        """The answer to a request that never became a call."""
-        return (self.dialect if is_v1 else self._v2_dialect).error(error)
+    def refusal(self, error: errors.CarpoolError, seconds: float) -> bytes:
+        """The response to a request that came `seconds` ago and is not waited for any more; the connection ends."""
+        response = self.dialect.error(error)
+        self.metrics.refused.labels(error.reason).inc()
+        self.metrics.predicted(response.status, seconds)
+        return b"".join(responses.render(response, close=True))
+
+    def bug(self, lane: LaneName, words: str = "a request failed for a reason that is a bug") -> errors.CarpoolError:
+        """Count and log the exception that is being handled; returns what the caller is told."""
+        self.metrics.internal_errors.labels(lane).inc()
+        log.exception(words)
+        return errors.CarpoolError()
+
+    def time_to_read(self, size: int) -> float:
+        """Seconds a caller gets to take an answer of so many bytes off our hands; fewer when memory is short."""
+        patience = self.bounds.timeout
+        if not self.bodies.memory.has_room(self.bodies.memory.limit // 2):
+            patience = min(patience, _SHORT_PATIENCE)
+        return patience + size / _SLOWEST_READER
+
+
+class Outcomes:
+    """Hands calls to the driver and waits for their outcomes."""
+
+    def __init__(self, calls_driver: driver.Driver) -> None:
+        self._driver = calls_driver
+
+    async def of(
+        self, head: calls.Head, payload: interface.Payload, size: int, transport: asyncio.Transport | None
+    ) -> calls.Outcome:
+        """Predictions, or why there are none. Cancelling this takes the request out of the queue."""
+        call = _Waiting(head, payload, size)
+        call.replier = self
+        call.transport = transport
+        call.waiter = asyncio.get_running_loop().create_future()
+        self._driver.submit(call)
+        try:
+            return await call.waiter
+        except asyncio.CancelledError:
+            self._driver.cancel(call)
+            raise
+
+    def answer(self, answers: Sequence[messages.Answer], list_name: bytes) -> None:
+        """Part of `driver.Replier`."""
+        for call, pieces in answers:
+            waiting = cast(calls.Call, call)
+            _resolve(waiting, calls.Answered(list_name, pieces, waiting.response_format))
+
+    def refuse(self, call: calls.Call, error: errors.CarpoolError) -> None:
+        """Part of `driver.Replier`."""
+        _resolve(call, error)
 
 
 class _Waiting(calls.Call):

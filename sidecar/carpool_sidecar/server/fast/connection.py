@@ -3,19 +3,24 @@
 Bytes are taken as they come. What is complete and plain becomes a call at once; everything else makes this step aside
 for the general server, which gets the bytes and serves the connection from then on. So nothing here answers an error
 of the client, but what stops arriving.
+
+Answers are given in the order of the requests. A client that sends and does not read must not fill the memory: while
+its answers wait in the transport, nothing more is read from it, large answers count as bytes held, and if it takes too
+long the connection is cut.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+import collections
+from collections.abc import Hashable
+from typing import Protocol, cast
 
-from carpool.program import allocator
 from carpool_sidecar import errors
-from carpool_sidecar.batching import model_registry, routes
+from carpool_sidecar.batching import calls, model_registry, routes
+from carpool_sidecar.protocols import incremental_scan
 from carpool_sidecar.server import responses
-from carpool_sidecar.server.fast import answering, heads, requests
-from carpool_sidecar.server.fast import body as arrivals
+from carpool_sidecar.server.fast import heads, requests
 
 _MOST_PENDING = 64
 """Pipelined requests that may wait for their answers, all with one batch key; more are not understood yet."""
@@ -24,10 +29,10 @@ _MOST_HELD = 64 * 1024
 """Bytes of those; more are left in the socket."""
 
 
-class Lane(Protocol):
-    """What the connections of a lane share."""
+class Port(Protocol):
+    """What connections share."""
 
-    desk: requests.Desk
+    requests: requests.FastRequests
     reader: heads.Reader
     keep_alive: float
     head_timeout: float
@@ -45,34 +50,76 @@ class Lane(Protocol):
         ...
 
 
-class Connection(answering.Answering):
+class _PartialBody:
+    """A body on its way: the bytes of its head, the parts that are here, and how many bytes are missing.
+
+    `scan` looks through the parts of a large one as they come; at once it would take too long.
+    """
+
+    __slots__ = ("head", "missing", "parts", "received", "scan", "started", "text")
+
+    def __init__(
+        self, text: bytes, head: calls.Head, length: int, started: float, scan: incremental_scan.IncrementalScan | None
+    ) -> None:
+        self.text = text
+        self.head = head
+        self.parts: list[bytes] = []
+        self.received = 0
+        self.missing = length
+        self.started = started
+        self.scan = scan
+
+    def add(self, part: bytes) -> None:
+        """More of it came."""
+        self.parts.append(part)
+        self.received += len(part)
+        self.missing -= len(part)
+        if self.scan is not None and part:
+            self.scan.feed(part)
+
+
+class Connection(asyncio.Protocol):
     """One connection, from its start to its end or to the first request for the general server."""
 
-    # State beside the answers': _shape, of the last head. _rest: bytes not yet understood, with _beginning while they
-    # are the start of a head that came at _began. _body: a body that is arriving. _waiting: to be told of a model.
-    __slots__ = ("_began", "_beginning", "_body", "_is_reading", "_lane", "_rest", "_shape", "_waiting")
+    # State of reading: _template, of the last head. _rest: bytes not yet understood, with _partial_head while they are
+    # the start of a head that came at _began. _body: a body that is arriving. _waiting: to be told of a model.
+    # _is_reading: the transport reads. _is_held: bytes of the client have to wait for answers.
+    # State of answering: _pending: requests without an answer yet, in order. _unsent, _unsent_bytes: answers, and their
+    # bytes, that the client has not read. _is_paused: there are such.
+    # Of both: _touched: when the client last did something, or was last answered. _is_over: closed, lost, or another
+    # protocol's. _held: the bytes of all that, and the requests being handled.
+    __slots__ = (
+        "_began", "_body", "_held", "_is_held", "_is_over", "_is_paused", "_is_reading", "_partial_head", "_pending",
+        "_port", "_requests", "_rest", "_template", "_touched", "_transport", "_unsent", "_unsent_bytes", "_waiting",
+    )  # fmt: skip
 
-    def __init__(self, lane: Lane) -> None:
-        super().__init__(lane.desk)
-        self._lane = lane
-        self._shape: heads.Shape | None = None
+    def __init__(self, port: Port) -> None:
+        self._port = port
+        self._requests = port.requests
+        self._template: heads.HeadTemplate | None = None
         self._rest = b""
-        self._beginning: heads.Beginning | None = None
+        self._partial_head: heads.PartialHead | None = None
         self._began = 0.0
-        self._body: arrivals.Body | None = None
-        self._is_reading = True
+        self._body: _PartialBody | None = None
         self._waiting: model_registry.Waiting | None = None
+        self._is_reading = True
+        self._pending: collections.deque[requests.FastRequest] = collections.deque()
+        self._unsent = self._unsent_bytes = 0
+        self._is_held = self._is_over = self._is_paused = False
+        self._touched = port.requests.clock()
+        self._held = port.requests.memory.reserve()
 
     # --- the transport's calls ---------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        if not self._lane.joined(self):
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        if not self._port.joined(self):
             self._transport.write(b"".join(responses.render(responses.TOO_MANY_CONNECTIONS, close=True)))
             self._close()
 
     def data_received(self, data: bytes) -> None:
-        self._touched = self._desk.clock()
+        """Take what the client sent."""
+        self._touched = self._requests.clock()
         if self._body is not None:
             self._collect(self._body, data)
         elif self._is_held:
@@ -85,15 +132,28 @@ class Connection(answering.Answering):
     def eof_received(self) -> None:
         """As for Go's and aiohttp's servers, this means the client is gone: the transport closes."""
 
+    def pause_writing(self) -> None:
+        self._is_paused = True
+        self._touched = self._requests.clock()
+        self._look_what_to_read()
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        self._transport.set_write_buffer_limits()
+        self._held.add(-self._unsent_bytes, -self._unsent)
+        self._unsent = self._unsent_bytes = 0
+        self._look_what_to_read()
+
     def connection_lost(self, exc: Exception | None) -> None:
-        self._lane.left(self)
-        self._drop_body()
-        self._keep(b"")
+        self._port.left(self)
+        self._is_over = True
+        self._body = None
+        self._rest = b""
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None
-            self._desk.life.leave()
-        super().connection_lost(exc)
+        self._cancel_pending()
+        self._held.release()
 
     # --- requests ----------------------------------------------------------------------------------------------
 
@@ -103,11 +163,11 @@ class Connection(answering.Answering):
         if self._rest:
             self._keep(b"")
         while at < size and not self._is_over:
-            shape = self._shape
-            plain = (shape.match(data, at) if shape is not None else None) or self._read(data, at)
+            template = self._template
+            plain = (template.match(data, at) if template is not None else None) or self._read(data, at)
             if plain is None:
                 return
-            self._beginning = None
+            self._partial_head = None
             end, length, head = plain
             stop = end + length
             if stop > size:
@@ -116,18 +176,22 @@ class Connection(answering.Answering):
             if self._is_paused or len(self._pending) >= _MOST_PENDING:
                 self._hold(data[at:])
                 return
-            exchange = self._desk.accept(head, data[end:stop], self, self._touched)
-            if exchange is None:
+            request = self._requests.accept(head, data[end:stop], self, self._touched)
+            if request is None:
                 self._step_aside(data[at:])
                 return
-            if self._pending and exchange.key != self._pending[-1].key:
+            if self._pending and request.key != self._pending[-1].key:
                 # Each key is a queue, and queues take turns: one connection must not have many of them at once.
-                self._desk.withdraw(exchange)
                 self._hold(data[at:])
                 return
-            self._pending.append(exchange)
-            self._desk.submit(exchange)
+            self._submit(request)
             at = stop
+
+    def _submit(self, request: requests.FastRequest) -> None:
+        """Put it in the queue; it is answered once, perhaps before this returns."""
+        self._pending.append(request)
+        self._held.add(0, 1)
+        self._requests.submit(request)
 
     def _read(self, data: bytes, at: int) -> heads.Plain | None:
         """The head at `at` in full; None if more of it has to come, or if this is not for us any more."""
@@ -136,64 +200,64 @@ class Connection(answering.Answering):
             self._wait_for_head(data[at:])
             return None
         try:
-            found = self._lane.reader.read(data[at:end])
-        except routes.NotKnownYet as pause:
-            self._beginning = None
+            found = self._port.reader.read(data[at:end])
+        except routes.ModelUnknownYet as pause:
+            self._partial_head = None
             self._hold(data[at:])
-            self._desk.life.enter()
+            self._held.add(0, 1)
             self._waiting = pause.wait(self._learned)
             return None
         if found is None:
-            self._beginning = None
+            self._partial_head = None
             self._step_aside(data[at:])
             return None
-        (_, length, head), self._shape = found
+        (_, length, head), self._template = found
         return end, length, head
 
     def _learned(self, _: object) -> None:
         self._waiting = None
         self._go_on()
-        self._desk.life.leave()
+        self._held.add(0, -1)
 
     def _wait_for_head(self, begun: bytes) -> None:
         more = begun = begun.lstrip(b"\r\n")  # empty lines before a request are none of it (RFC 9112, section 2.2)
         if not begun:
             self._keep(b"")
             return
-        if self._beginning is None:
-            self._beginning = heads.Beginning()
+        if self._partial_head is None:
+            self._partial_head = heads.PartialHead()
             self._began = self._touched
         else:
-            more = begun[self._beginning.size :]
-        if len(begun) <= heads.MAX_HEAD and self._beginning.may_go_on(more):
+            more = begun[self._partial_head.size :]
+        if len(begun) <= heads.MAX_HEAD and self._partial_head.may_go_on(more):
             self._keep(begun)
-            if not self._desk.lane.bodies.has_room(0):
-                error = errors.MemoryFull()
-                self._end(error, self._began)
+            if not self._requests.memory.has_room(0):
+                self._end(errors.MemoryFull(), self._began)
         else:
-            self._beginning = None
+            self._partial_head = None
             self._step_aside(begun, since=self._began)
+
+    # --- bodies that come in parts -----------------------------------------------------------------------------
 
     def _begin_body(self, data: bytes, at: int, plain: heads.Plain) -> None:
         end, length, head = plain
-        start = data[end:]
         if self._pending:
             self._hold(data[at:])
-        elif not self._desk.takes(length):
+        elif not self._requests.takes(length):
             self._step_aside(data[at:])
         else:
-            self._body = arrivals.Body(data[at:end], head, length, start, self._touched, self._desk.scan(head, length))
-            self._desk.lane.bodies.buffered_bytes += len(start)
-            self._desk.life.enter()
+            self._body = _PartialBody(data[at:end], head, length, self._touched, self._requests.scan(head, length))
+            self._body.add(data[end:])
+            self._held.add(self._body.received, 1)
 
-    def _collect(self, body: arrivals.Body, data: bytes) -> None:
+    def _collect(self, body: _PartialBody, data: bytes) -> None:
         data, following = (data, b"") if len(data) <= body.missing else (data[: body.missing], data[body.missing :])
-        if not self._desk.lane.bodies.has_room(len(data)):
+        if not self._requests.memory.has_room(len(data)):
             self._drop_body()
             self._step_aside(body.text, *body.parts, data, following)
             return
         body.add(data)
-        self._desk.lane.bodies.buffered_bytes += len(data)
+        self._held.add(len(data))
         if not body.missing:
             self._finish(body, following)
         elif body.scan is not None:
@@ -206,29 +270,23 @@ class Connection(answering.Answering):
             self._transport.pause_reading()
             asyncio.get_running_loop().call_soon(self._update_reading)
 
-    def _finish(self, body: arrivals.Body, following: bytes) -> None:
+    def _finish(self, body: _PartialBody, following: bytes) -> None:
         self._drop_body()
         whole = b"".join(body.parts)
         body.parts.clear()
-        exchange = self._desk.accept(body.head, whole, self, body.started, body.scan)
-        if exchange is None:
+        request = self._requests.accept(body.head, whole, self, body.started, body.scan)
+        if request is None:
             self._step_aside(body.text, whole, following)
             return
         del whole
-        self._pending.append(exchange)
-        self._desk.submit(exchange)
+        self._submit(request)
         if following:
             self._serve(following)
 
     def _drop_body(self) -> None:
-        if self._body is None:
-            return
-        bodies = self._desk.lane.bodies
-        bodies.buffered_bytes -= self._body.received
-        if self._body.received > allocator.LARGE:
-            bodies.on_large_body()
-        self._desk.life.leave()
-        self._body = None
+        if self._body is not None:
+            self._held.add(-self._body.received, -1)
+            self._body = None
 
     # --- other ways on -----------------------------------------------------------------------------------------
 
@@ -240,10 +298,10 @@ class Connection(answering.Answering):
         if self._pending or self._is_paused:
             self._hold(b"".join(parts))  # answers come in order
             return
-        self._lane.left(self)
+        self._port.left(self)
         self._is_over = True
         self._keep(b"")
-        general = self._lane.general(since)
+        general = self._port.general(since)
         self._transport.set_protocol(general)
         general.connection_made(self._transport)
         for part in parts:
@@ -257,7 +315,7 @@ class Connection(answering.Answering):
 
     def _keep(self, data: bytes) -> None:
         """Make this what is not yet understood; it counts as bytes held."""
-        self._desk.lane.bodies.buffered_bytes += len(data) - len(self._rest)
+        self._held.add(len(data) - len(self._rest))
         self._rest = data
 
     def _go_on(self) -> None:
@@ -267,15 +325,16 @@ class Connection(answering.Answering):
         self._update_reading()
         self._serve(self._rest)
 
-    def _free(self) -> None:
+    def _look_what_to_read(self) -> None:
+        """Answers have begun or ceased to wait for the client, or all are given."""
         self._update_reading()
         if self._is_held and not self._pending and not self._is_paused:
-            # Not now: this may be in the midst of `_serve`, or of the driver's answers to others.
+            # Not now: this may be in the midst of `_serve`, or of answers to others.
             asyncio.get_running_loop().call_soon(self._go_on)
 
     def _update_reading(self) -> None:
         # What is held is read on for a while, because only a connection that is read tells that its client has left.
-        is_enough = self._is_held and (len(self._rest) >= _MOST_HELD or not self._desk.lane.bodies.has_room(0))
+        is_enough = self._is_held and (len(self._rest) >= _MOST_HELD or not self._requests.memory.has_room(0))
         wanted = not (is_enough or self._is_paused)
         if wanted != self._is_reading and not self._transport.is_closing():
             self._is_reading = wanted
@@ -284,26 +343,102 @@ class Connection(answering.Answering):
             else:
                 self._transport.pause_reading()
 
-    # --- time --------------------------------------------------------------------------------------------------
+    # --- answers -----------------------------------------------------------------------------------------------
+
+    def answered(self, request: requests.FastRequest, message: bytes, body: bytes, close: bool) -> None:
+        """Send `message` and `body` when it is their turn, then end the connection if told so."""
+        if self._is_over:
+            return  # the client left between its answer's making and its turn
+        pending = self._pending
+        if pending[0] is not request:
+            request.message = (message, body, close)
+            self._held.add(len(message) + len(body))
+            return
+        pending.popleft()
+        self._write(message, body, close)
+        while pending and (following := pending[0].message) is not None:
+            pending.popleft()
+            self._held.add(-len(following[0]) - len(following[1]))
+            self._write(*following)
+        if self._is_held and not pending:
+            self._look_what_to_read()
+
+    @property
+    def peer(self) -> Hashable:
+        """The address of its other end, or None if that is not known."""
+        address: Hashable = self._transport.get_extra_info("peername")
+        return address
+
+    def is_last(self, request: requests.FastRequest) -> bool:
+        """Whether no request came after this one."""
+        return not self._pending or self._pending[-1] is request
+
+    def _write(self, message: bytes, body: bytes, close: bool) -> None:
+        """Write an answer; its request ends when the client has taken it."""
+        self._touched = self._requests.now
+        self._transport.write(message)
+        if body:
+            self._write_large(body)
+        if self._is_paused:
+            self._unsent += 1
+            self._unsent_bytes += len(message) + len(body)
+            self._held.add(len(message) + len(body))
+        else:
+            self._held.add(0, -1)
+        if close:
+            self._close()
+
+    def _write_large(self, body: bytes) -> None:
+        # The transport keeps all of it until its last byte is sent, so it waits for the client until then.
+        self._transport.set_write_buffer_limits(0)
+        self._transport.write(body)
+        if not self._is_paused:
+            self._transport.set_write_buffer_limits()
+
+    # --- the end -----------------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> None:
         """End the connection if it is idle, or the client busy with nothing, for longer than it may."""
-        lane, bodies = self._lane, self._desk.lane.bodies
         if self._is_paused or self._is_over:
-            self._expire_answers(now)
+            if now - self._touched > self._requests.rules.time_to_read(self._unsent_bytes):
+                self._transport.abort()
         elif self._pending or self._is_held:
-            pass  # the core watches over what it was given
+            pass  # the scheduler watches over what it was given
         elif self._body is not None:
-            if now - self._body.started > bodies.read_timeout:
+            if now - self._body.started > self._requests.rules.bodies.read_timeout:
                 self._end(errors.BodyTooLate(), self._body.started)
         elif self._rest:
-            if now - self._began > lane.head_timeout:
+            if now - self._began > self._port.head_timeout:
                 self._end(errors.HeadTooLate(), self._began)
-        elif now - self._touched > lane.keep_alive:
+        elif now - self._touched > self._port.keep_alive:
             self._close()
+
+    def shut(self) -> None:
+        """End the connection; an answer that the client does not read is cut off."""
+        if self._is_paused:
+            self._transport.abort()
+        else:
+            self._close()
+
+    def cut(self) -> None:
+        """End the connection now, unread answers or not."""
+        self._transport.abort()
 
     def _end(self, error: errors.CarpoolError, since: float) -> None:
         self._drop_body()
         self._keep(b"")
-        self._transport.write(self._desk.refusal(error, since))
+        self._transport.write(self._requests.refusal(error, since))
         self._close()
+
+    def _close(self) -> None:
+        self._is_over = True
+        self._touched = self._requests.clock()
+        self._cancel_pending()
+        self._transport.close()
+
+    def _cancel_pending(self) -> None:
+        while self._pending:
+            request = self._pending.popleft()
+            waiting = request.message
+            self._held.add(0 if waiting is None else -len(waiting[0]) - len(waiting[1]), -1)
+            self._requests.cancel(request)

@@ -1,4 +1,4 @@
-"""Which requests take the fast lane, judged by their heads, and what the batched lane needs of those.
+"""Which requests take the fast lane, judged by their heads, and what a call needs of those.
 
 It is for plain predict requests: whatever is unusual about a head is left to the general server, so that nothing
 needs to be decided twice. httptools (llhttp) reads a head once. The next one on the same connection nearly always
@@ -56,7 +56,7 @@ Plain = tuple[int, int, calls.Head]
 """A head for the fast lane: the index just behind it, its body's length in bytes, and what counts of it."""
 
 
-class Shape:
+class HeadTemplate:
     """A head with gaps at the values that vary: recognises the next request of the same connection.
 
     Bytes that are equal to those of a head which was read in full mean the same, and a gap takes only what cannot
@@ -75,7 +75,7 @@ class Shape:
         self._gaps = pieces if len(pieces) > 1 else []
 
     def match(self, data: bytes, at: int) -> Plain | None:
-        """The head that `data` has at `at` if it is of this shape and complete; else None."""
+        """The head that `data` has at `at` if it fits this template and is complete; else None."""
         if self._gaps:
             return self._match_gaps(data, at)
         # These lines are run for each request, so they are few, and none is a call of ours.
@@ -105,15 +105,15 @@ class Shape:
 
 
 class Reader:
-    """Reads heads on behalf of one batched lane."""
+    """Reads heads by the rules of predict requests."""
 
-    def __init__(self, lane: predict.PredictLane) -> None:
-        self._lane = lane
+    def __init__(self, rules: predict.PredictRules) -> None:
+        self._rules = rules
 
-    def read(self, text: bytes) -> tuple[Plain, Shape | None] | None:
+    def read(self, text: bytes) -> tuple[Plain, HeadTemplate | None] | None:
         """Judge a complete head, up to and with its empty line; None if it is for the general server.
 
-        Raises `routes.NotKnownYet` if that depends on a model of which nothing is known, and the caller has time.
+        Raises `routes.ModelUnknownYet` if that depends on a model of which nothing is known, and the caller has time.
         """
         fields = _fields(text)
         if fields is None:
@@ -123,22 +123,22 @@ class Reader:
         if not _is_length(length) or not _is_usual(headers):
             return None
         try:
-            match = self._lane.routes.match("POST", target, headers)
+            match = self._rules.routes.match("POST", target, headers)
             if match is None:
                 return None
-            head = self._lane.head(target, headers, match, self._lane.routes.route(match))
+            head = self._rules.head(target, headers, match, self._rules.routes.route(match))
         except (errors.CarpoolError, errors.Unbatchable):
             return None
-        except routes.NotKnownYet:
+        except routes.ModelUnknownYet:
             if predict.has_deadline(headers):
                 return None  # it may pass before the model is known
             raise
         gaps = _gaps(text)
         is_repeatable = gaps and len(text) + _MAX_GROWTH <= MAX_HEAD
-        return (len(text), int(length), head), Shape(text, head, gaps) if is_repeatable else None
+        return (len(text), int(length), head), HeadTemplate(text, head, gaps) if is_repeatable else None
 
 
-class Beginning:
+class PartialHead:
     """Watches a head that arrives bit by bit. `size` is how much of it did."""
 
     def __init__(self) -> None:

@@ -37,7 +37,7 @@ class Chunked(abc.ABC):
         """So many."""
 
 
-class Intake:
+class BodyReader:
     """Reads bodies, within limits that may be changed at any time by assigning to the attributes.
 
     `max_body_bytes` caps one body, as sent and as decoded. What is being received and decoded counts in `memory`,

@@ -7,43 +7,43 @@ request here.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 
 from aiohttp import HttpVersion11, web
 from aiohttp.abc import AbstractStreamWriter
 from multidict import CIMultiDict
 
-from carpool_sidecar import drain, errors, metrics
+from carpool_sidecar import errors
 from carpool_sidecar.batching import calls, routes
+from carpool_sidecar.protocols import interface
 from carpool_sidecar.server import headers, local_answers, predict, responses
 from carpool_sidecar.server.general import passthrough
 from carpool_sidecar.upstream import readiness
 
-log = logging.getLogger("carpool.sidecar.server")
+_LANE: predict.LaneName = "general_lane"
 
 
-class Front:
-    """The aiohttp handler of the data port. `lane` is None when batching is off.
+class RequestHandler:
+    """The aiohttp handler of the data port. `outcomes` is None when batching is off.
 
     `v1_models` answers for a predictor that does not speak v1 itself.
     """
 
     def __init__(
         self,
-        lane: predict.PredictLane | None,
+        rules: predict.PredictRules,
+        outcomes: predict.Outcomes | None,
         relay: passthrough.PassThrough,
         ready: readiness.Readiness,
-        life: drain.Lifecycle,
-        counters: metrics.Metrics,
         v1_models: local_answers.V1Models | None = None,
     ) -> None:
-        self._lane = lane
-        self._v1_models = v1_models
+        self._rules = rules
+        self._outcomes = outcomes
         self._relay = relay
         self._ready = ready
-        self._life = life
-        self._metrics = counters
+        self._v1_models = v1_models
+        self._life = rules.life
+        self._metrics = rules.metrics
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request; errors become answers here and nowhere else.
@@ -57,8 +57,7 @@ class Front:
             except Exception:
                 if request.writer.output_size:
                     raise  # the server logs it and closes the connection
-                self._bug()
-                return respond(request, responses.Dialect().error(errors.CarpoolError()))
+                return respond(request, responses.Dialect().error(self._rules.bug(_LANE)))
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         refused = headers.objection(request.version, request.headers)
@@ -73,59 +72,76 @@ class Front:
             told_instead = await self._v1_models.answer(request.method, request.raw_path)
             if told_instead is not None:
                 return respond(request, told_instead)
-        lane = self._lane
-        if lane is None:
+        match = None
+        if self._outcomes is not None:
+            try:
+                match = self._rules.routes.match(request.method, request.raw_path, request.headers)
+            except errors.Unbatchable as verdict:
+                self._metrics.unbatched(verdict.reason)
+        if self._outcomes is None or match is None:
             return await self._pass_on(request)
-        try:
-            match = lane.routes.match(request.method, request.raw_path, request.headers)
-        except errors.Unbatchable as verdict:
-            self._metrics.unbatched(verdict.reason)
-            match = None
-        if match is None:
-            return await self._pass_on(request)
-        return await self._batch(request, lane, match)
+        return await self._batch(request, self._outcomes, match)
 
     async def _batch(
-        self, request: web.BaseRequest, lane: predict.PredictLane, match: routes.Match
+        self, request: web.BaseRequest, outcomes: predict.Outcomes, match: routes.Match
     ) -> web.StreamResponse:
         started = time.perf_counter()  # the loop's own clock may count whole milliseconds
-        clock = asyncio.get_running_loop().time
+        rules, clock = self._rules, asyncio.get_running_loop().time
+        memory = rules.bodies.memory
         outcome: calls.Outcome
         body: bytes | None = None
+        is_accepted = True
         try:
             self._life.check_open()
             asked = clock()
-            route = await lane.route(request.headers, match)
+            route = await rules.route(request.headers, match)
             spent = clock() - asked
-            body = await lane.read(request, match)
-            outcome = await lane.outcome(request, body, match, route, spent)
-            answer = lane.tell(outcome, match.is_v1)
+            body = await self._read(request, match)
+            head = rules.head(request.raw_path, request.headers, match, route, spent)
+            outcome = await outcomes.of(head, self._payload(head, body, match), len(body), request.transport)
         except errors.Unbatchable as verdict:
             self._metrics.unbatched(verdict.reason)
-            with lane.hold(body or b""):
+            with memory.reserve(len(body or b"")):
                 return await self._pass_on(request, body)
         except errors.CarpoolError as error:
-            outcome = errors.bare(error)  # else this frame and the error keep each other, and the body, alive
-            answer = lane.tell_early(outcome, match.is_v1)
+            # Bare: else this frame and the error keep each other, and the body, alive.
+            outcome, is_accepted = errors.bare(error), False
         except Exception:
-            self._bug()
-            outcome = errors.CarpoolError()
-            answer = lane.tell_early(outcome, match.is_v1)
-        if isinstance(outcome, errors.CarpoolError):
-            self._metrics.refused.labels(outcome.reason).inc()
-        self._metrics.predicted(answer.status, time.perf_counter() - started)
+            outcome, is_accepted = rules.bug(_LANE), False
+        del body  # while the answer is delivered nothing needs it
+        answer = rules.render_outcome(
+            outcome, _LANE, time.perf_counter() - started, is_v1=match.is_v1, is_accepted=is_accepted
+        )
         response = respond(request, answer, close=self._life.draining)
         if len(answer.body) <= responses.LARGE:
             await deliver(request, response)
         else:
-            with lane.hold(answer.body):
-                await deliver(request, response, lane.time_to_read(len(answer.body)))
+            with memory.reserve(len(answer.body)):
+                await deliver(request, response, rules.time_to_read(len(answer.body)))
         return response
 
-    def _bug(self) -> None:
-        """Tell of the exception that is being handled."""
-        self._metrics.internal_errors.labels("general_lane").inc()
-        log.exception("a request failed for a reason that is a bug")
+    async def _read(self, request: web.BaseRequest, match: routes.Match) -> bytes:
+        """The decoded body, within all limits; raises `errors.CarpoolError`.
+
+        Raises `errors.Unbatchable`, with the body unread, where the media type speaks against a predict request and
+        it is known beforehand that the body cannot be looked at.
+        """
+        if not match.says_so and not self._rules.bodies.can_read(request):
+            raise errors.Unbatchable("media_type")
+        return await self._rules.bodies.read(request)
+
+    def _payload(self, head: calls.Head, body: bytes, match: routes.Match) -> interface.Payload:
+        """The rows of a decoded body; raises `errors.CarpoolError`.
+
+        Raises `errors.Unbatchable` if it is valid but has to travel alone, or is what its media type says and no
+        predict request at all.
+        """
+        try:
+            return head.route.codec.parse(body, self._rules.bounds.max_queue_instances, head.json_size)
+        except errors.BadRequest:
+            if match.says_so:
+                raise
+            raise errors.Unbatchable("media_type") from None
 
     async def _pass_on(self, request: web.BaseRequest, body: bytes | None = None) -> web.StreamResponse:
         try:

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import http_exceptions, web
 
-from carpool_sidecar import errors, metrics
+from carpool.runtime import deadline_timer
+from carpool.scheduling import ledger
+from carpool_sidecar import errors
 from carpool_sidecar.server import data_port, responses
 from carpool_sidecar.server.fast import heads
 from carpool_sidecar.server.general import body_reader
@@ -40,8 +43,8 @@ _TOO_LARGE = responses.Response(
 class Server(web.Server):
     """Makes aiohttp's protocols, and watches over heads that have begun.
 
-    `tell` words an error. What clients hold back of heads counts in `bodies`. `options` are those of aiohttp's
-    protocols.
+    `refusal` makes the response to a request that is given up after so many seconds. What clients hold back of heads
+    counts in `memory`. `options` are those of aiohttp's protocols.
     """
 
     # State: the connections whose clients have begun a head and not ended it, and the timer while there are any.
@@ -49,50 +52,38 @@ class Server(web.Server):
         self,
         handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
         limit: data_port.ConnectionLimit,
-        bodies: body_reader.Intake,
-        counters: metrics.Metrics,
+        memory: ledger.Ledger,
         clock: Callable[[], float],
         head_timeout: float,
-        tell: Callable[[errors.CarpoolError], responses.Response],
+        refusal: Callable[[errors.CarpoolError, float], bytes],
         **options: Any,
     ) -> None:
         super().__init__(self._handle, handler_cancellation=True)  # a caller that leaves is taken out of the queue
         self.limit = limit
-        self.bodies = bodies
+        self.memory = memory
         self.clock = clock
+        self.refusal = refusal
         self._options = options
         self._answer = handler
-        self._metrics = counters
         self._head_timeout = head_timeout
-        self._tell = tell
         self._waiting: dict[Connection, None] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = deadline_timer.DeadlineTimer(self._go_round, clock)
 
     def __call__(self, since: float | None = None) -> web.RequestHandler:
         return Connection(self, since, loop=asyncio.get_running_loop(), **self._options)
 
     def close(self) -> None:
         """Stop the timer."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.stop()
 
     def began(self, connection: Connection) -> None:
         """A head has begun."""
         self._waiting[connection] = None
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_ROUND, self._go_round)
+        self._timer.look_by(self.clock() + _ROUND)
 
     def ended(self, connection: Connection) -> None:
         """It is complete, or its connection is gone."""
         self._waiting.pop(connection, None)
-
-    def refusal(self, error: errors.CarpoolError, since: float) -> bytes:
-        """The answer to a request that began at `since` and is not waited for any more."""
-        self._metrics.refused.labels(error.reason).inc()
-        answer = self._tell(error)
-        self._metrics.predicted(answer.status, self.clock() - since)
-        return b"".join(responses.render(answer, close=True))
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = request.protocol
@@ -104,13 +95,11 @@ class Server(web.Server):
         finally:
             connection.is_busy = False
 
-    def _go_round(self) -> None:
-        self._timer = None
-        now = self.clock()
+    def _go_round(self, now: float) -> float:
+        """End connections whose time is up; returns when to look again."""
         for connection in list(self._waiting):
             connection.expire(now, self._head_timeout)
-        if self._waiting:
-            self._timer = asyncio.get_running_loop().call_later(_ROUND, self._go_round)
+        return now + _ROUND if self._waiting else math.inf
 
 
 class Connection(web.RequestHandler, body_reader.Chunked):
@@ -125,14 +114,15 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         self._since = since
         self._server = server
         self._watch: heads.Watch | None = heads.Watch()
-        self._held = 0
+        self._held = server.memory.reserve()
+        self._later_held = server.memory.reserve()
         self._began = 0.0
         self._is_in = self._is_full = False
         self._later = b""
 
     @property
     def chunks(self) -> int:
-        """Part of `intake.Chunked`."""
+        """Part of `body_reader.Chunked`."""
         return 0 if self._watch is None else self._watch.chunks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -185,7 +175,7 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         if self.is_busy:
             self._began = now
         elif now - self._began > head_timeout:
-            self._end(self._server.refusal(errors.HeadTooLate(), self._began))
+            self._end(self._server.refusal(errors.HeadTooLate(), now - self._began))
 
     def _take(self, data: bytes) -> None:
         """Take what a turn of the loop has time for, and put off the rest."""
@@ -220,7 +210,7 @@ class Connection(web.RequestHandler, body_reader.Chunked):
 
     def _put_off(self, data: bytes) -> None:
         """Make this what is taken in later turns; it counts as bytes held."""
-        self._server.bodies.buffered_bytes += len(data) - len(self._later)
+        self._later_held.resize(len(data))
         self._later = data
 
     def _read_on(self, wanted: bool) -> None:
@@ -251,18 +241,17 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         if not watch.is_open:
             self._since = None
             self._hold(0)
-        elif not self._held:
+        elif not self._held.size:
             self._began = self._server.clock() if self._since is None else self._since
             self._since = None
             end = data.rfind(b"\r\n\r\n")  # of what came before
             self._hold(len(data) - (end + 4 if end >= 0 else 0))
         else:
-            self._hold(self._held + len(data))
+            self._hold(self._held.size + len(data))
 
     def _hold(self, size: int) -> None:
-        server, before = self._server, self._held
-        self._held = size
-        server.bodies.buffered_bytes += size - before
+        server, before = self._server, self._held.size
+        self._held.resize(size)
         if not size:
             if before:
                 server.ended(self)
@@ -270,9 +259,8 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         server.began(self)
         if size > MAX_HEAD:
             self._end(b"".join(responses.render(_TOO_LARGE, close=True)))
-        elif not server.bodies.has_room(0):
-            error = errors.MemoryFull()
-            self._end(server.refusal(error, self._began))
+        elif not server.memory.has_room(0):
+            self._end(server.refusal(errors.MemoryFull(), server.clock() - self._began))
 
     def _end(self, message: bytes) -> None:
         if self.transport is not None and not self.is_busy:
