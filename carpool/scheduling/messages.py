@@ -134,11 +134,6 @@ class Batch:
         self.error: errors.CarpoolError | None = None  # why it failed, once it has
         self.about: Any = None
 
-    @property
-    def deadline(self) -> float:
-        """The time at which the last of its members stops waiting."""
-        return max([part.request.deadline for part in self.parts])
-
 
 class Dispatch(NamedTuple):
     """Send this batch to the predictor, then call `done` or `failed` with it, exactly once."""

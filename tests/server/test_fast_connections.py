@@ -37,7 +37,7 @@ async def test_a_request_becomes_a_call_and_its_answer_one_write(house: House) -
     assert call.tag == calls.Head(V1_ROUTE, PREDICT.decode(), headers, 0.25, "7")
     assert (call.timeout, call.rows, call.size) == (0.25, 1, len(BODY))
     assert [bytes(row) for row in call.payload.rows] == [b"1"]
-    assert call.key == call.tag.key(call.payload)
+    assert call.key == (call.tag.target, call.tag.headers, call.payload.key)
     assert house.life.active == 1
     house.driver.answer()
     [written] = client.writes

@@ -13,7 +13,6 @@ import functools
 import logging
 import random
 import time
-import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -71,7 +70,7 @@ class Sidecar:
         self.ready = readiness.Readiness(wanted, clock, on_bug=self.metrics.internal_errors.labels("readiness").inc)
         self.limits = chosen.scheduler_limits
         self.policy = _make_policy(chosen, self.limits)
-        self.core = scheduler.Scheduler(self.limits, self.policy, clock, _new_batch_id, calls.TRAITS)
+        self.core = scheduler.Scheduler(self.limits, self.policy, clock, executor.new_batch_id, calls.TRAITS)
         self.ledger = self.core.ledger
         self.life = lifecycle.Lifecycle(self.ledger)
         self._base = yarl.URL.build(scheme="http", host=probes.LOOPBACK, port=chosen.component_port)
@@ -372,8 +371,3 @@ def _make_policy(chosen: config.Settings, bounds: limits.Limits) -> policy.Polic
         return window.Window(bounds)
     chance = random.random()  # noqa: S311 - it spreads pods in time and guards nothing
     return adaptive.Adaptive(bounds, _TIMER_TICK, chance)
-
-
-def _new_batch_id() -> str:
-    # As uuid.uuid4() makes it, without a system call for each: unique is enough.
-    return str(uuid.UUID(int=random.getrandbits(128), version=4))

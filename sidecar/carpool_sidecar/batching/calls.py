@@ -117,10 +117,6 @@ class Head(NamedTuple):
     json_size: int | None = None
     forwarded_for: str | None = None
 
-    def key(self, payload: interface.Payload) -> tuple[object, ...]:
-        """Requests with equal keys may share a batch."""
-        return (self.target, self.headers, payload.key)
-
 
 class Call(driver.Call):
     """A predict request on its way: the core's request, whose tag is a `Head` and whose payload a `codec.Payload`.
@@ -135,7 +131,8 @@ class Call(driver.Call):
     def __init__(self, head: Head, payload: interface.Payload, size: int) -> None:
         """`size` is the body's, in bytes."""
         most = head.route.codec.max_batch_size
-        super().__init__(head.key(payload), payload.row_count, size, payload, head, head.timeout, most)
+        key = (head.target, head.headers, payload.key)  # requests with equal keys may share a batch
+        super().__init__(key, payload.row_count, size, payload, head, head.timeout, most)
         self.response_format = payload.response_format
 
     @property
@@ -177,13 +174,15 @@ def merged_headers(heads: Sequence[Head], own: Headers = ()) -> Headers:
     whole ones are listed as fit into 4096. What is no `traceparent` (W3C Trace Context) is left out, and so is a
     `tracestate` of more than 512 characters.
     """
-    request_ids = _join_request_ids(heads)
-    headers: Headers = (("X-Request-ID", request_ids),) if request_ids else ()
     shared = heads[0].headers
+    ids = [head.request_id for head in heads if head.request_id]
+    traced = [head for head in heads if head.traceparent]
     if own:
         names = {name.lower() for name, _ in own}
         shared = own + tuple(header for header in shared if header[0].lower() not in names)
-    return shared + headers + _first_trace(heads)
+    if ids:
+        shared += (("X-Request-ID", _joined(ids)),)
+    return shared + _first_trace(traced) if traced else shared
 
 
 def _first_trace(heads: Sequence[Head]) -> Headers:
@@ -196,7 +195,6 @@ def _first_trace(heads: Sequence[Head]) -> Headers:
     return ()
 
 
-def _join_request_ids(heads: Sequence[Head]) -> str:
-    ids = [head.request_id[:_MAX_REQUEST_ID] for head in heads if head.request_id]
-    joined = ", ".join(dict.fromkeys(ids))
+def _joined(request_ids: Sequence[str]) -> str:
+    joined = ", ".join(dict.fromkeys(name[:_MAX_REQUEST_ID] for name in request_ids))
     return joined if len(joined) <= _MAX_REQUEST_IDS else joined[:_MAX_REQUEST_IDS].rpartition(", ")[0]

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import functools
 import logging
+import random
 import time
+import uuid
 from collections.abc import Callable, Sequence
 
 from carpool.program import logs
@@ -18,6 +20,12 @@ from carpool_sidecar.batching import calls, retried_statuses
 from carpool_sidecar.protocols import interface
 
 log = logging.getLogger("carpool.sidecar.batching")
+
+
+def new_batch_id() -> str:
+    """The id of a batch."""
+    # As uuid.uuid4() makes it, without a system call for each: unique is enough.
+    return str(uuid.UUID(int=random.getrandbits(128), version=4))
 
 
 class Executor:
@@ -39,7 +47,8 @@ class Executor:
         route = heads[0].route
         target, own, body, read = route.codec.merge(batch.id, heads[0].target, batch.parts)
         headers = calls.merged_headers(heads, own)
-        timeout = max(0.001, batch.deadline - self._clock())
+        last_deadline = max([part.request.deadline for part in batch.parts])
+        timeout = max(0.001, last_deadline - self._clock())
         reply = functools.partial(self._returned, batch, read, route, done)
         return route.predictor.post(target, headers, body, timeout, reply)
 
@@ -75,7 +84,7 @@ class Observer(driver.Observer):
 
     def sent(self, batch: messages.Batch) -> None:
         counters, reason = self._metrics, batch.reason
-        counters.batches.labels(reason).inc()
+        counters.batches.labels(reason).value += 1
         counters.batch_size.observe(batch.rows)
         if reason in metrics.RETRIES:
             counters.retries.labels(reason).inc()

@@ -162,16 +162,13 @@ class Predictions:
             return None
         _, batch_id, rows = pieces[0]
         if batch_id is not self._batch_id or list_name != self._list_name:
-            self._next_batch(batch_id, list_name)
+            # All answers of a batch are given within one turn of the loop, so one Date is right for all.
+            self._batch_id, self._list_name = batch_id, list_name
+            self._start = v1.start(batch_id, list_name)
+            self._head = _head(200, self._content_type, False, int(time.time())) + b"Content-Length: "
         joined = b",".join(rows)
         size = len(self._start) + len(joined) + len(v1.END)
         return None if size > LARGE else b"%b%d\r\n\r\n%b%b%b" % (self._head, size, self._start, joined, v1.END)
-
-    def _next_batch(self, batch_id: str, list_name: bytes) -> None:
-        # All answers of a batch are given within one turn of the loop, so one Date is right for all.
-        self._batch_id, self._list_name = batch_id, list_name
-        self._start = v1.start(batch_id, list_name)
-        self._head = _head(200, self._content_type, False, int(time.time())) + b"Content-Length: "
 
 
 @functools.lru_cache(maxsize=64)

@@ -6,6 +6,7 @@ A client of its own for this one job: a general one would take most of the sidec
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import errno
 import functools
 import logging
@@ -43,51 +44,48 @@ _SCRATCH = 256 * 1024
 _NO_LIMIT = sys.maxsize
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class Post:
-    """A request that was posted; `deadline` is when it is given up, in the loop's time."""
+    """A request that was posted and is in `out`; `deadline` is when it is given up, in the loop's time."""
 
-    # State: _reply until there is an outcome; the task that opens a connection, then that.
-    __slots__ = ("_out", "_reply", "connection", "deadline", "opening")
-
-    def __init__(self, out: set[Post], reply: connection.Reply) -> None:
-        self._out = out
-        self._reply: connection.Reply | None = reply
-        self.connection: connection.Connection | None = None
-        self.opening: asyncio.Task[None] | None = None
-        self.deadline = math.inf
-        out.add(self)
+    out: set[Post]
+    deadline: float
+    # State: the reply until there is an outcome; the task that opens a connection, then that.
+    reply: connection.Reply | None
+    opening: asyncio.Task[None] | None = None
+    over: connection.Connection | None = None
 
     def cancel(self) -> None:
         """Break it off, with its connection, without a reply; does nothing once there was one."""
-        if self._reply is None:
+        if self.reply is None:
             return
-        self._reply = None
-        self._out.discard(self)
-        if self.connection is not None:
-            self.connection.abort()
+        self.reply = None
+        self.out.discard(self)
+        if self.over is not None:
+            self.over.abort()
         elif self.opening is not None:
             self.opening.cancel()
             self.opening = None  # if it has not begun, it keeps the frame that has this
 
     def break_off(self, error: errors.UpstreamError) -> None:
         """Break it off, with its connection; `error` is its outcome."""
-        reply = self._reply
+        reply = self.reply
         self.cancel()
         if reply is not None:
             reply(error)
 
     def expire(self) -> None:
         """Its time is up."""
-        if self.connection is not None:
+        if self.over is not None:
             self.break_off(errors.UpstreamTimeout())
         else:
             self.break_off(errors.UpstreamUnreachable("the predictor cannot be reached: connecting timed out"))
 
     def finish(self, outcome: connection.Outcome) -> None:
         """Hand over the outcome."""
-        reply, self._reply = self._reply, None
-        self.connection = None
-        self._out.discard(self)
+        reply, self.reply = self.reply, None
+        self.over = None
+        self.out.discard(self)
         if reply is not None:
             reply(outcome)
 
@@ -131,11 +129,10 @@ class HttpPredictor:
         length = sum(map(len, body))
         head = b"%b%d\r\n\r\n" % (request_head(self._host, target, headers), length)
         loop = asyncio.get_running_loop()
-        post = Post(self._out, reply)
         free = self._pool.take()
+        post = Post(self._out, loop.time() + timeout, reply, None, free)
+        self._out.add(post)
         if free is not None:
-            post.deadline = loop.time() + timeout
-            post.connection = free
             free.send(head, body, length, post.finish)
         else:
             post.deadline = loop.time() + min(timeout, self._connect_timeout)
@@ -187,7 +184,7 @@ class HttpPredictor:
             post.finish(errors.UpstreamBroken("the predictor could not be called"))
         else:
             post.deadline = deadline
-            post.connection = opened
+            post.over = opened
             opened.send(head, body, length, post.finish)
         finally:
             post.opening = None
@@ -268,7 +265,8 @@ class _Pool:
             return
         idle.free_since = asyncio.get_running_loop().time()
         self._free.append(idle)
-        self._deadlines.look_by(idle.free_since + connection.IDLE_SECONDS)
+        if (due := idle.free_since + connection.IDLE_SECONDS) < self._deadlines.due_at:
+            self._deadlines.look_by(due)
 
     def lost(self, old: connection.Connection) -> None:
         self._all.discard(old)

@@ -184,14 +184,9 @@ class Connection(asyncio.Protocol):
                 # Each key is a queue, and queues take turns: one connection must not have many of them at once.
                 self._hold(data[at:])
                 return
-            self._submit(request)
+            self._pending.append(request)
+            self._requests.submit(request, self._held)
             at = stop
-
-    def _submit(self, request: requests.FastRequest) -> None:
-        """Put it in the queue; it is answered once, perhaps before this returns."""
-        self._pending.append(request)
-        self._held.add(0, 1)
-        self._requests.submit(request)
 
     def _read(self, data: bytes, at: int) -> heads.Plain | None:
         """The head at `at` in full; None if more of it has to come, or if this is not for us any more."""
@@ -279,7 +274,8 @@ class Connection(asyncio.Protocol):
             self._step_aside(body.text, whole, following)
             return
         del whole
-        self._submit(request)
+        self._pending.append(request)
+        self._requests.submit(request, self._held)
         if following:
             self._serve(following)
 
@@ -355,11 +351,24 @@ class Connection(asyncio.Protocol):
             self._held.add(len(message) + len(body))
             return
         pending.popleft()
-        self._write(message, body, close)
-        while pending and (following := pending[0].message) is not None:
+        while True:
+            self._touched = self._requests.now
+            self._transport.write(message)
+            if body:
+                self._write_large(body)
+            if self._is_paused:  # the request ends when the client has taken its answer
+                self._unsent += 1
+                self._unsent_bytes += len(message) + len(body)
+                self._held.add(len(message) + len(body))
+            else:
+                self._held.add(0, -1)
+            if close:
+                self._close()
+            if not pending or (following := pending[0].message) is None:
+                break
             pending.popleft()
-            self._held.add(-len(following[0]) - len(following[1]))
-            self._write(*following)
+            message, body, close = following
+            self._held.add(-len(message) - len(body))
         if self._is_held and not pending:
             self._look_what_to_read()
 
@@ -372,21 +381,6 @@ class Connection(asyncio.Protocol):
     def is_last(self, request: requests.FastRequest) -> bool:
         """Whether no request came after this one."""
         return not self._pending or self._pending[-1] is request
-
-    def _write(self, message: bytes, body: bytes, close: bool) -> None:
-        """Write an answer; its request ends when the client has taken it."""
-        self._touched = self._requests.now
-        self._transport.write(message)
-        if body:
-            self._write_large(body)
-        if self._is_paused:
-            self._unsent += 1
-            self._unsent_bytes += len(message) + len(body)
-            self._held.add(len(message) + len(body))
-        else:
-            self._held.add(0, -1)
-        if close:
-            self._close()
 
     def _write_large(self, body: bytes) -> None:
         # The transport keeps all of it until its last byte is sent, so it waits for the client until then.

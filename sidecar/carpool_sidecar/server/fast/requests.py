@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Protocol, cast
 
 from carpool.runtime import driver
-from carpool.scheduling import messages
+from carpool.scheduling import ledger, messages
 from carpool_sidecar import errors
 from carpool_sidecar.batching import calls
 from carpool_sidecar.protocols import incremental_scan, interface, v1
@@ -77,8 +77,8 @@ class FastRequests:
 
         A `scan` that was fed with the body spares another look at it, most times.
         """
-        size, rules, route = len(body), self.rules, head.route
-        if not self.takes(size):
+        size, rules, route, memory = len(body), self.rules, head.route, self.memory
+        if rules.life.draining or size > rules.bodies.max_body_bytes or memory.held + size > memory.limit:
             return None
         try:
             watched = route.watched
@@ -99,8 +99,9 @@ class FastRequests:
         request.started = started
         return request
 
-    def submit(self, request: FastRequest) -> None:
-        """Put it in the queue; it is answered once, perhaps before this returns."""
+    def submit(self, request: FastRequest, held: ledger.Reservation) -> None:
+        """Put it in the queue and count it; it is answered once, perhaps before this returns."""
+        held.add(0, 1)
         try:
             self._driver.submit(request)
         except Exception:
