@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from carpool import errors
-from carpool.scheduling import quarantine, suspicion
+from carpool.scheduling import suspicion
 from carpool.scheduling.limits import Limits
 from carpool.scheduling.messages import Batch, Part, Reason, Request
 
@@ -118,7 +118,7 @@ class Isolation:
     # Mutable state: _retries, parts of failed batches that wait for a slot, with their budget; the quarantine, suspects
     # that wait; _suspicion, verdicts on requests; how many lone requests failed doubtfully in a row; is_calm.
     def __init__(self, limits: Limits, traits: suspicion.Traits) -> None:
-        self.quarantine = quarantine.Quarantine(limits, next(iter(traits.values()), suspicion.no_trait))
+        self.quarantine = suspicion.Quarantine(limits, next(iter(traits.values()), suspicion.no_trait))
         self.is_calm = True
         """Whether nothing waits here and nobody is suspected; then nothing here needs asking."""
         self._limits = limits
@@ -222,7 +222,7 @@ class Isolation:
     def closed(self, request: Request) -> bool:
         """A request is refused or cancelled. Whether it was a suspect, which no backlog has."""
         self._suspicion.forget(request)
-        if type(request.key) is not quarantine.Suspects:
+        if type(request.key) is not suspicion.Suspects:
             return False
         self.quarantine.closed(request)
         return True

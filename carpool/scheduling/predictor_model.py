@@ -138,7 +138,7 @@ class PredictorModel:
     `round_trip` models batches that had the predictor to themselves, `gap` the working time of those that queued.
     """
 
-    # State: the two models, workers and the evidence for one more or one less, and the trips, in order of leaving.
+    # State: the two models, workers and the evidence for one more or one less, and the batches in flight, oldest first.
     # What each request asks for is kept from batch to batch: overhead, work_of_one, is_idle, _free_at.
     def __init__(self, workers: int = 1) -> None:
         self.round_trip = LatencyModel()
@@ -147,7 +147,7 @@ class PredictorModel:
         self._hint: float | None = None
         self._more = 0.0  # evidence (nats) that a batch beside `workers` others is worked on at once
         self._fewer = 0.0  # evidence that even a batch beside fewer others has to queue
-        self._trips: dict[Batch, InFlightBatch] = {}
+        self._in_flight: dict[Batch, InFlightBatch] = {}
         self._since_lone = 0
         self._judged = 0  # comparisons since the number of workers was last changed
         self.overhead = 0.0  # seconds of a round trip that overlap with other work: network, HTTP, JSON
@@ -172,7 +172,7 @@ class PredictorModel:
     def should_run_dry(self) -> bool:
         """Whether the next batch should wait until no other is out."""
         patience = tuning.LONE_EVERY if self.round_trip.is_trusted else tuning.LONE_AT_FIRST
-        return bool(self._trips) and self._since_lone >= patience
+        return bool(self._in_flight) and self._since_lone >= patience
 
     @property
     def is_exploring(self) -> bool:
@@ -182,7 +182,7 @@ class PredictorModel:
     @property
     def out(self) -> int:
         """Batches at the predictor."""
-        return len(self._trips)
+        return len(self._in_flight)
 
     def work(self, size: float) -> float:
         """Seconds a worker is busy with a batch of `size`."""
@@ -216,14 +216,14 @@ class PredictorModel:
 
     def is_late(self, batch: Batch, now: float) -> bool:
         """Whether a batch that is being answered now took far longer than expected when it left."""
-        trip = self._trips[batch]
-        begin = trip.begin(self.workers)
-        alone = self.round_trip.pessimistic(trip.size)
+        entry = self._in_flight[batch]
+        begin = entry.begin(self.workers)
+        alone = self.round_trip.pessimistic(entry.size)
         return self.round_trip.is_trusted and begin < now and now - begin > tuning.SLOW_FACTOR * alone
 
     def oldest_size(self) -> int:
         """Instances of the batch that has been out for longest; 0 if none is."""
-        return next((trip.size for trip in self._trips.values()), 0)
+        return next((entry.size for entry in self._in_flight.values()), 0)
 
     # --- events ------------------------------------------------------------------------------------------------
 
@@ -237,36 +237,36 @@ class PredictorModel:
 
     def sent(self, batch: Batch, now: float) -> None:
         """A batch left."""
-        trip = InFlightBatch(batch.rows, now, len(self._trips))
-        self._since_lone = self._since_lone + 1 if trip.beside else 0
-        trip.end = max(now, self._free_at) + self.work(batch.rows)
-        self._trips[batch] = trip
-        self._trips_changed()
+        entry = InFlightBatch(batch.rows, now, len(self._in_flight))
+        self._since_lone = self._since_lone + 1 if entry.beside else 0
+        entry.end = max(now, self._free_at) + self.work(batch.rows)
+        self._in_flight[batch] = entry
+        self._in_flight_changed()
 
     def completed(self, batch: Batch, now: float) -> None:
         """A batch was answered: learn from how long it took, and set the others' times right."""
-        trip = self._trips[batch]
-        self._learn_workers(trip, now)
-        begin = trip.begin(self.workers)
-        if begin - self.overhead > trip.sent:
+        entry = self._in_flight[batch]
+        self._learn_workers(entry, now)
+        begin = entry.begin(self.workers)
+        if begin - self.overhead > entry.sent:
             if begin < now:
-                self._observe(self.gap, self.round_trip, trip.size, now - begin)
-        elif trip.beside == 0 or self.workers == 1:
-            self._observe(self.round_trip, self.gap, trip.size, now - trip.sent)
+                self._observe(self.gap, self.round_trip, entry.size, now - begin)
+        elif entry.beside == 0 or self.workers == 1:
+            self._observe(self.round_trip, self.gap, entry.size, now - entry.sent)
         self.gone(batch, now)
 
     def gone(self, batch: Batch, now: float) -> None:
         """A batch is not at the predictor any more, answered or not; the next one that queued there begins."""
-        del self._trips[batch]
+        del self._in_flight[batch]
         ends: list[float] = []
-        for trip in self._trips.values():
-            trip.returns.append(now)
-            if trip.beside >= self.workers:
-                begin = trip.begin(self.workers)
+        for entry in self._in_flight.values():
+            entry.returns.append(now)
+            if entry.beside >= self.workers:
+                begin = entry.begin(self.workers)
                 free = self._free_after(ends) if math.isinf(begin) else begin - self.overhead
-                trip.end = max(trip.sent, free) + self.work(trip.size)
-            ends.append(trip.end)
-        self._trips_changed()
+                entry.end = max(entry.sent, free) + self.work(entry.size)
+            ends.append(entry.end)
+        self._in_flight_changed()
 
     # --- internals ---------------------------------------------------------------------------------------------
 
@@ -282,10 +282,10 @@ class PredictorModel:
         self.work_of_one = self.work(1)
         self._stay = None
 
-    def _trips_changed(self) -> None:
-        self.is_idle = len(self._trips) < self.workers
+    def _in_flight_changed(self) -> None:
+        self.is_idle = len(self._in_flight) < self.workers
         self._stay = None
-        self._free_at = self._free_after([trip.end for trip in self._trips.values()])
+        self._free_at = self._free_after([entry.end for entry in self._in_flight.values()])
 
     def _overhead(self) -> float:
         if self.gap.is_trusted and self.round_trip.is_trusted:
@@ -296,40 +296,40 @@ class PredictorModel:
     def _free_after(self, ends: list[float]) -> float:
         return sorted(ends)[-self.workers] if len(ends) >= self.workers else -math.inf
 
-    def _learn_workers(self, trip: InFlightBatch, now: float) -> None:
+    def _learn_workers(self, entry: InFlightBatch, now: float) -> None:
         """Compare how long a batch took with what one worker more, and one less, would have made of it."""
         if not self.round_trip.is_trusted:
             return None
-        if trip.beside >= self.workers:
-            gain = self._weigh(trip, now, self.workers + 1)
+        if entry.beside >= self.workers:
+            gain = self._weigh(entry, now, self.workers + 1)
             self._judged += gain != 0.0
             self._more = max(-tuning.EVIDENCE_FOR_MORE, self._more + gain)
             if self._more >= tuning.EVIDENCE_FOR_MORE and self.workers < tuning.MOST_WORKERS:
                 return self._set_workers(self.workers + 1)
-        if self.workers > 1 and trip.beside >= self.workers - 1:
-            gain = self._weigh(trip, now, self.workers - 1)
+        if self.workers > 1 and entry.beside >= self.workers - 1:
+            gain = self._weigh(entry, now, self.workers - 1)
             self._fewer = max(-tuning.EVIDENCE_FOR_FEWER, self._fewer + gain)
             if self._fewer >= tuning.EVIDENCE_FOR_FEWER:
                 return self._set_workers(self.workers - 1)
         return None
 
-    def _weigh(self, trip: InFlightBatch, now: float, workers: int) -> float:
+    def _weigh(self, entry: InFlightBatch, now: float, workers: int) -> float:
         """How much better so many workers explain the time a batch took (log-likelihood ratio, lognormal noise)."""
-        rival, current = self._expected(trip, workers), self._expected(trip, self.workers)
+        rival, current = self._expected(entry, workers), self._expected(entry, self.workers)
         most = tuning.EVIDENCE_OF_ONE
         if math.isinf(rival) or math.isinf(current):  # it came back before it could have begun
             return (math.isinf(current) - math.isinf(rival)) * most
         spread = max(tuning.LEAST_SPREAD, self.round_trip.spread)
         clear = max(tuning.LEAST_DIFFERENCE, tuning.CLEAR_SPREADS * spread)
-        if abs(rival - current) < clear * self.round_trip(trip.size):
+        if abs(rival - current) < clear * self.round_trip(entry.size):
             return 0.0  # too close to call, and a bias in the model would decide
-        took = now - trip.sent
+        took = now - entry.sent
         gain = (math.log(took / current) ** 2 - math.log(took / rival) ** 2) / (2 * spread * spread)
         return max(-most, min(most, gain))
 
-    def _expected(self, trip: InFlightBatch, workers: int) -> float:
-        waited = trip.begin(workers) - trip.sent
-        return max(0.0, waited - (self._hint or 0.0)) + self.round_trip(trip.size)
+    def _expected(self, entry: InFlightBatch, workers: int) -> float:
+        waited = entry.begin(workers) - entry.sent
+        return max(0.0, waited - (self._hint or 0.0)) + self.round_trip(entry.size)
 
     def _set_workers(self, count: int) -> None:
         self.workers = count

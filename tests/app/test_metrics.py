@@ -87,7 +87,7 @@ def test_a_request_has_waited_when_its_first_rows_leave_for_the_first_time(reaso
     request = messages.Request("key", 5)
     request.arrived = 1.0
     for start, stop in [(0, 2), (2, 5)]:
-        batch = messages.Batch("id", "key", [messages.Part(request, start, stop)], reason)
+        batch = messages.Batch("id", "key", [messages.Part(request, start, stop)], messages.Reason(reason))
         batch.dispatched = 1.5
         executor.Observer(counters).sent(batch)
     assert value(counters, "queue_wait_seconds_count") == waits
