@@ -26,7 +26,7 @@ from carpool_sidecar import config, metrics
 from carpool_sidecar import drain as lifecycle
 from carpool_sidecar.batching import calls, executor, model_registry, retried_statuses, routes
 from carpool_sidecar.protocols import json_rows, models, v1
-from carpool_sidecar.protocols.v2_http import binary, codec
+from carpool_sidecar.protocols.v2_http import codec, tensors
 from carpool_sidecar.server import admin, data_port, local_answers, predict
 from carpool_sidecar.server.fast import requests
 from carpool_sidecar.server.general import body_reader, passthrough, request_handler
@@ -342,10 +342,10 @@ class Upstreams:
             )
 
         if self.rpc is None or self._settings.upstream == "triton-http":
-            return routes.Tensors(catalog(self.questions, binary), self.http)
-        from carpool_sidecar.protocols.v2_grpc import messages
+            return routes.Tensors(catalog(self.questions, tensors), self.http)
+        from carpool_sidecar.protocols.v2_grpc import tensors as grpc_tensors
 
-        return routes.Tensors(catalog(self.rpc, messages), self.rpc, is_http=False)
+        return routes.Tensors(catalog(self.rpc, grpc_tensors), self.rpc, is_http=False)
 
     def _open_rpc(self) -> grpc_predictor.GrpcPredictor:
         from carpool_sidecar.upstream import grpc_predictor

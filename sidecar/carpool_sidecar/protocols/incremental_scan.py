@@ -15,8 +15,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from carpool_sidecar.protocols import json_rows as rows_
-from carpool_sidecar.protocols import v1
+from carpool_sidecar.protocols import json_rows, v1
 
 LARGE = 2 * 1024 * 1024
 """From so many bytes on it is worth it: a smaller body takes up to two milliseconds at once, and fewer in all."""
@@ -101,7 +100,7 @@ class IncrementalScan:
         if not first or (before and first.startswith(b"]")) or last.rstrip(_SPACE)[-1:] in (b"", b"["):
             return False
         try:
-            found = rows_.LIST.decode(text)
+            found = json_rows.LIST.decode(text)
         except (msgspec.MsgspecError, RecursionError):
             return False
         self._depth = after

@@ -49,6 +49,27 @@ class BatchPredictions(NamedTuple):
     rows: messages.Rows
 
 
+class WholeResponse:
+    """The rows of a response to a request that travelled whole and alone: nobody looks at it."""
+
+    __slots__ = ("_row_count", "response")
+
+    def __init__(self, response: UpstreamResponse, row_count: int) -> None:
+        self.response = response
+        self._row_count = row_count
+
+    def __len__(self) -> int:
+        return self._row_count
+
+    def __getitem__(self, which: slice, /) -> WholeResponse:
+        return self
+
+
+def read_whole(list_name: bytes, row_count: int, response: UpstreamResponse) -> BatchPredictions:
+    """The predictions of a response that is passed on as it came."""
+    return BatchPredictions(list_name, WholeResponse(response, row_count))
+
+
 class UpstreamRequest(NamedTuple):
     """One call to the predictor.
 

@@ -1,8 +1,12 @@
-"""The rows of a JSON list as byte ranges, without reading them, and without letting a list fill the memory."""
+"""JSON text that is moved rather than read: the rows of a list as byte ranges, without letting a list fill the memory.
+
+JSON has to be UTF-8, and msgspec does not look inside strings that it is told to skip, so that is checked here.
+"""
 
 from __future__ import annotations
 
 import bisect
+import codecs
 import functools
 from collections.abc import Callable, Sequence
 
@@ -22,6 +26,9 @@ _MAX_UNCOUNTED = 512 * 1024
 
 # Elements are counted by decoding; beyond this many commas the objects for them would cost too much memory.
 _MAX_COUNTED = 1_000_000
+
+# What is decoded at once: as fast as the whole, and never a large string.
+_STEP = 256 * 1024
 
 
 def careful_decoder(body: bytes, max_rows: int) -> Callable[[bytes | memoryview], Rows]:
@@ -76,3 +83,14 @@ def length(row: bytes) -> int:
         return 0 if not row[1:-1].strip(_SPACE) else 1
     is_flat = b'"' not in row and b"{" not in row and row.rfind(b"[") == 0
     return commas + 1 if is_flat or commas > _MAX_COUNTED else len(LIST.decode(row))
+
+
+def check_utf8(body: bytes | memoryview, step: int = _STEP) -> None:
+    """Raises `errors.BadRequest`, with the place, for bytes that are not UTF-8; looks at `step` of them at once."""
+    view, at = memoryview(body), 0
+    while at < len(view):
+        try:
+            _, used = codecs.utf_8_decode(view[at : at + step], "strict", at + step >= len(view))
+        except UnicodeDecodeError as error:
+            raise errors.BadRequest(f"the body is not valid UTF-8 (byte {at + error.start})") from None
+        at += used

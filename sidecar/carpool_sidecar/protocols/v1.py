@@ -18,10 +18,9 @@ import msgspec
 
 from carpool.scheduling import messages
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import interface, utf8
-from carpool_sidecar.protocols import json_rows as rows_
+from carpool_sidecar.protocols import interface, json_rows
 
-Rows = rows_.Rows
+Rows = json_rows.Rows
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -103,7 +102,7 @@ class Payload(interface.KeepsBody):
 
         An array with more than a million commas that has more in it than plain numbers counts as one more than those.
         """
-        return [rows_.length(bytes(row)) for row in self.rows[start:stop]]
+        return [json_rows.length(bytes(row)) for row in self.rows[start:stop]]
 
 
 class Codec:
@@ -133,9 +132,9 @@ def parse_request(body: bytes, max_rows: int = sys.maxsize) -> Payload:
     instances (found before memory is spent on them), and `errors.Unbatchable` for an `inputs` object of columns.
     """
     if not body.isascii():
-        utf8.check(body)
+        json_rows.check_utf8(body)
     # A row takes at least two bytes, so most bodies are cleared by a glance.
-    decode = rows_.LIST.decode if len(body) <= 2 * max_rows else rows_.careful_decoder(body, max_rows)
+    decode = json_rows.LIST.decode if len(body) <= 2 * max_rows else json_rows.careful_decoder(body, max_rows)
     try:
         single = _single_member(body, ONLY_REQUEST_MEMBER, decode)
         if single is not None:
@@ -184,11 +183,11 @@ def parse_answer(body: bytes) -> interface.BatchPredictions:
     """
     try:
         if not body.isascii():
-            utf8.check(body)
-        single = _single_member(body, _ONLY_ANSWER_MEMBER, rows_.LIST.decode)
+            json_rows.check_utf8(body)
+        single = _single_member(body, _ONLY_ANSWER_MEMBER, json_rows.LIST.decode)
         if single is not None:
             return interface.BatchPredictions(single[0], single[2])
-        member, _, rows = _pick(_lists(body), _ANSWER_MEMBERS, rows_.LIST.decode)
+        member, _, rows = _pick(_lists(body), _ANSWER_MEMBERS, json_rows.LIST.decode)
         return interface.BatchPredictions(member, rows)
     except RecursionError:
         raise errors.UpstreamBroken("the predictor's answer is nested too deeply") from None

@@ -13,7 +13,7 @@ from tritonclient.grpc import service_pb2
 
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import models
-from carpool_sidecar.protocols.v2_grpc import messages, statuses
+from carpool_sidecar.protocols.v2_grpc import statuses, tensors
 from carpool_sidecar.upstream import grpc_channel
 
 _PATIENCE = 5.0  # seconds for each question
@@ -76,7 +76,7 @@ async def ready_models(channel: Any) -> list[str]:
 
 async def _ask(channel: Any, method: str, request: Any, kind: Any) -> Any:
     try:
-        answer = await channel.unary_unary(messages.SERVICE + method)(request.SerializeToString(), timeout=_PATIENCE)
+        answer = await channel.unary_unary(tensors.SERVICE + method)(request.SerializeToString(), timeout=_PATIENCE)
         return kind.FromString(answer)
     except grpc.aio.AioRpcError as error:
         raise grpc_channel.failure(error, channel) from None

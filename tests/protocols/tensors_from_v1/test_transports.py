@@ -9,7 +9,7 @@ import pytest
 from carpool_sidecar.protocols import interface as codecs
 from carpool_sidecar.protocols import models
 from carpool_sidecar.protocols.tensors_from_v1 import codec
-from carpool_sidecar.protocols.v2_http import binary
+from carpool_sidecar.protocols.v2_http import tensors
 from tests.protocols.tensors_from_v1.model import NAME, Part, Request
 
 INFO = models.ModelInfo(
@@ -30,23 +30,23 @@ def predictions(answer: codecs.BatchPredictions) -> object:
 
 
 def test_over_http() -> None:
-    outgoing = call(binary)
-    head, *tensors = outgoing.body
+    outgoing = call(tensors)
+    head, *data = outgoing.body
     asked = json.loads(head)
     assert asked["id"] == "the-batch"
     assert outgoing.target == "/v2/models/m/versions/1/infer"
     assert [(each["name"], each["shape"]) for each in asked["inputs"]] == [("a", [2, 2]), ("s", [2])]
     told = json.dumps({"model_name": "m", "outputs": asked["inputs"]}).encode()
     headers = {b"inference-header-content-length": b"%d" % len(told)}
-    answer = outgoing.read(codecs.UpstreamResponse(b"".join((told, *tensors)), headers))
+    answer = outgoing.read(codecs.UpstreamResponse(b"".join((told, *data)), headers))
     assert predictions(answer) == INSTANCES
 
 
 def test_over_grpc() -> None:
     service_pb2 = pytest.importorskip("tritonclient.grpc.service_pb2")
-    from carpool_sidecar.protocols.v2_grpc import messages
+    from carpool_sidecar.protocols.v2_grpc import tensors
 
-    outgoing = call(messages)
+    outgoing = call(tensors)
     asked = service_pb2.ModelInferRequest.FromString(b"".join(outgoing.body))
     assert asked.id == "the-batch"
     assert [(each.name, list(each.shape)) for each in asked.inputs] == [("a", [2, 2]), ("s", [2])]

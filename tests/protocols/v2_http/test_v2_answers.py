@@ -13,7 +13,7 @@ from carpool.scheduling import messages
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import interface as wire
 from carpool_sidecar.protocols import models
-from carpool_sidecar.protocols.v2_http import answers, codec, splitting
+from carpool_sidecar.protocols.v2_http import answers, codec, json_bodies
 from tests.protocols.v2_http.callers import BINARY_ASKED, TARGET, in_json, output, parts_of, reply_of, share_out, sized
 
 
@@ -124,7 +124,7 @@ def test_what_is_remembered_of_messages_can_be_shared_by_models(spoken):
     memory = codec.Memory()
     one, other = (codec.Codec(models.ModelInfo(), lambda: None, memory) for _ in range(2))
     body = in_json("[1,2]")
-    assert one.parse(body, 100).layout is other.parse(body, 100).layout
+    assert one.parse(body, 100).template is other.parse(body, 100).template
 
 
 def test_members_that_are_null_say_nothing(spoken):
@@ -205,7 +205,7 @@ def test_large_requests_are_cut_between_rows(spoken, width):
 )
 def test_an_answer_is_understood_once_wherever_it_names_its_batch(spoken, names):
     learned = []
-    cache = splitting.Cache("outputs", lambda rest: learned.append(rest) or answers.learn(rest))
+    cache = json_bodies.BodySplitter("outputs", lambda rest: learned.append(rest) or answers.learn(rest))
     reader = answers.Reader(lambda: None, cache)
     form = parts_of(spoken, in_json("[1,2]"))[0].request.payload.response_format
     for number in range(3):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import interface as wire
 from carpool_sidecar.protocols import models
-from carpool_sidecar.protocols.v2_http import binary
+from carpool_sidecar.protocols.v2_http import tensors
 from tests.protocols.v2_http import v2_server
 
 NAME = models.ModelName("m%20m", "3")
@@ -19,7 +19,7 @@ NAME = models.ModelName("m%20m", "3")
 
 @given(st.lists(st.sampled_from(["FP32", "INT64", "BOOL", "BYTES", "UINT8"]), min_size=1, max_size=4), st.booleans())
 def test_tensors_come_back_from_a_server_as_they_went_out(datatypes, is_json):
-    tensors = []
+    given = []
     for number, datatype in enumerate(datatypes):
         sent = (
             v2_server.of_json("BYTES", ["a", "é", ""])
@@ -27,14 +27,14 @@ def test_tensors_come_back_from_a_server_as_they_went_out(datatypes, is_json):
             else v2_server.of_json(datatype, [1, 0, 1])
         )
         data = v2_server.pack(v2_server.Tensor("", datatype, [3], sent))
-        tensors.append(models.Tensor(f"x{number}", datatype, (3, 1), data))
-    call = binary.write_request("the-batch", NAME, tensors)
-    assert call.target == "/v2/models/m%20m/versions/3/infer"
-    body = b"".join(call.body)
+        given.append(models.Tensor(f"x{number}", datatype, (3, 1), data))
+    target, headers, pieces = tensors.write_request("the-batch", NAME, given)
+    assert target == "/v2/models/m%20m/versions/3/infer"
+    body = b"".join(pieces)
     if is_json:
         body = body.replace(b'"binary_data_output":true', b'"binary_data_output":null')
-    reply = v2_server.serve(body, dict(call.headers), model=lambda inputs: inputs)
-    assert binary.read_answer(reply) == tensors
+    reply = v2_server.serve(body, dict(headers), model=lambda inputs: inputs)
+    assert tensors.read_answer(reply) == given
 
 
 @pytest.mark.parametrize(
@@ -57,13 +57,13 @@ def test_tensors_come_back_from_a_server_as_they_went_out(datatypes, is_json):
 def test_answer_whose_data_do_not_fill_their_shapes_is_broken(output, rest):
     text = f'{{"outputs":[{{"name":"y",{output}}}]}}'.encode()
     with pytest.raises(errors.UpstreamBroken):
-        binary.read_answer(wire.UpstreamResponse(text + rest, {b"inference-header-content-length": b"%d" % len(text)}))
+        tensors.read_answer(wire.UpstreamResponse(text + rest, {b"inference-header-content-length": b"%d" % len(text)}))
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[]", b'{"outputs":5}', b'{"outputs":[{}]}', b"\xff" * 9, b"[" * 9999])
 def test_what_is_no_answer_is_broken(body):
     with pytest.raises(errors.UpstreamBroken):
-        binary.read_answer(wire.UpstreamResponse(body, {}))
+        tensors.read_answer(wire.UpstreamResponse(body, {}))
 
 
 def test_fp16_is_passed_on_as_it_is():
@@ -71,4 +71,4 @@ def test_fp16_is_passed_on_as_it_is():
     reply = wire.UpstreamResponse(
         head + struct.pack("<2e", 1, 2), {b"inference-header-content-length": b"%d" % len(head)}
     )
-    assert binary.read_answer(reply) == [models.Tensor("y", "FP16", (2,), struct.pack("<2e", 1, 2))]
+    assert tensors.read_answer(reply) == [models.Tensor("y", "FP16", (2,), struct.pack("<2e", 1, 2))]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols.v2_http import requests, templates
+from carpool_sidecar.protocols.v2_http import codec, templates
 
 BODY = b'{"inputs":[{"name":"x","shape":[1,%d],"datatype":"FP32","data":[1]}]}'
 
@@ -23,12 +23,12 @@ def no_collector() -> Iterator[None]:
 
 
 def layouts_alive() -> int:
-    return sum(type(each) is templates.Layout for each in gc.get_objects())
+    return sum(type(each) is templates.RequestTemplate for each in gc.get_objects())
 
 
 @pytest.mark.parametrize("elements", [10**8, 2**62])
 def test_a_shape_that_claims_much_takes_no_memory_however_often_it_comes(elements: int) -> None:
-    reader = requests.Reader()
+    reader = codec.Reader()
     tracemalloc.start()
     try:
         for _ in range(3):
@@ -42,7 +42,7 @@ def test_a_shape_that_claims_much_takes_no_memory_however_often_it_comes(element
 @pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("ident", [b"", b'"id":"first",', b'"parameters":{"p":1},"id":"middle",'])
 def test_what_is_known_of_a_request_goes_with_the_last_who_needs_it(ident: bytes) -> None:
-    reader = requests.Reader()
+    reader = codec.Reader()
     payload = reader.parse(b'{%b"inputs":[{"name":"x","shape":[1,1],"datatype":"FP32","data":[1]}]}' % ident, 100)
     assert layouts_alive() == 1
     del payload, reader

@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols.v2_http import requests
+from carpool_sidecar.protocols.v2_http import codec
 
 X = {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}
 BINARY = {"name": "x", "shape": [1, 2], "datatype": "FP32", "parameters": {"binary_data_size": 8}}
@@ -19,7 +19,7 @@ def body_of(*inputs, **others):
 
 
 def parse(body, json_size=None, max_rows=100):
-    return requests.Reader().parse(body, max_rows, json_size)
+    return codec.Reader().parse(body, max_rows, json_size)
 
 
 def strings(*elements):
@@ -184,14 +184,14 @@ OTHERS = [
 
 
 def test_requests_share_a_key_if_they_differ_in_data_rows_id_and_form_only():
-    reader = requests.Reader()
+    reader = codec.Reader()
     head = body_of(BINARY)
     keys = {reader.parse(body, 100).key for body in SAME} | {reader.parse(head + b"12345678", 100, len(head)).key}
     assert len(keys) == 1
 
 
 def test_requests_that_differ_in_anything_else_share_none():
-    reader = requests.Reader()
+    reader = codec.Reader()
     assert len({reader.parse(body, 100).key for body in [SAME[0], *OTHERS]}) == 1 + len(OTHERS)
 
 
@@ -219,16 +219,16 @@ def test_outputs_wanted_in_binary_or_not_share_a_key(wants):
     ],
 )
 def test_text_seen_before_hides_nothing_that_is_wrong(change):
-    reader = requests.Reader()
+    reader = codec.Reader()
     body = b'{"id": "1", ' + body_of(X)[1:]
     for _ in range(2):
         assert reader.parse(body, 100).response_format.opening == b'{"id":"1",'
         with pytest.raises((errors.BadRequest, errors.Unbatchable)):
-            assert reader.parse(body.replace(*change), 100).layout.pieces is None
+            assert reader.parse(body.replace(*change), 100).template.pieces is None
 
 
 def test_id_is_kept_as_it_was_written_wherever_it_stands():
-    reader = requests.Reader()
+    reader = codec.Reader()
     for ident in [b'"1"', b'"a,b\\"}"', '"é"'.encode(), b'""']:
         first = b'{"id":%b,' % ident + body_of(X)[1:]
         last = body_of(X)[:-1] + b', "id": %b }' % ident
@@ -240,20 +240,20 @@ def test_id_is_kept_as_it_was_written_wherever_it_stands():
 
 
 def test_what_is_kept_of_requests_is_bounded():
-    reader = requests.Reader()
+    reader = codec.Reader()
     for number in range(1000):
         reader.parse(body_of(X, more="x" * 60_000 + str(number)), 100)
-    kept = [each for siblings in reader._cache._known.values() for each in siblings]
+    kept = [each for siblings in reader._splitter._known._known.values() for each in siblings]
     assert len(kept) <= 1024
     assert sum(len(piece) for each in kept for piece in each.pieces) <= 4_300_000
 
 
 def test_rests_that_were_forgotten_for_others_like_them_do_not_push_out_the_rest():
-    reader = requests.Reader()
-    first = reader.parse(body_of(X | {"name": "first"}), 100).layout
+    reader = codec.Reader()
+    first = reader.parse(body_of(X | {"name": "first"}), 100).template
     for number in range(2000):  # alike up to their data, of which a few are kept
         reader.parse(body_of(X, more=number), 100)
-    assert reader.parse(body_of(X | {"name": "first"}), 100).layout is first
+    assert reader.parse(body_of(X | {"name": "first"}), 100).template is first
 
 
 def test_what_would_take_long_to_take_apart_is_passed_on():

@@ -12,8 +12,8 @@ from hypothesis import strategies
 from tritonclient.grpc import service_pb2 as pb
 
 from carpool.scheduling import messages
-from carpool_sidecar.protocols import models
-from carpool_sidecar.protocols.v2_grpc import codec, tensor_contents
+from carpool_sidecar.protocols import models, v2
+from carpool_sidecar.protocols.v2_grpc import codec, tensors
 from tests.server.grpc import echo_model
 from tests.server.grpc.test_contents import raw_tensors
 
@@ -30,7 +30,7 @@ class Column(NamedTuple):
 @strategies.composite
 def columns(draw: Any) -> list[Column]:
     names = draw(strategies.lists(strategies.sampled_from("abc"), min_size=1, max_size=3, unique=True))
-    datatypes = strategies.sampled_from(sorted(tensor_contents.DATATYPES))
+    datatypes = strategies.sampled_from(sorted(v2.DATATYPES))
     shapes = strategies.lists(strategies.integers(0, 3), max_size=2).map(tuple)
     return [Column(name, draw(datatypes), draw(shapes)) for name in names]
 
@@ -40,14 +40,14 @@ def requests(draw: Any, inputs: Sequence[Column], outputs: Sequence[str]) -> Any
     rows = draw(strategies.integers(1, 4))
     request = pb.ModelInferRequest(model_name="m", id=draw(strategies.sampled_from(("", "1", "ü" * 70, "x" * 300))))
     request.parameters["p"].int64_param = 7
-    is_listed = tensor_contents.has_lists([column.datatype for column in inputs]) and draw(strategies.booleans())
+    is_listed = tensors.has_lists([column.datatype for column in inputs]) and draw(strategies.booleans())
     for column in inputs:
         shape = (rows, *column.shape)
         tensor = request.inputs.add(name=column.name, datatype=column.datatype, shape=shape)
         count = functools.reduce(int.__mul__, shape)
         raw = draw(raw_tensors(column.datatype, count))
         if is_listed:
-            tensor.contents.CopyFrom(tensor_contents.to_contents(raw, column.datatype))
+            tensor.contents.CopyFrom(tensors.to_contents(raw, column.datatype))
         else:
             request.raw_input_contents.append(raw)
     for name in outputs:
@@ -96,9 +96,9 @@ def test_the_sizes_of_rows_are_those_of_their_tensors(data, inputs) -> None:
     request = data.draw(requests(inputs, ()))
     payload = codec.Codec(OTHERS, lambda: None).parse(request.SerializeToString(), 1000)
     rows = payload.row_count
-    assert sum(payload.row_sizes(0, rows)) == sum(map(len, payload.raw))
+    assert sum(payload.row_sizes(0, rows)) == sum(map(len, payload.message.raw))
     single = [echo_model.part(payload, row, row + 1) for row in range(rows)]
     for row, part in enumerate(single):
-        cuts = [payload.cut(index, part.start, part.stop) for index in range(len(inputs))]
+        cuts = [payload.message.cut(index, part.start, part.stop) for index in range(len(inputs))]
         assert payload.row_sizes(row, row + 1) == [sum(map(len, cuts))]
     assert len(payload.row_lengths(0, rows)) == rows

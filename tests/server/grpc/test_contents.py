@@ -8,13 +8,15 @@ import pytest
 from hypothesis import strategies
 from tritonclient.grpc import service_pb2 as pb
 
-from carpool_sidecar.protocols.v2_grpc import tensor_contents
+from carpool_sidecar import errors
+from carpool_sidecar.protocols import v2
+from carpool_sidecar.protocols.v2_grpc import tensors
 
-LISTED = sorted(name for name, datatype in tensor_contents.DATATYPES.items() if datatype.field is not None)
+LISTED = sorted(name for name, datatype in v2.DATATYPES.items() if datatype.contents is not None)
 
 
 def raw_tensors(datatype: str, count: int):
-    size = tensor_contents.DATATYPES[datatype].size
+    size = v2.DATATYPES[datatype].size
     if datatype == "BOOL":
         return strategies.lists(strategies.sampled_from((b"\0", b"\1")), min_size=count, max_size=count).map(b"".join)
     if size is not None:
@@ -26,9 +28,9 @@ def raw_tensors(datatype: str, count: int):
 @hypothesis.given(strategies.data(), strategies.sampled_from(LISTED), strategies.integers(0, 6))
 def test_raw_tensors_come_back_from_lists_bit_by_bit(data, datatype, count) -> None:
     raw = data.draw(raw_tensors(datatype, count))
-    listed = tensor_contents.to_contents(raw, datatype)
+    listed = tensors.to_contents(raw, datatype)
     assert [len(values) for _, values in listed.ListFields()] == [count] * bool(count)
-    assert tensor_contents.to_raw(listed.SerializeToString(), datatype, (count,)) == raw
+    assert tensors.to_raw(listed.SerializeToString(), datatype, (count,)) == raw
 
 
 @pytest.mark.parametrize(
@@ -41,8 +43,8 @@ def test_raw_tensors_come_back_from_lists_bit_by_bit(data, datatype, count) -> N
     ],
 )  # fmt: skip
 def test_lists_become_what_numpy_makes_of_them(datatype, values, expected) -> None:
-    listed = pb.InferTensorContents(**{tensor_contents.DATATYPES[datatype].field: values})
-    assert tensor_contents.to_raw(listed.SerializeToString(), datatype, (len(values),)) == expected.tobytes()
+    listed = pb.InferTensorContents(**{v2.DATATYPES[datatype].contents: values})
+    assert tensors.to_raw(listed.SerializeToString(), datatype, (len(values),)) == expected.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -59,8 +61,8 @@ def test_lists_become_what_numpy_makes_of_them(datatype, values, expected) -> No
     ],
 )
 def test_lists_that_do_not_fit_are_refused_with_what_is_expected_and_given(datatype, listed, words) -> None:
-    with pytest.raises(tensor_contents.Misfit, match=words):
-        tensor_contents.to_raw(pb.InferTensorContents(**listed).SerializeToString(), datatype, (2,))
+    with pytest.raises(errors.BadRequest, match=words):
+        tensors.to_raw(pb.InferTensorContents(**listed).SerializeToString(), datatype, (2,))
 
 
 @pytest.mark.parametrize(
@@ -72,5 +74,5 @@ def test_lists_that_do_not_fit_are_refused_with_what_is_expected_and_given(datat
     ],
 )  # fmt: skip
 def test_raw_tensors_of_another_size_are_refused(datatype, shape, data) -> None:
-    with pytest.raises(tensor_contents.Misfit, match=str(len(data))):
-        tensor_contents.check_raw(data, datatype, shape)
+    with pytest.raises(errors.BadRequest, match=str(len(data))):
+        tensors.check_raw(data, datatype, shape)

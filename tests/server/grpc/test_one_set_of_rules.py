@@ -13,10 +13,9 @@ from hypothesis import strategies
 from tritonclient.grpc import service_pb2 as pb
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import datatypes, models
+from carpool_sidecar.protocols import models, v2
 from carpool_sidecar.protocols.v2_grpc import codec as rpc_codec
-from carpool_sidecar.protocols.v2_grpc import tensor_contents
-from carpool_sidecar.protocols.v2_http import codec, rules
+from carpool_sidecar.protocols.v2_http import codec
 from tests import examples
 
 MAX_ROWS = 100
@@ -42,7 +41,8 @@ class Input(NamedTuple):
     def raw(self) -> bytes:
         if self.datatype == "BYTES":
             return struct.pack("<I2s", 2, b"ab") * self.count
-        return bytes(datatypes.SIZES.get(self.datatype, 1) * self.count)
+        kind = v2.DATATYPES.get(self.datatype)
+        return bytes((1 if kind is None or kind.size is None else kind.size) * self.count)
 
 
 class Asked(NamedTuple):
@@ -71,12 +71,12 @@ class Asked(NamedTuple):
         for each in self.inputs:
             tensor = request.inputs.add(name=each.name, datatype=each.datatype, shape=each.shape)
             put(tensor.parameters, each.parameters)
-            kind = tensor_contents.DATATYPES.get(each.datatype, tensor_contents.DATATYPES["INT32"])
+            kind = v2.DATATYPES.get(each.datatype, v2.DATATYPES["INT32"])
             if is_raw:
                 request.raw_input_contents.append(each.raw)
-            elif kind.field is not None:
+            elif kind.contents is not None:
                 value = b"ab" if each.datatype == "BYTES" else VALUES.get(each.datatype, 0)
-                getattr(tensor.contents, kind.field).extend([value] * each.count)
+                getattr(tensor.contents, kind.contents).extend([value] * each.count)
         for name, said in self.outputs:
             put(request.outputs.add(name=name).parameters, said)
         return request.SerializeToString()
@@ -114,13 +114,13 @@ SAID = strategies.dictionaries(
 INPUTS = strategies.builds(
     Input,
     strategies.sampled_from(["a", "b", "c"]),
-    strategies.sampled_from([*sorted(datatypes.KNOWN), "FP32", "INT32", "FP8", "fp32"]),
+    strategies.sampled_from([*sorted(v2.DATATYPES), "FP32", "INT32", "FP8", "fp32"]),
     strategies.lists(strategies.sampled_from([1, 2, 2, 2, 0, 3, 101, 2**40, -1]), max_size=3),
     strategies.just({}) | SAID,
     strategies.sampled_from([0, 0, 0, 0, 1, -1]),
 )
 PARAMETERS = strategies.dictionaries(
-    strategies.sampled_from([*rules.SEQUENCE, "priority"]),
+    strategies.sampled_from([*v2.SEQUENCE, "priority"]),
     strategies.sampled_from([0, 0.0, False, "", None, 5, 1.5, True, "a", "0"]),
     max_size=2,
 )
@@ -182,7 +182,7 @@ class Many(Input):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_so_many_strings_are_batched_and_no_more_in_all_inputs_together(form: str) -> None:
-    most = rules.MOST_STRINGS
+    most = v2.MOST_STRINGS
     assert asking(Many("a", "BYTES", [1, most], {})).verdict(form) == "batched"
     assert asking(Many("a", "BYTES", [1, most + 1], {})).verdict(form) == "passed through: members"
     halves = [Many(name, "BYTES", [1, most // 2 + 1], {}) for name in "ab"]

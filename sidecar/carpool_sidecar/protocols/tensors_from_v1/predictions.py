@@ -16,8 +16,7 @@ import numpy.typing as npt
 import orjson
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import json_rows as rows_
-from carpool_sidecar.protocols import models
+from carpool_sidecar.protocols import json_rows, models
 from carpool_sidecar.protocols.tensors_from_v1 import numbers, strings
 
 
@@ -48,7 +47,7 @@ def _rows(tensor: models.Tensor, rows: int | None) -> Sequence[bytes | msgspec.R
         return [_text(tensor, tensor.shape)]
     if not tensor.shape or tensor.shape[0] != rows:
         raise Uneven(tensor, rows)
-    return rows_.LIST.decode(_text(tensor, tensor.shape))
+    return json_rows.LIST.decode(_text(tensor, tensor.shape))
 
 
 def _text(tensor: models.Tensor, shape: tuple[int, ...]) -> bytes:

@@ -11,10 +11,12 @@ import msgspec
 
 from carpool.scheduling import messages
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import interface
-from carpool_sidecar.protocols.v2_http import binary, columns, json_members, merging, requests, splitting, templates
+from carpool_sidecar.protocols import interface, v2
+from carpool_sidecar.protocols.v2_http import json_bodies, json_lists, tensors
 
-MEMBER = b"outputs"
+LIST_NAME = b"outputs"
+
+_ROWS = msgspec.json.Decoder(list[msgspec.Raw])
 
 # KServe and MLServer write the batch's id, which no other answer has, behind these two.
 _ID_BEHIND_NAMES = re.compile(
@@ -22,69 +24,197 @@ _ID_BEHIND_NAMES = re.compile(
 )
 
 
-class Layout(NamedTuple):
+class Output(NamedTuple):
+    """An output as the predictor tells of it. `head` is its JSON up to the number of rows, `said` its parameters."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    width: int
+    size: int | None
+    head: bytes
+    tail: bytes
+    said: bytes
+
+    def opening(self, rows: int) -> bytes:
+        """The output as JSON up to its data in JSON."""
+        said = b',"parameters":{%b}' % self.said if self.said else b""
+        return b'%b%d%b%b,"data":[' % (self.head, rows, self.tail, said)
+
+    def binary(self, rows: int, size: int) -> bytes:
+        """The output as JSON with so many bytes of data in binary."""
+        said = self.said + b"," if self.said else b""
+        return b'%b%d%b,"parameters":{%b"binary_data_size":%d}}' % (self.head, rows, self.tail, said, size)
+
+
+class AnswerTemplate(NamedTuple):
     """An answer's text without its data. `others` are the members but outputs and id, each after a comma."""
 
     pieces: tuple[bytes, ...]
-    outputs: tuple[columns.Output, ...]
+    outputs: tuple[Output, ...]
     others: bytes
     numbers: int = 0  # what a predictor writes is looked at closely
 
 
-def learn(rest: splitting.Rest) -> Layout:
-    """The layout of an answer; raises `errors.BadRequest` for what is none."""
+def learn(rest: json_bodies.Rest) -> AnswerTemplate:
+    """The template of an answer; raises `errors.BadRequest` for what is none."""
     outputs = tuple(_read_output(f"outputs[{number}]", dict(each)) for number, each in enumerate(rest.tensors))
-    others = [json_members.member(name, bytes(raw)) for name, raw in rest.members.items() if name != "id"]
-    return Layout(rest.pieces, outputs, b"".join(each + b"," for each in others))
+    others = [json_bodies.member(name, bytes(raw)) for name, raw in rest.members.items() if name != "id"]
+    return AnswerTemplate(rest.pieces, outputs, b"".join(each + b"," for each in others))
 
 
-def _read_output(place: str, members: splitting.Member) -> columns.Output:
-    name, datatype, shape = json_members.tensor(place, members)
-    parameters = json_members.parameters(members, f"{place}.")
+def _read_output(place: str, members: json_bodies.Member) -> Output:
+    name, datatype, shape = json_bodies.read_tensor(place, members)
+    parameters = json_bodies.read_parameters(members, f"{place}.")
     members.pop("parameters", None)  # null: it would be there twice beside a size
     size = parameters.pop("binary_data_size", None)
     if (size is None) is (members.pop("data", None) is None):
         raise errors.BadRequest(f"{place} has neither data nor binary_data_size, or both")
     width = math.prod(shape[1:])
     texts = [b'{"name":%b,"datatype":%b' % (msgspec.json.encode(name), msgspec.json.encode(datatype))]
-    texts += [json_members.member(each, bytes(raw)) for each, raw in members.items()]
-    return columns.Output(
-        name, datatype, shape, width, None if size is None else json_members.size(size, place),
+    texts += [json_bodies.member(each, bytes(raw)) for each, raw in members.items()]
+    return Output(
+        name, datatype, shape, width, None if size is None else json_bodies.read_size(size, place),
         b",".join([*texts, b'"shape":[']), b"".join(b",%d" % each for each in shape[1:]) + b"]",
-        b",".join(json_members.member(each, raw) for each, raw in parameters.items()),
+        b",".join(json_bodies.member(each, raw) for each, raw in parameters.items()),
     )  # fmt: skip
+
+
+# --- an answer's data -------------------------------------------------------------------------------------------
+
+
+class Column:
+    """One output of a batch of so many `rows`: `data` is a JSON list with its brackets, or binary."""
+
+    # State: _converted, by start and stop. _texts are the rows of data in JSON (nested ones with their brackets), _ends
+    # is where rows of BYTES end.
+    __slots__ = ("_converted", "_ends", "_is_nested", "_texts", "data", "is_binary", "rows", "what")
+
+    def __init__(self, what: Output, data: v2.Data, rows: int, ends: Sequence[int] | None = None) -> None:
+        self.what = what
+        self.data = data
+        self.rows = rows
+        self.is_binary = what.size is not None
+        self._ends = ends
+        self._converted: dict[tuple[int, int], v2.Data] = {}
+        nested = None if self.is_binary else _nested_rows(data, rows, what.width)
+        self._is_nested = nested is not None
+        self._texts: list[bytes] = nested or ([] if self.is_binary else json_lists.rows(data, rows, what.width))
+
+    def convert(self, start: int, stop: int) -> None:
+        """Have the rows ready in the form that they are not in; raises `errors.NotMergeable` if they have none."""
+        if self.is_binary:
+            self.flat(start, stop)
+        else:
+            self.binary(start, stop)
+
+    def text(self, start: int, stop: int) -> bytes:
+        """Rows as a JSON list, nested as the predictor nests it, without the outermost brackets.
+
+        Raises `errors.NotMergeable` if they are not in JSON already, nor have a form in it.
+        """
+        if self.is_binary:
+            return self.flat(start, stop)
+        if stop - start == 1:
+            return self._texts[start]
+        return b",".join(self._texts[start:stop]) if self.what.width or self._is_nested else b""
+
+    def flat(self, start: int, stop: int) -> bytes:
+        """The same as elements of a flat JSON list."""
+        if not self.is_binary:
+            text = self.text(start, stop)
+            return b",".join(json_lists.leaves(b"[%b]" % text)) if self._is_nested else text
+        found = self._converted.get((start, stop))
+        if found is None:
+            found = json_lists.to_json(self.what.name, self.what.datatype, self.binary(start, stop))
+            self._converted[start, stop] = found
+        return bytes(found)
+
+    def binary(self, start: int, stop: int) -> v2.Data:
+        """Rows in binary; raises `errors.NotMergeable` if they are not in binary already, nor have an equal there."""
+        if not self.is_binary:
+            found = self._converted.get((start, stop))
+            if found is None:
+                text = b"[%b]" % self.flat(start, stop)
+                found = self._converted[start, stop] = json_lists.to_binary(self.what.name, self.what.datatype, text)
+            return found
+        return v2.cut(self.data, len(self.data) // self.rows, self._ends, start, stop)
+
+
+def _nested_rows(data: v2.Data, rows: int, width: int) -> list[bytes] | None:
+    """Each row as it was written, if the items of the list are the rows."""
+    if data[1] not in json_lists.BLANK_OR_LIST:
+        return None
+    try:
+        found = [bytes(each) for each in _ROWS.decode(data)]
+    except msgspec.MsgspecError:  # NaN or infinity is in it
+        return None
+    return found if len(found) == rows and all(_is_row(each, width) for each in found) else None
+
+
+def _is_row(text: bytes, width: int) -> bool:
+    return text.startswith(b"[") and json_lists.count(text) == width
+
+
+def _columns(outputs: Sequence[Output], body: bytes, at: int, in_json: Sequence[v2.Data], rows: int) -> list[Column]:
+    """The outputs with their data, each checked to fill its shape; those in binary begin at a place in the body.
+
+    Raises `errors.BadRequest` for data that do not, and `errors.Unbatchable` for data that are nested too deeply.
+    """
+    found = []
+    lists = iter(in_json)
+    view = memoryview(body)
+    for what in outputs:
+        elements = rows * what.width
+        if what.size is None:
+            data, ends = next(lists), None
+            is_full = json_lists.count(data) == elements
+        else:
+            data = view[at : at + what.size]
+            at += what.size
+            ends = v2.row_ends(data, rows, what.width) if what.datatype == v2.BYTES else None
+            kind = v2.DATATYPES.get(what.datatype)
+            is_full = ends is not None or (
+                kind is not None and kind.size is not None and len(data) == kind.size * elements
+            )
+        if not is_full:
+            raise errors.BadRequest(f"output {what.name!r} has data that do not fill its shape {list(what.shape)}")
+        found.append(Column(what, data, rows, ends))
+    if at != len(body):
+        raise errors.BadRequest(f"{len(body) - at} bytes are left over after the outputs' data")
+    return found
 
 
 class Reader:
     """Reads answers of one model."""
 
-    def __init__(self, on_uneven: Callable[[], None], cache: splitting.Cache[Layout]) -> None:
-        self._cache = cache
+    def __init__(self, on_uneven: Callable[[], None], splitter: json_bodies.BodySplitter[AnswerTemplate]) -> None:
+        self._splitter = splitter
         self._on_uneven = on_uneven
 
-    def read(self, slots: Sequence[merging.Slot], reply: interface.UpstreamResponse) -> interface.BatchPredictions:
+    def read(self, slots: Sequence[Slot], response: interface.UpstreamResponse) -> interface.BatchPredictions:
         """The rows of a batch.
 
         Raises `errors.UpstreamBroken` for what is no answer to the batch, and `errors.NotMergeable` if somebody's rows
         cannot be written as wanted.
         """
         rows = slots[-1][2]
-        size = binary.json_size(reply.headers, len(reply.body))
-        stop = len(reply.body) if size is None else size
-        text = _without_id(reply.body, stop)
+        size = tensors.json_size(response.headers, len(response.body))
+        stop = len(response.body) if size is None else size
+        text = _without_id(response.body, stop)
         try:
-            layout, _, data, _ = self._cache.split(text, stop if text is reply.body else len(text))
-            self._check_rows(layout, rows)
-            result = Result(layout, columns.read(layout.outputs, reply.body, stop, data, rows), rows)
+            template, _, data, _ = self._splitter.split(text, stop if text is response.body else len(text))
+            self._check_rows(template, rows)
+            result = Result(template, _columns(template.outputs, response.body, stop, data, rows), rows)
         except (errors.BadRequest, errors.Unbatchable) as error:
             raise errors.UpstreamBroken(f"the predictor's answer is no valid inference response: {error}") from None
         result.prepare(slots)
-        return interface.BatchPredictions(MEMBER, result)
+        return interface.BatchPredictions(LIST_NAME, result)
 
-    def _check_rows(self, layout: Layout, rows: int) -> None:
-        if not layout.outputs:
+    def _check_rows(self, template: AnswerTemplate, rows: int) -> None:
+        if not template.outputs:
             raise errors.UpstreamBroken("the predictor's answer has no outputs")
-        for output in layout.outputs:
+        for output in template.outputs:
             if not output.shape or output.shape[0] != rows:
                 self._on_uneven()
                 raise errors.Uneven(
@@ -99,19 +229,81 @@ def _without_id(body: bytes, stop: int) -> bytes:
     return body if found is None else b"".join((b"{", found[1], memoryview(body)[found.end() : stop]))
 
 
+# --- each caller's share ----------------------------------------------------------------------------------------
+
+
+class WantedOutputs:
+    """Which outputs a caller wants in binary: by its request's parameter, the `default`, and by those of each output
+    that it lists. None among `listed`, which are by `names`, is nothing said.
+
+    It `is_clear` if all servers understand it alike: where the two contradict each other, some heed only the latter.
+    """
+
+    __slots__ = ("default", "is_clear", "is_json", "listed", "names")
+
+    def __init__(self, default: bool, listed: Sequence[bool | None], names: Sequence[str]) -> None:
+        self.default = default
+        self.listed = listed
+        self.names = names
+        self.is_clear = not listed or not default or None not in listed
+        self.is_json = not default and not any(listed)
+
+    def is_binary(self, column: Column) -> bool:
+        """Whether this output is; as the predictor understood it where that is not clear."""
+        if not self.is_clear:
+            return column.is_binary
+        name = column.what.name
+        return bool(self.listed[self.names.index(name)]) if name in self.names else self.default
+
+
+class ResponseFormat(NamedTuple):
+    """How one caller wants its answer: `opening` is its beginning, with the caller's id if it has one."""
+
+    opening: bytes
+    wanted: WantedOutputs
+
+    @classmethod
+    def of(cls, ident: bytes | None, wanted: WantedOutputs) -> ResponseFormat:
+        """The format for a caller with this id, as it wrote it, or none."""
+        return cls(b"{" if ident is None else b'{"id":%b,' % ident, wanted)
+
+    def render(self, shares: Sequence[messages.Piece]) -> interface.RenderedResponse:
+        """Raises `errors.UpstreamBroken` if shares of several batches do not make one tensor."""
+        first = shares[0].predictions
+        if type(first) is interface.WholeResponse:
+            return _as_it_came(first.response)
+        result, start, stop = first
+        if len(shares) > 1 or not self.wanted.is_json or not result.is_json:
+            return _render(self, [share.predictions for share in shares])
+        columns, texts = result.columns, result.texts_around(stop - start)
+        if len(columns) == 1:
+            body = (self.opening, texts[0], columns[0].text(start, stop), texts[1])
+            return tuple.__new__(interface.RenderedResponse, (tensors.JSON, body))
+        found = [self.opening]
+        for text, column in zip(texts, columns, strict=False):
+            found += (text, column.text(start, stop))
+        found.append(texts[-1])
+        return interface.RenderedResponse(tensors.JSON, (b"".join(found),))
+
+
+Slot = tuple[ResponseFormat, int, int]
+"""How one caller wants its rows, and which of the batch's they are: from the second to before the third."""
+
+
 class Result:
     """An answer to a batch: `columns` are its outputs with their data."""
 
-    # State: _plain, what stands around the data of answers in JSON, by their number of rows; _wants by layout.
-    __slots__ = ("_plain", "_rows", "_wants", "columns", "is_json", "layout")
+    # State: _texts, what stands around the data of answers in JSON, by their number of rows; what callers get in
+    # binary, by what they want.
+    __slots__ = ("_rows", "_texts", "_wants", "columns", "is_json", "template")
 
-    def __init__(self, layout: Layout, found: Sequence[columns.Column], rows: int) -> None:
-        self.layout = layout
-        self.columns = found
-        self.is_json = not any(column.is_binary for column in found)
+    def __init__(self, template: AnswerTemplate, columns: Sequence[Column], rows: int) -> None:
+        self.template = template
+        self.columns = columns
+        self.is_json = not any(column.is_binary for column in columns)
         self._rows = rows
-        self._plain: dict[int, list[bytes]] = {}
-        self._wants: dict[templates.Layout, list[bool]] = {}
+        self._texts: dict[int, list[bytes]] = {}
+        self._wants: dict[WantedOutputs, list[bool]] = {}
 
     def __len__(self) -> int:
         return self._rows
@@ -119,11 +311,11 @@ class Result:
     def __getitem__(self, which: slice, /) -> Share:
         return tuple.__new__(Share, (self, which.start, which.stop))  # there is one for every caller
 
-    def prepare(self, slots: Sequence[merging.Slot]) -> None:
+    def prepare(self, slots: Sequence[Slot]) -> None:
         """Write what has to be converted for a caller, as only that can fail."""
         had = [column.is_binary for column in self.columns]
-        for place, (form, start, stop) in enumerate(slots):
-            wants = self.wants(form)
+        for place, ((_, wanted), start, stop) in enumerate(slots):
+            wants = self.wants(wanted)
             if wants == had:
                 continue
             try:
@@ -134,19 +326,19 @@ class Result:
                 error.member = place
                 raise
 
-    def wants(self, form: templates.Form) -> list[bool]:
-        """Which outputs a caller gets in binary; where it did not say clearly, as the predictor understood it."""
-        found = self._wants.get(form.layout)
+    def wants(self, wanted: WantedOutputs) -> list[bool]:
+        """Which outputs a caller gets in binary."""
+        found = self._wants.get(wanted)
         if found is None:
-            found = self._wants[form.layout] = [_wants_binary(form.layout, column) for column in self.columns]
+            found = self._wants[wanted] = list(map(wanted.is_binary, self.columns))
         return found
 
-    def plain(self, rows: int) -> list[bytes]:
+    def texts_around(self, rows: int) -> list[bytes]:
         """What stands before the data of each output, and at the end, in an answer in JSON."""
-        found = self._plain.get(rows)
+        found = self._texts.get(rows)
         if found is None:
-            found = self._plain[rows] = []
-            start = self.layout.others + b'"outputs":['
+            found = self._texts[rows] = []
+            start = self.template.others + b'"outputs":['
             for column in self.columns:
                 found.append(start + column.what.opening(rows))
                 start = b"]},"
@@ -161,33 +353,25 @@ class Share(NamedTuple):
     start: int
     stop: int
 
-    def render(self, form: templates.Form, shares: Sequence[messages.Piece]) -> interface.RenderedResponse:
-        """As `codec.Form.render`."""
-        if len(shares) > 1:
-            return _render([share.predictions for share in shares], form)
-        if not form.layout.is_json or not self.result.is_json:
-            return _render([self], form)
-        result, start, stop = self
-        columns_, texts = result.columns, result.plain(stop - start)
-        if len(columns_) == 1:
-            body = (form.opening, texts[0], columns_[0].text(start, stop), texts[1])
-            return tuple.__new__(interface.RenderedResponse, (binary.JSON, body))
-        found = [form.opening]
-        for text, column in zip(texts, columns_, strict=False):
-            found += (text, column.text(start, stop))
-        found.append(texts[-1])
-        return interface.RenderedResponse(binary.JSON, (b"".join(found),))
+
+def _as_it_came(response: interface.UpstreamResponse) -> interface.RenderedResponse:
+    kind = response.headers.get(b"content-type", b"application/json")
+    size = response.headers.get(tensors.HEADER_KEY)
+    headers: interface.Headers = (("Content-Type", kind.decode("latin-1")),)
+    if size is not None:
+        headers += ((tensors.HEADER, size.decode("latin-1")),)
+    return interface.RenderedResponse(headers, (response.body,))
 
 
-def _render(mine: Sequence[Share], form: templates.Form) -> interface.RenderedResponse:
+def _render(form: ResponseFormat, mine: Sequence[Share]) -> interface.RenderedResponse:
     """An answer with binary data in it, or of several shares."""
     result = mine[0].result
     rows = sum([share.stop - share.start for share in mine])
-    if len(mine) > 1 and any(_differ(share.result.layout, result.layout) for share in mine):
+    if len(mine) > 1 and any(_differ(share.result.template, result.template) for share in mine):
         raise errors.UpstreamBroken("the predictor's answers to parts of the request do not go together")
-    head = [form.opening, result.layout.others, b'"outputs":[']
-    tail: list[requests.Data] = []
-    wants = result.wants(form)
+    head = [form.opening, result.template.others, b'"outputs":[']
+    tail: list[v2.Data] = []
+    wants = result.wants(form.wanted)
     for number, column in enumerate(result.columns):
         if number:
             head.append(b",")
@@ -199,7 +383,7 @@ def _render(mine: Sequence[Share], form: templates.Form) -> interface.RenderedRe
             head += (column.what.opening(rows), _text(mine, number), b"]}")
     head.append(b"]}")
     text = b"".join(head)
-    return interface.RenderedResponse(binary.headers(len(text) if any(wants) else None), (text, *tail))
+    return interface.RenderedResponse(tensors.headers(len(text) if any(wants) else None), (text, *tail))
 
 
 def _text(mine: Sequence[Share], number: int) -> bytes:
@@ -209,48 +393,9 @@ def _text(mine: Sequence[Share], number: int) -> bytes:
     return b",".join(texts) if mine[0].result.columns[number].what.width else b""
 
 
-def _differ(one: Layout, other: Layout) -> bool:
+def _differ(one: AnswerTemplate, other: AnswerTemplate) -> bool:
     if one is other:
         return False
     return [(each.name, each.datatype, each.shape[1:]) for each in one.outputs] != [
         (each.name, each.datatype, each.shape[1:]) for each in other.outputs
     ]
-
-
-def _wants_binary(layout: templates.Layout, column: columns.Column) -> bool:
-    ask, names = layout.ask, layout.kind.outputs
-    if not ask.is_clear:
-        return column.is_binary
-    if ask.listed is not None and column.what.name in names:
-        return bool(ask.listed[names.index(column.what.name)])
-    return ask.default
-
-
-class Verbatim:
-    """The answer to a request that travelled whole and alone: as it came."""
-
-    __slots__ = ("_reply", "_rows")
-
-    def __init__(self, rows: int, reply: interface.UpstreamResponse) -> None:
-        self._rows = rows
-        self._reply = reply
-
-    def __len__(self) -> int:
-        return self._rows
-
-    def __getitem__(self, which: slice, /) -> Verbatim:
-        return self
-
-    def render(self, form: templates.Form, shares: Sequence[messages.Piece]) -> interface.RenderedResponse:
-        """As `codec.Form.render`."""
-        kind = self._reply.headers.get(b"content-type", b"application/json")
-        size = self._reply.headers.get(binary.HEADER_KEY)
-        headers: interface.Headers = (("Content-Type", kind.decode("latin-1")),)
-        if size is not None:
-            headers += ((binary.HEADER, size.decode("latin-1")),)
-        return interface.RenderedResponse(headers, (self._reply.body,))
-
-
-def read_verbatim(rows: int, reply: interface.UpstreamResponse) -> interface.BatchPredictions:
-    """An answer of so many rows that is not looked at."""
-    return interface.BatchPredictions(MEMBER, Verbatim(rows, reply))

@@ -1,24 +1,36 @@
-"""The v2 protocol over HTTP as the core's batches need it: JSON, and Triton's binary tensor data extension.
+"""The v2 protocol over HTTP: JSON, and Triton's binary tensor data extension. One codec for each model.
 
-Sources: Open Inference Protocol, "Inference", and Triton's `extension_binary_data.md`. One object for each model.
+JSON is spliced and binary data are passed on as views. An input that some sent in JSON and some in binary is sent in
+binary, and so is asked for an output that some want so.
+Sources: Open Inference Protocol, "Inference", and Triton's `extension_binary_data.md`.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import msgspec
 
 from carpool.scheduling import messages
-from carpool_sidecar.protocols import interface, models
-from carpool_sidecar.protocols.v2_http import answers, binary, merging, requests, splitting
+from carpool_sidecar import errors
+from carpool_sidecar.protocols import interface, models, v2
+from carpool_sidecar.protocols.v2_http import answers, json_bodies, json_lists, templates, tensors
+
+# A request with more takes seconds to be looked through, and many times its size in memory.
+_MOST_OBJECTS = 64 * 1024
+
+_LITTLE = 64 * 1024  # so much is joined rather than sent in pieces
+_FAR = 64  # brackets stand together at the beginning
 
 
 class Memory:
     """What is remembered of messages; models that share it share its limits, as callers choose models' names."""
 
     def __init__(self) -> None:
-        self.requests = requests.Reader()
-        self.answers: splitting.Cache[answers.Layout] = splitting.Cache("outputs", answers.learn)
+        self.requests = Reader()
+        self.answers = json_bodies.BodySplitter("outputs", answers.learn)
 
 
 class Codec:
@@ -42,14 +54,265 @@ class Codec:
         self.max_batch_size = told.most_rows  # every request asks for it
 
     def merge(self, batch_id: str, target: str, parts: Sequence[messages.Part]) -> interface.UpstreamRequest:
-        """As `codec.Codec.merge`."""
+        """See `interface.Codec`.
+
+        Raises `errors.NotMergeable` for an input in JSON that has no equal in binary, where others sent theirs in that.
+        """
         if len(parts) == 1:
             request, start, stop = parts[0]
-            payload: requests.Payload = request.payload
+            payload: Payload = request.payload
             if stop - start == payload.row_count:
-                read = functools.partial(answers.read_verbatim, payload.row_count)
-                return interface.UpstreamRequest(target, binary.headers(payload.json_size), (payload.body,), read)
-        call = merging.merge(batch_id, parts)
-        return interface.UpstreamRequest(
-            target, call.headers, call.body, functools.partial(self._answers.read, call.slots)
-        )
+                read = functools.partial(interface.read_whole, answers.LIST_NAME, payload.row_count)
+                return interface.UpstreamRequest(target, tensors.headers(payload.json_size), (payload.body,), read)
+        headers, body, slots = _merge(batch_id, parts)
+        return interface.UpstreamRequest(target, headers, body, functools.partial(self._answers.read, slots))
+
+
+# --- parsing ----------------------------------------------------------------------------------------------------
+
+
+class _Cut(NamedTuple):
+    """By an input's number: its rows in JSON, or where its rows of BYTES end."""
+
+    rows: dict[int, list[bytes]]
+    ends: dict[int, Sequence[int]]
+
+
+class Payload(interface.KeepsBody):
+    """A parsed request. `data` are the inputs': JSON lists with their brackets, or binary.
+
+    `ident` is the caller's id as written, if it is not the template's.
+    """
+
+    # State: _cut, what was found out for cutting it, once somebody needed that.
+    __slots__ = ("_cut", "body", "data", "json_size", "key", "response_format", "row_count", "template")
+
+    def __init__(
+        self,
+        template: templates.RequestTemplate,
+        body: bytes,
+        json_size: int | None,
+        data: Sequence[v2.Data],
+        ident: bytes | None,
+    ) -> None:
+        self.template = template
+        self.key = template.signature.key
+        self.row_count = template.rows
+        self.body = body
+        self.json_size = json_size
+        self.data = data
+        given = template.response_format
+        self.response_format = given if ident is None else answers.ResponseFormat.of(ident, given.wanted)
+        self._cut: _Cut | None = None
+
+    def row_sizes(self, start: int, stop: int) -> Sequence[int]:
+        """Bytes of the rows `start` to `stop` (exclusive); those of the whole request are shared out evenly."""
+        size, left = divmod(len(self.body), self.row_count)
+        return [size + 1 if row < left else size for row in range(start, stop)]
+
+    def row_lengths(self, start: int, stop: int) -> Sequence[int]:
+        """Elements of each of those rows, of all inputs together."""
+        return [self.template.row_elements] * (stop - start)
+
+    def json_rows(self, number: int, start: int, stop: int) -> bytes:
+        """Rows of an input in JSON as elements of a flat list."""
+        width = self.template.inputs[number].width
+        if not width:
+            return b""
+        known = self._found().rows
+        rows = known.get(number)
+        if rows is None:
+            rows = known[number] = json_lists.rows(self.data[number], self.row_count, width)
+        return b",".join(rows[start:stop])
+
+    def binary_rows(self, number: int, start: int, stop: int) -> v2.Data:
+        """Rows of any input in binary; raises `errors.NotMergeable` if it is in JSON and has no equal there."""
+        what, data = self.template.inputs[number], self.data[number]
+        is_whole = stop - start == self.row_count
+        if what.size is None:
+            text = data if is_whole else b"[%b]" % self.json_rows(number, start, stop)
+            return json_lists.to_binary(what.name, what.datatype, text)
+        if is_whole:
+            return data
+        size = v2.DATATYPES[what.datatype].size
+        if size is not None:
+            return v2.cut(data, what.width * size, None, start, stop)
+        known = self._found().ends
+        ends = known.get(number)
+        if ends is None:
+            ends = known[number] = v2.row_ends(data, self.row_count, what.width) or ()
+        return v2.cut(data, 0, ends, start, stop)
+
+    def _found(self) -> _Cut:
+        if self._cut is None:
+            self._cut = _Cut({}, {})
+        return self._cut
+
+
+class Reader:
+    """Parses requests, of one model or of several alike."""
+
+    def __init__(self) -> None:
+        self._splitter = json_bodies.BodySplitter("inputs", templates.learn, _MOST_OBJECTS)
+
+    def parse(self, body: bytes, max_rows: int, json_size: int | None = None) -> Payload:
+        """See `interface.Codec`."""
+        stop = len(body)
+        if json_size is None:
+            like_the_last = self._splitter.match_last(body)
+            if like_the_last is not None and like_the_last[0].rows <= max_rows:
+                return Payload(like_the_last[0], body, None, (like_the_last[1],), None)
+        else:
+            if not 0 <= json_size <= stop:
+                raise errors.BadRequest(f"Inference-Header-Content-Length is {json_size}, the body has {stop} bytes")
+            if json_size == 0:
+                raise errors.Unbatchable("members")  # no JSON at all: Triton's raw binary request
+            stop = json_size
+        template, ident, data, is_full = self._splitter.split(body, stop)
+        if template.rows > max_rows:
+            raise errors.PayloadTooLarge(f"more than {max_rows} rows in one request")
+        if template.binary_size is not None or stop != len(body):
+            data = _all_data(template, body, json_size, data)
+        elif not is_full:
+            for what, text in zip(template.inputs, data, strict=True):
+                _check_full(what, text)
+        return Payload(template, body, json_size, data, ident)
+
+
+def _check_full(what: templates.Input, text: v2.Data) -> None:
+    if len(text) > v2.MOST_STRINGS and json_lists.has_strings(text, v2.MOST_STRINGS):
+        raise errors.Unbatchable("members")
+    count = json_lists.count(text)
+    if count != what.elements:
+        told = f"shape {list(what.shape)} has {what.elements} elements, 'data' has {count}"
+        raise errors.BadRequest(f"input {what.name!r}: {told}")
+
+
+def _all_data(
+    template: templates.RequestTemplate, body: bytes, json_size: int | None, in_json: Sequence[v2.Data]
+) -> list[v2.Data]:
+    """The data of a request with something in it that is not JSON."""
+    if json_size is None:
+        raise errors.BadRequest("binary data need the header Inference-Header-Content-Length")
+    at, expected = json_size, template.binary_size or 0
+    if at + expected != len(body):
+        told = f"{len(body) - at} bytes after {at} bytes of JSON, the inputs' binary_data_size is {expected}"
+        raise errors.BadRequest(f"the body has {told}")
+    found: list[v2.Data] = []
+    lists = iter(in_json)
+    view = memoryview(body)
+    for what in template.inputs:
+        if what.size is None:
+            found.append(next(lists))
+            _check_full(what, found[-1])
+            continue
+        data = view[at : at + what.size]
+        at += what.size
+        if what.datatype == v2.BYTES and v2.row_ends(data, template.rows, what.width) is None:
+            told = f"{what.size} bytes are not the {what.elements} strings of shape {list(what.shape)}"
+            raise errors.BadRequest(f"input {what.name!r}: {told}")
+        found.append(data)
+    return found
+
+
+# --- merging ----------------------------------------------------------------------------------------------------
+
+
+def _merge(
+    batch_id: str, parts: Sequence[messages.Part]
+) -> tuple[interface.Headers, interface.Pieces, Sequence[answers.Slot]]:
+    """Headers and body of one request for rows of several of one signature, and whose rows are where in its answer."""
+    payloads: list[Payload] = [part.request.payload for part in parts]
+    slots, rows = [], 0
+    for payload, (_, start, stop) in zip(payloads, parts, strict=True):
+        end = rows + stop - start
+        slots.append((payload.response_format, rows, end))
+        rows = end
+    found = list(dict.fromkeys([payload.template for payload in payloads]))  # few: clients repeat themselves
+    signature = found[0].signature
+    head: list[v2.Data] = [b'{"id":%b,"inputs":[' % msgspec.json.encode(batch_id)]
+    tail: list[v2.Data] = []
+    for number, text in enumerate(signature.inputs):
+        head.append(b"%b%b%d" % (b"," if number else b"", text.head, rows))
+        if all(template.inputs[number].size is None for template in found):
+            head += (text.json, *_spliced(number, payloads, parts, rows), b"]}")
+        else:
+            data = _in_binary(number, payloads, parts)
+            head.append(b"%b%d}}" % (text.binary, sum(map(len, data))))
+            tail += data
+    head.append(b"]" + _question(signature, _combined([template.response_format.wanted for template in found])) + b"}")
+    size = sum(map(len, head))
+    if size < _LITTLE:
+        head = [b"".join(head)]
+    is_binary = any(template.binary_size is not None for template in found)
+    return tensors.headers(size if is_binary else None), head + tail, slots
+
+
+def _in_binary(number: int, payloads: Sequence[Payload], parts: Sequence[messages.Part]) -> Sequence[v2.Data]:
+    """The rows of an input of which some sent binary."""
+    data: list[v2.Data] = []
+    for place, (payload, (_, start, stop)) in enumerate(zip(payloads, parts, strict=True)):
+        try:
+            data.append(payload.binary_rows(number, start, stop))
+        except errors.NotMergeable as error:
+            error.member = place
+            raise
+    return data
+
+
+def _spliced(number: int, payloads: Sequence[Payload], parts: Sequence[messages.Part], rows: int) -> Sequence[v2.Data]:
+    """The elements, or rows, of an input that all sent in JSON, with commas between them."""
+    if not payloads[0].template.inputs[number].width:
+        return ()
+    if rows == sum([payload.row_count for payload in payloads]) and _are_alike(
+        data := [payload.data[number] for payload in payloads]
+    ):
+        return _joined([text[1:-1] for text in data])
+    pairs = zip(payloads, parts, strict=True)
+    return _joined([payload.json_rows(number, start, stop) for payload, (_, start, stop) in pairs])
+
+
+def _are_alike(data: Sequence[v2.Data]) -> bool:
+    """Whether all lists are nested equally deep."""
+    if all(text[1] not in json_lists.BLANK_OR_LIST for text in data):
+        return True
+    return len({json_lists.depth(bytes(text[:_FAR])) for text in data}) == 1
+
+
+def _joined(found: Sequence[v2.Data]) -> Sequence[v2.Data]:
+    if sum(map(len, found)) < _LITTLE:
+        return (b",".join(found),)
+    pieces: list[v2.Data] = []
+    for text in found:
+        pieces += (b",", text)
+    return pieces[1:]
+
+
+def _combined(wanted: Sequence[answers.WantedOutputs]) -> answers.WantedOutputs:
+    """What to ask for so that each can be given its due: binary, where somebody wants that."""
+    first = wanted[0]
+    if all(each.default is first.default and each.listed == first.listed for each in wanted):
+        return first
+    default = any(each.default for each in wanted)
+    return answers.WantedOutputs(default, list(map(any, zip(*(each.listed for each in wanted), strict=True))), ())
+
+
+def _question(signature: templates.BatchSignature, wanted: answers.WantedOutputs) -> bytes:
+    """The members of a request that follow its inputs."""
+    parameters = list(signature.parameters)
+    if wanted.default:
+        parameters.append(b'"binary_data_output":true')
+    found = [b'"parameters":{%b}' % b",".join(parameters)] if parameters else []
+    if signature.outputs is not None:
+        listed = [
+            _output(members, said, want, wanted.is_clear)
+            for (members, said), want in zip(signature.outputs, wanted.listed, strict=True)
+        ]
+        found.append(b'"outputs":[%b]' % b",".join(listed))
+    return b"".join(b"," + member for member in (*found, *signature.others))
+
+
+def _output(members: bytes, said: Sequence[bytes], want: bool | None, is_clear: bool) -> bytes:
+    if want or (want is not None and not is_clear):
+        said = (*said, b'"binary_data":true' if want else b'"binary_data":false')
+    return b"{%b%b}" % (members, b',"parameters":{%b}' % b",".join(said) if said else b"")

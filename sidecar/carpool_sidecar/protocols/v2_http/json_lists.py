@@ -3,16 +3,25 @@
 All of it speaks of valid JSON lists. In one with nothing but numbers, literals and lists, commas tell the number of
 elements: a tree of lists has one leaf more than it has commas, counting an empty list as a leaf. Strings and objects
 may hide commas and brackets, so those are told apart by a decoder.
+
+In batches where some callers speak JSON and some binary, data are converted. The meaning is that of a server which
+reads a number as a double, or as an integer of 64 bits, and casts it. Where servers differ or a cast would lose
+something - out of range, a number for a string, NaN - nothing is converted: `errors.NotMergeable` sends the caller on
+alone, and the predictor says what it thinks.
 """
 
 from __future__ import annotations
 
+import functools
 import re
+import struct
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import utf8
+from carpool_sidecar.protocols import json_rows, v2
 
 _decode = msgspec.json.Decoder(msgspec.Raw).decode  # checks that a text is one JSON value, and nothing else
 _ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
@@ -23,6 +32,7 @@ _NOT_FINITE = (b"-Infinity", b"Infinity", b"-NaN", b"NaN", b"-Inf", b"Inf")  # e
 _NUMERIC = b"0123456789.-+eE "
 _BEGIN_NUMBERS, _END_NUMBERS = b"0123456789-", b"0123456789"
 _NO_ELEMENT = (b"", b",", b"[", b"]")
+BLANK_OR_LIST = b"[ \t\r\n"
 _EDGE = 16  # few write more spaces than that
 _OPENINGS = re.compile(rb"[\[ \t\r\n]*")
 
@@ -33,21 +43,21 @@ _FEW = 8
 # Each level of lists is read once more where strings are in it.
 _DEEPEST = 16
 
+_FLAT = {
+    name: msgspec.json.Decoder(list[kind.json_type])  # type: ignore[name-defined]
+    for name, kind in v2.DATATYPES.items()
+    if kind.json_type is not None
+}
 
-def check_utf8(text: bytes | memoryview) -> None:
-    """Raises `errors.BadRequest`, with the place, for what is not UTF-8."""
-    if not (isinstance(text, bytes) and text.isascii()):
-        utf8.check(text)
 
-
-def is_list(text: bytes | memoryview) -> bool:
+def is_list(text: v2.Data) -> bool:
     """Whether a text is one JSON list, with nothing before or after it."""
     if not text or text[0] != _OPENING or text[-1] != _CLOSING:
         return False
     try:
         _decode(text)
         if type(text) is not bytes or not text.isascii():
-            check_utf8(text)
+            json_rows.check_utf8(text)
     except (msgspec.MsgspecError, errors.BadRequest, RecursionError):
         return False
     return True
@@ -58,7 +68,7 @@ def outline(elements: int) -> bytes:
     return b"[%b]" % (b"," * (elements - 1))
 
 
-def is_flat(data: bytes | memoryview, outlined: bytes) -> bool:
+def is_flat(data: v2.Data, outlined: bytes) -> bool:
     """Whether a text has this outline.
 
     One that has, but is none (`[1,,2]`, `[1-]`), has as many commas as the list it claims to be: joined with others it
@@ -72,24 +82,24 @@ def is_flat(data: bytes | memoryview, outlined: bytes) -> bool:
     return text[1:_EDGE].lstrip(b" ")[:1] not in _NO_ELEMENT and text[-_EDGE:-1].rstrip(b" ")[-1:] not in _NO_ELEMENT
 
 
-def is_plain(text: bytes | memoryview) -> bool:
+def is_plain(text: v2.Data) -> bool:
     """Whether there are neither strings nor objects in it."""
     return _QUOTE not in text and _BRACE not in text
 
 
-def tame(text: bytes) -> bytes:
+def mask_non_finite(text: bytes) -> bytes:
     """A text of the same size with 0 for NaN and infinities, which JSON has not; for text without strings."""
     for word in _NOT_FINITE:
         text = text.replace(word, b"0".center(len(word)))  # the spaces keep `1NaN` from becoming a number
     return text
 
 
-def has_strings(data: bytes | memoryview, most: int) -> bool:
+def has_strings(data: v2.Data, most: int) -> bool:
     """Whether there may be more than so many strings in it: quotes within strings count as well."""
     return bytes(data).count(b'"') > 2 * most
 
 
-def count(data: bytes | memoryview) -> int:
+def count(data: v2.Data) -> int:
     """Elements of a list, however it is nested.
 
     Raises `errors.Unbatchable` for strings or objects in more than 16 lists.
@@ -117,7 +127,7 @@ def leaves(text: bytes) -> list[bytes]:
     return found if all(found) else [each for each in found if each]
 
 
-def rows(data: bytes | memoryview, count: int, width: int) -> list[bytes]:
+def rows(data: v2.Data, count: int, width: int) -> list[bytes]:
     """The elements of a list as so many rows of the same width, each with commas between its elements."""
     text = bytes(data)
     is_flat = is_plain(text) and text.find(b"[", 1) < 0
@@ -169,3 +179,59 @@ def _items(text: bytes) -> list[bytes]:
         lists = [_ITEMS.decode(each) if each.startswith(b"[") else [each] for each in found]
         found = [bytes(each) for inner in lists for each in inner]
     raise errors.Unbatchable("shape")
+
+
+# --- to binary and back -----------------------------------------------------------------------------------------
+
+
+def to_binary(name: str, datatype: str, text: v2.Data) -> bytes:
+    """The elements of a JSON list, flat or nested, in binary; `name` is the tensor's.
+
+    Raises `errors.NotMergeable` for what is no element of the datatype.
+    """
+    if datatype not in _FLAT:
+        raise _not_convertible(name, f"{datatype} has no form in JSON")
+    try:
+        values = _values(datatype, text)
+        if datatype == v2.BYTES:
+            return v2.pack(map(str.encode, values))
+        return struct.pack(f"<{len(values)}{v2.DATATYPES[datatype].code}", *values)
+    except (struct.error, OverflowError, UnicodeError, msgspec.MsgspecError) as error:
+        raise _not_convertible(name, str(error)) from None
+
+
+def to_json(name: str, datatype: str, data: v2.Data) -> bytes:
+    """Binary elements as those of a flat JSON list, without its brackets; an FP32 is written as the double it equals.
+
+    Raises `errors.NotMergeable` for NaN and infinity, for BYTES that are not UTF-8, and for datatypes without a form
+    in JSON. BYTES have to be whole (`v2.row_ends`).
+    """
+    if datatype not in _FLAT:
+        raise _not_convertible(name, f"{datatype} has no form in JSON")
+    kind = v2.DATATYPES[datatype]
+    if kind.size is None:
+        try:
+            return msgspec.json.encode([str(each, "utf-8") for each in v2.elements(data)])[1:-1]
+        except UnicodeDecodeError as error:
+            raise _not_convertible(name, str(error)) from None
+    text = msgspec.json.encode(_struct(f"<{len(data) // kind.size}{kind.code}").unpack(data))
+    if kind.json_type is float and b"null" in text:
+        raise _not_convertible(name, "NaN and infinity have no form in JSON")
+    return text[1:-1]
+
+
+@functools.lru_cache(maxsize=256)
+def _struct(layout: str) -> struct.Struct:
+    return struct.Struct(layout)
+
+
+def _values(datatype: str, text: v2.Data) -> list[Any]:
+    decode: Callable[[v2.Data], list[Any]] = _FLAT[datatype].decode
+    try:
+        return decode(text)
+    except msgspec.ValidationError:  # nested, if it is right at all
+        return decode(b"[%b]" % b",".join(leaves(bytes(text))))
+
+
+def _not_convertible(name: str, why: str) -> errors.NotMergeable:
+    return errors.NotMergeable(f"tensor {name!r} does not go with others in one call: {why}")

@@ -1,22 +1,20 @@
 """What a request says beside its data and its id: which tensors it has, with whom it can go, what it wants back.
 
-Clients send the same again and again, so it is found out once for each text (`splitting.Cache`), and requests of one
-`Kind`, which alone may share a batch, share that object too.
+Clients send the same again and again, so it is found out once for each text (`json_bodies.BodySplitter`).
 """
 
 from __future__ import annotations
 
-import abc
 import math
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
-from carpool.scheduling import messages
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import datatypes, interface
-from carpool_sidecar.protocols.v2_http import json_members, requested_outputs, rules, splitting
+from carpool_sidecar.protocols import v2
+from carpool_sidecar.protocols.v2_http import answers, json_bodies
+
+_OUTPUTS = msgspec.json.Decoder(list[json_bodies.Member])
 
 
 class Input(NamedTuple):
@@ -38,158 +36,137 @@ class InputText(NamedTuple):
     binary: bytes
 
 
-class Kind:
+class BatchSignature(NamedTuple):
     """What requests have in common that may share a batch; `key` is all of it.
 
-    `inputs` are theirs as JSON, to be completed; `parameters` and `others` are the request's, as written. `outputs` are
-    the names of those that it lists, in order, and `output_members` what it says of them, without what `Ask` says.
+    `inputs` are theirs as JSON, to be completed; `parameters` and `others` are the request's, as written. `outputs` is
+    what it says of each output that it lists, members and parameters, without what `answers.WantedOutputs` says.
     """
 
-    __slots__ = ("inputs", "key", "others", "output_members", "outputs", "parameters")
-
-    def __init__(
-        self,
-        key: bytes,
-        inputs: tuple[InputText, ...],
-        parameters: tuple[bytes, ...],
-        others: tuple[bytes, ...],
-        outputs: tuple[str, ...],
-        output_members: tuple[tuple[bytes, tuple[bytes, ...]], ...] | None,
-    ) -> None:
-        self.key = key
-        self.inputs = inputs
-        self.parameters = parameters
-        self.others = others
-        self.outputs = outputs
-        self.output_members = output_members
+    key: bytes
+    inputs: tuple[InputText, ...]
+    parameters: tuple[bytes, ...]
+    others: tuple[bytes, ...]
+    outputs: tuple[tuple[bytes, tuple[bytes, ...]], ...] | None
 
 
-class Result(Protocol):
-    """What one batch came to, or a run of its rows."""
+class RequestTemplate:
+    """One request's text without its data. `response_format` is that of callers without an id beside that text.
 
-    def render(self, form: Form, shares: Sequence[messages.Piece]) -> interface.RenderedResponse:
-        """One caller's answer, of shares of which the first is of this result."""
-        ...
-
-
-class Form(abc.ABC):
-    """How one caller wants its answer: `opening` is its beginning, with the caller's id as written, or None."""
-
-    __slots__ = ("opening",)
-
-    def __init__(self, ident: bytes | None) -> None:
-        self.opening = b"{" if ident is None else b'{"id":%b,' % ident
-
-    @property
-    @abc.abstractmethod
-    def layout(self) -> Layout:
-        """The request's."""
-
-    def render(self, shares: Sequence[messages.Piece]) -> interface.RenderedResponse:
-        """Raises `errors.UpstreamBroken` if shares of several batches do not make one tensor."""
-        result: Result = shares[0].predictions
-        return result.render(self, shares)
-
-
-class OwnForm(Form):
-    """That of a caller with an id of its own."""
-
-    __slots__ = ("_layout",)
-
-    def __init__(self, layout: Layout, ident: bytes) -> None:
-        super().__init__(ident)
-        self._layout = layout
-
-    @property
-    def layout(self) -> Layout:
-        """See `Form`."""
-        return self._layout
-
-
-class Layout(Form):
-    """One request's text without its data, and the form of all callers whose id, if any, is in that text.
-
-    One object for both: two that know each other would stay in memory until the garbage collector comes, which is
-    seldom here.
+    `binary_size` is that of all data in binary, None if there are none; for `numbers` see `json_bodies.Template`.
     """
 
     __slots__ = (
-        "ask", "binary_size", "inputs", "is_json", "kind", "numbers", "pieces", "row_elements", "rows",
+        "binary_size", "inputs", "numbers", "pieces", "response_format", "row_elements", "rows", "signature",
     )  # fmt: skip
 
     def __init__(
         self,
         pieces: tuple[bytes, ...],
         inputs: tuple[Input, ...],
-        kind: Kind,
-        ask: requested_outputs.Ask,
-        ident: bytes | None,
-    ):
-        super().__init__(ident)
+        rows: int,
+        signature: BatchSignature,
+        response_format: answers.ResponseFormat,
+    ) -> None:
         self.pieces = pieces
         self.inputs = inputs
-        self.kind = kind
-        self.ask = ask
-        self.is_json = ask.is_json
-        self.rows = inputs[0].shape[0]
+        self.rows = rows
+        self.signature = signature
+        self.response_format = response_format
         self.row_elements = sum(each.width for each in inputs)
         sizes = [each.size for each in inputs if each.size is not None]
         self.binary_size = sum(sizes) if sizes else None
-        is_numeric = inputs[0].datatype not in (datatypes.BYTES, "BOOL")
+        is_numeric = inputs[0].datatype not in (v2.BYTES, "BOOL")
         self.numbers = inputs[0].elements if len(inputs) == 1 and not sizes and is_numeric else 0
 
-    @property
-    def layout(self) -> Layout:
-        """See `Form`."""
-        return self
 
-
-def learn(rest: splitting.Rest) -> Layout:
-    """The layout of a request.
+def learn(rest: json_bodies.Rest) -> RequestTemplate:
+    """The template of a request.
 
     Raises `errors.BadRequest`, with the place, for what the protocol does not allow, and `errors.Unbatchable`.
     """
     given = [_read_input(f"inputs[{number}]", dict(members)) for number, members in enumerate(rest.tensors)]
     about = dict(rest.members)
-    parameters = json_members.parameters(about, "")
+    parameters = json_bodies.read_parameters(about, "")
     default = parameters.pop("binary_data_output", b"false")
-    asked = requested_outputs.read(json_members.pop(about, "outputs"))
-    sequence = {name: msgspec.json.decode(parameters[name]) for name in rules.SEQUENCE if name in parameters}
-    rules.check([each.tensor for each in given], sequence, asked.outputs)
-    ident = json_members.pop(about, "id")
+    asked = _read_outputs(json_bodies.take(about, "outputs"))
+    sequence = {name: msgspec.json.decode(parameters[name]) for name in v2.SEQUENCE if name in parameters}
+    rows = v2.check_batchable([each.tensor for each in given], sequence, asked.outputs)
+    ident = json_bodies.take(about, "id")
     if ident is not None and not bytes(ident).startswith(b'"'):
         raise errors.Unbatchable("members")  # the predictor knows what to say to that
     inputs = [_input(f"inputs[{number}]", each) for number, each in enumerate(given)]
     written = [each.text for each in given]
-    ask, said = asked.ask(default), asked.said
-    unclear = b"" if ask.is_clear else repr(ask).encode()
-    texts = tuple(json_members.member(name, raw) for name, raw in parameters.items())
-    others = tuple(json_members.member(name, bytes(raw)) for name, raw in about.items())
-    key = repr((written, texts, others, said, unclear)).encode()
-    if ask.is_clear and ask.listed is not None:
-        ask = requested_outputs.Ask(False, tuple(map(bool, ask.listed)))
-    kind = Kind(key, tuple(written), texts, others, tuple([each.name for each in asked.outputs]), said)
-    return Layout(rest.pieces, tuple(inputs), kind, ask, None if ident is None else bytes(ident))
+    names = tuple([each.name for each in asked.outputs])
+    flags = [None if each is None else _flag(each) for each in asked.flags]
+    wanted = answers.WantedOutputs(_flag(default), flags, names)
+    unclear = b"" if wanted.is_clear else repr((wanted.default, wanted.listed)).encode()
+    texts = tuple(json_bodies.member(name, raw) for name, raw in parameters.items())
+    others = tuple(json_bodies.member(name, bytes(raw)) for name, raw in about.items())
+    key = repr((written, texts, others, asked.said, unclear)).encode()
+    if wanted.is_clear and wanted.listed:
+        wanted = answers.WantedOutputs(False, list(map(bool, flags)), names)
+    signature = BatchSignature(key, tuple(written), texts, others, asked.said)
+    response_format = answers.ResponseFormat.of(None if ident is None else bytes(ident), wanted)
+    return RequestTemplate(rest.pieces, tuple(inputs), rows, signature, response_format)
+
+
+class _Asked(NamedTuple):
+    """The outputs that a request lists, by name and parameters, whether each is wanted in binary, as written, and what
+    is said of it: its members and its parameters. `said` is None where there is no list."""
+
+    outputs: tuple[v2.RequestedOutput, ...] = ()
+    flags: tuple[bytes | None, ...] = ()
+    said: tuple[tuple[bytes, tuple[bytes, ...]], ...] | None = None
+
+
+def _read_outputs(raw: msgspec.Raw | None) -> _Asked:
+    """What is asked for; raises `errors.BadRequest` for what the protocol does not allow."""
+    if raw is None:
+        return _Asked()
+    try:
+        listed = _OUTPUTS.decode(raw)
+    except msgspec.ValidationError:
+        raise errors.BadRequest("'outputs' must be a list of objects") from None
+    wants, names, said, wanted = [], [], [], list[v2.RequestedOutput]()
+    for number, members in enumerate(listed):
+        names.append(json_bodies.read_text(members.pop("name", json_bodies.MISSING), f"outputs[{number}].name"))
+        parameters = json_bodies.read_parameters(members, f"outputs[{number}].")
+        wanted.append(v2.RequestedOutput(names[-1], tuple(parameters)))
+        binary = parameters.pop("binary_data", None)
+        wants.append(binary)
+        texts = tuple(json_bodies.member(each, raw) for each, raw in parameters.items())
+        about = [b'"name":%b' % msgspec.json.encode(names[-1])]
+        about += [json_bodies.member(each, bytes(raw)) for each, raw in members.items()]
+        said.append((b",".join(about), texts))
+    return _Asked(tuple(wanted), tuple(wants), tuple(said))
+
+
+def _flag(raw: bytes) -> bool:
+    """A parameter about binary data; raises `errors.Unbatchable` for anything but true and false."""
+    if raw not in (b"true", b"false"):
+        raise errors.Unbatchable("outputs")  # the predictor knows what to say to that
+    return raw == b"true"
 
 
 class _Given(NamedTuple):
     """An input as it was written: whether it has data in JSON, and the size of its data in binary."""
 
-    tensor: rules.Tensor
+    tensor: v2.Input
     text: InputText
     has_data: bool
     size: bytes | None
 
 
-def _read_input(place: str, members: splitting.Member) -> _Given:
-    name, datatype, shape = json_members.tensor(place, members)
-    parameters = json_members.parameters(members, f"{place}.")
-    tensor = rules.Tensor(name, datatype, shape, tuple(parameters), "binary_data_size" not in parameters)
+def _read_input(place: str, members: json_bodies.Member) -> _Given:
+    name, datatype, shape = json_bodies.read_tensor(place, members)
+    parameters = json_bodies.read_parameters(members, f"{place}.")
+    tensor = v2.Input(name, datatype, shape, tuple(parameters), "binary_data_size" not in parameters)
     size = parameters.pop("binary_data_size", None)
     has_data = members.pop("data", None) is not None
     texts = [b'{"name":%b,"datatype":%b' % (msgspec.json.encode(name), msgspec.json.encode(datatype))]
-    texts += [json_members.member(each, bytes(raw)) for each, raw in members.items()]
-    said = b",".join(json_members.member(each, raw) for each, raw in parameters.items())
+    texts += [json_bodies.member(each, bytes(raw)) for each, raw in members.items()]
+    said = b",".join(json_bodies.member(each, raw) for each, raw in parameters.items())
     tail = b"".join(b",%d" % each for each in shape[1:]) + b"]"
     text = InputText(
         b",".join([*texts, b'"shape":[']),
@@ -205,9 +182,9 @@ def _input(place: str, given: _Given) -> Input:
     if (given.size is None) is not given.has_data:
         raise errors.BadRequest(f"{place} needs either 'data' or the parameter 'binary_data_size', and not both")
     elements = given.tensor.elements
-    size = None if given.size is None else json_members.size(given.size, f"{place}.parameters")
-    expected = elements * datatypes.SIZES.get(datatype, 0)
-    if size not in (None, expected) and datatype != datatypes.BYTES:
+    size = None if given.size is None else json_bodies.read_size(given.size, f"{place}.parameters")
+    expected = elements * (v2.DATATYPES[datatype].size or 0)
+    if size not in (None, expected) and datatype != v2.BYTES:
         told = f"input {name!r}: {elements} elements of {datatype} take {expected} bytes, binary_data_size is {size}"
         raise errors.BadRequest(told)
     return Input(name, datatype, tuple(shape), elements, math.prod(shape[1:]), size)

@@ -12,7 +12,7 @@ from carpool_sidecar import errors
 from carpool_sidecar.batching import calls
 from carpool_sidecar.protocols import interface, models
 from carpool_sidecar.protocols.v2_grpc import codec as codecs
-from carpool_sidecar.protocols.v2_grpc import message_scan, messages, statuses
+from carpool_sidecar.protocols.v2_grpc import messages, statuses, tensors
 from carpool_sidecar.server.grpc import (
     arrivals,
     bugs,
@@ -159,7 +159,7 @@ class Infer:
 
     def _submit(self, message: bytes) -> None:
         try:
-            found = codecs.scan(message)
+            found = messages.scan(message)
             name = models.ModelName(*_texts(found))
             catalog = cast(parts.Models, self._door.models).catalog
             known = catalog.get(name)
@@ -170,7 +170,7 @@ class Infer:
         except errors.Unbatchable as verdict:
             self._pass_on(verdict.reason)
 
-    def _learned(self, told: Any, found: message_scan.Fields) -> None:
+    def _learned(self, told: Any, found: messages.Fields) -> None:
         """The model is known now."""
         self._waiting = None
         try:
@@ -190,12 +190,12 @@ class Infer:
         if call is not None:
             self._door.driver.cancel(call)
 
-    def _batch(self, told: Any, found: message_scan.Fields) -> None:
+    def _batch(self, told: Any, found: messages.Fields) -> None:
         door, head, message = self._door, self._head, cast(bytes, self._message)
         route = cast(parts.Models, door.models).route(told)
         payload = cast(codecs.Codec, route.codec).understand(message, found, door.max_rows())
         about = calls.Head(
-            route, messages.MODEL_INFER, head.shared, self._time_left(), head.request_id, head.traceparent,
+            route, tensors.MODEL_INFER, head.shared, self._time_left(), head.request_id, head.traceparent,
             head.tracestate, None, head.forwarded_for,
         )  # fmt: skip
         call = Asked(about, payload, len(message))
@@ -254,7 +254,7 @@ class Infer:
         self._door.life.leave()
 
 
-def _texts(found: message_scan.Fields) -> tuple[str, str]:
+def _texts(found: messages.Fields) -> tuple[str, str]:
     try:
         return found.name.decode(), found.version.decode()
     except UnicodeDecodeError:

@@ -9,7 +9,7 @@ from typing import cast
 from carpool.scheduling import messages as model
 from carpool_sidecar import errors
 from carpool_sidecar.batching import calls
-from carpool_sidecar.protocols.v2_grpc import messages, statuses
+from carpool_sidecar.protocols.v2_grpc import statuses, tensors
 from carpool_sidecar.server.grpc import (
     arrivals,
     bugs,
@@ -73,7 +73,7 @@ class Door:
         if not heads.is_grpc(content_type):
             replies.refuse_as_http(stream, 415)
             return _Nobody()
-        is_infer = head.path == messages.MODEL_INFER and self.models is not None
+        is_infer = head.path == tensors.MODEL_INFER and self.models is not None
         lane = "batched" if is_infer else "passthrough"
         try:
             self.life.check_open()
@@ -90,7 +90,7 @@ class Door:
         sent = head.metadata
         stream.charge(_PASSING)
         passage = unary_passthrough.Alone(stream, head.content_type, arrival, self._passed, message)
-        self.relay.start(passage, messages.MODEL_INFER, sent, head.timeout)
+        self.relay.start(passage, tensors.MODEL_INFER, sent, head.timeout)
         return passage
 
     def _infer(self, stream: streams.Stream, head: heads.Head) -> streams.Handler:

@@ -17,16 +17,15 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols.v2_http import data_spans, json_lists
+from carpool_sidecar.protocols import json_rows, v2
+from carpool_sidecar.protocols.v2_http import json_lists
 
 PLACEHOLDER = b"0"
 """What stands in the rest for a tensor's data, which are a list."""
 
-MAX_REST = 64 * 1024
-"""Bytes that a message may have beside its tensors' data: they are read one by one, and kept."""
-_MAX_KEPT = 1024  # rests, mostly of less than 1 KiB
-_MAX_SIBLINGS = 8  # alike up to their first data, and tried one after the other
-_MAX_KEPT_BYTES = 4 * 1024 * 1024  # what is known of them takes about three times as much again
+_MOST_KEPT = 1024  # templates, mostly of less than 1 KiB
+_MOST_KEPT_BYTES = 4 * 1024 * 1024  # what is known of them takes about three times as much again
+_MOST_SIBLINGS = 8  # alike up to their first data, and tried one after the other
 # As most clients write it, and as it may be written.
 _ID_FIRST = b'{"id":'
 _PLAIN_ID = re.compile(rb'\{"id": ?("[ !#-\[\]-~]*"),')
@@ -36,15 +35,24 @@ _LONGEST_LAST_ID = 256
 _BRACE = re.compile(rb"[ \t\r\n]*\{")
 _PLAIN_DATA = re.compile(rb'(?<="data")[ \t\r\n]*:[^"]*')  # up to the next string
 
-Data = data_spans.Data
-Member = data_spans.Member
+_DATA = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*')
+_WORTH_A_VIEW = 64 * 1024  # from here on a view costs less than a copy
+
+Member = dict[str, msgspec.Raw]
+
+_OBJECT = msgspec.json.Decoder(Member)
+_OBJECTS = msgspec.json.Decoder(list[Member])
+_TEXT = msgspec.json.Decoder(str)
+_SHAPE = msgspec.json.Decoder(list[int])
+MISSING = msgspec.Raw(b"null")
+_MOST_DIGITS = 18  # more bytes than any body has
 
 
-class Kept(Protocol):
+class Template(Protocol):
     """What is known of a rest: its `pieces` stand before, between and after the data.
 
     `numbers` is how many there are if the data are those of a single tensor of numbers that need not be looked at more
-    closely (`texts.is_flat`); 0 otherwise.
+    closely (`json_lists.is_flat`); 0 otherwise.
     """
 
     @property
@@ -54,7 +62,7 @@ class Kept(Protocol):
     def numbers(self) -> int: ...
 
 
-T = TypeVar("T", bound=Kept)
+T = TypeVar("T", bound=Template)
 
 
 class Rest(NamedTuple):
@@ -81,18 +89,18 @@ class _Latest(Generic[T]):
         self._size = len(self._last)
         self._outline = json_lists.outline(kept.numbers)
 
-    def data(self, body: bytes, begin: int, stop: int) -> Data | None:
+    def data(self, body: bytes, begin: int, stop: int) -> v2.Data | None:
         """The data, which begin at a place in a body, if they are as flat and full as they should be."""
         if not body.endswith(self._last, begin, stop):
             return None
-        text = data_spans.data_at(body, begin, stop - self._size)
+        text = data_at(body, begin, stop - self._size)
         return text if json_lists.is_flat(text, self._outline) else None
 
 
-class Cache(Generic[T]):
+class BodySplitter(Generic[T]):
     """Takes bodies apart and remembers what `learn` made of their rests."""
 
-    # State: _known by what stands before the first data, _count and _bytes of all in it; the _latest that was flat.
+    # State: templates by what stands before the first data; the _latest that was flat.
     def __init__(self, member: str, learn: Callable[[Rest], T], most_objects: float = math.inf) -> None:
         """A text that is new and has more than so many opening braces is `errors.Unbatchable`."""
         self._member = member
@@ -101,23 +109,24 @@ class Cache(Generic[T]):
         self._decoder = msgspec.json.Decoder(
             msgspec.defstruct("Body", [(member, list[Member])])  # one pass, and no objects but for tensors
         )
-        self._known: dict[bytes, list[T]] = {}
+        self._known: v2.TemplateCache[bytes, T] = v2.TemplateCache(
+            _MOST_KEPT, _MOST_KEPT_BYTES, siblings=_MOST_SIBLINGS
+        )
         self._latest: _Latest[T] | None = None
-        self._count = self._bytes = 0
 
-    def glance(self, body: bytes) -> tuple[T, Data] | None:
-        """`split` in a hurry: if all of the body is like the one before, without an id, the data are full."""
+    def match_last(self, body: bytes) -> tuple[T, v2.Data] | None:
+        """What `split` finds if all of the body is like the one before, without an id; the data are full then."""
         latest = self._latest
         if latest is None or not body.startswith(latest.opening):
             return None
         text = latest.data(body, latest.begin, len(body))
         return None if text is None else (latest.kept, text)
 
-    def split(self, body: bytes, stop: int) -> tuple[T, bytes | None, list[Data], bool]:
+    def split(self, body: bytes, stop: int) -> tuple[T, bytes | None, list[v2.Data], bool]:
         """What is known of the rest, the id taken out (as written, None if none was), the data, and if they are full.
 
         The data are valid JSON lists, or, if they are full, flat lists of as many numbers as their tensor has, of which
-        some may be malformed (`texts.is_flat`).
+        some may be malformed (`json_lists.is_flat`).
 
         Only the body's first `stop` bytes are JSON. Raises `errors.BadRequest` for what is no JSON object with a list
         of objects of the member's name, or has a member twice, and `errors.Unbatchable`.
@@ -128,27 +137,27 @@ class Cache(Generic[T]):
         elif body.startswith(b"{"):
             ident, start = None, 1
         else:
-            return self._study(body if stop == len(body) else body[:stop])
-        known = self._recall(body, start, stop)
+            return self._parse_in_full(body if stop == len(body) else body[:stop])
+        known = self._match_known(body, start, stop)
         if known is not None:
             return known[0], ident, known[1], known[2]
-        return self._study(body if stop == len(body) else body[:stop])
+        return self._parse_in_full(body if stop == len(body) else body[:stop])
 
-    def _recall(self, body: bytes, start: int, stop: int) -> tuple[T, list[Data], bool] | None:
+    def _match_known(self, body: bytes, start: int, stop: int) -> tuple[T, list[v2.Data], bool] | None:
         latest = self._latest
         if latest is not None and body.startswith(latest.first, start):
             text = latest.data(body, start + latest.begin - 1, stop)
             if text is not None:
                 return latest.kept, [text], True
         before = body.find(b'"data":', start, stop)
-        for kept in self._known.get(body[start : before if before >= 0 else stop], ()):
+        for kept in self._known.all(body[start : before if before >= 0 else stop], ()):
             pieces = kept.pieces
             if len(pieces) != 2:
-                data = data_spans.fit(pieces, body, start, stop)
+                data = _fit(pieces, body, start, stop)
                 if data is not None:
                     return kept, data, False
             elif body.startswith(pieces[0], start) and body.endswith(pieces[1], start, stop):
-                text = data_spans.data_at(body, start + len(pieces[0]), stop - len(pieces[1]))
+                text = data_at(body, start + len(pieces[0]), stop - len(pieces[1]))
                 if 0 < kept.numbers < len(text) and json_lists.is_flat(text, json_lists.outline(kept.numbers)):
                     self._latest = _Latest(kept)
                     return kept, [text], True
@@ -156,14 +165,14 @@ class Cache(Generic[T]):
                     return kept, [text], False
         return None
 
-    def _study(self, text: bytes) -> tuple[T, bytes | None, list[Data], bool]:
+    def _parse_in_full(self, text: bytes) -> tuple[T, bytes | None, list[v2.Data], bool]:
         """The same for a text that is written in another way, or is new."""
         found, ident, start = _ID.match(text), None, 1
         if found:
             ident, start = found[1], found.end()
         elif last := _LAST_ID.search(text, max(0, len(text) - _LONGEST_LAST_ID)):
             text, ident = text[: last.start()] + b"}", last[1]
-        known = self._recall(text, start, len(text)) if found or text.startswith(b"{") else None
+        known = self._match_known(text, start, len(text)) if found or text.startswith(b"{") else None
         if known:
             return known[0], ident, known[1], known[2]
         try:
@@ -171,35 +180,36 @@ class Cache(Generic[T]):
         except msgspec.ValidationError as error:
             raise errors.BadRequest(f"the body is no v2 inference message: {error}") from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            if split := self._without_not_finite(text):
+            if split := self._mask_non_finite(text):
                 return split[0], ident if split[1] is None else split[1], split[2], False
             raise errors.BadRequest(str(error)) from None
         except RecursionError:
             raise errors.BadRequest("the body is nested too deeply") from None
 
-    def _without_not_finite(self, text: bytes) -> tuple[T, bytes | None, list[Data]] | None:
+    def _mask_non_finite(self, text: bytes) -> tuple[T, bytes | None, list[v2.Data]] | None:
         """The same for a text with NaN or infinity in its data, which is no JSON but what Triton takes and writes."""
-        tame = _PLAIN_DATA.sub(lambda found: json_lists.tame(found[0]), text)
-        if tame == text:
+        masked = _PLAIN_DATA.sub(lambda found: json_lists.mask_non_finite(found[0]), text)
+        if masked == text:
             return None
-        kept, ident, data, _ = self.split(tame, len(tame))
-        at, found = tame.index(kept.pieces[0]), list[Data]()
+        kept, ident, data, _ = self.split(masked, len(masked))
+        at, found = masked.index(kept.pieces[0]), list[v2.Data]()
         for piece, each in zip(kept.pieces, data, strict=False):
             stop = at + len(piece)
-            found.append(data_spans.data_at(text, stop, stop + len(each)))
+            found.append(data_at(text, stop, stop + len(each)))
             if text[at:stop] != piece or not json_lists.is_plain(bytes(found[-1])):
                 return None
             at = stop + len(each)
         return (kept, ident, found) if text.startswith(kept.pieces[-1][:-1], at) else None
 
-    def _learn_from(self, text: bytes, ident: bytes | None, start: int) -> tuple[T, bytes | None, list[Data]]:
+    def _learn_from(self, text: bytes, ident: bytes | None, start: int) -> tuple[T, bytes | None, list[v2.Data]]:
         if text.count(b"{") > self._most_objects:
             raise errors.Unbatchable("members")
-        json_lists.check_utf8(text)
-        found = data_spans.find(text, getattr(self._decoder.decode(text), self._member))
+        if not text.isascii():
+            json_rows.check_utf8(text)
+        found = _find(text, getattr(self._decoder.decode(text), self._member))
         edges = [0, *(edge for span in found for edge in span), len(text)]
         pieces = [text[edges[at] : edges[at + 1]] for at in range(0, len(edges), 2)]
-        if sum(map(len, pieces)) > MAX_REST:
+        if sum(map(len, pieces)) > v2.MOST_TEXT:
             raise errors.Unbatchable("members")
         whole = PLACEHOLDER.join(pieces)
         json.loads(whole, object_pairs_hook=_unique, parse_int=str, parse_float=str)
@@ -215,28 +225,14 @@ class Cache(Generic[T]):
         kept = self._learn(Rest(members, tensors, tuple(pieces)))
         if "id" not in members:
             self._keep(kept)
-        return kept, ident, [data_spans.data_at(text, *span) for span in found]
+        return kept, ident, [data_at(text, *span) for span in found]
 
     def _keep(self, kept: T) -> None:
-        size = sum(map(len, kept.pieces))
-        if self._count >= _MAX_KEPT or self._bytes + size > _MAX_KEPT_BYTES:
-            self._known.clear()
-            self._count = self._bytes = 0
         first = kept.pieces[0]
         before = first.find(b'"data":')
-        siblings = self._known.setdefault(first[:before] if before >= 0 else first, [])
-        if all(each.pieces != kept.pieces for each in siblings):
-            siblings.insert(0, kept)
-            self._count += 1
-            self._bytes += size
-            for forgotten in siblings[_MAX_SIBLINGS:]:
-                self._count -= 1
-                self._bytes -= sum(map(len, forgotten.pieces))
-            del siblings[_MAX_SIBLINGS:]
-
-
-_OBJECT = msgspec.json.Decoder(Member)
-_OBJECTS = msgspec.json.Decoder(list[Member])
+        key = first[:before] if before >= 0 else first
+        if all(each.pieces != kept.pieces for each in self._known.all(key, ())):
+            self._known.put(key, kept, sum(map(len, kept.pieces)))
 
 
 def _start(piece: bytes) -> int:
@@ -249,3 +245,118 @@ def _unique(pairs: list[tuple[str, Any]]) -> None:
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise errors.BadRequest(f"duplicate member {twice!r}")
+
+
+# --- data -------------------------------------------------------------------------------------------------------
+
+
+def _fit(pieces: tuple[bytes, ...], body: bytes, start: int, stop: int) -> list[v2.Data] | None:
+    """The data if all else of the body is these pieces, and the data are JSON lists; None otherwise."""
+    at, end = start + len(pieces[0]), stop - len(pieces[-1])
+    if not body.startswith(pieces[0], start) or not body.endswith(pieces[-1], start, stop):
+        return None
+    if len(pieces) == 1:
+        return [] if at == stop else None
+    found: list[v2.Data] = []
+    for piece in pieces[1:-1]:
+        edge = body.find(piece, at, end)
+        if edge < 0 or not json_lists.is_list(data := data_at(body, at, edge)):
+            return None
+        found.append(data)
+        at = edge + len(piece)
+    if not json_lists.is_list(data := data_at(body, at, end)):
+        return None
+    found.append(data)
+    return found
+
+
+def data_at(body: bytes, start: int, stop: int) -> v2.Data:
+    """What is there."""
+    return body[start:stop] if stop - start < _WORTH_A_VIEW else memoryview(body)[start:stop]
+
+
+def _find(text: bytes, tensors: list[Member]) -> list[tuple[int, int]]:
+    """Where each tensor's data are; all that is known of them is what they are.
+
+    Raises `errors.BadRequest` for data that are no list, and `errors.Unbatchable` for a name written in another way.
+    """
+    spans, at = [], 0
+    for tensor in tensors:
+        raw = tensor.get("data")
+        if raw is None:
+            continue
+        data = bytes(raw)
+        if not data.startswith(b"["):
+            raise errors.BadRequest(f"'data' must be a list, not {data[:40].decode(errors='replace')}")
+        while True:
+            found = _DATA.search(text, at)
+            if found is None:
+                raise errors.Unbatchable("members")
+            at = found.end()
+            if text.startswith(data, at):
+                break
+        spans.append((at, at + len(data)))
+        at += len(data)
+    return spans
+
+
+# --- members, read one by one -----------------------------------------------------------------------------------
+
+
+def read_tensor(place: str, members: Member) -> tuple[str, str, tuple[int, ...]]:
+    """Name, datatype and shape of a tensor, which are taken out of its members.
+
+    Raises `errors.BadRequest` as all functions here do.
+    """
+    name = read_text(members.pop("name", MISSING), f"{place}.name")
+    datatype = read_text(members.pop("datatype", MISSING), f"{place}.datatype")
+    return name, datatype, _shape(members.pop("shape", MISSING), f"{place}.shape")
+
+
+def read_text(raw: msgspec.Raw, place: str) -> str:
+    """A string."""
+    try:
+        return _TEXT.decode(raw)
+    except msgspec.MsgspecError:
+        raise errors.BadRequest(f"{place} must be a string") from None
+
+
+def read_parameters(members: Member, place: str) -> dict[str, bytes]:
+    """The members of the object `parameters`, as written; it is taken out of the others."""
+    raw = take(members, "parameters")
+    if raw is None:
+        return {}
+    try:
+        return {name: bytes(value) for name, value in _OBJECT.decode(raw).items()}
+    except msgspec.MsgspecError:
+        raise errors.BadRequest(f"{place}parameters must be an object") from None
+
+
+def take(members: Member, name: str) -> msgspec.Raw | None:
+    """Take a member out; one that is null stays, as something that is merely written along."""
+    found = members.get(name)
+    if found is None or bytes(found) == b"null":
+        return None
+    del members[name]
+    return found
+
+
+def read_size(raw: bytes, place: str) -> int:
+    """The parameter `binary_data_size`."""
+    if not raw.isdigit() or len(raw) > _MOST_DIGITS:
+        raise errors.BadRequest(f"{place}.binary_data_size must be a number of bytes, not {raw.decode()[:40]}")
+    return int(raw)
+
+
+def member(name: str, raw: bytes) -> bytes:
+    """A member of an object, as JSON."""
+    return b"%b:%b" % (msgspec.json.encode(name), raw)
+
+
+def _shape(raw: msgspec.Raw, place: str) -> tuple[int, ...]:
+    try:
+        shape = tuple(_SHAPE.decode(raw))
+    except msgspec.MsgspecError:
+        raise errors.BadRequest(f"{place} must be a list of whole numbers") from None
+    v2.check_shape(place, shape)
+    return shape

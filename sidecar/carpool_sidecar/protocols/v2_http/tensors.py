@@ -1,28 +1,20 @@
-"""Calls to a v2 predictor by somebody who has tensors rather than a caller's body: all of it in binary."""
+"""Calls to a v2 predictor by somebody who has tensors rather than a caller's body, and the headers of all calls."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import datatypes, interface, models
-from carpool_sidecar.protocols.v2_http import conversion, json_lists
+from carpool_sidecar.protocols import interface, models, v2
+from carpool_sidecar.protocols.v2_http import json_lists
 
 HEADER = "Inference-Header-Content-Length"
 HEADER_KEY = b"inference-header-content-length"
 JSON: interface.Headers = (("Content-Type", "application/json"),)
-
-
-class Request(NamedTuple):
-    """A call that is ready to be posted, but for who reads its answer."""
-
-    target: str
-    headers: interface.Headers
-    body: list[bytes | memoryview]
 
 
 class _Output(msgspec.Struct):
@@ -47,8 +39,10 @@ def headers(json_size: int | None) -> interface.Headers:
     return (("Content-Type", "application/octet-stream"), (HEADER, str(json_size)))
 
 
-def write_request(batch_id: str, name: models.ModelName, tensors: Sequence[models.Tensor]) -> Request:
-    """The inference request, of this id, for a model's inputs, which asks for all outputs, in binary."""
+def write_request(
+    batch_id: str, name: models.ModelName, tensors: Sequence[models.Tensor]
+) -> tuple[str, interface.Headers, interface.Pieces]:
+    """Target, headers and body of the request of this id for a model's inputs. It asks for all outputs in binary."""
     inputs: list[dict[str, Any]] = [
         {
             "name": tensor.name,
@@ -59,7 +53,7 @@ def write_request(batch_id: str, name: models.ModelName, tensors: Sequence[model
         for tensor in tensors
     ]
     head = msgspec.json.encode({"id": batch_id, "inputs": inputs, "parameters": {"binary_data_output": True}})
-    return Request(f"{name.path}/infer", headers(len(head)), [head, *(tensor.data for tensor in tensors)])
+    return f"{name.path}/infer", headers(len(head)), [head, *(tensor.data for tensor in tensors)]
 
 
 def read_answer(reply: interface.UpstreamResponse) -> list[models.Tensor]:
@@ -96,30 +90,28 @@ def json_size(headers: Mapping[bytes, bytes], body_size: int) -> int | None:
     return int(value)
 
 
-def _data(output: _Output, body: bytes, at: int) -> tuple[bytes | memoryview, int]:
+def _data(output: _Output, body: bytes, at: int) -> tuple[v2.Data, int]:
     """An output's data in binary, and where in the body the next ones' begin."""
     elements = math.prod(output.shape)
-    if output.datatype not in datatypes.KNOWN or min(output.shape, default=0) < 0:
+    if output.datatype not in v2.DATATYPES or min(output.shape, default=0) < 0:
         raise _broken(output, "is of no known datatype or shape")
     raw = (output.parameters or {}).get("binary_data_size")
     if raw is None:
         text = bytes(output.data)
         if not text.startswith(b"[") or json_lists.count(text) != elements:
             raise _broken(output, "has data that do not fill it")
-        return conversion.to_binary(output.name, output.datatype, text), at
+        return json_lists.to_binary(output.name, output.datatype, text), at
     size = bytes(raw)
     end = at + int(size) if size.isdigit() and len(size) <= 18 else -1
     data = memoryview(body)[at:end]
-    if not at <= end <= len(body) or not fills(data, output.datatype, elements):
+    if not at <= end <= len(body) or not _fills(data, output.datatype, elements):
         raise _broken(output, f"has {size.decode()} bytes of data, which do not fill it")
     return data, end
 
 
-def fills(data: bytes | memoryview, datatype: str, elements: int) -> bool:
-    """Whether data in binary are exactly so many elements."""
-    if datatype == datatypes.BYTES:
-        return datatypes.string_ends(data, elements) is not None
-    return len(data) == datatypes.SIZES[datatype] * elements
+def _fills(data: v2.Data, datatype: str, elements: int) -> bool:
+    size = v2.DATATYPES[datatype].size
+    return len(data) == size * elements if size is not None else v2.row_ends(data, elements, 1) is not None
 
 
 def _broken(output: _Output, what: str) -> errors.UpstreamBroken:

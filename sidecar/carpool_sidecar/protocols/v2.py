@@ -1,0 +1,216 @@
+"""The v2 protocol, in whatever words it comes: in JSON, with binary data after the JSON, or over gRPC.
+
+Its datatypes and the elements of its tensors, which requests may share a batch, and how much is remembered of messages.
+Sources: Open Inference Protocol, "Tensor Data Types", and Triton's binary tensor data extension. In binary, elements
+are little-endian and row-major, a BOOL takes one byte, and four bytes of length precede each element of BYTES.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+from carpool_sidecar import errors
+
+Data = bytes | memoryview
+BYTES = "BYTES"
+
+
+class Datatype(NamedTuple):
+    """One datatype.
+
+    `size` is the bytes of an element, None for BYTES; `code` is its letter in `struct` and in numpy, empty for BYTES;
+    `json_type` is what its elements in JSON decode to, None where JSON has no form for them; `contents` is the list of
+    gRPC's InferTensorContents that holds them, None where there is none.
+    """
+
+    size: int | None
+    code: str
+    json_type: type | None
+    contents: str | None
+
+
+DATATYPES = {
+    "BOOL": Datatype(1, "?", bool, "bool_contents"),
+    "INT8": Datatype(1, "b", int, "int_contents"),
+    "INT16": Datatype(2, "h", int, "int_contents"),
+    "INT32": Datatype(4, "i", int, "int_contents"),
+    "INT64": Datatype(8, "q", int, "int64_contents"),
+    "UINT8": Datatype(1, "B", int, "uint_contents"),
+    "UINT16": Datatype(2, "H", int, "uint_contents"),
+    "UINT32": Datatype(4, "I", int, "uint_contents"),
+    "UINT64": Datatype(8, "Q", int, "uint64_contents"),
+    "FP16": Datatype(2, "e", None, None),
+    "BF16": Datatype(2, "H", None, None),  # the upper half of an FP32, for which there is no letter
+    "FP32": Datatype(4, "f", float, "fp32_contents"),
+    "FP64": Datatype(8, "d", float, "fp64_contents"),
+    BYTES: Datatype(None, "", str, "bytes_contents"),
+}
+
+# --- data in binary ---------------------------------------------------------------------------------------------
+
+_LENGTH = struct.Struct("<I")
+
+
+def row_ends(data: Data, rows: int, width: int) -> Sequence[int] | None:
+    """Where each of so many rows of `width` BYTES ends, after a 0; None if these are not exactly the elements."""
+    if len(data) < _LENGTH.size * rows * width:
+        return None
+    if not width:
+        return None if data else [0] * (rows + 1)
+    ends, at, size, read = [0], 0, len(data), _LENGTH.unpack_from
+    try:
+        for _ in range(rows):
+            for _ in range(width):
+                at += 4 + read(data, at)[0]
+            ends.append(at)
+    except struct.error:  # a length would begin behind the end
+        return None
+    return ends if at == size else None
+
+
+def elements(data: Data) -> Iterator[bytes]:
+    """The elements of BYTES, of which `row_ends` found that they are whole."""
+    view, at = memoryview(data), 0
+    while at < len(view):
+        start = at + _LENGTH.size
+        at = start + _LENGTH.unpack_from(view, at)[0]
+        yield bytes(view[start:at])
+
+
+def pack(strings: Iterable[Data]) -> bytes:
+    """These elements as BYTES."""
+    return b"".join([piece for each in strings for piece in (_LENGTH.pack(len(each)), each)])
+
+
+def cut(data: Data, row_size: int, ends: Sequence[int] | None, start: int, stop: int) -> Data:
+    """The rows `start` to `stop` (exclusive) of data whose rows have one size, or end where `ends` says."""
+    return data[start * row_size : stop * row_size] if ends is None else data[ends[start] : ends[stop]]
+
+
+# --- which requests may share a batch ---------------------------------------------------------------------------
+
+MOST_STRINGS = 100_000
+"""Elements of BYTES that one request may have: with more it takes long to look through, and much memory."""
+
+SEQUENCE = ("sequence_id", "sequence_start", "sequence_end", "correlation_id")
+"""Parameters of requests that belong to others before and after them."""
+
+_SHARED_MEMORY = "shared_memory_"
+_MOST_ELEMENTS = 2**63 - 1  # dimensions are of 64 bits, and Python writes no integer of more than 4300 digits
+
+
+class Input(NamedTuple):
+    """An input that a request declares: `parameters` are the names of its parameters, `is_listed` says that its
+    elements are not in binary."""
+
+    name: str
+    datatype: str
+    shape: Sequence[int]
+    parameters: Collection[str]
+    is_listed: bool
+
+    @property
+    def elements(self) -> int:
+        """How many it should have."""
+        return math.prod(self.shape)
+
+
+class RequestedOutput(NamedTuple):
+    """An output that a request lists, with the names of its parameters."""
+
+    name: str
+    parameters: Collection[str]
+
+
+def check_batchable(
+    inputs: Sequence[Input], parameters: Mapping[str, object], outputs: Sequence[RequestedOutput]
+) -> int:
+    """The rows of a request; raises `errors.Unbatchable` if it has to travel alone, whether its data are right or not.
+
+    `parameters` are the request's that are in `SEQUENCE`, with their values. The questions have one order, so that a
+    request with several reasons against it is counted under the same one in all words.
+    """
+    if not all(map(_says_nothing, parameters.values())):
+        raise errors.Unbatchable("sequence")
+    said = [each.parameters for each in inputs] + [each.parameters for each in outputs]
+    if any(name.startswith(_SHARED_MEMORY) for names in said for name in names):
+        raise errors.Unbatchable("shared_memory")
+    for each in inputs:
+        datatype = DATATYPES.get(each.datatype)
+        if datatype is None or (each.is_listed and datatype.json_type is None):
+            raise errors.Unbatchable("datatype")
+    rows = shared_rows([each.shape for each in inputs])
+    if len({each.name for each in inputs}) < len(inputs):
+        raise errors.Unbatchable("members")
+    if len({each.name for each in outputs}) < len(outputs):
+        raise errors.Unbatchable("outputs")
+    if sum(each.elements for each in inputs if each.datatype == BYTES) > MOST_STRINGS:
+        raise errors.Unbatchable("members")
+    return rows
+
+
+def shared_rows(shapes: Sequence[Sequence[int]]) -> int:
+    """The first dimension of all these tensors; raises `errors.Unbatchable` if they do not have one in common."""
+    rows = {shape[0] if shape else 0 for shape in shapes}
+    if len(rows) != 1 or 0 in rows:
+        raise errors.Unbatchable("shape")
+    return rows.pop()
+
+
+def check_shape(place: str, shape: Sequence[int]) -> None:
+    """Raises `errors.BadRequest` for the shape of no tensor."""
+    if shape and min(shape) < 0:
+        raise errors.BadRequest(f"{place} has a negative dimension: {list(shape)}")
+    if math.prod(max(1, each) for each in shape) > _MOST_ELEMENTS:
+        raise errors.BadRequest(f"{place} has too many elements: no more than {_MOST_ELEMENTS} are possible")
+
+
+def _says_nothing(value: object) -> bool:
+    """Whether a parameter has a value by which servers understand that it is not there."""
+    return value is None or value == "" or (isinstance(value, bool | int | float) and value == 0)
+
+
+# --- what is remembered of messages -----------------------------------------------------------------------------
+
+MOST_TEXT = 64 * 1024
+"""Bytes that a message may have beside its tensors' data: they are read one by one, and kept."""
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+
+
+class TemplateCache(Generic[K, T]):
+    """What was understood of messages, by what they say beside their data: clients send the same again and again.
+
+    Callers choose what they send, so memory is bounded: a cache that is full forgets everything.
+    """
+
+    # State: the templates of each key, newest first, and the bytes of text that each was made of; the sums of both.
+    def __init__(self, most: int, most_bytes: int, largest: int = MOST_TEXT, siblings: int = 1) -> None:
+        """`most` templates, made of so many bytes in all, each of no more than `largest`; of one key so many."""
+        self._most, self._most_bytes, self._largest, self._siblings = most, most_bytes, largest, siblings
+        self._known: dict[K, tuple[T, ...]] = {}
+        self._sizes: dict[K, tuple[int, ...]] = {}
+        self._count = self._bytes = 0
+        self.all = self._known.get
+
+    def latest(self, key: K) -> T | None:
+        """The template that was put there last."""
+        found = self._known.get(key)
+        return found[0] if found else None
+
+    def put(self, key: K, template: T, size: int) -> None:
+        """Remember a template that was made of `size` bytes."""
+        if size > self._largest:
+            return
+        if self._count >= self._most or self._bytes + size > self._most_bytes:
+            self._known.clear()
+            self._sizes.clear()
+            self._count = self._bytes = 0
+        known, sizes = (template, *self._known.get(key, ())), (size, *self._sizes.get(key, ()))
+        self._known[key], self._sizes[key] = known[: self._siblings], sizes[: self._siblings]
+        self._count += 1 - len(known[self._siblings :])
+        self._bytes += size - sum(sizes[self._siblings :])

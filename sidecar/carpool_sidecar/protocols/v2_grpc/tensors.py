@@ -1,0 +1,222 @@
+"""Tensors in gRPC messages, in their two forms: raw bytes, and lists of numbers (`InferTensorContents`).
+
+Batches are made of raw bytes. Lists are turned into those and, for who sent or would have got lists, back again. Also
+the calls of those who have tensors rather than a caller's message.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from google.protobuf import message as protobuf
+from tritonclient.grpc import service_pb2
+
+from carpool_sidecar import errors
+from carpool_sidecar.protocols import interface, models, v2
+
+SERVICE = "/inference.GRPCInferenceService/"
+MODEL_INFER = SERVICE + "ModelInfer"
+
+_NUMBERS = {field.name: field.number for field in service_pb2.InferTensorContents.DESCRIPTOR.fields}
+
+# What is looked at number by number: at most so many, in at most so many bytes. It takes some milliseconds.
+_MOST_LISTED = 256 * 1024
+_MOST_LOOKED_AT = 1024 * 1024
+
+
+@contextmanager
+def naming(noun: str, tensor: str) -> Iterator[None]:
+    """Begins what an `errors.BadRequest` says with the tensor's name."""
+    try:
+        yield
+    except errors.BadRequest as error:
+        raise errors.BadRequest(f"{noun} {tensor[:200]!r}: {error}") from None
+
+
+def check_raw(data: v2.Data, datatype: str, shape: Sequence[int]) -> Sequence[int] | None:
+    """Where each row of BYTES ends, after a 0; None for others, whose rows are of one size.
+
+    Raises `errors.BadRequest` unless `data` are exactly such a tensor's elements in raw form.
+    """
+    size = v2.DATATYPES[datatype].size
+    count = math.prod(shape)
+    if size is not None:
+        if len(data) != count * size:
+            needed = f"{count * size} bytes are needed for shape {list(shape)} of {datatype}"
+            raise errors.BadRequest(f"{needed}; got {len(data)}")
+        return None
+    rows = shape[0] if shape else 1
+    ends = v2.row_ends(data, rows, count // rows if rows else 0)
+    if ends is None:
+        raise errors.BadRequest(f"{count} elements of BYTES, each after its length, do not fill {len(data)} bytes")
+    return ends
+
+
+def to_raw(written: v2.Data, datatype: str, shape: Sequence[int], is_bounded: bool = False) -> v2.Data:
+    """The raw form of an InferTensorContents message.
+
+    Raises `errors.BadRequest` unless it has just what shape and datatype say, and `errors.Unbatchable` if the time for
+    that `is_bounded` and not enough.
+    """
+    kind = v2.DATATYPES[datatype]
+    field = kind.contents
+    if field is None:
+        raise errors.BadRequest(f"{datatype} has no typed contents: send it in raw_input_contents")
+    count = math.prod(shape)
+    tag = _NUMBERS[field] << 3 | 2
+    if kind.size is None:
+        raw = _strings(written, tag, count)
+        if raw is not None:
+            return raw
+    elif kind.json_type is float and (packed := _packed(written, tag)) is not None and len(packed) == count * kind.size:
+        return packed  # floating point numbers are packed as raw form has them
+    # Each number takes a byte at least: with fewer bytes they are not there, which is soon found out.
+    if is_bounded and (len(written) > _MOST_LOOKED_AT or _MOST_LISTED < count <= len(written)):
+        raise errors.Unbatchable("members")
+    try:
+        contents = service_pb2.InferTensorContents.FromString(bytes(written))
+    except protobuf.DecodeError:
+        raise errors.BadRequest("the contents are not valid InferTensorContents") from None
+    listed = [(each.name, len(values)) for each, values in contents.ListFields()]
+    if listed != [(field, count)] and (listed or count):
+        given = ", ".join(f"{number} in {name}" for name, number in listed) or "none"
+        needed = f"{count} elements in {field} are needed for shape {list(shape)} of {datatype}"
+        raise errors.BadRequest(f"{needed}; got {given}")
+    values = getattr(contents, field)
+    if kind.size is None:
+        return v2.pack(values)
+    if kind.json_type is float:
+        tidy: bytes = contents.SerializeToString()
+        return tidy[len(tidy) - count * kind.size :]
+    return _integers(values, datatype, "<" + kind.code)
+
+
+def _packed(written: v2.Data, tag: int) -> v2.Data | None:
+    """The only field of a message, which has this tag; None if there is another or none."""
+    if not written or written[0] != tag:
+        return None
+    longest = len(start(tag, len(written)))  # or one more than what begins the field
+    for at in (longest, longest - 1):
+        if bytes(written[:at]) == start(tag, len(written) - at):
+            return written[at:]
+    return None
+
+
+def _strings(written: v2.Data, tag: int, count: int) -> bytes | None:
+    """The raw form of so many strings, each a field with this tag; None if there is anything else.
+
+    Looks at no more strings than there should be.
+    """
+    found: list[v2.Data] = []
+    at, end = 0, len(written)
+    for _ in range(count):
+        if at >= end or written[at] != tag:
+            return None
+        try:
+            length, at = varint(written, at + 1)
+        except (IndexError, ValueError):
+            return None
+        found.append(written[at : at + length])
+        at += length
+    return v2.pack(found) if at == end else None
+
+
+def to_contents(data: v2.Data, datatype: str) -> Any:
+    """The `InferTensorContents` of a tensor in raw form; its datatype has to have a list."""
+    kind = v2.DATATYPES[datatype]
+    field = kind.contents
+    if field is None:
+        raise ValueError(f"{datatype} has no list")
+    if kind.size is None:
+        return service_pb2.InferTensorContents(bytes_contents=v2.elements(data))
+    if kind.json_type is not float:
+        return service_pb2.InferTensorContents(**{field: np.frombuffer(data, "<" + kind.code).tolist()})
+    tag = _NUMBERS[field] << 3 | 2
+    return service_pb2.InferTensorContents.FromString(b"".join((start(tag, len(data)), data)))
+
+
+def has_lists(datatypes: Sequence[str]) -> bool:
+    """Whether tensors of all these datatypes can be written as lists."""
+    return all(v2.DATATYPES[datatype].contents is not None for datatype in datatypes)
+
+
+def _integers(values: Any, datatype: str, kind: str) -> bytes:
+    widest = {"b": "?", "i": "<i8", "u": "<u8"}[np.dtype(kind).kind]
+    wide = np.fromiter(values, widest, len(values))  # from a list it would make another list first
+    narrow = wide.astype(kind)
+    if not np.array_equal(wide, narrow):
+        raise errors.BadRequest(f"{wide[wide != narrow][0]} is out of the range of {datatype}")
+    return narrow.tobytes()
+
+
+# --- fields -----------------------------------------------------------------------------------------------------
+
+
+def start(tag: int, length: int) -> bytes:
+    """What a field of `length` bytes begins with."""
+    head = bytearray((tag,))
+    while length > 0x7F:
+        head.append(length & 0x7F | 0x80)
+        length >>= 7
+    head.append(length)
+    return bytes(head)
+
+
+def varint(body: v2.Data, at: int) -> tuple[int, int]:
+    """A number, and where it ends; raises `ValueError` and `IndexError` for what is none."""
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = body[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    raise ValueError("a number of more than ten bytes")
+
+
+# --- calls ------------------------------------------------------------------------------------------------------
+
+
+def write_request(
+    batch_id: str, name: models.ModelName, tensors: Sequence[models.Tensor]
+) -> tuple[str, interface.Headers, interface.Pieces]:
+    """Method path, metadata and message of a call of `ModelInfer` with this id and these inputs."""
+    request = service_pb2.ModelInferRequest(model_name=name.name, model_version=name.version, id=batch_id)
+    for tensor in tensors:
+        request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+    request.raw_input_contents.extend([bytes(tensor.data) for tensor in tensors])
+    return MODEL_INFER, (), [request.SerializeToString()]
+
+
+def read_answer(reply: interface.UpstreamResponse) -> list[models.Tensor]:
+    """The outputs of a ModelInferResponse; raises `errors.UpstreamBroken` if they are not what they say they are."""
+    try:
+        response = service_pb2.ModelInferResponse.FromString(reply.body)
+    except protobuf.DecodeError:
+        raise errors.UpstreamBroken("the predictor's answer is not a ModelInferResponse") from None
+    return tensors_of(response.outputs, list(response.raw_output_contents))
+
+
+def tensors_of(outputs: Sequence[Any], raw: Sequence[v2.Data]) -> list[models.Tensor]:
+    """Outputs with their raw contents, or those in them; raises `errors.UpstreamBroken`."""
+    if raw and len(raw) != len(outputs):
+        raise errors.UpstreamBroken(f"the predictor answered {len(outputs)} outputs with {len(raw)} raw contents")
+    return [_tensor(output, raw[index] if raw else None) for index, output in enumerate(outputs)]
+
+
+def _tensor(output: Any, data: v2.Data | None) -> models.Tensor:
+    shape, datatype = tuple(output.shape), output.datatype
+    if datatype not in v2.DATATYPES or min(shape, default=0) < 0:
+        raise errors.UpstreamBroken(f"the predictor's output {output.name!r} is {datatype} of shape {list(shape)}")
+    try:
+        if data is None:
+            data = to_raw(output.contents.SerializeToString(), datatype, shape)
+        else:
+            check_raw(data, datatype, shape)
+    except errors.BadRequest as error:
+        raise errors.UpstreamBroken(f"the predictor's output {output.name!r}: {error}") from None
+    return models.Tensor(output.name, datatype, shape, data)
