@@ -141,7 +141,8 @@ def steps() -> list[tuple[str, float]]:
     request, request_with_id = text + body, with_id + body
     (_, template), (_, template_with_id) = cast(Any, reader.read(text)), cast(Any, reader.read(with_id))
     renderer = responses.Predictions(rules.dialect)
-    pieces = [messages.Piece(0, "0" * 36, v1.parse_answer(b'{"predictions":[[5.1,3.5,1.4,0.2]]}').rows)]
+    answer = interface.UpstreamResponse(b'{"predictions":[[5.1,3.5,1.4,0.2]]}', {})
+    pieces = [messages.Piece(0, "0" * 36, v1.parse_answer(answer).rows)]
     large = bodies.exact(_LARGE)
     parts = [large[at : at + 262_144] for at in range(0, len(large), 262_144)]
     rows = msgspec.json.Decoder(list[msgspec.Raw])

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from carpool.scheduling import messages
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import v1
+from carpool_sidecar.protocols import interface, v1
+
+
+def parsed(body):
+    return v1.parse_answer(interface.UpstreamResponse(body, {}))
 
 
 def rows_of(answer):
@@ -31,7 +37,7 @@ def rows_of(answer):
     ],
 )
 def test_predictions_are_found_and_other_members_skipped(body, member, rows):
-    answer = v1.parse_answer(body)
+    answer = parsed(body)
     assert (answer.list_name, rows_of(answer)) == (member, rows)
 
 
@@ -43,18 +49,18 @@ def test_predictions_are_found_and_other_members_skipped(body, member, rows):
 )  # fmt: skip
 def test_an_unusable_answer_is_the_predictors_fault(body):
     with pytest.raises(errors.UpstreamBroken) as caught:
-        v1.parse_answer(body)
+        parsed(body)
     assert caught.value.status == 502
 
 
 def test_an_answer_has_kserves_members_in_kserves_order():
-    answer = v1.parse_answer(b'{"predictions":[1.0,"\\u003c"]}')
+    answer = parsed(b'{"predictions":[1.0,"\\u003c"]}')
     body = v1.render("2f1b", answer.list_name, [answer.rows])
     assert body == b'{"message":"","batchId":"2f1b","predictions":[1.0,"\\u003c"]}'
 
 
 def test_several_pieces_become_one_list():
-    one, two = v1.parse_answer(b'{"predictions":[1,2]}'), v1.parse_answer(b'{"predictions":[3]}')
+    one, two = parsed(b'{"predictions":[1,2]}'), parsed(b'{"predictions":[3]}')
     assert v1.render("id", b"predictions", [one.rows, two.rows]).endswith(b'"predictions":[1,2,3]}')
 
 
@@ -70,8 +76,9 @@ def test_errors_have_the_protocols_shape():
 def test_what_was_merged_can_be_taken_apart_again(groups):
     """An echoing predictor's answer, cut by the members' sizes, gives each member its own rows."""
     payloads = [v1.parse_request(json.dumps({"instances": group}).encode()) for group in groups]
-    merged = b"".join(v1.merge([(payload, 0, len(payload.rows)) for payload in payloads]))
-    answer = v1.parse_answer(merged.replace(b'"instances"', b'"predictions"', 1))
+    parts = [messages.Part(SimpleNamespace(payload=payload), 0, len(payload.rows)) for payload in payloads]
+    merged = b"".join(v1.merge("the-batch", "/t", parts).body)
+    answer = parsed(merged.replace(b'"instances"', b'"predictions"', 1))
     start = 0
     for payload in payloads:
         stop = start + len(payload.rows)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from types import SimpleNamespace
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import example, given
 
+from carpool.scheduling import messages
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import json_rows, v1
 
@@ -23,8 +25,14 @@ def rows_of(payload):
     return [bytes(row) for row in payload.rows]
 
 
+def merged(ranges):
+    """The body of a call for ranges of rows."""
+    parts = [messages.Part(SimpleNamespace(payload=payload), *rows) for payload, *rows in ranges]
+    return v1.merge("the-batch", "/t", parts).body
+
+
 def merge_alone(payload):
-    return b"".join(v1.merge([(payload, 0, len(payload.rows))]))
+    return b"".join(merged([(payload, 0, len(payload.rows))]))
 
 
 @pytest.mark.parametrize("text", DELICATE)
@@ -32,7 +40,7 @@ def test_instances_reach_the_predictor_byte_for_byte(text):
     payload = v1.parse_request(b'{"instances":[' + text + b"," + text + b"]}")
     assert rows_of(payload) == [text, text]
     assert merge_alone(payload) == b'{"instances":[' + text + b"," + text + b"]}"
-    assert b"".join(v1.merge([(payload, 1, 2)])) == b'{"instances":[' + text + b"]}"
+    assert b"".join(merged([(payload, 1, 2)])) == b'{"instances":[' + text + b"]}"
 
 
 @pytest.mark.parametrize(
@@ -58,14 +66,14 @@ def test_other_members_are_kept_as_they_were_written():
     payload = v1.parse_request(b'{"b" : 1.0 ,"instances":[1], "a":{"x" :[ ]} }')
     assert payload.others == b'"b":1.0,"a":{"x" :[ ]}'
     two = [(payload, 0, 1), (payload, 0, 1)]
-    assert b"".join(v1.merge(two)) == b'{"b":1.0,"a":{"x" :[ ]},"instances":[1,1]}'
+    assert b"".join(merged(two)) == b'{"b":1.0,"a":{"x" :[ ]},"instances":[1,1]}'
 
 
 def test_a_request_that_travels_alone_goes_as_it_came():
     body = b' {"b" : 1.0 ,"instances" :[1, 2 ] }\n'
     payload = v1.parse_request(body)
-    assert v1.merge([(payload, 0, 2)]) == [body]
-    assert b"".join(v1.merge([(payload, 1, 2)])) == b'{"b":1.0,"instances":[2]}'
+    assert merged([(payload, 0, 2)]) == [body]
+    assert b"".join(merged([(payload, 1, 2)])) == b'{"b":1.0,"instances":[2]}'
 
 
 @pytest.mark.parametrize(

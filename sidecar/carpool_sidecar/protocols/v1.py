@@ -79,22 +79,20 @@ class Payload(interface.KeepsBody):
 
     @property
     def key(self) -> tuple[bytes, bytes]:
-        """Part of `codec.Payload`."""
         return self.list_name, self.others
 
     @property
     def row_count(self) -> int:
-        """Part of `codec.Payload`."""
         return len(self.rows)
 
     @property
     def row_pattern(self) -> bytes:
-        """Part of `codec.Payload`: the punctuation and literals of the first instance, without strings and numbers."""
+        """The punctuation and literals of the first instance, without strings and numbers."""
         start = bytes(self.rows[0])[:_LONGEST_SHAPE]
         return _STRING.sub(b'"', start).translate(None, _NUMBERS)
 
     def row_sizes(self, start: int, stop: int) -> list[int]:
-        """Part of `codec.Payload`: as they were written."""
+        """As they were written."""
         return [len(row) for row in self.rows[start:stop]]
 
     def row_lengths(self, start: int, stop: int) -> list[int]:
@@ -105,27 +103,8 @@ class Payload(interface.KeepsBody):
         return [json_rows.length(bytes(row)) for row in self.rows[start:stop]]
 
 
-class Codec:
-    """Part of `codec.Codec`; there is one for all models, of which nothing is known."""
-
-    max_batch_size = sys.maxsize
-
-    def parse(self, body: bytes, max_rows: int, json_size: int | None = None) -> Payload:
-        """Part of `codec.Codec`."""
-        return parse_request(body, max_rows)
-
-    def merge(self, batch_id: str, target: str, parts: Sequence[messages.Part]) -> interface.UpstreamRequest:
-        """Part of `codec.Codec`."""
-        pieces = merge([(request.payload, start, stop) for request, start, stop in parts])
-        return interface.UpstreamRequest(target, (), pieces, _read)
-
-
-def _read(reply: interface.UpstreamResponse) -> interface.BatchPredictions:
-    return parse_answer(reply.body)
-
-
-def parse_request(body: bytes, max_rows: int = sys.maxsize) -> Payload:
-    """Find the instances of a predict request.
+def parse_request(body: bytes, max_rows: int = sys.maxsize, json_size: int | None = None) -> Payload:
+    """Find the instances of a predict request; see `interface.Codec.parse`.
 
     Raises `errors.BadRequest` (with the place and the reason) for anything that is not one JSON object with a
     non-empty list `instances` or `inputs` and no duplicate member, `errors.PayloadTooLarge` for more than `max_rows`
@@ -149,38 +128,38 @@ def parse_request(body: bytes, max_rows: int = sys.maxsize) -> Payload:
     return payload
 
 
-def merge(parts: Sequence[tuple[Payload, int, int]]) -> list[bytes | memoryview]:
-    """Build the body of one upstream call from `(payload, start, stop)` row ranges, as pieces to be sent in order.
+def merge(batch_id: str, target: str, parts: Sequence[messages.Part]) -> interface.UpstreamRequest:
+    """Build one upstream call of its parts' rows; see `interface.Codec.merge`.
 
     All payloads must share `list_name` and `others`; the batch key guarantees that. Nothing is copied here, and a
     payload that travels whole and alone goes as it came.
     """
-    if len(parts) == 1:
-        payload, start, stop = parts[0]
-        if stop - start == len(payload.rows):
-            return [payload.body]
     pieces: list[bytes | memoryview] = []
-    for payload, start, stop in parts:
+    for request, start, stop in parts:
+        payload: Payload = request.payload
+        is_whole = stop - start == len(payload.rows)
+        if is_whole and len(parts) == 1:
+            return interface.UpstreamRequest(target, (), [payload.body], parse_answer)
         if pieces:
             pieces.append(b",")
         else:
             others = payload.others + b"," if payload.others else b""
             pieces.append(b'{%b"%b":[' % (others, payload.list_name))
-        whole = stop - start == len(payload.rows)
-        pieces.append(memoryview(payload.text)[1:-1] if whole else b",".join(payload.rows[start:stop]))
+        pieces.append(memoryview(payload.text)[1:-1] if is_whole else b",".join(payload.rows[start:stop]))
     if not pieces:
         raise ValueError("a batch needs at least one part")
     pieces.append(b"]}")
-    return pieces
+    return interface.UpstreamRequest(target, (), pieces, parse_answer)
 
 
-def parse_answer(body: bytes) -> interface.BatchPredictions:
+def parse_answer(response: interface.UpstreamResponse) -> interface.BatchPredictions:
     """Find the predictions in a predict response.
 
     Raises `errors.UpstreamBroken` for anything but a JSON object with a list `predictions` (or TensorFlow
     Serving's `outputs`). Other members, such as `model_version`, are skipped, however large they are and however
     often they are there. Of several `predictions` the last counts, as with most JSON parsers.
     """
+    body = response.body
     try:
         if not body.isascii():
             json_rows.check_utf8(body)
@@ -193,6 +172,14 @@ def parse_answer(body: bytes) -> interface.BatchPredictions:
         raise errors.UpstreamBroken("the predictor's answer is nested too deeply") from None
     except errors.BadRequest as error:
         raise errors.UpstreamBroken(f"the predictor's answer is not a valid predict response: {error}") from None
+
+
+class Codec:
+    """See `interface.Codec`; there is one for all models, of which nothing is known."""
+
+    max_batch_size = sys.maxsize
+    parse = staticmethod(parse_request)
+    merge = staticmethod(merge)
 
 
 def start(batch_id: str, member: bytes) -> bytes:

@@ -1,4 +1,9 @@
-"""One input's values for all instances of a request."""
+"""One input's values for all instances of a request: as JSON, in v2's binary form, and their shapes.
+
+Shapes of nested lists are read off their brackets and commas. Without its values, text of a list of lists is its shape:
+`[[1,2],[3,4]]` becomes `[[,],[,]]`, and so does every other list of shape (2, 2). Comparing that to what is expected
+costs less than any walk through decoded lists. It needs text without strings, as those may have brackets in them.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +12,15 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import models
-from carpool_sidecar.protocols.tensors_from_v1 import shapes
+from carpool_sidecar.protocols import models, v2
 
-Text = bytes | memoryview
+Shape = tuple[int, ...]
+
+DEEPEST = 16
+"""Lists in lists in lists: no model has tensors of so many dimensions."""
+
+_ALL_BUT_STRUCTURE = bytes(set(range(256)) - set(b"[],"))
+_SPACE = b" \t\r\n"
 
 
 @dataclass(slots=True)
@@ -22,7 +32,7 @@ class Column:
 
     name: str
     datatype: str
-    shape: shapes.Shape
+    shape: Shape
     rows: int
     data: bytes
     bounds: Sequence[int] | None = None
@@ -43,13 +53,11 @@ class Column:
             return [len(self.data) // self.rows] * (stop - start)
         return [self.bounds[row + 1] - self.bounds[row] for row in range(start, stop)]
 
-    def cut(self, start: int, stop: int) -> bytes | memoryview:
+    def cut(self, start: int, stop: int) -> v2.Data:
         """The bytes of the instances `start` to `stop` (exclusive)."""
         if (start, stop) == (0, self.rows):
             return self.data
-        size = len(self.data) // self.rows
-        begin, end = (self.bounds[start], self.bounds[stop]) if self.bounds else (start * size, stop * size)
-        return memoryview(self.data)[begin:end]
+        return v2.cut(memoryview(self.data), len(self.data) // self.rows, self.bounds, start, stop)
 
 
 @dataclass(slots=True)
@@ -60,23 +68,19 @@ class Values:
     """
 
     spec: models.TensorSpec
-    shape: shapes.Shape
-    rows: Sequence[Text]
-    text: Text
+    shape: Shape
+    rows: Sequence[v2.Data]
+    text: v2.Data
 
     def refuse(self, row: int, what: str) -> errors.BadRequest:
         """The error that tells what is wrong with an instance's values."""
         return errors.BadRequest(f"instance {row}: input {self.spec.name!r} {what}")
 
-    def misshapen(
-        self, row: int, given: shapes.Shape | None, expected: shapes.Shape | None = None
-    ) -> errors.BadRequest:
+    def misshapen(self, row: int, given: Shape | None, expected: Shape | None = None) -> errors.BadRequest:
         """The error for an instance of another shape than `expected`, or than the model's."""
         of_first = "" if expected is None or expected == self.shape else ", as in the first instance"
         wanted = self.shape if expected is None else expected
-        return self.refuse(
-            row, f"must have the shape {shapes.describe(wanted)}{of_first}; given: {shapes.describe(given)}"
-        )
+        return self.refuse(row, f"must have the shape {describe(wanted)}{of_first}; given: {describe(given)}")
 
     def mistyped(self, row: int, given: str) -> errors.BadRequest:
         """The error for a value that is none of the datatype."""
@@ -87,7 +91,7 @@ class Values:
         return self.shape == (1,) and not begins(self.rows[0], b"[")
 
 
-def begins(text: Text, with_: bytes) -> bool:
+def begins(text: v2.Data, with_: bytes) -> bool:
     """Whether a JSON value's text begins with this byte."""
     return bytes(memoryview(text)[:64]).lstrip()[:1] == with_
 
@@ -97,6 +101,65 @@ def shorten(value: str) -> str:
     return value if len(value) <= 40 else value[:37] + "..."
 
 
-def row_of(position: int, shape: shapes.Shape) -> int:
+def row_of(position: int, shape: Shape) -> int:
     """The instance that has the value at this position of all, if each has this shape."""
     return position // max(1, math.prod(shape))
+
+
+# --- shapes -----------------------------------------------------------------------------------------------------
+
+
+def _skeleton(text: bytes) -> bytes:
+    """Brackets and commas of a JSON text; objects and strings are not known here."""
+    return text.translate(None, _ALL_BUT_STRUCTURE)
+
+
+def has_shape(text: bytes, shape: Shape) -> bool:
+    """Whether a text is nested lists of this shape, as far as brackets tell: a list of none looks like one of one."""
+    return _is_possible(shape, text) and _skeleton(text) == _expected(shape)
+
+
+def shape_of(text: bytes) -> Shape | None:
+    """The shape of nested lists, () for a value; None if they are ragged or nested more than `DEEPEST` times."""
+    bones = _skeleton(text)
+    depth = len(bones) - len(bones.lstrip(b"["))
+    if depth > DEEPEST:
+        return None
+    left, found = bones, []
+    for level in reversed(range(depth)):
+        innermost = left[level : left.find(b"]") + 1]
+        is_empty = innermost == b"[]" and level == depth - 1 and _begins_empty(text, depth)
+        found.append(0 if is_empty else innermost.count(b",") + 1)
+        left = left.replace(innermost, b"") if innermost else left
+    shape = tuple(reversed(found))
+    return shape if _is_possible(shape, text) and _expected(shape) == bones else None
+
+
+def fits(shape: Shape, expected: Shape) -> bool:
+    """Whether a shape is as expected, where `models.ANY` is any size."""
+    return len(shape) == len(expected) and all(
+        size in (given, models.ANY) for given, size in zip(shape, expected, strict=True)
+    )
+
+
+def describe(shape: Sequence[int] | None) -> str:
+    """A shape in words, None as `shape_of` has it."""
+    if shape is None:
+        return "lists that are ragged or nested too deeply"
+    return f"[{','.join(map(str, shape))}]" if shape else "[] (a single value)"
+
+
+def _is_possible(shape: Shape, text: bytes) -> bool:
+    """Whether so many values fit into a text: none takes less than a byte, and what is expected must not be larger."""
+    return math.prod(max(1, size) for size in shape) <= len(text)
+
+
+def _expected(shape: Shape) -> bytes:
+    bones = b""
+    for size in reversed(shape):
+        bones = b"[%b]" % b",".join([bones] * size)
+    return bones
+
+
+def _begins_empty(text: bytes, depth: int) -> bool:
+    return text.translate(None, _SPACE).startswith(b"[" * depth + b"]")

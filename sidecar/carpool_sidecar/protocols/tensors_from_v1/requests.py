@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import models, v1
-from carpool_sidecar.protocols.tensors_from_v1 import columns, shapes, strings
+from carpool_sidecar.protocols import models, v1, v2
+from carpool_sidecar.protocols.tensors_from_v1 import columns, values
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _PASSED_OVER = frozenset({"signature_name"})
@@ -62,17 +62,17 @@ class Reader:
 
     # --- rows --------------------------------------------------------------------------------------------------
 
-    def _rows(self, rows: Sequence[columns.Text], text: columns.Text) -> Iterator[columns.Values]:
+    def _rows(self, rows: Sequence[v2.Data], text: v2.Data) -> Iterator[columns.Values]:
         if len(self._inputs) == 1 and self._is_value(rows[0]):
             return iter([self._values(self._inputs[0], rows, text)])
         return self._rows_by_name(text)
 
-    def _is_value(self, row: columns.Text) -> bool:
+    def _is_value(self, row: v2.Data) -> bool:
         if not columns.begins(row, b"{"):
             return True
-        return self._inputs[0].datatype == "BYTES" and strings.is_base64(row)
+        return self._inputs[0].datatype == v2.BYTES and values.is_base64(row)
 
-    def _rows_by_name(self, text: columns.Text) -> Iterator[columns.Values]:
+    def _rows_by_name(self, text: v2.Data) -> Iterator[columns.Values]:
         instances = self._decode(text)
         found = 0
         for place, spec in enumerate(self._inputs):
@@ -88,7 +88,7 @@ class Reader:
         if not found:
             raise errors.BadRequest(f"the instances have none of the model's inputs {self._names}")
 
-    def _decode(self, text: columns.Text) -> list[Any]:
+    def _decode(self, text: v2.Data) -> list[Any]:
         try:
             return self._objects.decode(text)
         except msgspec.ValidationError as error:
@@ -124,10 +124,8 @@ class Reader:
         payload = v1.parse_request(b'{"inputs":%b}' % text, max_rows)
         return self._values(spec, payload.rows, payload.text)
 
-    def _values(
-        self, spec: models.TensorSpec, rows: Sequence[columns.Text], text: columns.Text | None = None
-    ) -> columns.Values:
-        shape: shapes.Shape = spec.shape[1:] if self._has_rows else spec.shape
+    def _values(self, spec: models.TensorSpec, rows: Sequence[v2.Data], text: v2.Data | None = None) -> columns.Values:
+        shape: columns.Shape = spec.shape[1:] if self._has_rows else spec.shape
         return columns.Values(spec, shape, rows, b"[%b]" % b",".join(rows) if text is None else text)
 
 

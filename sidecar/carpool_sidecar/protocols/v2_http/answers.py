@@ -25,26 +25,14 @@ _ID_BEHIND_NAMES = re.compile(
 
 
 class Output(NamedTuple):
-    """An output as the predictor tells of it. `head` is its JSON up to the number of rows, `said` its parameters."""
+    """An output as the predictor tells of it: `size` is that of its data in binary, None for JSON."""
 
     name: str
     datatype: str
     shape: tuple[int, ...]
     width: int
     size: int | None
-    head: bytes
-    tail: bytes
-    said: bytes
-
-    def opening(self, rows: int) -> bytes:
-        """The output as JSON up to its data in JSON."""
-        said = b',"parameters":{%b}' % self.said if self.said else b""
-        return b'%b%d%b%b,"data":[' % (self.head, rows, self.tail, said)
-
-    def binary(self, rows: int, size: int) -> bytes:
-        """The output as JSON with so many bytes of data in binary."""
-        said = self.said + b"," if self.said else b""
-        return b'%b%d%b,"parameters":{%b"binary_data_size":%d}}' % (self.head, rows, self.tail, said, size)
+    text: json_bodies.TensorText
 
 
 class AnswerTemplate(NamedTuple):
@@ -58,26 +46,19 @@ class AnswerTemplate(NamedTuple):
 
 def learn(rest: json_bodies.Rest) -> AnswerTemplate:
     """The template of an answer; raises `errors.BadRequest` for what is none."""
-    outputs = tuple(_read_output(f"outputs[{number}]", dict(each)) for number, each in enumerate(rest.tensors))
+    outputs = tuple(_read_output(f"outputs[{number}]", each) for number, each in enumerate(rest.tensors))
     others = [json_bodies.member(name, bytes(raw)) for name, raw in rest.members.items() if name != "id"]
     return AnswerTemplate(rest.pieces, outputs, b"".join(each + b"," for each in others))
 
 
 def _read_output(place: str, members: json_bodies.Member) -> Output:
-    name, datatype, shape = json_bodies.read_tensor(place, members)
-    parameters = json_bodies.read_parameters(members, f"{place}.")
-    members.pop("parameters", None)  # null: it would be there twice beside a size
-    size = parameters.pop("binary_data_size", None)
-    if (size is None) is (members.pop("data", None) is None):
+    if bytes(members.get("parameters", b"")) == b"null":  # they would be there twice beside a size
+        members = {name: raw for name, raw in members.items() if name != "parameters"}
+    given = json_bodies.read_tensor(place, members)
+    if (given.size is None) is not given.has_data:
         raise errors.BadRequest(f"{place} has neither data nor binary_data_size, or both")
-    width = math.prod(shape[1:])
-    texts = [b'{"name":%b,"datatype":%b' % (msgspec.json.encode(name), msgspec.json.encode(datatype))]
-    texts += [json_bodies.member(each, bytes(raw)) for each, raw in members.items()]
-    return Output(
-        name, datatype, shape, width, None if size is None else json_bodies.read_size(size, place),
-        b",".join([*texts, b'"shape":[']), b"".join(b",%d" % each for each in shape[1:]) + b"]",
-        b",".join(json_bodies.member(each, raw) for each, raw in parameters.items()),
-    )  # fmt: skip
+    size = None if given.size is None else json_bodies.read_size(given.size, place)
+    return Output(given.name, given.datatype, given.shape, math.prod(given.shape[1:]), size, given.text)
 
 
 # --- an answer's data -------------------------------------------------------------------------------------------
@@ -88,7 +69,7 @@ class Column:
 
     # State: _converted, by start and stop. _texts are the rows of data in JSON (nested ones with their brackets), _ends
     # is where rows of BYTES end.
-    __slots__ = ("_converted", "_ends", "_is_nested", "_texts", "data", "is_binary", "rows", "what")
+    __slots__ = ("_converted", "_ends", "_is_nested", "_row_size", "_texts", "data", "is_binary", "rows", "what")
 
     def __init__(self, what: Output, data: v2.Data, rows: int, ends: Sequence[int] | None = None) -> None:
         self.what = what
@@ -96,6 +77,7 @@ class Column:
         self.rows = rows
         self.is_binary = what.size is not None
         self._ends = ends
+        self._row_size = len(data) // rows
         self._converted: dict[tuple[int, int], v2.Data] = {}
         nested = None if self.is_binary else _nested_rows(data, rows, what.width)
         self._is_nested = nested is not None
@@ -138,7 +120,7 @@ class Column:
                 text = b"[%b]" % self.flat(start, stop)
                 found = self._converted[start, stop] = json_lists.to_binary(self.what.name, self.what.datatype, text)
             return found
-        return v2.cut(self.data, len(self.data) // self.rows, self._ends, start, stop)
+        return v2.cut(self.data, self._row_size, self._ends, start, stop)
 
 
 def _nested_rows(data: v2.Data, rows: int, width: int) -> list[bytes] | None:
@@ -340,7 +322,7 @@ class Result:
             found = self._texts[rows] = []
             start = self.template.others + b'"outputs":['
             for column in self.columns:
-                found.append(start + column.what.opening(rows))
+                found.append(start + column.what.text.in_json(rows))
                 start = b"]},"
             found.append(b"]}]}")
         return found
@@ -377,10 +359,10 @@ def _render(form: ResponseFormat, mine: Sequence[Share]) -> interface.RenderedRe
             head.append(b",")
         if wants[number]:
             data = [share.result.columns[number].binary(share.start, share.stop) for share in mine]
-            head.append(column.what.binary(rows, sum(map(len, data))))
+            head.append(column.what.text.in_binary(rows, sum(map(len, data))))
             tail += data
         else:
-            head += (column.what.opening(rows), _text(mine, number), b"]}")
+            head += (column.what.text.in_json(rows), _text(mine, number), b"]}")
     head.append(b"]}")
     text = b"".join(head)
     return interface.RenderedResponse(tensors.headers(len(text) if any(wants) else None), (text, *tail))

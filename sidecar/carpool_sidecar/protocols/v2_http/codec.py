@@ -233,12 +233,13 @@ def _merge(
     head: list[v2.Data] = [b'{"id":%b,"inputs":[' % msgspec.json.encode(batch_id)]
     tail: list[v2.Data] = []
     for number, text in enumerate(signature.inputs):
-        head.append(b"%b%b%d" % (b"," if number else b"", text.head, rows))
+        if number:
+            head.append(b",")
         if all(template.inputs[number].size is None for template in found):
-            head += (text.json, *_spliced(number, payloads, parts, rows), b"]}")
+            head += (text.in_json(rows), *_spliced(number, payloads, parts, rows), b"]}")
         else:
             data = _in_binary(number, payloads, parts)
-            head.append(b"%b%d}}" % (text.binary, sum(map(len, data))))
+            head.append(text.in_binary(rows, sum(map(len, data))))
             tail += data
     head.append(b"]" + _question(signature, _combined([template.response_format.wanted for template in found])) + b"}")
     size = sum(map(len, head))

@@ -303,14 +303,52 @@ def _find(text: bytes, tensors: list[Member]) -> list[tuple[int, int]]:
 # --- members, read one by one -----------------------------------------------------------------------------------
 
 
-def read_tensor(place: str, members: Member) -> tuple[str, str, tuple[int, ...]]:
-    """Name, datatype and shape of a tensor, which are taken out of its members.
+class TensorText(NamedTuple):
+    """A tensor as JSON: the number of its rows stands between `head` and `tail`; `said` are its parameters."""
 
-    Raises `errors.BadRequest` as all functions here do.
-    """
+    head: bytes
+    tail: bytes
+    said: bytes
+
+    def in_json(self, rows: int) -> bytes:
+        """The tensor up to the elements of its data."""
+        said = b',"parameters":{%b}' % self.said if self.said else b""
+        return b'%b%d%b%b,"data":[' % (self.head, rows, self.tail, said)
+
+    def in_binary(self, rows: int, size: int) -> bytes:
+        """The tensor with so many bytes of data in binary."""
+        said = self.said + b"," if self.said else b""
+        return b'%b%d%b,"parameters":{%b"binary_data_size":%d}}' % (self.head, rows, self.tail, said, size)
+
+
+class Tensor(NamedTuple):
+    """A tensor as it was written, but for its data: `parameters` are their names, `size` is `binary_data_size`."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    parameters: tuple[str, ...]
+    size: bytes | None
+    has_data: bool
+    text: TensorText
+
+
+def read_tensor(place: str, written: Member) -> Tensor:
+    """Raises `errors.BadRequest` as all functions here do."""
+    members = dict(written)
     name = read_text(members.pop("name", MISSING), f"{place}.name")
     datatype = read_text(members.pop("datatype", MISSING), f"{place}.datatype")
-    return name, datatype, _shape(members.pop("shape", MISSING), f"{place}.shape")
+    shape = _shape(members.pop("shape", MISSING), f"{place}.shape")
+    parameters = read_parameters(members, f"{place}.")
+    names = tuple(parameters)
+    size = parameters.pop("binary_data_size", None)
+    has_data = members.pop("data", None) is not None
+    texts = [b'{"name":%b,"datatype":%b' % (msgspec.json.encode(name), msgspec.json.encode(datatype))]
+    texts += [member(each, bytes(raw)) for each, raw in members.items()]
+    said = b",".join(member(each, raw) for each, raw in parameters.items())
+    tail = b"".join(b",%d" % each for each in shape[1:]) + b"]"
+    text = TensorText(b",".join([*texts, b'"shape":[']), tail, said)
+    return Tensor(name, datatype, shape, names, size, has_data, text)
 
 
 def read_text(raw: msgspec.Raw, place: str) -> str:

@@ -28,14 +28,6 @@ class Input(NamedTuple):
     size: int | None
 
 
-class InputText(NamedTuple):
-    """An input as JSON: the number of rows stands after `head`, data after `json`, their size after `binary`."""
-
-    head: bytes
-    json: bytes
-    binary: bytes
-
-
 class BatchSignature(NamedTuple):
     """What requests have in common that may share a batch; `key` is all of it.
 
@@ -44,7 +36,7 @@ class BatchSignature(NamedTuple):
     """
 
     key: bytes
-    inputs: tuple[InputText, ...]
+    inputs: tuple[json_bodies.TensorText, ...]
     parameters: tuple[bytes, ...]
     others: tuple[bytes, ...]
     outputs: tuple[tuple[bytes, tuple[bytes, ...]], ...] | None
@@ -85,13 +77,17 @@ def learn(rest: json_bodies.Rest) -> RequestTemplate:
 
     Raises `errors.BadRequest`, with the place, for what the protocol does not allow, and `errors.Unbatchable`.
     """
-    given = [_read_input(f"inputs[{number}]", dict(members)) for number, members in enumerate(rest.tensors)]
+    given = [json_bodies.read_tensor(f"inputs[{number}]", members) for number, members in enumerate(rest.tensors)]
     about = dict(rest.members)
     parameters = json_bodies.read_parameters(about, "")
     default = parameters.pop("binary_data_output", b"false")
     asked = _read_outputs(json_bodies.take(about, "outputs"))
     sequence = {name: msgspec.json.decode(parameters[name]) for name in v2.SEQUENCE if name in parameters}
-    rows = v2.check_batchable([each.tensor for each in given], sequence, asked.outputs)
+    rows = v2.check_batchable(
+        [v2.Input(each.name, each.datatype, each.shape, each.parameters, each.size is None) for each in given],
+        sequence,
+        asked.outputs,
+    )
     ident = json_bodies.take(about, "id")
     if ident is not None and not bytes(ident).startswith(b'"'):
         raise errors.Unbatchable("members")  # the predictor knows what to say to that
@@ -149,42 +145,14 @@ def _flag(raw: bytes) -> bool:
     return raw == b"true"
 
 
-class _Given(NamedTuple):
-    """An input as it was written: whether it has data in JSON, and the size of its data in binary."""
-
-    tensor: v2.Input
-    text: InputText
-    has_data: bool
-    size: bytes | None
-
-
-def _read_input(place: str, members: json_bodies.Member) -> _Given:
-    name, datatype, shape = json_bodies.read_tensor(place, members)
-    parameters = json_bodies.read_parameters(members, f"{place}.")
-    tensor = v2.Input(name, datatype, shape, tuple(parameters), "binary_data_size" not in parameters)
-    size = parameters.pop("binary_data_size", None)
-    has_data = members.pop("data", None) is not None
-    texts = [b'{"name":%b,"datatype":%b' % (msgspec.json.encode(name), msgspec.json.encode(datatype))]
-    texts += [json_bodies.member(each, bytes(raw)) for each, raw in members.items()]
-    said = b",".join(json_bodies.member(each, raw) for each, raw in parameters.items())
-    tail = b"".join(b",%d" % each for each in shape[1:]) + b"]"
-    text = InputText(
-        b",".join([*texts, b'"shape":[']),
-        b"".join((tail, b',"parameters":{%b}' % said if said else b"", b',"data":[')),
-        b"".join((tail, b',"parameters":{', said, b"," if said else b"", b'"binary_data_size":')),
-    )
-    return _Given(tensor, text, has_data, size)
-
-
-def _input(place: str, given: _Given) -> Input:
+def _input(place: str, given: json_bodies.Tensor) -> Input:
     """Raises `errors.BadRequest` for data that cannot be the tensor's."""
-    name, datatype, shape = given.tensor[:3]
     if (given.size is None) is not given.has_data:
         raise errors.BadRequest(f"{place} needs either 'data' or the parameter 'binary_data_size', and not both")
-    elements = given.tensor.elements
+    name, datatype, elements = given.name, given.datatype, math.prod(given.shape)
     size = None if given.size is None else json_bodies.read_size(given.size, f"{place}.parameters")
     expected = elements * (v2.DATATYPES[datatype].size or 0)
     if size not in (None, expected) and datatype != v2.BYTES:
         told = f"input {name!r}: {elements} elements of {datatype} take {expected} bytes, binary_data_size is {size}"
         raise errors.BadRequest(told)
-    return Input(name, datatype, tuple(shape), elements, math.prod(shape[1:]), size)
+    return Input(name, datatype, given.shape, elements, math.prod(given.shape[1:]), size)
