@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import msgspec
@@ -27,8 +26,8 @@ _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 # Members beside the list are compared byte for byte in the batch key and read one by one: keep them few.
 _MAX_OTHERS = 64 * 1024
 
-# The shape nearly every body has: one member, known from its first bytes. `ROWS` then proves that all the rest
-# is exactly one JSON list, so that nothing else (a duplicate key, a second member) can hide behind it.
+# Nearly every body has one member, known from its first bytes. `json_rows.LIST` then proves that all the rest is
+# exactly one JSON list, so that nothing else (a duplicate key, a second member) can hide behind it.
 _ONLY_MEMBER = rb'[ \t\r\n]*\{[ \t\r\n]*"(%b)"[ \t\r\n]*:[ \t\r\n]*(?=\[)'
 ONLY_REQUEST_MEMBER = re.compile(_ONLY_MEMBER % b"instances|inputs")
 _ONLY_ANSWER_MEMBER = re.compile(_ONLY_MEMBER % b"predictions|outputs")
@@ -60,7 +59,6 @@ class _Lists(msgspec.Struct):
 _LISTS = msgspec.json.Decoder(_Lists)
 
 
-@dataclass(slots=True)
 class Payload(interface.KeepsBody):
     """One parsed request body.
 
@@ -69,21 +67,17 @@ class Payload(interface.KeepsBody):
     is all of it.
     """
 
-    list_name: bytes
-    body: bytes
-    text: bytes | memoryview
-    rows: Rows
-    others: bytes
-
+    __slots__ = ("body", "key", "list_name", "others", "row_count", "rows", "text")
     response_format: ClassVar[None] = None
 
-    @property
-    def key(self) -> tuple[bytes, bytes]:
-        return self.list_name, self.others
-
-    @property
-    def row_count(self) -> int:
-        return len(self.rows)
+    def __init__(self, list_name: bytes, body: bytes, text: bytes | memoryview, rows: Rows, others: bytes) -> None:
+        self.list_name = list_name
+        self.body = body
+        self.text = text
+        self.rows = rows
+        self.others = others
+        self.row_count = len(rows)
+        self.key = (list_name, others)
 
     @property
     def row_pattern(self) -> bytes:

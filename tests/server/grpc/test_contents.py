@@ -76,3 +76,9 @@ def test_lists_that_do_not_fit_are_refused_with_what_is_expected_and_given(datat
 def test_raw_tensors_of_another_size_are_refused(datatype, shape, data) -> None:
     with pytest.raises(errors.BadRequest, match=str(len(data))):
         tensors.check_raw(data, datatype, shape)
+
+
+@pytest.mark.parametrize("datatype", ["INT32", "FP32", "BYTES"])
+def test_contents_that_are_no_message_are_refused(datatype) -> None:
+    with pytest.raises(errors.BadRequest, match="InferTensorContents"):
+        tensors.to_raw(b"\xff\xff", datatype, (2,))

@@ -53,15 +53,15 @@ class Payload:
 
     @property
     def key(self) -> Hashable:
-        """Part of `codec.Payload`: which inputs there are, of what datatypes and shapes, and how many go together."""
+        """Which inputs there are, of what datatypes and shapes, and how many go together."""
         return (self.has_rows, self.most, *(column.key for column in self.columns))
 
     def row_sizes(self, start: int, stop: int) -> list[int]:
-        """Part of `codec.Payload`: as they go to the predictor."""
+        """As they go to the predictor."""
         return [sum(sizes) for sizes in zip(*(column.sizes(start, stop) for column in self.columns), strict=True)]
 
     def row_lengths(self, start: int, stop: int) -> list[int]:
-        """Part of `codec.Payload`: entries of the lists that instances are, the longest input's; 1 for a value."""
+        """Entries of the lists that instances are, the longest input's; 1 for a value."""
         return [max(column.elements for column in self.columns)] * (stop - start)
 
 
@@ -90,7 +90,7 @@ class Codec:
 
     @property
     def max_batch_size(self) -> int:
-        """Part of `codec.Codec`; an instance for a model without a batch dimension is a call of its own."""
+        """An instance for a model without a batch dimension is a call of its own."""
         return self.info.most_rows if self._has_rows and self._uneven is not self.info else 1
 
     @property
@@ -98,7 +98,7 @@ class Codec:
         return self.info.objection() != "no_batch_dimension"
 
     def parse(self, body: bytes, max_rows: int, json_size: int | None = None) -> Payload:
-        """Part of `codec.Codec`: decode a body by the model's metadata. Nothing raises `errors.Unbatchable`."""
+        """Decode a body by the model's metadata. Nothing raises `errors.Unbatchable`."""
         reader = self._reader
         if reader is None or self._read_for is not self.info:
             reader = self._reader = self._make_reader()
@@ -107,13 +107,17 @@ class Codec:
         return Payload(found, found[0].rows, self._has_rows, self.max_batch_size)
 
     def merge(self, batch_id: str, target: str, parts: Sequence[messages.Part]) -> interface.UpstreamRequest:
-        """Part of `codec.Codec`: join the parts' bytes, input by input."""
-        rows = sum([stop - start for _, start, stop in _ranges(parts)])
-        first: Payload = parts[0].request.payload
-        tensors = [_join(place, parts, rows if first.has_rows else None) for place in range(len(first.columns))]
+        """Join the parts' bytes, input by input."""
+        ranges: list[tuple[Payload, int, int]] = [(part.request.payload, part.start, part.stop) for part in parts]
+        first = ranges[0][0]
+        rows = sum([stop - start for _, start, stop in ranges]) if first.has_rows else None
+        tensors = []
+        for place, column in enumerate(first.columns):
+            data = b"".join([payload.columns[place].cut(start, stop) for payload, start, stop in ranges])
+            shape = column.shape if rows is None else (rows, *column.shape)
+            tensors.append(models.Tensor(column.name, column.datatype, shape, data))
         to, headers, body = self._transport.write_request(batch_id, self._name, tensors)
-        read = functools.partial(self._read, rows if first.has_rows else None)
-        return interface.UpstreamRequest(to, headers, body, read)
+        return interface.UpstreamRequest(to, headers, body, functools.partial(self._read, rows))
 
     def _read(self, rows: int | None, reply: interface.UpstreamResponse) -> interface.BatchPredictions:
         try:
@@ -134,19 +138,6 @@ class Codec:
             if spec.datatype not in v2.DATATYPES:
                 raise errors.BadRequest(f"input {spec.name!r} has the datatype {spec.datatype}, which JSON cannot say")
         return requests.Reader(self.info.inputs, self._has_rows)
-
-
-def _ranges(parts: Sequence[messages.Part]) -> list[tuple[Payload, int, int]]:
-    return [(part.request.payload, part.start, part.stop) for part in parts]
-
-
-def _join(place: int, parts: Sequence[messages.Part], rows: int | None) -> models.Tensor:
-    ranges = _ranges(parts)
-    column = ranges[0][0].columns[place]
-    pieces = [payload.columns[place].cut(start, stop) for payload, start, stop in ranges]
-    data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-    shape = column.shape if rows is None else (rows, *column.shape)
-    return models.Tensor(column.name, column.datatype, shape, data)
 
 
 # --- predictions ------------------------------------------------------------------------------------------------

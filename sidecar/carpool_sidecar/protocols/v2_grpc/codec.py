@@ -99,11 +99,9 @@ class Codec:
 
     @property
     def max_batch_size(self) -> int:
-        """See `interface.Codec`."""
         return self.info.most_rows
 
     def parse(self, body: bytes, max_rows: int, json_size: int | None = None) -> Payload:
-        """See `interface.Codec`."""
         return self.understand(body, messages.scan(body), max_rows)
 
     def understand(self, body: bytes, found: messages.Fields, max_rows: int) -> Payload:
@@ -118,7 +116,6 @@ class Codec:
         )
 
     def merge(self, batch_id: str, target: str, parts: Sequence[scheduling.Part]) -> interface.UpstreamRequest:
-        """See `interface.Codec`."""
         rows = sum([part.stop - part.start for part in parts])
         first: Payload = parts[0].request.payload
         if len(parts) == 1 and rows == first.row_count:

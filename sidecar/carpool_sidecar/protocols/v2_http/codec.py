@@ -156,7 +156,6 @@ class Reader:
         self._splitter = json_bodies.BodySplitter("inputs", templates.learn, _MOST_OBJECTS)
 
     def parse(self, body: bytes, max_rows: int, json_size: int | None = None) -> Payload:
-        """See `interface.Codec`."""
         stop = len(body)
         if json_size is None:
             like_the_last = self._splitter.match_last(body)
