@@ -12,10 +12,10 @@ import pytest
 
 from carpool_sidecar.protocols.v2_grpc import codec
 from carpool_sidecar.server.grpc import arrivals, framing, inflating, streaming
+from tests.protocols.v2_grpc.test_grpc_codec import request
 from tests.server.grpc.any_calls import PATH, echo, framed, opened
 from tests.server.grpc.peer import Peer
 from tests.server.grpc.site import INFER, Site, until
-from tests.server.grpc.test_codec import request
 from tests.server.grpc.test_door_on_sockets import asking
 from tests.server.grpc.test_inflating import GZIP, squeezed
 

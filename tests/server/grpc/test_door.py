@@ -13,9 +13,9 @@ from carpool_sidecar.batching import calls
 from carpool_sidecar.protocols.v2_grpc import statuses
 from carpool_sidecar.server.grpc import framing
 from carpool_sidecar.server.http2 import streams
+from tests.protocols.v2_grpc.test_grpc_codec import request
 from tests.server.grpc.fake_stream import FakeStream
 from tests.server.grpc.site import INFER, Site, until
-from tests.server.grpc.test_codec import request
 
 FIELDS = ((b"content-type", b"application/grpc"), (b"te", b"trailers"))
 

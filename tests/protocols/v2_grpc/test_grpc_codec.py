@@ -12,7 +12,7 @@ from carpool_sidecar import errors
 from carpool_sidecar.protocols import interface as wire
 from carpool_sidecar.protocols import models
 from carpool_sidecar.protocols.v2_grpc import codec, tensors
-from tests.server.grpc import echo_model
+from tests.protocols.v2_grpc import echo_model
 
 
 def request(shape=(1, 2), datatype="FP32", data=b"\0" * 8, name="x", **words: Any) -> Any:

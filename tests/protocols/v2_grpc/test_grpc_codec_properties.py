@@ -14,8 +14,8 @@ from tritonclient.grpc import service_pb2 as pb
 from carpool.scheduling import messages
 from carpool_sidecar.protocols import models, v2
 from carpool_sidecar.protocols.v2_grpc import codec, tensors
-from tests.server.grpc import echo_model
-from tests.server.grpc.test_contents import raw_tensors
+from tests.protocols.v2_grpc import echo_model
+from tests.protocols.v2_grpc.test_grpc_tensors import raw_tensors
 
 TRITON = models.ModelInfo(max_batch_size=1000)
 OTHERS = models.ModelInfo()
