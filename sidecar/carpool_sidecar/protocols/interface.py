@@ -1,6 +1,6 @@
-"""What is different between protocols, and nothing else: how requests become a batch, and an answer its shares.
+"""What differs between protocols, and nothing else: how requests become a batch, and how its answer is shared out.
 
-Everything above - queues, policies, admission, replies - is the same for v1, v2 in JSON or binary, and gRPC.
+Everything above - queues, policies, admission, replies - is the same for v1, for v2 in JSON or binary, and for gRPC.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ Pieces = Sequence[bytes | memoryview]  # a body, to be sent in order
 
 
 LARGEST_CONTENT = 64 * 1024
-"""Bytes of a body that is compared with others; hashing more would take longer than all else that is done for it."""
+"""Largest body that is compared with others: hashing a larger one would take longer than all other work on it."""
 
 
 class KeepsBody:
-    """What payloads that keep their caller's `body` have in common."""
+    """Base of payloads that keep their caller's `body`."""
 
     __slots__ = ()
     body: bytes
@@ -50,7 +50,7 @@ class BatchPredictions(NamedTuple):
 
 
 class WholeResponse:
-    """The rows of a response to a request that travelled whole and alone: nobody looks at it."""
+    """The rows of a response to a request that travelled whole and alone. The response is passed on unread."""
 
     __slots__ = ("_row_count", "response")
 
@@ -85,7 +85,7 @@ class UpstreamRequest(NamedTuple):
 
 
 class RenderedResponse(NamedTuple):
-    """One caller's predictions in the words of its protocol: headers but Content-Length, and the body."""
+    """One caller's answer as its protocol writes it: all headers but Content-Length, and the body."""
 
     headers: Headers
     body: Pieces

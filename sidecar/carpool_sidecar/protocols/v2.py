@@ -1,6 +1,7 @@
-"""The v2 protocol, in whatever words it comes: in JSON, with binary data after the JSON, or over gRPC.
+"""What all forms of the v2 protocol have in common: JSON, JSON with binary data behind it, and gRPC.
 
-Its datatypes and the elements of its tensors, which requests may share a batch, and how much is remembered of messages.
+That is its datatypes, the elements of its tensors, the rules on which requests may share a batch, and the memory for
+what was understood of messages.
 Sources: Open Inference Protocol, "Tensor Data Types", and Triton's binary tensor data extension. In binary, elements
 are little-endian and row-major, a BOOL takes one byte, and four bytes of length precede each element of BYTES.
 """
@@ -71,6 +72,17 @@ def row_ends(data: Data, rows: int, width: int) -> Sequence[int] | None:
     return ends if at == size else None
 
 
+def fills(data: Data, datatype: str, rows: int, width: int) -> tuple[bool, Sequence[int] | None]:
+    """Whether data are exactly so many rows of so many elements, and for BYTES where each row ends (`row_ends`)."""
+    kind = DATATYPES.get(datatype)
+    if kind is None:
+        return False, None
+    if kind.size is not None:
+        return len(data) == rows * width * kind.size, None
+    ends = row_ends(data, rows, width)
+    return ends is not None, ends
+
+
 def elements(data: Data) -> Iterator[bytes]:
     """The elements of BYTES, of which `row_ends` found that they are whole."""
     view, at = memoryview(data), 0
@@ -130,8 +142,8 @@ def check_batchable(
 ) -> int:
     """The rows of a request; raises `errors.Unbatchable` if it has to travel alone, whether its data are right or not.
 
-    `parameters` are the request's that are in `SEQUENCE`, with their values. The questions have one order, so that a
-    request with several reasons against it is counted under the same one in all words.
+    `parameters` are the request's that are in `SEQUENCE`, with their values. The order of the rules is fixed, so that a
+    request that breaks several is counted under the same one in JSON, binary and gRPC.
     """
     if not all(map(_says_nothing, parameters.values())):
         raise errors.Unbatchable("sequence")
@@ -183,9 +195,9 @@ T = TypeVar("T")
 
 
 class TemplateCache(Generic[K, T]):
-    """What was understood of messages, by what they say beside their data: clients send the same again and again.
+    """What was understood of messages, by their text beside the data: clients send the same text again and again.
 
-    Callers choose what they send, so memory is bounded: a cache that is full forgets everything.
+    Callers choose what they send, so the memory is bounded: a cache that is full forgets everything.
     """
 
     # State: the templates of each key, newest first, and the bytes of text that each was made of; the sums of both.

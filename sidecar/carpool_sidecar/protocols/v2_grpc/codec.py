@@ -1,6 +1,6 @@
 """One model's requests over gRPC: serialized ModelInferRequests become one, and its answer theirs.
 
-Tensors are joined and cut as bytes. Who sent lists of numbers shares batches with who sent raw tensors.
+Tensors are joined and cut as bytes. Requests with lists of numbers share batches with requests with raw tensors.
 """
 
 from __future__ import annotations

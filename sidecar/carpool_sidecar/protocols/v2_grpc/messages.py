@@ -1,7 +1,7 @@
-"""v2's two large messages: their tensors' data found as bytes, and the rest understood once for all that say the same.
+"""ModelInferRequest and ModelInferResponse: tensors are found as bytes, and the rest is understood once.
 
-Tensors are most of a message and travel as they are, so they are cut out of it. The rest, which is the same for most
-requests to a model but for the id, is left to protobuf when it is first seen; seen again it costs one look-up.
+Tensors are most of a message and travel as they are, so they are cut out of it. But for the id, the rest is the same
+for most requests to a model. protobuf decodes it when it comes first; when it comes again, it costs one look-up.
 Encoding: https://protobuf.dev/programming-guides/encoding.
 """
 

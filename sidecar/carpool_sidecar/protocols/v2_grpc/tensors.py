@@ -1,7 +1,7 @@
 """Tensors in gRPC messages, in their two forms: raw bytes, and lists of numbers (`InferTensorContents`).
 
-Batches are made of raw bytes. Lists are turned into those and, for who sent or would have got lists, back again. Also
-the calls of those who have tensors rather than a caller's message.
+Batches are made of raw bytes. Lists become raw bytes, and raw bytes become lists again for callers that sent lists or
+would have got them. This module also writes and reads the calls for tensors that were made of v1 requests.
 """
 
 from __future__ import annotations
@@ -42,18 +42,15 @@ def check_raw(data: v2.Data, datatype: str, shape: Sequence[int]) -> Sequence[in
 
     Raises `errors.BadRequest` unless `data` are exactly such a tensor's elements in raw form.
     """
+    count, rows = math.prod(shape), shape[0] if shape else 1
+    is_full, ends = v2.fills(data, datatype, rows, count // rows if rows else 0)
+    if is_full:
+        return ends
     size = v2.DATATYPES[datatype].size
-    count = math.prod(shape)
-    if size is not None:
-        if len(data) != count * size:
-            needed = f"{count * size} bytes are needed for shape {list(shape)} of {datatype}"
-            raise errors.BadRequest(f"{needed}; got {len(data)}")
-        return None
-    rows = shape[0] if shape else 1
-    ends = v2.row_ends(data, rows, count // rows if rows else 0)
-    if ends is None:
+    if size is None:
         raise errors.BadRequest(f"{count} elements of BYTES, each after its length, do not fill {len(data)} bytes")
-    return ends
+    needed = f"{count * size} bytes are needed for shape {list(shape)} of {datatype}"
+    raise errors.BadRequest(f"{needed}; got {len(data)}")
 
 
 def to_raw(written: v2.Data, datatype: str, shape: Sequence[int], is_bounded: bool = False) -> v2.Data:

@@ -1,4 +1,4 @@
-"""The predictor's answer to a batch, and each caller's share of it in the caller's own words."""
+"""The predictor's answer to a batch, and each caller's share of it in the form that the caller asked for."""
 
 from __future__ import annotations
 
@@ -147,18 +147,13 @@ def _columns(outputs: Sequence[Output], body: bytes, at: int, in_json: Sequence[
     lists = iter(in_json)
     view = memoryview(body)
     for what in outputs:
-        elements = rows * what.width
         if what.size is None:
             data, ends = next(lists), None
-            is_full = json_lists.count(data) == elements
+            is_full = json_lists.count(data) == rows * what.width
         else:
             data = view[at : at + what.size]
             at += what.size
-            ends = v2.row_ends(data, rows, what.width) if what.datatype == v2.BYTES else None
-            kind = v2.DATATYPES.get(what.datatype)
-            is_full = ends is not None or (
-                kind is not None and kind.size is not None and len(data) == kind.size * elements
-            )
+            is_full, ends = v2.fills(data, what.datatype, rows, what.width)
         if not is_full:
             raise errors.BadRequest(f"output {what.name!r} has data that do not fill its shape {list(what.shape)}")
         found.append(Column(what, data, rows, ends))

@@ -1,7 +1,7 @@
 """The v2 protocol over HTTP: JSON, and Triton's binary tensor data extension. One codec for each model.
 
-JSON is spliced and binary data are passed on as views. An input that some sent in JSON and some in binary is sent in
-binary, and so is asked for an output that some want so.
+JSON is spliced and binary data are passed on as views. An input that came partly in JSON and partly in binary is sent
+in binary. An output that at least one caller wants in binary is asked for in binary.
 Sources: Open Inference Protocol, "Inference", and Triton's `extension_binary_data.md`.
 """
 
@@ -84,7 +84,7 @@ class Payload(interface.KeepsBody):
     `ident` is the caller's id as written, if it is not the template's.
     """
 
-    # State: _cut, what was found out for cutting it, once somebody needed that.
+    # State: _cut, what was found out for cutting it, from the first cut on.
     __slots__ = ("_cut", "body", "data", "json_size", "key", "response_format", "row_count", "template")
 
     def __init__(
@@ -289,7 +289,7 @@ def _joined(found: Sequence[v2.Data]) -> Sequence[v2.Data]:
 
 
 def _combined(wanted: Sequence[answers.WantedOutputs]) -> answers.WantedOutputs:
-    """What to ask for so that each can be given its due: binary, where somebody wants that."""
+    """What to ask for so that each can be given what it wants: binary, where one of them wants that."""
     first = wanted[0]
     if all(each.default is first.default and each.listed == first.listed for each in wanted):
         return first

@@ -1,9 +1,9 @@
 """Bodies of tensors in JSON, taken apart: the tensors' `data`, and all the rest.
 
-A JSON value can stand in the place of any other, so a body with its data taken out tells all about the body but the
-data. Clients send the same rest over and over; what was found out about it once is kept, and of a body like one that
-was seen before only the data are looked at. A caller's `id` differs from request to request, so where it is the first
-member or the last it is taken out too.
+One JSON value can replace any other, so a body without its data (the rest) says all about the body but the data.
+Clients send the same rest over and over, so what was understood of it is kept as a template. Of a body with a known
+rest only the data are looked at. A caller's `id` differs from request to request, so it is taken out as well where it
+is the first member or the last.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a request says beside its data and its id: which tensors it has, with whom it can go, what it wants back.
+"""What a request says beside its data and its id: its tensors, what may share a batch with it, what it wants back.
 
-Clients send the same again and again, so it is found out once for each text (`json_bodies.BodySplitter`).
+Clients send the same text again and again, so each text is understood once (`json_bodies.BodySplitter`).
 """
 
 from __future__ import annotations

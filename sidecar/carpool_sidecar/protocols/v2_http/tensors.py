@@ -1,4 +1,4 @@
-"""Calls to a v2 predictor by somebody who has tensors rather than a caller's body, and the headers of all calls."""
+"""Calls to a v2 predictor for tensors that were made of v1 requests, and the headers of all v2 calls."""
 
 from __future__ import annotations
 
@@ -104,14 +104,9 @@ def _data(output: _Output, body: bytes, at: int) -> tuple[v2.Data, int]:
     size = bytes(raw)
     end = at + int(size) if size.isdigit() and len(size) <= 18 else -1
     data = memoryview(body)[at:end]
-    if not at <= end <= len(body) or not _fills(data, output.datatype, elements):
+    if not at <= end <= len(body) or not v2.fills(data, output.datatype, elements, 1)[0]:
         raise _broken(output, f"has {size.decode()} bytes of data, which do not fill it")
     return data, end
-
-
-def _fills(data: v2.Data, datatype: str, elements: int) -> bool:
-    size = v2.DATATYPES[datatype].size
-    return len(data) == size * elements if size is not None else v2.row_ends(data, elements, 1) is not None
 
 
 def _broken(output: _Output, what: str) -> errors.UpstreamBroken:
