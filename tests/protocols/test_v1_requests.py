@@ -124,7 +124,7 @@ def test_undecodable_body_is_rejected_before_it_can_join_a_batch(body, reason):
     with pytest.raises(errors.BadRequest) as caught:
         v1.parse_request(body)
     assert reason in str(caught.value)
-    assert caught.value.status == 400
+    assert errors.status_of(caught.value) == 400
 
 
 @pytest.mark.parametrize(

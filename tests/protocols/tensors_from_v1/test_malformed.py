@@ -13,7 +13,7 @@ from tests.protocols.tensors_from_v1.model import Model
 def refusal(model: Model, body: Any) -> str:
     with pytest.raises(errors.BadRequest) as caught:
         model.parse(body)
-    assert caught.value.status == 400
+    assert errors.status_of(caught.value) == 400
     return str(caught.value)
 
 
