@@ -101,13 +101,6 @@ def test_a_request_cannot_ask_for_more_time_than_the_limit(desk_of):
     assert request.deadline == desk.now + 1.0
 
 
-def test_a_batch_waits_as_long_as_its_most_patient_member(desk):
-    desk.submit("hasty", timeout=1.0)
-    desk.submit("patient", timeout=30.0)
-    desk.pass_time(0.5)
-    assert desk.sent[0].deadline == 1030.0
-
-
 @pytest.mark.parametrize("leavers", [10, 1000])
 def test_memory_follows_open_requests_not_past_ones(desk_of, leavers):
     """Deadlines and queues of those who left must not pile up behind one who waits."""
