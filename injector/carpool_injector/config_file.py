@@ -27,7 +27,7 @@ class _Loader(yaml.SafeLoader):
 def load(path: Path) -> Config:
     """Config from a YAML or JSON file.
 
-    Raises `errors.BadConfig` for a file that cannot be read, is no YAML, or has bad settings.
+    Raises `refusals.BadConfig` for a file that cannot be read, is no YAML, or has bad settings.
     """
     try:
         values = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506 - a safe one
@@ -46,7 +46,7 @@ def load(path: Path) -> Config:
 def parse(values: Mapping[str, Any] | None) -> Config:
     """Config from decoded YAML or JSON; None (an empty file) gives the defaults.
 
-    Raises `errors.BadConfig`, which names every bad field.
+    Raises `refusals.BadConfig`, which names every bad field.
     """
     try:
         config = Config.model_validate(values or {})

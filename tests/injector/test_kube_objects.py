@@ -85,7 +85,7 @@ async def test_the_certificates_are_made_published_and_taken_into_service_throug
     kept = certificate_controller.CertificateController(client, made, settings)
     for _ in range(2):
         await kept.step()
-        assert made.facts.is_verified
+        assert made.info.is_verified
     bundle = api.objects[WEBHOOK]["webhooks"][1]["clientConfig"]["caBundle"]
     assert bundle == api.objects[SECRET]["data"]["ca.crt"]
     assert sorted(api.objects[SECRET]["data"]) == ["ca.crt", "ca.key", "tls.crt", "tls.key"]

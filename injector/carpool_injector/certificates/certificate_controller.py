@@ -17,6 +17,17 @@ from typing import NamedTuple, Protocol
 from carpool_injector.api import calls
 from carpool_injector.certificates import pki, rotation, serving_certificate
 
+# Three small reads a round. So soon a caBundle that somebody cleared is healed: until then, with failurePolicy Fail, no
+# pod that asks for a sidecar can be created.
+POLL_SECONDS = 10.0
+# Helm creates webhook configurations after Deployments; nobody should wait for us longer than for them.
+MISSING_SECONDS = 2.0
+
+_SHORTEST_SECONDS, _LONGEST_SECONDS = 1.0, 60.0
+_AFTER_CONFLICT_SECONDS = 0.2
+# Part of each pause that is left to chance, so that replicas started together drift apart.
+_JITTER = 0.2
+
 _log = logging.getLogger("carpool.injector.certificates")
 
 
@@ -27,7 +38,7 @@ class Webhook(NamedTuple):
     name: str
 
 
-class WebhookApi(Protocol):
+class Api(Protocol):
     """The part of `kube.Kube` that is used here."""
 
     async def read_webhooks(self, kind: str, name: str) -> calls.Object | None: ...
@@ -36,13 +47,19 @@ class WebhookApi(Protocol):
         self, kind: str, name: str, pem: bytes, resource_version: str | None = None
     ) -> calls.Object: ...
 
+    async def read_secret(self, namespace: str, name: str) -> calls.Secret | None: ...
+
+    async def write_secret(
+        self, namespace: str, name: str, data: Mapping[str, bytes], resource_version: str | None
+    ) -> calls.Secret: ...
+
 
 class Publisher:
     """Reads the configurations, later changes only what nobody else has changed meanwhile."""
 
     # _found: each configuration as last read or written; those that do not exist are absent.
 
-    def __init__(self, api: WebhookApi, webhooks: Sequence[Webhook]) -> None:
+    def __init__(self, api: Api, webhooks: Sequence[Webhook]) -> None:
         self.webhooks = tuple(webhooks)
         self._api = api
         self._found: dict[Webhook, calls.Object] = {}
@@ -93,34 +110,6 @@ class Publisher:
         return f"not found: {' and '.join(absent)}; install them, or check the names this server was given"
 
 
-# Three small reads a round. So soon a caBundle that somebody cleared is healed: until then, with failurePolicy Fail, no
-# pod that asks for a sidecar can be created.
-POLL_SECONDS = 10.0
-# Helm creates webhook configurations after Deployments; nobody should wait for us longer than for them.
-MISSING_SECONDS = 2.0
-
-_SHORTEST_SECONDS, _LONGEST_SECONDS = 1.0, 60.0
-_AFTER_CONFLICT_SECONDS = 0.2
-# Part of each pause that is left to chance, so that replicas started together drift apart.
-_JITTER = 0.2
-
-_log = logging.getLogger("carpool.injector.certificates")
-
-
-class Api(WebhookApi, Protocol):
-    """The part of `kube.Kube` that is used here."""
-
-    async def read_secret(self, namespace: str, name: str) -> calls.Secret | None: ...
-
-    async def write_secret(
-        self,
-        namespace: str,
-        name: str,
-        data: Mapping[str, bytes],
-        resource_version: str | None,
-    ) -> calls.Secret: ...
-
-
 @dataclass(frozen=True)
 class Settings:
     """Where the certificates are kept, and which webhook configurations get the CA; empty: none."""
@@ -136,7 +125,7 @@ def utc_now() -> datetime.datetime:
 
 
 class CertificateController:
-    """`run` it for as long as the server runs; read `served.facts`."""
+    """`run` it for as long as the server runs; read `served.info`."""
 
     def __init__(
         self,
@@ -161,7 +150,7 @@ class CertificateController:
         troubles = 0
         while True:
             pause, trouble = await self._round(troubles)
-            self.served.facts.last_error = trouble
+            self.served.info.last_error = trouble
             troubles = troubles + 1 if trouble else 0
             await self._sleep(pause * (1 - _JITTER * self._chance()))
 
@@ -217,4 +206,4 @@ class CertificateController:
         settled = self._publisher.settled(now) if is_published else bundle
         pair = pki.Pair(contents[rotation.LEAF], contents[rotation.LEAF_KEY])
         if self.served.offer(pair, trusted, settled, now):
-            _log.info("serving a certificate valid until %s", self.served.facts.not_after)
+            _log.info("serving a certificate valid until %s", self.served.info.not_after)

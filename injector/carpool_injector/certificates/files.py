@@ -28,7 +28,7 @@ class Contents(NamedTuple):
 
 
 class CertificateFiles:
-    """`run` it for as long as the server runs; read `served.facts`."""
+    """`run` it for as long as the server runs; read `served.info`."""
 
     def __init__(
         self,
@@ -47,16 +47,16 @@ class CertificateFiles:
         """Reads the files every POLL_SECONDS, for ever. Ends only by cancellation."""
         while True:
             trouble = self._round()
-            if trouble and trouble != self.served.facts.last_error:
+            if trouble and trouble != self.served.info.last_error:
                 _log.warning("the certificate in service stays: %s", trouble)
-            self.served.facts.last_error = trouble
+            self.served.info.last_error = trouble
             await self._sleep(POLL_SECONDS)
 
     def step(self) -> None:
         """One look at the files. Raises OSError, pki.Unreadable."""
         contents = read(self._directory)
         if self.served.offer(contents.pair, contents.bundle, contents.bundle, self._clock()):
-            _log.info("serving the certificate from %s, valid until %s", self._directory, self.served.facts.not_after)
+            _log.info("serving the certificate from %s, valid until %s", self._directory, self.served.info.not_after)
 
     def _round(self) -> str | None:
         """One look and what went wrong."""

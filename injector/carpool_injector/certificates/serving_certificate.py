@@ -101,7 +101,7 @@ def _file_of(secret: bytes) -> Iterator[str]:
 
 
 class ServingCertificate:
-    """The pair that a TLS context serves, with what is known about it in `facts`."""
+    """The pair that a TLS context serves, with what is known about it in `info`."""
 
     # _pair: what the context serves; None while that is the stand-in.
     # _trusted: the bundle told last, None when nobody can know it.
@@ -109,14 +109,14 @@ class ServingCertificate:
     def __init__(self, tls: ssl.SSLContext, names: Sequence[str], now: datetime.datetime) -> None:
         """Loads the stand-in. `names` are the server's DNS names, first the one that API servers verify."""
         self.names = tuple(names)
-        self.facts = CertificateInfo()
+        self.info = CertificateInfo()
         self._tls = tls
         self._pair: pki.Pair | None = None
         self._trusted: bytes | None = None
         load_pair(tls, pki.issue_leaf(pki.issue_authority(now), self.names, now))
 
     def offer(self, pair: pki.Pair, trusted: bytes | None, settled: bytes | None, now: datetime.datetime) -> bool:
-        """Takes `pair` into service unless that could hurt, and brings the facts up to date; True when it was taken.
+        """Takes `pair` into service unless that could hurt, and brings `info` up to date; True when it was taken.
 
         `trusted` is the bundle (PEM) that every API server is told, `settled` what they have been told for a while;
         None where nobody can know. A pair that works is never given up for one that may not. Raises pki.Unreadable.
@@ -126,15 +126,15 @@ class ServingCertificate:
         if is_taken:
             load_pair(self._tls, pair)
             self._pair = pair
-            self.facts.reloads += 1
-            self.facts.not_after = pair.first.not_valid_after_utc
+            self.info.reloads += 1
+            self.info.not_after = pair.first.not_valid_after_utc
         self.look(now)
         return is_taken
 
     def look(self, now: datetime.datetime) -> None:
-        """Brings `facts.unverified` up to date when only time has passed."""
+        """Brings `info.unverified` up to date when only time has passed."""
         if self._pair is not None:
-            self.facts.unverified = self._why_broken(self._pair, self._trusted, now)
+            self.info.unverified = self._why_broken(self._pair, self._trusted, now)
 
     def _is_better(self, pair: pki.Pair, settled: bytes | None, now: datetime.datetime) -> bool:
         if self._pair is None:

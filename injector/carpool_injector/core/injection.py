@@ -30,12 +30,12 @@ def inject(
 ) -> model.Outcome:
     """Put the sidecar into a pod, if somebody asked for it and it can be done.
 
-    The pod given is never changed. Raises `errors.Malformed` if it is no pod; anything else is a bug.
+    The pod given is never changed. Raises `refusals.Malformed` if it is no pod; anything else is a bug.
     """
-    draft, view = _reverted(pod)
+    draft, view = _reverted(pod)  # step 1
     asked = decision.Asked(view, namespace, config, sites.is_predictor)
     try:
-        decided = decision.decide(asked)
+        decided = decision.decide(asked)  # step 2
     except decision.BadWord as refusal:
         return _refused(pod, draft, asked, refusal.decision, refusal)
     if decided.reason == refusals.Skip.NOT_ASKED:
@@ -50,7 +50,7 @@ def uninject(pod: model.Object) -> model.Outcome:
     """Take the sidecar out of a pod again, by what its status says.
 
     What cannot come back: a container of KServe's agent that was left out (KServe's webhook adds it again).
-    Raises `errors.Malformed` if it is no pod.
+    Raises `refusals.Malformed` if it is no pod.
     """
     draft, view = _reverted(pod)
     decided = model.Decision(
@@ -83,15 +83,15 @@ def _injected(
     view, config = asked.pod, asked.config
     if not decided.inject:
         return _without(pod, draft, view, decided, _warnings(asked))
-    settings = pod_annotations.read_settings(_sources(asked), config)
+    settings = pod_annotations.read_settings(_sources(asked), config)  # step 3
     reason = decision.skip_reason(view, settings.components)
     if reason is not None:
         return _without(pod, draft, view, model.Decision(False, False, decided.source, reason), ())
     decision.check_pod(view)
     _check_names(view, config)
-    site = context.Context(view, sites.find(view, settings), settings, config, capabilities)
-    plan = choice.plan(site)
-    done = _put(draft, site, plan)
+    site = context.Context(view, sites.find(view, settings), settings, config, capabilities)  # step 4
+    plan = choice.plan(site)  # step 5
+    done = _put(draft, site, plan)  # step 6
     warnings = (*_warnings(asked), *_advice(site, plan))
     return _outcome(pod, draft, decided, warnings, plan=plan, status=done.model_dump(by_alias=True, exclude_none=True))
 
@@ -134,7 +134,7 @@ def _outcome(
     refusal: refusals.Refusal | None = None,
     status: model.Object | None = None,
 ) -> model.Outcome:
-    operations = edits.json_patch(pod, draft.pod)
+    operations = edits.json_patch(pod, draft.pod)  # step 7
     return model.Outcome(
         pod=draft.pod if operations else pod,
         decision=decided,

@@ -43,7 +43,7 @@ class Source:
 def read_settings(sources: Iterable[Source], config: Config) -> Settings:
     """Settings from several sources; a later one wins.
 
-    Raises `errors.BadSettings` with every problem: key, value, where it was found, what is allowed.
+    Raises `refusals.BadSettings` with every problem: key, value, where it was found, what is allowed.
     """
     found = {key: (value, source.where) for source in sources for key, value in source.values.items() if key in KNOWN}
     settings, problems = _validated(found)

@@ -227,7 +227,7 @@ class Pod(_View):
 def read(pod: model.Object) -> Pod:
     """The view of a pod's JSON.
 
-    Raises `errors.Malformed`, which names the field and what is expected there.
+    Raises `refusals.Malformed`, which names the field and what is expected there.
     """
     # Raised outside: an error that remembers pydantic's is never freed again.
     try:

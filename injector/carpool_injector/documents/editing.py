@@ -25,7 +25,7 @@ from carpool_injector.documents import reading
 def edited(text: str, documents: Sequence[reading.Document], wanted: Sequence[Any], name: str) -> str:
     """The text with its documents changed to the data that is wanted, in as few places as that takes.
 
-    Raises syntax.Unreadable where the text is written in a way that cannot be edited faithfully.
+    Raises reading.Unreadable where the text is written in a way that cannot be edited faithfully.
     """
     pairs = [pair for pair in zip(documents, wanted, strict=True) if pair[0].data != pair[1]]
     if not pairs:

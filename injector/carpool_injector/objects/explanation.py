@@ -57,7 +57,7 @@ class Explanation:
 def explain(
     thing: model.Object, injector: manifests.Injector, default_mode: kserve_pods.Mode | None = None
 ) -> Explanation | None:
-    """Explains an object that makes pods; None for any other. Raises errors.Malformed."""
+    """Explains an object that makes pods; None for any other. Raises refusals.Malformed."""
     workloads.check_shape(thing)
     expectation = _expectation(thing, default_mode)
     if expectation is None:

@@ -76,7 +76,7 @@ def apply(data: Any, change: Change) -> tuple[Any, list[Report]]:
 def inject(thing: model.Object, injector: Injector) -> tuple[model.Object, Report | None]:
     """The object with the sidecar, or with the label that asks for it; None: nothing to do with pods.
 
-    Raises errors.Malformed.
+    Raises refusals.Malformed.
     """
     workloads.check_shape(thing)
     if workloads.is_opted_in_only(thing):
@@ -109,7 +109,7 @@ def inject(thing: model.Object, injector: Injector) -> tuple[model.Object, Repor
 def uninject(thing: model.Object) -> tuple[model.Object, Report | None]:
     """The object without the sidecar and, where controllers make the pods, without the label that asks for it.
 
-    Raises errors.Malformed.
+    Raises refusals.Malformed.
     """
     workloads.check_shape(thing)
     name = workloads.describe(thing)

@@ -82,7 +82,7 @@ class Unanswerable(Exception):
 
 
 def read(body: bytes | bytearray) -> Request:
-    """The request in an AdmissionReview; raises errors.Malformed, which says what is missing and where."""
+    """The request in an AdmissionReview; raises refusals.Malformed, which says what is missing and where."""
     review = _object(_json(body), "the body")
     if review.get("kind") != "AdmissionReview" or review.get("apiVersion") != API_VERSION:
         found = f"{review.get('kind')!r} of {review.get('apiVersion')!r}"
@@ -130,7 +130,7 @@ def write(uid: str, answer: Answer) -> bytes:
 def mutate(request: Request, namespace: model.Namespace, inject: Inject) -> Verdict:
     """What the mutating webhook answers to a request; `inject` is called for new pods only.
 
-    Raises errors.Malformed when the object is no pod.
+    Raises refusals.Malformed when the object is no pod.
     """
     if not request.is_new_pod or request.object is None:
         return Verdict(Answer(), "ignored", refusals.Skip.NOT_A_NEW_POD)

@@ -40,7 +40,7 @@ class Rules:
 
 
 def validate(request: review.Request, rules: Rules) -> review.Verdict:
-    """What the validating webhook answers. Raises errors.Malformed when the object has no pod template."""
+    """What the validating webhook answers. Raises refusals.Malformed when the object has no pod template."""
     if request.operation not in ("CREATE", "UPDATE") or request.subresource or request.object is None:
         return review.Verdict(review.Answer(), "ignored", refusals.Skip.NOT_APPLIED)
     found = examine(request.object, request.old_object, rules)

@@ -70,7 +70,7 @@ def template(thing: model.Object) -> Template | None:
     """The pod that a workload describes, with kind Pod; None where the kind describes none.
 
     Shares its parts with `thing`: to be read, or handed to functions that copy what they change.
-    Raises errors.Malformed where the template of a known kind is missing or no object.
+    Raises refusals.Malformed where the template of a known kind is missing or no object.
     """
     path = _TEMPLATES.get(group_kind(thing))
     if path is None:
@@ -180,7 +180,7 @@ _STRING_KEYS = ("image", "mountPath")
 
 
 def check_shape(thing: model.Object) -> None:
-    """Raises errors.Malformed for an object that makes pods and is not shaped like one; says where, and what belongs
+    """Raises refusals.Malformed for an object that makes pods and is not shaped like one; says where, and what belongs
     there. Other kinds are not looked at.
     """
     if is_opted_in_only(thing) or makes_pods(thing):

@@ -27,7 +27,7 @@ _LONGEST = 260  # characters of what a caller names
 
 
 class Lookup(Protocol):
-    """Who knows namespaces; `namespaces.Namespaces` is one."""
+    """Who knows namespaces; `cluster.Namespaces` is one."""
 
     async def get(self, name: str) -> model.Namespace:
         """The namespace of this name; raises review.Unanswerable when that cannot be told."""
@@ -56,7 +56,7 @@ class Reviewer:
         self._limited_log = logs.RateLimitedLog(log, interval=_PAUSE)
 
     async def mutate(self, request: review.Request) -> review.Answer:
-        """What /mutate answers; raises errors.Malformed and review.Unanswerable."""
+        """What /mutate answers; raises refusals.Malformed and review.Unanswerable."""
         namespace = model.Namespace(request.namespace)
         if request.is_new_pod:
             namespace = await self._namespaces.get(request.namespace)

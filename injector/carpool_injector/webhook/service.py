@@ -36,7 +36,7 @@ _TLS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 def serve(chosen: options.Options) -> int:
     """Serves until SIGTERM or SIGINT. The exit code is 0 after a clean end, 1 if it could not serve or cut reviews off.
 
-    Raises errors.BadConfig when options, configuration file or client CA cannot be used.
+    Raises refusals.BadConfig when options, configuration file or client CA cannot be used.
     """
     if problems := chosen.problems():
         raise refusals.BadConfig("; ".join(problems))
@@ -51,7 +51,7 @@ def serve(chosen: options.Options) -> int:
 
 
 def tls_context(chosen: options.Options) -> ssl.SSLContext:
-    """The server's TLS settings, without a certificate yet. Raises errors.BadConfig for a client CA that is none."""
+    """The server's TLS settings, without a certificate yet. Raises refusals.BadConfig for a client CA that is none."""
     try:
         client_ca = Path(chosen.client_ca).read_text(encoding="ascii") if chosen.client_ca else None
         return serving_certificate.make_context(_TLS[chosen.tls_min_version], client_ca)
@@ -84,9 +84,9 @@ class Service:
 
     def missing(self) -> list[str]:
         """What readiness waits for; [] when reviews can be answered."""
-        facts = self._certificates.served.facts
-        trouble = f" ({facts.last_error})" if facts.last_error else ""
-        certificate = f"the certificate: {facts.unverified}{trouble}" if facts.unverified else ""
+        info = self._certificates.served.info
+        trouble = f" ({info.last_error})" if info.last_error else ""
+        certificate = f"the certificate: {info.unverified}{trouble}" if info.unverified else ""
         return [text for text in (certificate, self._namespaces.missing(), self._cluster.missing()) if text]
 
     async def run(self, stop: asyncio.Event, hurry: asyncio.Event) -> bool:
@@ -141,9 +141,9 @@ class Service:
         chosen = self._chosen
         names = pki.service_names(chosen.service_name, chosen.namespace)
         holder = serving_certificate.ServingCertificate(self._tls, names, certificate_controller.utc_now())
-        facts = holder.facts
+        info = holder.info
         self.metrics.watch(
-            self.metrics.certificate_expiry, lambda: facts.not_after.timestamp() if facts.not_after else 0.0
+            self.metrics.certificate_expiry, lambda: info.not_after.timestamp() if info.not_after else 0.0
         )
         if chosen.certificates == "files":
             return files.CertificateFiles(Path(chosen.cert_dir), holder)

@@ -59,13 +59,13 @@ def is_trusted(made, kube) -> bool:
 async def test_one_round_makes_publishes_and_serves_the_certificate():
     kube = fake_kube.FakeKube()
     async with running(kube) as made:
-        assert not made.facts.is_verified
-        assert made.facts.not_after is None
+        assert not made.info.is_verified
+        assert made.info.not_after is None
         await asyncio.sleep(1)
         assert is_trusted(made, kube)
-        assert made.facts.is_verified
-        assert made.facts.last_error is None
-        assert made.facts.not_after == BEGIN + datetime.timedelta(days=30)
+        assert made.info.is_verified
+        assert made.info.last_error is None
+        assert made.info.not_after == BEGIN + datetime.timedelta(days=30)
         assert len(kube.bundles()) == 4
 
 
@@ -83,11 +83,11 @@ async def test_configurations_that_come_late_are_trusted_within_seconds():
     late, kube.configurations = kube.configurations, {}
     async with running(kube) as made:
         await asyncio.sleep(300)
-        assert "not found: MutatingWebhookConfiguration" in made.facts.last_error
-        assert made.facts.unverified == "no CA of it is in all webhook configurations yet"
+        assert "not found: MutatingWebhookConfiguration" in made.info.last_error
+        assert made.info.unverified == "no CA of it is in all webhook configurations yet"
         kube.configurations = late
         await asyncio.sleep(certificate_controller.MISSING_SECONDS + 1)
-        assert made.facts.is_verified
+        assert made.info.is_verified
 
 
 async def test_three_replicas_started_together_agree_at_once_and_then_leave_each_other_in_peace():
@@ -95,7 +95,7 @@ async def test_three_replicas_started_together_agree_at_once_and_then_leave_each
     async with running(kube) as one, running(kube) as two, running(kube) as three:
         await asyncio.sleep(5)
         assert one._pair == two._pair == three._pair
-        assert all(made.facts.is_verified for made in (one, two, three))
+        assert all(made.info.is_verified for made in (one, two, three))
         assert kube.writes == 1
         kube.calls.clear()
         await asyncio.sleep(HOUR)
@@ -108,8 +108,8 @@ async def test_two_replicas_renew_the_leaf_together_with_one_write():
         await asyncio.sleep(3 * HOUR)
         assert kube.writes == 1
         assert one._pair == two._pair
-        assert (one.facts.reloads, two.facts.reloads) == (2, 2)
-        assert one.facts.not_after > BEGIN + datetime.timedelta(days=30)
+        assert (one.info.reloads, two.info.reloads) == (2, 2)
+        assert one.info.not_after > BEGIN + datetime.timedelta(days=30)
 
 
 async def test_an_api_server_away_at_the_start_leaves_a_stand_in_that_readiness_does_not_trust(caplog):
@@ -117,14 +117,14 @@ async def test_an_api_server_away_at_the_start_leaves_a_stand_in_that_readiness_
     kube.is_down = True
     async with running(kube) as made:
         await asyncio.sleep(3 * HOUR)
-        assert not made.facts.is_verified
-        assert made.facts.unverified == "there is no certificate yet"
-        assert "no answer" in made.facts.last_error
+        assert not made.info.is_verified
+        assert made.info.unverified == "there is no certificate yet"
+        assert "no answer" in made.info.last_error
         assert 150 < len(kube.calls) < 250  # at most one a minute, in the long run
         kube.is_down = False
         await asyncio.sleep(61)
-        assert made.facts.is_verified
-        assert made.facts.last_error is None
+        assert made.info.is_verified
+        assert made.info.last_error is None
     assert "the next try follows" in caplog.text
 
 
@@ -136,13 +136,13 @@ async def test_the_certificate_in_hand_is_served_through_an_outage_until_it_expi
         kube.is_down = True
         await asyncio.sleep(9 * DAY / 100)
         assert made._pair == pair
-        assert made.facts.is_verified
-        assert "no answer" in made.facts.last_error
+        assert made.info.is_verified
+        assert "no answer" in made.info.last_error
         await asyncio.sleep(2 * DAY / 100)
-        assert "not valid" in made.facts.unverified
+        assert "not valid" in made.info.unverified
         kube.is_down = False
         await asyncio.sleep(61)
-        assert made.facts.is_verified
+        assert made.info.is_verified
 
 
 async def test_a_ca_bundle_that_somebody_wipes_is_back_within_a_minute():
@@ -152,7 +152,7 @@ async def test_a_ca_bundle_that_somebody_wipes_is_back_within_a_minute():
         kube.publish(fake_kube.MUTATING, b"")
         await asyncio.sleep(61)
         assert is_trusted(made, kube)
-        assert made.facts.is_verified
+        assert made.info.is_verified
 
 
 async def test_a_deleted_secret_is_made_anew_and_nobody_notices():
@@ -192,27 +192,27 @@ async def test_without_the_right_to_publish_nothing_unknown_is_served_and_the_re
     kube.forbidden = {"patch webhooks"}
     async with running(kube) as made:
         await asyncio.sleep(60)
-        assert not made.facts.is_verified
-        assert made.facts.last_error == "patch webhooks: forbidden"
+        assert not made.info.is_verified
+        assert made.info.last_error == "patch webhooks: forbidden"
         kube.forbidden = set()
         await asyncio.sleep(61)
-        assert made.facts.is_verified
+        assert made.info.is_verified
 
 
 async def test_missing_configurations_are_named_and_not_waited_for():
     kube = fake_kube.FakeKube(webhooks=[fake_kube.MUTATING])
     async with running(kube) as made:
         await asyncio.sleep(5)
-        assert made.facts.is_verified
-        assert "not found: ValidatingWebhookConfiguration carpool-injector" in made.facts.last_error
+        assert made.info.is_verified
+        assert "not found: ValidatingWebhookConfiguration carpool-injector" in made.info.last_error
 
 
 async def test_without_any_configuration_to_publish_in_the_secret_s_own_bundle_is_the_measure():
     kube = fake_kube.FakeKube(webhooks=[])
     async with running(kube, webhooks=()) as made:
         await asyncio.sleep(HOUR)
-        assert made.facts.is_verified
-        assert made.facts.last_error is None
+        assert made.info.is_verified
+        assert made.info.last_error is None
 
 
 async def test_a_bug_is_logged_and_does_not_end_the_keeping(caplog):
@@ -222,7 +222,7 @@ async def test_a_bug_is_logged_and_does_not_end_the_keeping(caplog):
 
     async with running(Broken()) as made:
         await asyncio.sleep(HOUR)
-        assert made.facts.last_error == "KeyError('metadata')"
+        assert made.info.last_error == "KeyError('metadata')"
     assert "because of a bug" in caplog.text
 
 

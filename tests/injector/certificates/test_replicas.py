@@ -108,7 +108,7 @@ class Cluster:
         bundles = set(self.kube.bundles())
         for replica, pair in zip(self.replicas, pairs, strict=True):
             # Until it is ready for the first time, a replica gets no calls.
-            replica.was_ready = replica.was_ready or replica.served.facts.is_verified
+            replica.was_ready = replica.was_ready or replica.served.info.is_verified
             if replica.was_ready:
                 assert not any(why_untrusted(pair.certificate, bundle, self.now) for bundle in bundles)
 
@@ -164,7 +164,7 @@ def test_whatever_the_order_what_is_served_is_trusted_and_all_replicas_end_with_
         contents = cluster.kube.secret.data
         pair = pki.Pair(contents[rotation.LEAF], contents[rotation.LEAF_KEY])
         assert all(replica.served._pair == pair for replica in cluster.replicas)
-        assert all(replica.served.facts.is_verified for replica in cluster.replicas)
+        assert all(replica.served.info.is_verified for replica in cluster.replicas)
         writes = cluster.kube.writes
         cluster.settle()
         assert cluster.kube.writes == writes
