@@ -13,6 +13,7 @@ from carpool.scheduling import messages
 from carpool_injector.certificates import pki, rotation
 from carpool_injector.core import container
 from carpool_sidecar import errors, metrics
+from carpool_sidecar.batching import executor
 from tests.charts import helm, metric_names, objects, one_pod
 
 DASHBOARD = json.loads((helm.CHART / "files" / "dashboard.json").read_text())
@@ -88,8 +89,9 @@ def test_thresholds_can_be_chosen() -> None:
 
 def batches(counters: metrics.Metrics, count: int) -> None:
     batch = messages.Batch("id", "key", [messages.Part(messages.Request("key", 1), 0, 1)], "isolate")
+    observer = executor.Observer(counters)
     for _ in range(count):
-        counters.dispatched(batch)
+        observer.sent(batch)
 
 
 @pytest.mark.parametrize("reason", errors.reasons(errors.UpstreamError))
