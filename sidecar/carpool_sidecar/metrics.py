@@ -239,12 +239,12 @@ class Metrics:
 
     def predicted_all(self, status: int, seconds: Collection[float]) -> None:
         """As `predicted`, for many requests with one status."""
-        self.answered("batched", status, len(seconds))
+        self.requests.labels("batched", status).value += len(seconds)
         self.request_seconds.observe_all(seconds)
 
-    def answered(self, lane: Lane, code: int, times: int = 1) -> None:
-        """An answer was given to a caller, or so many with the same status."""
-        self.requests.labels(lane, code).inc(times)
+    def answered(self, lane: Lane, code: int) -> None:
+        """An answer was given to a caller."""
+        self.requests.labels(lane, code).inc()
 
     def unbatched(self, reason: str) -> None:
         """A predict request was passed through, for one of `errors.UNBATCHABLE`."""

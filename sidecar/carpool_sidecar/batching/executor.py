@@ -85,7 +85,7 @@ class Observer(driver.Observer):
     def sent(self, batch: messages.Batch) -> None:
         counters, reason = self._metrics, batch.reason
         counters.batches.labels(reason).value += 1
-        counters.batch_size.observe(batch.rows)
+        counters.batch_size.observe_all((batch.rows,))
         if reason in metrics.RETRIES:
             counters.retries.labels(reason).inc()
         else:
@@ -99,7 +99,7 @@ class Observer(driver.Observer):
             log.debug("batch leaves", extra=logs.facts(batch=batch.id, **told, waited_ms=waited_ms))
 
     def answered(self, batch: messages.Batch, seconds: float) -> None:
-        self._metrics.predictor_seconds.observe(seconds)
+        self._metrics.predictor_seconds.observe_all((seconds,))
 
     def failed(self, batch: messages.Batch, error: errors.CarpoolError) -> None:
         if isinstance(error, errors.Abandoned):

@@ -176,10 +176,9 @@ class Codec:
     merge = staticmethod(merge)
 
 
-def start(batch_id: str, member: bytes) -> bytes:
-    """What all answers of a batch begin with; the predictions, joined by commas, and `END` follow."""
-    return b'{"message":"","batchId":"%b","%b":[' % (batch_id.encode(), member)
-
+START = b'{"message":"","batchId":"%b","%b":['
+"""What all answers of a batch begin with, its id and the name of its list to be filled in; the predictions, joined by
+commas, and `END` follow."""
 
 END = b"]}"
 
@@ -187,7 +186,7 @@ END = b"]}"
 def render(batch_id: str, member: bytes, pieces: Sequence[Rows]) -> bytes:
     """Build one caller's answer from its predictions, given as one or more runs of rows."""
     rows = pieces[0] if len(pieces) == 1 else [row for piece in pieces for row in piece]
-    return b"".join((start(batch_id, member), b",".join(rows), END))
+    return b"".join((START % (batch_id.encode(), member), b",".join(rows), END))
 
 
 def render_error(message: str) -> bytes:

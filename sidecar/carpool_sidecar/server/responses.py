@@ -164,7 +164,7 @@ class Predictions:
         if batch_id is not self._batch_id or list_name != self._list_name:
             # All answers of a batch are given within one turn of the loop, so one Date is right for all.
             self._batch_id, self._list_name = batch_id, list_name
-            self._start = v1.start(batch_id, list_name)
+            self._start = v1.START % (batch_id.encode(), list_name)
             self._head = _head(200, self._content_type, False, int(time.time())) + b"Content-Length: "
         joined = b",".join(rows)
         size = len(self._start) + len(joined) + len(v1.END)
