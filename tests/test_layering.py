@@ -83,12 +83,9 @@ LAYERS = {
     "carpool_sidecar.server": Layer(
         {f"carpool_sidecar.{below}" for below in ("server", "batching", "upstream", "drain")} | BELOW_BATCHING
     ),
-    # HTTP/2 as such knows neither the rest of the sidecar nor, but for two modules, sockets.
+    # HTTP/2 as such knows neither the rest of the sidecar nor, but for one module, sockets.
     "carpool_sidecar.server.http2": Layer(
         {"carpool_sidecar.server.http2", "carpool.scheduling.ledger"}, STDLIB - IO | {"hpack"}
-    ),
-    "carpool_sidecar.server.http2.protocol": Layer(
-        {"carpool_sidecar.server.http2", "carpool.scheduling.ledger", "carpool.runtime"}, STDLIB
     ),
     "carpool_sidecar.server.http2.server": Layer(
         {"carpool_sidecar.server.http2", "carpool.scheduling.ledger", "carpool.runtime"}, STDLIB
@@ -143,7 +140,7 @@ ONLY_IMPORTERS: dict[str, set[str]] = {
     "httptools": {"carpool_sidecar.server.fast.heads", "carpool_sidecar.upstream.connection"},
     "torch": {"carpool_predictor.models"},
     "transformers": {"carpool_predictor.models"},
-    "hpack": {"carpool_sidecar.server.http2.headers", "carpool_sidecar.server.http2.huffman"},
+    "hpack": {"carpool_sidecar.server.http2.headers"},
     "orjson": {"carpool_sidecar.protocols.tensors_from_v1"},
     "numpy": {"carpool_sidecar.protocols", "carpool_predictor.models"},
     "tritonclient": {"carpool_sidecar.protocols.v2_grpc", "carpool_sidecar.upstream"},

@@ -32,7 +32,7 @@ class Predictor:
 
     def models(self, **options: Any) -> routes.Models:
         make = lambda model: codec.Codec(model.info, model.avoid)  # noqa: E731
-        return routes.Models(model_registry.Catalog(self.ask, make, True, lambda: 0.0), None, **options)  # type: ignore[arg-type]
+        return routes.Models(model_registry.ModelRegistry(self.ask, make, True, lambda: 0.0), None, **options)  # type: ignore[arg-type]
 
 
 def match(target: str, method: str = "POST", ways: routes.Routes | None = None, **headers: str) -> routes.Match | None:

@@ -27,7 +27,7 @@ class Predictor:
     def __init__(self, info: models.ModelInfo) -> None:
         self.info = info
         self.may_tell = asyncio.Event()
-        self.catalog = model_registry.Catalog(
+        self.catalog = model_registry.ModelRegistry(
             self.ask, lambda known: codec.Codec(known.info, known.avoid), True, asyncio.get_running_loop().time
         )
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from carpool_sidecar.batching import model_registry as catalogs
+from carpool_sidecar.batching import model_registry
 from carpool_sidecar.upstream import predictor as predictors
 from carpool_sidecar.upstream import probes, readiness
 from tests.upstream.known_models import Codec, Make, Teller
@@ -72,12 +72,12 @@ def teller() -> Teller:
 
 
 @pytest.fixture
-async def make_catalog(teller: Teller) -> AsyncIterator[Make]:
+async def make_registry(teller: Teller) -> AsyncIterator[Make]:
     made = []
 
-    def make_one(batches_unknown: bool = True, **options: Any) -> catalogs.Catalog:
+    def make_one(batches_unknown: bool = True, **options: Any) -> model_registry.ModelRegistry:
         clock = asyncio.get_running_loop().time
-        made.append(catalogs.Catalog(teller.ask, Codec, batches_unknown, clock, **options))
+        made.append(model_registry.ModelRegistry(teller.ask, Codec, batches_unknown, clock, **options))
         return made[-1]
 
     yield make_one
@@ -86,5 +86,5 @@ async def make_catalog(teller: Teller) -> AsyncIterator[Make]:
 
 
 @pytest.fixture
-async def catalog(make_catalog: Make) -> catalogs.Catalog:
-    return make_catalog()
+async def registry(make_registry: Make) -> model_registry.ModelRegistry:
+    return make_registry()

@@ -1,4 +1,4 @@
-"""A predictor that tells of its models, and a codec that is only kept: what a catalog deals with."""
+"""A predictor that tells of its models, and a codec that is only kept: what a registry deals with."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 
 from carpool.scheduling import messages
 from carpool_sidecar import errors
-from carpool_sidecar.batching import model_registry as catalogs
+from carpool_sidecar.batching import model_registry
 from carpool_sidecar.protocols import interface as codecs
 from carpool_sidecar.protocols import models
 
@@ -19,7 +19,7 @@ STATEFUL = models.ModelInfo(max_batch_size=8, is_stateful=True)
 class Codec:
     """Takes part in nothing but being kept."""
 
-    def __init__(self, model: catalogs.Model) -> None:
+    def __init__(self, model: model_registry.Model) -> None:
         self.model = model
         self.info = model.info
 
@@ -49,7 +49,7 @@ class Teller:
         return told
 
 
-Make = Callable[..., catalogs.Catalog]
+Make = Callable[..., model_registry.ModelRegistry]
 
 
 async def turn() -> None:

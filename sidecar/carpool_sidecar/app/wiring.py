@@ -31,7 +31,7 @@ from carpool_sidecar.server import admin, data_port, local_answers, predict
 from carpool_sidecar.server.fast import requests
 from carpool_sidecar.server.general import body_reader, passthrough, request_handler
 from carpool_sidecar.server.general import server as general
-from carpool_sidecar.upstream import model_questions, predictor, probes, readiness, round_trip
+from carpool_sidecar.upstream import model_questions, predictor, probes, readiness
 
 if TYPE_CHECKING:
     from carpool_sidecar.protocols.tensors_from_v1 import codec as tensor_codec
@@ -170,7 +170,7 @@ class Sidecar:
             while not await self.ready.check():
                 await asyncio.sleep(pause)
                 pause = min(_LONGEST_PAUSE, pause * 2)
-            seconds = await round_trip.measure(self._base)
+            seconds = await readiness.round_trip(self._base)
         except Exception:
             self.metrics.internal_errors.labels("first_contact").inc()
             log.exception("the way to the predictor could not be measured for a reason that is a bug")
@@ -295,7 +295,7 @@ class Upstreams:
         self._settings = chosen
         self._on_bug = on_bug
         self._clock = clock
-        self._catalogs: list[model_registry.Catalog] = []
+        self._catalogs: list[model_registry.ModelRegistry] = []
         self.http = predictor.HttpPredictor(base, chosen.connect_timeout, chosen.max_queue_bytes, on_bug)
         self.questions = model_questions.HttpQuestions(base)
         self.rpc = self._open_rpc() if chosen.grpc_port or chosen.upstream == "triton-grpc" else None
@@ -334,7 +334,7 @@ class Upstreams:
 
         def catalog(
             asked: model_questions.HttpQuestions | grpc_predictor.GrpcPredictor, transport: tensor_codec.Transport
-        ) -> model_registry.Catalog:
+        ) -> model_registry.ModelRegistry:
             return self._catalog(
                 asked.model_info,
                 lambda model: tensors_from_v1.Codec(model.name, model.info, transport),
@@ -359,9 +359,9 @@ class Upstreams:
         ask: Callable[[models.ModelName], Awaitable[models.ModelInfo]],
         make_codec: Callable[[model_registry.Model], model_registry.InformedCodec],
         longest_pause: float = _V2_RETRY_SECONDS,
-    ) -> model_registry.Catalog:
+    ) -> model_registry.ModelRegistry:
         batches_unknown = self._settings.unknown_models == "batch"
-        made = model_registry.Catalog(ask, make_codec, batches_unknown, self._clock, longest_pause, self._on_bug)
+        made = model_registry.ModelRegistry(ask, make_codec, batches_unknown, self._clock, longest_pause, self._on_bug)
         self._catalogs.append(made)
         return made
 

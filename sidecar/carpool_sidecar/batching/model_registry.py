@@ -1,7 +1,7 @@
-"""What the predictor tells of its models: asked when a model is first used, remembered, and asked again in time.
+"""What the predictor tells of its models: asked when a model is first used, remembered, and asked again later.
 
 Callers choose the names of models, so there is a limit to what is remembered, and names that the predictor does not
-know never push out those that it does.
+know never push out those that it knows.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from carpool_sidecar.protocols import models
 log = logging.getLogger("carpool.sidecar.batching")
 
 MOST_NAMES = 1000
-"""So many models that the predictor knows are remembered, and as many names that it does not."""
+"""How many models that the predictor knows are remembered, and how many names that it does not know."""
 
 FRESH_SECONDS = 60.0
-"""Reloading a model can change all that was told of it."""
+"""Answers are asked for again after this time: reloading a model can change all that was told of it."""
 
 AVOID_SECONDS = 60.0
+"""For so long requests of a model are not batched whose outputs did not have the batch's rows."""
 
-_GLANCE = 0.05  # seconds for which a look at a model in use is good, unless something changes
+_SETTLED_SECONDS = 0.05  # a model in use is looked at again after this time, unless something changes before
 
 _FIRST_PAUSE = 1.0  # seconds until a question that failed is asked again; each failure doubles it
 
 
 class InformedCodec(codecs.Codec, Protocol):
-    """A codec for one model, which follows what is known of that."""
+    """A codec for one model; `info` is what is known of that model."""
 
     info: models.ModelInfo
 
@@ -43,12 +44,12 @@ class InformedCodec(codecs.Codec, Protocol):
 class Model:
     """A model by what the predictor told last; it stays the same object while it is remembered.
 
-    `failure` is why the latest question was not answered, and None if it was. Before the first answer the model
-    `is_known` to nobody and `info` is empty.
+    `failure` is why the latest question was not answered, and None if it was. Before the first answer `is_known` is
+    False and `info` is empty.
     """
 
-    # settled_until: nothing of it has to be looked at before.
-    # State: info, is_known and failure by the latest answers, failures since then; when to ask again; avoid() so far.
+    # State: info, is_known and failure by the latest answers; failures since then; due: when to ask again;
+    # settled_until: until when nothing has to be looked at; _asked: when the predictor last answered; _avoided_until.
     def __init__(
         self,
         name: models.ModelName,
@@ -70,15 +71,15 @@ class Model:
 
     @property
     def objection(self) -> str | None:
-        """Why its requests must not be batched now, one of `errors.UNBATCHABLE`, or None if they may."""
+        """Why its requests must not be batched now, one of `errors.UNBATCHABLE`; None if they may be batched."""
         if self._clock() < self._avoided_until:
             return "outputs"
         return self.info.objection(self._batches_unknown) if self.is_known else "unknown_model"
 
     def avoid(self) -> None:
-        """An answer showed that the outputs do not have the batch's rows: batch none of its requests for 60 s.
+        """An answer showed that the outputs do not have the batch's rows: batch no requests for `AVOID_SECONDS`.
 
-        It is asked about again when it is next used, as it may have been reloaded.
+        The model may have been reloaded, so it is asked about again when it is next used.
         """
         now = self._clock()
         self._avoided_until = now + AVOID_SECONDS
@@ -86,13 +87,13 @@ class Model:
         self.due = min(self.due, now)
 
     def reconsider(self) -> None:
-        """The predictor rejected a batch: ask about it again when it is next used, once a second at most."""
+        """The predictor rejected a batch: ask about the model again when it is next used, at most once a second."""
         soonest = self._asked + _FIRST_PAUSE
         self.due = min(self.due, max(self._clock(), soonest))
         self.settled_until = min(self.settled_until, self.due)
 
     def learn(self, info: models.ModelInfo) -> None:
-        """Take what the predictor tells."""
+        """The predictor answered."""
         self.info = self.codec.info = info
         self.settled_until = -math.inf
         self.is_known = True
@@ -101,21 +102,21 @@ class Model:
         self.due = self._asked + FRESH_SECONDS
 
     def miss(self, failure: errors.CarpoolError, longest_pause: float) -> None:
-        """The predictor did not tell: what was known before still counts."""
+        """The predictor did not answer: what was known before still counts."""
         self.failure = errors.bare(failure)
         self.due = self._clock() + min(longest_pause, _FIRST_PAUSE * 2 ** min(self.failures, 30))
         self.failures += 1
 
 
 class Waiting:
-    """Somebody who waits to be told of a model."""
+    """A callback that waits to be told of a model."""
 
     # State: the callback until it is called or taken back.
     def __init__(self, callback: Callable[[Model], None]) -> None:
         self._callback: Callable[[Model], None] | None = callback
 
     def cancel(self) -> None:
-        """The callback is never called after this, and let go."""
+        """Release the callback, which is never called after this."""
         self._callback = None
 
     def tell(self, model: Model) -> None:
@@ -125,17 +126,17 @@ class Waiting:
             callback(model)
 
 
-class Catalog:
+class ModelRegistry:
     """The models of one predictor.
 
-    `ask` asks the predictor of one and limits its own time; what it raises counts as no answer. `make_codec` makes a
-    model's codec, once for each `Model`. `batches_unknown` says whether requests to models may be batched of which
-    the predictor tells nothing about a batch dimension. `clock` returns seconds and never goes back. A question that
-    failed is asked again, when the model is used, after a pause of 1 second that doubles up to `longest_pause`.
+    `ask` asks the predictor about a model and limits its own time; what it raises counts as no answer. `make_codec`
+    makes a model's codec, once for each `Model`. `batches_unknown` says whether requests are batched if the predictor
+    does not tell whether their model has a batch dimension. `clock` returns seconds and never goes back. A question
+    that failed is asked again, when the model is used, after a pause of 1 second that doubles up to `longest_pause`.
     """
 
-    # State: models that the predictor told of, and names that it did not, least recently used first; the questions
-    # that are out.
+    # State: models that the predictor told of, and names that it does not know, least recently used first; the
+    # questions that are out.
     def __init__(
         self,
         ask: Callable[[models.ModelName], Awaitable[models.ModelInfo]],
@@ -155,31 +156,30 @@ class Catalog:
         self._asking: dict[models.ModelName, asyncio.Task[Model]] = {}
 
     def get(self, name: models.ModelName) -> Model | None:
-        """The model, or None while nobody has had an answer about it, good or bad.
+        """The model, or None while no question about it was answered, well or badly.
 
-        From within a running event loop: what is due is asked again in the background.
+        To be called within a running event loop: what is due is asked again in the background.
         """
-        shelf = self._known if name in self._known else self._unknown
-        model = shelf.get(name)
+        remembered = self._known if name in self._known else self._unknown
+        model = remembered.get(name)
         if model is not None:
-            shelf.move_to_end(name)
+            remembered.move_to_end(name)
             if self._clock() >= model.due:
                 self._question(name, model)
         return model
 
     def objection(self, model: Model) -> str | None:
-        """`model.objection`, once `model.settled_until` is over: it is in use, and may have to be asked about again."""
+        """`model.objection`, for use once `model.settled_until` is over; asks about the model again if that is due."""
         self.get(model.name)
         found = model.objection
         if found is None:
-            model.settled_until = self._clock() + _GLANCE
+            model.settled_until = self._clock() + _SETTLED_SECONDS
         return found
 
     async def ask(self, name: models.ModelName) -> Model:
-        """`get`, or ask the predictor. Raises nothing but the caller's own cancellation, which disturbs nobody else.
+        """`get`, or ask the predictor. Raises only the caller's own cancellation, which disturbs nobody else.
 
-        A model that the predictor does not tell of is to be treated with caution: its `objection` is
-        `unknown_model`.
+        The `objection` of a model that the predictor does not tell of is `unknown_model`.
         """
         model = self.get(name)
         if model is None:
@@ -189,7 +189,7 @@ class Catalog:
         return model
 
     def when_known(self, name: models.ModelName, callback: Callable[[Model], None]) -> Waiting:
-        """`ask` for those who cannot await: calls back once, from the event loop, after this has returned."""
+        """`ask` for callers that cannot await: calls back once, from the event loop, after this has returned."""
         waiting = Waiting(callback)
         model = self.get(name)
         if model is not None:
@@ -200,16 +200,14 @@ class Catalog:
         return waiting
 
     async def close(self) -> None:
-        """Break off the questions that are out; who waits for them is told of a model that nothing is known of."""
+        """Break off the questions that are out; callers that wait get a model of which nothing is known."""
         questions = list(self._asking.values())
         for question in questions:
             question.cancel()
         await asyncio.gather(*questions, return_exceptions=True)
 
-    # --- questions ---------------------------------------------------------------------------------------------
-
     def _question(self, name: models.ModelName, model: Model | None = None) -> asyncio.Task[Model]:
-        """The question about a model: the one that is out, or else a new one."""
+        """The question about a model that is out, or else a new one."""
         question = self._asking.get(name)
         if question is None:
             inquiry = self._inquire(model or self._make(name))
@@ -240,10 +238,10 @@ class Catalog:
     def _keep(self, model: Model) -> None:
         self._known.pop(model.name, None)
         self._unknown.pop(model.name, None)
-        shelf = self._known if model.is_known else self._unknown
-        shelf[model.name] = model
-        if len(shelf) > MOST_NAMES:
-            shelf.popitem(last=False)
+        remembered = self._known if model.is_known else self._unknown
+        remembered[model.name] = model
+        if len(remembered) > MOST_NAMES:
+            remembered.popitem(last=False)
 
     def _outcome(self, name: models.ModelName, question: asyncio.Task[Model]) -> Model:
         if not question.cancelled():

@@ -61,7 +61,7 @@ _FOREIGN_FORMATS = ("+avro", "+cbor", "+cbor-seq", "+gzip", "+json-seq", "+msgpa
 class Models(NamedTuple):
     """The models of a predictor that speaks v2. Names have `%` escapes if it `is_http`, else they are plain."""
 
-    catalog: catalogs.Catalog
+    catalog: catalogs.ModelRegistry
     predictor: calls.Predictor
     is_http: bool = True
 
@@ -77,7 +77,7 @@ class Models(NamedTuple):
 class Tensors(NamedTuple):
     """Such models for v1 requests: no request can be passed through, as the predictor would not understand it."""
 
-    catalog: catalogs.Catalog
+    catalog: catalogs.ModelRegistry
     predictor: calls.Predictor
     is_http: bool = True
 

@@ -12,6 +12,7 @@ import urllib.parse
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+import msgspec
 from multidict import MultiMapping, istr
 
 from carpool_sidecar import errors
@@ -19,13 +20,11 @@ from carpool_sidecar.batching import routes
 from carpool_sidecar.protocols import models
 from carpool_sidecar.server import headers as headers_
 from carpool_sidecar.server import responses
-from carpool_sidecar.upstream import model_answers
 
 _PROBER_AGENTS = ("kube-probe/", "Knative-Activator-Probe")
 _KIND = istr("K-Network-Probe")
 _HASH = "K-Network-Hash"
 _MODEL = re.compile(r"/v1/models/([^/:]+)(?:/versions/([^/:]+))?")
-_JSON = (("Content-Type", "application/json"),)
 
 
 def is_probe(headers: MultiMapping[str]) -> bool:
@@ -96,7 +95,7 @@ class V1Models:
             return None
         try:
             if path in ("/v1/models", "/v1/models/"):
-                return responses.Response(200, _JSON, model_answers.v1_models(await self._questions.models()))
+                return _json(200, {"models": await self._questions.models()})
             found = _MODEL.fullmatch(path)
             return None if found is None else await self._model(found[1], found[2] or "")
         except errors.CarpoolError as error:
@@ -108,5 +107,8 @@ class V1Models:
         if not self._is_http:
             asked = models.ModelName(plain, urllib.parse.unquote(version))
         ready = await self._questions.model_ready(asked)
-        status, body = model_answers.v1_model(plain, ready)
-        return responses.Response(status, _JSON, body)
+        return _json(200 if ready else 503, {"name": plain, "ready": ready})
+
+
+def _json(status: int, value: object) -> responses.Response:
+    return responses.Response(status, (("Content-Type", "application/json"),), msgspec.json.encode(value))

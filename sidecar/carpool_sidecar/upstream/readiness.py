@@ -1,28 +1,40 @@
-"""Whether the predictor is ready, asked only when somebody asks the sidecar.
+"""Whether the predictor is ready, asked only when the sidecar is asked, and how long the way to it takes.
 
-There is no background polling: the kubelet already polls, and an idle sidecar must cost nothing. A short
-memory keeps many askers (kubelet, activator, load balancer, operators) from becoming many questions to the
-predictor.
+There is no background polling: the kubelet already polls, and an idle sidecar must cost nothing. A result is reused
+for a short time, so that many askers (kubelet, activator, load balancer, operators) do not become many questions to
+the predictor.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import time
 from collections.abc import Callable, Sequence
 
 import aiohttp
+import yarl
 
 from carpool.program import logs
 from carpool_sidecar.upstream import probes
 
 log = logging.getLogger("carpool.sidecar.upstream")
 
-USER_AGENT = "carpool-probe"
+_USER_AGENT = "carpool-probe"
 
-
-# What a predictor that is away or a package that was not installed may cause.
+# What a predictor that is away, or a package that is not installed, may cause.
 _EXPECTED = (OSError, aiohttp.ClientError, ImportError)
+
+_GRPC_OPTIONS = (
+    ("grpc.enable_http_proxy", 0),  # the predictor is in this pod, whatever http_proxy says
+    ("grpc.use_local_subchannel_pool", 1),  # or the back-off after one refused check would outlive its channel
+    ("grpc.primary_user_agent", _USER_AGENT),
+)
+_SERVING = b"\x08\x01"  # HealthCheckResponse{status (field 1, enum): SERVING (1)}
+
+_ROUND_TRIPS = 5
+_ROUND_TRIP_TIMEOUT = aiohttp.ClientTimeout(total=2.0)
 
 
 class NotReady(Exception):
@@ -30,11 +42,11 @@ class NotReady(Exception):
 
 
 class Readiness:
-    """The answer to "can the predictor take requests?": yes when every probe succeeds.
+    """Whether the predictor can take requests: it can when every probe succeeds.
 
-    `clock` returns seconds and never goes back (production: `loop.time`). A result is reused for `reuse`
-    seconds. `last_error` says for logs and people what the predictor lacked when it was last asked. `on_bug` is called
-    when a probe fails for a reason that is a bug, and is in the log.
+    `clock` returns seconds and never goes back. A result is reused for `reuse` seconds. `last_error` says for logs and
+    people what the predictor lacked when it was last asked. `on_bug` is called when a probe fails because of a bug,
+    which is in the log.
     """
 
     def __init__(
@@ -48,14 +60,14 @@ class Readiness:
         self._clock = clock
         self._reuse = reuse
         self._on_bug = on_bug
-        # All mutable state: the latest result, when it stops counting, the check under way, the HTTP client.
+        # State: the latest result, until when it counts, the check under way, the HTTP client.
         self.last_error = "the predictor was not asked yet"
         self._fresh_until = float("-inf")
         self._running: asyncio.Task[None] | None = None
         self._session: aiohttp.ClientSession | None = None
 
     async def check(self) -> bool:
-        """Ask the predictor, or reuse what it said a moment ago; True if and only if `last_error` is empty.
+        """Ask the predictor, or reuse its last answer; True if and only if `last_error` is empty.
 
         Callers that come while a check is under way share it. Takes no longer than the longest timeout of a
         probe. Raises nothing but the caller's own cancellation, which does not disturb the other callers.
@@ -82,7 +94,7 @@ class Readiness:
             self._running = None
 
     async def _ask(self, probe: probes.Probe) -> str:
-        """Run one probe: "" when it succeeds, else why not."""
+        """Run one probe; returns "" when it succeeds, else the reason."""
         try:
             async with asyncio.timeout(probe.timeout):
                 await self._run(probe)
@@ -120,7 +132,7 @@ class Readiness:
                 connector=aiohttp.TCPConnector(ssl=False, force_close=True),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(total=None),
-                headers={"User-Agent": USER_AGENT},
+                headers={"User-Agent": _USER_AGENT},
                 auto_decompress=False,
             )
         return self._session
@@ -137,17 +149,6 @@ async def _connect(probe: probes.TcpSocket) -> None:
     loop = asyncio.get_running_loop()
     transport, _ = await loop.create_connection(asyncio.Protocol, probe.host, probe.port)
     transport.close()
-
-
-_GRPC_OPTIONS = (
-    ("grpc.enable_http_proxy", 0),  # the predictor is in this pod, whatever http_proxy says
-    (
-        "grpc.use_local_subchannel_pool",
-        1,
-    ),  # or the back-off after one refused check would outlive its channel
-    ("grpc.primary_user_agent", USER_AGENT),
-)
-_SERVING = b"\x08\x01"  # HealthCheckResponse{status (field 1, enum): SERVING (1)}
 
 
 async def _check_health(probe: probes.Grpc) -> None:
@@ -177,3 +178,23 @@ def _varint(number: int) -> bytes:
         number >>= 7
     groups.append(number)
     return bytes(groups)
+
+
+async def round_trip(base: yarl.URL) -> float | None:
+    """The shortest of a few requests for `/` in seconds, whatever their status; None if there was no answer.
+
+    The adaptive policy sends the next batch so much before the predictor runs out of work. It learns this from batches
+    as well; measuring it once makes small and quiet systems good from their first batches on. The first request pays
+    for the connection and does not count.
+    """
+    shortest = None
+    headers = {"User-Agent": _USER_AGENT}
+    with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError):
+        async with aiohttp.ClientSession(timeout=_ROUND_TRIP_TIMEOUT, headers=headers) as session:
+            for number in range(_ROUND_TRIPS + 1):
+                started = time.perf_counter()
+                async with session.get(base / "", allow_redirects=False) as response:
+                    await response.read()
+                if number:
+                    shortest = min(shortest or float("inf"), time.perf_counter() - started)
+    return shortest

@@ -80,7 +80,7 @@ def test_grpc_is_told_by_its_content_type(content_type, is_grpc) -> None:
 
 
 def test_only_the_key_headers_belong_to_the_batch_key() -> None:
-    reader = heads.Reader(("authorization", "content-type"))
+    reader = heads.HeadReader(("authorization", "content-type"))
     fields = ((b"content-type", b"application/grpc"), (b"authorization", b"me"), (b"other", b"x"))
     head = reader.read((*fields, (b"x-request-id", b"7"), (b"grpc-timeout", b"2S"), (b"traceparent", b"t")))
     assert head.shared == (("Authorization", "me"),)
@@ -90,4 +90,4 @@ def test_only_the_key_headers_belong_to_the_batch_key() -> None:
 
 def test_an_identity_that_is_no_text_is_refused() -> None:
     with pytest.raises(errors.BadRequest, match="x-request-id"):
-        heads.Reader(()).read(((b"x-request-id", "ü".encode()),))
+        heads.HeadReader(()).read(((b"x-request-id", "ü".encode()),))

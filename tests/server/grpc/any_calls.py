@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
-from carpool_sidecar.server.grpc import framing
-from carpool_sidecar.server.http2 import streams
+from carpool_sidecar.server.grpc import arrivals
+from carpool_sidecar.server.http2 import headers
 from tests.server.grpc.fake_stream import FakeStream
 from tests.server.grpc.site import Site
 
@@ -21,9 +21,9 @@ async def echo(messages: AsyncIterator[bytes], context: Any) -> None:
 
 def opened(site: Site, *fields: tuple[bytes, bytes], path: str = PATH) -> tuple[FakeStream, Any]:
     stream = FakeStream()
-    handler = site.door.open(stream, streams.Head("POST", path, b"here", FIELDS + fields))
+    handler = site.service.open(stream, headers.Head("POST", path, b"here", FIELDS + fields))
     return stream, handler
 
 
 def framed(*messages: bytes) -> bytes:
-    return b"".join(framing.frame((message,)) for message in messages)
+    return b"".join(arrivals.frame((message,)) for message in messages)

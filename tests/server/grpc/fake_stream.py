@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from carpool_sidecar.server.grpc import framing
-from carpool_sidecar.server.http2 import streams
+from carpool_sidecar.server.grpc import arrivals
+from carpool_sidecar.server.http2 import headers
 
 
 class FakeStream:
@@ -21,12 +21,12 @@ class FakeStream:
         self.connection = id(self)
         self.over = asyncio.Event()
 
-    def answer(self, head: streams.Headers, body: bytes, trailers: streams.Headers) -> None:
+    def answer(self, head: headers.Headers, body: bytes, trailers: headers.Headers) -> None:
         self.start(head)
         self.send(body)
         self.finish(trailers)
 
-    def start(self, headers: streams.Headers) -> None:
+    def start(self, headers: headers.Headers) -> None:
         assert not self.headers, "begun twice"
         self.headers = dict(headers)
 
@@ -35,7 +35,7 @@ class FakeStream:
         assert not self.over.is_set(), "sent after the end"
         self.sent += data
 
-    def finish(self, trailers: streams.Headers) -> None:
+    def finish(self, trailers: headers.Headers) -> None:
         assert not self.over.is_set(), "ended twice"
         self.trailers = dict(trailers)
         self.over.set()
@@ -51,7 +51,7 @@ class FakeStream:
 
     @property
     def messages(self) -> list[bytes]:
-        found = framing.Unframer(2**30).feed(self.sent) if self.sent else []
+        found = arrivals.Unframer(2**30).feed(self.sent) if self.sent else []
         return [message for message in found if isinstance(message, bytes)]
 
     @property

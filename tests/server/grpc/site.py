@@ -10,14 +10,16 @@ from typing import Any
 
 import grpc.aio
 
+from carpool.program import allocator
 from carpool.runtime import driver as drivers
+from carpool.scheduling import ledger, scheduler, window
 from carpool.scheduling import limits as core_limits
-from carpool.scheduling import scheduler, window
 from carpool_sidecar import drain, metrics
 from carpool_sidecar.batching import executor, model_registry, routes
 from carpool_sidecar.protocols import models
 from carpool_sidecar.protocols.v2_grpc import codec
-from carpool_sidecar.server.grpc import bugs, passthrough, service
+from carpool_sidecar.server.grpc import passthrough, service
+from carpool_sidecar.server.grpc import server as port
 from carpool_sidecar.server.http2 import server
 from carpool_sidecar.upstream import grpc_predictor
 from tests.fakes import fake_v2
@@ -25,21 +27,18 @@ from tests.fakes import fake_v2
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 
 
-class Room:
-    """Memory for what is on its way in."""
+class Bodies:
+    """Limits of what is on its way in (`arrivals.MessageLimits`); `large` counts the large messages released."""
 
     def __init__(self) -> None:
-        self.buffered_bytes = 0
+        self.memory = ledger.Ledger(64 * 1024 * 1024)
+        self.memory.large, self.memory.on_large = allocator.LARGE, self._on_large
         self.max_body_bytes = 4 * 1024 * 1024
-        self.max_buffered_bytes = 64 * 1024 * 1024
         self.read_timeout = 5.0
-        self.large_bodies = 0
+        self.large = 0
 
-    def on_large_body(self) -> None:
-        self.large_bodies += 1
-
-    def has_room(self, size: int) -> bool:
-        return self.buffered_bytes + size <= self.max_buffered_bytes
+    def _on_large(self) -> None:
+        self.large += 1
 
 
 class Site:
@@ -48,8 +47,8 @@ class Site:
     def __init__(self, fake: fake_v2.FakeV2, **limits: Any) -> None:
         self.fake = fake
         self.limits = core_limits.Limits(**{"max_latency": 0.02, "max_batch_size": 64, **limits})
-        self.room = Room()
-        self.life = drain.Lifecycle()
+        self.bodies = Bodies()
+        self.life = drain.Lifecycle(self.bodies.memory)
         self.counters = metrics.Metrics()
 
     async def start(self, upstream: str = "") -> None:
@@ -60,14 +59,14 @@ class Site:
             core, executor.Executor(clock=clock), executor.Observer(self.counters, clock), clock
         )
         self.predictor = grpc_predictor.GrpcPredictor(upstream or self.fake.grpc, 5.0, 2**31 - 1)
-        self.catalog = model_registry.Catalog(self.predictor.model_info, self._make_codec, True, clock)
-        self.relay = passthrough.Relay(self.predictor.channel, bugs.Bugs(self.counters).report)
+        self.catalog = model_registry.ModelRegistry(self.predictor.model_info, self._make_codec, True, clock)
+        self.passthrough = passthrough.Passthrough(self.predictor.channel, port.bug_report(self.counters))
         known = routes.Models(self.catalog, self.predictor, is_http=False)
-        self.door = service.Door(
-            known, self.relay, self.driver, self.life, self.counters, self.room,
+        self.service = service.GrpcService(
+            known, self.passthrough, self.driver, self.life, self.counters, self.bodies, port.bug_report(self.counters),
             lambda: self.limits.max_queue_instances, ("authorization", "content-type"),
         )  # fmt: skip
-        self.server = server.Server(self.door, report=bugs.Bugs(self.counters, "http2").report)
+        self.server = server.Server(self.service, report=port.bug_report(self.counters, "http2"))
         await self.server.listen("127.0.0.1", 0)
         self.channel = grpc.aio.insecure_channel(self.address, options=[("grpc.use_local_subchannel_pool", 1)])
 
@@ -78,9 +77,9 @@ class Site:
     async def stop(self) -> None:
         await self.channel.close()
         self.driver.close()
-        await self.relay.close()
+        await self.passthrough.close()
         await self.server.close(0.2)
-        self.door.close()
+        self.service.close()
         await self.catalog.close()
         await self.predictor.close()
 

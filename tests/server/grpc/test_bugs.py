@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from carpool_sidecar.protocols.v2_grpc import codec
-from carpool_sidecar.server.grpc import arrivals, framing, inflating, streaming
+from carpool_sidecar.server.grpc import arrivals, passthrough
 from tests.protocols.v2_grpc.test_grpc_codec import request
 from tests.server.grpc.any_calls import PATH, echo, framed, opened
 from tests.server.grpc.peer import Peer
 from tests.server.grpc.site import INFER, Site, until
-from tests.server.grpc.test_door_on_sockets import asking
+from tests.server.grpc.test_infer_calls_on_sockets import asking
 from tests.server.grpc.test_inflating import GZIP, squeezed
 
 MESSAGE = request(name="rows", model_name="identity").SerializeToString()
@@ -47,7 +47,7 @@ async def drained(site: Site) -> None:
 async def test_a_bug_while_a_call_comes_in_leaves_nothing_behind(site: Site, monkeypatch, step: str) -> None:
     await site.infer(MESSAGE)
     if step == "Infer.data":
-        monkeypatch.setattr(framing.Unframer, "feed", fail)
+        monkeypatch.setattr(arrivals.Arrival, "feed", fail)
     elif step == "Codec.understand":
         monkeypatch.setattr(codec.Codec, "understand", fail)
     else:
@@ -56,13 +56,13 @@ async def test_a_bug_while_a_call_comes_in_leaves_nothing_behind(site: Site, mon
         await site.infer(MESSAGE)
     assert refused.value.code() is grpc.StatusCode.INTERNAL
     assert count(site, "http2") == 1
-    assert (site.life.active, site.room.buffered_bytes) == (0, 0)
+    assert (site.life.active, site.bodies.memory.held) == (0, 0)
     await drained(site)
 
 
 async def test_a_bug_while_an_answer_is_written_is_told_the_caller(site: Site, monkeypatch) -> None:
     await site.infer(MESSAGE)
-    monkeypatch.setattr(site.door, "_trailers", fail)
+    monkeypatch.setattr(site.service, "_trailers", fail)
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await site.infer(MESSAGE)
     assert refused.value.code() is grpc.StatusCode.INTERNAL
@@ -72,18 +72,18 @@ async def test_a_bug_while_an_answer_is_written_is_told_the_caller(site: Site, m
 
 async def test_a_bug_while_messages_are_passed_on_ends_the_call(peer_site: Site, peer: Peer, monkeypatch) -> None:
     peer.methods[PATH] = echo
-    monkeypatch.setattr(streaming, "_write", fail)
+    monkeypatch.setattr(passthrough, "_write", fail)
     stream, handler = opened(peer_site)
     handler.data(framed(b"one"))
     await stream.end()
     assert stream.status == grpc.StatusCode.INTERNAL.value[0]
     assert count(peer_site, "rpc") == 1
-    await until(lambda: not peer_site.relay._out)
-    assert (peer_site.life.active, peer_site.room.buffered_bytes) == (0, 0)
+    await until(lambda: not peer_site.passthrough._out)
+    assert (peer_site.life.active, peer_site.bodies.memory.held) == (0, 0)
 
 
 async def test_a_bug_before_a_call_is_passed_on_is_told_the_caller(peer_site: Site, monkeypatch) -> None:
-    monkeypatch.setattr(streaming.Streaming, "begin", fail)
+    monkeypatch.setattr(passthrough.StreamingCall, "begin", fail)
     stream, _ = opened(peer_site)
     await stream.end()
     assert stream.status == grpc.StatusCode.INTERNAL.value[0]
@@ -98,12 +98,12 @@ async def test_a_bug_while_a_message_is_inflated_is_told_the_caller(
     peer.methods[PATH] = echo
     stream, handler = opened(peer_site, GZIP, path=path)
     handler.data(squeezed(bytes(4_000_000)))
-    monkeypatch.setattr(inflating.Inflation, "step", fail)
+    monkeypatch.setattr(arrivals.Inflation, "step", fail)
     await stream.end()
     assert stream.status == grpc.StatusCode.INTERNAL.value[0]
     assert count(peer_site, "rpc") == 1
-    await until(lambda: not peer_site.relay.under_way)
-    assert (peer_site.life.active, peer_site.room.buffered_bytes) == (0, 0)
+    await until(lambda: not peer_site.passthrough.under_way)
+    assert (peer_site.life.active, peer_site.bodies.memory.held) == (0, 0)
 
 
 @pytest.mark.parametrize("step", ["take", "submit"])
@@ -119,5 +119,5 @@ async def test_a_bug_once_a_message_is_inflated_is_told_the_caller(site: Site, m
     await stream.end()
     assert stream.status == grpc.StatusCode.INTERNAL.value[0]
     assert count(site, "rpc") == 1
-    assert (site.life.active, site.room.buffered_bytes) == (0, 0)
+    assert (site.life.active, site.bodies.memory.held) == (0, 0)
     await drained(site)

@@ -158,7 +158,7 @@ async def test_an_answer_over_the_limit_is_broken_and_a_message_over_it_is_sent(
     assert await outcome_of(grpc_predictor, bytes(8_000_000)) == interface.UpstreamResponse(b"8000000", {})
 
 
-async def test_a_cancelled_exchange_is_broken_off_without_a_reply(grpc_predictor, peer: Peer) -> None:
+async def test_a_cancelled_call_is_broken_off_without_a_reply(grpc_predictor, peer: Peer) -> None:
     begun, cancelled = asyncio.Event(), asyncio.Event()
 
     async def wait(messages: Any, context: Any) -> None:
@@ -170,16 +170,16 @@ async def test_a_cancelled_exchange_is_broken_off_without_a_reply(grpc_predictor
 
     peer.methods[ECHO] = wait
     outcome = Outcome()
-    exchange = grpc_predictor.post(ECHO, (), [b"x"], 5.0, outcome)
+    posted = grpc_predictor.post(ECHO, (), [b"x"], 5.0, outcome)
     await begun.wait()
-    exchange.cancel()
+    posted.cancel()
     async with asyncio.timeout(5):
         await cancelled.wait()
-    exchange.cancel()
+    posted.cancel()
     assert outcome.replies == []
 
 
-async def test_exchanges_that_are_out_fail_when_the_predictor_is_closed(peer: Peer) -> None:
+async def test_calls_that_are_out_fail_when_the_predictor_is_closed(peer: Peer) -> None:
     posting = predictor.GrpcPredictor(peer.address, 2.0, 1024)
     outcome = Outcome()
     posting.post(ECHO, (), [b"x"], 5.0, outcome)
@@ -209,7 +209,6 @@ async def test_triton_tells_of_its_models(fake: fake_v2.FakeV2) -> None:
     with pytest.raises(errors.UpstreamRpcStatus) as refused:
         await asking.model_info(models.ModelName("none"))
     assert refused.value.code == statuses.NOT_FOUND
-    assert await asking.is_ready()
     await asking.close()
 
 
@@ -219,11 +218,11 @@ async def test_a_predictor_without_a_configuration_tells_its_metadata(peer: Peer
 
         told = pb.ModelMetadataResponse(name="m")
         told.inputs.add(name="x", datatype="FP32", shape=[-1, 4])
+        told.outputs.add(name="", datatype="INT64", shape=[])
         await context.write(told.SerializeToString())
 
     peer.methods["/inference.GRPCInferenceService/ModelMetadata"] = metadata
     asking = predictor.GrpcPredictor(peer.address, 2.0, 1024 * 1024)
     told = await asking.model_info(models.ModelName("m"))
-    assert told == models.ModelInfo((models.TensorSpec("x", "FP32", (-1, 4)),))
-    assert not await asking.is_ready()
+    assert told == models.ModelInfo((models.TensorSpec("x", "FP32", (-1, 4)),), (models.TensorSpec("", "INT64", ()),))
     await asking.close()

@@ -14,7 +14,7 @@ from tests import cycles
 from tests.server.grpc.any_calls import PATH, framed, opened
 from tests.server.grpc.peer import Peer
 from tests.server.grpc.site import INFER, Site, until
-from tests.server.grpc.test_door_on_sockets import asking
+from tests.server.grpc.test_infer_calls_on_sockets import asking
 
 MESSAGE = bytes(1_000_000)
 DEADLINE = (b"grpc-timeout", b"50m")
@@ -63,7 +63,7 @@ async def run(site: Site, end: str, is_whole: bool) -> None:
     if is_whole:
         handler.end()
     if end != "left at once":
-        await until(lambda: site.room.buffered_bytes != len(MESSAGE) or stream.granted > 0 or is_whole)
+        await until(lambda: site.bodies.memory.held != len(MESSAGE) or stream.granted > 0 or is_whole)
         await asyncio.sleep(0.02)
     if end in ("answered", "late"):
         if not is_whole:
@@ -73,8 +73,8 @@ async def run(site: Site, end: str, is_whole: bool) -> None:
         handler.data(b"\7" * 5)
     else:
         handler.cancelled()
-    await until(lambda: not site.relay.under_way)
-    assert site.room.buffered_bytes == 0
+    await until(lambda: not site.passthrough.under_way)
+    assert site.bodies.memory.held == 0
     await until(lambda: site.life.active == 0)
 
 
@@ -84,11 +84,11 @@ async def test_a_message_is_counted_as_long_as_it_is_kept(peer_site: Site, peer:
     handler.data(framed(MESSAGE))
     handler.end()
     await until(lambda: len(peer.calls) == 1)
-    assert peer_site.room.buffered_bytes >= len(MESSAGE)
+    assert peer_site.bodies.memory.held >= len(MESSAGE)
     handler.cancelled()
-    assert peer_site.room.buffered_bytes >= len(MESSAGE)  # grpc.aio has it for a moment
-    await until(lambda: not peer_site.relay.under_way)
-    assert peer_site.room.buffered_bytes == 0
+    assert peer_site.bodies.memory.held >= len(MESSAGE)  # grpc.aio has it for a moment
+    await until(lambda: not peer_site.passthrough.under_way)
+    assert peer_site.bodies.memory.held == 0
 
 
 ROWS = np.zeros((1, 100_000), "f4")
@@ -127,4 +127,4 @@ async def infer(site: Site, end: str) -> None:
         handler.cancelled()
     else:
         await stream.end()
-    await until(lambda: site.room.buffered_bytes == 0 and not site.relay.under_way)
+    await until(lambda: site.bodies.memory.held == 0 and not site.passthrough.under_way)

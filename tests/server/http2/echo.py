@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from carpool_sidecar.server.http2 import server, streams
+from carpool_sidecar.server.http2 import headers, server, server_stream
 
 HEAD = ((b":status", b"200"), (b"content-type", b"application/grpc"))
 OK = ((b"grpc-status", b"0"),)
@@ -20,7 +20,7 @@ _A_MOMENT = 0.05
 class Unary:
     """Answers with the body, once it is complete."""
 
-    def __init__(self, stream: streams.Stream) -> None:
+    def __init__(self, stream: server_stream.ServerStream) -> None:
         self._stream = stream
         self._parts: list[bytes] = []
 
@@ -41,7 +41,7 @@ class Unary:
 class Streaming:
     """Sends back every piece as it comes, no faster than the client reads."""
 
-    def __init__(self, stream: streams.Stream) -> None:
+    def __init__(self, stream: server_stream.ServerStream) -> None:
         self._stream = stream
         self._owed = 0
         stream.start(HEAD)
@@ -73,7 +73,7 @@ class Late(Unary):
 class Echo:
     """A method whose name has Stream in it is echoed piece by piece, any other whole; /late answers late."""
 
-    def open(self, stream: streams.Stream, head: streams.Head) -> streams.Handler:
+    def open(self, stream: server_stream.ServerStream, head: headers.Head) -> server_stream.Handler:
         if head.path == "/late":
             return Late(stream)
         return Streaming(stream) if "Stream" in head.path else Unary(stream)

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import hpack
 
-from carpool_sidecar.server.http2 import connection, frames, limits, streams, unread
+from carpool.scheduling import ledger
+from carpool_sidecar.server.http2 import connection, frames, headers, limits, server_stream
 
 POST = (
     (b":method", b"POST"),
@@ -36,7 +37,7 @@ class Frame(NamedTuple):
 class Call:
     """A handler that notes everything and does nothing."""
 
-    def __init__(self, stream: streams.Stream, head: streams.Head) -> None:
+    def __init__(self, stream: server_stream.ServerStream, head: headers.Head) -> None:
         self.stream = stream
         self.head = head
         self.body = b""
@@ -61,7 +62,7 @@ class Notes:
     def __init__(self) -> None:
         self.calls: list[Call] = []
 
-    def open(self, stream: streams.Stream, head: streams.Head) -> streams.Handler:
+    def open(self, stream: server_stream.ServerStream, head: headers.Head) -> server_stream.Handler:
         self.calls.append(Call(stream, head))
         return self.calls[-1]
 
@@ -71,9 +72,9 @@ class Peer:
 
     def __init__(
         self,
-        door: streams.Door | None = None,
+        door: server_stream.Service | None = None,
         chosen: limits.Limits | None = None,
-        memory: unread.Memory | None = None,
+        memory: ledger.Ledger | None = None,
     ) -> None:
         self.notes = Notes()
         self.failures: list[Exception] = []
@@ -85,7 +86,7 @@ class Peer:
             self._wake,
             self.failures.append,
             lambda: self.now,
-            memory or unread.Unlimited(),
+            memory or ledger.Ledger(),
         )
         self.encoder = hpack.Encoder()
         self.decoder = hpack.Decoder()
@@ -108,7 +109,7 @@ class Peer:
         self.read()
         return self
 
-    def headers(self, stream: int, flags: int = 0, fields: streams.Headers = POST) -> bytes:
+    def headers(self, stream: int, flags: int = 0, fields: headers.Headers = POST) -> bytes:
         """HEADERS as a client would write them."""
         return frames.headers(stream, self.encoder.encode(fields), flags, frames.MOST_MAX_FRAME)
 

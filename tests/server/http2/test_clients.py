@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from carpool_sidecar.server.http2 import server, streams
+from carpool_sidecar.server.http2 import headers, server, server_stream
 from tests.server.http2 import echo, peer
 
 pytestmark = pytest.mark.both_loops
@@ -85,7 +85,7 @@ class Silent:
         self.opened = 0
         self.gone = asyncio.Event()
 
-    def open(self, stream: streams.Stream, head: streams.Head) -> streams.Handler:
+    def open(self, stream: server_stream.ServerStream, head: headers.Head) -> server_stream.Handler:
         self.opened += 1
         return self
 

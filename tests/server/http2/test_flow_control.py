@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool_sidecar.server.http2 import errors, flow_control, frames, limits, streams, token_bucket
+from carpool_sidecar.server.http2 import frames, headers, limits, server_stream
 from tests.server.http2 import peer
 
 END = frames.END_STREAM
@@ -74,7 +74,7 @@ def test_an_initial_window_that_overflows_an_open_stream_ends_the_connection() -
     client.call()
     client.say(frames.window_update(1, 2**31 - 1))
     *_, farewell = client.say(frames.settings({frames.Setting.INITIAL_WINDOW_SIZE: 1}))
-    assert int.from_bytes(farewell.payload[4:8]) == errors.Code.FLOW_CONTROL_ERROR
+    assert int.from_bytes(farewell.payload[4:8]) == frames.Code.FLOW_CONTROL_ERROR
 
 
 def test_frames_are_no_longer_than_the_client_allows() -> None:
@@ -120,9 +120,9 @@ def test_a_stream_reset_while_its_answer_waits_sends_nothing_more() -> None:
     stream.start(peer.HEAD)
     stream.send(bytes(100))
     client.read()
-    stream.reset(errors.Code.INTERNAL_ERROR)
+    stream.reset(frames.Code.INTERNAL_ERROR)
     (reset,) = client.read()
-    assert (reset.kind, reset.word) == (frames.RST_STREAM, errors.Code.INTERNAL_ERROR)
+    assert (reset.kind, reset.word) == (frames.RST_STREAM, frames.Code.INTERNAL_ERROR)
     assert client.say(frames.window_update(1, 1000)) == []
 
 
@@ -137,7 +137,7 @@ def test_a_complete_answer_that_is_taken_too_slowly_is_broken_off_in_time(increm
     client.connection.cut_slow(4.0, patience=5)
     client.connection.cut_slow(6.0, patience=5)
     (reset,) = client.read()
-    assert (reset.kind, reset.stream, reset.word) == (frames.RST_STREAM, 1, errors.Code.CANCEL)
+    assert (reset.kind, reset.stream, reset.word) == (frames.RST_STREAM, 1, frames.Code.CANCEL)
     client.connection.cut_slow(7.5, patience=5)
     assert [frame.stream for frame in client.read()] == [3]
 
@@ -169,7 +169,7 @@ def test_every_answer_arrives_whole_whatever_the_windows(
             granted[number] += increment
             found += client.say(frames.window_update(number, increment))
     assert [data_of(found, 2 * at + 1) for at in range(len(answers))] == [b"".join(each) for each in answers]
-    assert not client.connection.exchanges
+    assert not client.connection.streams
 
 
 # --- what is received ------------------------------------------------------------------------------------------
@@ -214,11 +214,11 @@ def test_streams_that_consume_nothing_leave_the_connections_window_to_the_others
 def test_more_than_a_streams_window_breaks_the_stream_and_more_than_the_connections_all() -> None:
     client = peer.Peer(chosen=SMALL).begin()
     found = client.say(client.headers(1), frames.frame(frames.DATA, 0, 1, bytes(65_536)))
-    assert [frame.word for frame in found if frame.kind == frames.RST_STREAM] == [errors.Code.FLOW_CONTROL_ERROR]
+    assert [frame.word for frame in found if frame.kind == frames.RST_STREAM] == [frames.Code.FLOW_CONTROL_ERROR]
     client = peer.Peer(chosen=SMALL).begin()
     client.say(client.headers(1), frames.frame(frames.DATA, 0, 1, bytes(45_000)))
     *_, farewell = client.say(client.headers(3), frames.frame(frames.DATA, 0, 3, bytes(60_000)))
-    assert int.from_bytes(farewell.payload[4:8]) == errors.Code.FLOW_CONTROL_ERROR
+    assert int.from_bytes(farewell.payload[4:8]) == frames.Code.FLOW_CONTROL_ERROR
 
 
 def test_padding_and_data_for_streams_gone_count_and_are_given_back() -> None:
@@ -239,7 +239,7 @@ def test_a_handler_that_is_gone_does_not_stop_its_body_from_being_read() -> None
             self.stream.answer(peer.HEAD, b"no", peer.OK)
 
     class Door:
-        def open(self, stream: streams.Stream, head: streams.Head) -> streams.Handler:
+        def open(self, stream: server_stream.ServerStream, head: headers.Head) -> server_stream.Handler:
             return Hasty(stream, head)
 
     client = peer.Peer(Door(), SMALL).begin()
@@ -250,7 +250,7 @@ def test_a_handler_that_is_gone_does_not_stop_its_body_from_being_read() -> None
 
 @given(st.lists(st.integers(0, 1000)))
 def test_a_window_never_grants_more_than_was_taken(counts: list[int]) -> None:
-    window, taken, granted = flow_control.Incoming(1000), 0, 0
+    window, taken, granted = limits.ReceiveWindow(1000), 0, 0
     for count in counts:
         if taken + count - granted > 1000:
             break
@@ -262,7 +262,7 @@ def test_a_window_never_grants_more_than_was_taken(counts: list[int]) -> None:
 
 def test_an_allowance_refills_with_time() -> None:
     now = [0.0]
-    allowance = token_bucket.Allowance(2, 1.0, lambda: now[0])
+    allowance = limits.TokenBucket(2, 1.0, lambda: now[0])
     assert [allowance.take() for _ in range(3)] == [True, True, False]
     now[0] = 100.0
     assert [allowance.take() for _ in range(3)] == [True, True, False]

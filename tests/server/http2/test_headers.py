@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool_sidecar.server.http2 import errors, headers
+from carpool_sidecar.server.http2 import frames, headers
 from tests.server.http2 import peer
 
 NAMES = st.sampled_from([b"te", b"grpc-timeout", b"content-type", b"x", b"user-agent", b"x-long-" + b"n" * 200])
@@ -23,7 +23,7 @@ FIELDS = st.lists(st.tuples(NAMES, VALUES), max_size=8)
 def outcome(decode: Callable[[], list[tuple[bytes, bytes]]]) -> list[tuple[bytes, bytes]] | str:
     try:
         return decode()
-    except (hpack.HPACKError, errors.ConnectionFault, IndexError):
+    except (hpack.HPACKError, frames.Http2ConnectionError, IndexError):
         return "refused"
 
 
@@ -69,8 +69,8 @@ def test_a_block_seen_before_says_what_the_table_holds_now() -> None:
     block = encoder.encode(request)
     assert decoder.request(block) is decoder.request(block)
     newer = encoder.encode((*peer.POST, (b"x", b"second")))
-    assert decoder.request(newer).head.headers[-1] == (b"x", b"second")
-    assert decoder.request(encoder.encode(request)).head.headers[-1] == (b"x", b"first")
+    assert decoder.request(newer).headers[-1] == (b"x", b"second")
+    assert decoder.request(encoder.encode(request)).headers[-1] == (b"x", b"first")
 
 
 def test_long_blocks_are_not_remembered() -> None:
@@ -83,36 +83,36 @@ def test_long_blocks_are_not_remembered() -> None:
 
 def test_a_list_of_fields_over_the_limit_costs_its_stream_and_leaves_the_table_in_order() -> None:
     encoder, decoder = hpack.Encoder(), headers.Decoder(500)
-    with pytest.raises(errors.StreamFault, match="more than 500") as caught:
+    with pytest.raises(frames.Http2StreamError, match="more than 500") as caught:
         decoder.request(encoder.encode((*peer.POST, (b"x", b"v" * 400))))
-    assert caught.value.code == errors.Code.ENHANCE_YOUR_CALM
-    assert decoder.request(encoder.encode(peer.POST)).head.path == "/some.Service/Call"
+    assert caught.value.code == frames.Code.ENHANCE_YOUR_CALM
+    assert decoder.request(encoder.encode(peer.POST)).path == "/some.Service/Call"
 
 
 def test_a_small_block_that_expands_to_a_huge_list_is_not_read_to_its_end() -> None:
     encoder, decoder = hpack.Encoder(), headers.Decoder(65536)
     decoder.skip(encoder.encode([(b"x", b"v" * 4000)]))
-    with pytest.raises(errors.ConnectionFault) as caught:
+    with pytest.raises(frames.Http2ConnectionError) as caught:
         decoder.skip(b"\xbe" * 10_000)
-    assert caught.value.code == errors.Code.ENHANCE_YOUR_CALM
+    assert caught.value.code == frames.Code.ENHANCE_YOUR_CALM
 
 
 def test_more_fields_than_in_http1_cost_their_stream_and_leave_the_table_in_order() -> None:
     encoder, decoder = hpack.Encoder(), headers.Decoder(65536)
     fields = [*peer.POST, *((b"x", b"%d" % number) for number in range(128 - len(peer.POST)))]
-    assert len(decoder.request(encoder.encode(fields)).head.headers) == 124
-    with pytest.raises(errors.StreamFault, match="129 header fields, more than 128") as caught:
+    assert len(decoder.request(encoder.encode(fields)).headers) == 124
+    with pytest.raises(frames.Http2StreamError, match="129 header fields, more than 128") as caught:
         decoder.request(encoder.encode([*fields, (b"y", b"1")]))
-    assert caught.value.code == errors.Code.ENHANCE_YOUR_CALM
-    with pytest.raises(errors.StreamFault, match="129 header fields"):
+    assert caught.value.code == frames.Code.ENHANCE_YOUR_CALM
+    with pytest.raises(frames.Http2StreamError, match="129 header fields"):
         decoder.trailers(encoder.encode([(b"y", b"1")] * 129))
-    assert decoder.request(encoder.encode(peer.POST)).head.path == "/some.Service/Call"
+    assert decoder.request(encoder.encode(peer.POST)).path == "/some.Service/Call"
 
 
 def test_a_short_block_of_very_many_fields_is_not_read_to_its_end() -> None:
-    with pytest.raises(errors.ConnectionFault) as caught:
+    with pytest.raises(frames.Http2ConnectionError) as caught:
         headers.Decoder(65536).request(hpack.Encoder().encode(peer.POST) + b"\x90" * 1300)
-    assert caught.value.code == errors.Code.ENHANCE_YOUR_CALM
+    assert caught.value.code == frames.Code.ENHANCE_YOUR_CALM
 
 
 def test_what_a_connection_remembers_of_heads_is_little() -> None:

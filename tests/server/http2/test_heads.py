@@ -9,20 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool_sidecar.server.http2 import errors, heads, streams
+from carpool_sidecar.server.http2 import frames, headers
 
 METHOD, SCHEME, PATH = (b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/a.B/C")
 
 
 def test_a_request_is_its_pseudo_headers_and_the_rest_in_order() -> None:
     fields = [PATH, METHOD, (b":authority", b"host:1"), SCHEME, (b"b", b"2"), (b"a", b"1"), (b"b", b"3")]
-    head, length = heads.request(fields)
-    assert head == streams.Head("POST", "/a.B/C", b"host:1", ((b"b", b"2"), (b"a", b"1"), (b"b", b"3")))
-    assert length is None
+    assert headers.request_head(fields) == headers.Head(
+        "POST", "/a.B/C", b"host:1", ((b"b", b"2"), (b"a", b"1"), (b"b", b"3"))
+    )
 
 
 def test_content_length_is_told() -> None:
-    assert heads.request([METHOD, SCHEME, PATH, (b"content-length", b"12")]).length == 12
+    assert headers.request_head([METHOD, SCHEME, PATH, (b"content-length", b"12")]).content_length == 12
 
 
 @pytest.mark.parametrize(
@@ -52,23 +52,23 @@ def test_content_length_is_told() -> None:
     ],
 )
 def test_a_malformed_request_is_refused(fields: list[tuple[bytes, bytes]]) -> None:
-    with pytest.raises(errors.StreamFault) as caught:
-        heads.request(fields)
-    assert caught.value.code == errors.Code.PROTOCOL_ERROR
+    with pytest.raises(frames.Http2StreamError) as caught:
+        headers.request_head(fields)
+    assert caught.value.code == frames.Code.PROTOCOL_ERROR
 
 
 @pytest.mark.parametrize("field", [(b":path", b"/"), (b"Upper", b"1"), (b"a", b"\r\n")])
 def test_malformed_trailers_are_refused(field: tuple[bytes, bytes]) -> None:
-    heads.check_trailers([(b"a", b"1")])
-    with pytest.raises(errors.StreamFault):
-        heads.check_trailers([field])
+    headers.check_trailers([(b"a", b"1")])
+    with pytest.raises(frames.Http2StreamError):
+        headers.check_trailers([field])
 
 
 def test_long_names_leave_nothing_behind() -> None:
     tracemalloc.start()
     try:
         for number in range(100):
-            heads.request([METHOD, SCHEME, PATH, (b"%d" % number + b"x" * 50_000, b"1")])
+            headers.request_head([METHOD, SCHEME, PATH, (b"%d" % number + b"x" * 50_000, b"1")])
         kept, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -80,8 +80,8 @@ def test_a_value_has_no_nul_no_line_break_and_no_white_space_around_it(parts: li
     value = b"".join(parts)
     is_good = not re.search(rb"[\x00\r\n]|\A[ \t]|[ \t]\Z", value)
     try:
-        heads.check_trailers([(b"a", value)])
-    except errors.StreamFault:
+        headers.check_trailers([(b"a", value)])
+    except frames.Http2StreamError:
         assert not is_good
     else:
         assert is_good

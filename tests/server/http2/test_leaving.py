@@ -37,8 +37,8 @@ def test_a_client_that_never_answers_the_ping_is_told_when_its_time_is_up() -> N
     client = peer.Peer().begin()
     client.connection.leave()
     client.read()
-    client.connection.settle()
-    client.connection.settle()
+    client.connection.close_to_new_streams()
+    client.connection.close_to_new_streams()
     (final,) = client.read()
     assert last_stream(final) == 0
     assert client.connection.is_done
@@ -62,7 +62,7 @@ def test_fields_of_ignored_streams_still_count_for_the_table() -> None:
     client = peer.Peer().begin()
     client.say(client.headers(1))
     client.connection.leave()
-    client.connection.settle()
+    client.connection.close_to_new_streams()
     field = (b"x", b"new")
     client.say(client.headers(3, END, (*peer.POST, field)))
     client.say(client.headers(1, END, (field,)))
@@ -73,7 +73,7 @@ def test_trailers_of_ignored_streams_are_ignored_and_the_last_stream_told_never_
     client = peer.Peer().begin()
     client.call(1)
     client.connection.leave()
-    client.connection.settle()
+    client.connection.close_to_new_streams()
     client.read()
     assert client.say(client.headers(3), client.headers(3, END, ((b"x", b"1"),))) == []
     (farewell,) = client.say(frames.frame(frames.PING, 0, 0, b"short"))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool_sidecar.server.http2 import errors, frames, limits, streams
+from carpool_sidecar.server.http2 import frames, headers, limits, server_stream
 from tests.server.http2 import echo, peer
 
 END = frames.END_STREAM
@@ -21,7 +21,7 @@ def client() -> peer.Peer:
 
 def test_a_unary_call_is_given_whole_and_answered_in_three_frames(client: peer.Peer) -> None:
     call = client.call(1, b"question")
-    assert call.head == streams.Head("POST", "/some.Service/Call", b"here", ((b"te", b"trailers"),))
+    assert call.head == headers.Head("POST", "/some.Service/Call", b"here", ((b"te", b"trailers"),))
     assert (call.body, call.events) == (b"question", ["end"])
     call.stream.answer(peer.HEAD, b"answer", peer.OK)
     head, data, trailers = client.read()
@@ -29,7 +29,7 @@ def test_a_unary_call_is_given_whole_and_answered_in_three_frames(client: peer.P
     assert (data.kind, data.payload) == (frames.DATA, b"answer")
     assert client.fields(trailers) == list(peer.OK)
     assert [frame.flags & END for frame in (head, data, trailers)] == [0, 0, END]
-    assert not client.connection.exchanges
+    assert not client.connection.streams
 
 
 def test_streams_of_one_connection_have_its_number_and_no_others(client: peer.Peer) -> None:
@@ -84,14 +84,14 @@ def test_an_early_answer_tells_the_client_to_stop_sending_and_what_it_sent_is_dr
     client.say(client.headers(1))
     client.notes.calls[0].stream.answer(peer.HEAD, b"", peer.OK)
     *_, reset = client.read()
-    assert (reset.kind, reset.word) == (frames.RST_STREAM, errors.Code.NO_ERROR)
+    assert (reset.kind, reset.word) == (frames.RST_STREAM, frames.Code.NO_ERROR)
     assert client.say(frames.frame(frames.DATA, 0, 1, b"late"), client.headers(1, END, ())) == []
     assert client.notes.calls[0].body == b""
 
 
 def test_a_reset_by_the_client_cancels_its_call_once_and_nothing_is_sent_any_more(client: peer.Peer) -> None:
     call = client.call()
-    assert client.say(frames.rst_stream(1, errors.Code.CANCEL), frames.rst_stream(1, errors.Code.CANCEL)) == []
+    assert client.say(frames.rst_stream(1, frames.Code.CANCEL), frames.rst_stream(1, frames.Code.CANCEL)) == []
     call.stream.answer(peer.HEAD, b"late", peer.OK)
     call.stream.start(peer.HEAD)
     call.stream.send(b"late")
@@ -106,9 +106,9 @@ def test_a_call_that_was_answered_is_not_cancelled() -> None:
     client = peer.Peer().begin(initial_window_size=0)
     call = client.call(1, b"question")
     call.stream.answer(peer.HEAD, b"waits for window", peer.OK)
-    client.say(frames.rst_stream(1, errors.Code.CANCEL))
+    client.say(frames.rst_stream(1, frames.Code.CANCEL))
     assert call.events == ["end"]
-    assert not client.connection.exchanges
+    assert not client.connection.streams
 
 
 def test_a_lost_connection_cancels_every_open_call(client: peer.Peer) -> None:
@@ -123,7 +123,7 @@ def test_one_stream_too_many_is_refused_and_the_others_go_on() -> None:
     first = client.call(1)
     client.call(3)
     (refusal,) = client.say(client.headers(5, END))
-    assert (refusal.kind, refusal.stream, refusal.word) == (frames.RST_STREAM, 5, errors.Code.REFUSED_STREAM)
+    assert (refusal.kind, refusal.stream, refusal.word) == (frames.RST_STREAM, 5, frames.Code.REFUSED_STREAM)
     first.stream.answer(peer.HEAD, b"", peer.OK)
     client.call(7)
     assert [call.head.path for call in client.notes.calls] == ["/some.Service/Call"] * 3
@@ -137,7 +137,7 @@ class Broken(peer.Call):
 @pytest.mark.parametrize("broken_open", [True, False])
 def test_a_handler_that_raises_loses_its_own_stream_only(*, broken_open: bool) -> None:
     class Door:
-        def open(self, stream: streams.Stream, head: streams.Head) -> streams.Handler:
+        def open(self, stream: server_stream.ServerStream, head: headers.Head) -> server_stream.Handler:
             if head.path == "/good":
                 return peer.Call(stream, head)
             if broken_open:
@@ -147,8 +147,8 @@ def test_a_handler_that_raises_loses_its_own_stream_only(*, broken_open: bool) -
     client = peer.Peer(Door()).begin()
     good = tuple((name, b"/good" if name == b":path" else value) for name, value in peer.POST)
     (reset,) = client.say(client.headers(1, 0, good), client.headers(3, END), client.headers(5, 0, good))
-    assert (reset.kind, reset.stream, reset.word) == (frames.RST_STREAM, 3, errors.Code.INTERNAL_ERROR)
-    assert list(client.connection.exchanges) == [1, 5]
+    assert (reset.kind, reset.stream, reset.word) == (frames.RST_STREAM, 3, frames.Code.INTERNAL_ERROR)
+    assert list(client.connection.streams) == [1, 5]
     assert [str(error) for error in client.failures] == ["a bug"]
 
 
@@ -158,7 +158,7 @@ def test_a_handler_that_raises_is_told_that_its_stream_is_over(where: str) -> No
         raise ValueError("a bug")
 
     class Door(peer.Notes):
-        def open(self, stream: streams.Stream, head: streams.Head) -> streams.Handler:
+        def open(self, stream: server_stream.ServerStream, head: headers.Head) -> server_stream.Handler:
             handler = super().open(stream, head)
             setattr(handler, where, fail)
             return handler
@@ -174,7 +174,7 @@ def test_a_handler_that_raises_is_told_that_its_stream_is_over(where: str) -> No
     client.say(frames.window_update(1, 100), frames.frame(frames.DATA, END, 1))
     assert [each for each in call.events if each != "end"] == ["cancelled"]
     assert [str(error) for error in client.failures] == ["a bug"]
-    assert not client.connection.exchanges
+    assert not client.connection.streams
 
 
 def test_a_handler_that_raises_even_when_it_is_told_costs_nobody_else_anything() -> None:
@@ -183,13 +183,13 @@ def test_a_handler_that_raises_even_when_it_is_told_costs_nobody_else_anything()
             raise ValueError("another bug")
 
     class Door:
-        def open(self, stream: streams.Stream, head: streams.Head) -> streams.Handler:
+        def open(self, stream: server_stream.ServerStream, head: headers.Head) -> server_stream.Handler:
             return Hopeless(stream, head)
 
     client = peer.Peer(Door()).begin()
     client.say(client.headers(1, END), client.headers(3, END))
     assert [str(error) for error in client.failures] == ["a bug", "another bug"] * 2
-    assert not client.connection.exchanges
+    assert not client.connection.streams
 
 
 @given(st.data())
@@ -233,5 +233,5 @@ def test_what_a_connection_remembers_of_streams_that_ended_is_little() -> None:
         kept, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert not client.connection.exchanges
+    assert not client.connection.streams
     assert kept < 30_000

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from carpool_sidecar.server.http2 import frames, limits, server, streams
+from carpool_sidecar.server.http2 import frames, headers, limits, server, server_stream
 from tests.server.http2 import echo, peer
 
 LIMITS = limits.Limits(keep_alive=60.0, handshake=10.0, patience=20.0)
@@ -23,7 +23,7 @@ class Fountain:
     def __init__(self) -> None:
         self.calls: list[peer.Call] = []
 
-    def open(self, stream: streams.Stream, head: streams.Head) -> streams.Handler:
+    def open(self, stream: server_stream.ServerStream, head: headers.Head) -> server_stream.Handler:
         self.calls.append(peer.Call(stream, head))
         stream.start(echo.HEAD)
         stream.send(bytes(64 * 1024 * 1024))
@@ -31,7 +31,7 @@ class Fountain:
 
 
 @contextlib.asynccontextmanager
-async def serving(door: streams.Door) -> AsyncIterator[server.Server]:
+async def serving(door: server_stream.Service) -> AsyncIterator[server.Server]:
     opened = server.Server(door, LIMITS)
     await opened.listen("127.0.0.1", 0)
     yield opened

@@ -7,7 +7,7 @@ import asyncio
 import hpack
 import pytest
 
-from carpool_sidecar.server.http2 import frames, headers, limits, server, streams, turns
+from carpool_sidecar.server.http2 import frames, headers, limits, server, server_stream
 from tests.server.http2 import echo, peer
 
 END = frames.END_STREAM
@@ -64,13 +64,13 @@ def test_a_lost_connection_with_many_streams_is_cleared_away_in_turns() -> None:
     while client.connection.has_more:
         client.connection.go_on()
     assert [call.events for call in client.notes.calls] == [["cancelled"]] * 500
-    assert not client.connection.exchanges
+    assert not client.connection.streams
 
 
 class Worker:
     """A client with so many turns of work."""
 
-    def __init__(self, shared: turns.Turns, name: str, count: int, log: list[str]) -> None:
+    def __init__(self, shared: limits.Turns, name: str, count: int, log: list[str]) -> None:
         self.shared, self.name, self.count, self.log = shared, name, count, log
         shared.wait(self)
 
@@ -83,7 +83,7 @@ class Worker:
 
 
 async def test_turns_go_round_and_the_loop_does_other_things_in_between() -> None:
-    shared = turns.Turns(asyncio.get_running_loop().call_soon)
+    shared = limits.Turns(asyncio.get_running_loop().call_soon)
     log: list[str] = []
     for name in "abcde":
         Worker(shared, name, 3, log)
@@ -131,7 +131,7 @@ async def test_a_bug_of_the_server_is_reported_and_costs_one_connection(monkeypa
     def fail(*_: object) -> None:
         raise ValueError("a bug")
 
-    monkeypatch.setattr(client.connection, "_takers", [fail] * 10)
+    monkeypatch.setattr(client.connection, "_on_frame", [fail] * 10)
     writer.write(frames.frame(frames.PING, 0, 0, bytes(8)))
     async with asyncio.timeout(5):
         await peer.until(lambda: not here.connections)
@@ -156,7 +156,7 @@ async def test_who_broke_a_rule_and_goes_on_sending_is_cut_off() -> None:
 
 def test_the_door_answers_while_streams_wait_for_their_turn() -> None:
     class Door(peer.Notes):
-        def open(self, stream: streams.Stream, head: streams.Head) -> streams.Handler:
+        def open(self, stream: server_stream.ServerStream, head: headers.Head) -> server_stream.Handler:
             stream.finish((*peer.HEAD, *peer.OK))
             return super().open(stream, head)
 
@@ -186,7 +186,7 @@ def test_a_turn_reads_a_bounded_number_of_bytes_of_fields_however_few_bytes_say_
 
 def test_a_turn_ends_the_sooner_for_what_handlers_say_that_a_call_costs() -> None:
     class Door(peer.Notes):
-        def open(self, stream: streams.Stream, head: streams.Head) -> streams.Handler:
+        def open(self, stream: server_stream.ServerStream, head: headers.Head) -> server_stream.Handler:
             stream.charge(64)
             return super().open(stream, head)
 

@@ -8,25 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool_sidecar.server.http2 import errors, frames, limits, server, streams, unread
+from carpool.scheduling import ledger
+from carpool_sidecar.server.http2 import frames, headers, limits, server, server_stream
 from tests.server.http2 import echo, peer
 
 MB = 1_000_000
 
 
-class Memory:
-    """A small one; `large` counts what it was told."""
+class Memory(ledger.Ledger):
+    """A small one; `told` counts how often it was told of large answers."""
 
     def __init__(self, most: int = 10 * MB) -> None:
-        self.buffered_bytes = 0
-        self.max_buffered_bytes = most
-        self.large = 0
+        super().__init__(most)
+        self.told = 0
+        self.large, self.on_large = 64 * 1024, self._on_large
 
-    def on_large_body(self) -> None:
-        self.large += 1
-
-    def has_room(self, size: int) -> bool:
-        return self.buffered_bytes + size <= self.max_buffered_bytes
+    def _on_large(self) -> None:
+        self.told += 1
 
 
 @pytest.fixture
@@ -45,11 +43,11 @@ def resets(found: list[peer.Frame]) -> list[tuple[int, int]]:
 
 def test_an_answer_counts_whole_until_its_last_byte_is_taken(client: peer.Peer, memory: Memory) -> None:
     client.call(1).stream.answer(peer.HEAD, bytes(60_000), peer.OK)
-    assert memory.buffered_bytes == 60_000
+    assert memory.held == 60_000
     client.say(frames.window_update(1, 59_999))
-    assert memory.buffered_bytes == 60_000
+    assert memory.held == 60_000
     client.say(frames.window_update(1, 1))
-    assert memory.buffered_bytes == 0
+    assert memory.held == 0
 
 
 def test_pieces_of_a_stream_count_until_each_is_taken(client: peer.Peer, memory: Memory) -> None:
@@ -58,16 +56,16 @@ def test_pieces_of_a_stream_count_until_each_is_taken(client: peer.Peer, memory:
     for _ in range(3):
         stream.send(bytes(1000))
     client.say(frames.window_update(1, 1500))
-    assert memory.buffered_bytes == 2000
-    stream.reset(errors.Code.INTERNAL_ERROR)
-    assert memory.buffered_bytes == 0
+    assert memory.held == 2000
+    stream.reset(frames.Code.INTERNAL_ERROR)
+    assert memory.held == 0
 
 
 @pytest.mark.parametrize("end", ["reset", "lost", "fault"])
 def test_what_waits_is_forgotten_with_its_stream_or_connection(client: peer.Peer, memory: Memory, end: str) -> None:
     for number in range(1, 201, 2):
         client.call(number).stream.answer(peer.HEAD, bytes(70_000), peer.OK)
-    assert memory.buffered_bytes == 100 * 70_000
+    assert memory.held == 100 * 70_000
     if end == "reset":
         client.say(*(frames.rst_stream(number, 8) for number in range(1, 201, 2)))
     elif end == "fault":
@@ -75,16 +73,16 @@ def test_what_waits_is_forgotten_with_its_stream_or_connection(client: peer.Peer
     else:
         client.connection.lost()
         client.receive(b"")
-    assert memory.buffered_bytes == 0
-    assert memory.large >= 100
+    assert memory.held == 0
+    assert memory.told >= 100
 
 
 def test_no_more_waits_for_a_client_than_the_memory_has_room_for(client: peer.Peer, memory: Memory) -> None:
     calls = [client.call(number) for number in range(1, 301, 2)]
     for call in calls:
         call.stream.answer(peer.HEAD, bytes(3 * MB), peer.OK)
-    assert memory.buffered_bytes <= memory.max_buffered_bytes
-    assert resets(client.read()) == [(number, errors.Code.ENHANCE_YOUR_CALM) for number in range(7, 301, 2)]
+    assert memory.held <= memory.limit
+    assert resets(client.read()) == [(number, frames.Code.ENHANCE_YOUR_CALM) for number in range(7, 301, 2)]
 
 
 def test_a_stream_that_may_not_wait_is_told_so(client: peer.Peer, memory: Memory) -> None:
@@ -93,7 +91,7 @@ def test_a_stream_that_may_not_wait_is_told_so(client: peer.Peer, memory: Memory
         call.stream.start(peer.HEAD)
         call.stream.send(bytes(3 * MB))
         call.stream.send(b"more")
-    assert memory.buffered_bytes <= memory.max_buffered_bytes
+    assert memory.held <= memory.limit
     assert [call.events for call in calls] == [["end"]] * 3 + [["end", "cancelled"]] * 7
 
 
@@ -117,11 +115,11 @@ def test_when_memory_is_short_slow_clients_have_seconds_and_streams_are_cut_too(
     for now in (0.0, 5.0, 20.0):
         client.connection.cut_slow(now, patience=30)
     assert not resets(client.read())
-    memory.buffered_bytes += 6 * MB
+    memory.held += 6 * MB
     client.connection.cut_slow(21.0, patience=30)
     assert [number for number, _ in resets(client.read())] == [1, 3]
     assert call.events == ["end", "cancelled"]
-    assert memory.buffered_bytes == 6 * MB
+    assert memory.held == 6 * MB
 
 
 def test_a_stream_that_its_client_reads_at_leisure_is_not_cut_while_there_is_memory(client: peer.Peer) -> None:
@@ -156,7 +154,7 @@ def test_who_waits_for_others_of_its_client_to_be_read_is_cut_in_the_end(client:
         each.stream.start(peer.HEAD)
         each.stream.send(bytes(3 * MB))  # a stream that its client reads at leisure
     assert waiting.stream.is_blocked
-    memory.max_buffered_bytes = 100 * MB
+    memory.limit = 100 * MB
     for now in (0.0, 50.0, 157.0):
         client.connection.cut_slow(now, patience=30)
         assert waiting.events == ["end"]
@@ -192,16 +190,16 @@ def test_the_count_is_never_below_what_waits_and_nothing_remains(steps: list[tup
             client.say(frames.rst_stream(2 * at + 1, 8))
         else:
             client.connection.cut_slow(float(now), patience=3)
-        waiting = sum(each.unsent_size for each in client.connection.exchanges.values())
-        assert waiting <= memory.buffered_bytes == client.connection.sender.unread.size
+        waiting = sum(each.unsent_size for each in client.connection.streams.values())
+        assert waiting <= memory.held == client.connection.sender.unread.size
     client.connection.lost()
-    assert memory.buffered_bytes == 0
+    assert memory.held == 0
 
 
 class Fountain(peer.Notes):
     """Answers each request with more than a client that does not read will take."""
 
-    def open(self, stream: streams.Stream, head: streams.Head) -> streams.Handler:
+    def open(self, stream: server_stream.ServerStream, head: headers.Head) -> server_stream.Handler:
         stream.start(echo.HEAD)
         stream.send(bytes(64 * MB))
         return super().open(stream, head)
@@ -215,15 +213,8 @@ async def test_what_the_socket_does_not_take_is_counted_until_its_client_is_cut_
     deaf = socket.create_connection(("127.0.0.1", here.port))
     wide = frames.settings({frames.Setting.INITIAL_WINDOW_SIZE: 2**31 - 1}) + frames.window_update(0, 2**30)
     deaf.sendall(frames.PREFACE + wide + peer.Peer().headers(1))
-    await peer.until(lambda: memory.buffered_bytes > 64 * MB)
+    await peer.until(lambda: memory.held > 64 * MB)
     await peer.until(lambda: not here.connections, step=1)
-    assert memory.buffered_bytes == 0
+    assert memory.held == 0
     deaf.close()
     await here.close(1.0)
-
-
-def test_a_memory_without_limit_refuses_nothing() -> None:
-    memory = unread.Unlimited()
-    memory.buffered_bytes = 2**40
-    memory.on_large_body()
-    assert memory.has_room(2**30)

@@ -1,27 +1,35 @@
-"""What counts of the head of a gRPC call."""
+"""How gRPC calls begin and how they are answered: header fields in, header fields out."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from carpool_sidecar import errors
 from carpool_sidecar.batching import calls
-from carpool_sidecar.protocols.v2_grpc import metadata
-from carpool_sidecar.server.http2 import streams
+from carpool_sidecar.protocols.v2_grpc import metadata, statuses
+from carpool_sidecar.server.grpc import arrivals
+from carpool_sidecar.server.http2 import headers, server_stream
 
-_MOST = 256  # heads remembered; long ones, and those with an id or a trace of their own, are not worth it
-_LONGEST = 2048
+OK = metadata.status(statuses.OK)
 
 _GRPC = b"application/grpc"
-_LONGEST_TYPE = 128  # every answer repeats the content-type of its call
+_LONGEST_TYPE = 128  # bytes; every answer repeats the content-type of its call
+
+# Heads that are remembered. Long ones, and those with an id or a trace of their own, are not worth it.
+_MOST_KNOWN = 256
+_LONGEST_KNOWN = 2048
+
+_STATUS = (b":status", b"200")
+_ACCEPTED = (b"grpc-accept-encoding", arrivals.ACCEPTED)
 
 
-class Head(NamedTuple):
-    """The fields of one call, or of many that have the same.
+class CallHead(NamedTuple):
+    """The fields of one call, or of many calls that have the same fields.
 
-    `shared` are those that belong to the batch key, `timeout` is in seconds, `fields` are all as received. The rest
-    is as in `calls.Head`.
+    `shared` are the fields that belong to the batch key, `timeout` is in seconds, `fields` are all as received. The
+    rest is as in `calls.Head`.
     """
 
     content_type: bytes
@@ -32,7 +40,7 @@ class Head(NamedTuple):
     traceparent: str | None
     tracestate: str | None
     forwarded_for: str | None
-    fields: streams.Headers
+    fields: headers.Headers
 
     @property
     def metadata(self) -> metadata.Metadata:
@@ -41,39 +49,40 @@ class Head(NamedTuple):
 
 
 def is_grpc(content_type: bytes) -> bool:
-    """Whether a call with this content-type is gRPC; gRPC-Web is not, nor anything of more than 128 bytes."""
+    """Whether a call with this content-type is gRPC. gRPC-Web is not, nor is anything of more than 128 bytes."""
     if content_type == _GRPC:
         return True
     return len(content_type) <= _LONGEST_TYPE and content_type.startswith((_GRPC + b"+", _GRPC + b";"))
 
 
-class Reader:
-    """Reads heads. `key_headers` are the names, in lower case, of those that belong to the batch key."""
+class HeadReader:
+    """Reads the fields of calls. `key_headers` are the names, in lower case, of those that belong to the batch key."""
 
     # State: heads by their fields.
     def __init__(self, key_headers: Sequence[str]) -> None:
         names = [name for name in key_headers if name != "content-type"]
         self._shared = {name.encode(): name.title() for name in names}
-        self._known: dict[streams.Headers, Head] = {}
+        self._known: dict[headers.Headers, CallHead] = {}
 
-    def read(self, fields: streams.Headers) -> Head:
+    def read(self, fields: headers.Headers) -> CallHead:
         """Raises `errors.BadRequest`."""
         head = self._known.get(fields)
         if head is None:
             head = self._read(fields)
-            if head.request_id is None and head.traceparent is None and _size(fields) <= _LONGEST:
-                if len(self._known) >= _MOST:
+            size = sum([len(name) + len(value) for name, value in fields])
+            if head.request_id is None and head.traceparent is None and size <= _LONGEST_KNOWN:
+                if len(self._known) >= _MOST_KNOWN:
                     self._known.clear()
                 self._known[fields] = head
         return head
 
-    def _read(self, fields: streams.Headers) -> Head:
+    def _read(self, fields: headers.Headers) -> CallHead:
         found: dict[bytes, bytes] = {}
         for name, value in fields:
             found[name] = found[name] + b", " + value if name in found else value
         timeout = found.get(b"grpc-timeout")
         shared = [(title, text) for name, title in self._shared.items() if (text := _text(found, name)) is not None]
-        return Head(
+        return CallHead(
             found.get(b"content-type", b""),
             found.get(b"grpc-encoding"),
             None if timeout is None else metadata.timeout(timeout),
@@ -86,10 +95,6 @@ class Reader:
         )
 
 
-def _size(fields: streams.Headers) -> int:
-    return sum([len(name) + len(value) for name, value in fields])
-
-
 def _text(found: dict[bytes, bytes], name: bytes) -> str | None:
     value = found.get(name)
     if value is None:
@@ -97,3 +102,21 @@ def _text(found: dict[bytes, bytes], name: bytes) -> str | None:
     if not metadata.is_text(value):
         raise errors.BadRequest(f"the metadata {name.decode()!r} must be printable ASCII")
     return value.decode()
+
+
+@functools.lru_cache(maxsize=64)
+def answer_head(content_type: bytes) -> headers.Headers:
+    """The fields that every answer begins with; `content_type` is the caller's own."""
+    return (_STATUS, (b"content-type", content_type), _ACCEPTED)
+
+
+def refuse(stream: server_stream.ServerStream, content_type: bytes, error: errors.CarpoolError) -> int:
+    """Answer with a failure and nothing else; returns its code."""
+    code = statuses.code(error)
+    fields = metadata.status(code, statuses.details(error))
+    if isinstance(error, errors.UpstreamRpcStatus):
+        fields += metadata.write(error.metadata)
+    elif error.retry_after is not None:
+        fields += ((b"grpc-retry-pushback-ms", b"%d" % (error.retry_after * 1000)),)
+    stream.finish(answer_head(content_type) + fields)
+    return code

@@ -1,20 +1,34 @@
-"""The gRPC port, put together: a server, the door that takes its calls, and the way through for those not batched."""
+"""The gRPC port, put together: an HTTP/2 server, the service that takes its calls, and the way to the predictor.
+
+Imported only where gRPC is asked for, as it needs packages that a plain installation lacks.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+import logging
 
+from carpool.program import logs
 from carpool.runtime import driver
 from carpool.scheduling import limits
 from carpool_sidecar import config, drain, metrics
-from carpool_sidecar.server.grpc import bugs, parts, passthrough, service
+from carpool_sidecar.batching import routes
+from carpool_sidecar.server.grpc import arrivals, passthrough, service
 from carpool_sidecar.server.http2 import limits as http2_limits
-from carpool_sidecar.server.http2 import server, unread
+from carpool_sidecar.server.http2 import server
 from carpool_sidecar.upstream import grpc_predictor
 
+log = logging.getLogger("carpool.sidecar.server")
 
-class Bodies(parts.Room, unread.Memory, Protocol):
-    """The memory for requests and answers."""
+
+def bug_report(counters: metrics.Metrics, where: metrics.Place = "rpc") -> arrivals.Report:
+    """Logs each bug that was caught while a call was handled, with its traceback, and counts it."""
+    count = counters.internal_errors.labels(where)
+
+    def report(error: Exception) -> None:
+        log.error("a call failed for a reason that is a bug", exc_info=error, extra=logs.facts(where=where))
+        count.inc()
+
+    return report
 
 
 class GrpcPort:
@@ -24,24 +38,25 @@ class GrpcPort:
         self,
         chosen: config.Settings,
         bounds: limits.Limits,
-        models: parts.Models | None,
+        models: routes.Models | None,
         upstream: grpc_predictor.GrpcPredictor,
         calls_driver: driver.Driver,
         life: drain.Lifecycle,
         counters: metrics.Metrics,
-        bodies: Bodies,
+        bodies: arrivals.MessageLimits,
         connection_limit: server.ConnectionLimit,
     ) -> None:
-        self._relay = passthrough.Relay(upstream.channel, bugs.Bugs(counters).report)
-        self._door = service.Door(
-            models, self._relay, calls_driver, life, counters, bodies, lambda: bounds.max_queue_instances,
-            chosen.key_headers,
+        report = bug_report(counters)
+        self._passthrough = passthrough.Passthrough(upstream.channel, report)
+        self._service = service.GrpcService(
+            models, self._passthrough, calls_driver, life, counters, bodies, report,
+            lambda: bounds.max_queue_instances, chosen.key_headers,
         )  # fmt: skip
         self._server = server.Server(
-            self._door,
+            self._service,
             http2_limits.Limits(keep_alive=chosen.keep_alive, handshake=chosen.head_timeout),
-            bugs.Bugs(counters, "http2").report,
-            bodies,
+            bug_report(counters, "http2"),
+            bodies.memory,
             connection_limit,
         )
 
@@ -50,15 +65,15 @@ class GrpcPort:
         await self._server.listen(host, port, backlog)
 
     def goaway(self) -> None:
-        """Tell clients to open new connections, which other pods may get."""
+        """Ask clients to open new connections, which other pods may get."""
         self._server.goaway()
 
     async def turn_away(self) -> None:
-        """Accept no more connections; returns when no more calls come on those there are, or within two seconds."""
+        """Accept no more connections; return when no more calls come on the open ones, or within two seconds."""
         await self._server.turn_away()
 
     async def close(self, patience: float) -> None:
-        """Accept nothing more; calls have `patience` seconds to end."""
+        """Accept no more connections; calls have `patience` seconds to end."""
         await self._server.close(patience)
-        await self._relay.close()
-        self._door.close()
+        await self._passthrough.close()
+        self._service.close()

@@ -1,160 +1,132 @@
-"""The gRPC port: `ModelInfer` is batched where that is safe, every other call is passed through."""
+"""Takes the gRPC calls: `ModelInfer` is batched where that is safe, every other call is passed through."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import cast
 
+from carpool.runtime import driver
+from carpool.scheduling import ledger
 from carpool.scheduling import messages as model
-from carpool_sidecar import errors
-from carpool_sidecar.batching import calls
-from carpool_sidecar.protocols.v2_grpc import statuses, tensors
-from carpool_sidecar.server.grpc import (
-    arrivals,
-    bugs,
-    heads,
-    infer,
-    inflating,
-    message_timeouts,
-    parts,
-    replies,
-    streaming,
-    unary_passthrough,
-)
-from carpool_sidecar.server.grpc import passthrough as relays
-from carpool_sidecar.server.http2 import streams
-
-_PASSING = 24
-"""What a call that is passed through costs, beyond its own turn (see `streams.Stream.charge`): tasks and grpc.aio's
-part of it come in later turns of the event loop, which would else carry those of dozens of calls each."""
+from carpool_sidecar import drain, errors, metrics
+from carpool_sidecar.batching import calls, model_registry, routes
+from carpool_sidecar.protocols import interface
+from carpool_sidecar.protocols import models as model_names
+from carpool_sidecar.protocols.v2_grpc import codec as codecs
+from carpool_sidecar.protocols.v2_grpc import messages, statuses, tensors
+from carpool_sidecar.server.grpc import arrivals, heads, passthrough
+from carpool_sidecar.server.http2 import headers, server_stream
 
 _BATCH_ID, _BATCH_COUNT = calls.BATCH_ID.encode(), calls.BATCH_COUNT.encode()
 
 
-class Door:
-    """Takes all streams (`streams.Door`) and answers the calls made of them (`driver.Replier`).
+class GrpcService:
+    """Takes all streams (`server_stream.Service`) and answers batched calls (`driver.Replier`).
 
     `models` is None when batching is off. `max_rows()` is how many rows a request may have; `key_headers` are the
-    names of the headers that belong to the batch key.
+    names of the headers that belong to the batch key; `report` gets the bugs.
     """
 
-    # State: what `heads` remembers, and the trailers of the latest batch.
+    # State: the heads that `_heads` remembers, and the trailers of the latest batch.
     def __init__(
         self,
-        models: parts.Models | None,
-        relay: relays.Relay,
-        driver: parts.Driver,
-        life: parts.Life,
-        counters: parts.Counters,
-        room: parts.Room,
-        max_rows: infer.MaxRows,
+        models: routes.Models | None,
+        passing: passthrough.Passthrough,
+        calls_driver: driver.Driver,
+        life: drain.Lifecycle,
+        counters: metrics.Metrics,
+        limits: arrivals.MessageLimits,
+        report: arrivals.Report,
+        max_rows: Callable[[], int],
         key_headers: Sequence[str],
     ) -> None:
         self.models = models
-        self.relay = relay
-        self.driver = driver
+        self.passthrough = passing
+        self.driver = calls_driver
         self.life = life
         self.counters = counters
-        self.room = room
-        self.bugs = bugs.Bugs(counters)
-        self.patience = message_timeouts.Patience(room, self.bugs.report)
-        self.turns = inflating.Turns(self.bugs.report)
+        self.limits = limits
+        self.report = report
+        self.timeouts = arrivals.MessageTimeouts(limits, report)
+        self.turns = arrivals.InflatingTurns(report)
         self.max_rows = max_rows
-        self._heads = heads.Reader(key_headers)
-        self._latest = ("", replies.OK)
+        self._heads = heads.HeadReader(key_headers)
+        self._latest = ("", heads.OK)
 
-    def open(self, stream: streams.Stream, head: streams.Head) -> streams.Handler:
-        """Part of `streams.Door`."""
+    def open(self, stream: server_stream.ServerStream, head: headers.Head) -> server_stream.Handler:
+        """Part of `server_stream.Service`."""
         content_type = dict(head.headers).get(b"content-type", b"")
         if head.method != "POST":
-            replies.refuse_as_http(stream, 405, ((b"allow", b"POST"),))
-            return _Nobody()
+            stream.finish(((b":status", b"405"), (b"allow", b"POST")))
+            return _Answered()
         if not heads.is_grpc(content_type):
-            replies.refuse_as_http(stream, 415)
-            return _Nobody()
+            stream.finish(((b":status", b"415"),))
+            return _Answered()
         is_infer = head.path == tensors.MODEL_INFER and self.models is not None
-        lane = "batched" if is_infer else "passthrough"
         try:
             self.life.check_open()
             read = self._heads.read(head.headers)
-            return self._infer(stream, read) if is_infer else self._pass(stream, head.path, read)
+            return InferCall(self, stream, read) if is_infer else self._pass(stream, head.path, read)
         except errors.CarpoolError as error:
-            self.counters.rpc_answered(lane, replies.refuse(stream, content_type, error))
-            return _Nobody()
+            lane: metrics.Lane = "batched" if is_infer else "passthrough"
+            self.counters.rpc_answered(lane, heads.refuse(stream, content_type, error))
+            return _Answered()
 
-    def pass_alone(
-        self, stream: streams.Stream, head: heads.Head, arrival: arrivals.Arrival, message: bytes
-    ) -> relays.Passage:
-        """Pass a call of `ModelInfer` through that was to be batched; raises `errors.BadRequest` if it cannot be."""
+    def _pass(self, stream: server_stream.ServerStream, path: str, head: heads.CallHead) -> server_stream.Handler:
         sent = head.metadata
-        stream.charge(_PASSING)
-        passage = unary_passthrough.Alone(stream, head.content_type, arrival, self._passed, message)
-        self.relay.start(passage, tensors.MODEL_INFER, sent, head.timeout)
-        return passage
+        active = self.limits.memory.reserve()
 
-    def _infer(self, stream: streams.Stream, head: heads.Head) -> streams.Handler:
-        opened = infer.Infer(self, stream, head)
-        self.life.enter()
-        return opened
+        def ended(code: int | None) -> None:
+            active.release()
+            self.passed(code)
 
-    def _pass(self, stream: streams.Stream, path: str, head: heads.Head) -> streams.Handler:
-        sent = head.metadata
-        stream.charge(_PASSING)
-        passage = streaming.Streaming(stream, head, self.room, self.turns, self._passed, self.patience)
-        self.relay.start(passage, path, sent, head.timeout)
-        self.life.enter()
-        return passage
+        call = passthrough.StreamingCall(stream, head, self.limits, self.turns, ended, self.timeouts)
+        self.passthrough.start(call, path, sent, head.timeout)
+        active.add(0, requests=1)
+        return call
 
-    def _passed(self, code: int | None) -> None:
-        self.life.leave()
+    def passed(self, code: int | None) -> None:
+        """A call that was passed through has ended; None if its caller left."""
         self.counters.rpc_answered("passthrough", statuses.CANCELLED if code is None else code)
 
     def close(self) -> None:
         """No stream is open any more."""
-        self.patience.close()
+        self.timeouts.close()
         self.turns.close()
-
-    # --- answers -----------------------------------------------------------------------------------------------
 
     def answer(self, answers: Sequence[model.Answer], list_name: bytes) -> None:
         """Part of `driver.Replier`."""
         now = time.perf_counter()
         seconds = []
-        for call, pieces in answers:
-            asked = cast(infer.Asked, call)
+        for request, pieces in answers:
+            call = cast(_InferRequest, request).call
             try:
-                asked.infer.answer(pieces, self._trailers(pieces))
+                call.answer(pieces, self._trailers(pieces))
             except Exception as error:
-                self.bugs.report(error)
-                self.refuse(asked, errors.CarpoolError())
+                self.report(error)
+                call.refuse(errors.CarpoolError())
             else:
-                seconds.append(now - asked.infer.started)
+                seconds.append(now - call.started)
         self.counters.request_seconds.observe_all(seconds)
         self.counters.rpc_answered("batched", statuses.OK, len(seconds))
 
     def refuse(self, call: calls.Call, error: errors.CarpoolError) -> None:
         """Part of `driver.Replier`."""
-        cast(infer.Asked, call).infer.refuse(error)
+        cast(_InferRequest, call).call.refuse(error)
 
-    def refused(self, code: int, error: errors.CarpoolError, seconds: float) -> None:
-        """A call of `ModelInfer` was refused."""
-        self.counters.refused.labels(error.reason).inc()
-        self.counters.request_seconds.observe_all((seconds,))
-        self.counters.rpc_answered("batched", code)
-
-    def _trailers(self, pieces: Sequence[model.Piece]) -> streams.Headers:
+    def _trailers(self, pieces: Sequence[model.Piece]) -> headers.Headers:
         if len(pieces) > 1:
             batch_id, count = calls.batches(pieces)
-            told = (*replies.OK, (_BATCH_ID, batch_id.encode()))
+            told = (*heads.OK, (_BATCH_ID, batch_id.encode()))
             return (*told, (_BATCH_COUNT, b"%d" % count)) if count > 1 else told
         batch_id = pieces[0].batch_id
         if self._latest[0] != batch_id:
-            self._latest = (batch_id, (*replies.OK, (_BATCH_ID, batch_id.encode())))
+            self._latest = (batch_id, (*heads.OK, (_BATCH_ID, batch_id.encode())))
         return self._latest[1]
 
 
-class _Nobody:
+class _Answered:
     """Gets what is left of a stream that was answered when it was opened."""
 
     def data(self, data: bytes) -> None: ...
@@ -164,3 +136,229 @@ class _Nobody:
     def cancelled(self) -> None: ...
 
     def writable(self) -> None: ...
+
+
+class _InferRequest(calls.Call):
+    """The scheduler's request of a call."""
+
+    __slots__ = ("call",)
+    call: InferCall
+
+    @property
+    def origin(self) -> Hashable:
+        """Part of `calls.Call`."""
+        return "grpc", self.call.connection
+
+
+class InferCall(ledger.Reservation):
+    """One call of `ModelInfer`, from its first byte to its answer (`server_stream.Handler`): a request in the ledger.
+
+    `started` is when the call came, by `time.perf_counter`.
+    """
+
+    # State: the message once it is complete; the one thing that the call waits for (_waiting for a model to be known,
+    # its _request in the scheduler, or the _passed call); whether the caller has sent all; whether all is over.
+    __slots__ = (
+        "_arrival", "_has_ended", "_head", "_is_over", "_message", "_passed", "_request", "_service", "_stream",
+        "_waiting", "started",
+    )  # fmt: skip
+
+    def __init__(self, service: GrpcService, stream: server_stream.ServerStream, head: heads.CallHead) -> None:
+        self._service = service
+        self._stream = stream
+        self._head = head
+        self._arrival = arrivals.Arrival(service.limits, head.encoding, service.turns, self._inflated)
+        self._message: bytes | None = None
+        self._waiting: model_registry.Waiting | None = None
+        self._request: _InferRequest | None = None
+        self._passed: passthrough.PassedCall | None = None
+        self._is_over = self._has_ended = False
+        self.started = time.perf_counter()
+        service.timeouts.add(self)
+        super().__init__(service.limits.memory, requests=1)
+
+    # --- from the caller ---------------------------------------------------------------------------------------
+
+    @property
+    def connection(self) -> int:
+        """The number of its connection (see `ServerStream.connection`)."""
+        return self._stream.connection
+
+    def data(self, data: bytes) -> None:
+        """Part of `server_stream.Handler`."""
+        if self._is_over:
+            return
+        try:
+            self._take(self._arrival.feed(data))
+        except errors.CarpoolError as error:
+            self.refuse(errors.bare(error))
+        else:
+            self._stream.consumed(len(data))
+        self._stream.charge(self._arrival.cost)
+
+    def _inflated(self) -> None:
+        """A message was inflated, or cannot be."""
+        try:
+            self._take(self._arrival.take())
+            if self._has_ended:
+                self.end()
+        except errors.CarpoolError as error:
+            self.refuse(errors.bare(error))
+        except Exception as error:
+            self._fail(error)
+
+    def _take(self, found: Sequence[bytes]) -> None:
+        for message in found:
+            if self._message is not None:
+                raise statuses.Fault(statuses.INTERNAL, "ModelInfer takes one message; more were sent")
+            self._message = message
+
+    def end(self) -> None:
+        """Part of `server_stream.Handler`."""
+        self._has_ended = True
+        if self._is_over or self._arrival.is_inflating:
+            return
+        try:
+            self._arrival.end()
+            if self._message is None:
+                raise statuses.Fault(statuses.INTERNAL, "ModelInfer takes one message; none was sent")
+            self._service.timeouts.remove(self)
+            self._submit(self._message)
+        except errors.CarpoolError as error:
+            self.refuse(errors.bare(error))
+
+    def cancelled(self) -> None:
+        """Part of `server_stream.Handler`."""
+        if self._passed is not None:
+            self._passed.cancelled()
+        elif not self._is_over:
+            request = self._request
+            self._close()
+            self._service.counters.rpc_answered("batched", statuses.CANCELLED)
+            if request is not None:
+                self._service.driver.cancel(request)
+
+    def writable(self) -> None:
+        """Part of `server_stream.Handler`."""
+        if self._passed is not None:
+            self._passed.writable()
+
+    def expire(self) -> None:
+        """Part of `arrivals.Arriving`: an incomplete message must not be kept for ever."""
+        self.refuse(errors.BodyTooLate())
+
+    # --- on its way --------------------------------------------------------------------------------------------
+
+    def _submit(self, message: bytes) -> None:
+        try:
+            found = messages.scan(message)
+            catalog = cast(routes.Models, self._service.models).catalog
+            name = _model_name(found)
+            known = catalog.get(name)
+            if known is None:
+                self._waiting = catalog.when_known(name, lambda told: self._learned(told, found))
+            else:
+                self._batch(known, found)
+        except errors.Unbatchable as verdict:
+            self._pass_through(verdict.reason)
+
+    def _learned(self, told: model_registry.Model, found: messages.Fields) -> None:
+        """The model is known now."""
+        self._waiting = None
+        try:
+            self._batch(told, found)
+        except errors.Unbatchable as verdict:
+            self._pass_through(verdict.reason)
+        except errors.CarpoolError as error:
+            self.refuse(errors.bare(error))
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """A bug was caught where nobody else would answer the call."""
+        request = self._request
+        self._service.report(error)
+        self.refuse(errors.CarpoolError())
+        if request is not None:
+            self._service.driver.cancel(request)
+
+    def _batch(self, told: model_registry.Model, found: messages.Fields) -> None:
+        service, head, message = self._service, self._head, cast(bytes, self._message)
+        route = cast(routes.Models, service.models).route(told)
+        payload = cast(codecs.Codec, route.codec).understand(message, found, service.max_rows())
+        about = calls.Head(
+            route, tensors.MODEL_INFER, head.shared, self._time_left(), head.request_id, head.traceparent,
+            head.tracestate, None, head.forwarded_for,
+        )  # fmt: skip
+        request = _InferRequest(about, payload, len(message))
+        request.call = self
+        request.replier = service
+        self._request = request
+        self._message = None
+        self._arrival.release()
+        service.driver.submit(request)
+
+    def _pass_through(self, reason: str) -> None:
+        """The call must not be batched, for this reason."""
+        service = self._service
+        service.counters.unbatched(reason)
+        message, self._message = cast(bytes, self._message), None
+        try:
+            timeout, sent = self._time_left(), self._head.metadata
+        except errors.CarpoolError as error:
+            self.refuse(errors.bare(error))
+            return
+        call = passthrough.UnaryCall(self._stream, self._head.content_type, self._arrival, self._ended, message)
+        service.passthrough.start(call, tensors.MODEL_INFER, sent, timeout)
+        self._is_over, self._passed = True, call
+
+    def _ended(self, code: int | None) -> None:
+        """The call that was passed through has ended."""
+        self.release()
+        self._service.passed(code)
+
+    def _time_left(self) -> float | None:
+        """Seconds until the caller's deadline; raises `errors.DeadlineExceeded`."""
+        timeout = self._head.timeout
+        if timeout is None:
+            return None
+        left = self.started + timeout - time.perf_counter()
+        if left <= 0:
+            raise errors.DeadlineExceeded
+        return left
+
+    # --- back to the caller ------------------------------------------------------------------------------------
+
+    def answer(self, pieces: Sequence[model.Piece], trailers: headers.Headers) -> None:
+        """Send the caller's outputs, and what follows them."""
+        response_format = cast(interface.ResponseFormat, cast(_InferRequest, self._request).response_format)
+        body = arrivals.frame(response_format.render(pieces).body)
+        self._stream.answer(heads.answer_head(self._head.content_type), body, trailers)
+        self._close()
+
+    def refuse(self, error: errors.CarpoolError) -> None:
+        """Tell the caller why there are no outputs."""
+        if not self._is_over:
+            self._close()  # first: even if the answer fails, nothing may stay counted
+            code = heads.refuse(self._stream, self._head.content_type, error)
+            counters = self._service.counters
+            counters.refused.labels(error.reason).inc()
+            counters.request_seconds.observe(time.perf_counter() - self.started)
+            counters.rpc_answered("batched", code)
+
+    def _close(self) -> None:
+        self._is_over = True
+        if self._request is None:  # else nothing of the message is held, and it has arrived
+            self._arrival.release()
+            self._service.timeouts.remove(self)
+        self._request = self._message = None
+        if self._waiting is not None:
+            self._waiting.cancel()
+        self.release()
+
+
+def _model_name(found: messages.Fields) -> model_names.ModelName:
+    try:
+        return model_names.ModelName(found.name.decode(), found.version.decode())
+    except UnicodeDecodeError:
+        raise errors.BadRequest("model_name and model_version must be UTF-8") from None

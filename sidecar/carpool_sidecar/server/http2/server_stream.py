@@ -1,31 +1,61 @@
-"""One stream of a connection: what `streams.Stream` promises, and what the connection knows of its client's side."""
+"""One stream: a request and its answer, between the connection and the handler that answers it."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from carpool_sidecar.server.http2 import errors, flow_control, headers, sender, streams
+from carpool_sidecar.server.http2 import frames, headers, limits, send_queue
 
 
-class Owner(Protocol):
-    """The connection."""
+class Handler(Protocol):
+    """Gets a client's stream. All calls come from the event loop and must not block; what they raise is a bug, which
+    costs the stream and is reported."""
 
-    sender: sender.Sender
+    def data(self, data: bytes) -> None:
+        """More of the body arrived, never empty."""
+        ...
+
+    def end(self) -> None:
+        """The client has sent everything and waits for the answer."""
+        ...
+
+    def cancelled(self) -> None:
+        """Nothing can be sent any more: the client reset the stream, the connection is lost, the client does not read
+        and memory is short, or this handler raised something. Called at most once, never after `answer`, `finish` or
+        `reset`, and perhaps from within `send`."""
+        ...
+
+    def writable(self) -> None:
+        """`is_blocked` was true and is false again."""
+        ...
+
+
+class Service(Protocol):
+    """Takes the streams of all connections."""
+
+    def open(self, stream: ServerStream, head: headers.Head) -> Handler:
+        """A client has opened a stream. The service may answer before it returns. If it raises, which is a bug, it must
+        leave nothing behind: nothing more is called."""
+        ...
+
+
+class Connection(Protocol):
+    """What a stream needs of its connection."""
+
+    sender: send_queue.Sender
     number: int
-    """No other connection of this process has it."""
     work: int
-    """See `connection.Connection`."""
 
-    def finished(self, exchange: Exchange) -> None:
-        """The answer is out."""
+    def finished(self, stream: ServerStream) -> None:
+        """The answer is sent."""
         ...
 
-    def broke_off(self, exchange: Exchange, code: int) -> None:
-        """Its handler wants no more of it."""
+    def broke_off(self, stream: ServerStream, code: int) -> None:
+        """Our side ends the stream with RST_STREAM."""
         ...
 
-    def returned(self, exchange: Exchange, count: int) -> None:
-        """So many bytes of its body are dealt with."""
+    def returned(self, stream: ServerStream, count: int) -> None:
+        """The handler has consumed `count` bytes of the body."""
         ...
 
     def call_failed(self, error: Exception) -> None:
@@ -33,153 +63,157 @@ class Owner(Protocol):
         ...
 
 
-class Exchange(sender.Outlet):
-    """A request and its answer."""
+class ServerStream(send_queue.SendQueue):
+    """Where a handler sends its answer. Once the stream is cancelled or its answer complete, calls have no effect."""
 
-    # handler: None before it is known and when it gets no more calls. incoming: None if no body follows. held: bytes
-    # its handler has got and not consumed. missing: bytes to come by content-length. has_ended: the client's side;
-    # is_over: ours, as the handler sees it.
-    __slots__ = ("_most_unsent", "_owner", "handler", "has_ended", "held", "incoming", "is_over", "missing")
+    # State. handler: None before it is known and when it gets no more calls. incoming: None if no body follows. held:
+    # bytes that the handler got and has not consumed. missing: bytes to come by content-length. has_ended: the client's
+    # side ended; is_over: ours did, as the handler sees it.
+    __slots__ = ("_connection", "_most_unsent", "handler", "has_ended", "held", "incoming", "is_over", "missing")
 
-    def __init__(self, owner: Owner, number: int, window: int, most_unsent: int) -> None:
+    def __init__(self, connection: Connection, number: int, window: int, most_unsent: int) -> None:
         super().__init__(number, window)
-        self._owner = owner
+        self._connection = connection
         self._most_unsent = most_unsent
-        self.handler: streams.Handler | None = None
-        self.incoming: flow_control.Incoming | None = None
+        self.handler: Handler | None = None
+        self.incoming: limits.ReceiveWindow | None = None
         self.held = 0
         self.missing: int | None = None
         self.has_ended = False
         self.is_over = False
 
-    @property
-    def connection(self) -> int:
-        """See `streams.Stream`."""
-        return self._owner.number
-
     # --- for the handler ---------------------------------------------------------------------------------------
 
-    def answer(self, head: streams.Headers, body: bytes, trailers: streams.Headers) -> None:
-        """See `streams.Stream`."""
+    @property
+    def connection(self) -> int:
+        """A number that all streams of this connection share, and no other streams of this process."""
+        return self._connection.number
+
+    def answer(self, head: headers.Headers, body: bytes, trailers: headers.Headers) -> None:
+        """Send the whole answer at once; `head` begins with `:status`."""
         if not self.is_over:
             self.is_over, self.handler = True, None
-            self._owner.sender.answer(self, headers.block(head), body, headers.block(trailers))
-            if self.kept:
-                self._bound()
+            self._connection.sender.answer(self, headers.block(head), body, headers.block(trailers))
+            self._check_unread()
 
-    def start(self, headers_: streams.Headers) -> None:
-        """See `streams.Stream`."""
+    def start(self, head: headers.Headers) -> None:
+        """Begin an answer whose messages come one by one."""
         if not self.is_over:
-            self.opening = headers.block(headers_)
-            self._owner.sender.add(self, b"")
+            self.opening = headers.block(head)
+            self._connection.sender.add(self, b"")
 
     def send(self, data: bytes) -> None:
-        """See `streams.Stream`."""
+        """Send more of the body. It is kept until the client takes it: see `is_blocked`."""
         if not self.is_over and data:
-            self._owner.sender.add(self, data)
-            if self.kept:
-                self._bound()
+            self._connection.sender.add(self, data)
+            self._check_unread()
 
-    def finish(self, trailers: streams.Headers) -> None:
-        """See `streams.Stream`."""
+    def finish(self, trailers: headers.Headers) -> None:
+        """End the answer. Without `start` these fields are the whole answer, and begin with `:status`."""
         if not self.is_over:
             self.is_over, self.handler = True, None
             self.ending = headers.block(trailers)
-            self._owner.sender.add(self, b"")
+            self._connection.sender.add(self, b"")
 
     def reset(self, code: int) -> None:
-        """See `streams.Stream`."""
+        """Break the stream off, with an error code of RFC 9113, section 7."""
         if not self.is_over:
             self.is_over, self.handler = True, None
-            self._owner.broke_off(self, code)
+            self._connection.broke_off(self, code)
 
     @property
     def is_blocked(self) -> bool:
-        """See `streams.Stream`."""
+        """Whether much is unsent, because a window is too small or the socket full; `writable` tells of the end."""
         if self.is_over:
             return False
         self.is_blocking = self.unsent_size >= self._most_unsent
-        return self.is_blocking or self._owner.sender.holds_back(self)
+        return self.is_blocking or self._connection.sender.holds_back(self)
 
     def consumed(self, count: int) -> None:
-        """See `streams.Stream`."""
+        """`count` bytes given to `Handler.data` are consumed: the client may send as many more."""
         count = min(count, self.held)
         self.held -= count
-        self._owner.returned(self, count)
+        self._connection.returned(self, count)
 
     def charge(self, work: int) -> None:
-        """See `streams.Stream`."""
-        self._owner.work += work
+        """Count `work` for what the client has just asked for, in units of 4 microseconds of the event loop.
 
-    def _bound(self) -> None:
-        if self._owner.sender.unread.is_too_much:
-            self.break_off(errors.Code.ENHANCE_YOUR_CALM)
+        The turn of its connection, and the round of turns, end earlier for it. For use within `Service.open` and the
+        calls of a handler.
+        """
+        self._connection.work += work
 
     # --- for the connection ------------------------------------------------------------------------------------
 
-    def begin(self, door: streams.Door, head: streams.Head) -> None:
+    def begin(self, service: Service, head: headers.Head) -> None:
         """Find the handler."""
         try:
-            handler = door.open(self, head)
-        except Exception as error:  # the other streams of the connection have no part in this
-            self.fail(error)
+            handler = service.open(self, head)
+        except Exception as error:  # it must not end the other streams of the connection; the same holds below
+            self._fail(error)
             return
         if not self.is_over:
             self.handler = handler
 
     def sent(self) -> None:
-        """See `sender.Outlet`."""
-        self._owner.finished(self)
+        """The answer is complete and sent."""
+        self._connection.finished(self)
 
     def relieved(self) -> None:
-        """See `sender.Outlet`."""
+        """Tell the handler that it may send more."""
         if self.handler is not None:
             try:
                 self.handler.writable()
-            except Exception as error:  # as above
-                self.fail(error)
+            except Exception as error:
+                self._fail(error)
 
     def take(self, payload: bytes) -> None:
-        """More of the body has come."""
+        """Give the handler more of the body."""
         if self.handler is None:
             self.consumed(len(payload))
             return
         try:
             self.handler.data(payload)
-        except Exception as error:  # as above
-            self.fail(error)
+        except Exception as error:
+            self._fail(error)
 
     def end(self) -> None:
-        """That was all of it."""
+        """Tell the handler that the body is complete."""
         self.has_ended = True
         if self.handler is not None:
             try:
                 self.handler.end()
-            except Exception as error:  # as above
-                self.fail(error)
+            except Exception as error:
+                self._fail(error)
 
     def cancel(self) -> None:
-        """Nothing may be sent any more: tell the handler, if it still waits for that."""
+        """Nothing can be sent any more: tell the handler, if it still waits for that."""
         self.drop()
-        handler, self.handler, self.is_over = self.handler, None, True
-        if handler is not None:
-            self._tell_cancelled(handler)
+        self._tell_cancelled(self._close())
 
     def break_off(self, code: int) -> None:
-        """Send nothing more, not even of an answer that is complete, and tell the handler."""
+        """Send nothing more, not even of a complete answer, and tell the handler."""
+        handler = self._close()
+        self._connection.broke_off(self, code)
+        self._tell_cancelled(handler)
+
+    def _close(self) -> Handler | None:
         handler, self.handler, self.is_over = self.handler, None, True
-        self._owner.broke_off(self, code)
-        if handler is not None:
-            self._tell_cancelled(handler)
+        return handler
 
-    def fail(self, error: Exception) -> None:
-        """The handler, or the door, raised this: break the stream off, and let the handler clean up."""
-        self._owner.call_failed(error)
+    def _check_unread(self) -> None:
+        if self.kept and self._connection.sender.unread.is_too_much:
+            self.break_off(frames.Code.ENHANCE_YOUR_CALM)
+
+    def _fail(self, error: Exception) -> None:
+        """The handler or the service raised this: break the stream off, and let the handler clean up."""
+        self._connection.call_failed(error)
         if not self.is_over:
-            self.break_off(errors.Code.INTERNAL_ERROR)
+            self.break_off(frames.Code.INTERNAL_ERROR)
 
-    def _tell_cancelled(self, handler: streams.Handler) -> None:
-        try:
-            handler.cancelled()
-        except Exception as error:  # as above
-            self._owner.call_failed(error)
+    def _tell_cancelled(self, handler: Handler | None) -> None:
+        if handler is not None:
+            try:
+                handler.cancelled()
+            except Exception as error:
+                self._connection.call_failed(error)

@@ -28,7 +28,7 @@ async def test_one_message_is_answered_with_one(peer_site: Site, peer: Peer) -> 
     assert stream.headers[b":status"] == b"200"
     assert stream.headers[b"content-type"] == b"application/grpc+proto"
     assert peer_site.counted("passthrough", "OK") == 1
-    assert (peer_site.room.buffered_bytes, peer_site.life.active) == (0, 0)
+    assert (peer_site.bodies.memory.held, peer_site.life.active) == (0, 0)
 
 
 async def test_many_messages_are_answered_with_one(peer_site: Site, peer: Peer) -> None:
@@ -126,7 +126,7 @@ async def test_the_predictor_may_end_a_call_before_its_caller_does(peer_site: Si
     assert stream.status == statuses.PERMISSION_DENIED
     handler.data(framed(b"late"))
     handler.end()
-    assert peer_site.room.buffered_bytes == 0
+    assert peer_site.bodies.memory.held == 0
 
 
 async def test_the_deadline_is_passed_on_and_kept(peer_site: Site, peer: Peer) -> None:
@@ -161,7 +161,7 @@ async def test_a_caller_who_leaves_is_gone_for_the_predictor_too(peer_site: Site
         await cancelled.wait()
     assert not stream.over.is_set()
     assert peer_site.counted("passthrough", "CANCELLED") == 1
-    assert (peer_site.room.buffered_bytes, peer_site.life.active) == (0, 0)
+    assert (peer_site.bodies.memory.held, peer_site.life.active) == (0, 0)
 
 
 async def test_a_caller_who_leaves_at_once_leaves_nothing_behind(peer_site: Site, peer: Peer) -> None:
@@ -231,7 +231,7 @@ async def test_a_message_that_travels_alone_is_answered_with_everything(peer_sit
     _, metadata, remaining = peer.calls[-1]
     assert metadata["x-own"] == "mine"
     assert 4 < remaining < 5.1  # gRPC rounds up
-    assert (peer_site.room.buffered_bytes, peer_site.life.active) == (0, 0)
+    assert (peer_site.bodies.memory.held, peer_site.life.active) == (0, 0)
 
 
 async def test_the_refusal_of_a_message_that_travels_alone_comes_with_its_metadata(peer_site: Site, peer: Peer) -> None:
@@ -257,8 +257,8 @@ async def test_a_relay_that_closes_tells_its_callers(peer_site: Site, peer: Peer
     running, _ = opened(peer_site)
     await until(lambda: bool(peer.calls))
     new, _ = opened(peer_site)
-    assert isinstance(peer_site.relay, passthrough.Relay)
-    await peer_site.relay.close()
+    assert isinstance(peer_site.passthrough, passthrough.Passthrough)
+    await peer_site.passthrough.close()
     assert [stream.status for stream in (running, new)] == [statuses.UNAVAILABLE] * 2
 
 
@@ -269,7 +269,7 @@ async def test_a_status_that_comes_before_anything_was_sent_on_is_never_lost(pee
         handler.end()
         await stream.end()
         assert stream.status == statuses.UNIMPLEMENTED
-    assert (peer_site.room.buffered_bytes, peer_site.life.active) == (0, 0)
+    assert (peer_site.bodies.memory.held, peer_site.life.active) == (0, 0)
 
 
 async def test_a_status_that_comes_while_messages_are_sent_on_is_never_lost(peer_site: Site, peer: Peer) -> None:
@@ -288,4 +288,4 @@ async def test_a_status_that_comes_while_messages_are_sent_on_is_never_lost(peer
     peer.methods[PATH] = give_up
     for _ in range(10):
         assert await asyncio.gather(*[told() for _ in range(5)]) == [statuses.NOT_FOUND] * 5
-    assert (peer_site.room.buffered_bytes, peer_site.life.active) == (0, 0)
+    assert (peer_site.bodies.memory.held, peer_site.life.active) == (0, 0)

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool_sidecar.server.http2 import errors, frames, limits, streams
+from carpool_sidecar.server.http2 import frames, headers, limits, server_stream
 from tests.server.http2 import echo, peer
 
 END, ACK, END_HEADERS = frames.END_STREAM, frames.ACK, frames.END_HEADERS
-Code = errors.Code
+Code = frames.Code
 
 
 def setting(name: frames.Setting, value: int) -> bytes:
@@ -175,7 +175,7 @@ def test_no_sequence_of_frames_does_more_than_end_the_connection(
     ended = [frame for frame in found if frame.kind == frames.GOAWAY]
     assert len(ended) == client.connection.is_done
     assert not client.failures
-    assert not (client.connection.is_done and client.connection.exchanges)
+    assert not (client.connection.is_done and client.connection.streams)
 
 
 @given(st.binary(max_size=200))
@@ -258,7 +258,7 @@ def test_bodies_ended_by_empty_data_are_no_flood() -> None:
 class Refusing:
     """A door that answers before it has heard all."""
 
-    def open(self, stream: streams.Stream, head: streams.Head) -> streams.Handler:
+    def open(self, stream: server_stream.ServerStream, head: headers.Head) -> server_stream.Handler:
         stream.finish((*peer.HEAD, *peer.OK))
         return peer.Call(stream, head)
 
@@ -292,7 +292,7 @@ def test_header_blocks_of_a_client_that_hears_nothing_any_more_are_no_way_to_kee
     client = peer.Peer(chosen=limits.Limits(idle_frames=100)).begin()
     client.connection.leave()
     client.call(1)
-    client.connection.settle()
+    client.connection.close_to_new_streams()
     client.say(*(client.headers(number, END) for number in range(3, 403, 2)))
     assert client.connection.is_done
 

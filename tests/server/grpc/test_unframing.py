@@ -12,21 +12,21 @@ from hypothesis import strategies
 
 from carpool_sidecar import errors
 from carpool_sidecar.protocols.v2_grpc import statuses
-from carpool_sidecar.server.grpc import framing, inflating
+from carpool_sidecar.server.grpc import arrivals
 
 MESSAGES = (b"", b"a", b"hello" * 30)
 
 
 def fed(pieces, limit: int = 1000, encoding: bytes | None = None) -> list[bytes]:
-    unframer = framing.Unframer(limit, encoding)
+    unframer = arrivals.Unframer(limit, encoding)
     messages = [message for piece in pieces for message in unframer.feed(piece)]
     unframer.end()
     return [message if isinstance(message, bytes) else inflated(message) for message in messages]
 
 
-def inflated(message: inflating.Inflation) -> bytes:
+def inflated(message: arrivals.Inflation) -> bytes:
     while not message.is_done:
-        assert message.step() <= inflating.STEP
+        assert message.step() <= arrivals.STEP
     return message.plain()
 
 
@@ -36,20 +36,20 @@ def compressed(data: bytes) -> bytes:
 
 @hypothesis.given(strategies.lists(strategies.binary(max_size=40), max_size=6), strategies.data())
 def test_messages_come_out_as_they_went_in_at_every_split(messages, data) -> None:
-    stream = b"".join(framing.frame((message,)) for message in messages)
+    stream = b"".join(arrivals.frame((message,)) for message in messages)
     places = sorted(data.draw(strategies.lists(strategies.integers(0, len(stream)), max_size=8)))
     pieces = [stream[start:stop] for start, stop in zip([0, *places], [*places, len(stream)], strict=True)]
     assert fed(filter(None, pieces)) == messages
 
 
 def test_a_stream_may_come_byte_by_byte() -> None:
-    stream = b"".join(framing.frame((message,)) for message in MESSAGES)
+    stream = b"".join(arrivals.frame((message,)) for message in MESSAGES)
     assert fed(stream[i : i + 1] for i in range(len(stream))) == list(MESSAGES)
 
 
 def memory_of(piece: bytes, count: int) -> int:
     """Bytes that `count` pieces of a message take, which says that it is of 60 MB."""
-    unframer = framing.Unframer(2**26)
+    unframer = arrivals.Unframer(2**26)
     tracemalloc.start()
     try:
         unframer.feed(b"\0" + (60_000_000).to_bytes(4, "big"))
@@ -68,7 +68,7 @@ def test_a_message_on_its_way_takes_little_more_than_its_bytes(size: int, count:
 
 def test_a_large_message_is_put_together_without_another_copy() -> None:
     piece, count = bytes(16_384), 2_000
-    unframer = framing.Unframer(2**26)
+    unframer = arrivals.Unframer(2**26)
     tracemalloc.start()
     try:
         unframer.feed(b"\0" + (len(piece) * count).to_bytes(4, "big"))
@@ -81,19 +81,19 @@ def test_a_large_message_is_put_together_without_another_copy() -> None:
 
 
 def test_pieces_of_a_message_are_joined() -> None:
-    assert framing.frame([b"ab", memoryview(b"cd")]) == b"\0\0\0\0\4abcd"
+    assert arrivals.frame([b"ab", memoryview(b"cd")]) == b"\0\0\0\0\4abcd"
 
 
 @pytest.mark.parametrize(("encoding", "compress"), [(b"gzip", gzip.compress), (b"deflate", zlib.compress)])
 def test_compressed_messages_are_decompressed_beside_plain_ones(encoding, compress) -> None:
-    stream = compressed(compress(b"hello")) + framing.frame((b"plain",)) + compressed(compress(b""))
+    stream = compressed(compress(b"hello")) + arrivals.frame((b"plain",)) + compressed(compress(b""))
     assert fed([stream[:7], stream[7:]], encoding=encoding) == [b"hello", b"plain", b""]
 
 
 def test_a_message_over_the_limit_is_refused_by_its_length_before_it_has_come() -> None:
-    assert fed([framing.frame((b"x" * 1000,))]) == [b"x" * 1000]
+    assert fed([arrivals.frame((b"x" * 1000,))]) == [b"x" * 1000]
     with pytest.raises(errors.PayloadTooLarge, match="limit of 1000 bytes"):
-        fed([framing.frame((b"x" * 1001,))[:5]])
+        fed([arrivals.frame((b"x" * 1001,))[:5]])
 
 
 def test_a_message_that_is_too_large_once_decompressed_is_refused() -> None:

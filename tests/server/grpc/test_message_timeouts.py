@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from carpool_sidecar.server.grpc import message_timeouts
-from tests.server.grpc.site import Room
+from carpool_sidecar.server.grpc import arrivals
+from tests.server.grpc.site import Bodies
 
 pytestmark = pytest.mark.looptime
 
@@ -26,7 +26,7 @@ class Call:
 
 
 async def test_each_is_expired_in_its_time_and_those_removed_never(looptime) -> None:
-    waiting = message_timeouts.Patience(Room(), unexpected)
+    waiting = arrivals.MessageTimeouts(Bodies(), unexpected)
     calls = [Call() for _ in range(4)]
     for call in calls:
         waiting.add(call)
@@ -43,7 +43,7 @@ async def test_each_is_expired_in_its_time_and_those_removed_never(looptime) -> 
 
 
 async def test_nothing_expires_once_it_is_closed_and_it_can_wait_again(looptime) -> None:
-    waiting = message_timeouts.Patience(Room(), unexpected)
+    waiting = arrivals.MessageTimeouts(Bodies(), unexpected)
     first, second = Call(), Call()
     waiting.add(first)
     waiting.close()
@@ -59,7 +59,7 @@ async def test_a_call_that_fails_to_expire_is_reported_and_the_others_expire_all
             raise ValueError("a bug")
 
     caught: list[Exception] = []
-    waiting = message_timeouts.Patience(Room(), caught.append)
+    waiting = arrivals.MessageTimeouts(Bodies(), caught.append)
     calls = [Broken(), Call(), Call()]
     waiting.add(calls[0])
     waiting.add(calls[1])

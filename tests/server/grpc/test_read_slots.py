@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from carpool_sidecar.protocols.v2_grpc import statuses
-from carpool_sidecar.server.grpc import gates
+from carpool_sidecar.server.grpc import read_slots
 from tests.server.grpc.any_calls import PATH, framed, opened
 from tests.server.grpc.fake_stream import FakeStream
 from tests.server.grpc.peer import Peer
@@ -18,18 +18,18 @@ MANY = 40
 
 
 @pytest.fixture
-def found() -> Iterator[gates.Gates]:
-    made = gates.Gates()
+def found() -> Iterator[read_slots.ConnectionSlots]:
+    made = read_slots.ConnectionSlots()
     yield made
     assert len(made) == 0
 
 
-async def entering(gate: gates.Gate, count: int) -> tuple[list[int], list[asyncio.Task[None]]]:
+async def entering(slots: read_slots.ReadSlots, count: int) -> tuple[list[int], list[asyncio.Task[None]]]:
     """As many as there are places are in at once; the others in the order in which they came."""
     entered: list[int] = []
 
     async def enter(who: int) -> None:
-        await gate.enter(who)
+        await slots.acquire(who)
         entered.append(who)
 
     tasks = [asyncio.create_task(enter(who)) for who in range(count)]
@@ -39,46 +39,48 @@ async def entering(gate: gates.Gate, count: int) -> tuple[list[int], list[asynci
 
 
 @pytest.mark.looptime
-async def test_whoever_is_done_makes_place_for_the_one_who_has_waited_longest(found: gates.Gates) -> None:
-    gate = found.open(1)
-    entered, tasks = await entering(gate, MANY)
+async def test_whoever_is_done_makes_place_for_the_one_who_has_waited_longest(
+    found: read_slots.ConnectionSlots,
+) -> None:
+    slots = found.open(1)
+    entered, tasks = await entering(slots, MANY)
     at_once = len(entered)
     assert 1 <= at_once < MANY
     for who in range(MANY - at_once):
-        gate.leave(who)
+        slots.release(who)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert entered == list(range(at_once + who + 1))
     await asyncio.gather(*tasks)
-    gate.close()
+    slots.close()
 
 
 @pytest.mark.looptime
 async def test_messages_that_take_their_time_keep_others_waiting_for_a_moment_only(
-    found: gates.Gates, looptime: float
+    found: read_slots.ConnectionSlots, looptime: float
 ) -> None:
-    gate = found.open(1)
-    entered, tasks = await entering(gate, MANY)
+    slots = found.open(1)
+    entered, tasks = await entering(slots, MANY)
     await asyncio.gather(*tasks)
     assert entered == list(range(MANY))
     assert 0.05 < looptime < 0.2
-    gate.close()
+    slots.close()
 
 
 @pytest.mark.looptime
-async def test_whoever_does_not_want_a_place_any_more_takes_none(found: gates.Gates) -> None:
-    gate = found.open(1)
-    entered, tasks = await entering(gate, MANY)
+async def test_whoever_does_not_want_a_place_any_more_takes_none(found: read_slots.ConnectionSlots) -> None:
+    slots = found.open(1)
+    entered, tasks = await entering(slots, MANY)
     at_once = len(entered)
     tasks[at_once].cancel()
-    gate.leave(0)
+    slots.release(0)
     tasks[at_once + 1].cancel()  # it has its place already, and does not know yet
     await asyncio.gather(*tasks, return_exceptions=True)
     assert entered == [who for who in range(MANY) if who not in (at_once, at_once + 1)]
-    gate.close()
+    slots.close()
 
 
-async def test_connections_do_not_share_places(found: gates.Gates) -> None:
+async def test_connections_do_not_share_places(found: read_slots.ConnectionSlots) -> None:
     one, other = found.open(1), found.open(2)
     taken = 0
     while one.try_whole():

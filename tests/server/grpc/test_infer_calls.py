@@ -11,8 +11,8 @@ from tritonclient.grpc import service_pb2 as pb
 from carpool_sidecar import drain, errors
 from carpool_sidecar.batching import calls
 from carpool_sidecar.protocols.v2_grpc import statuses
-from carpool_sidecar.server.grpc import framing
-from carpool_sidecar.server.http2 import streams
+from carpool_sidecar.server.grpc import arrivals
+from carpool_sidecar.server.http2 import headers, server_stream
 from tests.protocols.v2_grpc.test_grpc_codec import request
 from tests.server.grpc.fake_stream import FakeStream
 from tests.server.grpc.site import INFER, Site, until
@@ -22,17 +22,19 @@ FIELDS = ((b"content-type", b"application/grpc"), (b"te", b"trailers"))
 
 def opened(
     site: Site, *fields: tuple[bytes, bytes], method: str = "POST", path: str = INFER
-) -> tuple[FakeStream, streams.Handler]:
+) -> tuple[FakeStream, server_stream.Handler]:
     stream = FakeStream()
-    return stream, site.door.open(stream, streams.Head(method, path, b"here", FIELDS + fields))
+    return stream, site.service.open(stream, headers.Head(method, path, b"here", FIELDS + fields))
 
 
 def asking(**words: Any) -> bytes:
     made = request(name="rows", model_name="identity", **words)
-    return framing.frame((made.SerializeToString(),))
+    return arrivals.frame((made.SerializeToString(),))
 
 
-def asked(site: Site, body: bytes | None = None, *fields: tuple[bytes, bytes]) -> tuple[FakeStream, streams.Handler]:
+def asked(
+    site: Site, body: bytes | None = None, *fields: tuple[bytes, bytes]
+) -> tuple[FakeStream, server_stream.Handler]:
     stream, handler = opened(site, *fields)
     handler.data(asking() if body is None else body)
     handler.end()
@@ -58,8 +60,8 @@ async def submitted(site: Site) -> Submitted:
     """What a site would submit; its model is known."""
     stream, _ = asked(site)
     await stream.end()
-    site.door.driver = Submitted()
-    return site.door.driver
+    site.service.driver = Submitted()
+    return site.service.driver
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,7 @@ async def test_a_call_carries_what_counts_of_its_head(site: Site, submitted: Sub
     assert (head.request_id, head.traceparent, head.tracestate) == ("7", "t", "s")
     assert 1.9 < head.timeout <= 2.0
     assert call.size == len(asking()) - 5
-    assert site.room.buffered_bytes == 0
+    assert site.bodies.memory.held == 0
 
 
 async def test_a_message_may_come_byte_by_byte_and_counts_as_memory_until_the_queue_has_it(site, submitted) -> None:
@@ -101,10 +103,10 @@ async def test_a_message_may_come_byte_by_byte_and_counts_as_memory_until_the_qu
     body = asking()
     for i in range(len(body)):
         handler.data(body[i : i + 1])
-        assert site.room.buffered_bytes in (i + 1, len(body) - 5)
+        assert site.bodies.memory.held in (i + 1, len(body) - 5)
     assert stream.granted == len(body)
     handler.end()
-    assert site.room.buffered_bytes == 0
+    assert site.bodies.memory.held == 0
     assert len(submitted.calls) == 1
 
 
@@ -127,7 +129,7 @@ async def test_a_message_may_come_byte_by_byte_and_counts_as_memory_until_the_qu
 )
 async def test_each_failure_has_its_status(site: Site, submitted: Submitted, error, code) -> None:
     stream, _ = asked(site)
-    site.door.refuse(submitted.calls[0], error)
+    site.service.refuse(submitted.calls[0], error)
     assert stream.status == code
     assert stream.trailers[b":status"] == b"200"
     assert stream.trailers[b"grpc-message"] == str(error).encode()
@@ -138,7 +140,7 @@ async def test_each_failure_has_its_status(site: Site, submitted: Submitted, err
 async def test_the_predictors_own_status_comes_with_its_words_and_metadata(site: Site, submitted: Submitted) -> None:
     stream, _ = asked(site)
     error = statuses.failure(statuses.DATA_LOSS, "lost", (("why", "so"), ("why-bin", b"\0")))
-    site.door.refuse(submitted.calls[0], error)
+    site.service.refuse(submitted.calls[0], error)
     assert stream.status == statuses.DATA_LOSS
     assert (stream.trailers[b"grpc-message"], stream.trailers[b"why"], stream.trailers[b"why-bin"]) == (
         b"lost",
@@ -157,17 +159,17 @@ async def test_a_caller_who_leaves_is_taken_out_of_the_queue(site: Site, submitt
 async def test_a_caller_who_leaves_in_the_middle_of_its_message_leaves_nothing_behind(site: Site, submitted) -> None:
     _, handler = opened(site)
     handler.data(asking()[:20])
-    assert site.room.buffered_bytes == 20
+    assert site.bodies.memory.held == 20
     handler.cancelled()
-    assert (site.room.buffered_bytes, site.life.active, submitted.calls) == (0, 0, [])
+    assert (site.bodies.memory.held, site.life.active, submitted.calls) == (0, 0, [])
 
 
 async def test_a_caller_who_leaves_while_its_model_is_asked_about_is_not_submitted(site: Site) -> None:
     _, handler = asked(site)
-    assert site.room.buffered_bytes > 0
+    assert site.bodies.memory.held > 0
     handler.cancelled()
     await site.catalog.ask(("identity", ""))
-    assert (site.room.buffered_bytes, site.life.active) == (0, 0)
+    assert (site.bodies.memory.held, site.life.active) == (0, 0)
     assert site.fake.questions == []
 
 
@@ -187,8 +189,8 @@ async def test_callers_of_a_model_that_is_not_known_yet_share_a_batch(site: Site
         (b"", statuses.INTERNAL, b"none was sent"),
         (asking() * 2, statuses.INTERNAL, b"more were sent"),
         (asking()[:-1], statuses.INTERNAL, b"in the middle of a message"),
-        (framing.frame((b"\xff",)), statuses.INVALID_ARGUMENT, b"not a valid ModelInferRequest"),
-        (framing.frame((b"\x0a\x01\xff",)), statuses.INVALID_ARGUMENT, b"UTF-8"),
+        (arrivals.frame((b"\xff",)), statuses.INVALID_ARGUMENT, b"not a valid ModelInferRequest"),
+        (arrivals.frame((b"\x0a\x01\xff",)), statuses.INVALID_ARGUMENT, b"UTF-8"),
         (asking(data=b"\0"), statuses.INVALID_ARGUMENT, b"input 'rows'"),
         (b"\0\x7f\xff\xff\xff", statuses.RESOURCE_EXHAUSTED, b"larger than the limit"),
     ],
@@ -200,33 +202,33 @@ async def test_a_bad_call_is_refused_once_with_what_is_wrong(site: Site, submitt
     handler.end()
     assert stream.status == code
     assert words in stream.trailers[b"grpc-message"]
-    assert (submitted.calls, site.room.buffered_bytes, site.life.active) == ([], 0, 0)
+    assert (submitted.calls, site.bodies.memory.held, site.life.active) == ([], 0, 0)
     handler.data(b"more")
     handler.end()
 
 
 async def test_a_full_memory_refuses_what_comes(site: Site, submitted) -> None:
-    site.room.max_buffered_bytes = 10
+    site.bodies.memory.limit = 10
     stream, _ = asked(site)
     assert stream.status == statuses.RESOURCE_EXHAUSTED
-    assert site.room.buffered_bytes == 0
+    assert site.bodies.memory.held == 0
 
 
 @pytest.mark.parametrize("body", [b"", asking()[:10], asking()], ids=["nothing", "a part", "all but the end"])
 async def test_a_message_that_does_not_come_to_its_end_is_given_up(site: Site, submitted, body) -> None:
-    site.door.close()
-    site.room.read_timeout = 0.05
+    site.service.close()
+    site.bodies.read_timeout = 0.05
     stream, handler = opened(site)
     if body:
         handler.data(body)
     await stream.end()
     assert stream.status == statuses.DEADLINE_EXCEEDED
-    assert (site.room.buffered_bytes, site.life.active) == (0, 0)
+    assert (site.bodies.memory.held, site.life.active) == (0, 0)
 
 
 async def test_a_message_that_comes_in_many_pieces_has_no_more_time_than_any(site: Site, submitted) -> None:
-    site.door.close()
-    site.room.read_timeout = 0.2
+    site.service.close()
+    site.bodies.read_timeout = 0.2
     stream, handler = opened(site)
     message, pieces = asking(), 0
     for at in range(len(message) - 1):
@@ -237,7 +239,7 @@ async def test_a_message_that_comes_in_many_pieces_has_no_more_time_than_any(sit
         await asyncio.sleep(0.02)
     assert 3 <= pieces < len(message) - 1
     assert stream.status == statuses.DEADLINE_EXCEEDED
-    assert (site.room.buffered_bytes, site.life.active) == (0, 0)
+    assert (site.bodies.memory.held, site.life.active) == (0, 0)
 
 
 @pytest.mark.parametrize("field", [(b"grpc-timeout", b"soon"), (b"x-request-id", b"\xff")])
@@ -272,20 +274,20 @@ async def test_nothing_is_taken_while_the_sidecar_drains(site: Site) -> None:
 async def test_a_request_that_must_travel_alone_is_passed_through_as_it_is(site: Site) -> None:
     made = request(name="rows", model_name="identity", id="me")
     made.parameters["sequence_id"].int64_param = 5
-    stream, _ = asked(site, framing.frame((made.SerializeToString(),)))
+    stream, _ = asked(site, arrivals.frame((made.SerializeToString(),)))
     await stream.end()
     assert pb.ModelInferResponse.FromString(stream.messages[0]).id == "me"
     assert site.fake.received[-1].body == made.SerializeToString()
     assert 'carpool_unbatched_total{reason="sequence"} 1.0' in site.counters.render().decode()
     assert b"carpool-batch-id" not in stream.trailers
-    assert (site.room.buffered_bytes, site.life.active) == (0, 0)
+    assert (site.bodies.memory.held, site.life.active) == (0, 0)
 
 
 async def test_a_caller_who_leaves_while_its_request_travels_alone_is_forgotten(site: Site) -> None:
     site.fake.gate.clear()
     made = request(name="rows", model_name="identity")
     made.parameters["sequence_id"].int64_param = 5
-    _, handler = asked(site, framing.frame((made.SerializeToString(),)))
+    _, handler = asked(site, arrivals.frame((made.SerializeToString(),)))
     await until(lambda: site.fake.busy == 1)
     handler.cancelled()
     await until(lambda: site.fake.busy == 0)
@@ -294,7 +296,7 @@ async def test_a_caller_who_leaves_while_its_request_travels_alone_is_forgotten(
 
 
 async def test_without_batching_everything_is_passed_through(site: Site) -> None:
-    site.door.models = None
+    site.service.models = None
     stream, _ = asked(site)
     await stream.end()
     assert stream.status == statuses.OK

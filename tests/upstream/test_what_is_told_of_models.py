@@ -11,7 +11,7 @@ from hypothesis import given
 
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import models
-from carpool_sidecar.upstream import model_answers
+from carpool_sidecar.upstream import model_questions
 
 METADATA = {
     "name": "m",
@@ -34,7 +34,7 @@ CONFIG: dict[str, Any] = {
 
 def read(metadata: Any = METADATA, config: Any = None) -> models.ModelInfo:
     written = None if config is None else json.dumps(config).encode()
-    return model_answers.model_info(json.dumps(metadata).encode(), written)
+    return model_questions.model_info(json.dumps(metadata).encode(), written)
 
 
 def test_metadata_alone_tells_of_tensors_but_not_of_batches() -> None:
@@ -119,7 +119,7 @@ _JSON = st.recursive(
 @given(metadata=st.binary() | _JSON.map(lambda value: json.dumps(value).encode()), config=st.none() | st.binary())
 def test_garbage_never_does_more_than_break_the_answer(metadata: bytes, config: bytes | None) -> None:
     try:
-        info = model_answers.model_info(metadata, config)
+        info = model_questions.model_info(metadata, config)
     except errors.UpstreamBroken:
         return
     assert isinstance(info, models.ModelInfo)
@@ -127,7 +127,7 @@ def test_garbage_never_does_more_than_break_the_answer(metadata: bytes, config: 
 
 def test_nesting_without_end_is_a_broken_answer() -> None:
     with pytest.raises(errors.UpstreamBroken):
-        model_answers.model_info(b'{"inputs":[],"x":' + b"[" * 100_000)
+        model_questions.model_info(b'{"inputs":[],"x":' + b"[" * 100_000)
 
 
 def test_an_index_lists_models_that_are_ready_each_once() -> None:
@@ -137,17 +137,11 @@ def test_an_index_lists_models_that_are_ready_each_once() -> None:
         {"name": "b", "version": "1", "state": "UNAVAILABLE", "reason": "unloaded"},
         {"name": "c"},
     ]
-    assert model_answers.indexed_models(json.dumps(index).encode()) == ["a", "c"]
+    assert model_questions.indexed_models(json.dumps(index).encode()) == ["a", "c"]
 
 
-@pytest.mark.parametrize("read_list", [model_answers.indexed_models, model_answers.listed_models])
+@pytest.mark.parametrize("read_list", [model_questions.indexed_models, model_questions.listed_models])
 @pytest.mark.parametrize("body", [b"", b"{}", b"[1]", b'{"models":[1]}', b"\xff"])
 def test_a_list_of_models_that_is_none_is_a_broken_answer(read_list: Any, body: bytes) -> None:
     with pytest.raises(errors.UpstreamBroken):
         read_list(body)
-
-
-def test_the_v1_protocols_answers_say_which_models_there_are_and_whether_one_is_ready() -> None:
-    assert json.loads(model_answers.v1_models(["a", 'b"'])) == {"models": ["a", 'b"']}
-    assert model_answers.v1_model("a", ready=True) == (200, b'{"name":"a","ready":true}')
-    assert model_answers.v1_model("a", ready=False) == (503, b'{"name":"a","ready":false}')

@@ -11,7 +11,7 @@ import pytest
 
 from carpool_sidecar.protocols.v2_grpc import statuses
 from carpool_sidecar.server.grpc import passthrough
-from carpool_sidecar.server.http2 import errors, frames
+from carpool_sidecar.server.http2 import frames
 from tests.server.grpc.any_calls import FIELDS, PATH, echo, framed, opened
 from tests.server.grpc.peer import Peer
 from tests.server.grpc.site import INFER, Site, until
@@ -68,18 +68,18 @@ async def test_a_predictor_that_does_not_read_stops_the_caller(peer_site: Site, 
         await asyncio.sleep(0.02)
     else:
         pytest.fail("everything was taken although nobody read it")
-    assert peer_site.room.buffered_bytes > 0
+    assert peer_site.bodies.memory.held > 0
     gate.set()
     await until(lambda: stream.granted == sent)
     handler.end()
     await stream.end()
     assert stream.messages == [b"%d" % (sent // len(body) * 1_000_000)]
-    assert peer_site.room.buffered_bytes == 0
+    assert peer_site.bodies.memory.held == 0
 
 
 async def test_a_message_that_never_comes_to_its_end_is_not_kept_for_ever(peer_site: Site, peer: Peer) -> None:
     peer.methods[PATH] = echo
-    peer_site.room.read_timeout = 0.2
+    peer_site.bodies.read_timeout = 0.2
     stream, handler = opened(peer_site)
     handler.data(framed(b"whole") + framed(b"cut off")[:-1])
     await until(lambda: len(stream.messages) == 1)
@@ -87,7 +87,7 @@ async def test_a_message_that_never_comes_to_its_end_is_not_kept_for_ever(peer_s
     assert stream.messages == [b"whole"]
     assert stream.status != statuses.OK
     assert peer_site.life.active == 0
-    await until(lambda: peer_site.room.buffered_bytes == 0)
+    await until(lambda: peer_site.bodies.memory.held == 0)
 
 
 @pytest.mark.parametrize("whole", [b"", b"whole"], ids=["the first message", "a later message"])
@@ -96,7 +96,7 @@ async def test_a_message_that_comes_in_many_pieces_has_no_more_time_than_any(
 ) -> None:
     """Else a caller could have its bytes kept for ever by sending one now and then."""
     peer.methods[PATH] = echo
-    peer_site.room.read_timeout = 0.3
+    peer_site.bodies.read_timeout = 0.3
     stream, handler = opened(peer_site)
     if whole:
         handler.data(framed(whole))
@@ -113,14 +113,14 @@ async def test_a_message_that_comes_in_many_pieces_has_no_more_time_than_any(
     assert 0.3 <= time.monotonic() - began < 3.0
     assert stream.messages == ([whole] if whole else [])
     assert stream.status == statuses.DEADLINE_EXCEEDED
-    await until(lambda: (peer_site.room.buffered_bytes, peer_site.life.active) == (0, 0))
+    await until(lambda: (peer_site.bodies.memory.held, peer_site.life.active) == (0, 0))
 
 
 async def test_a_message_that_begins_with_the_end_of_another_must_come_to_its_end_too(
     peer_site: Site, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     peer.methods[PATH] = echo
-    peer_site.room.read_timeout = 3600
+    peer_site.bodies.read_timeout = 3600
     stream, handler = opened(peer_site)
     message = framed(b"in two pieces")
     handler.data(message[:3])
@@ -130,12 +130,12 @@ async def test_a_message_that_begins_with_the_end_of_another_must_come_to_its_en
     monkeypatch.setattr(loop, "time", lambda: time_() + 3600)
     await stream.end()
     assert (stream.messages, stream.status) == ([b"in two pieces"], statuses.DEADLINE_EXCEEDED)
-    await until(lambda: (peer_site.room.buffered_bytes, peer_site.life.active) == (0, 0))
+    await until(lambda: (peer_site.bodies.memory.held, peer_site.life.active) == (0, 0))
 
 
 async def test_each_message_has_its_own_time(peer_site: Site, peer: Peer) -> None:
     peer.methods[PATH] = echo
-    peer_site.room.read_timeout = 0.3
+    peer_site.bodies.read_timeout = 0.3
     stream, handler = opened(peer_site)
     message = framed(b"in three pieces")
     pieces = [message[:3], message[3:9], message[9:] + message[:3], message[3:9], message[9:] + message[:3]]
@@ -149,7 +149,7 @@ async def test_each_message_has_its_own_time(peer_site: Site, peer: Peer) -> Non
 
 async def test_a_stream_may_rest_between_messages_for_as_long_as_it_likes(peer_site: Site, peer: Peer) -> None:
     peer.methods[PATH] = echo
-    peer_site.room.read_timeout = 0.05
+    peer_site.bodies.read_timeout = 0.05
     stream, handler = opened(peer_site)
     handler.data(framed(b"one")[:4])
     handler.data(framed(b"one")[4:])
@@ -163,33 +163,33 @@ async def test_a_stream_may_rest_between_messages_for_as_long_as_it_likes(peer_s
 
 async def test_a_turn_begins_few_calls_to_the_predictor_however_many_came_at_once(peer_site: Site, peer: Peer) -> None:
     peer.methods[PATH] = echo
-    client = http2.Peer(peer_site.door).begin()
+    client = http2.Peer(peer_site.service).begin()
     fields = ((b":method", b"POST"), (b":scheme", b"http"), (b":path", PATH.encode()), *FIELDS)
     client.connection.feed(b"".join(client.headers(number, fields=fields) for number in range(1, 101, 2)))
     begun = []
     while client.connection.has_more:
-        before = peer_site.relay.under_way
+        before = peer_site.passthrough.under_way
         client.connection.go_on()
-        begun.append(peer_site.relay.under_way - before)
+        begun.append(peer_site.passthrough.under_way - before)
     assert sum(begun) == 50
     assert max(begun) <= 8
     client.connection.lost()
     while client.connection.has_more:
         client.connection.go_on()
-    await until(lambda: not peer_site.relay.under_way)
+    await until(lambda: not peer_site.passthrough.under_way)
 
 
 async def test_what_is_reset_in_the_same_breath_never_reaches_the_predictor(site: Site) -> None:
     """Also where a turn ends between the two."""
     channel = Silence()
-    site.door.relay = passthrough.Relay(channel, site.door.bugs.report)
-    client = http2.Peer(site.door).begin()
+    site.service.passthrough = passthrough.Passthrough(channel, site.service.report)
+    client = http2.Peer(site.service).begin()
     fields = ((b":method", b"POST"), (b":scheme", b"http"), (b":path", PATH.encode()), *FIELDS)
     client.connection.feed(
         b"".join(
             client.headers(number, fields=fields)
             + frames.frame(frames.DATA, 0, number, framed(b""))
-            + frames.rst_stream(number, errors.Code.CANCEL)
+            + frames.rst_stream(number, frames.Code.CANCEL)
             for number in range(1, 401, 2)
         )
     )
@@ -198,7 +198,7 @@ async def test_what_is_reset_in_the_same_breath_never_reaches_the_predictor(site
         client.connection.go_on()
         await asyncio.sleep(0)
         turns += 1
-    await until(lambda: not site.door.relay.under_way)
+    await until(lambda: not site.service.passthrough.under_way)
     assert turns > 10
     assert channel.calls == 0
     assert site.life.active == 0

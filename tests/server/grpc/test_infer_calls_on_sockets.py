@@ -41,7 +41,7 @@ async def test_callers_share_a_batch_and_each_gets_its_own_rows_and_id(site: Sit
     assert sum(site.fake.batches) == 8
     assert len(site.fake.batches) <= 2
     assert site.counted("batched", "OK") == 8
-    assert site.room.buffered_bytes == 0
+    assert site.bodies.memory.held == 0
     assert site.life.active == 0
 
 
