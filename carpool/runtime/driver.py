@@ -149,7 +149,14 @@ class Driver:
             if type(effect) is messages.Answer:
                 answers.append(effect)
             elif type(effect) is messages.Dispatch:
-                self._dispatch(effect.batch)
+                batch = effect.batch
+                try:
+                    self._observer.sent(batch)
+                    self._executions[batch] = self._executor.start(batch, functools.partial(self._done, batch))
+                except Exception as error:
+                    # Later: the effects of the event that this batch is one of come first.
+                    told = self._told(error, "a batch could not be sent")
+                    asyncio.get_running_loop().call_soon(self._fail, batch, told)
             elif type(effect) is messages.Refuse:
                 self._refuse(effect)
             elif type(effect) is messages.Abandon:
@@ -179,15 +186,6 @@ class Driver:
             effect.request.replier.refuse(effect.request, effect.error)  # type: ignore[attr-defined]
         except Exception as error:
             self._observer.bug("an error could not be handed over", error)
-
-    def _dispatch(self, batch: messages.Batch) -> None:
-        try:
-            self._observer.sent(batch)
-            self._executions[batch] = self._executor.start(batch, functools.partial(self._done, batch))
-        except Exception as error:
-            # Later: the effects of the event that this batch is one of come first.
-            told = self._told(error, "a batch could not be sent")
-            asyncio.get_running_loop().call_soon(self._fail, batch, told)
 
     def _done(self, batch: messages.Batch, outcome: Outcome) -> None:
         del self._executions[batch]

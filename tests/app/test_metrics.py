@@ -71,7 +71,7 @@ def value(counters: metrics.Metrics, name: str, **labels: str) -> float | None:
 def test_predictions_count_as_answers_of_the_batched_lane_with_their_time():
     counters = metrics.Metrics()
     counters.predicted(200, 0.25)
-    counters.predicted_all(200, [0.5, 0.75])
+    counters.predicted_all([0.5, 0.75])
     counters.predicted(503, 1.0)
     assert value(counters, "requests_total", lane="batched", code="200") == 3
     assert value(counters, "requests_total", lane="batched", code="503") == 1

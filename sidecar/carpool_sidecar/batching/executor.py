@@ -80,11 +80,12 @@ class Observer(driver.Observer):
 
     def __init__(self, counters: metrics.Metrics, clock: Callable[[], float] = time.monotonic) -> None:
         self._metrics = counters
+        self._sent = {reason: counters.batches.labels(reason) for reason in messages.Reason}
         self._complaints = logs.RateLimitedLog(log, clock)
 
     def sent(self, batch: messages.Batch) -> None:
         counters, reason = self._metrics, batch.reason
-        counters.batches.labels(reason).value += 1
+        self._sent[reason].value += 1
         counters.batch_size.observe_all((batch.rows,))
         if reason in metrics.RETRIES:
             counters.retries.labels(reason).inc()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import select
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, cast
 
 import httptools
@@ -60,30 +60,29 @@ class Connection(asyncio.BufferedProtocol):
     """Sends a request, reads its answer, and is then free for the next, or closes itself.
 
     `scratch` is where all connections of a loop receive: what is there is used up before the next one reads.
-    `free_since` is its owner's.
+    `is_closing()` is its transport's, `news(0)` its socket's own: what came since the last answer, or an end. The event
+    loop may not have heard of that yet. `free_since` is its owner's.
     """
 
     # State: _reply while an answer is due, _unsent of the request; _is_full while the socket takes no more;
     # _is_spent once nothing may follow it.
     __slots__ = (
-        "_is_full", "_is_spent", "_owner", "_poll", "_reader", "_reply", "_scratch", "_transport", "_unsent",
-        "free_since",
+        "_is_full", "_is_spent", "_owner", "_reader", "_reply", "_scratch", "_transport", "_unsent", "free_since",
+        "is_closing", "news",
     )  # fmt: skip
 
     def __init__(self, owner: Owner, scratch: memoryview, max_answer_bytes: int) -> None:
         self._owner = owner
         self._scratch = scratch
         self._reader = AnswerReader(max_answer_bytes)
-        self._transport: asyncio.Transport  # from connection_made on
-        self._poll = select.poll()
+        # From connection_made on:
+        self._transport: asyncio.Transport
+        self.is_closing: Callable[[], bool]
+        self.news: Callable[[int], Sequence[object]]
         self._reply: Reply | None = None
         self._is_spent = self._is_full = False
         self._unsent: Iterator[bytes | memoryview] | None = None
         self.free_since = 0.0
-
-    def limit_answers(self, max_bytes: int) -> None:
-        """Refuse answers of more than so many bytes from now on."""
-        self._reader.max_bytes = max_bytes
 
     def send(self, head: bytes, pieces: calls.Pieces, length: int, reply: Reply) -> None:
         """Send a head and a body of `length` bytes; `reply` is called once, later, unless `abort` is called first.
@@ -101,10 +100,6 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.writelines((head, b"".join(pieces)))
         else:
             self._transport.writelines((head, *pieces))
-
-    def is_silent(self) -> bool:
-        """Whether nothing came since the last answer, and no end: the socket is asked, not the loop, which may lag."""
-        return not self._transport.is_closing() and not self._poll.poll(0)
 
     def abort(self) -> None:
         """Close at once, dropping what is unsent; a reply that is due is never called."""
@@ -127,7 +122,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+        self.is_closing = transport.is_closing
+        poll = select.poll()
+        poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+        self.news = poll.poll
         self._owner.made(self)
 
     def pause_writing(self) -> None:
@@ -198,8 +196,8 @@ def _slices(head: bytes, pieces: calls.Pieces) -> Iterator[bytes | memoryview]:
 class AnswerReader:
     """Reads answers one after the other.
 
-    Methods that begin with `on_` are called by the parser. An answer's body of more than `max_bytes`, which may be
-    changed at any time, is refused. `keep_alive` is whether the connection may be used again after the latest answer.
+    Methods that begin with `on_` are called by the parser. An answer's body of more than `max_bytes` is refused.
+    `keep_alive` is whether the connection may be used again after the latest answer.
     """
 
     # State: the connection's parser; _outcome of a complete answer; of the present answer all else. begun: some of it

@@ -142,10 +142,6 @@ class HttpPredictor:
             self._deadlines.look_by(post.deadline)
         return post
 
-    def limit_answers(self, max_bytes: int) -> None:
-        """Break answers of more than so many bytes off from now on, those under way too."""
-        self._pool.limit_answers(max_bytes)
-
     async def predict(
         self, target: str, headers: calls.Headers, body: calls.Pieces, timeout: float
     ) -> interface.UpstreamResponse:
@@ -216,7 +212,7 @@ class _Pool:
         """A connection that nothing came over since its last answer, if there is one."""
         while self._free:
             latest = self._free.pop()
-            if latest.is_silent():
+            if not latest.is_closing() and not latest.news(0):
                 return latest
             latest.abort()
         return None
@@ -233,16 +229,10 @@ class _Pool:
         except asyncio.CancelledError:
             self.lost(opened)  # uvloop closes a connection that was just made without telling its protocol
             raise
-        if not opened.is_silent():
+        if opened.is_closing() or opened.news(0):
             opened.abort()
             raise errors.UpstreamClosed
         return opened
-
-    def limit_answers(self, max_bytes: int) -> None:
-        """Break answers of more than so many bytes off from now on."""
-        self._max_answer_bytes = max_bytes
-        for each in self._all:
-            each.limit_answers(max_bytes)
 
     async def close(self) -> None:
         """Close all connections and return when they are gone. None can be had afterwards."""

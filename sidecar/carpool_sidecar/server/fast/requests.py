@@ -137,7 +137,7 @@ class FastRequests:
                     request.connection.answered(request, message, body, False)
             except Exception:
                 self.rules.bug(_LANE, "an answer could not be handed over")
-        self.rules.metrics.predicted_all(200, seconds)
+        self.rules.metrics.predicted_all(seconds)
 
     def refuse(self, call: calls.Call, error: errors.CarpoolError) -> None:
         """Part of `driver.Replier`."""
