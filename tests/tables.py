@@ -75,6 +75,12 @@ def batch_reasons() -> str:
     return "\n".join(["| `reason` | policy | why |", "|---|---|---|", *rows])
 
 
+def reasons_for_not_batching() -> str:
+    """Every reason for which a predict request is passed through unbatched."""
+    rows = [f"| `{reason}` | {reason.meaning} |" for reason in errors.NotBatched]
+    return "\n".join(["| reason | what |", "|---|---|", *rows])
+
+
 def error_kinds(base: type[errors.CarpoolError] = errors.CarpoolError) -> Iterator[type[errors.CarpoolError]]:
     """A kind of error and all kinds of it that callers can be told, the general ones first."""
     if base.__module__ in ("carpool.errors", "carpool_sidecar.errors"):
@@ -187,6 +193,7 @@ def _shown(value: object) -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
+    "reasons for not batching": reasons_for_not_batching,
     "sidecar settings": sidecar_settings,
     "sidecar settings for experts": expert_settings,
     "predictor settings": predictor_settings,

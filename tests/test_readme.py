@@ -73,11 +73,6 @@ def test_every_error_status_is_explained() -> None:
     assert statuses == explained
 
 
-def test_every_reason_for_not_batching_is_explained() -> None:
-    section = (DOCS / "protocols.md").read_text().partition("\n## What is not batched\n")[2]
-    assert set(re.findall(r"(?m)^\| `(\w+)` \|", section)) == set(errors.UNBATCHABLE)
-
-
 def test_every_place_of_a_bug_is_explained() -> None:
     (family,) = (each for each in metrics.Metrics().registry.collect() if each.name == "carpool_internal_errors")
     rows = (DOCS / "metrics.md").read_text().partition("\n### Where a bug was met\n")[2]

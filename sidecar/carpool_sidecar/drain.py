@@ -63,16 +63,6 @@ class Lifecycle:
         """Requests being handled now."""
         return self.ledger.active
 
-    def enter(self) -> None:
-        """A request is being handled; call `leave` when it is not any more."""
-        self.ledger.active += 1
-
-    def leave(self) -> None:
-        """The counterpart of `enter`."""
-        self.ledger.active -= 1
-        if not self.ledger.active and self.ledger.on_idle is not None:
-            self.ledger.on_idle()
-
     def skip_quiet_period(self) -> None:
         """End the quiet period now, or leave it out."""
         self._skip.set()

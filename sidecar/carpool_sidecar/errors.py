@@ -7,6 +7,7 @@ further.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 
 from carpool.errors import Abandoned as Abandoned
@@ -214,19 +215,63 @@ def status_of(error: CarpoolError | type[CarpoolError]) -> int:
 
 # --- what has to travel alone -----------------------------------------------------------------------------------
 
-UNBATCHABLE = (
-    "cloud_event", "columnar", "datatype", "decoupled", "media_type", "members", "no_batch_dimension", "outputs",
-    "sequence", "shape", "shared_memory", "unknown_model",
-)  # fmt: skip
-"""Why a predict request is passed on unbatched: a closed set, as metrics count by it."""
+
+class NotBatched(enum.StrEnum):
+    """Why a predict request is passed on unbatched; metrics count by it. `meaning` is for people."""
+
+    meaning: str
+
+    def __new__(cls, label: str, meaning: str) -> NotBatched:
+        made = str.__new__(cls, label)
+        made._value_ = label
+        made.meaning = meaning
+        return made
+
+    NO_BATCH_DIMENSION = (
+        "no_batch_dimension",
+        "The model has none: Triton's `max_batch_size` is 0, or the shapes in the metadata do not begin with -1.",
+    )
+    UNKNOWN_MODEL = (
+        "unknown_model",
+        "The predictor does not know the model (yet). Or it says nothing about a batch dimension, and `--unknown-"
+        "models` is `pass`.",
+    )
+    OUTPUTS = (
+        "outputs",
+        "An answer showed that the outputs do not have the rows of the batch. This lasts for a minute.",
+    )
+    SEQUENCE = (
+        "sequence",
+        "The model is stateful, or the request has `sequence_id`, `sequence_start`, `sequence_end` or "
+        "`correlation_id`. A `sequence_id` of 0 or `false` is none.",
+    )
+    DECOUPLED = "decoupled", "The model gives any number of answers to a request."
+    SHARED_MEMORY = "shared_memory", "Inputs or outputs are in shared memory."
+    SHAPE = "shape", "The inputs differ in their first dimension, or it is missing or 0."
+    DATATYPE = "datatype", "The datatype is unknown, or JSON cannot carry it."
+    MEMBERS = (
+        "members",
+        "The message contains something that has no place in a batch, such as an `id` that is no string, two "
+        "inputs or outputs of one name, more than 100,000 strings, or over gRPC more than 262,144 integers in "
+        "typed `contents`.",
+    )
+    COLUMNAR = "columnar", "v1: `inputs` is an object of columns."
+    MEDIA_TYPE = (
+        "media_type",
+        "The body is not JSON: its `Content-Type` says so, or neither the type nor the content looks like it.",
+    )
+    CLOUD_EVENT = (
+        "cloud_event",
+        "The request has a `ce-id` header: it is a CloudEvent, and a batch would lose its envelope.",
+    )
 
 
 class Unbatchable(Exception):
     """A verdict, not a failure: the request is valid, but only the predictor can tell its rows. Forward it as it is.
 
-    `reason` is one of `UNBATCHABLE`.
+    `reason` says why.
     """
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: NotBatched) -> None:
         super().__init__(reason)
         self.reason = reason

@@ -177,7 +177,7 @@ class Metrics:
             "unbatched",
             "Predict requests that were passed through because batching them is not safe, by reason.",
             "reason",
-            shown_at_once=errors.UNBATCHABLE,
+            shown_at_once=errors.NotBatched,
         )
         self._rpc: Counter[Lane, str] = counter(
             "rpc_requests", "gRPC calls answered, by lane and status code.", "lane", "code"
@@ -247,8 +247,8 @@ class Metrics:
         """An answer was given to a caller."""
         self.requests.labels(lane, code).inc()
 
-    def unbatched(self, reason: str) -> None:
-        """A predict request was passed through, for one of `errors.UNBATCHABLE`."""
+    def unbatched(self, reason: errors.NotBatched) -> None:
+        """A predict request was passed through."""
         self._unbatched.labels(reason).inc()
 
     def rpc_answered(self, lane: Lane, code: int, times: int = 1) -> None:

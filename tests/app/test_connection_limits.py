@@ -101,7 +101,7 @@ async def test_what_has_come_of_a_head_counts_as_held(bench_of_three):
     for client, begun in zip(clients, (LONG_HEAD, b"POST /v1", plain_client.GET + LONG_HEAD[:100]), strict=True):
         await client.send(begun)
     assert (await clients[2].answer())[0] == 200
-    await plain_client.until(lambda: bench_of_three.sidecar.bodies.buffered_bytes == len(LONG_HEAD) + 8 + 100)
+    await plain_client.until(lambda: bench_of_three.sidecar.bodies.memory.held == len(LONG_HEAD) + 8 + 100)
     for client in clients:
         await client.leave()
     await plain_client.until(lambda: plain_client.is_at_rest(bench_of_three))
@@ -111,7 +111,7 @@ async def test_pipelined_requests_that_wait_for_their_turn_count_as_held(bench_o
     bench_of_three.predictor.gate.clear()
     client = await plain_client.connect(bench_of_three)
     await client.send(plain_client.request() + plain_client.GET * 10)
-    await plain_client.until(lambda: bench_of_three.sidecar.bodies.buffered_bytes == 17 + len(plain_client.GET) * 10)
+    await plain_client.until(lambda: bench_of_three.sidecar.bodies.memory.held == 17 + len(plain_client.GET) * 10)
     bench_of_three.predictor.gate.set()
     for _ in range(11):
         assert (await client.answer())[0] == 200

@@ -18,7 +18,7 @@ LARGE = json.dumps({"instances": ["x" * 8_000_000]}).encode()
 def is_unread(bench):
     """Whether the predictor has answered a large request, and most of that waits for the client to read."""
     sidecar = bench.sidecar
-    return len(bench.predictor.seen) == 1 and sidecar.core.idle and sidecar.bodies.buffered_bytes > 7_900_000
+    return len(bench.predictor.seen) == 1 and sidecar.core.idle and sidecar.bodies.memory.held > 7_900_000
 
 
 class OnAnyLoop:
@@ -98,7 +98,7 @@ class OnAnyLoop:
         bench = await sidecar_of(max_latency=0)
         client = await connect(bench)
         await client.send(request(LARGE)[:1_000_000])
-        await until(lambda: bench.sidecar.bodies.buffered_bytes > 999_000)
+        await until(lambda: bench.sidecar.bodies.memory.held > 999_000)
         assert bench.sidecar.life.active == 1
         await client.send(request(LARGE)[1_000_000:])
         assert await client.predictions() == ["x" * 8_000_000]
@@ -111,7 +111,7 @@ class OnAnyLoop:
         body = json.dumps({"instances": ["x" * 1_500_000]}).encode()
         for client in clients:
             await client.send(request(body)[:900_000])
-        await until(lambda: bench.sidecar.bodies.buffered_bytes > 1_790_000)
+        await until(lambda: bench.sidecar.bodies.memory.held > 1_790_000)
         sending = asyncio.ensure_future(clients[0].send(request(body)[900_000:]))
         status, headers, _ = await clients[0].answer()
         assert (status, headers["retry-after"]) == (429, "1")
@@ -141,7 +141,7 @@ class OnAnyLoop:
         sent = {"head": request()[:40], "body": request(length=100_000), "queued": request()}
         await client.send(sent.get(stage, request('{"instances":[1,2]}') if stage != "unread" else b""))
         if stage == "body" and fast_lane == "on":
-            await until(lambda: bench.sidecar.bodies.buffered_bytes == 17)
+            await until(lambda: bench.sidecar.bodies.memory.held == 17)
         elif stage == "queued":
             await bench.queued(1)
             await until(lambda: bench.sidecar.core.backlog.rows == 1)

@@ -60,7 +60,7 @@ async def test_a_body_that_stops_arriving_is_408_after_the_timeout(bench, sent):
     client = await connect(bench)
     await client.send(request(sent, length=100))
     await asyncio.sleep(1)
-    assert (bench.sidecar.bodies.buffered_bytes, bench.sidecar.life.active) == (len(sent), 1)
+    assert (bench.sidecar.bodies.memory.held, bench.sidecar.life.active) == (len(sent), 1)
     status, headers, body = await client.answer()
     assert (status, headers["connection"]) == (408, "close")
     assert json.loads(body) == {"error": "the request body did not arrive in time"}
@@ -89,7 +89,7 @@ async def test_a_client_that_does_not_read_is_cut_off_and_its_memory_given_back(
     client = await connect(bench, receive_buffer=4096)
     sending = asyncio.ensure_future(client.send(request(LARGE) * 3))
     await bench.predictor.received(1)
-    await until(lambda: bench.sidecar.bodies.buffered_bytes > 7_900_000)
+    await until(lambda: bench.sidecar.bodies.memory.held > 7_900_000)
     await asyncio.sleep(20 + len(LARGE) / 65536 - 3)
     assert connections(bench) == 1
     await asyncio.sleep(5)

@@ -52,7 +52,7 @@ async def test_a_failed_request_leaves_nothing_behind(sidecar_of, no_collector, 
         assert (await bench.post(body))[0] == status
     assert kept_bodies() - before <= 1
     assert bench.sidecar.core.ledger.held == 0
-    assert bench.sidecar.bodies.buffered_bytes == 0
+    assert bench.sidecar.bodies.memory.held == 0
 
 
 @pytest.mark.parametrize("fast_lane", ["on", "off"])
@@ -66,10 +66,10 @@ async def test_a_caller_that_does_not_read_its_answer_is_counted_and_then_cut_of
     await writer.drain()
     await bench.predictor.received(1)
     await asyncio.sleep(1)
-    assert bench.sidecar.bodies.buffered_bytes >= len(body) - 100
+    assert bench.sidecar.bodies.memory.held >= len(body) - 100
     bench.sidecar.ledger.on_large = lambda: told.append(True)
     await asyncio.sleep(5 + len(body) / 65536)
-    assert bench.sidecar.bodies.buffered_bytes == 0
+    assert bench.sidecar.bodies.memory.held == 0
     assert told
     assert bench.sidecar.life.active == 0
     writer.close()
@@ -80,6 +80,6 @@ async def test_what_waits_of_a_passed_answer_for_its_caller_to_read_counts_as_he
     bench.predictor.behave = refuse(200, b"x" * 20_000_000)
     client = await plain_client.connect(bench, receive_buffer=4096)
     await client.send(plain_client.GET)
-    await plain_client.until(lambda: bench.sidecar.bodies.buffered_bytes > 10_000)
+    await plain_client.until(lambda: bench.sidecar.bodies.memory.held > 10_000)
     await client.leave()
     await plain_client.until(lambda: plain_client.is_at_rest(bench))

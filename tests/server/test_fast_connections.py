@@ -63,7 +63,7 @@ async def test_a_request_may_be_cut_at_any_byte(house: House, before: bytes) -> 
         house.driver.answer()
         assert client.statuses == [200] * (2 if before else 1)
     assert house.generals == []
-    assert (house.life.active, house.bodies.buffered_bytes) == (0, 0)
+    assert (house.life.active, house.bodies.memory.held) == (0, 0)
 
 
 async def test_requests_that_come_byte_by_byte_are_served(house: House) -> None:
@@ -123,7 +123,7 @@ async def test_of_pipelined_requests_only_those_of_one_batch_key_are_in_the_queu
         await settle()
     assert together == [2, 3, 1, 1]
     assert predictions(client) == list(range(7))
-    assert (house.life.active, house.bodies.buffered_bytes) == (0, 0)
+    assert (house.life.active, house.bodies.memory.held) == (0, 0)
 
 
 async def test_a_request_for_the_general_server_waits_until_earlier_answers_are_given(house: House) -> None:
@@ -168,7 +168,7 @@ async def test_a_body_that_is_no_call_is_left_to_the_general_server(request_: by
             client.send(request_[cut:])
         assert house.generals[-1].data == request_[: len(house.generals[-1].data)]
     assert house.generals[0].data == request_
-    assert (house.life.active, house.bodies.buffered_bytes, house.driver.submitted) == (0, 0, 0)
+    assert (house.life.active, house.bodies.memory.held, house.driver.submitted) == (0, 0, 0)
 
 
 async def test_bytes_after_an_answer_that_closes_are_not_served(house: House) -> None:

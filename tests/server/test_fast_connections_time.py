@@ -95,9 +95,9 @@ async def test_a_late_head_is_told_so_once_however_slowly_the_client_reads(house
 async def test_a_body_counts_as_it_comes_and_is_given_back_at_its_end(house: House) -> None:
     client = house.connect()
     client.send(HEAD + LONG[:100])
-    assert (house.bodies.buffered_bytes, house.life.active) == (100, 1)
+    assert (house.bodies.memory.held, house.life.active) == (100, 1)
     client.send(LONG[100:300])
-    assert (house.bodies.buffered_bytes, house.life.active) == (300, 1)
+    assert (house.bodies.memory.held, house.life.active) == (300, 1)
     client.send(LONG[300:] + post())
     assert (house.memory.held, house.life.active) == (len(LONG) + len(BODY), 2)
     assert bytes(house.driver.calls[0].payload.text) == LONG[14:-1]
@@ -111,7 +111,7 @@ async def test_a_body_is_given_back_when_its_client_leaves(house: House) -> None
     client = house.connect()
     client.send(HEAD + LONG[:100])
     client.leave()
-    assert (house.bodies.buffered_bytes, house.life.active, house.connections) == (0, 0, set())
+    assert (house.bodies.memory.held, house.life.active, house.connections) == (0, 0, set())
 
 
 async def test_a_body_that_stops_arriving_is_408_and_given_back(house: House) -> None:
@@ -123,7 +123,7 @@ async def test_a_body_that_stops_arriving_is_408_and_given_back(house: House) ->
     assert client.statuses == []
     await house.pass_time(0.5)
     assert is_told_to_hurry(client, "the request body did not arrive in time")
-    assert (house.bodies.buffered_bytes, house.life.active) == (0, 0)
+    assert (house.bodies.memory.held, house.life.active) == (0, 0)
     assert house.metrics.refused.labels("body_timeout").value == 1
     await settle()
     assert client.is_lost
@@ -135,7 +135,7 @@ async def test_a_body_that_is_no_call_in_the_end_is_given_back_and_handed_over_w
     for start in range(0, len(HEAD + body), 90):
         client.send((HEAD + body)[start : start + 90])
     assert house.generals[0].data == HEAD + body
-    assert (house.bodies.buffered_bytes, house.life.active) == (0, 0)
+    assert (house.bodies.memory.held, house.life.active) == (0, 0)
 
 
 async def test_a_body_for_which_the_room_runs_out_is_given_back_and_handed_over_as_far_as_it_came(house: House) -> None:
@@ -143,10 +143,10 @@ async def test_a_body_for_which_the_room_runs_out_is_given_back_and_handed_over_
     client.send(HEAD + LONG[:100])
     house.memory.limit = 150
     client.send(LONG[100:149])
-    assert house.bodies.buffered_bytes == 149
+    assert house.bodies.memory.held == 149
     client.send(LONG[149:160])
     assert house.generals[0].data == HEAD + LONG[:160]
-    assert (house.bodies.buffered_bytes, house.life.active) == (0, 0)
+    assert (house.bodies.memory.held, house.life.active) == (0, 0)
 
 
 async def test_no_body_begins_where_there_is_no_room_for_it(house: House) -> None:
@@ -154,7 +154,7 @@ async def test_no_body_begins_where_there_is_no_room_for_it(house: House) -> Non
     client = house.connect()
     client.send(HEAD + LONG[:100])
     assert house.generals[0].data == HEAD + LONG[:100]
-    assert (house.bodies.buffered_bytes, house.life.active) == (0, 0)
+    assert (house.bodies.memory.held, house.life.active) == (0, 0)
 
 
 async def test_a_body_behind_others_waits_until_they_are_answered(house: House) -> None:
@@ -164,7 +164,7 @@ async def test_a_body_behind_others_waits_until_they_are_answered(house: House) 
     house.driver.answer()
     await settle()
     assert client.is_reading()
-    assert house.bodies.buffered_bytes == 10
+    assert house.bodies.memory.held == 10
     client.send(LONG[10:])
     house.driver.answer()
     assert client.statuses == [200, 200]

@@ -42,7 +42,7 @@ async def test_a_large_answer_is_written_in_two_pieces_and_a_small_one_in_one(ho
     assert json.loads(body)["predictions"] == ["x" * LARGE]
     answer_large(house, 60_000)
     assert len(client.writes) == 3
-    assert (house.bodies.buffered_bytes, house.life.active) == (0, 0)
+    assert (house.bodies.memory.held, house.life.active) == (0, 0)
 
 
 async def test_nothing_more_is_read_of_a_client_that_does_not_read_until_it_does(house: House) -> None:
@@ -71,10 +71,10 @@ async def test_requests_that_are_here_already_wait_for_the_client_to_read(house:
 
 async def test_an_unread_answer_counts_as_a_body_and_its_request_as_active_until_it_is_read(house: House) -> None:
     client = blocked(house)
-    assert LARGE < house.bodies.buffered_bytes < LARGE + 300
+    assert LARGE < house.bodies.memory.held < LARGE + 300
     assert house.life.active == 1
     client.go_on_reading()
-    assert (house.bodies.buffered_bytes, house.life.active) == (0, 0)
+    assert (house.bodies.memory.held, house.life.active) == (0, 0)
 
 
 async def test_all_unread_answers_count(house: House) -> None:
@@ -83,10 +83,10 @@ async def test_all_unread_answers_count(house: House) -> None:
     client.send(post() * 3)
     for _ in range(3):
         answer_large(house)
-    assert 3 * LARGE < house.bodies.buffered_bytes < 3 * LARGE + 900
+    assert 3 * LARGE < house.bodies.memory.held < 3 * LARGE + 900
     assert house.life.active == 3
     client.go_on_reading()
-    assert (house.bodies.buffered_bytes, house.life.active) == (0, 0)
+    assert (house.bodies.memory.held, house.life.active) == (0, 0)
 
 
 async def test_a_large_answer_counts_in_full_until_its_last_byte_is_sent(house: House) -> None:
@@ -94,15 +94,15 @@ async def test_a_large_answer_counts_in_full_until_its_last_byte_is_sent(house: 
     client.stall(room=LARGE - 1000)
     client.send(post())
     answer_large(house)
-    assert LARGE < house.bodies.buffered_bytes < LARGE + 300
+    assert LARGE < house.bodies.memory.held < LARGE + 300
     assert house.life.active == 1
     client.go_on_reading()
-    assert (house.bodies.buffered_bytes, house.life.active) == (0, 0)
+    assert (house.bodies.memory.held, house.life.active) == (0, 0)
     client.stall()
     client.send(post())
     house.driver.answer()
     assert client.is_reading()  # a small answer need not be read before the next request
-    assert house.bodies.buffered_bytes == 0
+    assert house.bodies.memory.held == 0
 
 
 async def test_the_memory_is_told_when_a_large_unread_answer_is_gone(house: House) -> None:
@@ -137,7 +137,7 @@ async def test_a_client_that_does_not_read_is_cut_off_sooner_when_memory_is_shor
 async def test_an_unread_answer_is_given_back_when_its_client_leaves(house: House) -> None:
     client = blocked(house)
     client.leave()
-    assert (house.bodies.buffered_bytes, house.life.active, house.connections) == (0, 0, set())
+    assert (house.bodies.memory.held, house.life.active, house.connections) == (0, 0, set())
 
 
 async def test_an_answer_that_is_not_read_in_time_is_cut_off_and_given_back(house: House) -> None:
@@ -147,7 +147,7 @@ async def test_an_answer_that_is_not_read_in_time_is_cut_off_and_given_back(hous
     await house.pass_time(1)
     assert client.is_aborted
     assert client.is_lost
-    assert (house.bodies.buffered_bytes, house.life.active, house.connections) == (0, 0, set())
+    assert (house.bodies.memory.held, house.life.active, house.connections) == (0, 0, set())
 
 
 async def test_a_client_that_does_not_read_is_not_idle(house: House) -> None:
@@ -167,7 +167,7 @@ async def test_requests_behind_an_unread_answer_are_cancelled_when_it_is_cut_off
     await house.pass_time(30)
     assert client.is_lost
     assert len(house.driver.cancelled) == 2
-    assert (house.bodies.buffered_bytes, house.life.active) == (0, 0)
+    assert (house.bodies.memory.held, house.life.active) == (0, 0)
 
 
 async def test_a_last_answer_that_is_not_read_is_cut_off_too(house: House) -> None:
@@ -179,7 +179,7 @@ async def test_a_last_answer_that_is_not_read_is_cut_off_too(house: House) -> No
     assert (client.is_closing(), client.is_lost) == (True, False)
     await house.pass_time(30)
     assert client.is_lost
-    assert (house.bodies.buffered_bytes, house.life.active, house.connections) == (0, 0, set())
+    assert (house.bodies.memory.held, house.life.active, house.connections) == (0, 0, set())
 
 
 async def test_a_closed_connection_whose_last_bytes_nobody_reads_is_cut_off(house: House) -> None:
@@ -200,10 +200,10 @@ async def test_an_answer_that_waits_for_its_turn_counts_as_a_body(house: House) 
     client.send(post() * 2)
     slow, quick = house.driver.calls
     house.driver.answer(quick, rows=[ROW % (b"x" * LARGE)])
-    assert LARGE < house.bodies.buffered_bytes < LARGE + 300
+    assert LARGE < house.bodies.memory.held < LARGE + 300
     house.driver.answer(slow)
     assert client.statuses == [200, 200]
-    assert house.bodies.buffered_bytes == 0
+    assert house.bodies.memory.held == 0
 
 
 async def test_a_refused_request_that_waits_for_its_turn_keeps_no_body(house: House) -> None:
@@ -255,7 +255,7 @@ async def test_all_connections_can_be_ended_whatever_they_are_at(house: House) -
         connection.shut()
     await settle()
     assert all(client.is_lost for client in (idle, busy, sending, unread))
-    assert (house.bodies.buffered_bytes, house.life.active, house.connections) == (0, 0, set())
+    assert (house.bodies.memory.held, house.life.active, house.connections) == (0, 0, set())
     assert len(house.driver.cancelled) == 1
 
 
@@ -269,4 +269,4 @@ async def test_a_connection_with_few_unread_bytes_can_be_ended_too(house: House)
     connection.shut()
     await house.pass_time(30)
     assert client.is_lost
-    assert house.bodies.buffered_bytes == 0
+    assert house.bodies.memory.held == 0

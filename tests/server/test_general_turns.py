@@ -81,7 +81,7 @@ async def test_a_turn_of_the_loop_takes_a_bounded_number_of_chunks(house: House)
     assert await house.site.outcomes.get() == b"x" * count
     assert house.turns.count - before >= count // _PER_TURN
     await client.close()
-    await until(lambda: house.site.intake.buffered_bytes == 0)
+    await until(lambda: house.site.intake.memory.held == 0)
 
 
 async def test_a_turn_of_the_loop_takes_a_bounded_number_of_pipelined_requests(house: House) -> None:
@@ -95,7 +95,7 @@ async def test_a_turn_of_the_loop_takes_a_bounded_number_of_pipelined_requests(h
         await client.read(3)
     assert house.turns.count - before >= count // _PER_TURN
     await client.close()
-    await until(lambda: house.site.intake.buffered_bytes == 0)
+    await until(lambda: house.site.intake.memory.held == 0)
 
 
 async def test_chunks_that_are_put_off_count_as_held_and_are_let_go_with_their_client(house: House) -> None:
@@ -103,9 +103,9 @@ async def test_chunks_that_are_put_off_count_as_held_and_are_let_go_with_their_c
     await client.send(HEAD)
     await house.site.started.wait()
     await client.send(chunk(b"x") * 40_000)
-    await until(lambda: house.site.intake.buffered_bytes > 40_000)
+    await until(lambda: house.site.intake.memory.held > 40_000)
     await client.close()
-    await until(lambda: house.site.intake.buffered_bytes == 0)
+    await until(lambda: house.site.intake.memory.held == 0)
     await house.site.outcomes.get()
 
 

@@ -15,7 +15,7 @@ async def test_a_body_with_a_length_comes_back_whole(site: Site, post: Send, siz
     body = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
     await post(sized(body), body)
     assert await site.outcomes.get() == body
-    assert site.intake.buffered_bytes == 0
+    assert site.intake.memory.held == 0
 
 
 async def test_a_body_without_length_or_chunks_is_empty(site: Site, post: Send) -> None:
@@ -28,7 +28,7 @@ async def test_a_chunked_body_comes_back_whole(site: Site, post: Send) -> None:
     await site.started.wait()
     await client.send(chunk(b"second ") + chunk(b"third") + b"0\r\n\r\n")
     assert await site.outcomes.get() == b"first second third"
-    assert site.intake.buffered_bytes == 0
+    assert site.intake.memory.held == 0
 
 
 async def test_a_body_that_arrived_in_one_piece_is_not_copied(site: Site) -> None:
@@ -45,7 +45,7 @@ async def test_a_coded_body_comes_back_decoded(site: Site, post: Send, name: str
     await site.started.wait()
     await client.send(coded[half:])
     assert await site.outcomes.get() == body
-    assert site.intake.buffered_bytes == 0
+    assert site.intake.memory.held == 0
 
 
 async def test_several_codings_are_refused_in_one_header_line_or_in_several(site: Site, post: Send) -> None:

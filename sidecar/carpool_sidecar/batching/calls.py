@@ -84,7 +84,7 @@ class Watched(Protocol):
 class Route(NamedTuple):
     """How calls of one kind travel: the words of their protocol, and where they go.
 
-    `objection` tells, if there is one, why they must not be batched any more (one of `errors.UNBATCHABLE`), or None;
+    `objection` tells, if there is one, why they must not be batched any more, or None;
     as long as what is `watched` is settled there is no need to ask.
     `rejected` is told when the predictor rejects a batch of several: what is known of it may be out of date.
     `doubtful` are statuses beside 4xx by which these predictors tell of a request's own faults as well as of theirs.
@@ -92,7 +92,7 @@ class Route(NamedTuple):
 
     codec: interface.Codec
     predictor: Predictor
-    objection: Callable[[], str | None] | None = None
+    objection: Callable[[], errors.NotBatched | None] | None = None
     doubtful: frozenset[int] = frozenset()
     rejected: Callable[[], None] | None = None
     watched: Watched | None = None

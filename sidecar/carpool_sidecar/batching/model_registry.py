@@ -70,11 +70,11 @@ class Model:
         self.codec = make_codec(self)
 
     @property
-    def objection(self) -> str | None:
-        """Why its requests must not be batched now, one of `errors.UNBATCHABLE`; None if they may be batched."""
+    def objection(self) -> errors.NotBatched | None:
+        """Why its requests must not be batched now; None if they may be batched."""
         if self._clock() < self._avoided_until:
-            return "outputs"
-        return self.info.objection(self._batches_unknown) if self.is_known else "unknown_model"
+            return errors.NotBatched.OUTPUTS
+        return self.info.objection(self._batches_unknown) if self.is_known else errors.NotBatched.UNKNOWN_MODEL
 
     def avoid(self) -> None:
         """An answer showed that the outputs do not have the batch's rows: batch no requests for `AVOID_SECONDS`.
@@ -168,7 +168,7 @@ class ModelRegistry:
                 self._question(name, model)
         return model
 
-    def objection(self, model: Model) -> str | None:
+    def objection(self, model: Model) -> errors.NotBatched | None:
         """`model.objection`, for use once `model.settled_until` is over; asks about the model again if that is due."""
         self.get(model.name)
         found = model.objection

@@ -134,12 +134,12 @@ class Routes:
         if found is None:
             return None
         if _EVENT_ID in headers:
-            raise errors.Unbatchable("cloud_event")
+            raise errors.Unbatchable(errors.NotBatched.CLOUD_EVENT)
         if not found.is_v1 and JSON_SIZE in headers:
             return found
         content = media_type(headers)
         if content is Content.FOREIGN or (found.is_v1 and content is Content.BYTES):
-            raise errors.Unbatchable("media_type")
+            raise errors.Unbatchable(errors.NotBatched.MEDIA_TYPE)
         return found._replace(says_so=False) if content is Content.UNTOLD else found
 
     def route(self, match: Match) -> calls.Route:

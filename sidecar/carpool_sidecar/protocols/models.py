@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 from typing import NamedTuple
 
+from carpool_sidecar import errors
+
 ANY = -1
 """A dimension of any size."""
 
@@ -58,21 +60,21 @@ class ModelInfo(NamedTuple):
     is_stateful: bool = False
     is_decoupled: bool = False
 
-    def objection(self, batches_unknown: bool = True) -> str | None:
-        """Why requests must not be batched, one of `errors.UNBATCHABLE`, or None if they may.
+    def objection(self, batches_unknown: bool = True) -> errors.NotBatched | None:
+        """Why requests must not be batched, or None if they may.
 
         `batches_unknown` is the answer for a model of which nothing is told.
         """
         if self.is_stateful:
-            return "sequence"
+            return errors.NotBatched.SEQUENCE
         if self.is_decoupled:
-            return "decoupled"
+            return errors.NotBatched.DECOUPLED
         if self.max_batch_size is not None:
-            return None if self.max_batch_size else "no_batch_dimension"
+            return None if self.max_batch_size else errors.NotBatched.NO_BATCH_DIMENSION
         shapes = [spec.shape for spec in self.inputs + self.outputs]
         if not shapes:
-            return None if batches_unknown else "unknown_model"
-        return None if all(shape and shape[0] == ANY for shape in shapes) else "no_batch_dimension"
+            return None if batches_unknown else errors.NotBatched.UNKNOWN_MODEL
+        return None if all(shape and shape[0] == ANY for shape in shapes) else errors.NotBatched.NO_BATCH_DIMENSION
 
     @property
     def most_rows(self) -> int:

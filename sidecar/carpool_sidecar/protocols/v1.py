@@ -283,7 +283,7 @@ def _payload_of_members(body: bytes, decode: Callable[[bytes | memoryview], Rows
     if members[present[0]][1] == b"null":
         raise errors.NoInstances
     if present == ["inputs"] and members["inputs"][1].startswith(b"{"):
-        raise errors.Unbatchable("columnar")
+        raise errors.Unbatchable(errors.NotBatched.COLUMNAR)
     others = b",".join(key + b":" + text for name, (key, text) in members.items() if name != present[0])
     member, text, rows = _pick(members, present, decode)
     return Payload(member, body, text, rows, others)

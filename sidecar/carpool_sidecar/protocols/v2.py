@@ -146,21 +146,21 @@ def check_batchable(
     request that breaks several is counted under the same one in JSON, binary and gRPC.
     """
     if not all(map(_says_nothing, parameters.values())):
-        raise errors.Unbatchable("sequence")
+        raise errors.Unbatchable(errors.NotBatched.SEQUENCE)
     said = [each.parameters for each in inputs] + [each.parameters for each in outputs]
     if any(name.startswith(_SHARED_MEMORY) for names in said for name in names):
-        raise errors.Unbatchable("shared_memory")
+        raise errors.Unbatchable(errors.NotBatched.SHARED_MEMORY)
     for each in inputs:
         datatype = DATATYPES.get(each.datatype)
         if datatype is None or (each.is_listed and datatype.json_type is None):
-            raise errors.Unbatchable("datatype")
+            raise errors.Unbatchable(errors.NotBatched.DATATYPE)
     rows = shared_rows([each.shape for each in inputs])
     if len({each.name for each in inputs}) < len(inputs):
-        raise errors.Unbatchable("members")
+        raise errors.Unbatchable(errors.NotBatched.MEMBERS)
     if len({each.name for each in outputs}) < len(outputs):
-        raise errors.Unbatchable("outputs")
+        raise errors.Unbatchable(errors.NotBatched.OUTPUTS)
     if sum(each.elements for each in inputs if each.datatype == BYTES) > MOST_STRINGS:
-        raise errors.Unbatchable("members")
+        raise errors.Unbatchable(errors.NotBatched.MEMBERS)
     return rows
 
 
@@ -168,7 +168,7 @@ def shared_rows(shapes: Sequence[Sequence[int]]) -> int:
     """The first dimension of all these tensors; raises `errors.Unbatchable` if they do not have one in common."""
     rows = {shape[0] if shape else 0 for shape in shapes}
     if len(rows) != 1 or 0 in rows:
-        raise errors.Unbatchable("shape")
+        raise errors.Unbatchable(errors.NotBatched.SHAPE)
     return rows.pop()
 
 

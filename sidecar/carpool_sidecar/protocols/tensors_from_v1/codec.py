@@ -95,7 +95,7 @@ class Codec:
 
     @property
     def _has_rows(self) -> bool:
-        return self.info.objection() != "no_batch_dimension"
+        return self.info.objection() != errors.NotBatched.NO_BATCH_DIMENSION
 
     def parse(self, body: bytes, max_rows: int, json_size: int | None = None) -> Payload:
         """Decode a body by the model's metadata. Nothing raises `errors.Unbatchable`."""

@@ -89,7 +89,7 @@ def scan(body: bytes, kind: MessageType = REQUEST) -> Fields:
     except ValueError:
         if len(body) <= v2.MOST_TEXT:
             kind.decode(body)
-        raise errors.Unbatchable("members") from None
+        raise errors.Unbatchable(errors.NotBatched.MEMBERS) from None
 
 
 def _scan(body: bytes, raw_tag: int) -> Fields:
@@ -121,7 +121,7 @@ def _scan(body: bytes, raw_tag: int) -> Fields:
             rest.append(body[at:stop] if length < _WORTH_A_VIEW else memoryview(body)[at:stop])
         at = stop
     if at < end:
-        raise errors.Unbatchable("members")
+        raise errors.Unbatchable(errors.NotBatched.MEMBERS)
     if at > end:
         raise IndexError
     contents: list[bytes | memoryview] = []
@@ -131,7 +131,7 @@ def _scan(body: bytes, raw_tag: int) -> Fields:
             rest[index], data, left = _without_contents(rest[index], left)
             contents.append(data)
     if end > v2.MOST_TEXT and sum(map(len, rest)) > v2.MOST_TEXT:
-        raise errors.Unbatchable("members")
+        raise errors.Unbatchable(errors.NotBatched.MEMBERS)
     return Fields(name, version, identity, b"".join(rest), raw, contents)
 
 
@@ -143,7 +143,7 @@ def _without_contents(field: bytes | memoryview, left: int) -> tuple[bytes, byte
     _, at = tensors.varint(field, 1)
     while at < end:
         if not left:
-            raise errors.Unbatchable("members")
+            raise errors.Unbatchable(errors.NotBatched.MEMBERS)
         left -= 1
         tag = field[at]
         length, begin = tensors.varint(field, at + 1)
@@ -304,14 +304,14 @@ class Reader:
         kind = self._kind
         message = kind.decode(found.rest)
         if _has_unknown_fields(message):
-            raise errors.Unbatchable("members")
+            raise errors.Unbatchable(errors.NotBatched.MEMBERS)
         listed = getattr(message, kind.field)
         for tensor in listed:
             v2.check_shape(f"{kind.noun} {tensor.name[:200]!r}: the shape", tensor.shape)
         if kind is REQUEST:
             rows = _check_request(message, not found.raw)
         elif any(tensor.datatype not in v2.DATATYPES for tensor in listed):
-            raise errors.Unbatchable("datatype")
+            raise errors.Unbatchable(errors.NotBatched.DATATYPE)
         else:
             rows = v2.shared_rows([tensor.shape for tensor in listed])
         if found.raw:

@@ -73,7 +73,7 @@ def to_raw(written: v2.Data, datatype: str, shape: Sequence[int], is_bounded: bo
         return packed  # floating point numbers are packed as raw form has them
     # Each number takes a byte at least: with fewer bytes they are not there, which is soon found out.
     if is_bounded and (len(written) > _MOST_LOOKED_AT or _MOST_LISTED < count <= len(written)):
-        raise errors.Unbatchable("members")
+        raise errors.Unbatchable(errors.NotBatched.MEMBERS)
     try:
         contents = service_pb2.InferTensorContents.FromString(bytes(written))
     except protobuf.DecodeError:

@@ -165,7 +165,7 @@ class Reader:
             if not 0 <= json_size <= stop:
                 raise errors.BadRequest(f"Inference-Header-Content-Length is {json_size}, the body has {stop} bytes")
             if json_size == 0:
-                raise errors.Unbatchable("members")  # no JSON at all: Triton's raw binary request
+                raise errors.Unbatchable(errors.NotBatched.MEMBERS)  # no JSON at all: Triton's raw binary request
             stop = json_size
         template, ident, data, is_full = self._splitter.split(body, stop)
         if template.rows > max_rows:
@@ -180,7 +180,7 @@ class Reader:
 
 def _check_full(what: templates.Input, text: v2.Data) -> None:
     if len(text) > v2.MOST_STRINGS and json_lists.has_strings(text, v2.MOST_STRINGS):
-        raise errors.Unbatchable("members")
+        raise errors.Unbatchable(errors.NotBatched.MEMBERS)
     count = json_lists.count(text)
     if count != what.elements:
         told = f"shape {list(what.shape)} has {what.elements} elements, 'data' has {count}"

@@ -203,20 +203,20 @@ class BodySplitter(Generic[T]):
 
     def _learn_from(self, text: bytes, ident: bytes | None, start: int) -> tuple[T, bytes | None, list[v2.Data]]:
         if text.count(b"{") > self._most_objects:
-            raise errors.Unbatchable("members")
+            raise errors.Unbatchable(errors.NotBatched.MEMBERS)
         if not text.isascii():
             json_rows.check_utf8(text)
         found = _find(text, getattr(self._decoder.decode(text), self._member))
         edges = [0, *(edge for span in found for edge in span), len(text)]
         pieces = [text[edges[at] : edges[at + 1]] for at in range(0, len(edges), 2)]
         if sum(map(len, pieces)) > v2.MOST_TEXT:
-            raise errors.Unbatchable("members")
+            raise errors.Unbatchable(errors.NotBatched.MEMBERS)
         whole = PLACEHOLDER.join(pieces)
         json.loads(whole, object_pairs_hook=_unique, parse_int=str, parse_float=str)
         members = _OBJECT.decode(whole)
         tensors = _OBJECTS.decode(members.pop(self._member))
         if any(bytes(tensor["data"]) != PLACEHOLDER for tensor in tensors if "data" in tensor):
-            raise errors.Unbatchable("members")  # something else named `data` was taken for a tensor's
+            raise errors.Unbatchable(errors.NotBatched.MEMBERS)  # something else named `data` was taken for a tensor's
         if _ID.match(text):
             del members["id"]
         elif ident is not None and "id" in members:
@@ -291,7 +291,7 @@ def _find(text: bytes, tensors: list[Member]) -> list[tuple[int, int]]:
         while True:
             found = _DATA.search(text, at)
             if found is None:
-                raise errors.Unbatchable("members")
+                raise errors.Unbatchable(errors.NotBatched.MEMBERS)
             at = found.end()
             if text.startswith(data, at):
                 break

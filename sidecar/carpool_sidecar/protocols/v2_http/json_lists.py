@@ -178,7 +178,7 @@ def _items(text: bytes) -> list[bytes]:
             return found
         lists = [_ITEMS.decode(each) if each.startswith(b"[") else [each] for each in found]
         found = [bytes(each) for inner in lists for each in inner]
-    raise errors.Unbatchable("shape")
+    raise errors.Unbatchable(errors.NotBatched.SHAPE)
 
 
 # --- to binary and back -----------------------------------------------------------------------------------------

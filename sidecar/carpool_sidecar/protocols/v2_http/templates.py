@@ -90,7 +90,7 @@ def learn(rest: json_bodies.Rest) -> RequestTemplate:
     )
     ident = json_bodies.take(about, "id")
     if ident is not None and not bytes(ident).startswith(b'"'):
-        raise errors.Unbatchable("members")  # the predictor knows what to say to that
+        raise errors.Unbatchable(errors.NotBatched.MEMBERS)  # the predictor knows what to say to that
     inputs = [_input(f"inputs[{number}]", each) for number, each in enumerate(given)]
     written = [each.text for each in given]
     names = tuple([each.name for each in asked.outputs])
@@ -141,7 +141,7 @@ def _read_outputs(raw: msgspec.Raw | None) -> _Asked:
 def _flag(raw: bytes) -> bool:
     """A parameter about binary data; raises `errors.Unbatchable` for anything but true and false."""
     if raw not in (b"true", b"false"):
-        raise errors.Unbatchable("outputs")  # the predictor knows what to say to that
+        raise errors.Unbatchable(errors.NotBatched.OUTPUTS)  # the predictor knows what to say to that
     return raw == b"true"
 
 

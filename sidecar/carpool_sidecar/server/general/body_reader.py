@@ -10,7 +10,6 @@ from __future__ import annotations
 import abc
 import asyncio
 import functools
-from collections.abc import Callable
 
 from aiohttp import hdrs, web
 
@@ -49,29 +48,6 @@ class BodyReader:
         self.max_body_bytes = max_body_bytes
         self.memory = memory
         self.read_timeout = read_timeout
-
-    @property
-    def buffered_bytes(self) -> int:
-        """Bytes held, in the queue and elsewhere."""
-        return self.memory.held
-
-    @buffered_bytes.setter
-    def buffered_bytes(self, size: int) -> None:
-        self.memory.held = size
-
-    @property
-    def max_buffered_bytes(self) -> int:
-        """How many that may be."""
-        return int(self.memory.limit)
-
-    @max_buffered_bytes.setter
-    def max_buffered_bytes(self, size: int) -> None:
-        self.memory.limit = size
-
-    @property
-    def on_large_body(self) -> Callable[[], None]:
-        """To be called when a large body is kept no longer."""
-        return self.memory.on_large or (lambda: None)
 
     async def read(self, request: web.BaseRequest) -> bytes:
         """The whole body of `request`, its Content-Encoding undone (the server must not undo it itself).

@@ -127,7 +127,7 @@ class RequestHandler:
         it is known beforehand that the body cannot be looked at.
         """
         if not match.says_so and not self._rules.bodies.can_read(request):
-            raise errors.Unbatchable("media_type")
+            raise errors.Unbatchable(errors.NotBatched.MEDIA_TYPE)
         return await self._rules.bodies.read(request)
 
     def _payload(self, head: calls.Head, body: bytes, match: routes.Match) -> interface.Payload:
@@ -141,7 +141,7 @@ class RequestHandler:
         except errors.BadRequest:
             if match.says_so:
                 raise
-            raise errors.Unbatchable("media_type") from None
+            raise errors.Unbatchable(errors.NotBatched.MEDIA_TYPE) from None
 
     async def _pass_on(self, request: web.BaseRequest, body: bytes | None = None) -> web.StreamResponse:
         try:

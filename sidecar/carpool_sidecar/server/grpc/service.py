@@ -298,7 +298,7 @@ class InferCall(ledger.Reservation):
         self._arrival.release()
         service.driver.submit(request)
 
-    def _pass_through(self, reason: str) -> None:
+    def _pass_through(self, reason: errors.NotBatched) -> None:
         """The call must not be batched, for this reason."""
         service = self._service
         service.counters.unbatched(reason)
