@@ -79,7 +79,7 @@ def _on_pod(asked: Asked, kind: str) -> bool | None:
 ROWS = (
     Row("the pod's label carpool.dev/inject", "true, false", True, lambda asked: _on_pod(asked, "label")),
     Row("the pod's annotation carpool.dev/inject", "true, false", True, lambda asked: _on_pod(asked, "annotation")),
-    Row("the namespace's label carpool.dev/inject", "enabled, disabled", False, _namespace),
+    Row("the namespace's label carpool.dev/inject", "enabled, disabled, true, false", False, _namespace),
     Row(
         "KServe's batcher, where the namespace's label carpool.dev/kserve-batcher or the chart hands it to Carpool",
         "takeover, leave",

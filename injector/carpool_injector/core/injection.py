@@ -1,11 +1,12 @@
 """The one function behind webhook, command line and tests: what becomes of a pod.
 
-The steps, each of which can end in a refusal (`refusals`):
+The steps; those from 2 to 5 can end without the sidecar (`refusals`):
 
 1. revert: undo what an earlier run did (`takeover`), so that a second run starts from the same pod as the first
-2. decide: who asks for the sidecar, who forbids it, is the pod meant (`decision`)
+2. decide: who asks for the sidecar, and who forbids it (`decision`)
 3. settings: the admin's defaults, namespace, KServe's batcher, the pod's annotations (`pod_annotations`)
-4. site: which container is the app, on which ports predictions enter (`sites`)
+4. site: is this pod meant and able to run the sidecar, which container is the app, on which ports predictions enter
+   (`decision`, `sites`)
 5. plan: how the sidecar gets between callers and app (`takeover.choice`)
 6. put: apply the plan, build the container (`container`), write the status annotation
 7. diff: a JSON Patch from the pod that came to the pod that goes (`edits`)
@@ -84,12 +85,12 @@ def _injected(
     if not decided.inject:
         return _without(pod, draft, view, decided, _warnings(asked))
     settings = pod_annotations.read_settings(_sources(asked), config)  # step 3
-    reason = decision.skip_reason(view, settings.components)
+    reason = decision.skip_reason(view, settings.components)  # step 4
     if reason is not None:
         return _without(pod, draft, view, model.Decision(False, False, decided.source, reason), ())
     decision.check_pod(view)
     _check_names(view, config)
-    site = context.Context(view, sites.find(view, settings), settings, config, capabilities)  # step 4
+    site = context.Context(view, sites.find(view, settings), settings, config, capabilities)
     plan = choice.plan(site)  # step 5
     done = _put(draft, site, plan)  # step 6
     warnings = (*_warnings(asked), *_advice(site, plan))

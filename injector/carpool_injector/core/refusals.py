@@ -2,8 +2,11 @@
 
 `Skip`: nobody asks, somebody switched it off, or the request was meant for another pod. `Reason`: it was asked for and
 cannot be done; the pod's owner is told what to change. `HttpError`: a review that gets no answer, so that the webhook's
-failurePolicy decides. Codes are what metrics, logs and the status annotation have; the README's tables are made from
-these rows, and a test holds each row to the place that raises it.
+failurePolicy decides. Who decides stands in `decision.ROWS`; besides, the selectors of the chart's webhooks keep the
+reviews of some pods from ever being sent.
+
+Codes are what metrics, logs and the status annotation have. The tables of docs/refusals.md are made from these rows,
+and a test holds each row to the place that raises it.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ class Skip(enum.StrEnum):
     # The decision (`decision.ROWS`).
     NOT_ASKED = "not-asked", "neither the pod nor its namespace nor the admin asks for the sidecar"
     SWITCHED_OFF = "switched-off", "the first of those who decide says no"
-    BAD_WORD = "bad-word", "the first of those who decide uses a word that is neither yes nor no"
+    BAD_WORD = "bad-word", "the setting that decides has an invalid value; the refusal `bad-annotation` tells which"
     NOT_A_PREDICTOR = (
         "not-a-predictor",
         "its namespace asks, but KServe did not make it and it runs no server that is recognised",
