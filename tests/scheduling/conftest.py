@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tests.scheduling.desk import Desk
+from tests.scheduling.driven import DrivenScheduler
 
 
 @pytest.fixture
-def desk_of():
-    return Desk
+def driven_of():
+    return DrivenScheduler
 
 
 @pytest.fixture
-def desk() -> Desk:
+def driven() -> DrivenScheduler:
     """Batches of 4, half a second, one in flight."""
-    return Desk(max_batch_size=4, max_latency=0.5)
+    return DrivenScheduler(max_batch_size=4, max_latency=0.5)

@@ -15,7 +15,7 @@ from hypothesis import given
 from carpool.scheduling import adaptive, messages, policy, scheduler, tuning, window
 from carpool.scheduling import limits as core_limits
 from carpool_sidecar import errors
-from tests.scheduling.desk import Desk, refused
+from tests.scheduling.driven import DrivenScheduler, refused
 
 EVENTS = 250
 FAULTS = (
@@ -34,8 +34,8 @@ class Asking(scheduler.Scheduler):
         return super().submit(request)
 
 
-class Site(Desk):
-    """A desk with a predictor that takes its time, fails now and then, and works on one or two batches at once.
+class Site(DrivenScheduler):
+    """A driven with a predictor that takes its time, fails now and then, and works on one or two batches at once.
 
     Timers are as coarse as a busy loop's. `trace` is every effect with its time.
     """
@@ -178,30 +178,30 @@ def test_the_same_effects_at_the_same_times_as_if_it_were_asked_at_every_arrival
 
 def test_a_hint_of_the_way_to_the_predictor_is_heard_by_who_waits_for_its_answer():
     """Until then a second batch could not be timed; it would have waited for the first one to come back."""
-    desk = Desk(adaptive.Adaptive, max_batch_size=4, max_in_flight=8)
+    driven = DrivenScheduler(adaptive.Adaptive, max_batch_size=4, max_in_flight=8)
     for name in "abcde":
-        desk.submit(name)
-        desk.pass_time(0.010)
-        desk.answer()
-        desk.pass_time(0.5)
-    desk.submit("first")
-    desk.submit("second")
-    assert desk.core.policy_deadline == math.inf
-    desk.policy.predictor.hint_overhead(0.002)
-    desk.do(desk.core.reconsider())
-    assert desk.core.policy_deadline < desk.now + 0.010
-    desk.pass_time(0.010)
-    assert desk.reasons[-2:] == ["idle", "just_in_time"]
+        driven.submit(name)
+        driven.pass_time(0.010)
+        driven.answer()
+        driven.pass_time(0.5)
+    driven.submit("first")
+    driven.submit("second")
+    assert driven.core.policy_deadline == math.inf
+    driven.policy.predictor.hint_overhead(0.002)
+    driven.do(driven.core.reconsider())
+    assert driven.core.policy_deadline < driven.now + 0.010
+    driven.pass_time(0.010)
+    assert driven.reasons[-2:] == ["idle", "just_in_time"]
 
 
 def test_one_that_comes_when_a_pause_is_over_and_the_timer_late_makes_all_of_them_leave():
-    desk = Desk(adaptive.Adaptive, max_batch_size=4, max_in_flight=1)
-    desk.submit("refused")
-    desk.submit("waits")
-    desk.fail(refused(503, b"busy"))
-    desk.now += tuning.BACKOFF_FIRST - 0.001
-    desk.submit("comes early")
-    assert len(desk.sent) == 1
-    desk.now += 0.002
-    desk.submit("comes late")
-    assert desk.members(desk.sent[1]) == ["waits", "comes early", "comes late"]
+    driven = DrivenScheduler(adaptive.Adaptive, max_batch_size=4, max_in_flight=1)
+    driven.submit("refused")
+    driven.submit("waits")
+    driven.fail(refused(503, b"busy"))
+    driven.now += tuning.BACKOFF_FIRST - 0.001
+    driven.submit("comes early")
+    assert len(driven.sent) == 1
+    driven.now += 0.002
+    driven.submit("comes late")
+    assert driven.members(driven.sent[1]) == ["waits", "comes early", "comes late"]

@@ -10,7 +10,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from carpool.scheduling import messages
 from carpool_sidecar import errors
-from tests.scheduling.desk import Desk, refused
+from tests.scheduling.driven import DrivenScheduler, refused
 
 AGEING = 0.3
 CHOOSY = {"z": 3}  # keys whose predictor takes no more rows than that in a call
@@ -47,7 +47,7 @@ class AnyHistory(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.desk = Desk(
+        self.driven = DrivenScheduler(
             max_batch_size=4, max_latency=0.5, max_in_flight=2, max_queue_instances=40, timeout=5.0,
             row_costs=costs, priority_ageing=AGEING, traits=TRAITS,
         )  # fmt: skip
@@ -68,39 +68,39 @@ class AnyHistory(RuleBasedStateMachine):
     def submit(self, rows: int, key: str, timeout: float | None) -> str:
         self.count += 1
         name = f"r{self.count}"
-        if rows <= self.desk.limits.small_batch_threshold:
+        if rows <= self.driven.limits.small_batch_threshold:
             self.small.add(name)
         self.keys[name] = key
         size = sum(len(f"{name}/{i}") for i in range(rows))
-        self.desk.submit(name, rows, key, timeout, size, CHOOSY.get(key, math.inf))
+        self.driven.submit(name, rows, key, timeout, size, CHOOSY.get(key, math.inf))
         return name
 
     @rule(name=consumes(names))
     def cancel(self, name: str) -> None:
-        if self.desk.requests[name].open:
+        if self.driven.requests[name].open:
             self.cancelled.add(name)
-        self.desk.cancel(name)
+        self.driven.cancel(name)
 
     @rule(seconds=st.floats(0, 3))
     def pass_time(self, seconds: float) -> None:
-        self.desk.pass_time(seconds)
+        self.driven.pass_time(seconds)
 
     @rule(data=st.data())
     def answer(self, data: st.DataObject) -> None:
-        if self.desk.out:
-            self.desk.answer(data.draw(st.sampled_from(self.desk.out)))
+        if self.driven.out:
+            self.driven.answer(data.draw(st.sampled_from(self.driven.out)))
 
     @rule(data=st.data(), error=ERRORS)
     def fail(self, data: st.DataObject, error: errors.CarpoolError) -> None:
-        if self.desk.out:
-            self.desk.fail(error, data.draw(st.sampled_from(self.desk.out)))
+        if self.driven.out:
+            self.driven.fail(error, data.draw(st.sampled_from(self.driven.out)))
 
     @rule(data=st.data(), surplus=st.integers(-3, 3).filter(bool))
     def answer_with_wrong_count(self, data: st.DataObject, surplus: int) -> None:
-        if self.desk.out:
-            batch = data.draw(st.sampled_from(self.desk.out))
-            self.desk.out.remove(batch)
-            self.desk.do(self.desk.core.done(batch, ["wrong"] * max(0, batch.rows + surplus)))
+        if self.driven.out:
+            batch = data.draw(st.sampled_from(self.driven.out))
+            self.driven.out.remove(batch)
+            self.driven.do(self.driven.core.done(batch, ["wrong"] * max(0, batch.rows + surplus)))
 
     @rule(
         size=st.integers(1, 8),
@@ -111,34 +111,34 @@ class AnyHistory(RuleBasedStateMachine):
         small=st.integers(0, 4),
     )
     def change_limits(self, size: int, latency: float, in_flight: int, room: float, budget: float, small: int) -> None:
-        limits = self.desk.limits
+        limits = self.driven.limits
         limits.max_batch_bytes, limits.max_batch_cost, limits.small_batch_threshold = room, budget, small
         limits.max_batch_size, limits.max_latency, limits.max_in_flight = size, latency, in_flight
         self.cap = max(self.cap, size)
-        self.desk.do(self.desk.core.limits_changed())
+        self.driven.do(self.driven.core.limits_changed())
 
     @invariant()
     def no_batch_exceeds_the_cap_or_mixes_keys(self) -> None:
-        for batch in self.desk.sent:
+        for batch in self.driven.sent:
             [key] = {self.keys[part.request.tag] for part in batch.parts}
             assert 0 < batch.rows <= min(self.cap, CHOOSY.get(key, math.inf))
 
     @invariant()
     def suspects_travel_alone(self) -> None:
-        for batch in self.desk.sent:
+        for batch in self.driven.sent:
             assert batch.reason != "suspect" or len(batch.parts) == 1
 
     @invariant()
     def batches_keep_their_budgets_and_their_order(self) -> None:
-        for batch in self.desk.sent[self.checked :]:
+        for batch in self.driven.sent[self.checked :]:
             if batch.reason not in RETRIES:
-                self.check_budgets(batch.rows, self.desk.rows_of(batch))
+                self.check_budgets(batch.rows, self.driven.rows_of(batch))
                 self.check_order(batch)
-        self.checked = len(self.desk.sent)
+        self.checked = len(self.driven.sent)
 
     def check_budgets(self, count: int, rows: list[str]) -> None:
         """Only an instance that is over a limit by itself exceeds it, alone."""
-        limits = self.desk.limits
+        limits = self.driven.limits
         assert count <= limits.max_batch_size
         assert count == 1 or sum(map(len, rows)) <= limits.max_batch_bytes
         assert count == 1 or sum(costs(rows, 0, count)) <= limits.max_batch_cost
@@ -156,7 +156,7 @@ class AnyHistory(RuleBasedStateMachine):
     def overtaken_by(self, request: messages.Request) -> list[messages.Request]:
         return [
             other
-            for other in self.desk.requests.values()
+            for other in self.driven.requests.values()
             if other.open
             and other.key == request.key
             and other.sequence < request.sequence
@@ -165,8 +165,8 @@ class AnyHistory(RuleBasedStateMachine):
 
     @invariant()
     def the_books_balance(self) -> None:
-        core = self.desk.core
-        requests = self.desk.requests.values()
+        core = self.driven.core
+        requests = self.driven.requests.values()
         assert core.backlog.size + core.isolation.quarantine.size == sum(
             request.size_queued for request in requests if request.open and request.rows_queued
         )
@@ -174,29 +174,29 @@ class AnyHistory(RuleBasedStateMachine):
             request.rows_queued for request in requests if request.open
         )
         assert core.ledger.held == sum(request.size for request in requests if request.open)
-        assert len(core.in_flight) == len(self.desk.out)
+        assert len(core.in_flight) == len(self.driven.out)
 
     @invariant()
     def outcomes_are_exclusive_and_answers_are_right(self) -> None:
-        answered, refused = set(self.desk.answers), set(self.desk.refusals)
+        answered, refused = set(self.driven.answers), set(self.driven.refusals)
         assert not answered & refused
         assert not (answered | refused) & self.cancelled
-        for name, rows in self.desk.answers.items():
-            assert rows == [f"{name}/{i}" for i in range(self.desk.requests[name].rows)]
+        for name, rows in self.driven.answers.items():
+            assert rows == [f"{name}/{i}" for i in range(self.driven.requests[name].rows)]
 
     @invariant()
     def nobody_waits_beyond_the_deadline(self) -> None:
-        for request in self.desk.requests.values():
-            assert not request.open or request.deadline > self.desk.now
+        for request in self.driven.requests.values():
+            assert not request.open or request.deadline > self.driven.now
 
     def teardown(self) -> None:
-        self.desk.do(self.desk.core.drain())
-        self.desk.answer_all()
+        self.driven.do(self.driven.core.drain())
+        self.driven.answer_all()
         self.batches_keep_their_budgets_and_their_order()
-        assert self.desk.core.idle
-        assert self.desk.core.ledger.held == 0
-        outcomes = set(self.desk.answers) | set(self.desk.refusals) | self.cancelled
-        assert outcomes == set(self.desk.requests)
+        assert self.driven.core.idle
+        assert self.driven.core.ledger.held == 0
+        outcomes = set(self.driven.answers) | set(self.driven.refusals) | self.cancelled
+        assert outcomes == set(self.driven.requests)
 
 
 TestAnyHistory = AnyHistory.TestCase
@@ -242,7 +242,7 @@ ARRIVALS = st.lists(
 @given(arrivals=ARRIVALS, latency=st.sampled_from([0.0, 0.3, 0.5]))
 def test_the_window_policy_sends_what_a_plain_list_scan_sends(arrivals, latency):
     """With one predictor that answers instantly, and requests that all fit a batch."""
-    desk = Desk(max_batch_size=4, max_latency=latency)
+    driven = DrivenScheduler(max_batch_size=4, max_latency=latency)
     plain = PlainWindow(4, latency)
     expected: list[list[str]] = []
 
@@ -251,20 +251,20 @@ def test_the_window_policy_sends_what_a_plain_list_scan_sends(arrivals, latency)
             expected.append(batch)
 
     for number, (gap, key, rows) in enumerate(arrivals):
-        end = desk.now + gap
+        end = driven.now + gap
         while plain.waiting and plain.waiting[0][0] + latency <= end:
             settle(plain.waiting[0][0] + latency)
-        answer_while_time_passes(desk, gap)
+        answer_while_time_passes(driven, gap)
         plain.waiting.append((end, str(number), key, rows))
-        desk.submit(str(number), rows, key)
+        driven.submit(str(number), rows, key)
         settle(end)
-        desk.answer_all()
-    assert [desk.members(batch) for batch in desk.sent] == expected
+        driven.answer_all()
+    assert [driven.members(batch) for batch in driven.sent] == expected
 
 
-def answer_while_time_passes(desk: Desk, seconds: float) -> None:
-    end = desk.now + seconds
-    while (deadline := desk.core.next_deadline()) is not None and deadline <= end:
-        desk.pass_time(max(0.0, deadline - desk.now))
-        desk.answer_all()
-    desk.now = end
+def answer_while_time_passes(driven: DrivenScheduler, seconds: float) -> None:
+    end = driven.now + seconds
+    while (deadline := driven.core.next_deadline()) is not None and deadline <= end:
+        driven.pass_time(max(0.0, deadline - driven.now))
+        driven.answer_all()
+    driven.now = end

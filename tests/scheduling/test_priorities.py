@@ -12,17 +12,17 @@ from carpool.scheduling import backlog, limits, messages
 
 
 @pytest.fixture
-def busy(desk_of):
+def busy(driven_of):
     """Batches of 4 for a predictor that is busy with one; up to 1 instance is small; ageing takes a second."""
-    desk = desk_of(max_batch_size=4, max_latency=0.0, small_batch_threshold=1, priority_ageing=1.0)
-    desk.submit("busy", rows=4, key="other")
-    return desk
+    driven = driven_of(max_batch_size=4, max_latency=0.0, small_batch_threshold=1, priority_ageing=1.0)
+    driven.submit("busy", rows=4, key="other")
+    return driven
 
 
-def order(desk):
+def order(driven):
     """Names in the order in which their first rows left, without the one that keeps the predictor busy."""
-    desk.answer_all()
-    return list(dict.fromkeys(name for batch in desk.sent[1:] for name in desk.members(batch)))
+    driven.answer_all()
+    return list(dict.fromkeys(name for batch in driven.sent[1:] for name in driven.members(batch)))
 
 
 def test_a_small_request_overtakes_a_larger_one(busy):
@@ -88,13 +88,13 @@ def test_without_ageing_nobody_overtakes(busy):
     assert order(busy) == ["large", "small"]
 
 
-def test_age_counts_from_arrival_whatever_the_priority(desk_of):
-    desk = desk_of(max_batch_size=4, max_latency=0.5, small_batch_threshold=1)
-    desk.submit("large", rows=2)
-    desk.pass_time(0.4)
-    desk.submit("small")
-    desk.pass_time(0.1)
-    assert [desk.members(batch) for batch in desk.sent] == [["small", "large"]]
+def test_age_counts_from_arrival_whatever_the_priority(driven_of):
+    driven = driven_of(max_batch_size=4, max_latency=0.5, small_batch_threshold=1)
+    driven.submit("large", rows=2)
+    driven.pass_time(0.4)
+    driven.submit("small")
+    driven.pass_time(0.1)
+    assert [driven.members(batch) for batch in driven.sent] == [["small", "large"]]
 
 
 # --- several keys -------------------------------------------------------------------------------------------------

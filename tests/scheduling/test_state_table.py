@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from carpool.scheduling import scheduler
-from tests.scheduling.desk import Desk
+from tests.scheduling.driven import DrivenScheduler
 
 CONSTANT = {"limits", "_clock", "_new_id"}
 # What only asks; every other method of a part may change it.
@@ -48,8 +48,8 @@ def writers() -> dict[str, set[str]]:
     return found
 
 
-def test_the_table_lists_every_attribute_that_may_change(desk: Desk) -> None:
-    assert sorted(name for name, _ in rows()) == sorted(set(vars(desk.core)) - CONSTANT)
+def test_the_table_lists_every_attribute_that_may_change(driven: DrivenScheduler) -> None:
+    assert sorted(name for name, _ in rows()) == sorted(set(vars(driven.core)) - CONSTANT)
 
 
 def test_the_table_lists_the_methods_that_write_each_attribute() -> None:

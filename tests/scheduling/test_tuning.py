@@ -13,7 +13,7 @@ from carpool.scheduling import messages
 from carpool.scheduling.adaptive import Adaptive
 from carpool.scheduling.arrivals import ArrivalRate, ReturningCallers
 from carpool.scheduling.predictor_model import LatencyModel, PredictorModel
-from tests.scheduling.desk import Desk, refused
+from tests.scheduling.driven import DrivenScheduler, refused
 from tests.scheduling.test_adaptive_learning import Bench
 
 FIXED, SLOPE = 0.010, 0.001
@@ -26,17 +26,17 @@ def learned(samples: int = 400, size: int = 4, seconds: float = 0.010) -> Latenc
     return made
 
 
-def taught(**limits: object) -> Desk:
+def taught(**limits: object) -> DrivenScheduler:
     """Batches of 4 at a predictor of 10 ms and 1 ms a row, without a way to it; no callers who come back."""
-    desk = Desk(Adaptive, **{"max_batch_size": 4, "max_in_flight": 8, **limits})
-    desk.policy.predictor.hint_overhead(0.0)
+    driven = DrivenScheduler(Adaptive, **{"max_batch_size": 4, "max_in_flight": 8, **limits})
+    driven.policy.predictor.hint_overhead(0.0)
     for number, size in enumerate((1, 2, 3, 4, 1, 2)):
-        desk.submit(f"lesson-{number}", rows=size)
-        desk.pass_time(FIXED + SLOPE * size)
-        desk.answer()
-        desk.pass_time(0.5)
-    desk.sent.clear()
-    return desk
+        driven.submit(f"lesson-{number}", rows=size)
+        driven.pass_time(FIXED + SLOPE * size)
+        driven.answer()
+        driven.pass_time(0.5)
+    driven.sent.clear()
+    return driven
 
 
 # --- what is learned from how long batches take ------------------------------------------------------------------
@@ -107,70 +107,70 @@ def test_who_comes_within_a_millisecond_has_come_back_however_short_the_wait_may
     ("rows", "offset", "is_held"), [(1, 0.0032, True), (3, 0.0024, False)], ids=["worth it", "not worth it"]
 )
 def test_a_batch_is_held_for_callers_if_three_quarters_of_the_gain_are_worth_the_wait(rows, offset, is_held):
-    desk = taught()
-    desk.submit("before", rows=rows + 1)
-    desk.pass_time(FIXED + SLOPE * (rows + 1))
-    desk.answer()
-    desk.policy.returns.fraction, desk.policy.returns.offset = 1.0, offset
-    desk.submit("comes back", rows=rows)
-    assert (len(desk.sent) == 1) == is_held
+    driven = taught()
+    driven.submit("before", rows=rows + 1)
+    driven.pass_time(FIXED + SLOPE * (rows + 1))
+    driven.answer()
+    driven.policy.returns.fraction, driven.policy.returns.offset = 1.0, offset
+    driven.submit("comes back", rows=rows)
+    assert (len(driven.sent) == 1) == is_held
 
 
 def test_nobody_is_held_for_longer_than_20_ms():
-    desk = taught()
+    driven = taught()
     for _ in range(40):
-        desk.policy.predictor.round_trip.observe(1, 0.2)
-    desk.policy.predictor._models_changed()
-    desk.submit("before", rows=3)
-    desk.pass_time(0.2)
-    desk.answer()
-    desk.policy.returns.fraction, desk.policy.returns.offset = 1.0, 5.0
-    desk.submit("comes back")
-    assert len(desk.sent) == 1
-    assert desk.core.policy_deadline - desk.now == pytest.approx(0.020)
+        driven.policy.predictor.round_trip.observe(1, 0.2)
+    driven.policy.predictor._models_changed()
+    driven.submit("before", rows=3)
+    driven.pass_time(0.2)
+    driven.answer()
+    driven.policy.returns.fraction, driven.policy.returns.offset = 1.0, 5.0
+    driven.submit("comes back")
+    assert len(driven.sent) == 1
+    assert driven.core.policy_deadline - driven.now == pytest.approx(0.020)
 
 
 # --- trouble ------------------------------------------------------------------------------------------------------
 
 
 def test_pauses_begin_with_50_ms_double_up_to_a_second_and_begin_anew_after_a_success():
-    desk = Desk(Adaptive, max_batch_size=1, max_in_flight=1, max_queue_instances=99)
+    driven = DrivenScheduler(Adaptive, max_batch_size=1, max_in_flight=1, max_queue_instances=99)
     for number in range(10):
-        desk.submit(f"r{number}")
+        driven.submit(f"r{number}")
     for pause in (0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0):
-        desk.fail(refused(503, b"busy"))
-        assert desk.core.policy_deadline - desk.now == pytest.approx(pause)
-        desk.pass_time(pause)
-        assert len(desk.out) == 1
-    desk.answer()
-    desk.fail(refused(503, b"busy"))
-    assert desk.core.policy_deadline - desk.now == pytest.approx(0.05)
+        driven.fail(refused(503, b"busy"))
+        assert driven.core.policy_deadline - driven.now == pytest.approx(pause)
+        driven.pass_time(pause)
+        assert len(driven.out) == 1
+    driven.answer()
+    driven.fail(refused(503, b"busy"))
+    assert driven.core.policy_deadline - driven.now == pytest.approx(0.05)
 
 
 @pytest.mark.parametrize(("factor", "is_trouble"), [(1.35, False), (1.7, True)])
 def test_three_round_trips_in_a_row_of_half_as_much_again_are_trouble(factor, is_trouble):
-    desk = taught()
-    before = desk.policy.max_in_flight
+    driven = taught()
+    before = driven.policy.max_in_flight
     seen = []
     for number in range(3):
-        desk.submit(f"slow-{number}")
-        desk.pass_time(desk.policy.predictor.round_trip.pessimistic(1) * factor)
-        desk.answer()
-        seen.append(desk.policy.max_in_flight)
-        desk.pass_time(0.5)
+        driven.submit(f"slow-{number}")
+        driven.pass_time(driven.policy.predictor.round_trip.pessimistic(1) * factor)
+        driven.answer()
+        seen.append(driven.policy.max_in_flight)
+        driven.pass_time(0.5)
     assert seen[:2] == [before, before]
     assert (seen[2] == 1) == is_trouble
 
 
 @pytest.mark.parametrize(("idle", "is_taken"), [(0.2, False), (0.3, True)])
 def test_a_predictor_without_work_for_a_quarter_of_a_second_gets_the_next_request_however_late(idle, is_taken):
-    desk = taught()
-    desk.submit("last")
-    desk.pass_time(FIXED + SLOPE)
-    desk.answer()
-    desk.pass_time(idle)
-    desk.submit("late", timeout=0.005)
-    assert ("late" not in desk.refusals) == is_taken
+    driven = taught()
+    driven.submit("last")
+    driven.pass_time(FIXED + SLOPE)
+    driven.answer()
+    driven.pass_time(idle)
+    driven.submit("late", timeout=0.005)
+    assert ("late" not in driven.refusals) == is_taken
 
 
 # --- how many batches at once -------------------------------------------------------------------------------------
@@ -250,12 +250,12 @@ def test_guesses_are_compared_if_they_are_a_quarter_and_one_and_a_half_deviation
 
 
 def test_a_search_that_finds_nothing_goes_on_after_1000_batches_at_the_latest():
-    desk = taught()
-    desk.policy._since_probe = desk.policy._probe_every = 700
-    desk.submit("busy")
-    desk.submit("early")
-    assert desk.reasons == ["idle", "probe"]
-    assert desk.policy._probe_every == 1000
+    driven = taught()
+    driven.policy._since_probe = driven.policy._probe_every = 700
+    driven.submit("busy")
+    driven.submit("early")
+    assert driven.reasons == ["idle", "probe"]
+    assert driven.policy._probe_every == 1000
 
 
 def test_no_more_than_sixteen_workers_are_believed_in():
@@ -268,17 +268,17 @@ def test_no_more_than_sixteen_workers_are_believed_in():
 @pytest.mark.parametrize(("chance", "first"), [(0.0, 12), (0.5, 24), (1.0, 36)])
 def test_a_batch_is_sent_early_after_about_24_others_and_then_half_as_often(chance, first):
     """Another number in every pod, half as many to half as many again."""
-    desk = Desk(lambda limits: Adaptive(limits, chance=chance), max_batch_size=4, max_in_flight=2)
+    driven = DrivenScheduler(lambda limits: Adaptive(limits, chance=chance), max_batch_size=4, max_in_flight=2)
     counts, before = [], 0
     for number in range(400):
-        desk.submit(f"a{number}")
-        desk.submit(f"b{number}")
-        if desk.reasons[-1] == "probe":
-            counts.append(len(desk.sent) - 1 - before)
-            before = len(desk.sent) - 1
-        while desk.out:
-            desk.pass_time(FIXED)
-            desk.answer()
-        desk.pass_time(0.5)
+        driven.submit(f"a{number}")
+        driven.submit(f"b{number}")
+        if driven.reasons[-1] == "probe":
+            counts.append(len(driven.sent) - 1 - before)
+            before = len(driven.sent) - 1
+        while driven.out:
+            driven.pass_time(FIXED)
+            driven.answer()
+        driven.pass_time(0.5)
     assert counts[0] == pytest.approx(first, abs=2)
     assert counts[1:4] == [pytest.approx(first * factor, abs=2) for factor in (2, 4, 8)]

@@ -1,4 +1,4 @@
-"""A scheduler on a desk: a clock that is set by hand, batches that are answered by hand, and a record of outcomes."""
+"""A scheduler driven by hand: a clock that is set, batches that are answered, and a record of outcomes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def refused(
     return error
 
 
-class Desk:
+class DrivenScheduler:
     """Drives the production scheduler and notes what it wants done.
 
     Requests are named; their rows are `name/0`, `name/1`, …, and the fake predictor answers each row with itself.
