@@ -112,3 +112,46 @@ def test_memory_follows_open_requests_not_past_ones(driven_of, leavers):
     assert len(driven.core._deadlines) < 150
     assert len(driven.core.backlog._large.heap) < 150
     assert len(driven.core.backlog) == 1
+
+
+def test_a_batch_whose_last_caller_waits_no_longer_than_its_deadline_gives_its_slot_away(driven):
+    driven.submit("hasty", timeout=1.0)
+    driven.submit("patient")
+    driven.pass_time(0.5)
+    driven.submit("next", key="other")
+    driven.cancel("patient")
+    driven.pass_time(0.5)
+    assert isinstance(driven.refusals["hasty"], errors.DeadlineExceeded)
+    assert driven.abandoned == [driven.sent[0]]
+    assert driven.members(driven.out[0]) == ["next"]
+
+
+def test_a_call_that_ends_by_itself_at_its_last_deadline_is_not_broken_off(driven):
+    driven.submit("hasty", timeout=1.0)
+    driven.submit("patient", timeout=2.0)
+    driven.pass_time(2.0)
+    assert sorted(driven.refusals) == ["hasty", "patient"]
+    assert driven.abandoned == []
+
+
+def test_the_other_parts_of_a_cut_request_that_was_refused_give_their_slots_away(driven_of):
+    driven = driven_of(max_batch_size=4, max_latency=0.5, max_in_flight=3)
+    driven.submit("large", rows=12)
+    driven.submit("next", key="other")
+    first, *others = driven.sent
+    driven.fail(errors.CarpoolError(), first)
+    assert type(driven.refusals["large"]) is errors.CarpoolError
+    assert sorted(batch.id for batch in driven.abandoned) == sorted(batch.id for batch in others)
+    driven.pass_time(0.5)
+    assert driven.members(driven.out[0]) == ["next"]
+
+
+def test_a_batch_in_which_others_still_wait_goes_on_when_a_cut_request_is_refused(driven_of):
+    driven = driven_of(max_batch_size=4, max_latency=0.5, max_in_flight=2)
+    driven.submit("small", rows=2)
+    driven.submit("large", rows=6)
+    driven.fail(errors.CarpoolError(), driven.sent[1])
+    assert [*driven.refusals] == ["large"]
+    assert driven.abandoned == []
+    driven.answer()
+    assert driven.answers == {"small": ["small/0", "small/1"]}
