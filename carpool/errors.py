@@ -12,7 +12,8 @@ import enum
 class Remedy(enum.Enum):
     """What may still be done for the members of a batch that failed.
 
-    For a batch of one member, and for those that were tried already, the error is the answer.
+    Halves are halved again; a batch that was resent is not resent again. A member that was alone in its call is told
+    the error, unless its batch may still be resent.
     """
 
     GIVE_UP = "give up"
@@ -90,7 +91,7 @@ class PayloadTooLarge(CarpoolError):
 
 
 class Overloaded(CarpoolError):
-    """The queue is full. `retry_after` is the predicted time to drain it, in whole seconds.
+    """The queue is full. `retry_after` is the predicted time to drain it, in whole seconds; 1 if none was predicted.
 
     Its subclasses say what else there is too much of; each is counted under a reason of its own.
     """

@@ -144,7 +144,7 @@ class Driver:
     # --- effects -----------------------------------------------------------------------------------------------
 
     def _carry_out(self, effects: Sequence[messages.Effect], about: Any = None) -> None:
-        # In their order: a batch leaves before the answers of the last one are handed over.
+        """Do what the scheduler wants done, in its order, but answers always last: batches leave before."""
         answers: list[messages.Answer] = []
         for effect in effects:
             if type(effect) is messages.Answer:
@@ -155,7 +155,7 @@ class Driver:
                     self._observer.sent(batch)
                     self._executions[batch] = self._executor.start(batch, functools.partial(self._done, batch))
                 except Exception as error:
-                    # Later: the effects of the event that this batch is one of come first.
+                    # Later: the effects now being carried out come first.
                     told = self._told(error, "a batch could not be sent")
                     asyncio.get_running_loop().call_soon(self._fail, batch, told)
             elif type(effect) is messages.Refuse:
@@ -189,6 +189,7 @@ class Driver:
             self._observer.bug("an error could not be handed over", error)
 
     def _done(self, batch: messages.Batch, outcome: Outcome) -> None:
+        """A batch came back, with results or without."""
         del self._executions[batch]
         if isinstance(outcome, Exception):
             self._fail(batch, self._told(outcome, "a batch failed for a reason that is a bug"))

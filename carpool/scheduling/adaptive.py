@@ -1,8 +1,8 @@
 """The learning policy: no window to set.
 
 Send when the predictor is idle; while it is busy, let the batch grow and send it just in time; wait a moment for
-callers that were just answered if they usually come back; under overload refuse early and drop heads that a full batch
-cannot finish in time, rather than shrink the batch to save them.
+callers that were just answered if they usually come back; under overload refuse early, and drop the request that is
+next if a batch of the size that goes next cannot finish in time, rather than shrink the batch to save it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Adaptive:
         self._since_probe = 0
         self._first_probe = round(tuning.PROBE_EVERY * (1 + tuning.PROBE_JITTER * (2 * chance - 1)))
         self._probe_every = self._first_probe
-        self._held = False
+        self._has_waited = False
         self._last_work = float("-inf")  # when a batch last left or came back
 
     @property
@@ -72,7 +72,7 @@ class Adaptive:
         """A batch left."""
         self.predictor.sent(batch, now)
         self._since_probe += 1
-        self._held = False
+        self._has_waited = False
         self._last_work = now
 
     def completed(self, batch: Batch, now: float) -> None:
@@ -105,14 +105,14 @@ class Adaptive:
         if queue is None:
             return Wait(None)
         safe_until = self.predictor.latest_start(queue.max_batch_size, queue.first.goal)
-        late = None if now < safe_until else self._late_head(queue, now)
+        late = None if now < safe_until else self._late_first(queue, now)
         if late is not None:
             return Drop(late, errors.WouldBeLate("it cannot be answered within its deadline any more"))
         decision = self._consider(queue, now)
         if isinstance(decision, Release):
             return self._sized(decision)
         full = backlog.full()
-        has_time = full is not None and now - queue.head.arrived < self.predictor.work(full.max_batch_size)
+        has_time = full is not None and now - queue.oldest.arrived < self.predictor.work(full.max_batch_size)
         if full is not None and has_time and not self.predictor.should_run_dry:
             return self._sized(Release(full, Reason.FULL))
         return Wait(decision.until, min(decision.settled_until, safe_until))
@@ -154,13 +154,13 @@ class Adaptive:
             not self.predictor.oldest_size() and now - self._last_work > tuning.DROUGHT
         )
 
-    def _late_head(self, queue: Queue, now: float) -> Request | None:
-        head = queue.first
+    def _late_first(self, queue: Queue, now: float) -> Request | None:
+        first = queue.first
         # One whose first rows travel has to be whole when its batch is carried out, perhaps in this very step.
-        if head.rows_taken or self._must_learn(now):
+        if first.rows_taken or self._must_learn(now):
             return None
         size = self._padded(queue.next_rows)
-        return head if self.predictor.finish(size, now) > head.goal else None
+        return first if self.predictor.finish(size, now) > first.goal else None
 
     def _consider(self, queue: Queue, now: float) -> Release | Wait:
         if self.predictor.should_run_dry:
@@ -193,7 +193,7 @@ class Adaptive:
         return release._replace(rows=packing.best_size(release.queue.next_rows, allowed, self.predictor.work))
 
     def _reason(self) -> Reason:
-        if self._held:
+        if self._has_waited:
             return Reason.HOLD
         return Reason.IDLE if self.predictor.is_idle else Reason.JUST_IN_TIME
 
@@ -218,7 +218,7 @@ class Adaptive:
         until = min(now + left, latest)
         if until <= now + tuning.SHORTEST_WAIT:
             return None
-        self._held = True
+        self._has_waited = True
         return Wait(until)
 
     def _longest_hold(self) -> float:
@@ -227,7 +227,7 @@ class Adaptive:
     def _is_time_to_probe(self, wait: float, size: int) -> bool:
         """Now and then a batch goes early, to see whether the predictor works on it beside the others.
 
-        Only where the answer would be clear; less and less often while it is no.
+        Only where the answer would be clear. Each probe doubles the distance to the next.
         """
         predictor = self.predictor
         if self._since_probe < self._probe_every or not predictor.round_trip.is_trusted:

@@ -21,8 +21,11 @@ __all__ = ["Backlog", "Queue"]
 class Backlog:
     """All queues, with totals in instances (`rows`) and bytes (`size`)."""
 
-    # Mutable state: _queues by key; their lanes by age, one heap for each priority; in the order they got there:
-    # _full, the queues with at least a batch of rows, bytes or cost, and _partly_sent, those with a request cut in two.
+    # Mutable state, the last two in the order in which queues got there:
+    # _queues         by batch key
+    # _small, _large  their fifos by age, apart by priority
+    # _full           those with at least a batch of rows, bytes or cost
+    # _partly_sent    those with a request of which some rows have left
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._queues: dict[Hashable, Queue] = {}
@@ -50,19 +53,19 @@ class Backlog:
         return () if queue is None else list(queue)
 
     def add(self, request: Request) -> bool:
-        """Put a request, of at least one row, at the end of its lane. Sequences must ascend.
+        """Put a request, of at least one row, at the end of its fifo. Sequences must ascend.
 
-        Returns False if that changed no more than some sums: no lane has another head, and the queue is not full.
+        Returns False if that changed only some sums: it is not the first of its fifo, and the queue is not full.
         """
         limits, rows = self._limits, request.rows
         queue = self._queues.get(request.key)
         if queue is None:
             queue = self._queues[request.key] = Queue(request.key, limits, request.max_batch_size)
-        lane = queue.large if rows > limits.small_batch_threshold else queue.small
-        is_head = not lane.requests
-        if is_head:
-            lane = self._new_lane(queue, request)
-        lane.requests.append(request)
+        fifo = queue.large if rows > limits.small_batch_threshold else queue.small
+        is_first = not fifo.requests
+        if is_first:
+            fifo = self._new_fifo(queue, request)
+        fifo.requests.append(request)
         if limits.row_costs is not None:
             request.cost_queued = sum(limits.row_costs(request.payload, 0, rows))
             queue.cost += request.cost_queued
@@ -76,7 +79,7 @@ class Backlog:
             and queue.size < limits.max_batch_bytes
             and queue.cost < limits.max_batch_cost
         ):
-            return is_head
+            return is_first
         self._full[queue] = None
         return True
 
@@ -96,12 +99,12 @@ class Backlog:
 
     def oldest(self) -> Queue | None:
         """The queue with the request that came first, whatever its priority, or None if nothing waits."""
-        lane = self._large.oldest()
+        fifo = self._large.oldest()
         if self._small.heap:
             small = self._small.oldest()
-            if lane is None or (small is not None and small.head.sequence < lane.head.sequence):
-                lane = small
-        return None if lane is None else lane.queue
+            if fifo is None or (small is not None and small.oldest.sequence < fifo.oldest.sequence):
+                fifo = small
+        return None if fifo is None else fifo.queue
 
     def due(self, now: float, latency: float) -> Queue | None:
         """The queue with the request that should travel first of those that have waited `latency` seconds, or None.
@@ -109,15 +112,15 @@ class Backlog:
         With `now` infinity, that is of all.
         """
         small, large = self._small.oldest(), self._large.oldest()
-        if small is None or small.head.arrived + latency > now:
+        if small is None or small.oldest.arrived + latency > now:
             small = None
-        if large is None or large.head.arrived + latency > now:
+        if large is None or large.oldest.arrived + latency > now:
             large = None
         if small is not None and large is not None:
-            is_large_first = _rank(large.head, self._limits.priority_ageing) < _rank(small.head, 0.0)
+            is_large_first = _rank(large.oldest, self._limits.priority_ageing) < _rank(small.oldest, 0.0)
             return large.queue if is_large_first else small.queue
-        lane = small or large
-        return None if lane is None else lane.queue
+        fifo = small or large
+        return None if fifo is None else fifo.queue
 
     def full(self) -> Queue | None:
         """A queue that holds a whole batch, the one that has done so for longest, or None."""
@@ -167,11 +170,11 @@ class Backlog:
             queue.cost = sum(request.cost_queued for request in queue)
         self._full = OrderedDict.fromkeys(queue for queue in self._queues.values() if queue.is_full)
 
-    def _new_lane(self, queue: Queue, request: Request) -> PriorityFifo:
+    def _new_fifo(self, queue: Queue, request: Request) -> PriorityFifo:
         if request.rows > self._limits.small_batch_threshold:
-            queue.large = self._large.new_lane(queue, request.sequence, len(self._queues))
+            queue.large = self._large.new_fifo(queue, request.sequence, len(self._queues))
             return queue.large
-        queue.small = self._small.new_lane(queue, request.sequence, len(self._queues))
+        queue.small = self._small.new_fifo(queue, request.sequence, len(self._queues))
         return queue.small
 
     def _take_all(self, queue: Queue) -> list[Part]:

@@ -19,7 +19,8 @@ from carpool.scheduling.messages import Batch, Part, Reason, Request
 
 _BURST = 100.0
 
-# Full batches of requests that wait to be cleared; with more, finding culprits takes longer than their mates can wait.
+# Full batches of requests that wait to be cleared; with more, finding culprits takes longer than the other requests of
+# their batch can wait.
 _MOST_UNCLEARED = 8
 
 # So many lone requests in a row that failed as a request or its predictor may: it is the predictor.
@@ -76,15 +77,15 @@ class Retries:
         (self._free if is_free else self._paid).extendleft(reversed(found))
         self.rows += sum(map(_rows, found))
 
-    def next(self, is_urgent: bool) -> Retry | None:
-        """What goes now, less those who left; if it `is_urgent`, the budget is not asked."""
-        while self._free or (self._paid and (is_urgent or self.budget.tokens >= 1)):
+    def next(self, ignores_budget: bool) -> Retry | None:
+        """What goes now, less those who left. With `ignores_budget` the budget neither decides nor pays."""
+        while self._free or (self._paid and (ignores_budget or self.budget.tokens >= 1)):
             waiting = self._free or self._paid
             parts, reason = found = waiting.popleft()
             self.rows -= _rows(found)
             still_open = [part for part in parts if part.request.open]
             if still_open:
-                if waiting is self._paid and not is_urgent:
+                if waiting is self._paid and not ignores_budget:
                     self.budget.spend()
                 return Retry(still_open, reason)
         return None
@@ -159,16 +160,12 @@ class Isolation:
 
     def next_urgent(self, now: float, *, is_draining: bool) -> Retry | None:
         """What goes before regular batches."""
-        return self._next_retry(now, is_urgent=False) or self._next_trial(now, is_free=is_draining)
+        return self._next_retry(now, ignores_budget=False) or self._next_trial(now, is_free=is_draining)
 
     def next_leisurely(self, now: float, *, is_idle: bool) -> Retry | None:
         """What goes while no regular batch wants a slot. If the predictor `is_idle`, suspects may not have to wait."""
         is_quiet = is_idle and self.quarantine.is_quiet(now)
-        return self._next_retry(now, is_urgent=True) or self._next_trial(now, is_free=is_quiet)
-
-    def next_at(self) -> float:
-        """When there will be something that was not there just now, if nothing else happens; infinity if never."""
-        return self.quarantine.next_at()
+        return self._next_retry(now, ignores_budget=True) or self._next_trial(now, is_free=is_quiet)
 
     def regular_left(self, now: float) -> None:
         """A regular batch leaves: it earns calls for retries and, while it is not calm, for suspects."""
@@ -197,7 +194,10 @@ class Isolation:
         return Verdict(errors.NotIsolated(), refused, ())
 
     def came_back(self, batch: Batch, lot: int, now: float) -> Sequence[Request]:
-        """A batch was answered: learn by one of its members, chosen by `lot`. Returns who is not suspected any more."""
+        """A batch was answered: learn by its member number `lot`, modulo its length.
+
+        Returns who is not suspected any more.
+        """
         self._doubtful_in_a_row = 0
         if self.is_calm or batch.reason in (Reason.ISOLATE, Reason.SUSPECT) or self._suspicion.is_calm:
             return ()
@@ -233,8 +233,8 @@ class Isolation:
 
     # --- internals ---------------------------------------------------------------------------------------------
 
-    def _next_retry(self, now: float, *, is_urgent: bool) -> Retry | None:
-        while self._retries and (found := self._retries.next(is_urgent)) is not None:
+    def _next_retry(self, now: float, *, ignores_budget: bool) -> Retry | None:
+        while self._retries and (found := self._retries.next(ignores_budget)) is not None:
             parts = found.parts if len(found.parts) == 1 else self._sift(found.parts, now)
             if parts:
                 return Retry(parts, found.reason)
@@ -257,7 +257,7 @@ class Isolation:
     def _send_again(self, batch: Batch, parts: Sequence[Part], error: errors.CarpoolError, now: float) -> bool:
         """Send those of a rejected batch who still wait again; False if the budget will never allow it.
 
-        Without a culprit to find that is free.
+        Where no request is at fault it costs no budget.
         """
         if error.remedy is errors.Remedy.ONE_BY_ONE:
             self._retries.add([[part] for part in parts], Reason.ISOLATE, is_free=True)

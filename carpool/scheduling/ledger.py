@@ -1,7 +1,7 @@
 """What is held in memory, and how many requests are being handled: one count for everybody who keeps something.
 
 Whoever keeps bytes of requests or answers makes a reservation, changes its size as they come and go, and releases it.
-Nobody else writes the counts, but for the scheduler: to it every open request is a reservation of the request's size.
+Only reservations write the counts, and the scheduler, for which every open request holds its size.
 """
 
 from __future__ import annotations

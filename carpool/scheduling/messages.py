@@ -17,10 +17,11 @@ class Request:
     time (on the core's clock) after which nobody waits for it; `goal` is when its answer should be there (the service
     objective), no later than the deadline. `payload` and `tag` belong to the caller of the core,
     who gets them back in effects; the payload is let go as soon as the request is answered. `max_batch_size` is how
-    many rows the predictor takes in one call of this key, if it is choosy.
+    many rows the predictor takes in one call of this key, if it has a limit of its own.
     """
 
-    # Set by the caller, constant:     key rows size timeout tag max_batch_size
+    # Set by the caller, constant:     rows size timeout tag max_batch_size; and key, but that a quarantine puts one of
+    #                                  its own in its place as long as the request is there
     # Owned by the scheduler, mutable: everything else
     __slots__ = (
         "arrived", "cost_queued", "deadline", "goal", "key", "max_batch_size", "open", "payload", "pieces", "rows",
@@ -54,7 +55,7 @@ class Request:
         self.timeout = timeout
         self.max_batch_size = max_batch_size
         self.open = False
-        self.rows_taken = 0  # rows that wait no more: they travel in some batch, or nobody waits for them
+        self.rows_taken = 0  # rows that have left, or were given up
         self.size_queued = size  # bytes of the rows that wait for a batch, while some do
         self.cost_queued = 0  # what those rows cost
 

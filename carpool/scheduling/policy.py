@@ -26,8 +26,8 @@ class Release(NamedTuple):
 class Wait(NamedTuple):
     """Nothing goes yet. Ask again at `until` or at the next event, whichever is first.
 
-    Before `settled_until` mere arrivals need no asking: neither a request behind others that leaves its queue short of
-    full nor the time that passes would change this decision.
+    Until `settled_until` neither the time that passes nor a new request changes this decision. Until then a new request
+    needs no asking, unless it fills its queue or is first in it.
     """
 
     until: float | None
@@ -45,7 +45,7 @@ Decision = Release | Wait | Drop
 
 
 class Policy(Protocol):
-    """The seat of a dispatch rule. The scheduler tells it what happened and asks what to do; times are in seconds."""
+    """Decides when batches leave. The scheduler tells it what happened and asks what to do; times are in seconds."""
 
     @property
     def max_in_flight(self) -> int:

@@ -122,7 +122,7 @@ class InFlightBatch:
         self.end = sent
 
     def begin(self, workers: int) -> float:
-        """When it begins if so many batches are worked on at once: now, or after the return that makes room.
+        """When it begins, with so many workers: as it leaves, or at the return that makes room.
 
         Infinity while that has not happened yet.
         """

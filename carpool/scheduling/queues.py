@@ -31,8 +31,8 @@ class PriorityFifo:
         self.requests: deque[Request] = deque()
 
     @property
-    def head(self) -> Request:
-        """The oldest request; the lane must not be empty."""
+    def oldest(self) -> Request:
+        """The oldest request; the fifo must not be empty."""
         return self.requests[0]
 
     def waiting(self) -> Iterator[Request]:
@@ -62,7 +62,7 @@ class Queue:
         self._limits = limits
         self._most = most
         self.refresh()
-        self._stale = 0  # requests in the lanes that do not wait any more, at most
+        self._stale = 0  # requests in the fifos that do not wait any more, at most
         self.key = key
         self.rows = 0
         self.size = 0
@@ -75,7 +75,7 @@ class Queue:
         self.max_batch_size = int(min(self._limits.max_batch_size, self._most))
 
     @property
-    def head(self) -> Request:
+    def oldest(self) -> Request:
         """The request that came first, whatever its priority; the queue must not be empty."""
         small, large = self.small.requests, self.large.requests
         if not small or (large and large[0].sequence < small[0].sequence):
@@ -115,13 +115,13 @@ class Queue:
     def __iter__(self) -> Iterator[Request]:
         """All requests in the order in which they travel; the queue must not change meanwhile."""
         if not self.small.requests or not self.large.requests:
-            lane = self.small if self.small.requests else self.large
-            return lane.waiting() if self._stale else iter(lane.requests)
+            fifo = self.small if self.small.requests else self.large
+            return fifo.waiting() if self._stale else iter(fifo.requests)
         ageing = self._limits.priority_ageing
         return (request for *_, request in heapq.merge(_ranked(self.small, 0.0), _ranked(self.large, ageing)))
 
     def close(self) -> None:
-        """Let go of the lanes, once emptied: with these two knowing each other a key, which may be large, would stay
+        """Let go of the fifos, once emptied: with these two knowing each other a key, which may be large, would stay
         until the garbage collector comes round.
         """
         self.small = self.large = _EMPTY
@@ -133,8 +133,8 @@ class Queue:
 
     def withdraw(self, request: Request) -> None:
         """Take an uncut request out that waits, to be put elsewhere; the sums are the caller's business."""
-        lane = self.small if request in self.small.requests else self.large
-        lane.requests.remove(request)
+        fifo = self.small if request in self.small.requests else self.large
+        fifo.requests.remove(request)
         self.shed()
 
     def discard(self, request: Request) -> None:
@@ -146,48 +146,48 @@ class Queue:
             self._clean()
 
     def _clean(self) -> None:
-        for lane in (self.small, self.large):
-            if lane.requests:
-                lane.requests = deque(lane.waiting())
+        for fifo in (self.small, self.large):
+            if fifo.requests:
+                fifo.requests = deque(fifo.waiting())
         self._stale = 0
 
 
 class OldestFirst:
-    """Lanes of one priority, the one with the oldest head first."""
+    """Fifos of one priority, the one with the oldest request first."""
 
-    # One entry for each lane, whose sequence may lag behind the lane's real head.
+    # One entry for each fifo, whose sequence may lag behind its oldest request.
     __slots__ = ("heap",)
 
     def __init__(self) -> None:
         self.heap: list[tuple[int, PriorityFifo]] = []
 
-    def new_lane(self, queue: Queue, sequence: int, lanes: int) -> PriorityFifo:
-        """A lane that starts with the request `sequence`; there are at most `lanes` that are not empty."""
-        # Emptied lanes leave when they surface; behind an old head that can take long.
-        if len(self.heap) > 2 * lanes + _SLACK:
-            self.heap = [(lane.head.sequence, lane) for _, lane in self.heap if lane.requests]
+    def new_fifo(self, queue: Queue, sequence: int, fifos: int) -> PriorityFifo:
+        """A fifo that starts with the request `sequence`; there are at most `fifos` that are not empty."""
+        # Emptied fifos leave when they surface; behind an old request that can take long.
+        if len(self.heap) > 2 * fifos + _SLACK:
+            self.heap = [(fifo.oldest.sequence, fifo) for _, fifo in self.heap if fifo.requests]
             heapq.heapify(self.heap)
-        lane = PriorityFifo(queue)
-        heapq.heappush(self.heap, (sequence, lane))
-        return lane
+        fifo = PriorityFifo(queue)
+        heapq.heappush(self.heap, (sequence, fifo))
+        return fifo
 
     def oldest(self) -> PriorityFifo | None:
-        """The lane whose head came first, or None."""
+        """The fifo whose oldest request came first, or None."""
         heap = self.heap
         while heap:
-            sequence, lane = heap[0]
-            if not lane.requests:
+            sequence, fifo = heap[0]
+            if not fifo.requests:
                 heapq.heappop(heap)
-            elif (head := lane.requests[0].sequence) != sequence:
-                heapq.heapreplace(heap, (head, lane))
+            elif (oldest := fifo.requests[0].sequence) != sequence:
+                heapq.heapreplace(heap, (oldest, fifo))
             else:
-                return lane
+                return fifo
         return None
 
 
-def _ranked(lane: PriorityFifo, ageing: float) -> Iterator[tuple[float, int, Request]]:
-    """A lane in ascending order; a request whose first rows already travel stays in front, whatever came since."""
-    for request in lane.waiting():
+def _ranked(fifo: PriorityFifo, ageing: float) -> Iterator[tuple[float, int, Request]]:
+    """A fifo in ascending order; a request whose first rows already travel stays in front, whatever came since."""
+    for request in fifo.waiting():
         yield *_rank(request, ageing), request
 
 

@@ -2,13 +2,13 @@
 
 Its rules:
 
-1. Requests with equal keys may share a batch. A batch carries them in order, up to its limits in rows, bytes and cost;
-   a request is cut only if no batch could carry it whole.
+1. Requests with equal keys may share a batch, up to its limits in rows, bytes and cost. Small requests go first if so
+   configured, else by arrival; a request is cut only if it is too large for any batch.
 2. A batch leaves when there is a slot and the policy says that it is due. Until that moment requests join it.
 3. A request is refused at once if there is no room for it, if it could not be answered in time, or while draining.
 4. Answers go to those who still wait, each its own rows in its own order; a cut request is answered with its last part.
-5. A failed batch ends for its members, unless its error says a remedy: to resend it once, to split it until the member
-   at fault is found, or to send each alone. Such batches go before regular ones as far as a budget allows.
+5. After a failure the error's remedy decides: end, resend once, halves (paid from a budget), or apart (free). What is
+   sent again goes before regular batches, or after them if the budget cannot pay for it.
 6. A request that resembles rejected ones travels alone, and rarely enough to keep nobody else waiting for long.
 7. A request ends exactly once: answered, refused, or cancelled by its caller. At its deadline it is refused.
 8. A batch that nobody waits for any more is abandoned: its slot is for those who do wait. If its members' last deadline
@@ -45,26 +45,26 @@ from carpool.scheduling.policy import Decision, Drop, Policy, Release, Wait
 from carpool.scheduling.queues import Deadlines
 
 STATE = """
-attribute        what it is                                  read by           written by
-backlog          requests that wait for a regular batch      policy            submit, _readmit, _next_batch,
-                                                                              _close, limits_changed
-isolation        what failures left behind, and suspects     submit            submit, _submit_suspect, _close,
-                                                                              done, failed, abort, _step, _next_batch,
-                                                                              _next_after_failures, limits_changed
-in_flight        batches at the predictor                    cancel            _step, done, failed
-policy           what it learned of the predictor            _step             submit, done, failed, _step, _decide
-ledger           bytes held by open requests, and by others  admission         _accept, _forget, limits_changed
-admission        the predictor's pace                        submit            done
-draining         nothing new is taken                        submit            drain, abort
-policy_deadline  when to ask the policy again                driver            _step, _next_batch,
-                                                                              _next_after_failures
-_aborted         nothing is sent any more                    _step             abort
-_deadlines       open requests by deadline                   poll              _accept, _forget, poll
-_settled_until   until when arrivals change nothing          submit            _step, _next_batch
-_has_slot        False if it is known that no slot is free   submit            _step
-_sequence        number of the request that came last        queues            _accept, _readmit
+attribute        what it is                                  written by
+backlog          requests that wait for a regular batch      submit, _readmit, _next_batch, _decide, _close,
+                                                             limits_changed
+isolation        what failures left behind, and suspects     submit, _submit_suspect, _close, done, failed, abort,
+                                                             _step, _next_batch, _next_after_failures, limits_changed
+in_flight        batches at the predictor                    _step, done, failed
+policy           what it learned of the predictor            submit, done, failed, _step, _decide,
+                                                             and whoever calls reconsider
+limits           the numbers it obeys                        whoever calls limits_changed
+ledger           bytes held by open requests, and by others  _accept, _forget, limits_changed, and all with reservations
+admission        the predictor's pace                        done
+draining         nothing new is taken                        drain, abort
+policy_deadline  when to ask the policy again                _step, _next_batch, _next_after_failures
+_aborted         nothing is sent any more                    abort
+_deadlines       open requests by deadline                   _accept, _forget, poll, next_deadline
+_settled_until   until when arrivals change nothing          _step, _next_batch
+_has_slot        False if it is known that no slot is free   _step
+_sequence        number of the request that came last        _accept, _readmit
 """
-"""All mutable state of a `Scheduler`, and the methods that write it. A request carries its own: `messages.Request`."""
+"""All mutable state of a `Scheduler`, and who writes it. A request carries its own: `messages.Request`."""
 
 
 class Scheduler:
@@ -83,10 +83,10 @@ class Scheduler:
         new_id: Callable[[], str],
         traits: suspicion.Traits = suspicion.NO_TRAITS,
     ) -> None:
-        self.limits = limits
         self._clock = clock
         self._new_id = new_id
         # Mutable, see `STATE`.
+        self.limits = limits
         self.policy = policy
         self.backlog = Backlog(limits)
         self.isolation = isolation.Isolation(limits, traits)
@@ -286,7 +286,7 @@ class Scheduler:
             return batch
         again = again or self.isolation.next_leisurely(now, is_idle=not self.in_flight)
         if again is None:
-            self.policy_deadline = min(self.policy_deadline, self.isolation.next_at())
+            self.policy_deadline = min(self.policy_deadline, self.isolation.quarantine.next_at())
             return None
         return Batch(self._new_id(), again.parts[0].request.key, again.parts, again.reason)
 

@@ -7,8 +7,9 @@ two culprits whose content differed, and to be guilty at a rate: one that good r
 connection from an ingress, is cleared by their answers.
 
 In quarantine they travel alone, one after another, in a bounded share of calls. While regular requests come, suspects
-get at most one call for every four regular batches, so that a client which sends nothing but bad requests slows itself
-down and hardly anybody else. Suspects of one batch key with equal content share one call's verdict.
+get at most ten calls a second and one more for every four regular batches, so that a client which sends nothing but
+bad requests slows itself down and hardly anybody else. Suspects of one batch key with equal content share one call's
+verdict.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ Trait = tuple[str, int]
 # share asked for is higher, as those who travel alone also wait longer.
 _INNOCENT_FOR_ONE_GUILTY = 3
 
-# So many culprits of different content make a trait speak against others. More are not remembered, so that trust
-# returns after three times as many answers: no more than the calls that suspects may save up.
+# Culprits of different content that make a trait speak against others. Two are enough, and the most that is counted, so
+# six good answers clear a trait: no more than the calls that suspects may save up.
 _ENOUGH_GUILTY = 2
 
 # So many answers in favour of a trait are remembered at most.
@@ -113,7 +114,7 @@ class Suspicion:
     def guilty(self, request: Request, now: float) -> None:
         """It was rejected when it travelled alone; its payload is still there.
 
-        Traits that spoke against it before, and never against a good one, explain that: no others are blamed.
+        If it has traits that already accused, and never a good request, only those and its origin are blamed.
         """
         traits = self._on_trial.pop(request, None) or self._traits(request)
         explaining = [trait for trait in traits if trait in self._accusing and not self._records[trait].innocent]

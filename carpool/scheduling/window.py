@@ -15,8 +15,8 @@ from carpool.scheduling.policy import Decision, Release, Wait
 class Window:
     """Full or old enough.
 
-    A batch is due when its queue holds `max_batch_size` instances or its oldest request has waited `max_latency`
-    since it arrived. With `max_latency` 0 nothing ever waits for a free predictor. It learns nothing.
+    A batch is due when it is full (in instances, bytes or cost) or its oldest request has waited `max_latency` since it
+    arrived. With `max_latency` 0 a batch leaves as soon as the predictor is free. It learns nothing.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -24,15 +24,15 @@ class Window:
 
     def choose(self, backlog: Backlog, now: float) -> Decision:
         """Collect until the oldest request has waited long enough, or a queue is full."""
-        oldest, window = backlog.oldest(), self._limits.max_latency
-        if oldest is None:
+        oldest_queue, window = backlog.oldest(), self._limits.max_latency
+        if oldest_queue is None:
             return Wait(None)
-        due_at = oldest.head.arrived + window
+        due_at = oldest_queue.oldest.arrived + window
         if now < due_at:
             queue = self._full(backlog)
             return Wait(due_at, due_at) if queue is None else self._release(queue, Reason.REST)
         # Of several queues that are due the one that travels first goes: a busy key cannot starve a quiet one.
-        queue = backlog.due(now, window) or oldest
+        queue = backlog.due(now, window) or oldest_queue
         return self._release(queue, Reason.DUE if window else Reason.IDLE)
 
     def _full(self, backlog: Backlog) -> Queue | None:

@@ -257,7 +257,7 @@ async def test_a_caller_whose_reply_raises_disturbs_nobody_else(caplog):
     bench.submit("first")
     bench.submit("broken", rows=1)
     bench.submit("fine")
-    bench.driver.core.backlog.oldest().head.replier.note = _raise
+    bench.driver.core.backlog.oldest().oldest.replier.note = _raise
     bench.predictor.gate.set()
     await turns(20)
     assert bench.rows("first") == [b'"first"']

@@ -157,7 +157,7 @@ def test_the_backlog_answers_as_a_plain_list_scan_does(arrivals, steps, age):
             waiting.remove(gone)
             requests.remove(gone)
             continue
-        assert waiting.oldest().head is min(left, key=lambda request: request.sequence)
+        assert waiting.oldest().oldest is min(left, key=lambda request: request.sequence)
         key = min(left, key=rank).key
         assert waiting.due(math.inf, 0.0).key == key
         due = [request for request in left if request.arrived + age <= now]

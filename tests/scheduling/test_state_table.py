@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import textwrap
 from collections import defaultdict
 from collections.abc import Iterator
@@ -11,17 +12,20 @@ from collections.abc import Iterator
 from carpool.scheduling import scheduler
 from tests.scheduling.driven import DrivenScheduler
 
-CONSTANT = {"limits", "_clock", "_new_id"}
+CONSTANT = {"_clock", "_new_id"}
 # What only asks; every other method of a part may change it.
-QUESTIONS = {"admission.refusal", "backlog.due", "isolation.next_at", "_deadlines.next", "policy.learned"}
+QUESTIONS = {"admission.refusal", "policy.learned"}
 
 
 def rows() -> Iterator[tuple[str, set[str]]]:
-    """Each attribute with the methods that the table says write it; a row may go on in the next line."""
+    """Each attribute with the methods that the table says write it; a row may go on in the next line.
+
+    Words in a row that are no method's name tell of those outside who write it too.
+    """
     head, *lines = scheduler.STATE.replace(",\n ", ", ").strip().splitlines()
     start = head.index("written by")
     for line in lines:
-        yield line.split()[0], {name.strip() for name in line[start:].split(",")}
+        yield line.split()[0], {name for name in re.split(r",\s*", line[start:].strip()) if " " not in name}
 
 
 def path_of(node: ast.expr) -> list[str]:

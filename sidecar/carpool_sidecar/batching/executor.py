@@ -84,6 +84,7 @@ class Observer(driver.Observer):
         self._complaints = logs.RateLimitedLog(log, clock)
 
     def sent(self, batch: messages.Batch) -> None:
+        """Count a batch that leaves."""
         counters, reason = self._metrics, batch.reason
         self._sent[reason].value += 1
         counters.batch_size.observe_all((batch.rows,))
