@@ -36,6 +36,8 @@ _ANSWER = (
     b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 29\r\n\r\n{"predictions":[[1,2],[1,2]]}'
 )
 _WARM_UP, _ROUNDS = 10, 30
+# These functions begin a turn of the event loop.
+_TURNS = {"data_received": "a client's bytes came", "get_buffer": "the predictor's bytes came"}
 # For those that say what they do nowhere else.
 _BY_NAME = {"__init__": "makes the object"}
 
@@ -78,10 +80,10 @@ class Path(NamedTuple):
             "| | function | file | what it does |",
             "|---|---|---|---|",
         ]
-        rows += [
-            f"| {number} | `{function.name}` | `{function.file}` | {function.purpose} |"
-            for number, function in enumerate(self.outer, 1)
-        ]
+        for number, function in enumerate(self.outer, 1):
+            if begins := _TURNS.get(function.name.rpartition(".")[2]):
+                rows.append(f"| | **a turn of the event loop begins** | | {begins} |")
+            rows.append(f"| {number} | `{function.name}` | `{function.file}` | {function.purpose} |")
         return "\n".join(rows)
 
     def written(self, page: str) -> str:

@@ -235,6 +235,8 @@ def _settings(
             continue
         default = ",".join(info.default) if isinstance(info.default, tuple) else info.default
         shown = f"`{default}`" if default not in ("", None) else "empty"
+        if default is None and "Not given:" in (info.description or ""):
+            shown = "not given"  # which is not the same as empty
         mark = " *" if name in live else ""
         rows.append(f"| `{settings.flag(name)}`{mark} | {shown} | {(info.description or '').replace('|', '/')} |")
     return "\n".join(rows)

@@ -95,7 +95,7 @@ def _read_key_headers(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class Settings(BaseSettings):
-    """Merges concurrent v1 predict requests into batches for the predictor beside it, and passes on everything else."""
+    """Merges concurrent predict requests (v1, v2, gRPC) into batches for the predictor; passes on everything else."""
 
     model_config = settings.config(PROG, "CARPOOL_")
 
@@ -107,7 +107,8 @@ class Settings(BaseSettings):
     # --- Batching
     max_batch_size: int = settings.field(
         "Batching",
-        "Most instances in one call to the predictor. A larger request is split, and its answer is joined again.",
+        "Most instances in one call to the predictor. A larger request is split, and its answer is joined again. With "
+        "--allowed-batch-sizes, the largest of those is the limit, and changing this while running has no effect.",
         32, ge=1, le=100_000,
     )  # fmt: skip
     max_latency: float | None = settings.field(
@@ -191,8 +192,8 @@ class Settings(BaseSettings):
     retry_statuses: Annotated[str, pydantic.AfterValidator(_parse_statuses)] | None = settings.field(
         "Failures",
         "Statuses of the predictor after which a batch is sent again by halves to find the bad request: 4xx, 5xx, "
-        "single statuses, comma-separated. Empty: never. Not given: 4xx, and 500, which many servers answer to bad "
-        "requests, too.",
+        "single statuses, comma-separated. Not given: 4xx, and 500, which many servers answer to bad requests, too. "
+        "Empty: none.",
         None,
     )
     kserve_errors: bool = settings.field(

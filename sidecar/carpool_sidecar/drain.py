@@ -40,11 +40,11 @@ class Lifecycle:
     """Knows the phase and the number of requests being handled, and carries out the shutdown."""
 
     # State: phase and draining; _latest; _skip and _begun, set once; _draining, the task of the shutdown.
-    def __init__(self, requests: ledger.Ledger | None = None) -> None:
+    def __init__(self, requests: ledger.Ledger) -> None:
         self.phase = Phase.SERVING
         self.draining = False
         """Whether the shutdown has begun: readiness is off."""
-        self.ledger = ledger.Ledger() if requests is None else requests
+        self.ledger = requests
         """Counts the requests that are being handled."""
         self._latest = -math.inf  # when a request last came in the quiet period, by the loop's clock
         self._skip = asyncio.Event()
@@ -76,12 +76,17 @@ class Lifecycle:
     ) -> None:
         """Serve for the quiet period (seconds), then refuse requests; return when all have been dealt with.
 
-        The quiet period lasts longer while requests keep coming, up to `longest` seconds, half of the time that there
-        is for the whole shutdown; a quiet period of 0 is not extended. It is cut short where no time would be left to
-        turn clients away and to answer. Before anything is refused, `turn_away` tells clients that can be told to go
-        elsewhere; it gets two seconds, or half of `longest` if that is less. `answer_accepted` returns once everything
-        accepted for batching has been answered. Streams and upgraded connections are waited for as well, and end when
-        their callers please.
+        The time is bounded so (`longest` is half of the time that there is for the whole shutdown):
+
+        - the quiet period lasts longer while requests keep coming: until `longest` less the time to turn clients away;
+          one of 0 is not extended
+        - it is never longer than twice `longest`, less the times to turn clients away and to answer
+        - `turn_away` gets two seconds, or half of `longest` if that is less
+        - answering is left at least two seconds, or half of `longest` if that is less
+
+        Before anything is refused, `turn_away` tells clients that can be told to go elsewhere. `answer_accepted`
+        returns once everything accepted for batching has been answered. Streams and upgraded connections are waited
+        for as well; they end when their callers end them.
 
         A second call joins the first, or returns at once when that is over. Raises `TimeoutError` if the shutdown was
         abandoned, and what `turn_away` or `answer_accepted` raises.

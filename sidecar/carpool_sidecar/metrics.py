@@ -188,7 +188,11 @@ class Metrics:
             "where",
             shown_at_once=get_args(Place),
         )
-        abandoned: Counter[()] = counter("abandoned", "Predict requests whose caller left before the answer.")
+        abandoned: Counter[()] = counter(
+            "abandoned",
+            "Predict requests whose caller left while they were queued or at the predictor. Leaving earlier, in the "
+            "head, in the body or while a model is looked up, is not counted.",
+        )
         self.abandoned = abandoned.labels()
         self.batches: Counter[messages.Reason] = counter("batches", "Batches sent, by the reason they left.", "reason")
         self.batch_size = histogram("batch_size", "Instances in a batch.", _SIZES)

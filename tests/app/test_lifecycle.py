@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from carpool.scheduling import ledger
 from carpool_sidecar import drain as lifecycle
 
 pytestmark = pytest.mark.looptime
@@ -22,7 +23,7 @@ async def never() -> None:
 
 async def refused_after(quiet_period: float, longest: float, *, busy: bool = False) -> float:
     """When a drain began to refuse."""
-    life = lifecycle.Lifecycle()
+    life = lifecycle.Lifecycle(ledger.Ledger())
     loop = asyncio.get_running_loop()
     began = loop.time()
     draining = asyncio.ensure_future(life.drain(answered, quiet_period, longest, never))
@@ -46,7 +47,7 @@ async def test_requests_that_never_stop_and_such_clients_together_leave_as_much_
 
 
 async def test_all_clients_that_know_are_reason_enough_to_go_on() -> None:
-    life, asked = lifecycle.Lifecycle(), []
+    life, asked = lifecycle.Lifecycle(ledger.Ledger()), []
 
     async def turn_away() -> None:
         asked.append(life.phase)
@@ -65,7 +66,7 @@ async def test_a_bug_in_the_way_out_is_the_drains_own_failure() -> None:
     async def broken() -> None:
         raise ZeroDivisionError("bug")
 
-    life = lifecycle.Lifecycle()
+    life = lifecycle.Lifecycle(ledger.Ledger())
     with pytest.raises(ZeroDivisionError):
         await life.drain(broken, 0, 6)
     with pytest.raises(ZeroDivisionError):  # whoever joins learns of it, too

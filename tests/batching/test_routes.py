@@ -168,9 +168,9 @@ async def test_a_route_in_use_tells_when_its_model_must_not_be_batched_any_more(
     route = await ways.learn(found)
     assert route.objection is not None
     assert route.objection() is None
-    (await source.catalog.ask(models.ModelName("m"))).avoid()
+    (await source.registry.ask(models.ModelName("m"))).avoid()
     assert route.objection() == "outputs"
-    await source.catalog.close()
+    await source.registry.close()
 
 
 async def test_v1_requests_need_no_model_where_the_predictor_speaks_v1() -> None:

@@ -37,7 +37,7 @@ async def test_a_caller_is_told_when_its_deadline_passes_before_the_predictor_te
     with pytest.raises(errors.DeadlineExceeded):
         await rules_of(predictor.house()).route(within(300), ASKED)
     assert looptime == pytest.approx(0.3, abs=0.01)
-    await predictor.catalog.close()
+    await predictor.registry.close()
 
 
 async def test_the_others_that_wait_for_the_same_model_are_not_disturbed(predictor: Predictor) -> None:
@@ -79,18 +79,18 @@ async def test_on_the_fast_lane_only_requests_without_a_deadline_wait(predictor:
     assert [call.timeout for call in house.driver.calls] == [None]
     answer(house)
     assert waits.received.startswith(b"HTTP/1.1 200 OK\r\n")
-    await predictor.catalog.close()
+    await predictor.registry.close()
 
 
 async def test_once_the_model_is_known_a_deadline_keeps_nobody_from_the_fast_lane(predictor: Predictor) -> None:
     house = predictor.house()
     predictor.may_tell.set()
-    await predictor.catalog.ask(models.ModelName("m", ""))
+    await predictor.registry.ask(models.ModelName("m", ""))
     house.connect().send(post(BODY, b"carpool-timeout-ms: 300", target=INFER))
     found: list[calls.Call] = house.driver.calls
     assert [call.tag.timeout for call in found] == [0.3]
     assert house.generals == []
-    await predictor.catalog.close()
+    await predictor.registry.close()
 
 
 async def test_a_deadline_that_is_none_is_told_only_of_a_request_that_is_batched(predictor: Predictor) -> None:

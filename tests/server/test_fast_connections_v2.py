@@ -27,7 +27,7 @@ class Predictor:
     def __init__(self, info: models.ModelInfo) -> None:
         self.info = info
         self.may_tell = asyncio.Event()
-        self.catalog = model_registry.ModelRegistry(
+        self.registry = model_registry.ModelRegistry(
             self.ask, lambda known: codec.Codec(known.info, known.avoid), True, asyncio.get_running_loop().time
         )
 
@@ -38,7 +38,7 @@ class Predictor:
         return self.info
 
     def house(self) -> House:
-        return House(routes.Routes(V1_ROUTE, routes.Models(self.catalog, None)))  # type: ignore[arg-type]
+        return House(routes.Routes(V1_ROUTE, routes.Models(self.registry, None)))  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ async def test_requests_wait_until_the_predictor_has_told_of_their_model_and_kee
     answer(house)
     assert client.statuses == [200, 200]
     assert client.received.count(b'"id":"7"') == 2
-    await predictor.catalog.close()
+    await predictor.registry.close()
 
 
 async def test_an_answer_has_the_predictors_words_and_the_batchs_id_in_a_header(predictor: Predictor) -> None:
@@ -151,11 +151,11 @@ async def test_a_model_whose_outputs_turn_out_to_be_uneven_is_batched_no_more(pr
     client.send(infer())
     await told(predictor, client)
     answer(house)
-    (await predictor.catalog.ask(models.ModelName("m"))).avoid()
+    (await predictor.registry.ask(models.ModelName("m"))).avoid()
     client.send(infer())
     assert house.driver.calls == []
     assert [general.data for general in house.generals] == [infer()]
-    await predictor.catalog.close()
+    await predictor.registry.close()
 
 
 async def test_a_request_counts_as_accepted_while_its_model_is_asked_about(predictor: Predictor) -> None:
@@ -168,7 +168,7 @@ async def test_a_request_counts_as_accepted_while_its_model_is_asked_about(predi
     await told(predictor, client)
     assert [general.data for general in house.generals] == [infer()]
     assert house.life.active == 0
-    await predictor.catalog.close()
+    await predictor.registry.close()
 
 
 async def test_a_client_that_leaves_while_its_model_is_asked_about_is_forgotten(predictor: Predictor) -> None:
@@ -186,7 +186,7 @@ async def test_a_client_that_leaves_while_its_model_is_asked_about_is_forgotten(
 
 
 async def test_a_refused_v2_request_is_told_honestly_even_in_kserves_words(predictor: Predictor) -> None:
-    ways = routes.Routes(V1_ROUTE, routes.Models(predictor.catalog, None))  # type: ignore[arg-type]
+    ways = routes.Routes(V1_ROUTE, routes.Models(predictor.registry, None))  # type: ignore[arg-type]
     house = House(ways, kserve_errors=True)
     client = house.connect()
     client.send(infer())

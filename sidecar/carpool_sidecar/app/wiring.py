@@ -112,12 +112,12 @@ class Sidecar:
         """
         self.metrics.draining.set(1)
         if self._grpc is not None:
-            self._grpc.goaway()
+            self._grpc.server.goaway()
         grace_period = self.settings.grace_period
         time_for_answers = max(grace_period / 2, grace_period - _CLOSING_RESERVE)
         try:
             async with asyncio.timeout(time_for_answers):
-                turn_away = self._grpc.turn_away if self._grpc is not None else None
+                turn_away = self._grpc.server.turn_away if self._grpc is not None else None
                 await self.life.drain(self.driver.drain, self.settings.quiet_period, time_for_answers / 2, turn_away)
         except TimeoutError:
             await self.life.abandon()
@@ -217,7 +217,7 @@ class Sidecar:
             self.settings, self.limits, models, rpc, self.driver, self.life, self.metrics, self.bodies,
             self.connection_limit,
         )  # fmt: skip
-        await self._grpc.listen(self.settings.host, self.settings.grpc_port, _BACKLOG)
+        await self._grpc.server.listen(self.settings.host, self.settings.grpc_port, _BACKLOG)
 
     def _general_server(self, handler: request_handler.RequestHandler, rules: predict.PredictRules) -> general.Server:
         return general.Server(
@@ -236,11 +236,11 @@ class Sidecar:
         )
 
     def _admin_runner(self) -> web.AppRunner:
-        office = admin.Admin(
+        admin_port = admin.Admin(
             lambda: self.settings, self.apply, self.drain, self.life, self.ready, self.metrics, self.core.learned
         )
         return web.AppRunner(
-            office.application(),
+            admin_port.application(),
             access_log=None,
             logger=general.ServerLog(log),
             shutdown_timeout=_CLOSING_SECONDS,
@@ -295,19 +295,19 @@ class Upstreams:
         self._settings = chosen
         self._on_bug = on_bug
         self._clock = clock
-        self._catalogs: list[model_registry.ModelRegistry] = []
+        self._registries: list[model_registry.ModelRegistry] = []
         self.http = predictor.HttpPredictor(base, chosen.connect_timeout, chosen.max_queue_bytes, on_bug)
         self.questions = model_questions.HttpQuestions(base)
         self.rpc = self._open_rpc() if chosen.grpc_port or chosen.upstream == "triton-grpc" else None
         memory = codec.Memory()
-        infer = self._catalog(self.questions.model_info, lambda model: codec.Codec(model.info, model.avoid, memory))
+        infer = self._registry(self.questions.model_info, lambda model: codec.Codec(model.info, model.avoid, memory))
         self.routes = routes.Routes(self._v1(), routes.Models(infer, self.http))
 
     def rpc_models(self, rpc: grpc_predictor.GrpcPredictor) -> routes.Models:
         """The models of gRPC callers."""
         from carpool_sidecar.protocols.v2_grpc import codec as rpc_codec
 
-        told = self._catalog(rpc.model_info, lambda model: rpc_codec.Codec(model.info, model.avoid))
+        told = self._registry(rpc.model_info, lambda model: rpc_codec.Codec(model.info, model.avoid))
         return routes.Models(told, rpc, is_http=False)
 
     def v1_models(self) -> local_answers.V1Models | None:
@@ -320,7 +320,7 @@ class Upstreams:
 
     async def close(self) -> None:
         """Close all connections; what is out fails."""
-        for each in self._catalogs:
+        for each in self._registries:
             await each.close()
         await self.http.close()
         await self.questions.close()
@@ -332,20 +332,20 @@ class Upstreams:
             return calls.Route(v1.Codec(), self.http, doubtful=routes.DOUBTFUL)
         from carpool_sidecar.protocols import tensors_from_v1
 
-        def catalog(
+        def registry(
             asked: model_questions.HttpQuestions | grpc_predictor.GrpcPredictor, transport: tensor_codec.Transport
         ) -> model_registry.ModelRegistry:
-            return self._catalog(
+            return self._registry(
                 asked.model_info,
                 lambda model: tensors_from_v1.Codec(model.name, model.info, transport),
                 _V1_RETRY_SECONDS,
             )
 
         if self.rpc is None or self._settings.upstream == "triton-http":
-            return routes.Tensors(catalog(self.questions, tensors), self.http)
+            return routes.Tensors(registry(self.questions, tensors), self.http)
         from carpool_sidecar.protocols.v2_grpc import tensors as grpc_tensors
 
-        return routes.Tensors(catalog(self.rpc, grpc_tensors), self.rpc, is_http=False)
+        return routes.Tensors(registry(self.rpc, grpc_tensors), self.rpc, is_http=False)
 
     def _open_rpc(self) -> grpc_predictor.GrpcPredictor:
         from carpool_sidecar.upstream import grpc_predictor
@@ -354,7 +354,7 @@ class Upstreams:
         address = f"{probes.LOOPBACK}:{chosen.component_grpc_port}"
         return grpc_predictor.GrpcPredictor(address, chosen.connect_timeout, chosen.max_queue_bytes, on_bug)
 
-    def _catalog(
+    def _registry(
         self,
         ask: Callable[[models.ModelName], Awaitable[models.ModelInfo]],
         make_codec: Callable[[model_registry.Model], model_registry.InformedCodec],
@@ -362,7 +362,7 @@ class Upstreams:
     ) -> model_registry.ModelRegistry:
         batches_unknown = self._settings.unknown_models == "batch"
         made = model_registry.ModelRegistry(ask, make_codec, batches_unknown, self._clock, longest_pause, self._on_bug)
-        self._catalogs.append(made)
+        self._registries.append(made)
         return made
 
 

@@ -49,14 +49,6 @@ def batches(pieces: Sequence[messages.Piece]) -> tuple[str, int]:
     return pieces[0].batch_id, len({piece.batch_id for piece in pieces})
 
 
-class Exchange(Protocol):
-    """A batch that was posted."""
-
-    def cancel(self) -> None:
-        """Break it off, without a reply."""
-        ...
-
-
 class Predictor(Protocol):
     """Where batches go."""
 
@@ -67,7 +59,7 @@ class Predictor(Protocol):
         body: Pieces,
         timeout: float,
         reply: Callable[[interface.UpstreamResponse | errors.UpstreamError], None],
-    ) -> Exchange:
+    ) -> driver.Execution:
         """Post a body; `reply` is called once, later and within `timeout` seconds, with the answer or an error.
 
         Raises `errors.BadRequest` for what cannot be posted.
@@ -84,8 +76,7 @@ class Watched(Protocol):
 class Route(NamedTuple):
     """How calls of one kind travel: the words of their protocol, and where they go.
 
-    `objection` tells, if there is one, why they must not be batched any more, or None;
-    as long as what is `watched` is settled there is no need to ask.
+    `objection()` gives the reason not to batch, or None; ask only after `watched.settled_until`.
     `rejected` is told when the predictor rejects a batch of several: what is known of it may be out of date.
     `doubtful` are statuses beside 4xx by which these predictors tell of a request's own faults as well as of theirs.
     """
@@ -119,7 +110,7 @@ class Head(NamedTuple):
 
 
 class Call(driver.Call):
-    """A predict request on its way: the core's request, whose tag is a `Head` and whose payload a `codec.Payload`.
+    """A predict request on its way: the core's request, whose tag is a `Head` and whose payload an `interface.Payload`.
 
     One object for both, because there is one for each request. `response_format` is the payload's, which is gone when
     the answer comes.
@@ -129,7 +120,7 @@ class Call(driver.Call):
     response_format: interface.ResponseFormat | None
 
     def __init__(self, head: Head, payload: interface.Payload, size: int) -> None:
-        """`size` is the body's, in bytes."""
+        """Make the scheduler's request of a head and rows; `size` is the body's, in bytes."""
         most = head.route.codec.max_batch_size
         key = (head.target, head.headers, payload.key)  # requests with equal keys may share a batch
         super().__init__(key, payload.row_count, size, payload, head, head.timeout, most)

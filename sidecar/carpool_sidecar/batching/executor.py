@@ -29,19 +29,18 @@ def new_batch_id() -> str:
 
 
 class Executor:
-    """Part of `driver.Driver`: one call to the route's predictor for each batch. `batch.about` is the name of its list.
+    """Implements `driver.Executor`: one call to the route's predictor for each batch. `batch.about` is its list's name.
 
-    `rules` tell what is done after a status of the predictor's; they may be replaced at any time. `clock` is the
-    driver's.
+    `rules` tell what is done after a status of the predictor's. `clock` is the driver's.
     """
 
     def __init__(
         self, rules: retried_statuses.Rules | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.rules = rules or retried_statuses.Rules()
+        self._rules = rules or retried_statuses.Rules()
         self._clock = clock
 
-    def start(self, batch: messages.Batch, done: Callable[[driver.Outcome], None]) -> calls.Exchange:
+    def start(self, batch: messages.Batch, done: Callable[[driver.Outcome], None]) -> driver.Execution:
         """Post a batch."""
         heads: Sequence[calls.Head] = [part.request.tag for part in batch.parts]
         route = heads[0].route
@@ -60,12 +59,13 @@ class Executor:
         done: Callable[[driver.Outcome], None],
         reply: interface.UpstreamResponse | errors.UpstreamError,
     ) -> None:
+        """Read the predictor's reply: predictions, or an error with its remedy."""
         outcome: driver.Outcome
         try:
             if isinstance(reply, errors.UpstreamError):
                 outcome = reply
                 if isinstance(reply, errors.UpstreamStatus):
-                    self.rules.judge(reply, route.doubtful)
+                    self._rules.judge(reply, route.doubtful)
                     if route.rejected is not None and len(batch.parts) > 1:
                         route.rejected()
             else:
@@ -84,7 +84,7 @@ class Observer(driver.Observer):
         self._complaints = logs.RateLimitedLog(log, clock)
 
     def sent(self, batch: messages.Batch) -> None:
-        """Count a batch that leaves."""
+        """Count a batch, its size, and how long its requests waited."""
         counters, reason = self._metrics, batch.reason
         self._sent[reason].value += 1
         counters.batch_size.observe_all((batch.rows,))
@@ -101,6 +101,7 @@ class Observer(driver.Observer):
             log.debug("batch leaves", extra=logs.facts(batch=batch.id, **told, waited_ms=waited_ms))
 
     def answered(self, batch: messages.Batch, seconds: float) -> None:
+        """Count how long the predictor took."""
         self._metrics.predictor_seconds.observe_all((seconds,))
 
     def failed(self, batch: messages.Batch, error: errors.CarpoolError) -> None:

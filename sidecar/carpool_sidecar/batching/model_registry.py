@@ -179,7 +179,7 @@ class ModelRegistry:
     async def ask(self, name: models.ModelName) -> Model:
         """`get`, or ask the predictor. Raises only the caller's own cancellation, which disturbs nobody else.
 
-        The `objection` of a model that the predictor does not tell of is `unknown_model`.
+        Never answered: `objection` is unknown_model.
         """
         model = self.get(name)
         if model is None:

@@ -49,9 +49,8 @@ class Statuses:
 class Rules:
     """Tells the remedy for a status.
 
-    `named` are the statuses after which a batch is tried again by halves, as `Statuses.parse` reads them. With None
-    that is `4xx` and whatever a call's route calls doubtful: its predictors tell of a request's own faults by those as
-    well as of theirs.
+    `named` are the statuses after which a batch is tried again by halves, as `Statuses.parse` reads them.
+    None: 4xx, and the route's `doubtful`.
     """
 
     def __init__(self, named: str | None = None) -> None:

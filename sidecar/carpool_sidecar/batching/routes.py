@@ -20,8 +20,7 @@ from aiohttp import hdrs
 from multidict import MultiMapping, istr
 
 from carpool_sidecar import errors
-from carpool_sidecar.batching import calls
-from carpool_sidecar.batching import model_registry as catalogs
+from carpool_sidecar.batching import calls, model_registry
 from carpool_sidecar.protocols import models
 
 # As istr a name is looked up without being lowered first.
@@ -61,35 +60,35 @@ _FOREIGN_FORMATS = ("+avro", "+cbor", "+cbor-seq", "+gzip", "+json-seq", "+msgpa
 class Models(NamedTuple):
     """The models of a predictor that speaks v2. Names have `%` escapes if it `is_http`, else they are plain."""
 
-    catalog: catalogs.ModelRegistry
+    registry: model_registry.ModelRegistry
     predictor: calls.Predictor
     is_http: bool = True
 
-    def route(self, model: catalogs.Model) -> calls.Route:
+    def route(self, model: model_registry.Model) -> calls.Route:
         """The way of a model's requests; raises `errors.Unbatchable` if they must not be batched now."""
         objection = model.objection
         if objection is not None:
             raise errors.Unbatchable(objection)
-        look = functools.partial(self.catalog.objection, model)
+        look = functools.partial(self.registry.objection, model)
         return calls.Route(model.codec, self.predictor, look, DOUBTFUL, model.reconsider, model)
 
 
 class Tensors(NamedTuple):
     """Such models for v1 requests: no request can be passed through, as the predictor would not understand it."""
 
-    catalog: catalogs.ModelRegistry
+    registry: model_registry.ModelRegistry
     predictor: calls.Predictor
     is_http: bool = True
 
-    def route(self, model: catalogs.Model) -> calls.Route:
+    def route(self, model: model_registry.Model) -> calls.Route:
         """The way of a model's requests; raises `errors.CarpoolError` if the predictor has not told of it."""
         if not model.is_known:
             raise model.failure or errors.CarpoolError()
         look = functools.partial(self._objection, model)
         return calls.Route(model.codec, self.predictor, look, DOUBTFUL, model.reconsider, model)
 
-    def _objection(self, model: catalogs.Model) -> None:
-        self.catalog.get(model.name)  # it is in use, and may have to be asked about again
+    def _objection(self, model: model_registry.Model) -> None:
+        self.registry.get(model.name)  # it is in use, and may have to be asked about again
 
 
 class Match(NamedTuple):
@@ -106,7 +105,7 @@ class Match(NamedTuple):
 class ModelUnknownYet(Exception):
     """The predictor has not been asked about this model yet. `wait(callback)` does that."""
 
-    def __init__(self, wait: Callable[[Callable[[object], None]], catalogs.Waiting]) -> None:
+    def __init__(self, wait: Callable[[Callable[[object], None]], model_registry.Waiting]) -> None:
         super().__init__()
         self.wait = wait
 
@@ -152,9 +151,9 @@ class Routes:
         if isinstance(source, calls.Route):
             return source
         name = _known(match.model)
-        model = source.catalog.get(name)
+        model = source.registry.get(name)
         if model is None:
-            raise ModelUnknownYet(lambda callback: source.catalog.when_known(name, callback))
+            raise ModelUnknownYet(lambda callback: source.registry.when_known(name, callback))
         return source.route(model)
 
     async def learn(self, match: Match) -> calls.Route:
@@ -162,7 +161,7 @@ class Routes:
         source = self._v1 if match.is_v1 else self._infer
         if isinstance(source, calls.Route):
             return source
-        return source.route(await source.catalog.ask(_known(match.model)))
+        return source.route(await source.registry.ask(_known(match.model)))
 
     def _match_v1(self, path: str) -> Match | None:
         if isinstance(self._v1, calls.Route):

@@ -26,12 +26,12 @@ class KeepsBody:
 
     @property
     def content(self) -> bytes | None:
-        """Part of `Payload`."""
+        """Implements `Payload`."""
         return self.body if len(self.body) <= LARGEST_CONTENT else None
 
     @property
     def row_pattern(self) -> Hashable | None:
-        """Part of `Payload`: nothing beside what the key tells."""
+        """Implements `Payload`: nothing beside what the key tells."""
         return None
 
 

@@ -1,1 +1,1 @@
-"""The front door: batched predict requests, everything else passed through, probes, and the admin port."""
+"""Serves callers: batches predict requests, passes everything else through, answers probes, has the admin port."""

@@ -73,8 +73,8 @@ class PredictRules:
     async def route(self, headers: MultiMapping[str], match: routes.Match) -> calls.Route:
         """The way of a request, for which the predictor may have to be asked within the caller's own deadline.
 
-        Raises as `routes.Routes.route` does, and `errors.DeadlineExceeded`. A deadline that is none is ignored here:
-        `head` tells of it, and a request that is not batched goes on as it came.
+        Raises as `routes.Routes.route` does, and `errors.DeadlineExceeded`. An invalid timeout is ignored here;
+        `head` refuses it.
         """
         timeout = None
         with contextlib.suppress(errors.BadRequest):
@@ -185,13 +185,13 @@ class Outcomes:
             raise
 
     def answer(self, answers: Sequence[messages.Answer], list_name: bytes) -> None:
-        """Part of `driver.Replier`."""
+        """Implements `driver.Replier`."""
         for call, pieces in answers:
             waiting = cast(calls.Call, call)
             _resolve(waiting, calls.Answered(list_name, pieces, waiting.response_format))
 
     def refuse(self, call: calls.Call, error: errors.CarpoolError) -> None:
-        """Part of `driver.Replier`."""
+        """Implements `driver.Replier`."""
         _resolve(call, error)
 
 
@@ -204,7 +204,7 @@ class _Waiting(calls.Call):
 
     @property
     def origin(self) -> Hashable:
-        """Part of `calls.Call`."""
+        """Implements `calls.Call`."""
         address: Hashable = None if self.transport is None else self.transport.get_extra_info("peername")
         return address
 

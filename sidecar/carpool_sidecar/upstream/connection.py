@@ -136,10 +136,12 @@ class Connection(asyncio.BufferedProtocol):
         self._go_on()
 
     def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the transport receives."""
         # What is no body comes in small helpings, so that there is a limit to what one of them can hold.
         return self._scratch if self._reader.is_in_body else self._scratch[:_MOST_OVERHEAD]
 
     def buffer_updated(self, nbytes: int) -> None:
+        """So many bytes of the predictor's came."""
         if self._reply is None:
             self.abort()  # nobody asked
             return
@@ -174,6 +176,7 @@ class Connection(asyncio.BufferedProtocol):
             self._finish(errors.UpstreamClosed(), is_free=False)
 
     def _finish(self, outcome: Outcome, is_free: bool) -> None:
+        """Free or close the connection, then hand over the outcome."""
         reply, self._reply = self._reply, None
         if is_free:
             self._owner.freed(self)
@@ -252,15 +255,18 @@ class AnswerReader:
     # --- the parser's callbacks --------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
+        """An answer begins; raises `errors.UpstreamBroken` if it is the second to one request."""
         if self._outcome is not None:
             raise errors.UpstreamBroken
         self.begun = True
         self._headers = {}
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        """Remember a header: the first of each name."""
         self._headers.setdefault(name.lower(), value)
 
     def on_headers_complete(self) -> None:
+        """Read the status, and what decides how the body is read."""
         self._status = status = self._parser.get_status_code()
         if 200 <= status < 600:
             self.keep_alive = self._parser.should_keep_alive()
@@ -277,12 +283,14 @@ class AnswerReader:
             raise errors.UpstreamBroken(f"the predictor's answer has the status {status}")
 
     def on_body(self, data: bytes) -> None:
+        """Collect a piece of the body; raises if it is too large."""
         self._size += len(data)
         if self._size > self.max_bytes:
             raise self._too_large()
         self._pieces.append(data)
 
     def on_message_complete(self) -> None:
+        """Make the outcome of what was collected."""
         self.begun = self.is_in_body = False
         if self._interim:
             self._interim = False

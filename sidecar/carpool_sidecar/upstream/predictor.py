@@ -250,6 +250,7 @@ class _Pool:
         self._all.add(new)
 
     def freed(self, idle: connection.Connection) -> None:
+        """Keep a connection for the next batch."""
         if self._gone is not None:
             idle.abort()
             return

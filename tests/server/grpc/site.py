@@ -59,9 +59,9 @@ class Site:
             core, executor.Executor(clock=clock), executor.Observer(self.counters, clock), clock
         )
         self.predictor = grpc_predictor.GrpcPredictor(upstream or self.fake.grpc, 5.0, 2**31 - 1)
-        self.catalog = model_registry.ModelRegistry(self.predictor.model_info, self._make_codec, True, clock)
+        self.registry = model_registry.ModelRegistry(self.predictor.model_info, self._make_codec, True, clock)
         self.passthrough = passthrough.Passthrough(self.predictor.channel, port.bug_report(self.counters))
-        known = routes.Models(self.catalog, self.predictor, is_http=False)
+        known = routes.Models(self.registry, self.predictor, is_http=False)
         self.service = service.GrpcService(
             known, self.passthrough, self.driver, self.life, self.counters, self.bodies, port.bug_report(self.counters),
             lambda: self.limits.max_queue_instances, ("authorization", "content-type"),
@@ -80,7 +80,7 @@ class Site:
         await self.passthrough.close()
         await self.server.close(0.2)
         self.service.close()
-        await self.catalog.close()
+        await self.registry.close()
         await self.predictor.close()
 
     def _make_codec(self, model: model_registry.Model) -> codec.Codec:

@@ -168,7 +168,7 @@ async def test_a_caller_who_leaves_while_its_model_is_asked_about_is_not_submitt
     _, handler = asked(site)
     assert site.bodies.memory.held > 0
     handler.cancelled()
-    await site.catalog.ask(("identity", ""))
+    await site.registry.ask(("identity", ""))
     assert (site.bodies.memory.held, site.life.active) == (0, 0)
     assert site.fake.questions == []
 

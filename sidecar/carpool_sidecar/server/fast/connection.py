@@ -23,10 +23,10 @@ from carpool_sidecar.server import responses
 from carpool_sidecar.server.fast import heads, requests
 
 _MOST_PENDING = 64
-"""Pipelined requests that may wait for their answers, all with one batch key; more are not understood yet."""
+"""At most so many unanswered requests, all with one batch key; later ones stay unparsed."""
 
 _MOST_HELD = 64 * 1024
-"""Bytes of those; more are left in the socket."""
+"""Bytes of unparsed requests; more are left in the socket."""
 
 
 class Port(Protocol):
@@ -435,4 +435,4 @@ class Connection(asyncio.Protocol):
             request = self._pending.popleft()
             waiting = request.message
             self._held.add(0 if waiting is None else -len(waiting[0]) - len(waiting[1]), -1)
-            self._requests.cancel(request)
+            self._requests.driver.cancel(request)

@@ -40,7 +40,7 @@ class FastRequest(calls.Call):
 
     @property
     def origin(self) -> Hashable:
-        """Part of `calls.Call`."""
+        """Implements `calls.Call`."""
         return self.connection.peer
 
 
@@ -52,7 +52,7 @@ class FastRequests:
         self.memory = rules.bodies.memory
         self.clock = clock
         self.now = clock()
-        self._driver = calls_driver
+        self.driver = calls_driver
         self._predictions = responses.Predictions(rules.dialect)
 
     def takes(self, size: int) -> bool:
@@ -103,18 +103,14 @@ class FastRequests:
         """Put it in the queue and count it; it is answered once, perhaps before this returns."""
         held.add(0, 1)
         try:
-            self._driver.submit(request)
+            self.driver.submit(request)
         except Exception:
             error = self.rules.bug(_LANE)
             if request.payload is not None:  # not answered yet
                 self.refuse(request, error)
 
-    def cancel(self, request: FastRequest) -> None:
-        """Its client left."""
-        self._driver.cancel(request)
-
     def answer(self, answers: Sequence[messages.Answer], list_name: bytes) -> None:
-        """Part of `driver.Replier`."""
+        """Render the answers of a batch, each for its connection."""
         self.now = now = self.clock()
         render, render_form, seconds = self._predictions.render, self._predictions.render_form, []
         for call, pieces in answers:
@@ -140,7 +136,7 @@ class FastRequests:
         self.rules.metrics.predicted_all(seconds)
 
     def refuse(self, call: calls.Call, error: errors.CarpoolError) -> None:
-        """Part of `driver.Replier`."""
+        """Implements `driver.Replier`."""
         self._tell(cast(FastRequest, call), error)
 
     def refusal(self, error: errors.CarpoolError, since: float) -> bytes:

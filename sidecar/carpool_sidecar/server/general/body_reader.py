@@ -113,14 +113,6 @@ class BodyReader:
         grow = functools.partial(self._grow, reservation)
         return await content_coding.decode(body, _codings(request), self.max_body_bytes, grow)
 
-    def takes(self, size: int) -> bool:
-        """Whether a body of `size` bytes is not too large, and there is room for it."""
-        return size <= self.max_body_bytes and self.memory.has_room(size)
-
-    def has_room(self, size: int) -> bool:
-        """Whether so many bytes more may be held."""
-        return self.memory.has_room(size)
-
     def _check_size(self, size: int) -> None:
         if size > self.max_body_bytes:
             raise content_coding.too_large(self.max_body_bytes)

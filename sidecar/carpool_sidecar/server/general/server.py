@@ -122,7 +122,7 @@ class Connection(web.RequestHandler, body_reader.Chunked):
 
     @property
     def chunks(self) -> int:
-        """Part of `body_reader.Chunked`."""
+        """Implements `body_reader.Chunked`."""
         return 0 if self._watch is None else self._watch.chunks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -342,7 +342,7 @@ class Arrival(ledger.Reservation):
         super().release()
 
     def work(self) -> bool:
-        """Part of `Worker`."""
+        """Implements `Worker`."""
         if self._news is None:
             return False
         self._has_turn = False

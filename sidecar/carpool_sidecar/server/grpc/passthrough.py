@@ -118,7 +118,7 @@ class PassedCall(abc.ABC):
         return self._stream.connection
 
     def writable(self) -> None:
-        """Part of `server_stream.Handler`."""
+        """Implements `server_stream.Handler`."""
         self._is_writable.set()
 
     async def _receive(self, call: Any) -> None:
@@ -165,7 +165,7 @@ class PassedCall(abc.ABC):
         self._refuse(errors.Draining())
 
     def cancelled(self) -> None:
-        """Part of `server_stream.Handler`."""
+        """Implements `server_stream.Handler`."""
         self._finish(None)
         self._stop()
 
@@ -227,7 +227,7 @@ class UnaryCall(PassedCall):
         self._is_counted = False
 
     def begin(self, channel: Any, path: str, sent: metadata.Metadata, timeout: float | None) -> Any:
-        """Part of `PassedCall`.
+        """Implements `PassedCall`.
 
         An answer that is read whole at once cannot be kept waiting, so only a caller that reads gets some that way.
         """
@@ -237,7 +237,7 @@ class UnaryCall(PassedCall):
         return kind(path)(message, metadata=sent, timeout=timeout)
 
     async def transfer(self, call: Any) -> None:
-        """Part of `PassedCall`."""
+        """Implements `PassedCall`."""
         if not self._is_counted:
             await self._receive(call)
             return
@@ -249,7 +249,7 @@ class UnaryCall(PassedCall):
             self._finish(statuses.OK)
 
     def over(self, ended: object) -> None:
-        """Part of `PassedCall`."""
+        """Implements `PassedCall`."""
         if self._is_counted:
             self.slots.end_whole()
         super().over(ended)
@@ -281,7 +281,7 @@ class StreamingCall(PassedCall):
     # --- from the caller ---------------------------------------------------------------------------------------
 
     def data(self, data: bytes) -> None:
-        """Part of `server_stream.Handler`."""
+        """Implements `server_stream.Handler`."""
         if self._is_over:
             return
         try:
@@ -317,7 +317,7 @@ class StreamingCall(PassedCall):
         self._is_watched = self._arrival.is_incomplete
 
     def expire(self) -> None:
-        """Part of `arrivals.Arriving`. A caller that the predictor holds up is not late."""
+        """Implements `arrivals.Arriving`. A caller that the predictor holds up is not late."""
         if self._messages:
             self._timeouts.add(self)
         elif not self._is_over:
@@ -328,7 +328,7 @@ class StreamingCall(PassedCall):
         super()._finish(code)
 
     def end(self) -> None:
-        """Part of `server_stream.Handler`."""
+        """Implements `server_stream.Handler`."""
         self._timeouts.remove(self)
         try:
             self._arrival.end()
@@ -346,7 +346,7 @@ class StreamingCall(PassedCall):
     # --- to the predictor and back -----------------------------------------------------------------------------
 
     def begin(self, channel: Any, path: str, sent: metadata.Metadata, timeout: float | None) -> Any:
-        """Part of `PassedCall`.
+        """Implements `PassedCall`.
 
         A call whose only message came together with its head is of a method that takes one message. It is passed on as
         such: grpc.aio sometimes fails to tell the status of calls that end before they have sent all.
@@ -357,7 +357,7 @@ class StreamingCall(PassedCall):
         return channel.stream_stream(path)(metadata=sent, timeout=timeout)
 
     async def transfer(self, call: Any) -> None:
-        """Part of `PassedCall`."""
+        """Implements `PassedCall`."""
         if self._is_whole:
             self._grant()
             await self._receive(call)

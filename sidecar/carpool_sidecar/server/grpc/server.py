@@ -32,7 +32,7 @@ def bug_report(counters: metrics.Metrics, where: metrics.Place = "rpc") -> arriv
 
 
 class GrpcPort:
-    """Listens from `listen()` to `close()`. `models` is None when batching is off."""
+    """All that serves gRPC, until `close()`; `server` listens. `models` is None when batching is off."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class GrpcPort:
             models, self._passthrough, calls_driver, life, counters, bodies, report,
             lambda: bounds.max_queue_instances, chosen.key_headers,
         )  # fmt: skip
-        self._server = server.Server(
+        self.server = server.Server(
             self._service,
             http2_limits.Limits(keep_alive=chosen.keep_alive, handshake=chosen.head_timeout),
             bug_report(counters, "http2"),
@@ -60,20 +60,8 @@ class GrpcPort:
             connection_limit,
         )
 
-    async def listen(self, host: str, port: int, backlog: int) -> None:
-        """Accept connections; raises `OSError` if the port is taken."""
-        await self._server.listen(host, port, backlog)
-
-    def goaway(self) -> None:
-        """Ask clients to open new connections, which other pods may get."""
-        self._server.goaway()
-
-    async def turn_away(self) -> None:
-        """Accept no more connections; return when no more calls come on the open ones, or within two seconds."""
-        await self._server.turn_away()
-
     async def close(self, patience: float) -> None:
         """Accept no more connections; calls have `patience` seconds to end."""
-        await self._server.close(patience)
+        await self.server.close(patience)
         await self._passthrough.close()
         self._service.close()

@@ -7,14 +7,14 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import cast
 
 from carpool.runtime import driver
-from carpool.scheduling import ledger
-from carpool.scheduling import messages as model
+from carpool.scheduling import ledger, messages
 from carpool_sidecar import drain, errors, metrics
 from carpool_sidecar.batching import calls, model_registry, routes
 from carpool_sidecar.protocols import interface
 from carpool_sidecar.protocols import models as model_names
 from carpool_sidecar.protocols.v2_grpc import codec as codecs
-from carpool_sidecar.protocols.v2_grpc import messages, statuses, tensors
+from carpool_sidecar.protocols.v2_grpc import messages as protobuf
+from carpool_sidecar.protocols.v2_grpc import statuses, tensors
 from carpool_sidecar.server.grpc import arrivals, heads, passthrough
 from carpool_sidecar.server.http2 import headers, server_stream
 
@@ -55,7 +55,7 @@ class GrpcService:
         self._latest = ("", heads.OK)
 
     def open(self, stream: server_stream.ServerStream, head: headers.Head) -> server_stream.Handler:
-        """Part of `server_stream.Service`."""
+        """Implements `server_stream.Service`."""
         content_type = dict(head.headers).get(b"content-type", b"")
         if head.method != "POST":
             stream.finish(((b":status", b"405"), (b"allow", b"POST")))
@@ -95,8 +95,8 @@ class GrpcService:
         self.timeouts.close()
         self.turns.close()
 
-    def answer(self, answers: Sequence[model.Answer], list_name: bytes) -> None:
-        """Part of `driver.Replier`."""
+    def answer(self, answers: Sequence[messages.Answer], list_name: bytes) -> None:
+        """Implements `driver.Replier`."""
         now = time.perf_counter()
         seconds = []
         for request, pieces in answers:
@@ -112,10 +112,10 @@ class GrpcService:
         self.counters.rpc_answered("batched", statuses.OK, len(seconds))
 
     def refuse(self, call: calls.Call, error: errors.CarpoolError) -> None:
-        """Part of `driver.Replier`."""
+        """Implements `driver.Replier`."""
         cast(_InferRequest, call).call.refuse(error)
 
-    def _trailers(self, pieces: Sequence[model.Piece]) -> headers.Headers:
+    def _trailers(self, pieces: Sequence[messages.Piece]) -> headers.Headers:
         if len(pieces) > 1:
             batch_id, count = calls.batches(pieces)
             told = (*heads.OK, (_BATCH_ID, batch_id.encode()))
@@ -146,7 +146,7 @@ class _InferRequest(calls.Call):
 
     @property
     def origin(self) -> Hashable:
-        """Part of `calls.Call`."""
+        """Implements `calls.Call`."""
         return "grpc", self.call.connection
 
 
@@ -185,7 +185,7 @@ class InferCall(ledger.Reservation):
         return self._stream.connection
 
     def data(self, data: bytes) -> None:
-        """Part of `server_stream.Handler`."""
+        """Implements `server_stream.Handler`."""
         if self._is_over:
             return
         try:
@@ -214,7 +214,7 @@ class InferCall(ledger.Reservation):
             self._message = message
 
     def end(self) -> None:
-        """Part of `server_stream.Handler`."""
+        """Implements `server_stream.Handler`."""
         self._has_ended = True
         if self._is_over or self._arrival.is_inflating:
             return
@@ -228,7 +228,7 @@ class InferCall(ledger.Reservation):
             self.refuse(errors.bare(error))
 
     def cancelled(self) -> None:
-        """Part of `server_stream.Handler`."""
+        """Implements `server_stream.Handler`."""
         if self._passed is not None:
             self._passed.cancelled()
         elif not self._is_over:
@@ -239,30 +239,30 @@ class InferCall(ledger.Reservation):
                 self._service.driver.cancel(request)
 
     def writable(self) -> None:
-        """Part of `server_stream.Handler`."""
+        """Implements `server_stream.Handler`."""
         if self._passed is not None:
             self._passed.writable()
 
     def expire(self) -> None:
-        """Part of `arrivals.Arriving`: an incomplete message must not be kept for ever."""
+        """Implements `arrivals.Arriving`: an incomplete message must not be kept for ever."""
         self.refuse(errors.BodyTooLate())
 
     # --- on its way --------------------------------------------------------------------------------------------
 
     def _submit(self, message: bytes) -> None:
         try:
-            found = messages.scan(message)
-            catalog = cast(routes.Models, self._service.models).catalog
+            found = protobuf.scan(message)
+            registry = cast(routes.Models, self._service.models).registry
             name = _model_name(found)
-            known = catalog.get(name)
+            known = registry.get(name)
             if known is None:
-                self._waiting = catalog.when_known(name, lambda told: self._learned(told, found))
+                self._waiting = registry.when_known(name, lambda told: self._learned(told, found))
             else:
                 self._batch(known, found)
         except errors.Unbatchable as verdict:
             self._pass_through(verdict.reason)
 
-    def _learned(self, told: model_registry.Model, found: messages.Fields) -> None:
+    def _learned(self, told: model_registry.Model, found: protobuf.Fields) -> None:
         """The model is known now."""
         self._waiting = None
         try:
@@ -282,7 +282,7 @@ class InferCall(ledger.Reservation):
         if request is not None:
             self._service.driver.cancel(request)
 
-    def _batch(self, told: model_registry.Model, found: messages.Fields) -> None:
+    def _batch(self, told: model_registry.Model, found: protobuf.Fields) -> None:
         service, head, message = self._service, self._head, cast(bytes, self._message)
         route = cast(routes.Models, service.models).route(told)
         payload = cast(codecs.Codec, route.codec).understand(message, found, service.max_rows())
@@ -329,7 +329,7 @@ class InferCall(ledger.Reservation):
 
     # --- back to the caller ------------------------------------------------------------------------------------
 
-    def answer(self, pieces: Sequence[model.Piece], trailers: headers.Headers) -> None:
+    def answer(self, pieces: Sequence[messages.Piece], trailers: headers.Headers) -> None:
         """Send the caller's outputs, and what follows them."""
         response_format = cast(interface.ResponseFormat, cast(_InferRequest, self._request).response_format)
         body = arrivals.frame(response_format.render(pieces).body)
@@ -357,7 +357,7 @@ class InferCall(ledger.Reservation):
         self.release()
 
 
-def _model_name(found: messages.Fields) -> model_names.ModelName:
+def _model_name(found: protobuf.Fields) -> model_names.ModelName:
     try:
         return model_names.ModelName(found.name.decode(), found.version.decode())
     except UnicodeDecodeError:

@@ -129,7 +129,7 @@ class ServerProtocol(asyncio.Protocol):
     # --- turns -------------------------------------------------------------------------------------------------
 
     def take_turn(self) -> None:
-        """Part of `limits.TurnTaker`."""
+        """Implements `limits.TurnTaker`."""
         self._is_reading = True
         try:
             self.connection.go_on()
