@@ -12,7 +12,7 @@ from aiohttp import web
 
 from carpool_sidecar import errors
 from carpool_sidecar.server.general import passthrough
-from tests.server.intake_site import Connection, Send, Site
+from tests.server.body_reader_site import Connection, Send, Site
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

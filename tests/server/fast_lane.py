@@ -197,7 +197,7 @@ class Driver:
         call.replier.refuse(call, error)
 
 
-class House:
+class Bench:
     """A lane's connections and what they share, on a clock that stands still until `pass_time`."""
 
     def __init__(self, ways: routes.Routes = V1_ROUTES, **chosen: Any) -> None:

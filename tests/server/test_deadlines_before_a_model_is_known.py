@@ -11,7 +11,7 @@ from carpool_sidecar import errors
 from carpool_sidecar.batching import calls, routes
 from carpool_sidecar.protocols import models
 from carpool_sidecar.server import predict
-from tests.server.fast_lane import House, post, settle
+from tests.server.fast_lane import Bench, post, settle
 from tests.server.test_fast_connections_v2 import BODY, INFER, Predictor, answer, infer
 
 pytestmark = pytest.mark.looptime
@@ -23,8 +23,8 @@ async def predictor() -> Predictor:
     return Predictor(models.ModelInfo(max_batch_size=4))
 
 
-def rules_of(house: House) -> predict.PredictRules:
-    return house.rules
+def rules_of(bench: Bench) -> predict.PredictRules:
+    return bench.rules
 
 
 def within(milliseconds: int) -> CIMultiDict[str]:
@@ -35,13 +35,13 @@ async def test_a_caller_is_told_when_its_deadline_passes_before_the_predictor_te
     predictor: Predictor, looptime: float
 ) -> None:
     with pytest.raises(errors.DeadlineExceeded):
-        await rules_of(predictor.house()).route(within(300), ASKED)
+        await rules_of(predictor.bench()).route(within(300), ASKED)
     assert looptime == pytest.approx(0.3, abs=0.01)
     await predictor.registry.close()
 
 
 async def test_the_others_that_wait_for_the_same_model_are_not_disturbed(predictor: Predictor) -> None:
-    rules = rules_of(predictor.house())
+    rules = rules_of(predictor.bench())
     patient = asyncio.ensure_future(rules.route(CIMultiDict(), ASKED))
     with pytest.raises(errors.DeadlineExceeded):
         await rules.route(within(300), ASKED)
@@ -50,8 +50,8 @@ async def test_the_others_that_wait_for_the_same_model_are_not_disturbed(predict
 
 
 async def test_what_the_question_took_is_taken_from_the_callers_time(predictor: Predictor) -> None:
-    house = predictor.house()
-    rules = rules_of(house)
+    bench = predictor.bench()
+    rules = rules_of(bench)
     asyncio.get_running_loop().call_later(0.2, predictor.may_tell.set)
     route = await rules.route(within(300), ASKED)
     assert rules.head("/v2/models/m/infer", within(300), ASKED, route, spent=0.2).timeout == pytest.approx(0.1)
@@ -59,43 +59,43 @@ async def test_what_the_question_took_is_taken_from_the_callers_time(predictor: 
 
 async def test_a_deadline_that_passed_meanwhile_is_told_at_once(predictor: Predictor) -> None:
     predictor.may_tell.set()
-    rules = rules_of(predictor.house())
+    rules = rules_of(predictor.bench())
     route = await rules.route(within(300), ASKED)
     with pytest.raises(errors.DeadlineExceeded):
         rules.head("/v2/models/m/infer", within(300), ASKED, route, spent=0.3)
 
 
 async def test_on_the_fast_lane_only_requests_without_a_deadline_wait(predictor: Predictor) -> None:
-    house = predictor.house()
-    waits, hurries = house.connect(), house.connect()
+    bench = predictor.bench()
+    waits, hurries = bench.connect(), bench.connect()
     hurried = post(BODY, b"carpool-timeout-ms: 300", target=INFER)
     waits.send(infer())
     hurries.send(hurried)
     await settle()
-    assert [general.data for general in house.generals] == [hurried]
+    assert [general.data for general in bench.generals] == [hurried]
     predictor.may_tell.set()
     for _ in range(5):
         await settle()
-    assert [call.timeout for call in house.driver.calls] == [None]
-    answer(house)
+    assert [call.timeout for call in bench.driver.calls] == [None]
+    answer(bench)
     assert waits.received.startswith(b"HTTP/1.1 200 OK\r\n")
     await predictor.registry.close()
 
 
 async def test_once_the_model_is_known_a_deadline_keeps_nobody_from_the_fast_lane(predictor: Predictor) -> None:
-    house = predictor.house()
+    bench = predictor.bench()
     predictor.may_tell.set()
     await predictor.registry.ask(models.ModelName("m", ""))
-    house.connect().send(post(BODY, b"carpool-timeout-ms: 300", target=INFER))
-    found: list[calls.Call] = house.driver.calls
+    bench.connect().send(post(BODY, b"carpool-timeout-ms: 300", target=INFER))
+    found: list[calls.Call] = bench.driver.calls
     assert [call.tag.timeout for call in found] == [0.3]
-    assert house.generals == []
+    assert bench.generals == []
     await predictor.registry.close()
 
 
 async def test_a_deadline_that_is_none_is_told_only_of_a_request_that_is_batched(predictor: Predictor) -> None:
     predictor.may_tell.set()
-    rules = rules_of(predictor.house())
+    rules = rules_of(predictor.bench())
     nonsense = CIMultiDict({"carpool-timeout-ms": "soon"})
     with pytest.raises(errors.Unbatchable, match="unknown_model"):
         await rules.route(nonsense, routes.Match(models.ModelName("stranger", ""), is_v1=False))

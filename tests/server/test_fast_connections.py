@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from carpool_sidecar import errors
 from carpool_sidecar.batching import calls
-from tests.server.fast_lane import BODY, PREDICT, V1_ROUTE, House, Transport, get, post, settle
+from tests.server.fast_lane import BODY, PREDICT, V1_ROUTE, Bench, Transport, get, post, settle
 
 
 @pytest.fixture
-def house() -> House:
-    return House()
+def bench() -> Bench:
+    return Bench()
 
 
 def numbered(count: int, start: int = 0) -> bytes:
@@ -29,128 +29,128 @@ def predictions(client: Transport) -> list[int]:
     return [number for body in bodies for number in json.loads(body)["predictions"]]
 
 
-async def test_a_request_becomes_a_call_and_its_answer_one_write(house: House) -> None:
-    client = house.connect()
+async def test_a_request_becomes_a_call_and_its_answer_one_write(bench: Bench) -> None:
+    client = bench.connect()
     client.send(post(BODY, b"Authorization: me", b"X-Request-ID: 7", b"carpool-timeout-ms: 250"))
-    [call] = house.driver.calls
+    [call] = bench.driver.calls
     headers = (("Authorization", "me"), ("Content-Type", "application/json"))
     assert call.tag == calls.Head(V1_ROUTE, PREDICT.decode(), headers, 0.25, "7")
     assert (call.timeout, call.rows, call.size) == (0.25, 1, len(BODY))
     assert [bytes(row) for row in call.payload.rows] == [b"1"]
     assert call.key == (call.tag.target, call.tag.headers, call.payload.key)
-    assert house.life.active == 1
-    house.driver.answer()
+    assert bench.life.active == 1
+    bench.driver.answer()
     [written] = client.writes
     assert written.startswith(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nDate: ")
     assert written.endswith(b'\r\n\r\n{"message":"","batchId":"an-id","predictions":[1]}')
     assert b"Connection" not in written
-    assert house.life.active == 0
-    assert house.metrics.requests.labels("batched", 200).value == 1
+    assert bench.life.active == 0
+    assert bench.metrics.requests.labels("batched", 200).value == 1
 
 
 @pytest.mark.parametrize("before", [b"", post()], ids=["first", "second"])
-async def test_a_request_may_be_cut_at_any_byte(house: House, before: bytes) -> None:
+async def test_a_request_may_be_cut_at_any_byte(bench: Bench, before: bytes) -> None:
     request = post(BODY, b"X-Request-ID: 7")
     for cut in range(1, len(request)):
-        client = house.connect()
+        client = bench.connect()
         if before:
             client.send(before)
-            house.driver.answer()
+            bench.driver.answer()
         client.send(request[:cut])
         client.send(request[cut:])
-        [call] = house.driver.calls
+        [call] = bench.driver.calls
         assert (call.tag.request_id, bytes(call.payload.text)) == ("7", b"[1]")
-        house.driver.answer()
+        bench.driver.answer()
         assert client.statuses == [200] * (2 if before else 1)
-    assert house.generals == []
-    assert (house.life.active, house.bodies.memory.held) == (0, 0)
+    assert bench.generals == []
+    assert (bench.life.active, bench.bodies.memory.held) == (0, 0)
 
 
-async def test_requests_that_come_byte_by_byte_are_served(house: House) -> None:
-    client = house.connect()
+async def test_requests_that_come_byte_by_byte_are_served(bench: Bench) -> None:
+    client = bench.connect()
     for number in range(3):
         for byte in post(b'{"instances":[%d]}' % number):
             client.send(bytes([byte]))
-        house.driver.answer()
+        bench.driver.answer()
     assert predictions(client) == [0, 1, 2]
 
 
 @given(order=st.permutations(range(8)))
 def test_answers_come_in_the_order_of_the_requests_whatever_finishes_first(order: list[int]) -> None:
     async def converse() -> None:
-        house = House()
-        client = house.connect()
+        bench = Bench()
+        client = bench.connect()
         client.send(numbered(8))
-        waiting = list(house.driver.calls)
+        waiting = list(bench.driver.calls)
         for done, index in enumerate(order, 1):
-            house.driver.answer(waiting[index])
+            bench.driver.answer(waiting[index])
             # All that nobody before them waits for, and no more.
             expected = next((number for number in range(8) if number not in order[:done]), 8)
             assert predictions(client) == list(range(expected))
-        assert house.life.active == 0
+        assert bench.life.active == 0
 
     asyncio.run(converse())
 
 
-async def test_no_more_than_64_requests_wait_and_most_of_the_rest_stays_in_the_socket(house: House) -> None:
-    client = house.connect()
+async def test_no_more_than_64_requests_wait_and_most_of_the_rest_stays_in_the_socket(bench: Bench) -> None:
+    client = bench.connect()
     client.send(numbered(100))
-    assert len(house.driver.calls) == 64
+    assert len(bench.driver.calls) == 64
     assert client.is_reading()  # else nobody would notice if the client left
     following = get() * 2000
     client.send(following)
     assert not client.is_reading()
-    while house.driver.calls:
-        house.driver.answer()
+    while bench.driver.calls:
+        bench.driver.answer()
         await settle()
     assert client.is_reading()
     assert predictions(client) == list(range(100))
-    [general] = house.generals
+    [general] = bench.generals
     assert general.data == following
 
 
-async def test_of_pipelined_requests_only_those_of_one_batch_key_are_in_the_queue_at_once(house: House) -> None:
-    client = house.connect()
+async def test_of_pipelined_requests_only_those_of_one_batch_key_are_in_the_queue_at_once(bench: Bench) -> None:
+    client = bench.connect()
     targets = [b"/v1/models/%b:predict" % name for name in (b"a", b"a", b"b", b"b", b"b", b"a", b"c")]
     client.send(b"".join(post(b'{"instances":[%d]}' % n, target=target) for n, target in enumerate(targets)))
     together = []
-    while house.driver.calls:
-        together.append(len(house.driver.calls))
-        assert len({call.key for call in house.driver.calls}) == 1
-        assert house.life.active == len(house.driver.calls)
-        for call in reversed(house.driver.calls[:]):
-            house.driver.answer(call)
+    while bench.driver.calls:
+        together.append(len(bench.driver.calls))
+        assert len({call.key for call in bench.driver.calls}) == 1
+        assert bench.life.active == len(bench.driver.calls)
+        for call in reversed(bench.driver.calls[:]):
+            bench.driver.answer(call)
         await settle()
     assert together == [2, 3, 1, 1]
     assert predictions(client) == list(range(7))
-    assert (house.life.active, house.bodies.memory.held) == (0, 0)
+    assert (bench.life.active, bench.bodies.memory.held) == (0, 0)
 
 
-async def test_a_request_for_the_general_server_waits_until_earlier_answers_are_given(house: House) -> None:
-    client = house.connect()
+async def test_a_request_for_the_general_server_waits_until_earlier_answers_are_given(bench: Bench) -> None:
+    client = bench.connect()
     client.send(numbered(2) + get() + post())
-    assert len(house.driver.calls) == 2
-    assert house.generals == []
-    house.driver.answer()
+    assert len(bench.driver.calls) == 2
+    assert bench.generals == []
+    bench.driver.answer()
     await settle()
-    assert house.generals == []
-    house.driver.answer()
+    assert bench.generals == []
+    bench.driver.answer()
     await settle()
-    [general] = house.generals
+    [general] = bench.generals
     assert general.data == get() + post()
     assert client.protocol is general
     assert general.transport is client
     assert client.is_reading()
-    assert house.connections == set()
+    assert bench.connections == set()
 
 
-async def test_a_connection_that_was_handed_over_is_the_general_servers_alone(house: House) -> None:
-    client = house.connect()
+async def test_a_connection_that_was_handed_over_is_the_general_servers_alone(bench: Bench) -> None:
+    client = bench.connect()
     client.send(get())
     client.send(post())
-    await house.pass_time(10_000)
-    assert house.generals[0].data == get() + post()
-    assert house.driver.submitted == 0
+    await bench.pass_time(10_000)
+    assert bench.generals[0].data == get() + post()
+    assert bench.driver.submitted == 0
     assert not client.is_closing()
 
 
@@ -160,65 +160,65 @@ async def test_a_connection_that_was_handed_over_is_the_general_servers_alone(ho
     ids=["no instances", "no JSON", "columns", "too large", "to be too large"],
 )
 async def test_a_body_that_is_no_call_is_left_to_the_general_server(request_: bytes) -> None:
-    house = House(max_body_bytes=1024)
+    bench = Bench(max_body_bytes=1024)
     for cut in (len(request_), len(request_) - 1):
-        client = house.connect()
+        client = bench.connect()
         client.send(request_[:cut])
-        if client.protocol not in house.generals:
+        if client.protocol not in bench.generals:
             client.send(request_[cut:])
-        assert house.generals[-1].data == request_[: len(house.generals[-1].data)]
-    assert house.generals[0].data == request_
-    assert (house.life.active, house.bodies.memory.held, house.driver.submitted) == (0, 0, 0)
+        assert bench.generals[-1].data == request_[: len(bench.generals[-1].data)]
+    assert bench.generals[0].data == request_
+    assert (bench.life.active, bench.bodies.memory.held, bench.driver.submitted) == (0, 0, 0)
 
 
-async def test_bytes_after_an_answer_that_closes_are_not_served(house: House) -> None:
+async def test_bytes_after_an_answer_that_closes_are_not_served(bench: Bench) -> None:
     def refuse(call: calls.Call) -> None:
-        house.driver.refuse(errors.PayloadTooLarge())
+        bench.driver.refuse(errors.PayloadTooLarge())
 
-    client = house.connect()
-    house.driver.on_submit = refuse
+    client = bench.connect()
+    bench.driver.on_submit = refuse
     client.send(post() + post() + get())
     await settle()
     assert client.statuses == [413]
     assert b"\r\nConnection: close\r\n" in client.received
-    assert house.driver.submitted == 1
-    assert house.generals == []
+    assert bench.driver.submitted == 1
+    assert bench.generals == []
     assert client.is_lost
-    assert house.life.active == 0
+    assert bench.life.active == 0
 
 
-async def test_requests_behind_an_answer_that_closes_are_cancelled(house: House) -> None:
-    client = house.connect()
+async def test_requests_behind_an_answer_that_closes_are_cancelled(bench: Bench) -> None:
+    client = bench.connect()
     client.send(numbered(3))
-    first, *others = house.driver.calls
-    house.driver.refuse(errors.Draining(), first)
-    assert house.driver.cancelled == others
+    first, *others = bench.driver.calls
+    bench.driver.refuse(errors.Draining(), first)
+    assert bench.driver.cancelled == others
     await settle()
     assert client.statuses == [503]
-    assert house.life.active == 0
+    assert bench.life.active == 0
 
 
-async def test_refused_within_submit_2000_pipelined_requests_are_answered_one_after_the_other(house: House) -> None:
+async def test_refused_within_submit_2000_pipelined_requests_are_answered_one_after_the_other(bench: Bench) -> None:
     def refuse(call: calls.Call) -> None:
-        house.driver.refuse(errors.Overloaded())
+        bench.driver.refuse(errors.Overloaded())
 
-    house.driver.on_submit = refuse
-    client = house.connect()
+    bench.driver.on_submit = refuse
+    client = bench.connect()
     client.send(post() * 2000)
     assert client.statuses == [429] * 2000
     assert client.is_reading()
-    assert house.life.active == 0
-    assert house.metrics.refused.labels("queue_full").value == 2000
+    assert bench.life.active == 0
+    assert bench.metrics.refused.labels("queue_full").value == 2000
 
 
-async def test_answered_within_submit_2000_requests_behind_a_slow_one_wait_for_it(house: House) -> None:
-    client = house.connect()
+async def test_answered_within_submit_2000_requests_behind_a_slow_one_wait_for_it(bench: Bench) -> None:
+    client = bench.connect()
     client.send(post())
-    slow = house.driver.calls[0]
-    house.driver.on_submit = house.driver.answer
+    slow = bench.driver.calls[0]
+    bench.driver.on_submit = bench.driver.answer
     client.send(numbered(2000, start=2))
     assert client.statuses == []
-    house.driver.answer(slow)
+    bench.driver.answer(slow)
     for _ in range(100):
         await settle()
     assert predictions(client) == [1, *range(2, 2002)]
@@ -226,34 +226,34 @@ async def test_answered_within_submit_2000_requests_behind_a_slow_one_wait_for_i
 
 
 async def test_a_bug_in_submit_is_a_500_on_a_connection_that_lives(
-    house: House, caplog: pytest.LogCaptureFixture
+    bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     def break_down(call: calls.Call) -> None:
-        house.driver.calls.remove(call)
+        bench.driver.calls.remove(call)
         raise ZeroDivisionError("secret")
 
-    client = house.connect()
-    house.driver.on_submit = break_down
+    client = bench.connect()
+    bench.driver.on_submit = break_down
     client.send(post())
     assert client.statuses == [500]
     assert b"secret" not in client.received
     assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError]
-    house.driver.on_submit = lambda call: None
+    bench.driver.on_submit = lambda call: None
     client.send(post())
-    house.driver.answer()
+    bench.driver.answer()
     assert client.statuses == [500, 200]
-    assert house.life.active == 0
+    assert bench.life.active == 0
 
 
 async def test_a_bug_after_the_answer_within_submit_does_no_harm(
-    house: House, caplog: pytest.LogCaptureFixture
+    bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     def answer_and_break_down(call: calls.Call) -> None:
-        house.driver.answer(call)
+        bench.driver.answer(call)
         raise ZeroDivisionError
 
-    client = house.connect()
-    house.driver.on_submit = answer_and_break_down
+    client = bench.connect()
+    bench.driver.on_submit = answer_and_break_down
     client.send(post() * 2)
     assert client.statuses == [200, 200]
-    assert house.life.active == 0
+    assert bench.life.active == 0

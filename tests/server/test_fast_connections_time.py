@@ -7,16 +7,16 @@ import json
 import pytest
 
 from carpool_sidecar import errors
-from tests.server.fast_lane import BODY, House, Transport, get, post, settle
+from tests.server.fast_lane import BODY, Bench, Transport, get, post, settle
 
 LONG = json.dumps({"instances": ["x" * 1000]}).encode()
 HEAD = post(b"", length=len(LONG))
 
 
 @pytest.fixture
-def house() -> House:
+def bench() -> Bench:
     """10 s for a head, 40 s for a body, 100 s for nothing at all."""
-    return House(head_timeout=10, timeout=40, keep_alive=100)
+    return Bench(head_timeout=10, timeout=40, keep_alive=100)
 
 
 def is_told_to_hurry(client: Transport, text: str) -> bool:
@@ -31,174 +31,174 @@ def is_told_to_hurry(client: Transport, text: str) -> bool:
 
 
 @pytest.mark.parametrize("size", [1, 30, len(HEAD) - 1])
-async def test_a_head_that_stops_arriving_is_408_after_the_heads_time(house: House, size: int) -> None:
-    client = house.connect()
+async def test_a_head_that_stops_arriving_is_408_after_the_heads_time(bench: Bench, size: int) -> None:
+    client = bench.connect()
     client.send(HEAD[:size])
-    await house.pass_time(10)
+    await bench.pass_time(10)
     assert client.received == b""
-    await house.pass_time(0.5)
+    await bench.pass_time(0.5)
     assert is_told_to_hurry(client, "the head of the request did not arrive in time")
     await settle()
     assert client.is_lost
-    assert house.connections == set()
-    assert house.metrics.refused.labels("head_timeout").value == 1
-    assert house.life.active == 0
+    assert bench.connections == set()
+    assert bench.metrics.refused.labels("head_timeout").value == 1
+    assert bench.life.active == 0
 
 
-async def test_byte_by_byte_does_not_extend_the_heads_time(house: House) -> None:
-    client = house.connect()
+async def test_byte_by_byte_does_not_extend_the_heads_time(bench: Bench) -> None:
+    client = bench.connect()
     for byte in HEAD[:20]:
         client.send(bytes([byte]))
-        await house.pass_time(0.5)
+        await bench.pass_time(0.5)
     assert client.statuses == []
     client.send(HEAD[20:21])
-    await house.pass_time(0.5)
+    await bench.pass_time(0.5)
     assert client.statuses == [408]
 
 
-async def test_every_head_has_the_whole_time(house: House) -> None:
-    client = house.connect()
+async def test_every_head_has_the_whole_time(bench: Bench) -> None:
+    client = bench.connect()
     for count in range(1, 8):
         client.send(post()[:30])
-        await house.pass_time(6)
+        await bench.pass_time(6)
         client.send(post()[30:])
-        house.driver.answer()
+        bench.driver.answer()
         assert client.statuses == [200] * count
-    assert house.generals == []
+    assert bench.generals == []
 
 
-async def test_a_head_may_begin_while_earlier_requests_wait_for_their_answers(house: House) -> None:
-    client = house.connect()
+async def test_a_head_may_begin_while_earlier_requests_wait_for_their_answers(bench: Bench) -> None:
+    client = bench.connect()
     client.send(post() + HEAD[:30])
-    await house.pass_time(9)
-    house.driver.answer()
+    await bench.pass_time(9)
+    bench.driver.answer()
     client.send(HEAD[30:] + LONG)
-    house.driver.answer()
+    bench.driver.answer()
     assert client.statuses == [200, 200]
 
 
-async def test_a_late_head_is_told_so_once_however_slowly_the_client_reads(house: House) -> None:
-    client = house.connect()
+async def test_a_late_head_is_told_so_once_however_slowly_the_client_reads(bench: Bench) -> None:
+    client = bench.connect()
     client.stall()
     client.send(post() + HEAD[:30])
-    house.driver.answer()
-    await house.pass_time(20)
+    bench.driver.answer()
+    await bench.pass_time(20)
     client.go_on_reading()
     await settle()
     assert client.statuses == [200, 408]
-    assert house.metrics.refused.labels("head_timeout").value == 1
+    assert bench.metrics.refused.labels("head_timeout").value == 1
 
 
 # --- bodies -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_body_counts_as_it_comes_and_is_given_back_at_its_end(house: House) -> None:
-    client = house.connect()
+async def test_a_body_counts_as_it_comes_and_is_given_back_at_its_end(bench: Bench) -> None:
+    client = bench.connect()
     client.send(HEAD + LONG[:100])
-    assert (house.bodies.memory.held, house.life.active) == (100, 1)
+    assert (bench.bodies.memory.held, bench.life.active) == (100, 1)
     client.send(LONG[100:300])
-    assert (house.bodies.memory.held, house.life.active) == (300, 1)
+    assert (bench.bodies.memory.held, bench.life.active) == (300, 1)
     client.send(LONG[300:] + post())
-    assert (house.memory.held, house.life.active) == (len(LONG) + len(BODY), 2)
-    assert bytes(house.driver.calls[0].payload.text) == LONG[14:-1]
-    house.driver.answer()
-    house.driver.answer()
+    assert (bench.memory.held, bench.life.active) == (len(LONG) + len(BODY), 2)
+    assert bytes(bench.driver.calls[0].payload.text) == LONG[14:-1]
+    bench.driver.answer()
+    bench.driver.answer()
     assert client.statuses == [200, 200]
-    assert house.life.active == 0
+    assert bench.life.active == 0
 
 
-async def test_a_body_is_given_back_when_its_client_leaves(house: House) -> None:
-    client = house.connect()
+async def test_a_body_is_given_back_when_its_client_leaves(bench: Bench) -> None:
+    client = bench.connect()
     client.send(HEAD + LONG[:100])
     client.leave()
-    assert (house.bodies.memory.held, house.life.active, house.connections) == (0, 0, set())
+    assert (bench.bodies.memory.held, bench.life.active, bench.connections) == (0, 0, set())
 
 
-async def test_a_body_that_stops_arriving_is_408_and_given_back(house: House) -> None:
-    client = house.connect()
+async def test_a_body_that_stops_arriving_is_408_and_given_back(bench: Bench) -> None:
+    client = bench.connect()
     client.send(HEAD + LONG[:100])
     for _ in range(40):
         client.send(b"x")
-        await house.pass_time(1)
+        await bench.pass_time(1)
     assert client.statuses == []
-    await house.pass_time(0.5)
+    await bench.pass_time(0.5)
     assert is_told_to_hurry(client, "the request body did not arrive in time")
-    assert (house.bodies.memory.held, house.life.active) == (0, 0)
-    assert house.metrics.refused.labels("body_timeout").value == 1
+    assert (bench.bodies.memory.held, bench.life.active) == (0, 0)
+    assert bench.metrics.refused.labels("body_timeout").value == 1
     await settle()
     assert client.is_lost
 
 
-async def test_a_body_that_is_no_call_in_the_end_is_given_back_and_handed_over_whole(house: House) -> None:
-    client = house.connect()
+async def test_a_body_that_is_no_call_in_the_end_is_given_back_and_handed_over_whole(bench: Bench) -> None:
+    client = bench.connect()
     body = b"[" + LONG[:-1]
     for start in range(0, len(HEAD + body), 90):
         client.send((HEAD + body)[start : start + 90])
-    assert house.generals[0].data == HEAD + body
-    assert (house.bodies.memory.held, house.life.active) == (0, 0)
+    assert bench.generals[0].data == HEAD + body
+    assert (bench.bodies.memory.held, bench.life.active) == (0, 0)
 
 
-async def test_a_body_for_which_the_room_runs_out_is_given_back_and_handed_over_as_far_as_it_came(house: House) -> None:
-    client = house.connect()
+async def test_a_body_for_which_the_room_runs_out_is_given_back_and_handed_over_as_far_as_it_came(bench: Bench) -> None:
+    client = bench.connect()
     client.send(HEAD + LONG[:100])
-    house.memory.limit = 150
+    bench.memory.limit = 150
     client.send(LONG[100:149])
-    assert house.bodies.memory.held == 149
+    assert bench.bodies.memory.held == 149
     client.send(LONG[149:160])
-    assert house.generals[0].data == HEAD + LONG[:160]
-    assert (house.bodies.memory.held, house.life.active) == (0, 0)
+    assert bench.generals[0].data == HEAD + LONG[:160]
+    assert (bench.bodies.memory.held, bench.life.active) == (0, 0)
 
 
-async def test_no_body_begins_where_there_is_no_room_for_it(house: House) -> None:
-    house.memory.limit = 50
-    client = house.connect()
+async def test_no_body_begins_where_there_is_no_room_for_it(bench: Bench) -> None:
+    bench.memory.limit = 50
+    client = bench.connect()
     client.send(HEAD + LONG[:100])
-    assert house.generals[0].data == HEAD + LONG[:100]
-    assert (house.bodies.memory.held, house.life.active) == (0, 0)
+    assert bench.generals[0].data == HEAD + LONG[:100]
+    assert (bench.bodies.memory.held, bench.life.active) == (0, 0)
 
 
-async def test_a_body_behind_others_waits_until_they_are_answered(house: House) -> None:
-    client = house.connect()
+async def test_a_body_behind_others_waits_until_they_are_answered(bench: Bench) -> None:
+    client = bench.connect()
     client.send(post() + HEAD + LONG[:10])
-    assert house.memory.held == len(BODY) + len(HEAD + LONG[:10])
-    house.driver.answer()
+    assert bench.memory.held == len(BODY) + len(HEAD + LONG[:10])
+    bench.driver.answer()
     await settle()
     assert client.is_reading()
-    assert house.bodies.memory.held == 10
+    assert bench.bodies.memory.held == 10
     client.send(LONG[10:])
-    house.driver.answer()
+    bench.driver.answer()
     assert client.statuses == [200, 200]
 
 
-async def test_large_bodies_are_reported_to_who_gives_their_memory_back(house: House) -> None:
+async def test_large_bodies_are_reported_to_who_gives_their_memory_back(bench: Bench) -> None:
     told = []
-    house.memory.on_large = lambda: told.append(True)
-    client = house.connect()
+    bench.memory.on_large = lambda: told.append(True)
+    client = bench.connect()
     for size in (60_000, 70_000):
         body = json.dumps({"instances": ["x" * size]}).encode()
         client.send(post(body)[:-1])
         client.send(b"}")
-        house.driver.answer()
+        bench.driver.answer()
     assert told == [True]
 
 
 # --- nothing at all ---------------------------------------------------------------------------------------------
 
 
-async def test_idle_connections_are_closed_and_only_those(house: House) -> None:
-    fresh, used, busy = house.connect(), house.connect(), house.connect()
-    await house.pass_time(60)
+async def test_idle_connections_are_closed_and_only_those(bench: Bench) -> None:
+    fresh, used, busy = bench.connect(), bench.connect(), bench.connect()
+    await bench.pass_time(60)
     for client in (used, busy):
         client.send(post())
-    house.driver.answer(house.driver.calls[0])
-    await house.pass_time(60)
+    bench.driver.answer(bench.driver.calls[0])
+    await bench.pass_time(60)
     await settle()
     assert (fresh.is_lost, used.is_lost, busy.is_lost) == (True, False, False)
-    await house.pass_time(60)
+    await bench.pass_time(60)
     await settle()
     assert (used.is_lost, busy.is_lost) == (True, False)
-    house.driver.answer()
-    await house.pass_time(90)
+    bench.driver.answer()
+    await bench.pass_time(90)
     assert (busy.statuses, busy.is_closing()) == ([200], False)
 
 
@@ -206,43 +206,43 @@ async def test_idle_connections_are_closed_and_only_those(house: House) -> None:
     "stray",
     [b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"\0", b"nonsense", b"GET /\xff HTTP/1.1\r\n", b"SSH-2.0-x\r\n"],
 )
-async def test_what_can_become_no_request_is_the_general_servers_at_once(house: House, stray: bytes) -> None:
-    client = house.connect()
+async def test_what_can_become_no_request_is_the_general_servers_at_once(bench: Bench, stray: bytes) -> None:
+    client = bench.connect()
     client.send(stray)
-    assert house.generals[0].data == stray
+    assert bench.generals[0].data == stray
 
 
 # --- clients who leave ------------------------------------------------------------------------------------------
 
 
-async def test_requests_of_a_client_that_left_are_cancelled_answered_or_not(house: House) -> None:
-    client = house.connect()
+async def test_requests_of_a_client_that_left_are_cancelled_answered_or_not(bench: Bench) -> None:
+    client = bench.connect()
     client.send(post() * 3 + get())
-    first, second, third = house.driver.calls
-    house.driver.answer(second)
+    first, second, third = bench.driver.calls
+    bench.driver.answer(second)
     client.leave()
-    assert house.driver.cancelled == [first, third]
-    assert house.life.active == 0
-    assert house.connections == set()
+    assert bench.driver.cancelled == [first, third]
+    assert bench.life.active == 0
+    assert bench.connections == set()
     await settle()
-    assert (client.received, house.generals) == (b"", [])
+    assert (client.received, bench.generals) == (b"", [])
 
 
-async def test_an_answer_that_was_on_its_way_to_a_client_that_left_goes_nowhere(house: House) -> None:
-    client = house.connect()
+async def test_an_answer_that_was_on_its_way_to_a_client_that_left_goes_nowhere(bench: Bench) -> None:
+    client = bench.connect()
     client.send(post() * 2)
-    late = list(house.driver.calls)
+    late = list(bench.driver.calls)
     client.leave()
     for call in late:
-        house.requests.refuse(call, errors.Overloaded())
-    assert (client.received, house.life.active) == (b"", 0)
+        bench.requests.refuse(call, errors.Overloaded())
+    assert (client.received, bench.life.active) == (b"", 0)
 
 
-async def test_bytes_that_waited_for_answers_are_not_served_after_their_client_left(house: House) -> None:
-    client = house.connect()
+async def test_bytes_that_waited_for_answers_are_not_served_after_their_client_left(bench: Bench) -> None:
+    client = bench.connect()
     client.send(post() * 65)
-    while len(house.driver.calls) > 0:
-        house.driver.answer()
+    while len(bench.driver.calls) > 0:
+        bench.driver.answer()
     client.leave()  # before the connection goes on
     await settle()
-    assert (house.driver.submitted, house.life.active) == (64, 0)
+    assert (bench.driver.submitted, bench.life.active) == (64, 0)

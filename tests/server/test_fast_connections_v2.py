@@ -14,7 +14,7 @@ from carpool_sidecar.batching import model_registry, routes
 from carpool_sidecar.protocols import interface as codecs
 from carpool_sidecar.protocols import models
 from carpool_sidecar.protocols.v2_http import codec
-from tests.server.fast_lane import V1_ROUTE, House, Transport, post, settle
+from tests.server.fast_lane import V1_ROUTE, Bench, Transport, post, settle
 
 INFER = b"/v2/models/m/infer"
 BODY = b'{"id":"7","inputs":[{"name":"x","shape":[1,2],"datatype":"FP32","data":[1.5,2]}]}'
@@ -37,8 +37,8 @@ class Predictor:
             raise errors.UpstreamStatus(404, b"")
         return self.info
 
-    def house(self) -> House:
-        return House(routes.Routes(V1_ROUTE, routes.Models(self.registry, None)))  # type: ignore[arg-type]
+    def bench(self) -> Bench:
+        return Bench(routes.Routes(V1_ROUTE, routes.Models(self.registry, None)))  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -57,9 +57,9 @@ async def told(predictor: Predictor, client: Transport) -> None:
     assert client.is_reading()
 
 
-def answer(house: House) -> None:
+def answer(bench: Bench) -> None:
     """The predictor gives the first call, which travelled alone, what it sent."""
-    call = house.driver.calls.pop(0)
+    call = bench.driver.calls.pop(0)
     outgoing = call.tag.route.codec.merge("the-batch", call.tag.target, [messages.Part(call, 0, call.rows)])
     body = b"".join(outgoing.body).replace(b"inputs", b"outputs")
     rows = outgoing.read(codecs.UpstreamResponse(body, {})).rows
@@ -69,140 +69,140 @@ def answer(house: House) -> None:
 async def test_requests_wait_until_the_predictor_has_told_of_their_model_and_keep_their_order(
     predictor: Predictor,
 ) -> None:
-    house = predictor.house()
-    client = house.connect()
+    bench = predictor.bench()
+    client = bench.connect()
     client.send(infer() + infer()[:30])
     client.send(infer()[30:])
     await settle()
-    assert house.driver.calls == []
+    assert bench.driver.calls == []
     await told(predictor, client)
-    assert [call.payload.row_count for call in house.driver.calls] == [1, 1]
-    assert house.driver.calls[0].max_batch_size == 4
-    assert house.generals == []
-    answer(house)
-    answer(house)
+    assert [call.payload.row_count for call in bench.driver.calls] == [1, 1]
+    assert bench.driver.calls[0].max_batch_size == 4
+    assert bench.generals == []
+    answer(bench)
+    answer(bench)
     assert client.statuses == [200, 200]
     assert client.received.count(b'"id":"7"') == 2
     await predictor.registry.close()
 
 
 async def test_an_answer_has_the_predictors_words_and_the_batchs_id_in_a_header(predictor: Predictor) -> None:
-    house = predictor.house()
-    client = house.connect()
+    bench = predictor.bench()
+    client = bench.connect()
     client.send(infer())
     await told(predictor, client)
-    answer(house)
+    answer(bench)
     head, _, body = client.received.partition(b"\r\n\r\n")
     assert b"carpool-batch-id: an-id" in head
     assert b"Content-Type: application/json" in head
     assert b"Content-Length: %d" % len(body) in head
     assert json.loads(body)["outputs"][0]["data"] == [1.5, 2]
-    assert house.metrics.requests.labels("batched", 200).value == 1
+    assert bench.metrics.requests.labels("batched", 200).value == 1
 
 
 async def test_the_same_connection_is_recognised_whatever_the_size_of_the_json_before_the_tensors(
     predictor: Predictor,
 ) -> None:
-    house = predictor.house()
-    client = house.connect()
+    bench = predictor.bench()
+    client = bench.connect()
     predictor.may_tell.set()
     for number in (1, 23, 456):
         header = json.dumps({"id": str(number), "inputs": [TENSOR]}).encode()
         size = b"Inference-Header-Content-Length: %d" % len(header)
         client.send(infer(header + struct.pack("<2f", 1, number), size))
         await told(predictor, client)
-        [call] = house.driver.calls
+        [call] = bench.driver.calls
         assert call.tag.json_size == len(header)
         assert call.payload.row_count == 1
-        answer(house)
-    assert house.generals == []
+        answer(bench)
+    assert bench.generals == []
     assert client.statuses == [200, 200, 200]
 
 
 async def test_json_and_binary_callers_may_share_a_batch(predictor: Predictor) -> None:
-    house = predictor.house()
+    bench = predictor.bench()
     header = json.dumps({"inputs": [TENSOR]}).encode()
     size = b"Inference-Header-Content-Length: %d" % len(header)
-    clients = [house.connect(), house.connect()]
+    clients = [bench.connect(), bench.connect()]
     clients[0].send(infer())
     clients[1].send(infer(header + struct.pack("<2f", 1, 2), size))
     await told(predictor, clients[0])
-    one, other = house.driver.calls
+    one, other = bench.driver.calls
     assert one.key == other.key
 
 
 @pytest.mark.parametrize("target", [b"/v2/models/other/infer", INFER])
 async def test_what_must_not_be_batched_is_left_to_the_general_server(target: bytes) -> None:
     predictor = Predictor(models.ModelInfo(max_batch_size=0))
-    house = predictor.house()
-    client = house.connect()
+    bench = predictor.bench()
+    client = bench.connect()
     request = post(BODY, target=target)
     client.send(request)
     await settle()
-    assert house.generals == []
+    assert bench.generals == []
     await told(predictor, client)
-    assert [general.data for general in house.generals] == [request]
-    assert house.driver.calls == []
+    assert [general.data for general in bench.generals] == [request]
+    assert bench.driver.calls == []
 
 
 async def test_a_model_whose_outputs_turn_out_to_be_uneven_is_batched_no_more(predictor: Predictor) -> None:
-    house = predictor.house()
-    client = house.connect()
+    bench = predictor.bench()
+    client = bench.connect()
     client.send(infer())
     await told(predictor, client)
-    answer(house)
+    answer(bench)
     (await predictor.registry.ask(models.ModelName("m"))).avoid()
     client.send(infer())
-    assert house.driver.calls == []
-    assert [general.data for general in house.generals] == [infer()]
+    assert bench.driver.calls == []
+    assert [general.data for general in bench.generals] == [infer()]
     await predictor.registry.close()
 
 
 async def test_a_request_counts_as_accepted_while_its_model_is_asked_about(predictor: Predictor) -> None:
-    house = predictor.house()
-    client = house.connect()
+    bench = predictor.bench()
+    client = bench.connect()
     client.send(infer())
     await settle()
-    assert house.life.active == 1
-    house.life.draining = True
+    assert bench.life.active == 1
+    bench.life.draining = True
     await told(predictor, client)
-    assert [general.data for general in house.generals] == [infer()]
-    assert house.life.active == 0
+    assert [general.data for general in bench.generals] == [infer()]
+    assert bench.life.active == 0
     await predictor.registry.close()
 
 
 async def test_a_client_that_leaves_while_its_model_is_asked_about_is_forgotten(predictor: Predictor) -> None:
-    house = predictor.house()
-    client = house.connect()
+    bench = predictor.bench()
+    client = bench.connect()
     client.send(infer())
     await settle()
     client.leave()
     predictor.may_tell.set()
     for _ in range(5):
         await settle()
-    assert house.driver.calls == []
-    assert house.life.active == 0
-    assert house.connections == set()
+    assert bench.driver.calls == []
+    assert bench.life.active == 0
+    assert bench.connections == set()
 
 
 async def test_a_refused_v2_request_is_told_honestly_even_in_kserves_words(predictor: Predictor) -> None:
     ways = routes.Routes(V1_ROUTE, routes.Models(predictor.registry, None))  # type: ignore[arg-type]
-    house = House(ways, kserve_errors=True)
-    client = house.connect()
+    bench = Bench(ways, kserve_errors=True)
+    client = bench.connect()
     client.send(infer())
     await told(predictor, client)
-    house.driver.refuse(errors.UpstreamUnreachable())
+    bench.driver.refuse(errors.UpstreamUnreachable())
     assert client.statuses == [502]
     assert client.received.endswith(b'{"error":"the predictor cannot be reached"}')
 
 
 async def test_parts_of_a_split_request_that_do_not_go_together_are_a_broken_answer(predictor: Predictor) -> None:
-    house = predictor.house()
-    client = house.connect()
+    bench = predictor.bench()
+    client = bench.connect()
     rows = b'{"inputs":[{"name":"x","shape":[2,1],"datatype":"FP32","data":[1,2]}]}'
     client.send(infer(rows))
     await told(predictor, client)
-    call = house.driver.calls.pop()
+    call = bench.driver.calls.pop()
     pieces = []
     for number, width in enumerate((1, 2)):
         outgoing = call.tag.route.codec.merge("the-batch", call.tag.target, [messages.Part(call, number, number + 1)])
@@ -212,7 +212,7 @@ async def test_parts_of_a_split_request_that_do_not_go_together_are_a_broken_ans
     call.replier.answer([messages.Answer(call, pieces)], b"outputs")
     assert client.statuses == [502]
     assert b"do not go together" in client.received
-    assert house.life.active == 0
+    assert bench.life.active == 0
 
 
 class Broken:
@@ -223,11 +223,11 @@ class Broken:
 
 
 async def test_a_bug_in_writing_an_answer_is_told_as_such(predictor: Predictor) -> None:
-    house = predictor.house()
-    client = house.connect()
+    bench = predictor.bench()
+    client = bench.connect()
     client.send(infer())
     await told(predictor, client)
-    house.driver.calls[0].response_format = Broken()
-    answer(house)
+    bench.driver.calls[0].response_format = Broken()
+    answer(bench)
     assert client.statuses == [500]
-    assert house.life.active == 0
+    assert bench.life.active == 0

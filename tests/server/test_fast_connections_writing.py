@@ -7,108 +7,108 @@ import json
 import pytest
 
 from carpool_sidecar import errors
-from tests.server.fast_lane import House, Transport, get, post, settle
+from tests.server.fast_lane import Bench, Transport, get, post, settle
 
 ROW = b'"%b"'
 LARGE = 1_000_000
 
 
 @pytest.fixture
-def house() -> House:
+def bench() -> Bench:
     """10 s for an answer to be read, and as many as it has 64 kB."""
-    return House(timeout=10, max_latency=500, keep_alive=100)
+    return Bench(timeout=10, max_latency=500, keep_alive=100)
 
 
-def answer_large(house: House, size: int = LARGE) -> None:
-    house.driver.answer(rows=[ROW % (b"x" * size)])
+def answer_large(bench: Bench, size: int = LARGE) -> None:
+    bench.driver.answer(rows=[ROW % (b"x" * size)])
 
 
-def blocked(house: House) -> Transport:
+def blocked(bench: Bench) -> Transport:
     """A client that has not read its large answer."""
-    client = house.connect()
+    client = bench.connect()
     client.stall()
     client.send(post())
-    answer_large(house)
+    answer_large(bench)
     return client
 
 
-async def test_a_large_answer_is_written_in_two_pieces_and_a_small_one_in_one(house: House) -> None:
-    client = house.connect()
+async def test_a_large_answer_is_written_in_two_pieces_and_a_small_one_in_one(bench: Bench) -> None:
+    client = bench.connect()
     client.send(post() * 2)
-    answer_large(house)
+    answer_large(bench)
     assert [len(piece) > LARGE for piece in client.writes] == [False, True]
     head, body = client.writes
     assert head.endswith(b"\r\nContent-Length: %d\r\n\r\n" % len(body))
     assert json.loads(body)["predictions"] == ["x" * LARGE]
-    answer_large(house, 60_000)
+    answer_large(bench, 60_000)
     assert len(client.writes) == 3
-    assert (house.bodies.memory.held, house.life.active) == (0, 0)
+    assert (bench.bodies.memory.held, bench.life.active) == (0, 0)
 
 
-async def test_nothing_more_is_read_of_a_client_that_does_not_read_until_it_does(house: House) -> None:
-    client = blocked(house)
+async def test_nothing_more_is_read_of_a_client_that_does_not_read_until_it_does(bench: Bench) -> None:
+    client = blocked(bench)
     assert not client.is_reading()
     client.go_on_reading()
     assert client.is_reading()
     client.send(post())
-    house.driver.answer()
+    bench.driver.answer()
     assert client.statuses == [200, 200]
 
 
-async def test_requests_that_are_here_already_wait_for_the_client_to_read(house: House) -> None:
-    house.driver.on_submit = lambda call: answer_large(house)
-    client = house.connect()
+async def test_requests_that_are_here_already_wait_for_the_client_to_read(bench: Bench) -> None:
+    bench.driver.on_submit = lambda call: answer_large(bench)
+    client = bench.connect()
     client.stall()
     client.send(post() * 5 + get())
     await settle()
-    assert house.driver.submitted == 1
-    assert house.generals == []
+    assert bench.driver.submitted == 1
+    assert bench.generals == []
     client.go_on_reading()
     await settle()
     assert client.statuses == [200] * 5
-    assert house.generals[0].data == get()
+    assert bench.generals[0].data == get()
 
 
-async def test_an_unread_answer_counts_as_a_body_and_its_request_as_active_until_it_is_read(house: House) -> None:
-    client = blocked(house)
-    assert LARGE < house.bodies.memory.held < LARGE + 300
-    assert house.life.active == 1
+async def test_an_unread_answer_counts_as_a_body_and_its_request_as_active_until_it_is_read(bench: Bench) -> None:
+    client = blocked(bench)
+    assert LARGE < bench.bodies.memory.held < LARGE + 300
+    assert bench.life.active == 1
     client.go_on_reading()
-    assert (house.bodies.memory.held, house.life.active) == (0, 0)
+    assert (bench.bodies.memory.held, bench.life.active) == (0, 0)
 
 
-async def test_all_unread_answers_count(house: House) -> None:
-    client = house.connect()
+async def test_all_unread_answers_count(bench: Bench) -> None:
+    client = bench.connect()
     client.stall()
     client.send(post() * 3)
     for _ in range(3):
-        answer_large(house)
-    assert 3 * LARGE < house.bodies.memory.held < 3 * LARGE + 900
-    assert house.life.active == 3
+        answer_large(bench)
+    assert 3 * LARGE < bench.bodies.memory.held < 3 * LARGE + 900
+    assert bench.life.active == 3
     client.go_on_reading()
-    assert (house.bodies.memory.held, house.life.active) == (0, 0)
+    assert (bench.bodies.memory.held, bench.life.active) == (0, 0)
 
 
-async def test_a_large_answer_counts_in_full_until_its_last_byte_is_sent(house: House) -> None:
-    client = house.connect()
+async def test_a_large_answer_counts_in_full_until_its_last_byte_is_sent(bench: Bench) -> None:
+    client = bench.connect()
     client.stall(room=LARGE - 1000)
     client.send(post())
-    answer_large(house)
-    assert LARGE < house.bodies.memory.held < LARGE + 300
-    assert house.life.active == 1
+    answer_large(bench)
+    assert LARGE < bench.bodies.memory.held < LARGE + 300
+    assert bench.life.active == 1
     client.go_on_reading()
-    assert (house.bodies.memory.held, house.life.active) == (0, 0)
+    assert (bench.bodies.memory.held, bench.life.active) == (0, 0)
     client.stall()
     client.send(post())
-    house.driver.answer()
+    bench.driver.answer()
     assert client.is_reading()  # a small answer need not be read before the next request
-    assert house.bodies.memory.held == 0
+    assert bench.bodies.memory.held == 0
 
 
-async def test_the_memory_is_told_when_a_large_unread_answer_is_gone(house: House) -> None:
+async def test_the_memory_is_told_when_a_large_unread_answer_is_gone(bench: Bench) -> None:
     told: list[bool] = []
-    house.memory.on_large = lambda: told.append(True)
-    reader, leaver = blocked(house), blocked(house)
+    bench.memory.on_large = lambda: told.append(True)
+    reader, leaver = blocked(bench), blocked(bench)
     assert told == []
     reader.go_on_reading()
     assert len(told) == 1
@@ -116,157 +116,157 @@ async def test_the_memory_is_told_when_a_large_unread_answer_is_gone(house: Hous
     assert len(told) == 2
 
 
-async def test_unread_answers_that_fill_the_memory_refuse_new_work(house: House) -> None:
-    house.memory.limit = LARGE
-    blocked(house)
-    other = house.connect()
+async def test_unread_answers_that_fill_the_memory_refuse_new_work(bench: Bench) -> None:
+    bench.memory.limit = LARGE
+    blocked(bench)
+    other = bench.connect()
     other.send(post())
-    assert house.driver.submitted == 1
-    assert house.generals[0].data == post()  # which refuses it
+    assert bench.driver.submitted == 1
+    assert bench.generals[0].data == post()  # which refuses it
 
 
-async def test_a_client_that_does_not_read_is_cut_off_sooner_when_memory_is_short(house: House) -> None:
-    house.memory.limit = 2 * LARGE
-    client = blocked(house)
-    await house.pass_time(1.9 + LARGE / 65536)
+async def test_a_client_that_does_not_read_is_cut_off_sooner_when_memory_is_short(bench: Bench) -> None:
+    bench.memory.limit = 2 * LARGE
+    client = blocked(bench)
+    await bench.pass_time(1.9 + LARGE / 65536)
     assert not client.is_lost
-    await house.pass_time(0.5)
+    await bench.pass_time(0.5)
     assert client.is_aborted
 
 
-async def test_an_unread_answer_is_given_back_when_its_client_leaves(house: House) -> None:
-    client = blocked(house)
+async def test_an_unread_answer_is_given_back_when_its_client_leaves(bench: Bench) -> None:
+    client = blocked(bench)
     client.leave()
-    assert (house.bodies.memory.held, house.life.active, house.connections) == (0, 0, set())
+    assert (bench.bodies.memory.held, bench.life.active, bench.connections) == (0, 0, set())
 
 
-async def test_an_answer_that_is_not_read_in_time_is_cut_off_and_given_back(house: House) -> None:
-    client = blocked(house)
-    await house.pass_time(10 + LARGE / 65536)
+async def test_an_answer_that_is_not_read_in_time_is_cut_off_and_given_back(bench: Bench) -> None:
+    client = blocked(bench)
+    await bench.pass_time(10 + LARGE / 65536)
     assert not client.is_lost
-    await house.pass_time(1)
+    await bench.pass_time(1)
     assert client.is_aborted
     assert client.is_lost
-    assert (house.bodies.memory.held, house.life.active, house.connections) == (0, 0, set())
+    assert (bench.bodies.memory.held, bench.life.active, bench.connections) == (0, 0, set())
 
 
-async def test_a_client_that_does_not_read_is_not_idle(house: House) -> None:
-    house.keep_alive = 1
-    client = blocked(house)
-    await house.pass_time(5)
+async def test_a_client_that_does_not_read_is_not_idle(bench: Bench) -> None:
+    bench.keep_alive = 1
+    client = blocked(bench)
+    await bench.pass_time(5)
     client.go_on_reading()
     assert client.statuses == [200]
     assert not client.is_closing()
 
 
-async def test_requests_behind_an_unread_answer_are_cancelled_when_it_is_cut_off(house: House) -> None:
-    client = house.connect()
+async def test_requests_behind_an_unread_answer_are_cancelled_when_it_is_cut_off(bench: Bench) -> None:
+    client = bench.connect()
     client.stall()
     client.send(post() * 3)
-    answer_large(house)
-    await house.pass_time(30)
+    answer_large(bench)
+    await bench.pass_time(30)
     assert client.is_lost
-    assert len(house.driver.cancelled) == 2
-    assert (house.bodies.memory.held, house.life.active) == (0, 0)
+    assert len(bench.driver.cancelled) == 2
+    assert (bench.bodies.memory.held, bench.life.active) == (0, 0)
 
 
-async def test_a_last_answer_that_is_not_read_is_cut_off_too(house: House) -> None:
-    client = house.connect()
+async def test_a_last_answer_that_is_not_read_is_cut_off_too(bench: Bench) -> None:
+    client = bench.connect()
     client.stall()
     client.send(post() * 2)
-    answer_large(house)
-    house.driver.refuse(errors.Draining())
+    answer_large(bench)
+    bench.driver.refuse(errors.Draining())
     assert (client.is_closing(), client.is_lost) == (True, False)
-    await house.pass_time(30)
+    await bench.pass_time(30)
     assert client.is_lost
-    assert (house.bodies.memory.held, house.life.active, house.connections) == (0, 0, set())
+    assert (bench.bodies.memory.held, bench.life.active, bench.connections) == (0, 0, set())
 
 
-async def test_a_closed_connection_whose_last_bytes_nobody_reads_is_cut_off(house: House) -> None:
-    client = house.connect()
+async def test_a_closed_connection_whose_last_bytes_nobody_reads_is_cut_off(bench: Bench) -> None:
+    client = bench.connect()
     client.stall()
     client.send(post())
-    house.driver.refuse(errors.Draining())
-    await house.pass_time(30)
+    bench.driver.refuse(errors.Draining())
+    await bench.pass_time(30)
     assert client.is_lost
-    assert house.connections == set()
+    assert bench.connections == set()
 
 
 # --- what waits for its turn ------------------------------------------------------------------------------------
 
 
-async def test_an_answer_that_waits_for_its_turn_counts_as_a_body(house: House) -> None:
-    client = house.connect()
+async def test_an_answer_that_waits_for_its_turn_counts_as_a_body(bench: Bench) -> None:
+    client = bench.connect()
     client.send(post() * 2)
-    slow, quick = house.driver.calls
-    house.driver.answer(quick, rows=[ROW % (b"x" * LARGE)])
-    assert LARGE < house.bodies.memory.held < LARGE + 300
-    house.driver.answer(slow)
+    slow, quick = bench.driver.calls
+    bench.driver.answer(quick, rows=[ROW % (b"x" * LARGE)])
+    assert LARGE < bench.bodies.memory.held < LARGE + 300
+    bench.driver.answer(slow)
     assert client.statuses == [200, 200]
-    assert house.bodies.memory.held == 0
+    assert bench.bodies.memory.held == 0
 
 
-async def test_a_refused_request_that_waits_for_its_turn_keeps_no_body(house: House) -> None:
-    client = house.connect()
+async def test_a_refused_request_that_waits_for_its_turn_keeps_no_body(bench: Bench) -> None:
+    client = bench.connect()
     client.send(post() * 2)
-    _, refused = house.driver.calls
-    house.driver.refuse(errors.Overloaded(), refused)
+    _, refused = bench.driver.calls
+    bench.driver.refuse(errors.Overloaded(), refused)
     assert refused.payload is None
 
 
 # --- shutting down ----------------------------------------------------------------------------------------------
 
 
-async def test_while_draining_an_answer_says_that_the_connection_closes(house: House) -> None:
-    client = house.connect()
+async def test_while_draining_an_answer_says_that_the_connection_closes(bench: Bench) -> None:
+    client = bench.connect()
     client.send(post())
-    house.life.draining = True
-    house.driver.answer()
+    bench.life.draining = True
+    bench.driver.answer()
     await settle()
     assert client.statuses == [200]
     assert b"\r\nConnection: close\r\n" in client.received
     assert client.is_lost
 
 
-async def test_while_draining_all_accepted_requests_are_answered_before_the_connection_closes(house: House) -> None:
-    client = house.connect()
+async def test_while_draining_all_accepted_requests_are_answered_before_the_connection_closes(bench: Bench) -> None:
+    client = bench.connect()
     client.send(post() * 3)
-    house.life.draining = True
-    for call in reversed(house.driver.calls[:]):
-        house.driver.answer(call)
+    bench.life.draining = True
+    for call in reversed(bench.driver.calls[:]):
+        bench.driver.answer(call)
     await settle()
     assert client.statuses == [200] * 3
     assert client.received.count(b"\r\nConnection: close\r\n") == 1
     assert client.is_lost
 
 
-async def test_while_draining_new_requests_are_the_general_servers_to_refuse(house: House) -> None:
-    house.life.draining = True
-    client = house.connect()
+async def test_while_draining_new_requests_are_the_general_servers_to_refuse(bench: Bench) -> None:
+    bench.life.draining = True
+    client = bench.connect()
     client.send(post())
-    assert house.generals[0].data == post()
+    assert bench.generals[0].data == post()
 
 
-async def test_all_connections_can_be_ended_whatever_they_are_at(house: House) -> None:
-    idle, busy, sending, unread = house.connect(), house.connect(), house.connect(), blocked(house)
+async def test_all_connections_can_be_ended_whatever_they_are_at(bench: Bench) -> None:
+    idle, busy, sending, unread = bench.connect(), bench.connect(), bench.connect(), blocked(bench)
     busy.send(post())
     sending.send(post(length=1000))
-    for connection in list(house.connections):
+    for connection in list(bench.connections):
         connection.shut()
     await settle()
     assert all(client.is_lost for client in (idle, busy, sending, unread))
-    assert (house.bodies.memory.held, house.life.active, house.connections) == (0, 0, set())
-    assert len(house.driver.cancelled) == 1
+    assert (bench.bodies.memory.held, bench.life.active, bench.connections) == (0, 0, set())
+    assert len(bench.driver.cancelled) == 1
 
 
-async def test_a_connection_with_few_unread_bytes_can_be_ended_too(house: House) -> None:
-    client = house.connect()
+async def test_a_connection_with_few_unread_bytes_can_be_ended_too(bench: Bench) -> None:
+    client = bench.connect()
     client.stall()
     client.send(post() + post(length=1000))
-    house.driver.answer()
-    [connection] = house.connections
+    bench.driver.answer()
+    [connection] = bench.connections
     await settle()
     connection.shut()
-    await house.pass_time(30)
+    await bench.pass_time(30)
     assert client.is_lost
-    assert house.bodies.memory.held == 0
+    assert bench.bodies.memory.held == 0

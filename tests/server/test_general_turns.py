@@ -10,7 +10,7 @@ from aiohttp import web
 
 from carpool_sidecar.server import data_port
 from carpool_sidecar.server.general import server as general
-from tests.server.intake_site import CHUNKED, Connection, Site, chunk, until
+from tests.server.body_reader_site import CHUNKED, Connection, Site, chunk, until
 
 HEAD = f"POST / HTTP/1.1\r\nHost: a\r\n{CHUNKED}\r\n\r\n".encode()
 END = chunk(b"")
@@ -32,7 +32,7 @@ class Turns:
         self._handle.cancel()
 
 
-class House:
+class Bench:
     """A general server with a site behind it, and what clients wrote to it."""
 
     def __init__(self, port: int, site: Site) -> None:
@@ -42,7 +42,7 @@ class House:
 
 
 @pytest.fixture
-async def house(site: Site) -> AsyncIterator[House]:
+async def bench(site: Site) -> AsyncIterator[Bench]:
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         if request.method == "GET":
             return web.Response(text="got")
@@ -59,7 +59,7 @@ async def house(site: Site) -> AsyncIterator[House]:
         lingering_time=0.0,
     )
     listener = await asyncio.get_running_loop().create_server(server, "127.0.0.1", 0)
-    found = House(listener.sockets[0].getsockname()[1], site)
+    found = Bench(listener.sockets[0].getsockname()[1], site)
     yield found
     found.turns.stop()
     listener.close()
@@ -68,62 +68,62 @@ async def house(site: Site) -> AsyncIterator[House]:
     await server.shutdown(1.0)
 
 
-async def connect(house: House) -> Connection:
-    return Connection(*await asyncio.open_connection("127.0.0.1", house.port))
+async def connect(bench: Bench) -> Connection:
+    return Connection(*await asyncio.open_connection("127.0.0.1", bench.port))
 
 
-async def test_a_turn_of_the_loop_takes_a_bounded_number_of_chunks(house: House) -> None:
-    client, count = await connect(house), 40_000
+async def test_a_turn_of_the_loop_takes_a_bounded_number_of_chunks(bench: Bench) -> None:
+    client, count = await connect(bench), 40_000
     await client.send(HEAD)
-    await house.site.started.wait()
-    before = house.turns.count
+    await bench.site.started.wait()
+    before = bench.turns.count
     await client.send(chunk(b"x") * count + END)
-    assert await house.site.outcomes.get() == b"x" * count
-    assert house.turns.count - before >= count // _PER_TURN
+    assert await bench.site.outcomes.get() == b"x" * count
+    assert bench.turns.count - before >= count // _PER_TURN
     await client.close()
-    await until(lambda: house.site.intake.memory.held == 0)
+    await until(lambda: bench.site.reader.memory.held == 0)
 
 
-async def test_a_turn_of_the_loop_takes_a_bounded_number_of_pipelined_requests(house: House) -> None:
-    client, count = await connect(house), 2_000
-    before = house.turns.count
+async def test_a_turn_of_the_loop_takes_a_bounded_number_of_pipelined_requests(bench: Bench) -> None:
+    client, count = await connect(bench), 2_000
+    before = bench.turns.count
     await client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" * count)
     for _ in range(count):
         assert await client.status() == 200
         while await client.line():
             pass
         await client.read(3)
-    assert house.turns.count - before >= count // _PER_TURN
+    assert bench.turns.count - before >= count // _PER_TURN
     await client.close()
-    await until(lambda: house.site.intake.memory.held == 0)
+    await until(lambda: bench.site.reader.memory.held == 0)
 
 
-async def test_chunks_that_are_put_off_count_as_held_and_are_let_go_with_their_client(house: House) -> None:
-    client = await connect(house)
+async def test_chunks_that_are_put_off_count_as_held_and_are_let_go_with_their_client(bench: Bench) -> None:
+    client = await connect(bench)
     await client.send(HEAD)
-    await house.site.started.wait()
+    await bench.site.started.wait()
     await client.send(chunk(b"x") * 40_000)
-    await until(lambda: house.site.intake.memory.held > 40_000)
+    await until(lambda: bench.site.reader.memory.held > 40_000)
     await client.close()
-    await until(lambda: house.site.intake.memory.held == 0)
-    await house.site.outcomes.get()
+    await until(lambda: bench.site.reader.memory.held == 0)
+    await bench.site.outcomes.get()
 
 
-async def test_a_body_in_large_chunks_comes_whole_between_small_ones(house: House) -> None:
-    client = await connect(house)
+async def test_a_body_in_large_chunks_comes_whole_between_small_ones(bench: Bench) -> None:
+    client = await connect(bench)
     parts = [b"a" * 100_000, *[b"b"] * 5_000, b"c" * 200_000, *[b"d"] * 5_000]
     await client.send(HEAD + b"".join(map(chunk, parts)) + END)
-    assert await house.site.outcomes.get() == b"".join(parts)
+    assert await bench.site.outcomes.get() == b"".join(parts)
     assert await client.status() == 200
     await client.close()
 
 
-async def test_a_body_in_more_tiny_chunks_than_any_client_sends_is_refused(house: House) -> None:
-    client = await connect(house)
+async def test_a_body_in_more_tiny_chunks_than_any_client_sends_is_refused(bench: Bench) -> None:
+    client = await connect(bench)
     await client.send(HEAD)
-    await house.site.started.wait()
+    await bench.site.started.wait()
     sent = asyncio.ensure_future(client.send(chunk(b"x") * 200_000))
-    error = await house.site.outcomes.get()
+    error = await bench.site.outcomes.get()
     assert "too small chunks" in str(error)
     assert await client.status() == 400
     sent.cancel()
@@ -131,10 +131,10 @@ async def test_a_body_in_more_tiny_chunks_than_any_client_sends_is_refused(house
     await client.close()
 
 
-async def test_chunks_of_three_bytes_are_never_too_small(house: House) -> None:
-    house.site.intake.max_body_bytes = 2_000_000
-    client, count = await connect(house), 400_000
+async def test_chunks_of_three_bytes_are_never_too_small(bench: Bench) -> None:
+    bench.site.reader.max_body_bytes = 2_000_000
+    client, count = await connect(bench), 400_000
     sending = asyncio.ensure_future(client.send(HEAD + chunk(b"xyz") * count + END))
-    assert await house.site.outcomes.get() == b"xyz" * count
+    assert await bench.site.outcomes.get() == b"xyz" * count
     await sending
     await client.close()

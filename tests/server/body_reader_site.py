@@ -25,14 +25,14 @@ class Site:
 
     def __init__(self) -> None:
         self.memory = ledger.Ledger(4_000_000)
-        self.intake = body_reader.BodyReader(1_000_000, self.memory, 30.0)
+        self.reader = body_reader.BodyReader(1_000_000, self.memory, 30.0)
         self.started = asyncio.Event()
         self.outcomes: asyncio.Queue[bytes | BaseException] = asyncio.Queue()
 
     async def handle(self, request: web.BaseRequest) -> web.Response:
         self.started.set()
         try:
-            body = await self.intake.read(request)
+            body = await self.reader.read(request)
         except BaseException as error:
             self.outcomes.put_nowait(error)
             if not isinstance(error, errors.CarpoolError):

@@ -11,17 +11,17 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
 from carpool_sidecar import errors
-from tests.server.intake_site import CHUNKED, Send, Site, Wire, arriving, chunk, until
+from tests.server.body_reader_site import CHUNKED, Send, Site, Wire, arriving, chunk, until
 
 
 async def test_the_timeout_covers_decoding(site: Site) -> None:
-    site.intake.max_body_bytes = site.memory.limit = 50_000_000
-    site.intake.read_timeout = 0.0
+    site.reader.max_body_bytes = site.memory.limit = 50_000_000
+    site.reader.read_timeout = 0.0
     content = aiohttp.StreamReader(Wire(), 2**16)
     content.feed_data(gzip.compress(bytes(20_000_000)))
     content.feed_eof()
     with pytest.raises(errors.BodyTooLate):
-        await site.intake.read(make_mocked_request("POST", "/", {"Content-Encoding": "gzip"}, payload=content))
+        await site.reader.read(make_mocked_request("POST", "/", {"Content-Encoding": "gzip"}, payload=content))
     assert site.memory.held == 0
 
 
@@ -57,7 +57,7 @@ async def test_a_client_that_leaves_ends_the_reading_and_its_reservation(
 async def test_cancelling_the_reader_releases_its_reservation(site: Site) -> None:
     request = arriving(10)
     request.content.feed_data(b"xyz")
-    reading = asyncio.create_task(site.intake.read(request))
+    reading = asyncio.create_task(site.reader.read(request))
     await until(lambda: site.memory.held == 3)
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -69,14 +69,14 @@ async def test_a_dead_connection_is_not_taken_for_a_slow_body(site: Site) -> Non
     request = arriving(10)
     request.content.set_exception(TimeoutError("ETIMEDOUT"))
     with pytest.raises(TimeoutError, match="ETIMEDOUT"):
-        await site.intake.read(request)
+        await site.reader.read(request)
 
 
 async def test_a_body_that_http_cannot_read_is_a_bad_request(site: Site) -> None:
     request = arriving(10)
     request.content.set_exception(web.RequestPayloadError("broken"))
     with pytest.raises(errors.BadRequest, match="not valid HTTP: broken"):
-        await site.intake.read(request)
+        await site.reader.read(request)
 
 
 @pytest.mark.looptime
