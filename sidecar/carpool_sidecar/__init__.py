@@ -1,4 +1,84 @@
-"""The batching sidecar: merges concurrent predict requests (v1, v2, gRPC) into one call to the predictor."""
+"""The batching sidecar: merges concurrent predict requests (v1, v2, gRPC) into one call to the predictor.
+
+All runs in one event loop, in one thread. State of the data path, and who writes it; a scheduler's state is listed in
+`carpool.scheduling.scheduler.STATE`, and `carpool.runtime.driver.Driver` has the batches that are out and one timer.
+The scheduler's `ledger` counts bytes and requests at work, for all servers.
+
+| class | state | written by |
+|---|---|---|
+| `drain.Lifecycle` | phase and end of the shutdown, when a request last came | `check_open`, its task `drain` |
+| `metrics.Count` | one number of `/metrics` | whoever counts |
+| `metrics.Counter` | the numbers of a counter, by its labels | whoever counts |
+| `metrics.Histogram` | how many values fell into each bucket, their sum | whoever counts |
+| `metrics.Metrics` | every metric | whoever counts |
+| `metrics.EventLoopLag` | its timer | the timer |
+| `app.wiring.Sidecar` | settings in force, servers, tasks | `start`, `apply`, `stop` |
+| `app.wiring.Upstreams` | the model registries | its own start |
+| `batching.executor.Observer` | its counters | `driver.Driver` |
+| `batching.model_registry.Model` | what the predictor told last, when to ask again | answers to questions |
+| `batching.model_registry.ModelRegistry` | models, unknown names, questions that are out | requests; answers |
+| `batching.model_registry.Waiting` | the callback of one request, until it is told | an answer; a caller who leaves |
+| `server.responses.Predictions` | what the answers of the latest batch begin with | each answer |
+| `server.admin.Admin` | the shutdown that was asked for, `carpool_ready` | `/drain`, `/readyz` |
+| `server.data_port.FastLane` | the connections of the fast lane, the listening socket | the event loop; `close` |
+| `server.data_port.ConnectionLimit` | how many clients are connected | all three servers |
+| `server.fast.connection.Connection` | bytes not yet understood, requests without an answer | the transport; answers |
+| `server.fast.connection._PartialBody` | the parts of one body that came | its connection |
+| `server.fast.heads.PartialHead` | how much of a head was looked at | its connection |
+| `server.fast.heads.Watch` | the parser that looks for heads | each piece that comes |
+| `server.fast.heads._Marks` | what the parser met of heads and chunks | the parser |
+| `server.fast.heads._Collector` | fields of the head that is being read | the parser |
+| `server.fast.requests.FastRequests` | when an answer was last made | each answer |
+| `server.general.server.Server` | connections whose head is incomplete | its connections |
+| `server.general.server.Connection` | bytes of a head, bytes put off | the transport, its timer |
+| `server.general.request_handler._Complete` | the answer, until it is written | its own writing |
+| `server.general.passthrough._Upload` | why the caller's body broke off | its own reading |
+| `server.general.tunnel.Tunnels` | open tunnels, whether it is closed | the task of each tunnel; `close` |
+| `server.general.tunnel._End` | one side of a tunnel: whether it is finished or lost | the transport |
+| `server.grpc.service.GrpcService` | the trailers of the latest batch | each answer |
+| `server.grpc.service.InferCall` | the message, the one thing that the call waits for | its stream; answers |
+| `server.grpc.heads.HeadReader` | heads by their fields | each call |
+| `server.grpc.arrivals.Inflation` | how far a message is inflated | the turns of `InflatingTurns` |
+| `server.grpc.arrivals.Unframer` | the incomplete message of a stream | each piece that comes |
+| `server.grpc.arrivals.InflatingTurns` | calls that have something to inflate | calls; the event loop |
+| `server.grpc.arrivals.Arrival` | the messages of a call that are not taken yet | its stream; its turns |
+| `server.grpc.arrivals.MessageTimeouts` | calls whose message is incomplete | calls; its timer |
+| `server.grpc.passthrough.Passthrough` | tasks of the calls that are passed through | each call |
+| `server.grpc.passthrough.PassedCall` | its task, how far the answer is | its stream, its task |
+| `server.grpc.passthrough.UnaryCall` | the message, until it is passed on | its task |
+| `server.grpc.passthrough.StreamingCall` | messages of the caller that are not passed on yet | its stream, its task |
+| `server.grpc.read_slots.ReadSlots` | who reads an answer, who waits to | calls that are passed through; its timer |
+| `server.grpc.read_slots.ConnectionSlots` | the slots of each connection | calls that are passed through |
+| `server.http2.server.Server` | its clients, whether it leaves | the event loop; `goaway`, `close` |
+| `server.http2.server.ServerProtocol` | whether it reads, writes, is lost | the transport; rounds of `Server` |
+| `server.http2.connection.Connection` | streams, and what the client may still do | each frame; handlers |
+| `server.http2.server_stream.ServerStream` | how far request and answer of a stream are | its connection; its handler |
+| `server.http2.send_queue.SendQueue` | what a stream has to send | its handler |
+| `server.http2.send_queue.Sender` | what a connection has to send, and may | handlers; the client's frames |
+| `server.http2.frames.FrameReader` | the incomplete frame or header block | each piece that comes |
+| `server.http2.headers.Decoder` | the table of header fields (RFC 7541) | each header block |
+| `server.http2.headers._Steps` | steps of the Huffman code that were computed | each header block |
+| `server.http2.limits.TokenBucket` | how often a client may still do something | its frames |
+| `server.http2.limits.ReceiveWindow` | how much a client may still send | its data; handlers |
+| `server.http2.limits.Turns` | connections that wait for their turn | the event loop |
+| `upstream.predictor.HttpPredictor` | batches that are out | `post`; the predictor's answers; its timer |
+| `upstream.predictor.Post` | one batch: its reply, until that was called | `cancel`; the predictor's answer |
+| `upstream.predictor._Pool` | connections, and which are free | batches; its timer |
+| `upstream.connection.Connection` | the reply that is due, what is unsent | `send`, `abort`; the transport |
+| `upstream.connection.AnswerReader` | the answer that is arriving | each piece that comes |
+| `upstream.grpc_predictor.GrpcPredictor` | batches that are out | `post`; the predictor's answers |
+| `upstream.grpc_predictor.PostedCall` | one batch: its reply, until called | `cancel`; the predictor's answer |
+| `upstream.model_questions.HttpQuestions` | its HTTP session | the first question |
+| `upstream.readiness.Readiness` | the latest result, the check that runs | `/readyz`, probes |
+| `protocols.v2.TemplateCache` | templates of messages by their text | each message whose text is new |
+| `protocols.incremental_scan.IncrementalScan` | the rows found in a body so far | each piece that comes |
+| `protocols.tensors_from_v1.codec.Codec` | a model's reader, whether its rows are uneven | each request; answers |
+| `protocols.v2_http.codec.Codec` | what is known of its model | `Model.learn` |
+| `protocols.v2_http.codec.Payload` | how its body is cut | the first cut |
+| `protocols.v2_http.json_bodies.BodySplitter` | the template that was last used | each body |
+| `protocols.v2_http.answers.Column` | the rows of an answer, converted | each caller's answer |
+| `protocols.v2_http.answers.Result` | what stands around the data of answers | each caller's answer |
+"""
 
 __version__ = "0.1.0"
 __all__ = ["__version__"]
