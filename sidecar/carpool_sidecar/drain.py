@@ -76,13 +76,13 @@ class Lifecycle:
     ) -> None:
         """Serve for the quiet period (seconds), then refuse requests; return when all have been dealt with.
 
-        The time is bounded so (`longest` is half of the time that there is for the whole shutdown):
+        Bounds (`longest` is half of the time for the whole shutdown):
 
         - the quiet period lasts longer while requests keep coming: until `longest` less the time to turn clients away;
           one of 0 is not extended
         - it is never longer than twice `longest`, less the times to turn clients away and to answer
         - `turn_away` gets two seconds, or half of `longest` if that is less
-        - answering is left at least two seconds, or half of `longest` if that is less
+        - at least two seconds are left to answer, or half of `longest` if that is less
 
         Before anything is refused, `turn_away` tells clients that can be told to go elsewhere. `answer_accepted`
         returns once everything accepted for batching has been answered. Streams and upgraded connections are waited

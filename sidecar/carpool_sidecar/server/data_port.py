@@ -1,4 +1,4 @@
-"""The data port's first contact with a client: every connection begins on the fast lane.
+"""The data port: every connection begins on the fast lane.
 
 A general HTTP server spends more on a small predict request than all the rest of the sidecar: it starts a coroutine,
 copies headers into maps, and builds a response object. Plain predict requests need none of that. What a connection of
