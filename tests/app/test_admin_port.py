@@ -76,6 +76,13 @@ async def test_bad_changes_are_400_with_one_clear_line_and_change_nothing(bench,
     assert bench.sidecar.settings == before
 
 
+async def test_a_change_that_is_nested_too_deeply_is_400(bench):
+    body = b'{"max_latency":%b%b}' % (b"[" * 20_000, b"]" * 20_000)
+    async with bench.client.patch(bench.admin + "/config", data=body) as response:
+        assert response.status == 400
+        assert "nested too deeply" in await response.text()
+
+
 async def test_changes_from_outside_the_pod_are_forbidden_unless_allowed(bench, monkeypatch):
     from carpool_sidecar.server import admin
 

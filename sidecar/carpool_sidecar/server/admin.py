@@ -105,6 +105,8 @@ class Admin:
         try:
             changes = msgspec.json.decode(await request.read(), type=dict[str, Any])
             self._apply(self._settings().changed(changes))
+        except RecursionError:
+            return _json({"error": "the body is nested too deeply"}, status=400)
         except (msgspec.MsgspecError, ValueError) as error:
             return _json({"error": str(error)}, status=400)
         return await self._show_config(request)
