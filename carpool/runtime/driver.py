@@ -83,9 +83,9 @@ class Observer:
     def left(self, call: Call) -> None:
         """A caller left before its answer."""
 
-    def bug(self, words: str, error: BaseException) -> None:
-        """Something failed that cannot fail."""
-        log.error(words, exc_info=error)
+    def bug(self, words: str, error: BaseException, batch: messages.Batch | None = None) -> None:
+        """Something failed that cannot fail, perhaps with a batch."""
+        log.error(words, exc_info=error, extra={"facts": {} if batch is None else {"batch": batch.id}})
 
 
 class Driver:
@@ -156,7 +156,7 @@ class Driver:
                     self._executions[batch] = self._executor.start(batch, functools.partial(self._done, batch))
                 except Exception as error:
                     # Later: the effects now being carried out come first.
-                    told = self._told(error, "a batch could not be sent")
+                    told = self._told(batch, error, "a batch could not be sent")
                     asyncio.get_running_loop().call_soon(self._fail, batch, told)
             elif type(effect) is messages.Refuse:
                 self._refuse(effect)
@@ -192,7 +192,7 @@ class Driver:
         """A batch came back, with results or without."""
         del self._executions[batch]
         if isinstance(outcome, Exception):
-            self._fail(batch, self._told(outcome, "a batch failed for a reason that is a bug"))
+            self._fail(batch, self._told(batch, outcome, "a batch failed for a reason that is a bug"))
             return
         effects = self.core.done(batch, outcome)
         if batch.error is None:
@@ -201,11 +201,11 @@ class Driver:
             self._report(batch, batch.error)
         self._carry_out(effects, batch.about)
 
-    def _told(self, error: Exception, words: str) -> errors.CarpoolError:
+    def _told(self, batch: messages.Batch, error: Exception, words: str) -> errors.CarpoolError:
         """What the members of a batch that failed are told; a bug is reported in these words."""
         if isinstance(error, errors.CarpoolError):
             return errors.bare(error)
-        self._observer.bug(words, error)
+        self._observer.bug(words, error, batch)
         return errors.CarpoolError()
 
     def _break_off(self, batch: messages.Batch) -> None:
@@ -221,7 +221,7 @@ class Driver:
 
     def _report(self, batch: messages.Batch, error: errors.CarpoolError) -> None:
         if error.__cause__ is not None:
-            self._observer.bug("a batch failed for a reason that is a bug", error.__cause__)
+            self._observer.bug("a batch failed for a reason that is a bug", error.__cause__, batch)
         self._observer.failed(batch, error)
 
     def _poll(self, _: float) -> float:

@@ -8,6 +8,8 @@ Format: https://kserve.github.io/website/docs/concepts/architecture/data-plane/v
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -38,6 +40,7 @@ def parse(body: bytes) -> Request:
         raise errors.BadRequest(str(error)) from None
     except RecursionError:
         raise errors.BadRequest("the body must be a JSON object, and is nested too deeply") from None
+    _check_that_each_is_there_once(body, members)
     names = members.keys() & {"instances", "inputs"}
     if len(names) > 1:
         raise errors.BadRequest("both 'instances' and 'inputs' are present; send one of them")
@@ -49,6 +52,24 @@ def parse(body: bytes) -> Request:
         if rows:
             return Request(members[name], rows)
     raise errors.BadRequest('the body has no instances: send {"instances": [...]} with at least one element')
+
+
+def _check_that_each_is_there_once(body: bytes, members: Iterable[str]) -> None:
+    """msgspec keeps the last of several members of one name, so bodies that name one again are read with `json`."""
+    if all(body.count(b'"%b"' % name.encode()) == 1 for name in members):
+        return
+    top: list[str] = []  # the names of the object that was closed last: the body's own
+
+    def closed(pairs: list[tuple[str, object]]) -> None:
+        top[:] = [name for name, _ in pairs]
+
+    try:
+        json.loads(body, object_pairs_hook=closed, parse_int=str, parse_float=str)
+    except RecursionError:
+        raise errors.BadRequest("the body is nested too deeply") from None
+    for name in top:
+        if top.count(name) > 1:
+            raise errors.BadRequest(f"duplicate member {name!r}")
 
 
 def render_error(message: str) -> bytes:

@@ -39,6 +39,15 @@ async def test_own_model_by_import_path_predicts_decoded_instances(start: Start,
     assert (status, json.loads(body)) == (200, {"predictions": [2, "abab", [2, 2]]})
 
 
+async def test_an_instance_may_name_what_is_a_member_of_the_body(start: Start) -> None:
+    predictor = await start("echo")
+    rows = b'{"instances":1},"instances",{"instances":[2]}'
+    assert await predictor.predict("echo", b'{"instances":[' + rows + b"]}") == (
+        200,
+        b'{"predictions":[' + rows + b"]}",
+    )
+
+
 async def test_echo_changes_no_byte(start: Start) -> None:
     rows = rb'9007199254740993,1.0,1e400,"\u003c",-0.0,{"a" : [ 1 ]},"\ud83d\ude00"'
     predictor = await start("echo")
@@ -96,6 +105,9 @@ async def test_arrays_become_lists(start: Start) -> None:
         (b'{"instances":7}', "must be a list"),
         (b'{"rows":[1]}', "no instances"),
         (b'{"inputs":{"a":[1]}}', "'inputs' must be a list"),
+        (b'{"instances":[1],"instances":[2]}', "duplicate member 'instances'"),
+        (b'{"instances":[1],"parameters":1,"parameters":1}', "duplicate member 'parameters'"),
+        (b'{"instances":null}', "'instances' must be a list"),
         (b'{"instances":["\xff"]}', "not valid UTF-8"),
         (b"[" * 100_000, "JSON object"),
         (b'{"instances":[1e400]}', "out of range"),

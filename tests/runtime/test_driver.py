@@ -356,7 +356,9 @@ async def test_a_batch_that_cannot_be_sent_is_answered_500_and_frees_its_slot(ca
     bench.predictor.gate.set()
     await turns(20)
     assert type(bench.outcomes["doomed"]) is errors.CarpoolError
-    assert "a batch could not be sent" in caplog.text
+    told = [record for record in caplog.records if record.getMessage() == "a batch could not be sent"]
+    assert told
+    assert all(record.facts["batch"] for record in told)
     bench.submit("later")
     await turns()
     assert bench.rows("later") == [b'"later"']

@@ -115,6 +115,6 @@ class Observer(driver.Observer):
     def left(self, call: driver.Call) -> None:
         self._metrics.abandoned.inc()
 
-    def bug(self, words: str, error: BaseException) -> None:
-        super().bug(words, error)
+    def bug(self, words: str, error: BaseException, batch: messages.Batch | None = None) -> None:
+        super().bug(words, error, batch)
         self._metrics.internal_errors.labels("batch").inc()
