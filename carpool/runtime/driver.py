@@ -39,7 +39,6 @@ class Executor(Protocol):
     def start(self, batch: messages.Batch, done: Callable[[Outcome], None]) -> Execution:
         """Begin with a batch; `done` is called with the outcome, once, after this has returned and from the event loop.
 
-        At the last deadline of the batch's members the outcome must be there: nobody breaks the execution off then.
         What those who answer callers must know of the batch goes into `batch.about`. Raises `CarpoolError` for a batch
         that cannot be carried out; its remedy says what may still be done.
         """

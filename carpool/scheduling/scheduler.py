@@ -11,8 +11,8 @@ Its rules:
    sent again goes before regular batches, or after them if the budget cannot pay for it.
 6. A request that resembles rejected ones travels alone, and rarely enough to keep nobody else waiting for long.
 7. A request ends exactly once: answered, refused, or cancelled by its caller. At its deadline it is refused.
-8. A batch that nobody waits for any more is abandoned: its slot is for those who do wait. If its members' last deadline
-   has come, its call ends by itself.
+8. When the last caller of a batch leaves, the batch is abandoned: its slot is for those who do wait. A batch whose
+   members were all refused ends with its call.
 9. While draining every batch is due; when aborted nothing is sent any more, and everybody is refused.
 
 Every method is synchronous and returns the I/O still to do, in the order it should be done: batches leave before
@@ -134,9 +134,9 @@ class Scheduler:
         """The caller left. What still waits is dropped, what already travels is ignored when it comes back."""
         if not request.open:
             return ()
-        now = self._clock()
         self._close(request)
-        return [*self._step(now), *self._abandon(now)]
+        orphans = [batch for batch in self.in_flight if not any(part.request.open for part in batch.parts)]
+        return [*self._step(self._clock()), *map(Abandon, orphans)]
 
     def done(self, batch: Batch, predictions: Rows) -> Sequence[Effect]:
         """The predictor answered. A wrong number of predictions fails this batch, and only this batch."""
@@ -176,7 +176,6 @@ class Scheduler:
             *self._step(now),
             *(Refuse(request, error) for request in refused),
             *(Refuse(request, error.for_equals()) for request in equals),
-            *(self._abandon(now) if refused else ()),
         ]
 
     def poll(self) -> Sequence[Effect]:
@@ -186,7 +185,7 @@ class Scheduler:
         for request in self._deadlines.pop_expired(now):
             self._close(request)
             effects.append(Refuse(request, errors.DeadlineExceeded()))
-        return [*self._step(now), *effects, *(self._abandon(now) if effects else ())]
+        return [*self._step(now), *effects]
 
     def drain(self) -> Sequence[Effect]:
         """Take nothing new; everything accepted leaves as soon as there are slots."""
@@ -326,15 +325,6 @@ class Scheduler:
             self.backlog.remove(request)
         self._forget((request,))
         request.payload = None
-
-    def _abandon(self, now: float) -> Sequence[Effect]:
-        """Break off what nobody waits for any more; at the last deadline of its members a call ends by itself."""
-        return [
-            Abandon(batch)
-            for batch in self.in_flight
-            if not any(part.request.open for part in batch.parts)
-            and any(part.request.deadline > now for part in batch.parts)
-        ]
 
     def _forget(self, closed: Sequence[Request]) -> None:
         """The counterpart of `_accept`, for requests that were just closed."""
