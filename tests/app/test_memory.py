@@ -83,3 +83,4 @@ async def test_what_waits_of_a_passed_answer_for_its_caller_to_read_counts_as_he
     await plain_client.until(lambda: bench.sidecar.bodies.memory.held > 10_000)
     await client.leave()
     await plain_client.until(lambda: plain_client.is_at_rest(bench))
+    assert bench.sidecar.bodies.memory.held == 0

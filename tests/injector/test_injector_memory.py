@@ -8,6 +8,7 @@ import gc
 import json
 import sys
 import tracemalloc
+import weakref
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -18,8 +19,16 @@ from carpool_injector.webhook import connections, metrics, reviewing
 from tests.injector import pods, reviews
 
 
-def test_giving_memory_back_for_real_works_here() -> None:
+def test_memory_that_reference_cycles_keep_is_given_back_too() -> None:
+    class Node:
+        other: Node
+
+    left, right = Node(), Node()
+    left.other, right.other = right, left
+    kept = weakref.ref(left)
+    del left, right
     connections.give_back()
+    assert kept() is None
 
 
 # --- Nothing is kept of a review once it is answered -----------------------------------------------------------------
