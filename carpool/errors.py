@@ -147,7 +147,7 @@ class NotIsolated(CarpoolError):
     retry_after = 1
 
 
-class DeadlineExceeded(CarpoolError):
+class DeadlineExceeded(CarpoolError, TimeoutError):
     """The request's own deadline, or the general timeout, passed before an answer came."""
 
     reason = "deadline"

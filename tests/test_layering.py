@@ -46,6 +46,7 @@ BELOW_BATCHING = {
 LAYERS = {
     "carpool": Layer({"carpool"}, STDLIB),
     "carpool.errors": Layer(set(), PURE),
+    "carpool.measures": Layer(set(), PURE),
     "carpool.scheduling": Layer({"carpool.scheduling", "carpool.errors"}, PURE),
     "carpool.runtime": Layer({"carpool.runtime", "carpool.scheduling", "carpool.errors"}, STDLIB),
     "carpool.workers": Layer({"carpool.workers"}, STDLIB),
@@ -73,6 +74,7 @@ LAYERS = {
             "carpool_sidecar.protocols",
             "carpool.scheduling",
             "carpool.errors",
+            "carpool.measures",
             "carpool_sidecar.errors",
             "carpool.program.logs",
         }

@@ -7,6 +7,7 @@ looks when it is called.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import math
 from collections.abc import Callable
 
@@ -18,12 +19,13 @@ class DeadlineTimer:
     are seconds on `clock`, by default the running loop's.
     """
 
-    __slots__ = ("_clock", "_look", "_timer", "due_at")
+    __slots__ = ("_clock", "_context", "_look", "_timer", "due_at")
 
     def __init__(self, look: Callable[[float], float], clock: Callable[[], float] | None = None) -> None:
         self._look = look
         self._clock = clock
         self._timer: asyncio.TimerHandle | None = None
+        self._context = contextvars.Context()  # else a timer would keep the variables of whoever set it
         self.due_at = math.inf
         """When it looks next; infinity if it is not set."""
 
@@ -37,7 +39,7 @@ class DeadlineTimer:
         # libuv counts whole milliseconds and may round down; a timer that is early would fire again and again.
         delay = math.ceil(max(0.0, when - self._now(loop)) * 1000) / 1000
         self.due_at = when
-        self._timer = loop.call_later(delay, self._fire)
+        self._timer = loop.call_later(delay, self._fire, context=self._context)
 
     def stop(self) -> None:
         """Forget all deadlines."""

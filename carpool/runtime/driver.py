@@ -1,7 +1,8 @@
-"""The asyncio driver: takes requests, has batches carried out, and hands outcomes over.
+"""The driver: takes requests, has batches carried out, and hands outcomes over.
 
 It keeps one execution for each batch that is out, and one timer. It decides nothing: when a batch leaves, who is in it
-and who gets which answer is the scheduler's business; what carrying out a batch means is the executor's.
+and who gets which answer is the scheduler's business; what carrying out a batch means is the executor's. It is called
+by one thread at a time.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import functools
 import logging
 import math
+import random
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -21,11 +23,42 @@ from carpool.scheduling import messages, scheduler
 log = logging.getLogger("carpool.runtime")
 
 
+def new_batch_id() -> str:
+    """The id of a batch, as uuid.uuid4() makes it, without a system call for each: unique is enough."""
+    # RFC 9562, 5.4: version 4, variant 10.
+    digits = f"{random.getrandbits(128) & _ID_BITS | _ID_MARKS:032x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+_ID_BITS = ~(0xF << 76 | 0x3 << 62)
+_ID_MARKS = 0x4 << 76 | 0x2 << 62
+
+
 class Execution(Protocol):
     """A batch that is being carried out."""
 
-    def cancel(self) -> None:
-        """Break it off, without an outcome."""
+    def cancel(self) -> bool | None:
+        """Nobody waits for it any more: break it off, without an outcome.
+
+        False if it goes on until its end, as a computing thread does. Then it keeps its slot until it is `done`.
+        """
+        ...
+
+
+class Timer(Protocol):
+    """Calls the driver's `poll` at a deadline. One that is early does no harm."""
+
+    @property
+    def due_at(self) -> float:
+        """When it calls next; infinity if it is not set."""
+        ...
+
+    def look_by(self, when: float) -> None:
+        """Call at `when`, or before."""
+        ...
+
+    def stop(self) -> None:
+        """Forget the deadline."""
         ...
 
 
@@ -37,10 +70,11 @@ class Executor(Protocol):
     """Carries out batches: calls a predictor, or a function."""
 
     def start(self, batch: messages.Batch, done: Callable[[Outcome], None]) -> Execution:
-        """Begin with a batch; `done` is called with the outcome, once, after this has returned and from the event loop.
+        """Begin with a batch; `done` is called with the outcome, once, after this has returned.
 
-        What those who answer callers must know of the batch goes into `batch.about`. Raises `CarpoolError` for a batch
-        that cannot be carried out; its remedy says what may still be done.
+        It is called by the thread that may call the driver then: from the event loop, where there is one. What those
+        who answer callers must know of the batch goes into `batch.about`. Raises `CarpoolError` for a batch that cannot
+        be carried out; its remedy says what may still be done.
         """
         ...
 
@@ -88,23 +122,30 @@ class Observer:
 
 
 class Driver:
-    """Takes calls, answers each exactly once. `clock` is the scheduler's."""
+    """Takes calls, answers each exactly once. `clock` is the scheduler's.
 
-    # Mutable state: the scheduler's; _executions, one for each batch out; the timer; _idle.
+    Without a `timer` it has one of the running event loop. `call_soon` calls a function with arguments once the present
+    call of the driver is over; that, too, is the running loop's.
+    """
+
+    # Mutable state: the scheduler's; _executions, one for each batch out; the timer; _on_idle.
     def __init__(
         self,
         core: scheduler.Scheduler,
         executor: Executor,
         observer: Observer | None = None,
         clock: Callable[[], float] = time.monotonic,
+        timer: Timer | None = None,
+        call_soon: Callable[..., object] | None = None,
     ) -> None:
         self.core = core
         self._executor = executor
         self._observer = observer or Observer()
         self._clock = clock
         self._executions: dict[messages.Batch, Execution] = {}
-        self._timer = deadline_timer.DeadlineTimer(self._poll, clock)
-        self._idle: asyncio.Event | None = None  # once draining: set when nothing is left
+        self._timer = timer or deadline_timer.DeadlineTimer(self._look, clock)
+        self._call_soon = call_soon
+        self._on_idle: list[Callable[[], None]] = []  # once draining: called when nothing is left
 
     def submit(self, call: Call) -> None:
         """Put a call in; it is answered or refused once, perhaps before this returns."""
@@ -112,6 +153,10 @@ class Driver:
         effects = core.submit(call)
         if effects or core.policy_deadline < timer.due_at or call.deadline < timer.due_at:
             self._carry_out(effects)
+
+    def submit_all(self, calls: Sequence[Call]) -> None:
+        """Put calls in that came at the same moment."""
+        self._carry_out(self.core.submit_all(calls))
 
     def cancel(self, call: Call) -> None:
         """The caller left; it will not be answered."""
@@ -127,15 +172,27 @@ class Driver:
         """The scheduler's policy was told something."""
         self._carry_out(self.core.reconsider())
 
+    def poll(self) -> None:
+        """A deadline may have passed."""
+        self._carry_out(self.core.poll())
+
     async def drain(self) -> None:
         """Take nothing new; return once everything accepted has been answered."""
-        self._idle = self._idle or asyncio.Event()
-        self._carry_out(self.core.drain())
-        await self._idle.wait()
+        idle = asyncio.Event()
+        self.start_draining(idle.set)
+        await idle.wait()
 
-    def close(self) -> None:
-        """Refuse everybody who still waits as `Draining`, and break off what is out. For the end of a grace period."""
-        self._carry_out(self.core.abort(errors.Draining()))
+    def start_draining(self, on_idle: Callable[[], None]) -> None:
+        """Take nothing new; `on_idle` is called once everything accepted has been answered, perhaps at once."""
+        self._on_idle.append(on_idle)
+        self._carry_out(self.core.drain())
+
+    def close(self, error: errors.CarpoolError | None = None) -> None:
+        """Refuse everybody who still waits, as `Draining` by default, and break off what is out.
+
+        For the end of a grace period.
+        """
+        self._carry_out(self.core.abort(error or errors.Draining()))
         for batch in list(self._executions):
             self._break_off(batch)
         self._timer.stop()
@@ -156,7 +213,7 @@ class Driver:
                 except Exception as error:
                     # Later: the effects now being carried out come first.
                     told = self._told(batch, error, "a batch could not be sent")
-                    asyncio.get_running_loop().call_soon(self._fail, batch, told)
+                    (self._call_soon or asyncio.get_running_loop().call_soon)(self._fail, batch, told)
             elif type(effect) is messages.Refuse:
                 self._refuse(effect)
             elif type(effect) is messages.Abandon:
@@ -166,8 +223,10 @@ class Driver:
         deadline = self.core.next_deadline()
         if deadline is not None and deadline < self._timer.due_at:
             self._timer.look_by(deadline)  # an early poll is in vain, and does no harm
-        if self._idle is not None and self.core.idle:
-            self._idle.set()
+        if self._on_idle and self.core.idle:
+            waiting, self._on_idle = self._on_idle, []
+            for on_idle in waiting:
+                on_idle()
 
     def _answer(self, answers: Sequence[messages.Answer], about: Any) -> None:
         """Hand them to their repliers; there are few, and mostly one of them has all."""
@@ -189,7 +248,8 @@ class Driver:
 
     def _done(self, batch: messages.Batch, outcome: Outcome) -> None:
         """A batch came back, with results or without."""
-        del self._executions[batch]
+        if self._executions.pop(batch, None) is None:
+            return  # it was broken off, although it said that it goes on
         if isinstance(outcome, Exception):
             self._fail(batch, self._told(batch, outcome, "a batch failed for a reason that is a bug"))
             return
@@ -208,9 +268,9 @@ class Driver:
         return errors.CarpoolError()
 
     def _break_off(self, batch: messages.Batch) -> None:
-        execution = self._executions.pop(batch, None)
-        if execution is not None:
-            execution.cancel()
+        execution = self._executions.get(batch)
+        if execution is not None and execution.cancel() is not False:
+            del self._executions[batch]
             self._fail(batch, errors.Abandoned())
 
     def _fail(self, batch: messages.Batch, error: errors.CarpoolError) -> None:
@@ -223,6 +283,6 @@ class Driver:
             self._observer.bug("a batch failed for a reason that is a bug", error.__cause__, batch)
         self._observer.failed(batch, error)
 
-    def _poll(self, _: float) -> float:
-        self._carry_out(self.core.poll())
+    def _look(self, _: float) -> float:
+        self.poll()
         return math.inf  # `_carry_out` has set the timer

@@ -47,7 +47,7 @@ class Adaptive:
         self._last_work = float("-inf")  # when a batch last left or came back
 
     @property
-    def max_in_flight(self) -> int:
+    def max_in_flight(self) -> float:
         """One batch for each worker, and one that arrives just in time; half of that while there is trouble."""
         wanted = self.predictor.workers + 1
         if self._is_wary:
@@ -58,14 +58,14 @@ class Adaptive:
 
     # --- events ------------------------------------------------------------------------------------------------
 
-    def arrived(self, request: Request, backlog: Backlog, now: float) -> errors.CarpoolError | None:
-        """Refuse at once what cannot be answered before its deadline, even if all goes well from here."""
+    def arrived(self, rows: int, goal: float, ahead: int, now: float) -> errors.CarpoolError | None:
+        """Refuse at once what cannot be answered by its goal, even if all goes well from here."""
         predictor = self.predictor
-        answered = self.predicted_start(backlog, now) + predictor.work_of_one + predictor.overhead
-        if answered > request.goal and not self._must_learn(now):
-            return errors.WouldBeLate(retry_after=self.drain_seconds(backlog, now))
-        self.returns.arrived(request.rows, now)
-        self.arrivals.add(request.rows, now)
+        answered = self.predicted_start(ahead, now) + predictor.work_of_one + predictor.overhead
+        if answered > goal and not self._must_learn(now):
+            return errors.WouldBeLate(retry_after=self.drain_seconds(ahead, now))
+        self.returns.arrived(rows, now)
+        self.arrivals.add(rows, now)
         return None
 
     def sent(self, batch: Batch, now: float) -> None:
@@ -117,32 +117,33 @@ class Adaptive:
             return self._sized(Release(full, Reason.FULL))
         return Wait(decision.until, min(decision.settled_until, safe_until))
 
-    def predicted_start(self, backlog: Backlog, now: float) -> float:
-        """When a request that came now would begin to be worked on."""
+    def predicted_start(self, ahead: int, now: float) -> float:
+        """When a request that came now behind so many instances would begin to be worked on."""
         size = self._limits.max_batch_size
         predictor = self.predictor
-        start = now if predictor.is_idle else max(now, predictor.free_at())
-        if backlog.rows < size:
+        start = now if predictor.is_idle or predictor.free_at < now else predictor.free_at
+        if ahead < size:
             return start
-        return start + backlog.rows // size * predictor.work(size) / predictor.workers
+        return start + ahead // size * predictor.work(size) / predictor.workers
 
-    def drain_seconds(self, backlog: Backlog, now: float) -> int:
-        """Predicted time until what waits now is answered, in whole seconds from 1 to 60."""
-        return whole_seconds(self.predicted_start(backlog, now) - now)
+    def drain_seconds(self, ahead: int, now: float) -> int:
+        """Predicted time until so many instances that wait now are answered, in whole seconds from 1 to 60."""
+        return whole_seconds(self.predicted_start(ahead, now) - now)
 
     def learned(self, backlog: Backlog, now: float) -> dict[str, float]:
         """What was learned, by name, in base units: for people and autoscalers."""
         size = self._limits.max_batch_size
-        capacity = self.predictor.workers * size / self.predictor.work(size) if self.predictor.work(size) else math.inf
+        seconds = self.predictor.work(size)  # asked once: another thread may be learning
+        capacity = self.predictor.workers * size / seconds if seconds else math.inf
         return {
-            "service_fixed_seconds": self.predictor.work(0),
-            "service_instance_seconds": self.predictor.work(1) - self.predictor.work(0),
+            "service_fixed_seconds": self.predictor.fixed_work,
+            "service_instance_seconds": self.predictor.work(1) - self.predictor.fixed_work,
             "overhead_seconds": self.predictor.overhead,
             "workers": self.predictor.workers,
             "in_flight_limit": self.max_in_flight,
             "capacity": 0.0 if math.isinf(capacity) else capacity,
             "utilisation": self.arrivals.per_second(now) / capacity,
-            "predicted_wait_seconds": self.predicted_start(backlog, now) - now,
+            "predicted_wait_seconds": self.predicted_start(backlog.rows, now) - now,
             "returning_share": self.returns.fraction,
         }
 
@@ -172,7 +173,7 @@ class Adaptive:
         if self.predictor.out > self.predictor.workers:
             return Wait(None, math.inf)
         if not self.predictor.is_idle:
-            free_at = self.predictor.free_at()
+            free_at = self.predictor.free_at
             if self._is_time_to_probe(free_at - now, queue.rows):
                 return Release(queue, Reason.PROBE)
             if not self.predictor.knows_overhead:
@@ -206,11 +207,11 @@ class Adaptive:
             left = self.returns.until_back(now, self._tick, longest)
         else:
             back = min(self.returns.fraction * self.predictor.oldest_size(), room)
-            left = max(0.0, self.predictor.free_at() + self.predictor.overhead - now)
+            left = max(0.0, self.predictor.free_at + self.predictor.overhead - now)
             left += max(tuning.HOLD_STRETCH * self.returns.offset, self._tick)
         if back <= 0.5 or left <= tuning.SHORTEST_WAIT:
             return None
-        gain = back * self.predictor.work(0) * tuning.HOLD_GAIN
+        gain = back * self.predictor.fixed_work * tuning.HOLD_GAIN
         if gain <= (queue.rows + back / 2) * left:
             return None
         size = min(queue.max_batch_size, queue.rows + int(back) + 1)
@@ -222,7 +223,7 @@ class Adaptive:
         return Wait(until)
 
     def _longest_hold(self) -> float:
-        return min(tuning.HOLD_MAX, self._limits.max_latency, self.predictor.work(0) / 2)
+        return min(tuning.HOLD_MAX, self._limits.max_latency, self.predictor.fixed_work / 2)
 
     def _is_time_to_probe(self, wait: float, size: int) -> bool:
         """Now and then a batch goes early, to see whether the predictor works on it beside the others.

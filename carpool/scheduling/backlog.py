@@ -1,8 +1,8 @@
-"""What waits for a batch: one queue for each batch key, small requests before larger ones, else first in, first out.
+"""What waits for a batch: one queue for each batch key, by priority, small requests first, else first in, first out.
 
 The questions policies ask (which queue has waited longest, which goes first, which is full) are answered in constant
 or logarithmic time, because clients choose the keys: with an Authorization header in the key there may be thousands
-of queues.
+of queues. Of tiers (see `queues.tier_of`) there are two for each level of priority that waits.
 """
 
 from __future__ import annotations
@@ -13,28 +13,35 @@ from collections.abc import Hashable, Iterator, Sequence
 from carpool.scheduling import packing
 from carpool.scheduling.limits import Limits
 from carpool.scheduling.messages import Part, Request
-from carpool.scheduling.queues import OldestFirst, PriorityFifo, Queue
+from carpool.scheduling.queues import OldestFirst, PriorityFifo, Queue, tier_of
 
 __all__ = ["Backlog", "Queue"]
 
 
-class Backlog:
-    """All queues, with totals in instances (`rows`) and bytes (`size`)."""
+# So many tiers without a fifo cost less than making them again.
+_FEW_TIERS = 4
 
-    # Mutable state, the last two in the order in which queues got there:
-    # _queues         by batch key
-    # _small, _large  their fifos by age, apart by priority
-    # _full           those with at least a batch of rows, bytes or cost
-    # _partly_sent    those with a request of which some rows have left
+
+class Backlog:
+    """All queues, with totals in instances (`rows`) and bytes (`size`).
+
+    `levels` has the instances of each level of priority but the usual one, as far as any wait.
+    """
+
+    # Mutable state: the totals, and, the last two in the order in which queues got there:
+    # _queues       by batch key
+    # _tiers        their fifos by age, apart by tier; where there are many, until nothing waits
+    # _full         those with at least a batch of rows, bytes or cost
+    # _partly_sent  those with a request of which some rows have left
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._queues: dict[Hashable, Queue] = {}
-        self._small = OldestFirst()
-        self._large = OldestFirst()
+        self._tiers: dict[int, OldestFirst] = {}
         self._full: OrderedDict[Queue, None] = OrderedDict()
         self._partly_sent: OrderedDict[Queue, None] = OrderedDict()
         self.rows = 0
         self.size = 0
+        self.levels: dict[int, int] = {}
 
     def __bool__(self) -> bool:
         return bool(self._queues)
@@ -61,10 +68,15 @@ class Backlog:
         queue = self._queues.get(request.key)
         if queue is None:
             queue = self._queues[request.key] = Queue(request.key, limits, request.max_batch_size)
-        fifo = queue.large if rows > limits.small_batch_threshold else queue.small
-        is_first = not fifo.requests
-        if is_first:
-            fifo = self._new_fifo(queue, request)
+        # As `tier_of` tells, without a call for each request.
+        tier: int = rows > limits.small_batch_threshold
+        if request.priority:
+            tier -= 2 * request.priority
+            self._count(request, rows)
+        fifo = queue.fifos.get(tier)
+        is_first = fifo is None
+        if fifo is None:
+            fifo = self._new_fifo(queue, tier, request.sequence)
         fifo.requests.append(request)
         if limits.row_costs is not None:
             request.cost_queued = sum(limits.row_costs(request.payload, 0, rows))
@@ -83,9 +95,38 @@ class Backlog:
         self._full[queue] = None
         return True
 
+    def add_all(self, requests: Sequence[Request]) -> bool:
+        """As `add` for each of them, in this order; returns False if that did for all."""
+        limits, threshold, count = self._limits, self._limits.small_batch_threshold, len(requests)
+        is_notable, at = False, 0
+        while at < count:
+            request = requests[at]
+            is_notable |= self.add(request)
+            # Those like it that follow go with it, as mostly all of them are alike.
+            key, tier = request.key, tier_of(request, limits)
+            rows = size = 0
+            start = at = at + 1
+            while at < count and limits.row_costs is None:
+                request = requests[at]
+                if request.key != key or (request.rows > threshold) - 2 * request.priority != tier:
+                    break
+                rows += request.rows
+                size += request.size
+                at += 1
+            if at > start:
+                queue = self._queues[key]
+                queue.fifos[tier].requests.extend(requests[start:at])
+                self._subtract(queue, -rows, -size, 0)
+                self._count(requests[start], rows)
+                if queue.is_full:
+                    self._full[queue] = None
+                    is_notable = True
+        return is_notable
+
     def remove(self, request: Request) -> None:
         """Take a request out that waits, wherever it stands."""
         queue = self._queues[request.key]
+        self._count(request, -request.rows_queued)
         self._subtract(queue, request.rows_queued, request.size_queued, request.cost_queued)
         queue.discard(request)
         self._update(queue)
@@ -93,34 +134,38 @@ class Backlog:
     def withdraw(self, request: Request) -> None:
         """As `remove`, for an uncut request that goes on waiting in another backlog."""
         queue = self._queues[request.key]
+        self._count(request, -request.rows)
         self._subtract(queue, request.rows, request.size, request.cost_queued)
         queue.withdraw(request)
         self._update(queue)
 
+    def ahead_of(self, priority: int) -> int:
+        """Instances of this level and those above it: what a request that comes now has to wait for at best."""
+        above = sum([rows for level, rows in self.levels.items() if level >= priority])
+        return above if priority > 0 else above + self.rows - sum(self.levels.values())
+
     def oldest(self) -> Queue | None:
         """The queue with the request that came first, whatever its priority, or None if nothing waits."""
-        fifo = self._large.oldest()
-        if self._small.heap:
-            small = self._small.oldest()
-            if fifo is None or (small is not None and small.oldest.sequence < fifo.oldest.sequence):
-                fifo = small
-        return None if fifo is None else fifo.queue
+        found: PriorityFifo | None = None
+        for fifos in self._tiers.values():
+            fifo = fifos.oldest()
+            if fifo is not None and (found is None or fifo.oldest.sequence < found.oldest.sequence):
+                found = fifo
+        return None if found is None else found.queue
 
     def due(self, now: float, latency: float) -> Queue | None:
         """The queue with the request that should travel first of those that have waited `latency` seconds, or None.
 
         With `now` infinity, that is of all.
         """
-        small, large = self._small.oldest(), self._large.oldest()
-        if small is None or small.oldest.arrived + latency > now:
-            small = None
-        if large is None or large.oldest.arrived + latency > now:
-            large = None
-        if small is not None and large is not None:
-            is_large_first = _rank(large.oldest, self._limits.priority_ageing) < _rank(small.oldest, 0.0)
-            return large.queue if is_large_first else small.queue
-        fifo = small or large
-        return None if fifo is None else fifo.queue
+        found: PriorityFifo | None = None
+        for fifos in self._tiers.values():
+            fifo = fifos.oldest()
+            if fifo is None or fifo.requests[0].arrived + latency > now:
+                continue
+            if found is None or fifo.rank(self._limits) < found.rank(self._limits):
+                found = fifo
+        return None if found is None else found.queue
 
     def full(self) -> Queue | None:
         """A queue that holds a whole batch, the one that has done so for longest, or None."""
@@ -143,6 +188,7 @@ class Backlog:
         rows = size = cost = 0
         for request, start, stop in parts:
             rows += stop - start
+            self._count(request, start - stop)
             size += request.size_queued
             cost += request.cost_queued
             request.rows_taken = stop
@@ -170,25 +216,31 @@ class Backlog:
             queue.cost = sum(request.cost_queued for request in queue)
         self._full = OrderedDict.fromkeys(queue for queue in self._queues.values() if queue.is_full)
 
-    def _new_fifo(self, queue: Queue, request: Request) -> PriorityFifo:
-        if request.rows > self._limits.small_batch_threshold:
-            queue.large = self._large.new_fifo(queue, request.sequence, len(self._queues))
-            return queue.large
-        queue.small = self._small.new_fifo(queue, request.sequence, len(self._queues))
-        return queue.small
+    def _new_fifo(self, queue: Queue, tier: int, sequence: int) -> PriorityFifo:
+        fifos = self._tiers.get(tier)
+        if fifos is None:
+            fifos = self._tiers[tier] = OldestFirst(tier)
+        fifo = queue.fifos[tier] = fifos.new_fifo(queue, sequence, len(self._queues))
+        return fifo
 
     def _take_all(self, queue: Queue) -> list[Part]:
-        # Past the constructor of the named tuple, which costs more than all the rest of this line.
-        parts = [tuple.__new__(Part, (request, request.rows_taken, request.rows)) for request in queue]
-        for request, _, stop in parts:
-            request.rows_taken = stop
-        queue.small.requests.clear()
-        queue.large.requests.clear()
+        new = tuple.__new__  # past the constructor of the named tuple, which costs more than all the rest
+        parts: list[Part] = []
+        for request in queue:
+            rows = request.rows
+            if request.priority:
+                self._count(request, request.rows_taken - rows)
+            parts.append(new(Part, (request, request.rows_taken, rows)))
+            request.rows_taken = rows
+        for fifo in queue.fifos.values():
+            fifo.requests.clear()
         self.rows -= queue.rows
         self.size -= queue.size
         queue.rows = queue.size = queue.cost = 0
-        self._full.pop(queue, None)
-        self._partly_sent.pop(queue, None)
+        if self._full:
+            self._full.pop(queue, None)
+        if self._partly_sent:
+            self._partly_sent.pop(queue, None)
         self._drop(queue)
         return parts
 
@@ -198,6 +250,13 @@ class Backlog:
         queue.cost -= cost
         self.rows -= rows
         self.size -= size
+
+    def _count(self, request: Request, rows: int) -> None:
+        """So many instances of a request wait now that did not, or fewer."""
+        if request.priority:
+            waiting = self.levels[request.priority] = self.levels.get(request.priority, 0) + rows
+            if not waiting:
+                del self.levels[request.priority]
 
     def _update(self, queue: Queue) -> None:
         if not queue.is_full:
@@ -209,8 +268,8 @@ class Backlog:
 
     def _drop(self, queue: Queue) -> None:
         del self._queues[queue.key]
-        queue.close()
-
-
-def _rank(request: Request, ageing: float) -> tuple[float, int]:
-    return request.arrived + ageing, request.sequence
+        for fifo in queue.fifos.values():
+            fifo.queue = None  # it leaves when it surfaces, and would keep the key, which may be large
+        queue.fifos.clear()  # queue and fifos know each other
+        if len(self._tiers) > _FEW_TIERS and not self._queues:
+            self._tiers.clear()

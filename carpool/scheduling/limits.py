@@ -40,17 +40,19 @@ class Limits:
     `row_costs` measures (None: costs nothing); only an instance that is over a limit by itself goes beyond it, alone.
     `row_sizes` tells the bytes of each instance; it is asked only about requests that no batch could carry whole.
     `allowed_sizes` are the sizes the predictor computes with, ascending (empty: any); its last is `max_batch_size`.
-    Requests of at most `small_batch_threshold` instances overtake larger ones that came less than `priority_ageing`
-    before them.
+    Requests of at most `small_batch_threshold` instances overtake larger ones of equal priority that came less than
+    `priority_ageing` before them. A request overtakes those of lower priority that came less than `level_ageing` before
+    it, times the difference in levels; plus `priority_ageing` if it alone is small, less that if it alone is large.
+    Both are finite, or some would wait for ever.
     """
 
     max_batch_size: int = 32
     max_latency: float = 0.5
     timeout: float = 60.0
     slo: float = math.inf
-    max_in_flight: int = 1
-    max_queue_instances: int = 4096
-    max_queue_bytes: int = 256 * 1024 * 1024
+    max_in_flight: float = 1
+    max_queue_instances: float = 4096
+    max_queue_bytes: float = 256 * 1024 * 1024
     retry_budget: float = 2.0
     max_batch_bytes: float = math.inf
     max_batch_cost: float = math.inf
@@ -59,6 +61,7 @@ class Limits:
     allowed_sizes: tuple[int, ...] = ()
     small_batch_threshold: int = 0
     priority_ageing: float = 1.0
+    level_ageing: float = 60.0
 
 
 class Admission:
@@ -70,22 +73,28 @@ class Admission:
         self._batch_seconds = 0.0
         self._batch_rows = 0.0
 
+    def has_room(self, waiting: int, size: int) -> bool:
+        """Whether so many instances may wait in all, and so many bytes more be held."""
+        return waiting <= self._limits.max_queue_instances and self._memory.has_room(size)
+
     def refusal(self, request: Request, waiting: int, draining: bool) -> errors.CarpoolError | None:
         """Why this request cannot be taken while so many instances wait, or None."""
-        limits = self._limits
+        limits, memory = self._limits, self._memory
+        # As `has_room` tells, without two calls for each request.
         has_room = waiting + request.rows <= limits.max_queue_instances
-        if has_room and self._memory.has_room(request.size) and not draining:
+        if has_room and memory.held + request.size <= memory.limit and not draining:
             return None
         if draining:
             return errors.Draining()
         if request.rows > limits.max_queue_instances or request.size > limits.max_queue_bytes:
+            bounds = {"instances": limits.max_queue_instances, "bytes": limits.max_queue_bytes}
+            most = " and ".join(f"{bound} {unit}" for unit, bound in bounds.items() if bound < math.inf)
             return errors.PayloadTooLarge(
-                f"{request.rows} instances in {request.size} bytes; a request may have at most "
-                f"{limits.max_queue_instances} instances and {limits.max_queue_bytes} bytes"
+                f"{request.rows} instances in {request.size} bytes; a request may have at most {most}"
             )
         if not has_room:
             return errors.Overloaded(f"{waiting} instances are waiting already", self.drain_seconds(waiting))
-        return errors.MemoryFull(f"{self._memory.held} bytes are held already", self.drain_seconds(waiting))
+        return errors.MemoryFull(f"{memory.held} bytes are held already", self.drain_seconds(waiting))
 
     def observe(self, batch: Batch, now: float) -> None:
         """Learn the predictor's pace from a batch that came back."""

@@ -17,15 +17,17 @@ class Request:
     time (on the core's clock) after which nobody waits for it; `goal` is when its answer should be there (the service
     objective), no later than the deadline. `payload` and `tag` belong to the caller of the core,
     who gets them back in effects; the payload is let go as soon as the request is answered. `max_batch_size` is how
-    many rows the predictor takes in one call of this key, if it has a limit of its own.
+    many rows the predictor takes in one call of this key, if it has a limit of its own. `timeout` is in seconds from
+    submission; None or 0 leaves it to the limits, which also bound it. Of two levels of `priority` the higher goes
+    first, see `Limits`.
     """
 
-    # Set by the caller, constant:     rows size timeout tag max_batch_size; and key, but that a quarantine puts one of
-    #                                  its own in its place as long as the request is there
+    # Set by the caller, constant:     rows size timeout tag max_batch_size priority; and key, but that a quarantine
+    #                                  puts one of its own in its place as long as the request is there
     # Owned by the scheduler, mutable: everything else
     __slots__ = (
-        "arrived", "cost_queued", "deadline", "goal", "key", "max_batch_size", "open", "payload", "pieces", "rows",
-        "rows_answered", "rows_taken", "sequence", "size", "size_queued", "tag", "timeout",
+        "arrived", "cost_queued", "deadline", "goal", "key", "max_batch_size", "open", "payload", "pieces", "priority",
+        "rows", "rows_answered", "rows_taken", "sequence", "size", "size_queued", "tag", "timeout",
     )  # fmt: skip
 
     # Set on submission.
@@ -46,6 +48,7 @@ class Request:
         tag: Any = None,
         timeout: float | None = None,
         max_batch_size: float = math.inf,
+        priority: int = 0,
     ) -> None:
         self.key = key
         self.rows = rows
@@ -54,6 +57,7 @@ class Request:
         self.tag = tag
         self.timeout = timeout
         self.max_batch_size = max_batch_size
+        self.priority = priority
         self.open = False
         self.rows_taken = 0  # rows that have left, or were given up
         self.size_queued = size  # bytes of the rows that wait for a batch, while some do
@@ -117,6 +121,10 @@ class Reason(enum.StrEnum):
         return made
 
 
+RETRIES = (Reason.CLOSED, Reason.ISOLATE)
+"""Reasons why a batch leaves whose requests were sent before."""
+
+
 class Batch:
     """Rows of requests with one key that go to the predictor in one call.
 
@@ -130,7 +138,7 @@ class Batch:
         self.key = key
         self.parts = parts
         self.reason = reason
-        self.rows = sum([stop - start for _, start, stop in parts])
+        self.rows = sum([part.stop - part.start for part in parts])
         self.dispatched = 0.0
         self.error: errors.CarpoolError | None = None  # why it failed, once it has
         self.about: Any = None
@@ -157,7 +165,10 @@ class Refuse(NamedTuple):
 
 
 class Abandon(NamedTuple):
-    """Nobody waits for this batch any more: break its call off, then call `failed` with it."""
+    """Nobody waits for this batch any more: break its call off, then call `failed` with it.
+
+    A call that cannot be broken off goes on; `done` or `failed` come when it ends, as for any other.
+    """
 
     batch: Batch
 
@@ -172,19 +183,20 @@ def split_predictions(batch: Batch, predictions: Rows, answers: list[Answer]) ->
     Written out, as every request comes through here.
     """
     batch_id = batch.id
+    new = tuple.__new__  # past the constructors of the named tuples, which cost more than all the rest
     end = 0
     for request, start, stop in batch.parts:
         rows = stop - start
-        begin, end = end, end + rows
+        begin = end
+        end += rows
         if not request.open:
             continue
-        # Past the constructors of the named tuples, which cost more than all the rest.
-        piece = tuple.__new__(Piece, (start, batch_id, predictions[begin:end]))
+        piece = new(Piece, (start, batch_id, predictions[begin:end]))
         pieces = [piece] if rows == request.rows else _join(request, piece, rows)
         if pieces is not None:
             request.open = False
             request.payload = None
-            answers.append(tuple.__new__(Answer, (request, pieces)))
+            answers.append(new(Answer, (request, pieces)))
 
 
 def _join(request: Request, piece: Piece, rows: int) -> list[Piece] | None:

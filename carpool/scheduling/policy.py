@@ -48,12 +48,17 @@ class Policy(Protocol):
     """Decides when batches leave. The scheduler tells it what happened and asks what to do; times are in seconds."""
 
     @property
-    def max_in_flight(self) -> int:
+    def max_in_flight(self) -> float:
         """How many batches may be at the predictor now. Arrivals do not change it, nor does time."""
         ...
 
-    def arrived(self, request: Request, backlog: Backlog, now: float) -> errors.CarpoolError | None:
-        """A request came that would fit. Why it should be refused at once, or None: it goes into the backlog now."""
+    def arrived(self, rows: int, goal: float, ahead: int, now: float) -> errors.CarpoolError | None:
+        """Requests of so many rows in all came at one moment, and would fit.
+
+        Returns None if all of them are to go into the backlog now, or why not: then nothing has happened. `goal` is the
+        earliest of theirs, and `ahead` how many instances would wait before the last of them: whoever is taken would
+        also be taken with a later goal, and with fewer ahead.
+        """
         ...
 
     def choose(self, backlog: Backlog, now: float) -> Decision:

@@ -139,7 +139,7 @@ class PredictorModel:
     """
 
     # State: the two models, workers and the evidence for one more or one less, and the batches in flight, oldest first.
-    # What each request asks for is kept from batch to batch: overhead, work_of_one, is_idle, _free_at.
+    # What is asked for often is kept from batch to batch: overhead, work_of_one, fixed_work, is_idle, free_at.
     def __init__(self, workers: int = 1) -> None:
         self.round_trip = LatencyModel()
         self.gap = LatencyModel()
@@ -152,8 +152,9 @@ class PredictorModel:
         self._judged = 0  # comparisons since the number of workers was last changed
         self.overhead = 0.0  # seconds of a round trip that overlap with other work: network, HTTP, JSON
         self.work_of_one = 0.0  # seconds a worker is busy with a batch of one
+        self.fixed_work = 0.0  # the part of it that does not grow with the batch
         self.is_idle = True  # whether a worker is free
-        self._free_at = -math.inf
+        self.free_at = -math.inf  # when one will be free for one more batch; in the past if one is free now
         self._stay: tuple[int, float] | None = None  # a size, and how long a batch of it would stay, if known
 
     # --- questions ---------------------------------------------------------------------------------------------
@@ -191,16 +192,12 @@ class PredictorModel:
         # Queued batches are often all of one size; then the others tell how time grows with it.
         return max(0.0, self.round_trip(size) - self.overhead)
 
-    def free_at(self) -> float:
-        """When a worker will be free for one more batch; in the past if one is free now."""
-        return self._free_at
-
     def finish(self, size: int, now: float) -> float:
         """When a batch of `size` sent now would be answered, on the safe side."""
         if self.is_idle or not self.gap.is_trusted:
-            return max(now, self._free_at) + self.round_trip.pessimistic(size)
+            return max(now, self.free_at) + self.round_trip.pessimistic(size)
         margin = self.gap.pessimistic(size) - self.gap(size)
-        return max(now, self._free_at) + self.work(size) + margin + self.overhead
+        return max(now, self.free_at) + self.work(size) + margin + self.overhead
 
     def latest_start(self, size: int, goal: float) -> float:
         """Until when batches of at most `size` may leave to be answered by `goal`, as `finish` tells; -inf if never.
@@ -209,10 +206,10 @@ class PredictorModel:
         what the answer rests on is kept until a batch leaves or comes back.
         """
         if self._stay is None or self._stay[0] != size:
-            start = max(0.0, self._free_at)
+            start = max(0.0, self.free_at)
             self._stay = size, self.finish(size, start) - start
         latest = goal - self._stay[1] - tuning.SHORTEST_WAIT  # which is far above any rounding
-        return latest if self._free_at <= latest else -math.inf
+        return latest if self.free_at <= latest else -math.inf
 
     def is_late(self, batch: Batch, now: float) -> bool:
         """Whether a batch that is being answered now took far longer than expected when it left."""
@@ -239,7 +236,7 @@ class PredictorModel:
         """A batch left."""
         entry = InFlightBatch(batch.rows, now, len(self._in_flight))
         self._since_lone = self._since_lone + 1 if entry.beside else 0
-        entry.end = max(now, self._free_at) + self.work(batch.rows)
+        entry.end = max(now, self.free_at) + self.work(batch.rows)
         self._in_flight[batch] = entry
         self._in_flight_changed()
 
@@ -280,12 +277,13 @@ class PredictorModel:
     def _models_changed(self) -> None:
         self.overhead = self._overhead()
         self.work_of_one = self.work(1)
+        self.fixed_work = self.work(0)
         self._stay = None
 
     def _in_flight_changed(self) -> None:
         self.is_idle = len(self._in_flight) < self.workers
         self._stay = None
-        self._free_at = self._free_after([entry.end for entry in self._in_flight.values()])
+        self.free_at = self._free_after([entry.end for entry in self._in_flight.values()])
 
     def _overhead(self) -> float:
         if self.gap.is_trusted and self.round_trip.is_trusted:
@@ -324,6 +322,8 @@ class PredictorModel:
         if abs(rival - current) < clear * self.round_trip(entry.size):
             return 0.0  # too close to call, and a bias in the model would decide
         took = now - entry.sent
+        if not (took and rival and current):  # a predictor that takes no time by this clock
+            return 0.0
         gain = (math.log(took / current) ** 2 - math.log(took / rival) ** 2) / (2 * spread * spread)
         return max(-most, min(most, gain))
 

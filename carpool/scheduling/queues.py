@@ -1,6 +1,8 @@
 """Requests in order: of one batch key as they travel, many such queues by age, and all by deadline.
 
-Inside a queue small requests go before larger ones, for a while; otherwise first in, first out.
+Inside a queue higher levels of priority go before lower ones, and small requests before larger ones, both for a while;
+otherwise first in, first out. A request's rank is when it came, plus the delay of its tier: whoever came before that
+long is not overtaken.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterator, Sequence
 
 from carpool.scheduling import packing
 from carpool.scheduling.limits import Limits
@@ -17,23 +19,40 @@ from carpool.scheduling.messages import Request
 _SLACK = 64
 
 
+def tier_of(request: Request, limits: Limits) -> int:
+    """With which requests it goes in order of arrival: those of its level that are small, or large, as it is."""
+    return (request.rows > limits.small_batch_threshold) - 2 * request.priority
+
+
+def _delay_of(tier: int, limits: Limits) -> float:
+    """By how many seconds later than it did a request of this tier counts as having come; negative for earlier."""
+    delay = limits.priority_ageing if tier & 1 else 0.0
+    return delay + (tier >> 1) * limits.level_ageing if tier >> 1 else delay
+
+
 class PriorityFifo:
-    """Requests of one key and one priority, in order of arrival. Once emptied it is never filled again.
+    """Requests of one key and one tier, in order of arrival. Once emptied it is never filled again.
 
     Callers leave from the middle, where a deque cannot be cut: such requests stay until they surface. The first of
     `requests` always waits.
     """
 
-    __slots__ = ("queue", "requests")
+    __slots__ = ("queue", "requests", "tier")
 
-    def __init__(self, queue: Queue | None) -> None:
-        self.queue = queue
+    def __init__(self, queue: Queue, tier: int) -> None:
+        self.queue: Queue | None = queue
+        self.tier = tier
         self.requests: deque[Request] = deque()
 
     @property
     def oldest(self) -> Request:
         """The oldest request; the fifo must not be empty."""
         return self.requests[0]
+
+    def rank(self, limits: Limits) -> tuple[float, int]:
+        """The rank of the oldest request; the fifo must not be empty."""
+        oldest = self.requests[0]
+        return oldest.arrived + _delay_of(self.tier, limits), oldest.sequence
 
     def waiting(self) -> Iterator[Request]:
         """Those that wait, without those that do not any more."""
@@ -46,16 +65,13 @@ class PriorityFifo:
             requests.popleft()
 
 
-_EMPTY = PriorityFifo(None)
-
-
 class Queue:
     """Requests of one key. `rows`, `size` and `cost` sum up the instances that still wait, their bytes, their cost.
 
-    `max_batch_size` is what one batch of them may carry.
+    `fifos` has those that are not empty, by tier. `max_batch_size` is what one batch of them may carry.
     """
 
-    __slots__ = ("_limits", "_most", "_stale", "cost", "key", "large", "max_batch_size", "rows", "size", "small")
+    __slots__ = ("_limits", "_most", "_stale", "cost", "fifos", "key", "max_batch_size", "rows", "size")
 
     def __init__(self, key: Hashable, limits: Limits, most: float = math.inf) -> None:
         """`most` is how many rows the predictor takes in one call of this key."""
@@ -67,8 +83,7 @@ class Queue:
         self.rows = 0
         self.size = 0
         self.cost = 0
-        self.small = _EMPTY  # requests that may overtake
-        self.large = _EMPTY  # all others
+        self.fifos: dict[int, PriorityFifo] = {}
 
     def refresh(self) -> None:
         """Adapt to changed limits."""
@@ -77,18 +92,18 @@ class Queue:
     @property
     def oldest(self) -> Request:
         """The request that came first, whatever its priority; the queue must not be empty."""
-        small, large = self.small.requests, self.large.requests
-        if not small or (large and large[0].sequence < small[0].sequence):
-            return large[0]
-        return small[0]
+        if len(self.fifos) > 1:
+            return min([fifo.requests[0] for fifo in self.fifos.values()], key=lambda request: request.sequence)
+        (fifo,) = self.fifos.values()
+        return fifo.requests[0]
 
     @property
     def first(self) -> Request:
         """The request that travels first; the queue must not be empty."""
-        small, large = self.small.requests, self.large.requests
-        if not small or (large and _rank(large[0], self._limits.priority_ageing) < _rank(small[0], 0.0)):
-            return large[0]
-        return small[0]
+        if len(self.fifos) > 1:
+            return min([next(self._ranked(fifo)) for fifo in self.fifos.values()])[-1]
+        (fifo,) = self.fifos.values()
+        return fifo.requests[0]
 
     @property
     def is_full(self) -> bool:
@@ -114,26 +129,21 @@ class Queue:
 
     def __iter__(self) -> Iterator[Request]:
         """All requests in the order in which they travel; the queue must not change meanwhile."""
-        if not self.small.requests or not self.large.requests:
-            fifo = self.small if self.small.requests else self.large
+        if len(self.fifos) == 1:
+            (fifo,) = self.fifos.values()
             return fifo.waiting() if self._stale else iter(fifo.requests)
-        ageing = self._limits.priority_ageing
-        return (request for *_, request in heapq.merge(_ranked(self.small, 0.0), _ranked(self.large, ageing)))
-
-    def close(self) -> None:
-        """Let go of the fifos, once emptied: with these two knowing each other a key, which may be large, would stay
-        until the garbage collector comes round.
-        """
-        self.small = self.large = _EMPTY
+        return (request for *_, request in heapq.merge(*map(self._ranked, self.fifos.values())))
 
     def shed(self) -> None:
         """Let those go from the front that do not wait any more; the sums are the caller's business."""
-        self.small.shed()
-        self.large.shed()
+        for tier, fifo in list(self.fifos.items()):
+            fifo.shed()
+            if not fifo.requests:
+                del self.fifos[tier]
 
     def withdraw(self, request: Request) -> None:
         """Take an uncut request out that waits, to be put elsewhere; the sums are the caller's business."""
-        fifo = self.small if request in self.small.requests else self.large
+        fifo = next(fifo for fifo in self.fifos.values() if request in fifo.requests)
         fifo.requests.remove(request)
         self.shed()
 
@@ -142,23 +152,29 @@ class Queue:
         request.rows_taken = request.rows
         self.shed()
         self._stale += 1
-        if self._stale > _SLACK + (len(self.small.requests) + len(self.large.requests)) // 2:
+        if self._stale > _SLACK + sum(len(fifo.requests) for fifo in self.fifos.values()) // 2:
             self._clean()
 
     def _clean(self) -> None:
-        for fifo in (self.small, self.large):
-            if fifo.requests:
-                fifo.requests = deque(fifo.waiting())
+        for fifo in self.fifos.values():
+            fifo.requests = deque(fifo.waiting())
         self._stale = 0
+
+    def _ranked(self, fifo: PriorityFifo) -> Iterator[tuple[float, int, Request]]:
+        """A fifo in ascending order; a request whose first rows already travel stays in front, whatever came since."""
+        delay = _delay_of(fifo.tier, self._limits)
+        for request in fifo.waiting():
+            yield (-math.inf if request.rows_taken else request.arrived + delay), request.sequence, request
 
 
 class OldestFirst:
-    """Fifos of one priority, the one with the oldest request first."""
+    """Fifos of one tier, the one with the oldest request first."""
 
     # One entry for each fifo, whose sequence may lag behind its oldest request.
-    __slots__ = ("heap",)
+    __slots__ = ("_tier", "heap")
 
-    def __init__(self) -> None:
+    def __init__(self, tier: int) -> None:
+        self._tier = tier
         self.heap: list[tuple[int, PriorityFifo]] = []
 
     def new_fifo(self, queue: Queue, sequence: int, fifos: int) -> PriorityFifo:
@@ -167,7 +183,7 @@ class OldestFirst:
         if len(self.heap) > 2 * fifos + _SLACK:
             self.heap = [(fifo.oldest.sequence, fifo) for _, fifo in self.heap if fifo.requests]
             heapq.heapify(self.heap)
-        fifo = PriorityFifo(queue)
+        fifo = PriorityFifo(queue, self._tier)
         heapq.heappush(self.heap, (sequence, fifo))
         return fifo
 
@@ -185,43 +201,51 @@ class OldestFirst:
         return None
 
 
-def _ranked(fifo: PriorityFifo, ageing: float) -> Iterator[tuple[float, int, Request]]:
-    """A fifo in ascending order; a request whose first rows already travel stays in front, whatever came since."""
-    for request in fifo.waiting():
-        yield *_rank(request, ageing), request
-
-
-def _rank(request: Request, ageing: float) -> tuple[float, int]:
-    return (-math.inf if request.rows_taken else request.arrived + ageing), request.sequence
-
-
 class Deadlines:
-    """A queue of those that came in ascending order, nearly all, and a heap of the others.
+    """A queue of those that came in ascending order, nearly all, and a heap of the others; a set of those without end.
 
     Callers seldom name a timeout of their own, and with equal timeouts whoever comes later has the later deadline.
     Answered requests stay until they surface or all are cleaned out, which is when more than half are stale: memory
     stays within twice the open requests, and the work per request constant.
     """
 
-    # Mutable state: the two, `_latest`, the last deadline in the queue, and `_open`, how many in both are open.
+    # Mutable state: the three, `_latest`, the last deadline in the queue, and `_open`, how many in queue and heap are
+    # open. The set has no others.
     def __init__(self) -> None:
         self._queue: deque[Request] = deque()
         self._heap: list[tuple[float, int, Request]] = []
+        self._endless: set[Request] = set()
         self._latest = -math.inf
         self._open = 0
 
     def add(self, request: Request) -> None:
         """Watch an open request. Sequences must ascend."""
-        self._open += 1
         deadline = request.deadline
+        if deadline == math.inf:
+            self._endless.add(request)
+            return
+        self._open += 1
         if deadline >= self._latest:
             self._latest = deadline
             self._queue.append(request)
         else:
             heapq.heappush(self._heap, (deadline, request.sequence, request))
 
-    def forget(self, count: int = 1) -> None:
-        """So many of the watched requests were answered."""
+    def add_all(self, requests: Sequence[Request]) -> None:
+        """As `add` for each of them, in this order. It is quicker if none has an end."""
+        if len({request.deadline for request in requests}) == 1 and requests[0].deadline == math.inf:
+            self._endless.update(requests)
+        else:
+            for request in requests:
+                self.add(request)
+
+    def forget(self, closed: Collection[Request]) -> None:
+        """These were watched, and are not open any more."""
+        count = len(closed)
+        if self._endless:
+            count -= len(self._endless)
+            self._endless.difference_update(closed)
+            count += len(self._endless)
         self._open -= count
         watched = len(self._queue) + len(self._heap)
         if watched - self._open > _SLACK + watched // 2:
@@ -230,7 +254,7 @@ class Deadlines:
             heapq.heapify(self._heap)
 
     def next(self) -> float | None:
-        """The earliest deadline of an open request, or None."""
+        """The earliest deadline of an open request, or None if none has an end."""
         queue, heap = self._queue, self._heap
         while queue and not queue[0].open:
             queue.popleft()
@@ -255,8 +279,9 @@ class Deadlines:
 
     def __iter__(self) -> Iterator[Request]:
         """All open requests, in no particular order."""
+        yield from self._endless
         yield from (request for request in self._queue if request.open)
         yield from (request for _, _, request in self._heap if request.open)
 
     def __len__(self) -> int:
-        return len(self._queue) + len(self._heap)
+        return len(self._queue) + len(self._heap) + len(self._endless)

@@ -269,8 +269,8 @@ class Quarantine:
         """Whether one more may wait here; the only one may, however large it is."""
         most, most_bytes = self._limits.max_queue_instances, self._limits.max_queue_bytes
         return not self or (
-            self.rows + request.rows <= most // _SHARE_OF_QUEUE
-            and self.size + request.size <= most_bytes // _SHARE_OF_QUEUE
+            self.rows + request.rows <= most / _SHARE_OF_QUEUE
+            and self.size + request.size <= most_bytes / _SHARE_OF_QUEUE
         )
 
     def add(self, request: Request, is_known: bool) -> None:

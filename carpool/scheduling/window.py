@@ -8,7 +8,7 @@ from carpool import errors
 from carpool.scheduling import packing
 from carpool.scheduling.backlog import Backlog, Queue
 from carpool.scheduling.limits import Limits
-from carpool.scheduling.messages import Batch, Reason, Request
+from carpool.scheduling.messages import Batch, Reason
 from carpool.scheduling.policy import Decision, Release, Wait
 
 
@@ -45,12 +45,12 @@ class Window:
         return Release(queue, Reason.FULL if queue.is_full else reason, rows)
 
     @property
-    def max_in_flight(self) -> int:
+    def max_in_flight(self) -> float:
         return self._limits.max_in_flight
 
     # --- what it need not know ---------------------------------------------------------------------------------
 
-    def arrived(self, request: Request, backlog: Backlog, now: float) -> errors.CarpoolError | None:
+    def arrived(self, rows: int, goal: float, ahead: int, now: float) -> errors.CarpoolError | None:
         return None
 
     def sent(self, batch: Batch, now: float) -> None:

@@ -2,15 +2,14 @@
 
 All runs in one event loop, in one thread. State of the data path, and who writes it; a scheduler's state is listed in
 `carpool.scheduling.scheduler.STATE`, and `carpool.runtime.driver.Driver` has the batches that are out and one timer.
-The scheduler's `ledger` counts bytes and requests at work, for all servers.
+The scheduler's `ledger` counts bytes and requests at work, for all servers;
+histograms are kept as `carpool.measures` does.
 
 | class | state | written by |
 |---|---|---|
 | `drain.Lifecycle` | phase and end of the shutdown, when a request last came | `check_open`, its task `drain` |
 | `metrics.Count` | one number of `/metrics` | whoever counts |
 | `metrics.Counter` | the numbers of a counter, by its labels | whoever counts |
-| `metrics.Histogram` | how many values fell into each bucket, their sum | whoever counts |
-| `metrics.Metrics` | every metric | whoever counts |
 | `metrics.EventLoopLag` | its timer | the timer |
 | `app.wiring.Sidecar` | settings in force, servers, tasks | `start`, `apply`, `stop` |
 | `app.wiring.Upstreams` | the model registries | its own start |

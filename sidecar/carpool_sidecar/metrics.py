@@ -3,17 +3,15 @@
 The tables in docs/metrics.md are held against this module by tests. The values of labels are closed sets, so the
 number of time series does not depend on what callers send.
 
-Counters and histograms are plain numbers that the client library reads when it is scraped, by its interface for custom
-collectors: its own take a lock for each count, and more time than all else that is done for a small request. Count from
-one thread only.
+Counters and histograms (`carpool.measures`) are plain numbers that the client library reads when it is scraped, by its
+interface for custom collectors: its own take a lock for each count, and more time than all else that is done for a
+small request. Count from one thread only.
 """
 
 from __future__ import annotations
 
 import asyncio
-import bisect
-import itertools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, Literal, TypeVarTuple, get_args
 
 import prometheus_client as prometheus
@@ -21,14 +19,11 @@ from prometheus_client import Gauge, registry
 from prometheus_client import metrics_core as families
 
 import carpool_sidecar
+from carpool import measures
 from carpool.scheduling import messages
 from carpool_sidecar import errors
 
-_SECONDS = (
-    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
-)  # fmt: skip
 _STALLS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0)
-_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
 
 # What the adaptive policy learned; 0 under the window policy.
 _LEARNED = {
@@ -53,9 +48,6 @@ Place = Literal[
     "upstream",
 ]  # fmt: skip
 """Where a bug was met."""
-
-RETRIES = (messages.Reason.CLOSED, messages.Reason.ISOLATE)
-"""Reasons why a batch leaves whose requests were sent before."""
 
 # https://grpc.io/docs/guides/status-codes, by number.
 _RPC_CODES = (
@@ -124,32 +116,18 @@ class Counter(_Family, Generic[*Labels]):
     describe = collect
 
 
-class Histogram(_Family):
-    """Counts values by the smallest of some ascending bounds that is not below them."""
+class HistogramFamily(_Family):
+    """Shows what a histogram measures."""
 
-    def __init__(self, name: str, text: str, bounds: Sequence[float]) -> None:
+    def __init__(self, name: str, text: str, histogram: measures.Histogram) -> None:
         super().__init__(name, text)
-        self._bounds = tuple(bounds)
-        self._marks = [*(str(float(bound)) for bound in bounds), "+Inf"]
-        self._counts = [0] * (len(bounds) + 1)  # the last is for values above all bounds
-        self._sum = 0.0
-
-    def observe(self, value: float) -> None:
-        """One more value."""
-        self._counts[bisect.bisect_left(self._bounds, value)] += 1
-        self._sum += value
-
-    def observe_all(self, values: Collection[float]) -> None:
-        """Many values at once."""
-        counts, bounds, find = self._counts, self._bounds, bisect.bisect_left
-        for value in values:
-            counts[find(bounds, value)] += 1
-        self._sum += sum(values)
+        self._histogram = histogram
 
     def collect(self) -> Iterable[families.Metric]:
         """The family as it is now."""
+        measured = self._histogram.read()
         family = families.HistogramMetricFamily(self._name, self._documentation)
-        family.add_metric([], list(zip(self._marks, itertools.accumulate(self._counts), strict=True)), self._sum)
+        family.add_metric([], measured.cumulative(), measured.sum)
         return [family]
 
     describe = collect
@@ -166,9 +144,9 @@ class Metrics:
         self.requests: Counter[Lane, int] = counter(
             "requests", "Requests answered, by lane and status code.", "lane", "code"
         )
-        self._predicted = self.requests.labels("batched", 200)  # looked up once
+        self.batched_ok = self.requests.labels("batched", 200)  # looked up once
         self.request_seconds = histogram(
-            "request_seconds", "Time from a predict request's arrival to its answer.", _SECONDS
+            "request_seconds", "Time from a predict request's arrival to its answer.", measures.SECONDS
         )
         self.refused: Counter[str] = counter(
             "refused", "Predict requests answered with an error, by reason.", "reason", shown_at_once=errors.reasons()
@@ -195,11 +173,11 @@ class Metrics:
         )
         self.abandoned = abandoned.labels()
         self.batches: Counter[messages.Reason] = counter("batches", "Batches sent, by the reason they left.", "reason")
-        self.batch_size = histogram("batch_size", "Instances in a batch.", _SIZES)
+        self.batch_size = histogram("batch_size", "Instances in a batch.", measures.SIZES)
         self.queue_seconds = histogram(
-            "queue_wait_seconds", "Time from a request's arrival to its first batch leaving.", _SECONDS
+            "queue_wait_seconds", "Time from a request's arrival to its first batch leaving.", measures.SECONDS
         )
-        self.predictor_seconds = histogram("predictor_seconds", "Time of a call to the predictor.", _SECONDS)
+        self.predictor_seconds = histogram("predictor_seconds", "Time of a call to the predictor.", measures.SECONDS)
         self.predictor_errors: Counter[str] = counter(
             "predictor_errors",
             "Failed calls to the predictor, by reason.",
@@ -207,7 +185,7 @@ class Metrics:
             shown_at_once=errors.reasons(errors.UpstreamError),
         )
         self.retries: Counter[messages.Reason] = counter(
-            "retries", "Batches sent again: closed connection or isolation.", "reason", shown_at_once=RETRIES
+            "retries", "Batches sent again: closed connection or isolation.", "reason", shown_at_once=messages.RETRIES
         )
         self.in_flight = gauge("batches_in_flight", "Batches at the predictor now.")
         self.queued_instances = gauge("queued_instances", "Instances waiting for a batch now.")
@@ -242,11 +220,6 @@ class Metrics:
         self.answered("batched", status)
         self.request_seconds.observe(seconds)
 
-    def predicted_all(self, seconds: Collection[float]) -> None:
-        """As `predicted`, for many requests that got their predictions."""
-        self._predicted.value += len(seconds)
-        self.request_seconds.observe_all(seconds)
-
     def answered(self, lane: Lane, code: int) -> None:
         """An answer was given to a caller."""
         self.requests.labels(lane, code).inc()
@@ -274,9 +247,9 @@ class Metrics:
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"carpool_{name}", text, labels, registry=self.registry)
 
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        made = Histogram(f"carpool_{name}", text, buckets)
-        self.registry.register(made)
+    def _histogram(self, name: str, text: str, bounds: Sequence[float]) -> measures.Histogram:
+        made = measures.Histogram(bounds)
+        self.registry.register(HistogramFamily(f"carpool_{name}", text, made))
         return made
 
 
@@ -290,7 +263,9 @@ class EventLoopLag:
     """
 
     # State: the timer, and when it is due on `clock`.
-    def __init__(self, histogram: Histogram, clock: Callable[[], float], interval: float = LAG_INTERVAL) -> None:
+    def __init__(
+        self, histogram: measures.Histogram, clock: Callable[[], float], interval: float = LAG_INTERVAL
+    ) -> None:
         self._histogram = histogram
         self._clock = clock
         self._interval = interval

@@ -64,11 +64,29 @@ class DrivenScheduler:
         timeout: float | None = None,
         size: int = 10,
         max_batch_size: float = math.inf,
+        priority: int = 0,
+    ) -> messages.Request:
+        request = self.make(name, rows, key, timeout, size, max_batch_size, priority)
+        self.do(self.core.submit(request))
+        return request
+
+    def submit_all(self, *wanted: tuple[Any, ...]) -> None:
+        """Submit requests together; each is what `make` takes."""
+        self.do(self.core.submit_all([self.make(*about) for about in wanted]))
+
+    def make(
+        self,
+        name: str,
+        rows: int = 1,
+        key: Hashable = "key",
+        timeout: float | None = None,
+        size: int = 10,
+        max_batch_size: float = math.inf,
+        priority: int = 0,
     ) -> messages.Request:
         payload = [f"{name}/{i}" for i in range(rows)]
-        request = messages.Request(key, rows, size, payload, name, timeout, max_batch_size)
+        request = messages.Request(key, rows, size, payload, name, timeout, max_batch_size, priority)
         self.requests[name] = request
-        self.do(self.core.submit(request))
         return request
 
     def cancel(self, name: str) -> None:

@@ -150,9 +150,9 @@ class TestDevice:
         bench.run(10, in_flight=1)
         bench.run(30, in_flight=2)
         bench.send(32)
-        assert bench.device.free_at() == pytest.approx(bench.now + seconds(32), rel=0.1)
+        assert bench.device.free_at == pytest.approx(bench.now + seconds(32), rel=0.1)
         bench.send(8)
-        assert bench.device.free_at() == pytest.approx(bench.now + seconds(32) + seconds(8), rel=0.1)
+        assert bench.device.free_at == pytest.approx(bench.now + seconds(32) + seconds(8), rel=0.1)
         assert not bench.device.is_idle
 
     def test_a_measured_round_trip_is_believed_until_there_are_samples(self):

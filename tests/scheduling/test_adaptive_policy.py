@@ -209,3 +209,12 @@ def test_drain_sends_what_is_held(driven):
     driven.submit("b")
     driven.do(driven.core.drain())
     assert driven.reasons == ["idle", "drain"]
+
+
+def test_a_predictor_that_takes_no_time_by_the_clock_is_served(driven_of):
+    """As on an event loop whose time is virtual."""
+    driven = driven_of(Adaptive, max_batch_size=1, max_in_flight=4)
+    for number in range(100):
+        driven.submit(str(number))
+    driven.answer_all()
+    assert len(driven.answers) == 100

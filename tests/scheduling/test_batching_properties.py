@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import hypothesis.strategies as st
 from hypothesis import given, settings
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from carpool.scheduling import messages
 from carpool_sidecar import errors
 from tests.scheduling.driven import DrivenScheduler, refused
 
-AGEING = 0.3
+AGEING, LEVEL_AGEING = 0.3, 0.7
 CHOOSY = {"z": 3}  # keys whose predictor takes no more rows than that in a call
 RETRIES = ("isolate", "closed")  # batches formed when the limits may have been others
 # Few contents and origins, so that strangers are suspected as well.
@@ -40,6 +41,12 @@ def costs(rows: list[str], start: int, stop: int) -> list[int]:
     return [int(row.rpartition("/")[2]) * 7 % 5 for row in rows[start:stop]]
 
 
+Wanted = tuple[int, str, float | None, int]
+WANTED = st.tuples(
+    st.integers(1, 11), st.sampled_from("xyz"), st.none() | st.floats(0.01, 10), st.sampled_from([0, 0, 0, 1, -1])
+)
+
+
 class AnyHistory(RuleBasedStateMachine):
     """Every request gets exactly one outcome, and a predicted one gets its own rows, all of them, in order."""
 
@@ -49,7 +56,7 @@ class AnyHistory(RuleBasedStateMachine):
         super().__init__()
         self.driven = DrivenScheduler(
             max_batch_size=4, max_latency=0.5, max_in_flight=2, max_queue_instances=40, timeout=5.0,
-            row_costs=costs, priority_ageing=AGEING, traits=TRAITS,
+            row_costs=costs, priority_ageing=AGEING, level_ageing=LEVEL_AGEING, traits=TRAITS,
         )  # fmt: skip
         self.cap = 4
         self.checked = 0  # how many batches were looked at
@@ -59,21 +66,27 @@ class AnyHistory(RuleBasedStateMachine):
         self.cancelled: set[str] = set()
         self.count = 0
 
-    @rule(
-        target=names,
-        rows=st.integers(1, 11),
-        key=st.sampled_from("xyz"),
-        timeout=st.none() | st.floats(0.01, 10),
-    )
-    def submit(self, rows: int, key: str, timeout: float | None) -> str:
+    @rule(target=names, wanted=WANTED)
+    def submit(self, wanted: Wanted) -> str:
+        about = self.named(*wanted)
+        self.driven.submit(*about)
+        return about[0]
+
+    @rule(target=names, group=st.lists(WANTED, min_size=1, max_size=6))
+    def submit_all(self, group: list[Wanted]) -> MultipleResults[str]:
+        together = [self.named(*wanted) for wanted in group]
+        self.driven.submit_all(*together)
+        return multiple(*(about[0] for about in together))
+
+    def named(self, rows: int, key: str, timeout: float | None, priority: int) -> tuple[Any, ...]:
+        """What the scheduler is asked for, with a name."""
         self.count += 1
         name = f"r{self.count}"
         if rows <= self.driven.limits.small_batch_threshold:
             self.small.add(name)
         self.keys[name] = key
         size = sum(len(f"{name}/{i}") for i in range(rows))
-        self.driven.submit(name, rows, key, timeout, size, CHOOSY.get(key, math.inf))
-        return name
+        return name, rows, key, timeout, size, CHOOSY.get(key, math.inf), priority
 
     @rule(name=consumes(names))
     def cancel(self, name: str) -> None:
@@ -144,14 +157,14 @@ class AnyHistory(RuleBasedStateMachine):
         assert count == 1 or sum(costs(rows, 0, count)) <= limits.max_batch_cost
 
     def check_order(self, batch: messages.Batch) -> None:
-        """First in, first out inside a priority and key; small ones overtake, but only for a while."""
+        """First in, first out inside a level and key; small ones and higher levels overtake, but only for a while."""
         for request, _, _ in batch.parts:
             if request.tag not in self.left:
                 self.left.add(request.tag)
                 for other in self.overtaken_by(request) if batch.reason != "suspect" else ():
-                    assert request.tag in self.small
-                    assert other.tag not in self.small
-                    assert request.arrived < other.arrived + AGEING
+                    levels = request.priority - other.priority
+                    sizes = (request.tag in self.small) - (other.tag in self.small)
+                    assert request.arrived < other.arrived + levels * LEVEL_AGEING + sizes * AGEING
 
     def overtaken_by(self, request: messages.Request) -> list[messages.Request]:
         return [
@@ -173,6 +186,11 @@ class AnyHistory(RuleBasedStateMachine):
         assert core.backlog.rows + core.isolation.quarantine.rows == sum(
             request.rows_queued for request in requests if request.open
         )
+        waiting = [core.backlog, core.isolation.quarantine._new, core.isolation.quarantine._known]
+        for level in (-1, 0, 1):
+            assert sum(backlog.ahead_of(level) for backlog in waiting) == sum(
+                request.rows_queued for request in requests if request.open and request.priority >= level
+            )
         assert core.ledger.held == sum(request.size for request in requests if request.open)
         assert len(core.in_flight) == len(self.driven.out)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 
 import hypothesis.strategies as st
@@ -13,9 +14,14 @@ from carpool.scheduling.messages import Request
 from carpool.scheduling.queues import Deadlines
 
 
-def watched(book: Deadlines, deadline: float, sequence: int) -> Request:
+def request_of(deadline: float, sequence: int) -> Request:
     request = Request("key", 1)
     request.deadline, request.sequence, request.open = deadline, sequence, True
+    return request
+
+
+def watched(book: Deadlines, deadline: float, sequence: int) -> Request:
+    request = request_of(deadline, sequence)
     book.add(request)
     return request
 
@@ -24,7 +30,7 @@ def close(book: Deadlines, *requests: Request) -> None:
     """As the scheduler does for a batch: all of them at once."""
     for request in requests:
         request.open = False
-    book.forget(len(requests))
+    book.forget(requests)
 
 
 # Deadlines that come in order wait in a queue, all others in a heap; neither may pile up.
@@ -74,22 +80,55 @@ def test_cleaning_out_happens_seldom_enough_that_the_work_for_each_request_stays
     assert sum(1 for _ in book) == len(still_open)
 
 
+def test_requests_without_a_deadline_leave_nothing_behind_and_never_run_out():
+    book = Deadlines()
+    endless = [watched(book, math.inf, number) for number in range(100)]
+    assert book.next() is None
+    assert list(book.pop_expired(1e9)) == []
+    assert set(book) == set(endless)
+    close(book, *endless)
+    assert (len(book), book.next()) == (0, None)
+
+
+def test_those_without_a_deadline_leave_the_others_in_order_of_arrival():
+    """Were theirs the latest deadline, all that came afterwards would count as out of order."""
+    book = Deadlines()
+    for number in range(0, 100, 2):
+        watched(book, math.inf, number)
+        watched(book, number, number + 1)
+    assert book._heap == []
+
+
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["add", "add", "close", "next", "pop"]), st.floats(0, 100), st.integers(0, 10**6)),
+        st.tuples(
+            st.sampled_from(["add", "add", "add all", "close", "close all", "next", "pop"]),
+            st.floats(0, 100) | st.just(math.inf),
+            st.integers(0, 10**6),
+        ),
         max_size=400,
     )
 )
 def test_it_tells_what_a_plain_list_of_open_requests_tells(steps):
     book, plain = Deadlines(), []
-    for sequence, (step, time, which) in enumerate(steps):
+    numbers = itertools.count()
+    for step, time, which in steps:
         if step == "add":
-            plain.append(watched(book, time, sequence))
+            plain.append(watched(book, time, next(numbers)))
+        elif step == "add all":
+            together = [request_of(time if which % 3 else 7.0 * which, next(numbers)) for which in range(which % 9 + 1)]
+            book.add_all(together)
+            plain += together
         elif step == "close" and plain:
             close(book, plain.pop(which % len(plain)))
+        elif step == "close all":
+            cut = which % (len(plain) + 1)
+            close(book, *plain[cut:])
+            plain = plain[:cut]
         elif step == "next":
-            assert book.next() == min((request.deadline for request in plain), default=None)
-        elif step == "pop":
+            earliest = min((request.deadline for request in plain), default=math.inf)
+            assert book.next() == (None if earliest == math.inf else earliest)
+        elif step == "pop" and time < math.inf:
             late = sorted((request for request in plain if request.deadline <= time), key=_age)
             for request in book.pop_expired(time):
                 assert request is late.pop(0)

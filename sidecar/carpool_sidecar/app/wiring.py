@@ -70,7 +70,7 @@ class Sidecar:
         self.ready = readiness.Readiness(wanted, clock, on_bug=self.metrics.internal_errors.labels("readiness").inc)
         self.limits = chosen.scheduler_limits
         self.policy = _make_policy(chosen, self.limits)
-        self.core = scheduler.Scheduler(self.limits, self.policy, clock, executor.new_batch_id, calls.TRAITS)
+        self.core = scheduler.Scheduler(self.limits, self.policy, clock, driver.new_batch_id, calls.TRAITS)
         self.ledger = self.core.ledger
         self.life = lifecycle.Lifecycle(self.ledger)
         self._base = yarl.URL.build(scheme="http", host=probes.LOOPBACK, port=chosen.component_port)

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import functools
 import logging
-import random
 import time
-import uuid
 from collections.abc import Callable, Sequence
 
 from carpool.program import logs
@@ -20,12 +18,6 @@ from carpool_sidecar.batching import calls, retried_statuses
 from carpool_sidecar.protocols import interface
 
 log = logging.getLogger("carpool.sidecar.batching")
-
-
-def new_batch_id() -> str:
-    """The id of a batch."""
-    # As uuid.uuid4() makes it, without a system call for each: unique is enough.
-    return str(uuid.UUID(int=random.getrandbits(128), version=4))
 
 
 class Executor:
@@ -88,7 +80,7 @@ class Observer(driver.Observer):
         counters, reason = self._metrics, batch.reason
         self._sent[reason].value += 1
         counters.batch_size.observe_all((batch.rows,))
-        if reason in metrics.RETRIES:
+        if reason in messages.RETRIES:
             counters.retries.labels(reason).inc()
         else:
             left = batch.dispatched

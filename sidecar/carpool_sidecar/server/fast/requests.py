@@ -63,7 +63,7 @@ class FastRequests:
         """What looks through a v1 body of `size` bytes while it arrives; None if that is not worth it."""
         if size < incremental_scan.LARGE or not isinstance(head.route.codec, v1.Codec):
             return None
-        return incremental_scan.IncrementalScan(self.rules.bounds.max_queue_instances)
+        return incremental_scan.IncrementalScan(int(self.rules.bounds.max_queue_instances))
 
     def accept(
         self,
@@ -86,7 +86,7 @@ class FastRequests:
                 return None
             payload: interface.Payload | None = None if scan is None else scan.payload(body)
             if payload is None:
-                payload = route.codec.parse(body, rules.bounds.max_queue_instances, head.json_size)
+                payload = route.codec.parse(body, int(rules.bounds.max_queue_instances), head.json_size)
         except (errors.CarpoolError, errors.Unbatchable):
             return None
         except Exception:
@@ -133,7 +133,8 @@ class FastRequests:
                     request.connection.answered(request, message, body, False)
             except Exception:
                 self.rules.bug(_LANE, "an answer could not be handed over")
-        self.rules.metrics.predicted_all(seconds)
+        self.rules.metrics.batched_ok.value += len(seconds)
+        self.rules.metrics.request_seconds.observe_all(seconds)
 
     def refuse(self, call: calls.Call, error: errors.CarpoolError) -> None:
         """Implements `driver.Replier`."""

@@ -137,7 +137,7 @@ class RequestHandler:
         predict request at all.
         """
         try:
-            return head.route.codec.parse(body, self._rules.bounds.max_queue_instances, head.json_size)
+            return head.route.codec.parse(body, int(self._rules.bounds.max_queue_instances), head.json_size)
         except errors.BadRequest:
             if match.says_so:
                 raise

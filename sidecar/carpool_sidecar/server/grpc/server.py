@@ -50,7 +50,7 @@ class GrpcPort:
         self._passthrough = passthrough.Passthrough(upstream.channel, report)
         self._service = service.GrpcService(
             models, self._passthrough, calls_driver, life, counters, bodies, report,
-            lambda: bounds.max_queue_instances, chosen.key_headers,
+            lambda: int(bounds.max_queue_instances), chosen.key_headers,
         )  # fmt: skip
         self.server = server.Server(
             self._service,
