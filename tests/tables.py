@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pydantic
 from pydantic_settings import BaseSettings
 
+from carpool import prometheus
 from carpool.program import settings
 from carpool.scheduling import messages
 from carpool_injector.core import config as injector_config
@@ -49,6 +50,16 @@ def sidecar_metrics() -> str:
         suffix = "_total" if family.type == "counter" else ""
         labels = _labels(family.name)
         rows.append(f"| `{family.name}{suffix}{labels}` | {family.type} | {family.documentation} |")
+    return "\n".join(rows)
+
+
+def function_metrics() -> str:
+    """Every metric of batched functions, in the order of the code."""
+    rows = ["| name | type | meaning |", "|---|---|---|"]
+    for row, family in zip(prometheus._FAMILIES, prometheus.Collector().describe(), strict=True):
+        suffix = "_total" if family.type == "counter" else ""
+        labels = "function" if row.label is None else f"function,{row.label}"
+        rows.append(f"| `{family.name}{suffix}{{{labels}}}` | {family.type} | {family.documentation} |")
     return "\n".join(rows)
 
 
@@ -198,6 +209,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "sidecar settings for experts": expert_settings,
     "predictor settings": predictor_settings,
     "metrics": sidecar_metrics,
+    "function metrics": function_metrics,
     "refusals": refusals,
     "batch reasons": batch_reasons,
     "annotations": annotations,

@@ -47,9 +47,27 @@ LAYERS = {
     "carpool": Layer({"carpool"}, STDLIB),
     "carpool.errors": Layer(set(), PURE),
     "carpool.measures": Layer(set(), PURE),
+    "carpool.prometheus": Layer({"carpool"}, {"__future__", "collections", "typing", "prometheus_client"}),
     "carpool.scheduling": Layer({"carpool.scheduling", "carpool.errors"}, PURE),
     "carpool.runtime": Layer({"carpool.runtime", "carpool.scheduling", "carpool.errors"}, STDLIB),
-    "carpool.workers": Layer({"carpool.workers"}, STDLIB),
+    "carpool.workers": Layer({"carpool.workers", "carpool.errors"}, STDLIB | {"torch"}),
+    "carpool.functions": Layer(
+        {
+            *(f"carpool.{below}" for below in ("functions", "runtime", "scheduling", "workers")),
+            "carpool.errors",
+            "carpool.measures",
+        },
+        STDLIB,
+    ),
+    "carpool.functions.merging": Layer({"carpool.functions.errors"}, PURE),
+    # The array libraries come with the users' arrays, which lead to them: they are never imported.
+    "carpool.functions.array_libraries": Layer(set(), PURE | {"sys"}),
+    "carpool.functions.array_structures": Layer({"carpool.functions.array_libraries"}, PURE),
+    "carpool.functions.array_padding": Layer(
+        {"carpool.functions.array_structures", "carpool.functions.array_libraries"}, PURE | {"numbers"}
+    ),
+    "carpool.functions.array_outputs": Layer({"carpool.functions"}, PURE),
+    "carpool.functions.arrays": Layer({"carpool.functions"}, PURE),
     "carpool.program": Layer({"carpool.program"}),
     "carpool.program.allocator": Layer(set(), STDLIB),
     "carpool_sidecar": Layer({"carpool_sidecar", "carpool"}),
@@ -128,6 +146,7 @@ LAYERS = {
 # Who alone may import these.
 ONLY_IMPORTERS: dict[str, set[str]] = {
     "prometheus_client": {
+        "carpool.prometheus",
         "carpool_sidecar.metrics",
         "carpool_sidecar.server.admin",
         "carpool_injector.webhook.metrics",
@@ -140,7 +159,7 @@ ONLY_IMPORTERS: dict[str, set[str]] = {
     "carpool_injector.commands": {"carpool_injector.commands"},  # the command line loads them by name
     "carpool_injector.cli": {"carpool_injector.__main__", "carpool_injector.commands"},
     "httptools": {"carpool_sidecar.server.fast.heads", "carpool_sidecar.upstream.connection"},
-    "torch": {"carpool_predictor.models"},
+    "torch": {"carpool_predictor.models", "carpool.workers.payload"},
     "transformers": {"carpool_predictor.models"},
     "hpack": {"carpool_sidecar.server.http2.headers"},
     "orjson": {"carpool_sidecar.protocols.tensors_from_v1"},

@@ -1,1 +1,1 @@
-"""Worker processes: the frames between a server and its workers, and how soon a dead one starts again."""
+"""Worker processes: a model in each, called with batches from the process that started them, and started again."""

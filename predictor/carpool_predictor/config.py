@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 import pydantic
 from pydantic_settings import BaseSettings
 
 from carpool.program import logs, settings
-from carpool_predictor import model_loading
+from carpool_predictor import model_loading, served_model
 
 PREFIX = "CARPOOL_PREDICTOR_"
 
 _MiB = 1024 * 1024
+_DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
 class Settings(BaseSettings):
@@ -57,6 +59,21 @@ class Settings(BaseSettings):
         ge=0,
         allow_inf_nan=False,
     )
+    max_batch_size: int = settings.field(
+        "Batching",
+        "Most instances in one call of a model, from any number of requests; larger requests are split. 0: no batching,"
+        " each request is a call of its own, as a sidecar in front wants it",
+        0,
+        ge=0,
+        le=100_000,
+    )
+    max_latency: float | None = settings.field(
+        "Batching",
+        "Milliseconds the oldest request may wait for others. Empty: as long as is found to pay",
+        None,
+        ge=0,
+        le=3_600_000,
+    )
     models: settings.CommaList = settings.field(
         "Models",
         "Models to serve: built in (echo, minilm), a built-in one renamed (name=echo), or your own"
@@ -64,8 +81,12 @@ class Settings(BaseSettings):
         ("echo",),
         min_length=1,
     )
-    device: Literal["auto", "cpu", "cuda"] = settings.field(
-        "Models", "Where minilm computes; auto means cuda if there is one, else cpu", "auto"
+    device: settings.CommaList = settings.field(
+        "Models",
+        "Where models compute: auto, cpu, cuda or cuda:N; auto means cuda if there is one, else cpu. Of several"
+        " (cuda:0,cuda:1) each has a worker process of every model",
+        ("auto",),
+        min_length=1,
     )
     torch_threads: int = settings.field(
         "Models", "Threads torch computes with on the cpu; 0 means as many as this container may use CPUs", 0, ge=0
@@ -96,6 +117,20 @@ class Settings(BaseSettings):
                 raise ValueError(f"two models are named {name!r}")
         return models
 
+    @pydantic.field_validator("device")
+    @classmethod
+    def _are_devices(cls, devices: tuple[str, ...]) -> tuple[str, ...]:
+        for device in devices:
+            if not _DEVICE.fullmatch(device):
+                raise ValueError(f"{device!r} is no device; allowed: auto, cpu, cuda, cuda:0, cuda:1, …")
+        return devices
+
+    @pydantic.model_validator(mode="after")
+    def _batching_is_on(self) -> Settings:
+        if self.max_latency is not None and not self.max_batch_size:
+            raise ValueError(f"--max-latency ({self.max_latency:g}) needs --max-batch-size, which turns batching on")
+        return self
+
     @pydantic.model_validator(mode="after")
     def _one_body_fits(self) -> Settings:
         if self.max_waiting_bytes < self.max_body_bytes:
@@ -109,10 +144,15 @@ class Settings(BaseSettings):
         """The models to serve."""
         return [model_loading.parse(text) for text in self.models]
 
+    def batching(self) -> served_model.Batching | None:
+        """How requests share calls, or None if they do not."""
+        if not self.max_batch_size:
+            return None
+        return served_model.Batching(self.max_batch_size, None if self.max_latency is None else self.max_latency / 1e3)
+
     def options(self) -> model_loading.Options:
         """What the built-in models are told."""
         return model_loading.Options(
-            device=self.device,
             torch_threads=self.torch_threads,
             echo_fixed_ms=self.echo_fixed_ms,
             echo_per_instance_ms=self.echo_per_instance_ms,

@@ -79,6 +79,14 @@ class NotReady(Refusal):
     retry_after = 1
 
 
+class NotIsolated(Refusal):
+    """The model failed for a whole batch, and whose instances are at fault was not found out."""
+
+    status = 503
+    message = "the model failed for a batch with this request and others in it; send it again"
+    retry_after = 1
+
+
 class WorkerDied(Refusal):
     """The model's worker process ended while it held the request. Whether it was predicted is unknown."""
 

@@ -18,7 +18,8 @@
     $ carpool-predictor --models words=words:WordCount
 
 The class is called without arguments, in a worker process of its own and always from the same thread; take options
-from environment variables. Whatever the process prints goes to the server's output.
+from environment variables. `CARPOOL_PREDICTOR_DEVICE` is the one of `--device` that is for this process. Whatever the
+process prints goes to the server's output.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """From `--models` to model objects: the built-in ones by name, everybody else's by import path.
 
-The server only checks the spelling, because importing a model belongs into its worker process. Facts a worker needs
-travel as one JSON argument, so this is also the form of that argument.
+The server only checks the spelling, because importing a model belongs into its worker process.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ class Unusable(Exception):
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """What the built-in models can be told; `carpool_predictor.config` explains each."""
 
-    device: str = "auto"
     torch_threads: int = 0
     echo_fixed_ms: float = 0.0
     echo_per_instance_ms: float = 0.0
@@ -61,10 +59,10 @@ def parse(text: str) -> Spec:
     return Spec(name, target if equals else name)
 
 
-def create(spec: Spec, options: Options) -> AnyModel:
-    """Import and build a model. Raises `Unusable` if that cannot work with what is installed."""
+def create(spec: Spec, device: str, options: Options) -> AnyModel:
+    """Import and build a model for a device. Raises `Unusable` if that cannot work with what is installed."""
     if spec.target in BUILT_IN:
-        return BUILT_IN[spec.target](options)
+        return BUILT_IN[spec.target](device, options)
     factory = _find(spec.target)
     made = factory() if callable(factory) else None
     if not isinstance(made, model.Model | model.RawModel):
@@ -96,17 +94,17 @@ def _find(target: str) -> object:
     return found
 
 
-def _echo(options: Options) -> AnyModel:
+def _echo(device: str, options: Options) -> AnyModel:
     time = echo.ServiceTime(options.echo_fixed_ms / 1e3, options.echo_per_instance_ms / 1e3)
     return echo.Echo(time, as_length=options.echo_answer == "length", poison=options.echo_poison.encode())
 
 
-def _minilm(options: Options) -> AnyModel:
+def _minilm(device: str, options: Options) -> AnyModel:
     try:
         from carpool_predictor.models import minilm
     except ImportError as error:
         raise Unusable(f"model minilm needs more: pip install 'carpool-predictor[minilm]' ({error})") from error
-    return minilm.MiniLM(options.device, options.torch_threads or available_cpus())
+    return minilm.MiniLM(device, options.torch_threads or available_cpus())
 
 
-BUILT_IN: dict[str, Callable[[Options], AnyModel]] = {"echo": _echo, "minilm": _minilm}
+BUILT_IN: dict[str, Callable[[str, Options], AnyModel]] = {"echo": _echo, "minilm": _minilm}

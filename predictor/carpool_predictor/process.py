@@ -14,7 +14,7 @@ from aiohttp import web
 
 from carpool.program import logs
 from carpool.program import settings as loader
-from carpool.workers import supervisor
+from carpool.workers import errors as worker_errors
 from carpool_predictor import config, served_model, server, worker
 
 log = logging.getLogger("carpool.predictor")
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logs.set_up(chosen.log_format, chosen.log_level)
     try:
         uvloop.run(run(chosen))
-    except supervisor.Unusable as error:
+    except worker_errors.Unusable as error:
         loader.fail("carpool-predictor", str(error))
     except OSError as error:
         log.error("cannot listen", extra=logs.facts(host=chosen.host, port=chosen.port, error=str(error)))
@@ -55,7 +55,7 @@ _LAST_ANSWERS = 1.0
 async def run(settings: config.Settings) -> None:
     """Serve until SIGTERM or SIGINT; a second signal ends the waiting.
 
-    Raises `supervisor.Unusable` for a model that can never run, and OSError if the address cannot be listened on.
+    Raises `worker_errors.Unusable` for a model that can never run, and OSError if the address cannot be listened on.
     """
     models = served_models(settings)
     handler = server.Handler(models, settings.max_body_bytes, settings.body_timeout)
@@ -68,7 +68,7 @@ async def run(settings: config.Settings) -> None:
         workers: list[asyncio.Task[None]] = []
         try:
             await _listen(runner, settings)
-            workers += [asyncio.create_task(model.worker.run()) for model in models.values()]
+            workers += [asyncio.create_task(model.run()) for model in models.values()]
             await _until(first, workers)
             handler.draining = True
             log.info("draining", extra=logs.facts(quiet_period_seconds=settings.quiet_period))
@@ -87,6 +87,8 @@ def served_models(settings: config.Settings) -> dict[str, served_model.ServedMod
         spec.name: served_model.ServedModel(
             worker.Setup(spec, settings.options(), settings.log_format, settings.log_level),
             served_model.WaitingLimit(settings.max_waiting_calls, settings.max_waiting_bytes),
+            settings.device,
+            settings.batching(),
         )
         for spec in settings.specs()
     }
@@ -133,5 +135,5 @@ async def _stop(
     await asyncio.wait({answered, hurried}, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
     hurried.cancel()
     for model in models:
-        model.worker.stop()
+        model.stop()
     await answered

@@ -1,19 +1,22 @@
-"""One model as the server sees it: its worker process, and the bound on what may wait for that.
+"""One model as the server sees it: its worker processes, how requests come to them, and the bound on what may wait.
 
 The bound is what makes a slow model fill its callers' patience and not the memory.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent import futures
+from dataclasses import dataclass
 from types import TracebackType
+from typing import Any
 
-import msgspec
-
-from carpool.workers import connection, frames, supervisor
-from carpool_predictor import errors, worker
+import carpool
+from carpool.workers import pipelines, pool
+from carpool.workers.worker import Backoff
+from carpool_predictor import errors, v1, worker
 
 # OpenMP threads (torch's) spin while they wait for each other. With a half-busy neighbour on two cores, as a sidecar
 # is, MiniLM made 5 sentences/s one by one and 47 in batches, and 50 and 135 when they yield instead; alone, yielding
@@ -21,36 +24,72 @@ from carpool_predictor import errors, worker
 _ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
-class ServedModel:
-    """A model in a worker process of its own. `worker.run()` must be running for it to become ready."""
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """Up to so many instances share a call; the oldest waits for others so many seconds, None: as long as it pays."""
 
-    def __init__(self, setup: worker.Setup, limit: WaitingLimit, pauses: supervisor.Backoff | None = None) -> None:
-        argument = msgspec.json.encode(setup).decode()
+    max_batch_size: int
+    max_latency: float | None
+
+
+class ServedModel:
+    """A model in worker processes of its own, one for each device. `run()` must be running for it to become ready."""
+
+    def __init__(
+        self,
+        setup: worker.Setup,
+        limit: WaitingLimit,
+        devices: Sequence[str] = ("auto",),
+        batching: Batching | None = None,
+        pauses: Callable[[], Backoff] = Backoff,
+    ) -> None:
         self.name = setup.spec.name
         self.limit = limit
-        self.worker = supervisor.Supervisor(
-            self.name,
-            lambda descriptor: (sys.executable, "-m", "carpool_predictor.worker", str(descriptor), argument),
-            {**_ENVIRONMENT, **os.environ},
-            pauses or supervisor.Backoff(),
+        kind: Any = worker.Requests if batching is None else worker.Rows
+        self.pool = pool.processes(kind, setup).on(
+            *devices,
+            waits=False,
+            env={name: value for name, value in _ENVIRONMENT.items() if name not in os.environ},
+            name=self.name,
+            pauses=pauses,
         )
+        self._requests = pipelines.Pipelines(self.pool)
+        self._rows: Any = None
+        if batching is not None:
+            self._rows = carpool.batched(
+                self.pool, max_batch_size=batching.max_batch_size, max_latency=batching.max_latency, name=self.name
+            )
 
     @property
     def is_ready(self) -> bool:
         """Whether the model is loaded, warm and has a live worker."""
-        return self.worker.is_ready
+        return self.pool.is_ready
 
-    async def predict(self, body: Sequence[frames.Buffer], length: int) -> connection.Reply:
-        """Status and body of the worker's answer to one request body, given in pieces of `length` bytes together.
+    async def run(self) -> None:
+        """Keep the workers running until `stop()`, and return once they have ended.
 
-        Raises `errors.NotReady` at once if the worker is down, `errors.WorkerDied` if it dies before answering.
+        Raises `carpool.workers.errors.Unusable` for a model that can never run.
         """
+        with futures.ThreadPoolExecutor(1, f"carpool-{self.name}-run") as executor:
+            await asyncio.get_running_loop().run_in_executor(executor, self.pool.run)
+
+    def stop(self) -> None:
+        """Make `run()` return: requests still held get `errors.WorkerDied`, the workers are told to exit."""
+        self.pool.stop(0.0, wait=False)
+
+    async def predict(self, body: worker.Body) -> worker.Reply:
+        """The answer to one request body. Raises `errors.Refusal`; `errors.NotReady` at once if no worker is up."""
+        if not self.is_ready:
+            raise errors.NotReady(f"model {self.name} is not ready; try again later")
         try:
-            return await self.worker.call(body, length)
-        except connection.WorkerDown:
-            raise errors.NotReady(f"model {self.name} is not ready; try again later") from None
-        except connection.WorkerDied:
+            if self._rows is not None:
+                predictions = await self._rows.map(v1.rows_of_request(body))
+                return worker.Reply(200, v1.render_predictions(b",".join(predictions)))
+            return worker.reply_of(await self._requests(body))
+        except carpool.WorkerDied:
             raise errors.WorkerDied from None
+        except carpool.NotIsolated:
+            raise errors.NotIsolated from None
 
 
 class WaitingLimit:

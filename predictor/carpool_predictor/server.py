@@ -64,12 +64,11 @@ class Handler:
         if not model.is_ready:  # before its body is read
             raise errors.NotReady(f"model {model.name} is not ready; try again later")
         with model.limit.claim() as claim:
-            body, length = await self._read(request, claim)
-            reply = await model.predict(body, length)
-        return _json(reply.kind, reply.body)
+            reply = await model.predict(await self._read(request, claim))
+        return _json(reply.status, reply.body)
 
-    async def _read(self, request: web.BaseRequest, claim: served_model.Claim) -> tuple[list[bytes], int]:
-        """The request body in pieces, as received, and their length. Raises 400, 408, 413 and 503 errors."""
+    async def _read(self, request: web.BaseRequest, claim: served_model.Claim) -> bytes:
+        """The request body. Raises 400, 408, 413 and 503 errors."""
         if (request.content_length or 0) > self._max_body:
             raise self._too_large()
         if request.headers.get("Expect", "").lower() == "100-continue":
@@ -89,7 +88,7 @@ class Handler:
         except web.RequestPayloadError as error:
             request.content.feed_eof()  # else aiohttp reads on, meets the same error and reports it as unhandled
             raise errors.UnreadableBody(f"the body cannot be read: {error}") from None
-        return pieces, length
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _too_large(self) -> errors.Refusal:
         return errors.PayloadTooLarge(f"the request body is over the limit of {self._max_body} bytes")

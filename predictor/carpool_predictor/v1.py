@@ -27,7 +27,7 @@ class Request(NamedTuple):
     rows: list[msgspec.Raw]
 
 
-def parse(body: bytes) -> Request:
+def parse(body: bytes | bytearray) -> Request:
     """Find the instances. Raises `errors.BadRequest`, which tells what is wrong and where, if there are none."""
     try:
         body.decode()  # msgspec does not look inside what it leaves as it is
@@ -54,7 +54,7 @@ def parse(body: bytes) -> Request:
     raise errors.BadRequest('the body has no instances: send {"instances": [...]} with at least one element')
 
 
-def _check_that_each_is_there_once(body: bytes, members: Iterable[str]) -> None:
+def _check_that_each_is_there_once(body: bytes | bytearray, members: Iterable[str]) -> None:
     """msgspec keeps the last of several members of one name, so bodies that name one again are read with `json`."""
     if all(body.count(b'"%b"' % name.encode()) == 1 for name in members):
         return
@@ -70,6 +70,21 @@ def _check_that_each_is_there_once(body: bytes, members: Iterable[str]) -> None:
     for name in top:
         if top.count(name) > 1:
             raise errors.BadRequest(f"duplicate member {name!r}")
+
+
+def rows_of_request(body: bytes | bytearray) -> list[bytes]:
+    """The instances of a request, as they were written. Raises `errors.BadRequest`."""
+    return [bytes(row) for row in parse(body).rows]
+
+
+def rows_of(text: bytes) -> list[bytes]:
+    """The elements of a JSON list, as they were written."""
+    return [bytes(row) for row in _LIST.decode(text)]
+
+
+def render_predictions(joined: bytes) -> bytes:
+    """The body of an answer with these predictions, which are JSON joined by commas."""
+    return b'{"predictions":[%b]}' % joined
 
 
 def render_error(message: str) -> bytes:

@@ -1,41 +1,39 @@
-"""The process of a model: `python -m carpool_predictor.worker FD SPEC`, started by `served_model` only.
+"""What runs in a model's process: JSON in, JSON out, and the model between.
 
-It reads calls from a socket it inherits, one after the other, does all the JSON work and answers in the same order.
-The end of that socket is its only order to stop, so it never outlives its server; signals meant for the server (a
-service manager may signal a whole group) are ignored, so that accepted calls are still answered.
+`Requests` is called with the body of one predict request. `Rows` is called with instances from
+any number of requests, which the server has taken out of their bodies, and makes one call of the model of them.
 """
 
 from __future__ import annotations
 
 import logging
-import signal
-import socket
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from carpool.program import logs
-from carpool.workers import frames
+from carpool.workers import errors as worker_errors
 from carpool_predictor import errors, model, model_loading, v1
 
 log = logging.getLogger("carpool.predictor.worker")
 
-EXIT_UNUSABLE = 2
+DEVICE = "CARPOOL_PREDICTOR_DEVICE"
+"""The variable that tells a model the device of its own process."""
 
-_HEAD, _TAIL = b'{"predictions":[', b"]}"
-
+_STATUS = 2  # bytes at the end of an answer on its way to the server
 # Things with a length, but without rows.
 _ROWLESS = (str, bytes, dict, set, frozenset)
 
-Body = Sequence[frames.Buffer]
+Body = bytes | bytearray
 Predict = Callable[[v1.Request], bytes]
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """All a worker is told at its start; travels as JSON on its command line."""
+    """All that the process of a model is told at its start."""
 
     spec: model_loading.Spec
     options: model_loading.Options
@@ -43,59 +41,95 @@ class Setup(msgspec.Struct, frozen=True):
     log_level: logs.Level = "info"
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Serve one model until the server closes the socket. Returns the exit status."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    setup = msgspec.json.decode(arguments[1], type=Setup)
-    logs.set_up(setup.log_format, setup.log_level)
-    with socket.socket(fileno=int(arguments[0])) as sock:
-        sock.set_inheritable(False)
-        try:
-            return _run(sock, setup)
-        except (BrokenPipeError, ConnectionResetError):
-            return 0  # the server is gone
+class Reply(NamedTuple):
+    """The answer to one predict request: its HTTP status, and the response body."""
+
+    status: int
+    body: Body
 
 
-def _run(sock: socket.socket, setup: Setup) -> int:
-    try:
-        served = model_loading.create(setup.spec, setup.options)
-    except model_loading.Unusable as error:
-        frames.send(sock, frames.UNUSABLE, [str(error).encode()])
-        return EXIT_UNUSABLE
-    try:
-        served.load()
-        served.warm_up()
-    except Exception:
-        log.exception("the model failed to load or warm up", extra=logs.facts(model=setup.spec.name))
-        return 1
-    frames.send(sock, frames.READY, [])
-    _serve(sock, predictor_of(served))
-    return 0
+class Requests:
+    """Answers requests one by one."""
 
+    def __init__(self, device: str, setup: Setup) -> None:
+        self._predict = predictor_of(_loaded(device, setup))
 
-def _serve(sock: socket.socket, predict: Predict) -> None:
-    while (frame := frames.receive(sock)) is not None:
+    def __call__(self, body: Body) -> list[Body]:
+        """The answer, for `reply_of`."""
         started = time.perf_counter()
-        status, body = answer(predict, frame[1])
+        reply = answer(self._predict, body)
         if log.isEnabledFor(logging.DEBUG):
             milliseconds = round((time.perf_counter() - started) * 1e3, 3)
-            facts = logs.facts(status=status, request_bytes=len(frame[1]), milliseconds=milliseconds)
+            facts = logs.facts(status=reply.status, request_bytes=len(body), milliseconds=milliseconds)
             log.debug("answered a call", extra=facts)
-        frames.send(sock, status, body)
+        return [reply.body, reply.status.to_bytes(_STATUS)]
 
 
-def answer(predict: Predict, request: bytes) -> tuple[int, Body]:
-    """Answer one predict request: its HTTP status, and the response body in pieces."""
+def reply_of(returned: Body) -> Reply:
+    """What `Requests` answered."""
+    status = int.from_bytes(returned[-_STATUS:])
+    if isinstance(returned, bytes):
+        return Reply(status, returned[:-_STATUS])
+    del returned[-_STATUS:]  # of a large one, which is not copied so
+    return Reply(status, returned)
+
+
+class Rows:
+    """Predicts instances of several requests with one call of the model."""
+
+    def __init__(self, device: str, setup: Setup) -> None:
+        self._predict = predictor_of(_loaded(device, setup))
+
+    def __call__(self, rows: Sequence[bytes]) -> list[bytes]:
+        """One prediction for each. Raises `errors.Refusal`."""
+        started = time.perf_counter()
+        text = b"[" + b",".join(rows) + b"]"
+        try:
+            predictions = self._predict(v1.Request(msgspec.Raw(text), [msgspec.Raw(row) for row in rows]))
+        except Exception as error:
+            raise _refusal(error) from None
+        if log.isEnabledFor(logging.DEBUG):
+            milliseconds = round((time.perf_counter() - started) * 1e3, 3)
+            log.debug("predicted a batch", extra=logs.facts(rows=len(rows), milliseconds=milliseconds))
+        return v1.rows_of(b"[" + predictions + b"]")
+
+
+def answer(predict: Predict, request: Body) -> Reply:
+    """Answer one predict request."""
     try:
-        return 200, (_HEAD, predict(v1.parse(request)), _TAIL)
-    except model.InvalidInstances as error:
-        return 400, [v1.render_error(str(error))]
-    except errors.Refusal as error:
-        return error.status, [v1.render_error(str(error))]
+        return Reply(200, v1.render_predictions(predict(v1.parse(request))))
     except Exception as error:
-        log.exception("the model raised an exception")
-        return errors.ModelFailed.status, [v1.render_error(str(error) or type(error).__name__)]
+        refusal = _refusal(error)
+        return Reply(refusal.status, v1.render_error(str(refusal)))
+
+
+def _refusal(error: Exception) -> errors.Refusal:
+    """What the caller is told of what was raised."""
+    if isinstance(error, model.InvalidInstances):
+        return errors.BadRequest(str(error))
+    if isinstance(error, errors.Refusal):
+        return error
+    log.error("the model raised an exception", exc_info=error)
+    return errors.ModelFailed(str(error) or type(error).__name__)
+
+
+def _loaded(device: str, setup: Setup) -> model_loading.AnyModel:
+    """The model, ready to predict. Raises `worker_errors.Unusable`, and what it raises itself."""
+    logs.set_up(setup.log_format, setup.log_level)
+    os.environ[DEVICE] = device
+    if not sys.flags.safe_path:
+        sys.path.insert(0, os.getcwd())  # where people keep their own models
+    try:
+        made = model_loading.create(setup.spec, device, setup.options)
+    except model_loading.Unusable as error:
+        raise worker_errors.Unusable(str(error)) from None
+    try:
+        made.load()
+        made.warm_up()
+    except Exception:
+        log.exception("the model failed to load or warm up", extra=logs.facts(model=setup.spec.name))
+        raise
+    return made
 
 
 def predictor_of(served: model_loading.AnyModel) -> Predict:
@@ -138,7 +172,3 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"a prediction of type {type(value).__name__} has no JSON form")
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient
 
-from carpool.workers import supervisor
+from carpool.workers.worker import Backoff
 from carpool_predictor import model_loading, served_model, server, worker
 
 HERE = pathlib.Path(__file__).parent
@@ -19,7 +19,7 @@ HERE = pathlib.Path(__file__).parent
 
 @dataclass
 class Predictor:
-    """A running predictor: its HTTP client, and its supervisors by model name."""
+    """A running predictor: its HTTP client, and its models by name."""
 
     client: TestClient[Any, Any]
     models: dict[str, served_model.ServedModel]
@@ -38,10 +38,15 @@ class Predictor:
 Start = Callable[..., Awaitable[Predictor]]
 
 
+async def ready(model: served_model.ServedModel) -> None:
+    """Return once the model is ready."""
+    await until(lambda: model.is_ready)
+
+
 async def until(holds: Callable[[], bool]) -> None:
     """Let the loop turn until a condition holds that the tested objects announce to nobody."""
     while not holds():  # noqa: ASYNC110
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.001)
 
 
 @pytest.fixture(autouse=True)
@@ -55,25 +60,34 @@ async def start(aiohttp_raw_server: Any, aiohttp_client: Any) -> AsyncIterator[S
     started: list[Predictor] = []
 
     async def start(
-        *models: str, wait: bool = True, pause: float = 0.0, max_body: int = 2**28, calls: int = 99, **options: Any
+        *models: str,
+        wait: bool = True,
+        pause: float = 0.0,
+        max_body: int = 2**28,
+        calls: int = 99,
+        devices: tuple[str, ...] = ("auto",),
+        batching: served_model.Batching | None = None,
+        **options: Any,
     ) -> Predictor:
-        supervisors = {
+        served = {
             spec.name: served_model.ServedModel(
                 worker.Setup(spec, model_loading.Options(**options), "text", "info"),
                 served_model.WaitingLimit(calls, max_body),
-                supervisor.Backoff(pause),
+                devices,
+                batching,
+                lambda: Backoff(pause),
             )
             for spec in map(model_loading.parse, models)
         }
-        served = await aiohttp_raw_server(server.Handler(supervisors, max_body, 60.0))
-        runs = [asyncio.create_task(model.worker.run()) for model in supervisors.values()]
-        started.append(Predictor(await aiohttp_client(served), supervisors, runs))
-        for model in supervisors.values() if wait else ():
-            await model.worker.wait_until_ready()
+        raw = await aiohttp_raw_server(server.Handler(served, max_body, 60.0))
+        runs = [asyncio.create_task(model.run()) for model in served.values()]
+        started.append(Predictor(await aiohttp_client(raw), served, runs))
+        for model in served.values() if wait else ():
+            await ready(model)
         return started[-1]
 
     yield start
     for predictor in started:
         for model in predictor.models.values():
-            model.worker.stop()
+            model.stop()
         await asyncio.gather(*predictor.runs, return_exceptions=True)

@@ -125,11 +125,29 @@ class Lingering(Plain):
         return instances
 
 
-class DyingAfterMarker(Plain):
-    """Dies while it loads once the marker file of the environment exists; serves, and may be told to die, before."""
+class Counting(Plain):
+    """Tells with each instance how many there were in the call."""
 
-    def load(self) -> None:
-        if pathlib.Path(os.environ["SAMPLE_MARKER"]).exists():
-            os._exit(4)
+    def predict(self, instances: list[Any]) -> list[Any]:
+        return [[instance, len(instances)] for instance in instances]
 
-    predict = Mortal.predict
+
+class Choosy(Plain):
+    """Raises if an instance is odd."""
+
+    def predict(self, instances: list[Any]) -> list[Any]:
+        if "odd" in instances:
+            raise RuntimeError("it is odd")
+        return instances
+
+
+class Meeting(Plain):
+    """Predicts the device of its process, once another process has the other end of a named pipe open."""
+
+    def predict(self, instances: list[str]) -> list[Any]:
+        word, path = instances[0].split()
+        if word == "READ":
+            pathlib.Path(path).read_bytes()
+        else:
+            pathlib.Path(path).write_bytes(b"")
+        return [os.environ["CARPOOL_PREDICTOR_DEVICE"]]

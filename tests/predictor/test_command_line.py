@@ -15,7 +15,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from carpool_predictor import config, process
+from carpool_predictor import config, process, served_model
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,10 @@ from carpool_predictor import config, process
         (["--echo-fixed-ms", "-1"], "--echo-fixed-ms"),
         (["--port", "http"], "--port"),
         (["--max-waiting-bytes", "1"], "--max-waiting-bytes (1) must be at least --max-body-bytes"),
+        (["--max-latency", "5"], "--max-latency (5) needs --max-batch-size"),
+        (["--max-batch-size", "-1"], "--max-batch-size"),
+        (["--device", "gpu"], "'gpu' is no device; allowed: auto, cpu, cuda, cuda:0"),
+        (["--device", ""], "--device"),
         (["--nonsense"], "--nonsense"),
     ],
 )
@@ -59,6 +63,12 @@ def test_the_link_variable_of_a_service_named_carpool_predictor_is_not_taken_for
 ) -> None:
     monkeypatch.setenv("CARPOOL_PREDICTOR_PORT", "tcp://10.0.0.7:80")
     assert config.Settings().port == 8080
+
+
+def test_batching_is_off_by_default_and_adaptive_without_a_latency(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert config.Settings().batching() is None
+    assert config.Settings(max_batch_size=32).batching() == served_model.Batching(32, None)
+    assert config.Settings(max_batch_size=32, max_latency=5).batching() == served_model.Batching(32, 0.005)
 
 
 def test_settings_come_from_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,8 +131,11 @@ def pipe(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Pat
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_answers_what_was_accepted_and_exits_0(number: signal.Signals, pipe: pathlib.Path) -> None:
-    async with program("--models", "m=sample_models:Mortal") as running, aiohttp.ClientSession() as client:
+@pytest.mark.parametrize("batching", [[], ["--max-batch-size", "8"]])
+async def test_a_signal_answers_what_was_accepted_and_exits_0(
+    number: signal.Signals, batching: list[str], pipe: pathlib.Path
+) -> None:
+    async with program("--models", "m=sample_models:Mortal", *batching) as running, aiohttp.ClientSession() as client:
         port = (await running.log("listening"))["port"]
         await running.log("worker ready")
         url = f"http://127.0.0.1:{port}/v1/models/m:predict"
@@ -137,8 +150,9 @@ async def test_a_signal_answers_what_was_accepted_and_exits_0(number: signal.Sig
         assert running.other == []  # no traceback
 
 
-async def test_a_second_signal_ends_the_waiting(pipe: pathlib.Path) -> None:
-    async with program("--models", "m=sample_models:Mortal") as running, aiohttp.ClientSession() as client:
+@pytest.mark.parametrize("batching", [[], ["--max-batch-size", "8"]])
+async def test_a_second_signal_ends_the_waiting(batching: list[str], pipe: pathlib.Path) -> None:
+    async with program("--models", "m=sample_models:Mortal", *batching) as running, aiohttp.ClientSession() as client:
         port = (await running.log("listening"))["port"]
         await running.log("worker ready")
         url = f"http://127.0.0.1:{port}/v1/models/m:predict"

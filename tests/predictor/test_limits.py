@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import gzip
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import looptime
 import pytest
 
-from carpool.workers import connection, frames
-from carpool_predictor import errors, served_model, server
+from carpool_predictor import errors, served_model, server, worker
 
 from .conftest import Start, until
 
@@ -30,10 +29,10 @@ class SlowModel:
         self.called = asyncio.Event()
         self.answer = asyncio.Event()
 
-    async def predict(self, body: Sequence[frames.Buffer], length: int) -> connection.Reply:
+    async def predict(self, body: worker.Body) -> worker.Reply:
         self.called.set()
         await self.answer.wait()
-        return connection.Reply(200, b"{}")
+        return worker.Reply(200, b"{}")
 
 
 def handler(model: SlowModel, max_body: int = 1000) -> server.Handler:

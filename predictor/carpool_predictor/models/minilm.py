@@ -34,7 +34,7 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 class MiniLM:
-    """The model. `device` is auto, cpu or cuda; `threads` are those of torch and of the tokenizer."""
+    """The model. `device` is auto or one of torch's; `threads` are those of torch and of the tokenizer."""
 
     def __init__(self, device: str, threads: int) -> None:
         self._device = device

@@ -1,0 +1,489 @@
+"""One batched function at work: its scheduler, and the sequence in which everything happens to that.
+
+Calls, cancellations and outcomes come from any thread, from signal handlers and from the garbage collector, which may
+interrupt the very thread that is at it. So nobody waits for a lock: what is to happen is put on a queue, and whoever
+gets the lock does all that is queued; if somebody else has it, that one will see to it. Futures are settled after the
+lock was let go, as their callbacks may do anything.
+
+Calls made in one turn of an event loop are put in together at its end: they would share a batch anyway, and the
+scheduler is asked once for all of them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import logging
+import os
+import threading
+import time
+import weakref
+from asyncio import AbstractEventLoop, events
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from carpool import errors
+from carpool.functions import errors as failures
+from carpool.functions import futures, hosts, inline, options, stats, work
+from carpool.runtime import driver
+from carpool.scheduling import adaptive, limits, messages, policy, scheduler, window
+
+log = logging.getLogger("carpool.functions")
+
+# Seconds by which a timer of a thread is late, about; event loops count whole milliseconds.
+_TICK = 0.0005
+# Seconds between looks whether everything was answered, when the interpreter exits.
+_EXIT_STEP = 0.002
+
+
+class Tag(Protocol):
+    """Takes the outcome of a call that is more than one item's result; a future of one item is settled by itself."""
+
+    call: work.Call | None
+    """The call while it is open."""
+
+    def forget_locks(self) -> None:
+        """After a fork, when nobody will ever release them."""
+        ...
+
+    def answered(self, parts: Sequence[Any]) -> futures.Settling | None:
+        """Its results, in parts as they travelled: what there is to settle, or None."""
+        ...
+
+    def refused(self, error: Exception) -> futures.Settling | None:
+        """Why there are none: what there is to settle, or None."""
+        ...
+
+
+MakeHost = Callable[["Batcher"], hosts.Host]
+
+
+def _nothing_to_tell() -> None:
+    """Have those told who wait for the end."""
+
+
+class Batcher:
+    """Batches calls of one function on one host. All methods may be called by any thread, at any moment.
+
+    `compute` is how the host runs the function with a batch; `most` is how many batches may be out where the options do
+    not say. `clock` is that of the scheduler.
+    """
+
+    # Mutable state: the options; _operations, what is still to happen, and _lock, held by whoever is at it; _outbox,
+    # what callers are still to be told; _arrived, calls of this turn of the event loop _flushing; and under the lock
+    # the driver, the host, and _closing, who waits for the end. _telling has a member for each thread that hands out,
+    # and _ended those who are told last.
+    def __init__(
+        self,
+        name: str,
+        chosen: options.Options,
+        make_host: MakeHost,
+        compute: Callable[[work.Work], Any],
+        most: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = name
+        self.options = chosen
+        self.recorder = stats.Recorder()
+        self._make_host = make_host
+        self.compute = compute
+        self.on_loop_end: weakref.WeakMethod[Callable[[], None]] | None = None
+        """Called when its event loop is closed."""
+        self._most = most
+        self._clock = clock
+        self._is_closed = False
+        self._start()
+        _live.add(self)
+        stats.live.add(self)
+
+    def _start(self) -> None:
+        """Begin, or begin anew with nothing: in a child process, or after an interrupt within the sequence."""
+        self._lock = threading.RLock()  # which knows whose it is
+        self._operations: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._outbox: deque[Any] = deque()
+        self._arrived: list[work.Call] = []
+        self._flushing: AbstractEventLoop | None = None
+        self._closing: list[futures.Future[None]] = []
+        self._telling: list[None] = []
+        self._ended: list[futures.Future[None]] = []
+        self.limits = limits.Limits()
+        self.options.fill(self.limits, self._most)
+        self.core = scheduler.Scheduler(self.limits, self._policy(), self._clock, driver.new_batch_id)
+        self.core.draining = self._is_closed
+        self.host = self._make_host(self)
+        self.host.set_most(self.options.max_in_flight or self._most)
+        self.driver = driver.Driver(self.core, self, self.recorder, self._clock, self.host, self._later)
+
+    def _later(self, operation: Callable[..., None], *args: Any) -> None:
+        self._operations.append((operation, args))
+
+    def _policy(self) -> policy.Policy:
+        if self.options.max_latency is not None:
+            return window.Window(self.limits)
+        return adaptive.Adaptive(self.limits, _TICK)
+
+    # --- what callers do ---------------------------------------------------------------------------------------
+
+    def submit(self, call: work.Call) -> None:
+        """Put a call in: `payload` holds its items, of `rows` rows; `tag` takes the outcome."""
+        call.replier = self
+        call.tag.call = call
+        if inline.depth:
+            self._run_inline(call)
+            return
+        loop = events._get_running_loop()
+        if loop is None:
+            self.post(self._submit, (call,))
+        else:
+            self._arrived.append(call)
+            if self._flushing is not loop:
+                self._flushing = loop
+                loop.call_soon(self.flush)
+
+    def _run_inline(self, call: work.Call) -> None:
+        if self._is_closed:
+            self._hand_refusal(call, errors.Draining())
+            return
+        call.arrived = self._clock()
+        size = self.options.max_batch_size
+        works: list[work.Work] = []
+        batches: list[messages.Batch] = []
+        for start in range(0, call.rows, size):
+            part = messages.Part(call, start, min(start + size, call.rows))
+            batch = messages.Batch(driver.new_batch_id(), call.key, [part], messages.Reason.IDLE)
+            batch.dispatched = call.arrived
+            batches.append(batch)
+            works.append(work.Work(batch, self.options, self.recorder))
+
+        def done(outcomes: Sequence[driver.Outcome]) -> None:
+            pieces: list[messages.Piece] = []
+            for each, outcome in zip(batches, outcomes, strict=True):
+                if isinstance(outcome, Exception):
+                    error = outcome if isinstance(outcome, errors.CarpoolError) else failures.Raised(outcome)
+                    self._hand_refusal(call, error)
+                    return
+                pieces.append(messages.Piece(0, each.id, outcome[0 : each.rows]))
+            self._hand_out([messages.Answer(call, pieces)])
+
+        inline.run(self.compute, works, done)
+
+    def flush(self) -> None:
+        """Put in what was called in this turn of an event loop."""
+        self._flushing = None
+        arrived = self._arrived
+        if arrived:
+            self._arrived = []
+            self.post(self._submit, arrived)
+
+    def withdraw(self, call: work.Call) -> None:
+        """Nobody waits for a call any more."""
+        self.flush()
+        self.post(self._cancel, call)
+
+    def check_may_block(self) -> None:
+        """Raises RuntimeError if the running thread would wait for itself."""
+        self.host.check_may_block(self.name)
+
+    def configure(self, chosen: options.Options) -> None:
+        """Put other options in force."""
+        self.post(self._configure, chosen)
+
+    def close(self, timeout: float | None = None) -> futures.Future[None]:
+        """Take nothing new; the future is done once everything accepted was answered.
+
+        What is not within `timeout` seconds is refused as `Closed`.
+        """
+        closed: futures.Future[None] = futures.Future(self)
+        self._closing.append(closed)
+        self.flush()
+        if self.host.is_running():
+            self.post(self._close, timeout)
+        else:
+            self._is_closed = True
+            self._begin_anew("its event loop does not run any more")
+        return closed
+
+    def lose_loop(self) -> None:
+        """Its event loop is ending: nothing more can be computed there. Part of the sequence."""
+        self._begin_anew("its event loop is ending")
+        prune = None if self.on_loop_end is None else self.on_loop_end()
+        if prune is not None:
+            prune()
+
+    def retire(self) -> None:
+        """Its event loop has ended: refuse what is left."""
+        self._begin_anew("its event loop has ended")
+
+    def hurry(self) -> None:
+        """Wait no longer for batches to fill."""
+        self.flush()
+        self.post(self._hurry)
+
+    def open_calls(self) -> Sequence[messages.Request]:
+        """What was accepted and is not answered now, as far as another thread can tell."""
+        while True:
+            with contextlib.suppress(RuntimeError):  # it changed meanwhile
+                return self.core.open_requests()
+
+    def give_up(self, words: str) -> None:
+        """Refuse all that is open, for good."""
+        self._is_closed = True
+        self._begin_anew(words)
+
+    def after_fork(self) -> None:
+        """In the child: what the parent accepted is the parent's."""
+        self._begin_anew("this is a fork of the process that called", is_fork=True)
+        self.host.after_fork()
+
+    def stats(self) -> stats.Stats:
+        """What happened so far, and how things are."""
+        return stats.snapshot(self.name, self.recorder, self.core, self.options)
+
+    # --- the sequence ------------------------------------------------------------------------------------------
+
+    def post(self, operation: Callable[..., None], *args: Any) -> None:
+        """Have something happen in its turn, now if nobody is at it."""
+        self._operations.append((operation, args))
+        self._work()
+
+    def _work(self) -> None:
+        host = self.host
+        if not host.is_here():
+            if not host.call_there(self._work):
+                self._begin_anew("its event loop has ended")
+            return
+        lock: Any = self._lock
+        if lock._is_owned():
+            return  # this thread was interrupted in the midst of it, and goes on with what is queued
+        try:
+            self._do_all(lock)
+            self._tell_all()
+        except BaseException:  # an interrupt, perhaps just before or after the lock was let go
+            if lock._is_owned():
+                lock.release()
+            self._work()
+            raise
+
+    def _do_all(self, lock: threading.RLock) -> None:
+        operations = self._operations
+        while operations and lock.acquire(blocking=False):
+            args: tuple[Any, ...] = ()
+            try:
+                while operations:
+                    operation, args = operations.popleft()
+                    operation(*args)
+            except Exception as error:
+                self.recorder.bug("scheduling failed for a reason that is a bug", error)
+                self._begin_anew("scheduling failed for a reason that is a bug", args)
+            except BaseException:  # an interrupt in the midst of it: what the scheduler knows may not hold any more
+                self._begin_anew("scheduling was interrupted", args)
+                raise
+            finally:
+                lock.release()
+
+    def _tell_all(self) -> None:
+        outbox, telling = self._outbox, self._telling
+        if not outbox:
+            return
+        telling.append(None)
+        try:
+            while outbox:
+                try:
+                    tell = outbox.popleft()
+                except IndexError:  # another thread took it
+                    break
+                try:
+                    tell()
+                except Exception as error:
+                    self.recorder.bug("results could not be handed out for a reason that is a bug", error)
+                except BaseException:  # an interrupt; telling again does no harm
+                    outbox.appendleft(tell)
+                    raise
+        finally:
+            telling.pop()
+        if not telling and not outbox:
+            ended, self._ended = self._ended, []
+            futures.settle([(future, None, None) for future in ended])
+
+    def _submit(self, calls: Sequence[work.Call]) -> None:
+        self.host.watch()
+        # One that was cancelled before it was put in is done.
+        waiting = [call for call in calls if call.tag.call is not None]
+        if waiting:
+            self.driver.submit_all(waiting)
+
+    def _cancel(self, call: work.Call) -> None:
+        self.driver.cancel(call)
+
+    def poll(self) -> None:
+        """A deadline may have passed; part of the sequence."""
+        self.driver.poll()
+
+    def _configure(self, chosen: options.Options) -> None:
+        adapts, adapted = chosen.max_latency is None, self.options.max_latency is None
+        self.options = chosen
+        chosen.fill(self.limits, self._most)
+        self.host.set_most(self.options.max_in_flight or self._most)
+        if adapts != adapted:
+            self.core.policy = self._policy()
+            for batch in self.core.in_flight:
+                self.core.policy.sent(batch, batch.dispatched)
+        self.driver.limits_changed()
+
+    def _hurry(self) -> None:
+        self.limits.max_latency = 0.0
+        self.driver.limits_changed()
+
+    def _close(self, timeout: float | None) -> None:
+        is_first = not self._is_closed
+        self._is_closed = True
+        if timeout is not None:
+            self.host.call_at(
+                self._clock() + timeout, functools.partial(self.post, self._abort, f"{self.name} was closed")
+            )
+        if is_first:
+            self.driver.start_draining(self._end)
+        elif self.core.idle:
+            self._end()
+
+    def _end(self) -> None:
+        """Everything accepted was answered."""
+        self.host.end()
+        self.compute = hosts.nothing
+        closed, self._closing = self._closing, []
+        self._ended += closed  # once the last answers were handed out, which another thread may be at
+        self._outbox.append(_nothing_to_tell)
+
+    def _abort(self, words: str) -> None:
+        """The time for closing is over."""
+        if self._closing:
+            self.driver.close(failures.Closed(words))
+            self._end()
+
+    def _begin_anew(self, words: str, failed: Sequence[Any] = (), *, is_fork: bool = False) -> None:
+        """Refuse everything open, also what is in the arguments of an operation that failed, and begin with nothing."""
+        core, operations, host = self.core, self._operations, self.host
+        calls = [*self._arrived, *core.open_requests()]
+        for args in (failed, *(args for _, args in operations)):
+            calls += [call for argument in args if isinstance(argument, list | tuple) for call in argument]
+        closing = [*self._closing, *self._ended]
+        self._start()
+        with contextlib.suppress(Exception):  # it may be in the midst of something
+            core.abort(failures.Closed(words))
+            host.end()
+        if is_fork:
+            for call in calls:
+                call.tag.forget_locks()
+        if not is_fork:  # that happened in the parent
+            self.recorder.refused(failures.Closed(), len(calls))
+        refusals = [self._refusal(call.tag, failures.Closed(f"{self.name}: {words}")) for call in calls]
+        ended = [(future, None, None) for future in closing]
+        futures.settle([*(refusal for refusal in refusals if refusal is not None), *ended])
+
+    # --- the driver's executor and replier ---------------------------------------------------------------------
+
+    def start(self, batch: messages.Batch, done: Callable[[driver.Outcome], None]) -> driver.Execution:
+        """Have a batch computed."""
+        return self.host.begin(work.Work(batch, self.options, self.recorder), done)
+
+    def answer(self, answers: Sequence[messages.Answer], about: Any) -> None:
+        """Results; callers get them once the lock is free."""
+        self._outbox.append(functools.partial(self._hand_out, answers))
+
+    def refuse(self, request: Any, error: errors.CarpoolError) -> None:
+        """Why there are none."""
+        self.recorder.refused(error)
+        self._outbox.append(functools.partial(self._hand_refusal, request, error))
+
+    def _hand_out(self, answers: Sequence[messages.Answer]) -> None:
+        outcomes: list[futures.Settling] = []
+        for request, pieces in answers:
+            tag = request.tag
+            outcome: futures.Settling | None
+            if type(tag) is futures.Future:
+                result = pieces[0][2][0]
+                outcome = (
+                    (tag, None, failures.own(result)) if isinstance(result, BaseException) else (tag, result, None)
+                )
+            else:
+                try:
+                    outcome = tag.answered([piece.predictions for piece in pieces])
+                except Exception as error:  # of a merge, when it joins parts
+                    outcome = self._refusal(tag, error)
+            if outcome is not None:
+                outcomes.append(outcome)
+        futures.settle(outcomes)
+        self.recorder.finished([request.arrived for request, _ in answers], self._clock())
+
+    def _hand_refusal(self, request: messages.Request, error: errors.CarpoolError) -> None:
+        outcome = self._refusal(request.tag, self._in_words(error))
+        if outcome is not None:
+            futures.settle([outcome])
+
+    def _refusal(self, tag: Any, error: BaseException) -> futures.Settling | None:
+        mine = failures.own(error)
+        if type(tag) is futures.Future:
+            return tag, None, mine
+        return tag.refused(mine)  # type: ignore[no-any-return]
+
+    def _in_words(self, error: errors.CarpoolError) -> errors.CarpoolError:
+        """The scheduler's errors in the words of functions."""
+        if type(error) is errors.Draining:
+            return failures.Closed(f"{self.name} is closed")
+        if type(error) is errors.Overloaded:
+            words = (
+                f"{self.core.waiting_rows} items wait for {self.name} already; max_queue is {self.options.max_queue}"
+            )
+            return errors.Overloaded(words, error.retry_after or 1)
+        if type(error) is errors.PayloadTooLarge:
+            return errors.PayloadTooLarge(f"more items than max_queue, which is {self.options.max_queue}")
+        if type(error) is errors.NotIsolated:
+            return errors.NotIsolated(
+                f"{self.name} failed for a batch with this item and others in it, and there are too many such batches "
+                "to find out whose fault it was"
+            )
+        if type(error) is errors.CarpoolError:
+            return errors.CarpoolError(f"{self.name} could not be called for a reason that is a bug; the log has it")
+        if type(error) is errors.DeadlineExceeded:
+            return errors.DeadlineExceeded(f"{self.name} gave no result within the timeout")
+        return error
+
+
+# --- the ends of processes --------------------------------------------------------------------------------------
+
+_live: weakref.WeakSet[Batcher] = weakref.WeakSet()
+
+
+def _answer_everything() -> None:
+    """At exit, as executors of the standard library do: what was accepted is still computed, where it can be.
+
+    Functions may call each other until that is done; only then they are closed.
+    """
+    running = [batcher for batcher in list(_live) if batcher.host.is_running()]
+    for batcher in running:
+        batcher.hurry()
+    accepted = [(batcher, batcher.open_calls()) for batcher in running]
+    give_up = time.monotonic() + hosts.PATIENCE
+    for batcher, calls in accepted:
+        while any(call.open for call in calls) and (batcher.host.is_ours or time.monotonic() < give_up):
+            time.sleep(_EXIT_STEP)
+    for batcher, closed in [(batcher, batcher.close()) for batcher in running]:
+        try:
+            closed.result(None if batcher.host.is_ours else max(0.0, give_up - time.monotonic()))
+        except TimeoutError:
+            batcher.give_up("the interpreter exits")
+    for batcher in list(_live):
+        batcher.give_up("the interpreter exits")
+    hosts.background.stop()
+
+
+def _after_fork() -> None:
+    for batcher in list(_live):
+        batcher.after_fork()
+
+
+atexit.register(_answer_everything)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

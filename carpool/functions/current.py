@@ -1,0 +1,82 @@
+"""What the function that runs now can know of its batch: `carpool.batch()`.
+
+The function runs in a context of its own, as its items come from many callers, each with context variables of its own.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
+
+from carpool.scheduling import messages
+
+V = TypeVar("V")
+
+
+class Member(NamedTuple):
+    """A call whose items are in the batch: so many `items`, from `start` on in the list that the function is given.
+
+    `context` holds the context variables as they were when the call was made: `member.context[variable]`, or
+    `member.context.run(opentelemetry.trace.get_current_span)`. `waited` is seconds from the call until the batch left.
+    """
+
+    context: contextvars.Context
+    start: int
+    items: int
+    waited: float
+
+
+class Batch:
+    """The batch that a function is working on."""
+
+    __slots__ = ("_batch",)
+
+    def __init__(self, batch: messages.Batch) -> None:
+        self._batch = batch
+
+    @property
+    def id(self) -> str:
+        """Its id, as metrics and logs have it."""
+        return self._batch.id
+
+    @property
+    def reason(self) -> str:
+        """Why it left when it did: one of `carpool.scheduling.messages.Reason`."""
+        return self._batch.reason
+
+    @property
+    def members(self) -> Sequence[Member]:
+        """The calls in it, in the order of their items."""
+        left, end = self._batch.dispatched, 0
+        found: list[Member] = []
+        for request, start, stop in self._batch.parts:
+            context: contextvars.Context = request.context  # type: ignore[attr-defined] # all of them are `work.Call`
+            found.append(Member(context, end, stop - start, max(0.0, left - request.arrived)))
+            end += stop - start
+        return found
+
+    def values(self, variable: contextvars.ContextVar[V], default: V) -> list[V]:
+        """What a context variable was at each member's call."""
+        return [member.context.get(variable, default) for member in self.members]
+
+    def __repr__(self) -> str:
+        return f"<carpool.Batch {self.id} of {self._batch.rows}, {self.reason}>"
+
+
+_running: contextvars.ContextVar[Batch] = contextvars.ContextVar("carpool.batch")
+
+
+def batch() -> Batch:
+    """The batch that the running function was called with. Raises RuntimeError outside of a batched function."""
+    found = _running.get(None)
+    if found is None:
+        raise RuntimeError("carpool.batch() works in a batched function only, in the thread or task that it runs in")
+    return found
+
+
+def context_of(running: messages.Batch) -> contextvars.Context:
+    """A context in which `batch()` is this one."""
+    context = contextvars.Context()
+    context.run(_running.set, Batch(running))
+    return context

@@ -1,0 +1,288 @@
+"""`carpool.batched`, and its types: what it makes of a function, of a method, and of options alone.
+
+At run time there are two classes, `Batched` and `BatchedStream`, and a method is one of them before it is bound, too.
+The others here are for type checkers.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
+
+from carpool.functions import function as functions
+from carpool.functions import merging, options
+from carpool.functions.arrays import arrays
+from carpool.functions.futures import Future
+from carpool.functions.streams import End, Stream
+from carpool.functions.views import Batched, BatchedStream, View
+from carpool.workers import pool
+
+P = ParamSpec("P")
+P2 = ParamSpec("P2")
+T = TypeVar("T")
+R = TypeVar("R")
+S = TypeVar("S")
+X = TypeVar("X")
+Row = TypeVar("Row", covariant=True)
+I = TypeVar("I")  # noqa: E741 # item, batch and output of a merge
+B = TypeVar("B")
+O = TypeVar("O")  # noqa: E741
+
+
+class Choices(TypedDict, total=False):
+    """The options as keyword arguments, but for `merge`, which decides about types."""
+
+    max_batch_size: int
+    max_latency: float | None
+    slo: float | None
+    max_in_flight: int | None
+    timeout: float | None
+    max_queue: int | None
+    cost: Callable[[Any], float] | None
+    max_batch_cost: float | None
+    allowed_batch_sizes: Sequence[int]
+    small_batch_threshold: int
+    isolate: options.Isolate
+    dedupe: bool
+    cache: options.Cache | None
+    name: str | None
+
+
+class Rows(Protocol[Row]):
+    """A list of results, or an array of them."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Row: ...
+
+
+# What a function returns for its items: an exception in a list fails its item.
+if TYPE_CHECKING:
+    List = Rows[R | Exception] | Awaitable[Rows[R | Exception]]
+    Lists = Iterable[Rows[R | Exception | End]] | AsyncIterable[Rows[R | Exception | End]]
+
+
+class BatchedMethod(Generic[S, P, T, R]):
+    """A batched function in a class: on an instance, or for a classmethod on the class, it is `Batched`."""
+
+    @overload
+    def __get__(self: BatchedMethod[type[X], P, T, R], instance: Any, owner: type[X]) -> Batched[P, T, R]: ...
+    @overload
+    def __get__(self, instance: None, owner: Any) -> Self: ...
+    @overload
+    def __get__(self, instance: S, owner: Any) -> Batched[P, T, R]: ...
+    def __get__(self, instance: Any, owner: Any) -> Any:
+        raise NotImplementedError
+
+    def __call__(self, instance: S, item: T, /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        raise NotImplementedError
+
+
+class BatchedStreamMethod(Generic[S, P, T, R]):
+    """As `BatchedMethod`, for a function that yields lists."""
+
+    @overload
+    def __get__(
+        self: BatchedStreamMethod[type[X], P, T, R], instance: Any, owner: type[X]
+    ) -> BatchedStream[P, T, R]: ...
+    @overload
+    def __get__(self, instance: None, owner: Any) -> Self: ...
+    @overload
+    def __get__(self, instance: S, owner: Any) -> BatchedStream[P, T, R]: ...
+    def __get__(self, instance: Any, owner: Any) -> Any:
+        raise NotImplementedError
+
+    def __call__(self, instance: S, item: T, /, *args: P.args, **kwargs: P.kwargs) -> Stream[R]:
+        raise NotImplementedError
+
+
+class Decorator(Protocol):
+    """The type of `carpool.batched`, with a function or with options alone."""
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, function: Callable[Concatenate[list[T], P], List[R]], /, *, merge: None = ..., **options: Unpack[Choices]
+    ) -> Batched[P, T, R]: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, function: Callable[Concatenate[list[T], P], Lists[R]], /, *, merge: None = ..., **options: Unpack[Choices]
+    ) -> BatchedStream[P, T, R]: ...
+    @overload
+    def __call__(
+        self,
+        function: Callable[Concatenate[S, list[T], P], List[R]],
+        /,
+        *,
+        merge: None = ...,
+        **options: Unpack[Choices],
+    ) -> BatchedMethod[S, P, T, R]: ...
+    @overload
+    def __call__(
+        self,
+        function: Callable[Concatenate[S, list[T], P], Lists[R]],
+        /,
+        *,
+        merge: None = ...,
+        **options: Unpack[Choices],
+    ) -> BatchedStreamMethod[S, P, T, R]: ...
+    @overload
+    def __call__(
+        self,
+        function: classmethod[S, Concatenate[list[T], P], List[R]],
+        /,
+        *,
+        merge: None = ...,
+        **options: Unpack[Choices],
+    ) -> Batched[P, T, R]: ...
+    @overload
+    def __call__(
+        self,
+        function: staticmethod[Concatenate[list[T], P], List[R]],
+        /,
+        *,
+        merge: None = ...,
+        **options: Unpack[Choices],
+    ) -> Batched[P, T, R]: ...
+    @overload
+    def __call__(self, *, merge: None = ..., **options: Unpack[Choices]) -> OptionsDecorator: ...
+    @overload
+    def __call__(self, *, merge: arrays, **options: Unpack[Choices]) -> ArraysDecorator: ...
+    @overload
+    def __call__(
+        self, *, merge: merging.Merge[I, B, O, R], **options: Unpack[Choices]
+    ) -> MergeDecorator[I, B, O, R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[T, P], Awaitable[R]], /, *, merge: arrays, **options: Unpack[Choices]
+    ) -> BatchedArrays[P, T, R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[T, P], R], /, *, merge: arrays, **options: Unpack[Choices]
+    ) -> BatchedArrays[P, T, R]: ...
+    @overload
+    def __call__(
+        self,
+        function: Callable[Concatenate[B, P], O | Awaitable[O]],
+        /,
+        *,
+        merge: merging.Merge[I, B, O, R],
+        **options: Unpack[Choices],
+    ) -> Batched[P, I, R]: ...
+
+
+class OptionsDecorator(Protocol):
+    """`batched` with options, before it has its function."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[list[T], P], List[R]], /) -> Batched[P, T, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, function: Callable[Concatenate[list[T], P], Lists[R]], /) -> BatchedStream[P, T, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, function: Callable[Concatenate[S, list[T], P], List[R]], /) -> BatchedMethod[S, P, T, R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[S, list[T], P], Lists[R]], /
+    ) -> BatchedStreamMethod[S, P, T, R]: ...
+    @overload
+    def __call__(self, function: classmethod[S, Concatenate[list[T], P], List[R]], /) -> Batched[P, T, R]: ...
+    @overload
+    def __call__(self, function: staticmethod[Concatenate[list[T], P], List[R]], /) -> Batched[P, T, R]: ...
+
+
+class BoundArrays(Generic[P, R]):
+    """A method that merges arrays, on an instance: `Batched`, with the function's first argument as item."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        raise NotImplementedError
+
+    def map(
+        self: BoundArrays[Concatenate[B, P2], R], items: Iterable[B], /, *args: P2.args, **kwargs: P2.kwargs
+    ) -> Future[list[R]]:
+        raise NotImplementedError
+
+
+class BatchedArrays(Generic[P, T, R]):
+    """A function that merges arrays, or such a method."""
+
+    def __call__(self, item: T, /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        raise NotImplementedError
+
+    def map(self, items: Iterable[T], /, *args: P.args, **kwargs: P.kwargs) -> Future[list[R]]:
+        raise NotImplementedError
+
+    @overload
+    def __get__(self, instance: None, owner: Any) -> Self: ...
+    @overload
+    def __get__(self: BatchedArrays[P, S, R], instance: S, owner: Any) -> BoundArrays[P, R]: ...
+    def __get__(self, instance: Any, owner: Any) -> Any:
+        raise NotImplementedError
+
+
+class ArraysDecorator(Protocol):
+    """`batched` with `merge=carpool.arrays(…)`, before it has its function."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[T, P], Awaitable[R]], /) -> BatchedArrays[P, T, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[T, P], R], /) -> BatchedArrays[P, T, R]: ...
+
+
+class MergeDecorator(Generic[I, B, O, R]):
+    """`batched` with a `merge` of one's own, before it has its function."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[B, P], O | Awaitable[O]], /) -> Batched[P, I, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, function: Callable[Concatenate[S, B, P], O | Awaitable[O]], /) -> BatchedMethod[S, P, I, R]: ...
+    def __call__(self, function: Any, /) -> Any:
+        raise NotImplementedError
+
+
+# --- at run time ------------------------------------------------------------------------------------------------
+
+
+def _batch(function: Any = None, /, **chosen: Any) -> Any:
+    """Let many callers call `function`, which takes a list and returns a list, with single items.
+
+    For `@carpool.batched`, `@carpool.batched(max_batch_size=64, …)` and `carpool.batched(function, …)`; the options are
+    those of `carpool.functions.options.Options`. A plain function runs in a thread of its own, a coroutine function on
+    its callers' event loop; one that yields lists gives each caller a stream. Methods are batched for each instance.
+
+    Raises TypeError or ValueError that names the option, the value and what is allowed.
+    """
+    options.check_names("carpool.batched", chosen, options.NAMES)
+    checked = options.Options(**chosen)
+    return functools.partial(_decorate, checked) if function is None else _decorate(checked, function)
+
+
+def _decorate(chosen: options.Options, function: Any) -> Any:
+    binding = functions.Binding.FREE
+    if isinstance(function, staticmethod):
+        function, binding = function.__func__, functions.Binding.STATIC
+    elif isinstance(function, classmethod):
+        function, binding = function.__func__, functions.Binding.CLASS
+    if isinstance(function, View):
+        raise TypeError(f"{function!r} is batched already")
+    if isinstance(function, pool.ModelInProcesses):
+        raise TypeError("carpool.processes(…) does not say where the processes run yet: add .on(device, …)")
+    if not callable(function):
+        raise TypeError(f"carpool.batched decorates a function, not {function!r}")
+    made = functions.Function(function, chosen, binding)
+    return (BatchedStream if made.kind.is_stream else Batched)(made)
+
+
+batched: Decorator = cast(Any, _batch)

@@ -1,0 +1,470 @@
+"""Where batched functions run: in threads of their own, or on an event loop.
+
+A host carries out a batcher's batches and keeps its deadline. Whatever happens later, in a thread or a task, it hands
+to the batcher's `post`, which puts one thing after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import itertools
+import logging
+import math
+import os
+import queue
+import threading
+import time
+import weakref
+from asyncio import events
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from carpool import errors as carpool_errors
+from carpool.functions import errors, work
+from carpool.runtime import deadline_timer, driver, timer_thread
+
+Post = Callable[..., None]
+"""Takes a function and its arguments, and calls it while nothing else happens to the batcher. Never blocks."""
+
+Run = Callable[[work.Work], driver.Outcome]
+"""Calls the function with a batch, and waits for its end."""
+
+
+class Host(driver.Timer, Protocol):
+    """What a batcher needs of it. All but `is_here` and `call_there` are called while nothing else happens."""
+
+    def begin(self, batch: work.Work, done: Callable[[driver.Outcome], None]) -> driver.Execution:
+        """Run the function with a batch; `done` is called with the outcome by way of `post`."""
+        ...
+
+    def set_most(self, most: int) -> None:
+        """Up to so many batches are begun at once."""
+        ...
+
+    def call_at(self, when: float, function: Callable[[], object]) -> None:
+        """Call a function later; it is no part of the batcher's sequence."""
+        ...
+
+    def end(self) -> None:
+        """Nothing is begun any more; what runs goes on until its end."""
+        ...
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it runs in threads of ours: others may be stuck when the interpreter exits."""
+        ...
+
+    def is_running(self) -> bool:
+        """Whether what was begun will end."""
+        ...
+
+    def watch(self) -> None:
+        """Something is put in."""
+        ...
+
+    def after_fork(self) -> None:
+        """This is a child process, where other threads are not."""
+        ...
+
+    def is_here(self) -> bool:
+        """Whether the batcher's sequence may go on in the running thread."""
+        ...
+
+    def call_there(self, function: Callable[[], None]) -> bool:
+        """Call it where the sequence may go on; False if that place is gone."""
+        ...
+
+    def check_may_block(self, name: str) -> None:
+        """Raises RuntimeError if the running thread must not wait for a result."""
+        ...
+
+
+log = logging.getLogger("carpool.functions")
+
+PATIENCE = 5.0
+"""Seconds that others' event loops have for the last answers when the interpreter exits."""
+
+# Seconds of a timer that is not meant to come.
+_LONG = 24 * 3600.0
+
+_WAKE_UP = object()
+_STOP = object()
+_numbers = itertools.count(1)
+
+
+class _Uninterruptible:
+    """A batch in a thread, which cannot be broken off."""
+
+    def cancel(self) -> bool:
+        return False
+
+
+_UNINTERRUPTIBLE = _Uninterruptible()
+
+_Begun = tuple[work.Work, Callable[[driver.Outcome], None]]
+
+
+def nothing(batch: work.Work) -> driver.Outcome:
+    """In place of the function once it is closed, to let go of it."""
+    return errors.Closed()
+
+
+class Threads:
+    """Runs batches in daemon threads of its own, which start with the first batch or deadline, and sleep when idle.
+
+    An idle thread keeps the deadline: it would run the batch that is due then. While all are busy the process's timer
+    thread does.
+    """
+
+    is_ours = True
+
+    # Mutable state, changed while nothing else happens to the batcher: _begun, batches that are not done yet, _threads,
+    # due_at, _most. By the threads: _inbox, and _running, what each works on.
+    def __init__(self, name: str, run: Run, post: Post, poll: Callable[[], None]) -> None:
+        """`poll` looks at deadlines; it is called in the batcher's sequence."""
+        self._name = name
+        self._run = run
+        self._post = post
+        self._poll = poll
+        self._most = 1
+        self._threads: list[threading.Thread] = []
+        self._running: dict[threading.Thread, _Begun | None] = {}
+        self._begun: set[_Begun] = set()
+        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.due_at = math.inf
+        self._timed_at = math.inf  # when the timer thread will look
+
+    def begin(self, batch: work.Work, done: Callable[[driver.Outcome], None]) -> driver.Execution:
+        begun = (batch, done)
+        self._begun.add(begun)
+        if len(self._begun) > len(self._threads):
+            self._start_thread()
+        self._inbox.put(begun)
+        # The driver tells of the next deadline after each batch; an older one may not hold any more.
+        self.due_at = math.inf
+        return _UNINTERRUPTIBLE
+
+    def set_most(self, most: int) -> None:
+        self._most = most
+
+    def look_by(self, when: float) -> None:
+        if when >= self.due_at:
+            return
+        self.due_at = when
+        if not self._threads:
+            self._start_thread()  # which reads when to wake up
+        elif len(self._begun) < len(self._threads):
+            self._inbox.put(_WAKE_UP)
+        else:
+            self._time(when)
+
+    def stop(self) -> None:
+        self.due_at = math.inf
+
+    def call_at(self, when: float, function: Callable[[], object]) -> None:
+        timer_thread.shared.call_at(when, function)
+
+    def end(self) -> None:
+        for _ in self._threads:
+            self._inbox.put(_STOP)
+        if not self._begun:
+            self._run = nothing
+
+    def is_running(self) -> bool:
+        return True
+
+    def watch(self) -> None:
+        pass
+
+    def after_fork(self) -> None:
+        pass
+
+    def is_here(self) -> bool:
+        return True
+
+    def call_there(self, function: Callable[[], None]) -> bool:
+        function()
+        return True
+
+    def check_may_block(self, name: str) -> None:
+        if self._most == 1 and threading.current_thread() in self._running:
+            raise RuntimeError(
+                f"{name} waits for a result of its own in its only thread, which would never end; "
+                "call the plain function (__wrapped__), or allow more threads with max_in_flight"
+            )
+
+    # --- its threads -------------------------------------------------------------------------------------------
+
+    def _start_thread(self) -> None:
+        name = f"carpool {self._name} {next(_numbers)}"
+        thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._threads.append(thread)
+        self._running[thread] = None
+        thread.start()
+
+    def _serve(self) -> None:
+        thread = threading.current_thread()
+        error: BaseException | None = None
+        try:
+            while (begun := self._next()) is not None:
+                self._running[thread] = begun
+                outcome = self._run(begun[0])
+                self._post(self._finish, begun, outcome)
+                self._running[thread] = begun = outcome = None  # type: ignore[assignment] # an idle thread keeps nothing
+        except BaseException as raised:  # into the thread, from outside
+            error = raised.with_traceback(None)
+        self._post(self._ended, thread, error)
+
+    def _next(self) -> _Begun | None:
+        """The next batch, or None to end the thread; looks at deadlines meanwhile."""
+        while True:
+            timeout = None
+            if self.due_at < math.inf:
+                timeout = min(max(0.0, self.due_at - time.monotonic()), _LONG)
+            try:
+                found = self._inbox.get(timeout=timeout)
+            except queue.Empty:
+                self._look()
+                continue
+            if found is _STOP:
+                return None
+            if found is not _WAKE_UP:
+                return found  # type: ignore[no-any-return]
+
+    def _time(self, when: float) -> None:
+        """Have the timer thread look at `when`; what it was told before cannot be taken back."""
+        if when < self._timed_at:
+            self._timed_at = when
+            timer_thread.shared.call_at(when, self._timer_is_up)
+
+    def _timer_is_up(self) -> None:
+        self._timed_at = math.inf
+        self._look()
+
+    def _look(self) -> None:
+        self._post(self._due)
+
+    def _due(self) -> None:
+        if self.due_at <= time.monotonic():
+            self.due_at = math.inf
+            self._poll()
+        elif self.due_at < math.inf and len(self._begun) >= len(self._threads):
+            self._time(self.due_at)
+
+    def _finish(self, begun: _Begun, outcome: driver.Outcome) -> None:
+        if begun in self._begun:
+            self._begun.discard(begun)
+            begun[1](outcome)
+
+    def _ended(self, thread: threading.Thread, error: BaseException | None) -> None:
+        """A thread ended. If it should not have, its batch fails, and another thread takes its place."""
+        self._threads.remove(thread)
+        self._running.pop(thread)
+        if error is None:
+            return
+        queued: list[Any] = []
+        while not self._inbox.empty():
+            queued.append(self._inbox.get())
+        for found in queued:
+            self._inbox.put(found)
+        safe = {*(found for found in queued if type(found) is tuple), *self._running.values()}
+        for begun in self._begun - safe:
+            self._finish(begun, errors.Raised(error))
+        if len(self._begun) > len(self._threads) or (self.due_at < math.inf and not self._threads):
+            self._start_thread()
+
+
+async def _nothing_async(batch: work.Work) -> driver.Outcome:
+    return nothing(batch)
+
+
+class EventLoop:
+    """Runs batches as tasks of one event loop. The loop keeps it alive, not the other way round."""
+
+    # Mutable state: the timer, and whether the end of the loop is watched for; `run`, until the function is closed.
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        run: Callable[[work.Work], Coroutine[Any, Any, driver.Outcome]],
+        post: Post,
+        poll: Callable[[], None],
+        on_loop_end: Callable[[], None],
+    ) -> None:
+        """`poll` looks at deadlines. `on_loop_end` is called when the loop cancels its tasks, as it does at its end."""
+        self.loop = loop
+        self.run = run
+        self._post = post
+        self._poll = poll
+        self._on_loop_end = on_loop_end
+        self._timer = deadline_timer.DeadlineTimer(self._look, time.monotonic)
+        self._ident = threading.get_ident() if self.is_here() else None
+        self._is_watching = False
+        self._is_copy = False  # of a loop that runs in the parent process
+
+    def watch(self) -> None:
+        if not self._is_watching:
+            self._is_watching = True
+            _LoopEnd(self)
+
+    def loop_closed(self) -> None:
+        """The loop let go of everything."""
+        self._on_loop_end()
+
+    def begin(self, batch: work.Work, done: Callable[[driver.Outcome], None]) -> driver.Execution:
+        return _Task(self, batch, done)
+
+    def set_most(self, most: int) -> None:
+        pass
+
+    @property
+    def due_at(self) -> float:
+        return self._timer.due_at
+
+    def look_by(self, when: float) -> None:
+        self._timer.look_by(when)
+
+    def stop(self) -> None:
+        self._timer.stop()
+
+    def call_at(self, when: float, function: Callable[[], object]) -> None:
+        self.loop.call_later(max(0.0, when - time.monotonic()), function)
+
+    def end(self) -> None:
+        self.run = _nothing_async
+
+    @property
+    def is_ours(self) -> bool:
+        return background.has(self.loop)
+
+    def is_running(self) -> bool:
+        return self.loop.is_running() and not self._is_copy
+
+    def after_fork(self) -> None:
+        self._is_copy = True
+
+    def is_here(self) -> bool:
+        return events._get_running_loop() is self.loop
+
+    def call_there(self, function: Callable[[], None]) -> bool:
+        try:
+            self.loop.call_soon_threadsafe(function)
+        except RuntimeError:
+            return False
+        return True
+
+    def check_may_block(self, name: str) -> None:
+        if self.is_here() or (threading.get_ident() == self._ident and not self.loop.is_running()):
+            raise RuntimeError(
+                f"{name} runs on this thread's event loop, which would wait for itself; await the future instead"
+            )
+
+    def _look(self, _: float) -> float:
+        self._post(self._poll)
+        return math.inf
+
+    def task_ended(self, task: _Task, outcome: driver.Outcome | None) -> None:
+        """A batch has its outcome, or None if its task was cancelled from outside."""
+        if outcome is None:
+            self._post(self._on_loop_end)
+        else:
+            self._post(task.done, outcome)
+
+
+class _LoopEnd:
+    """Kept by nothing but a loop's list of timers, which the loop forgets when it is closed."""
+
+    def __init__(self, host: EventLoop) -> None:
+        self._host = weakref.ref(host)
+        # In a context of its own, or the timer would keep the variables of whoever called first.
+        host.loop.call_later(_LONG, self._again, context=contextvars.Context())
+
+    def _again(self) -> None:
+        host = self._host()
+        if host is not None:
+            _LoopEnd(host)
+
+    def __del__(self) -> None:
+        host = self._host()
+        if host is not None and host.loop.is_closed():
+            host.loop_closed()
+
+
+class _Task:
+    """A batch in a task."""
+
+    def __init__(self, host: EventLoop, batch: work.Work, done: Callable[[driver.Outcome], None]) -> None:
+        self.done = done
+        self._host = host
+        self._is_abandoned = self._is_done = False
+        # Not by the loop's factory: an eager task would run at once, in the midst of the sequence.
+        self._task = asyncio.Task(self._carry(batch), loop=host.loop, name="carpool batch", context=batch.context())
+        self._task.add_done_callback(self._ended)
+
+    def cancel(self) -> bool:
+        self._is_abandoned = True
+        self._task.cancel()
+        return False  # it may have to clean up, and keeps its slot until then
+
+    async def _carry(self, batch: work.Work) -> None:
+        outcome = await self._host.run(batch)
+        # As the task's last act, and not by its callback, which would be a turn of the loop later.
+        self._is_done = True
+        self._host.task_ended(self, carpool_errors.Abandoned() if self._is_abandoned else outcome)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """It was cancelled, perhaps before it began."""
+        if not self._is_done:
+            self._is_done = True
+            self._host.task_ended(self, carpool_errors.Abandoned() if self._is_abandoned else None)
+
+
+class _Background:
+    """An event loop in a thread, for callers that have none. It starts with the first of them."""
+
+    # Mutable state, under the lock: the loop and its thread.
+    def __init__(self) -> None:
+        self._forget()
+
+    def has(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether this is the loop."""
+        return loop is self._loop
+
+    def stop(self) -> None:
+        """End the loop, before the interpreter does."""
+        loop, thread = self._loop, self._thread
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(PATIENCE)
+
+    def _forget(self) -> None:
+        self._lock = threading.RLock()  # the garbage collector may come round and call
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop, which runs."""
+        with self._lock:
+            if self._loop is None:
+                loop = asyncio.new_event_loop()
+                target = functools.partial(self._run, loop)
+                thread = threading.Thread(target=target, name="carpool loop", daemon=True)
+                thread.start()  # which may not be possible
+                self._loop, self._thread = loop, thread
+            return self._loop
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            loop.run_forever()
+        except BaseException:  # raised into the thread, from outside
+            log.exception("the event loop for callers without one has ended; the next call starts another")
+        with self._lock:
+            self._loop = None
+        loop.close()
+
+
+background = _Background()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=background._forget)

@@ -1,0 +1,168 @@
+"""What a call of a batched generator returns: results as they come, for one caller.
+
+The function works on all items of a batch step by step; each step's results go to their streams. A stream that nobody
+reads any more is let go, and disturbs no other; the function ends early once all of them are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any, Final, Generic, TypeVar
+
+from carpool.functions import errors, futures
+
+R = TypeVar("R")
+
+
+class End(enum.Enum):
+    """The type of `END`."""
+
+    END = "END"
+
+    def __repr__(self) -> str:
+        return "carpool.END"
+
+
+END: Final = End.END
+"""In place of a result: this item's stream ends here, while those of other items of the batch go on."""
+
+
+class Channel:
+    """Carries results from the function to one stream, from any thread to any other."""
+
+    # Mutable state: results that were not read yet; who waits for the next; whether more will come, and why not. The
+    # waiters are looked at last, so that a reader who looks after it put its waiter there misses nothing.
+    def __init__(self, origin: futures.Origin) -> None:
+        self.call: Any = None
+        self.origin: futures.Origin | None = origin
+        self.results: deque[Any] = deque()
+        self.is_open = True
+        self.error: Exception | None = None
+        self.waiting: deque[futures.Future[None]] = deque()
+
+    def push(self, result: Any) -> None:
+        """One more result, which may be `END` or an exception of this item's."""
+        if not self.is_open:
+            return
+        if result is END:
+            self._end(None)
+        elif isinstance(result, BaseException):
+            self._end(errors.own(result))
+        else:
+            self.results.append(result)
+            self._wake()
+
+    def forget_locks(self) -> None:
+        """After a fork."""
+        for waiter in self.waiting:
+            waiter.forget_locks()
+
+    def answered(self, parts: Sequence[Any]) -> None:
+        """The function came to its end."""
+        self._end(None)
+
+    def refused(self, error: Exception) -> None:
+        """Nothing more will come, because of this."""
+        self._end(error)
+
+    def close(self) -> None:
+        """Nobody reads any more."""
+        origin, call = self.origin, self.call
+        was_open = self.is_open
+        self._end(None)
+        self.results.clear()
+        if was_open and origin is not None and call is not None:
+            origin.withdraw(call)
+
+    def _end(self, error: Exception | None) -> None:
+        if self.is_open:
+            self.error = error
+            self.is_open = False
+            self.call = self.origin = None
+        self._wake()
+
+    def _wake(self) -> None:
+        while self.waiting:
+            try:
+                waiter = self.waiting.popleft()
+            except IndexError:
+                break
+            futures.settle_one(waiter, futures.FINISHED, None, None)
+
+
+class Stream(Generic[R]):
+    """The results for one item, as the function yields them: `for result in stream`, or `async for`.
+
+    It ends with the function, or raises what that failed with. Leaving it (`close`, or letting go of it) tells the
+    function's batch that nobody waits for this item any more. Reading it once is all one can do.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def __iter__(self) -> Iterator[R]:
+        return self
+
+    def __next__(self) -> R:
+        while True:
+            found = self._take(StopIteration)
+            if found is not None:
+                return found[0]
+            waiter = self._waiter(blocks=True)
+            waiter.result()
+
+    def __aiter__(self) -> AsyncIterator[R]:
+        return self
+
+    async def __anext__(self) -> R:
+        while True:
+            found = self._take(StopAsyncIteration)
+            if found is not None:
+                return found[0]
+            await self._waiter(blocks=False)
+
+    def close(self) -> None:
+        """Read no further."""
+        self._channel.close()
+
+    async def aclose(self) -> None:
+        """As `close`, for `contextlib.aclosing`."""
+        self._channel.close()
+
+    def __enter__(self) -> Stream[R]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self._channel.close()
+
+    def _take(self, end: type[Exception]) -> tuple[R] | None:
+        """The next result if there is one; raises `end` after the last."""
+        channel = self._channel
+        is_open = channel.is_open  # before the results are looked at: what was pushed before the end is there
+        with contextlib.suppress(IndexError):
+            return (channel.results.popleft(),)
+        if is_open:
+            return None
+        error, channel.error = channel.error, None
+        if error is not None:
+            raise error
+        raise end
+
+    def _waiter(self, *, blocks: bool) -> futures.Future[None]:
+        channel = self._channel
+        origin = channel.origin
+        if origin is not None:
+            origin.flush()
+            if blocks:
+                origin.check_may_block()
+        waiter: futures.Future[None] = futures.Future()
+        channel.waiting.append(waiter)
+        if channel.results or not channel.is_open:
+            channel._wake()
+        return waiter

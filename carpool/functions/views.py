@@ -1,0 +1,263 @@
+"""What people hold once a function is batched.
+
+A batched function is called with one item, or `map`ped over many. Both forms of the class, for functions that return a
+list and for those that yield lists, are views: of the function, one instance, and how this caller wants to be served.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast
+
+from carpool.functions import batcher, futures, merging, options, stats, streams, work
+from carpool.functions import function as functions
+
+P = ParamSpec("P")
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class View:
+    """What both kinds have in common."""
+
+    def __init__(self, function: functions.Function) -> None:
+        functools.update_wrapper(cast(Any, self), function.plain, updated=())
+        self._function = function
+        self._site = function.site()
+        self._owner: object = None
+        self._timeout: float | None = None
+        self._priority = 0
+        self._returns_exceptions = False
+        self._is_simple = function.is_simple
+
+    def _with(self, **changes: object) -> Self:
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        made.__dict__.update(changes)
+        return made
+
+    def using(
+        self, *, timeout: float | None = None, priority: int | None = None, return_exceptions: bool | None = None
+    ) -> Self:
+        """The same function for calls with another timeout in seconds, or of another priority.
+
+        Calls of a higher `priority` (-1, 0 or 1) go before those of a lower one that came up to a minute earlier. With
+        `return_exceptions` the items of a `map` are as many calls, and an exception stands in place of the result of
+        each that failed.
+        """
+        options.check_timeout(timeout)
+        if priority is not None:
+            options.check_priority(priority)
+        return self._with(
+            _timeout=self._timeout if timeout is None else timeout,
+            _priority=self._priority if priority is None else priority,
+            _returns_exceptions=self._returns_exceptions if return_exceptions is None else return_exceptions,
+        )
+
+    def configure(self, **changes: Unpack[options.Changes]) -> None:
+        """Change options while it runs, for all instances: all but those that say what is computed.
+
+        Raises TypeError or ValueError that names the option and what is allowed.
+        """
+        self._function.configure(cast(dict[str, Any], changes))
+
+    def stats(self) -> stats.Stats:
+        """What happened so far, and how things are."""
+        return self._site.stats()
+
+    def close(self, timeout: float | None = None) -> futures.Future[None]:
+        """Take nothing new; the future is done once everything accepted was answered.
+
+        What is not within `timeout` seconds is refused as `Closed`. Of a method: for this instance.
+        """
+        options.check_timeout(timeout, allows_zero=True)
+        if self._owner is not None and self._site.is_for_all:
+            raise TypeError(
+                f"{type(self._owner).__name__} has no __weakref__ slot, so all its instances share the batches of "
+                f"{self._function.name}: close it on the class"
+            )
+        return futures.end_of(self._site.close(timeout))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close().result()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        whose = "" if self._owner is None else f" of {self._owner!r}"
+        return f"<carpool.{type(self).__name__} {self._function.name}{whose}>"
+
+    def __reduce__(self) -> str:
+        if self._owner is not None or self._timeout is not None or self._priority or self._returns_exceptions:
+            raise TypeError(f"{self!r} cannot be pickled; the function itself can, by its name")
+        return cast(str, self.__qualname__)  # type: ignore[attr-defined] # by `update_wrapper`
+
+    # --- methods -----------------------------------------------------------------------------------------------
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._function.stands_in_class(owner, name)
+        self._is_simple = self._function.is_simple
+
+    def __get__(self, instance: Any, owner: Any = None) -> Self:
+        binding = self._function.binding
+        if binding is functions.Binding.CLASS:
+            return self._bound(type(instance) if owner is None else owner)
+        if instance is None or not self._function.may_be_bound:
+            return self
+        return self._bound(instance)
+
+    def _bound(self, owner: object) -> Self:
+        site = self._function.site(owner)
+        return self._with(
+            _owner=owner, _site=site, _is_simple=self._function.has_simple_options and not site.is_for_all
+        )
+
+    # --- calls -------------------------------------------------------------------------------------------------
+
+    def _submit(
+        self, by: batcher.Batcher, tag: Any, payload: Sequence[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Put in a call of some items, or of one that is merged."""
+        chosen = by.options
+        key, arguments = self._arguments(args, kwargs)
+        rows = len(payload)
+        cached_under = self._cached_under(key)
+        queue_key: Hashable = key
+        if self._owner is not None and self._site.is_for_all:
+            queue_key = id(self._owner), key
+        if chosen.merge is not None:
+            rows, merge_key, item = merging.taken(chosen.merge, payload[0])
+            queue_key, payload = (queue_key, merge_key), (item,)
+        if chosen.cost is not None:
+            payload = options.costed(chosen.cost, payload, rows)
+        call = work.Call(queue_key, rows, 0, payload, tag, self._timeout or chosen.timeout)
+        call.priority = self._priority
+        call.arguments = arguments
+        call.cached_under = cached_under
+        call.context = contextvars.copy_context()
+        call.owner = self._owner
+        by.submit(call)
+
+    def _arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[work.Key, work.Arguments]:
+        has_owner = self._owner is not None
+        if args or kwargs:
+            return self._function.arguments(args, kwargs, has_owner=has_owner)
+        return self._function.no_arguments(has_owner=has_owner)
+
+    def _cached_under(self, key: work.Key) -> work.Key | None:
+        """What a cache's keys have beside the item; None if instances cannot be told apart for long enough."""
+        if self._owner is None:
+            return key
+        return None if self._site.is_for_all else (self._site.cache_key, key)
+
+    def _is_method_itself(self) -> bool:
+        """Whether this is a method, and no instance's."""
+        return self._owner is None and self._function.binding.takes_owner
+
+
+class Batched(View, Generic[P, T, R]):
+    """A batched function that returns a list: call it with one item, or `map` it over many."""
+
+    def __call__(self, item: T, /, *args: P.args, **kwargs: P.kwargs) -> futures.Future[R]:
+        """Have one item computed, in a batch with those of other calls that agree in the other arguments.
+
+        Raises TypeError for arguments that the function does not take, for those that have no hash, and for an item
+        that `merge` or `cost` cannot take; all else that can happen comes by the future.
+        """
+        by = self._site.for_caller()
+        if not self._is_simple:
+            return self._call_with_options(by, item, args, kwargs)
+        # The usual case, written out: most items come through here.
+        key, arguments = self._arguments(args, kwargs)
+        future: futures.Future[R] = futures.Future(by)
+        call = work.Call(key, 1, 0, (item,), future, self._timeout or by.options.timeout)
+        call.priority = self._priority
+        call.arguments = arguments
+        call.context = contextvars.copy_context()
+        call.owner = self._owner
+        by.submit(call)
+        return future
+
+    def map(self, items: Iterable[T], /, *args: P.args, **kwargs: P.kwargs) -> futures.Future[list[R]]:
+        """Have many items computed; the result has one for each, in their order. More than fit a batch are split up.
+
+        It fails with the first item that fails. Raises as a call of one item does.
+        """
+        if self._is_method_itself():
+            raise TypeError(f"{self._function.name} is a method: map it on an instance")
+        by = self._site.for_caller()
+        payload = list(items)
+        if by.options.merge is not None or self._returns_exceptions:
+            return self._map_apart(by, payload, args, kwargs)
+        future = futures.MapFuture(by, len(payload))
+        cache = by.options.cache
+        if cache is not None:
+            key = self._cached_under(self._arguments(args, kwargs)[0])
+            for place, item in enumerate(payload):
+                if (found := work.kept(cache, item, key)) is not None:
+                    future.known[place] = found
+            by.recorder.cache_hits += len(future.known)
+            payload = [item for place, item in enumerate(payload) if place not in future.known]
+        if payload:
+            self._submit(by, future, payload, args, kwargs)
+        else:
+            futures.settle([future.answered([])])
+        return cast(futures.Future[list[R]], future)
+
+    def _call_with_options(
+        self, by: batcher.Batcher, item: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> futures.Future[R]:
+        if self._is_method_itself():
+            return cast(Any, self._bound(item))(*args, **kwargs)  # type: ignore[no-any-return]
+        merge, cache = by.options.merge, by.options.cache
+        future: futures.Future[R] = futures.Future(by) if merge is None else futures.MergedFuture(by, merge)
+        if cache is not None:
+            key = self._cached_under(self._arguments(args, kwargs)[0])
+            if (found := work.kept(cache, item, key)) is not None:
+                by.recorder.cache_hits += 1
+                future.set_result(found)
+                return future
+        self._submit(by, future, (item,), args, kwargs)
+        return future
+
+    def _map_apart(
+        self, by: batcher.Batcher, items: Sequence[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> futures.Future[list[R]]:
+        """Call with each item by itself: those that are merged have rows of their own, others may fail alone."""
+        merge = by.options.merge
+        if merge is not None:
+            for item in items:  # all of them, before any is queued
+                merging.rows(merge, item)
+        results = [self._call_with_options(by, item, args, kwargs) for item in items]
+        return futures.all_of(results, returns_exceptions=self._returns_exceptions)
+
+
+class BatchedStream(View, Generic[P, T, R]):
+    """A batched function that yields lists: call it with one item for a stream of results, or `map` it over many."""
+
+    def __call__(self, item: T, /, *args: P.args, **kwargs: P.kwargs) -> streams.Stream[R]:
+        """Have results for one item come as a stream. Raises as a call of `Batched` does."""
+        if self._is_method_itself():
+            return cast(Any, self._bound(item))(*args, **kwargs)  # type: ignore[no-any-return]
+        by = self._site.for_caller()
+        merge, size = by.options.merge, by.options.max_batch_size
+        if merge is not None and (rows := merging.rows(merge, item)) > size:
+            raise ValueError(f"the item has {rows} rows; an item with a stream has at most max_batch_size, {size}")
+        channel = streams.Channel(by)
+        self._submit(by, channel, (item,), args, kwargs)
+        return streams.Stream(channel)
+
+    def map(self, items: Iterable[T], /, *args: P.args, **kwargs: P.kwargs) -> list[streams.Stream[R]]:
+        """A stream for each item."""
+        if self._is_method_itself():
+            raise TypeError(f"{self._function.name} is a method: map it on an instance")
+        return [self(item, *args, **kwargs) for item in items]

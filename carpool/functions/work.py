@@ -1,0 +1,303 @@
+"""One batch of a function's items: what the function is called with, and what its result means for each caller.
+
+Values in, values out: who runs the function, and where, is the business of hosts.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import inspect
+import logging
+import math
+import types
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+from carpool import errors
+from carpool.functions import current, merging, options, stats
+from carpool.functions import errors as failures
+from carpool.runtime import driver
+from carpool.scheduling import messages
+
+log = logging.getLogger("carpool.functions")
+
+Key = tuple[Hashable, ...]
+"""The arguments of a call beside its items: positional ones as (type, value), others as (name, type, value)."""
+
+_NO_LISTS = (str, bytes, bytearray, memoryview, dict, set, frozenset)
+
+
+def key_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
+    """The batch key of a call's other arguments. Raises TypeError that names one that has no hash.
+
+    Equal values of different types, such as 1 and True, make different keys.
+    """
+    if not args and not kwargs:
+        return ()
+    for name, value in [*((f"number {place}", value) for place, value in enumerate(args, 2)), *kwargs.items()]:
+        try:
+            hash(value)
+            bool(value == _OTHER)  # in the caller's thread: later it would be everybody's trouble
+        except Exception:
+            raise TypeError(
+                f"argument {name} of a batched function must be hashable and comparable, as only calls that agree in "
+                f"it share a batch; {type(value).__name__} is not"
+            ) from None
+    return (
+        tuple([_typed(value) for value in args]),
+        tuple([(name, *_typed(kwargs[name])) for name in sorted(kwargs)]),
+    )
+
+
+def _typed(value: Any) -> tuple[Any, ...]:
+    if type(value) is float:
+        return float, value, math.copysign(1.0, value)  # 0.0 equals -0.0
+    return type(value), value
+
+
+_OTHER = object()
+
+
+Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
+"""The arguments of a call beside its items."""
+
+NO_ARGUMENTS: Arguments = ((), {})
+
+
+class Call(driver.Call):
+    """A call on its way: its `tag` takes the outcome.
+
+    `context` holds the caller's context variables; `owner` is the instance whose method was called, or None.
+    `cached_under` is what a cache's keys have beside the item, or None for results that are not kept.
+    """
+
+    __slots__ = ("arguments", "cached_under", "context", "owner")
+    arguments: Arguments
+    cached_under: Key | None
+    context: contextvars.Context
+    owner: Any
+
+
+class Work:
+    """A batch with its items, as they were when it left."""
+
+    __slots__ = ("_first", "_index", "_options", "_recorder", "batch", "counts", "items")
+
+    def __init__(self, batch: messages.Batch, chosen: options.Options, recorder: stats.Recorder) -> None:
+        self.batch = batch
+        self._options = chosen
+        self._recorder = recorder
+        self._first: Call = batch.parts[0].request  # type: ignore[assignment] # what a driver is given are calls
+        self._index: list[int] | None = None  # where each item stands among those that differ
+        self.counts: list[int] = []
+        self.items: list[Any] = []
+        if chosen.merge is None:
+            self.items = [
+                item
+                for request, start, stop in batch.parts
+                for item in (request.payload if stop - start == request.rows else request.payload[start:stop])
+            ]
+        else:
+            self.counts = [stop - start for _, start, stop in batch.parts]
+
+    def context(self) -> contextvars.Context:
+        """The context to call the function in."""
+        return current.context_of(self.batch)
+
+    def call(self, function: Callable[..., Any]) -> Any:
+        """Call the function with the items, or those that differ, and the calls' other arguments."""
+        args, kwargs = self.arguments
+        owner = self._first.owner
+        if owner is not None:
+            return function(owner, self.joined(), *args, **kwargs)
+        return function(self.joined(), *args, **kwargs)
+
+    @property
+    def arguments(self) -> Arguments:
+        """The other arguments, which are those of all calls in it."""
+        return self._first.arguments
+
+    @property
+    def tags(self) -> list[Any]:
+        """Who takes the outcome of each part."""
+        return [part.request.tag for part in self.batch.parts]
+
+    def joined(self) -> Any:
+        """The items as the function is given them."""
+        if self._options.merge is not None:
+            # Here, where what it raises fails the batch as if the function had: its members are told apart.
+            self.items = [_cut(self._options.merge, part) for part in self.batch.parts]
+            return self._options.merge.join(self.items)
+        if self._options.dedupe:
+            different, self._index = _different(self.items)
+            self._recorder.deduplicated += len(self._index) - len(different)
+            return different
+        # The function may change its list; the cache asks for the items afterwards.
+        return self.items if self._options.cache is None else list(self.items)
+
+    def outcome(self, returned: Any) -> driver.Outcome:
+        """One result for each row, or why there are none."""
+        try:
+            results = self.shares(returned)
+        except Exception as error:
+            return self.raised(error)
+        if self._options.cache is not None:
+            self._keep(self._options.cache, results)
+        return results if self._options.merge is None else Shares(self.counts, results)
+
+    def shares(self, returned: Any) -> Sequence[Any]:
+        """One result for each item. Raises `WrongResult`."""
+        if self._options.merge is not None:
+            return merging.split(self._options.merge, returned, self.counts, self.items)
+        index = self._index
+        results = check_list(returned, self.batch.rows if index is None else max(index) + 1)
+        return results if index is None else [results[place] for place in index]
+
+    def forget(self) -> None:
+        """Let go of everything: the frames of a traceback lead here."""
+        self.items = self.counts = []
+        del self.batch, self._first
+
+    def cancelled(self) -> errors.CarpoolError:
+        """What it means that its task was cancelled."""
+        return failures.Closed("its event loop is ending")
+
+    def raised(self, error: BaseException) -> errors.CarpoolError:
+        """What it means that the function raised."""
+        if isinstance(error, errors.UpstreamError):
+            return error
+        error.__traceback__ = _of_the_function(error.__traceback__)
+        return failures.RaisedForOne(error) if self._options.isolates(error) else failures.Raised(error)
+
+    def _keep(self, cache: options.Cache, results: Sequence[Any]) -> None:
+        key = self._first.cached_under
+        for item, result in zip(self.items, results, strict=True):
+            if result is not None and not isinstance(result, BaseException):
+                keep(cache, item, key, result)
+
+
+def _of_the_function(trace: types.TracebackType | None) -> types.TracebackType | None:
+    """A traceback without this package's frames at its begin.
+
+    Their variables lead to the callers' futures, which lead to the exception: a cycle, and nothing a reader needs.
+    """
+    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("carpool.functions."):
+        trace = trace.tb_next
+    return trace
+
+
+class Shares:
+    """The shares of a merged batch's parts, for the scheduler, which asks by rows."""
+
+    __slots__ = ("_rows", "_shares")
+
+    def __init__(self, counts: Sequence[int], shares: Sequence[Any]) -> None:
+        self._shares: dict[int, Any] = {}
+        start = 0
+        for count, share in zip(counts, shares, strict=True):
+            self._shares[start] = share
+            start += count
+        self._rows = start
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def __getitem__(self, which: slice) -> list[Any]:
+        return [self._shares[which.start]]
+
+
+def check_list(returned: Any, wanted: int) -> Sequence[Any]:
+    """What a function returned, if it is a list of so many results. Raises `WrongResult` that says what it is."""
+    is_listlike = hasattr(returned, "__len__") and hasattr(returned, "__getitem__") and not hasattr(returned, "keys")
+    if isinstance(returned, _NO_LISTS) or not is_listlike:
+        hint = ""
+        if inspect.iscoroutine(returned):
+            returned.close()
+            hint = "; decorate the coroutine function itself"
+        raise failures.WrongResult(
+            f"the batched function returned {_named(returned)}, not a list with one result for each item, "
+            f"of which there were {wanted}{hint}"
+        )
+    try:
+        got = len(returned)
+        # A list of our own: a function may use its list again, while another thread still hands out the results.
+        results = list(returned)
+    except TypeError:  # such as an array without dimensions
+        raise failures.WrongResult(
+            f"the batched function returned {_named(returned)}, which is no list; "
+            "return a list with one result for each item"
+        ) from None
+    if got != wanted or len(results) != wanted:
+        raise failures.WrongLength(f"the batched function returned {got} results; the items were {wanted}")
+    return results
+
+
+def _named(value: Any) -> str:
+    if value is None:
+        return "None"
+    kind = type(value).__name__
+    return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
+
+
+def _cut(merge: merging.Merge[Any, Any, Any, Any], part: messages.Part) -> Any:
+    """The rows of a merged item that travel in this part."""
+    request, start, stop = part
+    item = request.payload[0]
+    if stop - start == request.rows:
+        return item
+    counts = [count for count in (start, stop - start, request.rows - stop) if count]
+    return merge.split(item, counts)[1 if start else 0]
+
+
+def _different(items: Iterable[Any]) -> tuple[list[Any], list[int]]:
+    """Items without those that equal an earlier one, and where each of all stands among them."""
+    places: dict[Any, int] = {}
+    different: list[Any] = []
+    index: list[int] = []
+    for item in items:
+        try:
+            place = places.setdefault((type(item), item), len(different))
+        except TypeError:  # without a hash nothing is equal
+            place = len(different)
+        if place == len(different):
+            different.append(item)
+        index.append(place)
+    return different, index
+
+
+# --- results that are kept --------------------------------------------------------------------------------------
+
+
+def kept(cache: options.Cache, item: Any, key: Key | None) -> Any:
+    """The result that a cache has for an item, or None. A cache that fails is logged and has none."""
+    if key is None:
+        return None
+    try:
+        hash(item)
+    except TypeError:
+        return None
+    try:
+        return cache.get(_cache_key(item, key))
+    except Exception:
+        log.warning("a cache failed to get a result", exc_info=True)
+        return None
+
+
+def keep(cache: options.Cache, item: Any, key: Key | None, result: Any) -> None:
+    """Have a cache keep a result. A failure is logged."""
+    if key is None:
+        return
+    try:
+        hash(item)
+    except TypeError:
+        return
+    try:
+        cache.set(_cache_key(item, key), result)
+    except Exception:
+        log.warning("a cache failed to keep a result", exc_info=True)
+
+
+def _cache_key(item: Any, key: Key) -> Hashable:
+    """The item itself, unless something of another type may equal it, or the call has more arguments."""
+    typed = item if type(item) in (str, bytes, int) else (type(item), item)
+    return (typed, key) if key else typed

@@ -1,0 +1,82 @@
+"""A worker process: makes the model once, then calls it with one batch after the other. Started by `worker` only.
+
+The end of the socket is its order to stop. A busy process would not notice that, so it holds one end of a pipe as well,
+its lifeline: when the other end closes, because the process that started it has ended in whatever way, it exits within
+a second, busy or not. (Code that computes for long without letting go of the interpreter's lock delays that.) Signals
+meant for a whole group of processes, as a terminal or a service manager sends them, are ignored, so that accepted
+batches are still answered.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from carpool.workers import main_module, messages, payload
+
+GRACE = 1.0
+"""Seconds between the end of a worker's process and of its socket, in either order."""
+
+
+def main(descriptor: int, lifeline: int, own_path: Sequence[str] = ()) -> int:
+    """Serve one model until the socket ends. Returns the exit status.
+
+    `own_path` is where this interpreter would look for modules by itself; its starter's places go first.
+    """
+    sys.path += [each for each in own_path if each and each not in sys.path]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.set_inheritable(lifeline, False)
+    threading.Thread(target=_end_with_the_starter, args=(lifeline,), name="carpool-lifeline", daemon=True).start()
+    with socket.socket(fileno=descriptor) as sock:
+        sock.set_inheritable(False)
+        try:
+            return _run(messages.Channel(sock))
+        except messages.Ended:
+            return 0
+
+
+def _end_with_the_starter(lifeline: int) -> None:
+    while os.read(lifeline, 1):
+        pass
+    time.sleep(GRACE)  # an idle process ends by itself, and tidies up
+    os._exit(1)
+
+
+def _run(channel: messages.Channel) -> int:
+    _, setup = channel.receive()
+    told = payload.load(setup)
+    prepare_main = main_module.MainModule(told["main"]).prepare
+    _, body = channel.receive()
+    try:
+        model, args, kwargs = payload.load(body, prepare_main)
+        del body
+        instance = model(told["device"], *args, **kwargs)
+    except BaseException as error:
+        channel.send(messages.Kind.FAILED, payload.dump(_without_this_frame(error)))
+        return 1
+    channel.send(messages.Kind.READY, payload.dump(None))
+    while True:
+        channel.send(*_answer(instance, *channel.receive(), prepare_main))
+
+
+def _answer(
+    instance: Callable[..., Any], kind: messages.Kind, body: payload.Payload, prepare_main: Callable[[], None]
+) -> tuple[messages.Kind, payload.Payload]:
+    try:
+        if kind is messages.Kind.BYTES:
+            return kind, payload.Payload(instance(body.pieces[0]), [])
+        args, kwargs = payload.load(body, prepare_main)
+        return messages.Kind.RESULT, payload.dump(instance(*args, **kwargs))
+    except BaseException as error:
+        return messages.Kind.RAISED, payload.dump(_without_this_frame(error))
+
+
+def _without_this_frame(error: BaseException) -> BaseException:
+    return error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)

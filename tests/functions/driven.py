@@ -1,0 +1,161 @@
+"""A batcher driven by hand: a clock that is set, and a host whose batches are answered by the test."""
+
+from __future__ import annotations
+
+import contextvars
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from carpool.functions import batcher, futures, options, work
+from carpool.functions import function as functions
+from carpool.runtime import driver
+
+
+class Item:
+    """What can be watched: `text` says whose it is."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+class Out:
+    """A batch that the function works on."""
+
+    def __init__(self, begun: work.Work, done: Callable[[driver.Outcome], None]) -> None:
+        self.work: work.Work | None = begun
+        self.done: Callable[[driver.Outcome], None] | None = done
+        self.texts: list[str] = [item.text for item in begun.items]
+        self.key: str = begun.arguments[1]["key"]
+
+    def cancel(self) -> bool:
+        return False
+
+
+class DrivenHost:
+    """Keeps batches and deadlines, and does nothing by itself."""
+
+    patience: float | None = 0.0
+
+    def __init__(self) -> None:
+        self.out: list[Out] = []
+        self.sent: list[Out] = []
+        self.due_at = math.inf
+        self.later: list[tuple[float, Callable[[], object]]] = []
+        self.has_ended = False
+
+    def begin(self, batch: work.Work, done: Callable[[driver.Outcome], None]) -> driver.Execution:
+        assert not self.has_ended
+        out = Out(batch, done)
+        self.out.append(out)
+        self.sent.append(out)
+        return out
+
+    def look_by(self, when: float) -> None:
+        self.due_at = min(self.due_at, when)
+
+    def stop(self) -> None:
+        self.due_at = math.inf
+
+    def call_at(self, when: float, function: Callable[[], object]) -> None:
+        self.later.append((when, function))
+
+    def end(self) -> None:
+        self.has_ended = True
+
+    def set_most(self, most: int) -> None: ...
+
+    def watch(self) -> None: ...
+
+    def is_running(self) -> bool:
+        return False
+
+    def is_here(self) -> bool:
+        return True
+
+    def call_there(self, function: Callable[[], None]) -> bool:
+        raise AssertionError("the sequence is always here")
+
+    def check_may_block(self, name: str) -> None: ...
+
+
+class DrivenFunction:
+    """A batcher on such a host, with calls as `Batched` makes them."""
+
+    def __init__(self, **chosen: Any) -> None:
+        self.now = 1000.0
+        self.options = options.Options(**chosen)
+        self.host = DrivenHost()
+        self.batcher = batcher.Batcher(
+            "driven", self.options, lambda _: self.host, lambda _: None, clock=lambda: self.now
+        )
+        self._closings: list[Any] = []
+
+    @property
+    def timeout(self) -> float:
+        return self.options.timeout or math.inf
+
+    @property
+    def out(self) -> Sequence[Out]:
+        return self.host.out
+
+    @property
+    def sent(self) -> Sequence[Out]:
+        return self.host.sent
+
+    @property
+    def is_closed(self) -> bool:
+        return self.host.has_ended and all(each.done() for each in self._closings)
+
+    def call(self, items: Any, is_map: bool, key: str, timeout: float | None, priority: int) -> futures.Future[Any]:
+        payload = tuple(items) if is_map else (items,)
+        future: futures.Future[Any] = (
+            futures.MapFuture(self.batcher, len(payload)) if is_map else futures.Future(self.batcher)
+        )
+        call = work.Call((key,), len(payload), 0, payload, future, timeout or self.options.timeout)
+        call.priority = priority
+        call.arguments = ((), {"key": key})
+        call.context = contextvars.copy_context()
+        call.owner = None
+        self.batcher.submit(call)
+        return future
+
+    def answer(self, batch: Out, returned: Any) -> None:
+        """The function returns."""
+        self._end(batch, lambda _: returned)
+
+    def fail(self, batch: Out, error: BaseException) -> None:
+        """The function raises."""
+
+        def raises(_: Any, **__: Any) -> Any:
+            raise error
+
+        self._end(batch, raises)
+
+    def _end(self, batch: Out, function: Callable[..., Any]) -> None:
+        self.host.out.remove(batch)
+        assert batch.work is not None
+        outcome = functions.compute(lambda items, **_: function(items), batch.work)
+        done, batch.work, batch.done = batch.done, None, None
+        assert done is not None
+        self.batcher.post(done, outcome)
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass, and look at each deadline on the way."""
+        end = self.now + seconds
+        while (when := min([self.host.due_at, *(at for at, _ in self.host.later)])) <= end:
+            self.now = max(self.now, when)
+            for due in [each for each in self.host.later if each[0] <= self.now]:
+                self.host.later.remove(due)
+                due[1]()
+            if self.host.due_at <= self.now:
+                self.host.due_at = math.inf
+                self.batcher.post(self.batcher.poll)
+        self.now = end
+
+    def configure(self, **changes: Any) -> None:
+        self.options = self.options.changed(changes)
+        self.batcher.configure(self.options)
+
+    def close(self, timeout: float | None) -> None:
+        self._closings.append(self.batcher.close(timeout))

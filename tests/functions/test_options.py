@@ -1,0 +1,80 @@
+"""Options are checked where a function is decorated, and the error names the option, its value and what is allowed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import carpool
+from carpool.functions import options
+
+
+class NoCache:
+    def get(self, key: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("max_batch_size", 0, "max_batch_size must be from 1 to 1000000, not 0"),
+        ("max_batch_size", 2.0, "max_batch_size must be a whole number, not 2.0"),
+        ("max_batch_size", True, "max_batch_size must be a whole number, not True"),
+        ("max_latency", -0.1, "max_latency must be 0 or more seconds, or None for none, not -0.1"),
+        ("max_latency", "5", "max_latency must be a number of seconds or None, not '5'"),
+        ("slo", 0, "slo must be more than 0 seconds"),
+        ("timeout", float("inf"), "timeout must be more than 0 seconds, or None for none, not inf"),
+        ("timeout", float("nan"), "timeout must be more than 0 seconds"),
+        ("max_in_flight", 0, "max_in_flight must be from 1 to 1024, not 0"),
+        ("max_queue", -1, "max_queue must be at least 1, not -1"),
+        ("small_batch_threshold", -1, "small_batch_threshold must be from 0"),
+        ("allowed_batch_sizes", [8, 4, 32], "allowed_batch_sizes must ascend"),
+        ("allowed_batch_sizes", [4, 8], "must be max_batch_size, 32"),
+        ("allowed_batch_sizes", "4,8", "allowed_batch_sizes must be a list of whole numbers, not '4,8'"),
+        ("isolate", BaseException, "isolate must be True, False or exception types"),
+        ("isolate", "ValueError", "isolate must be True, False or exception types"),
+        ("dedupe", 1, "dedupe must be of type bool, not 1"),
+        ("cache", NoCache(), "cache must have the methods get and set; NoCache does not"),
+        ("cost", 3, "cost must be a function of an item, not 3"),
+        ("cost", len, "cost and max_batch_cost go together"),
+        ("max_batch_cost", 3, "cost and max_batch_cost go together"),
+        ("merge", 3, "merge must have rows, join and split"),
+        ("merge", carpool.arrays, "merge must be an object: call arrays"),
+        ("name", 3, "name must be of type str, not 3"),
+    ],
+)
+def test_an_option_out_of_range_is_named_with_its_value_and_the_range(name: str, value: Any, words: str) -> None:
+    with pytest.raises((TypeError, ValueError)) as caught:
+        carpool.batched(**{name: value})
+    assert words in str(caught.value)
+
+
+def test_a_name_that_is_no_option_is_told_what_is_meant() -> None:
+    with pytest.raises(TypeError, match="has no option batch_size; did you mean max_batch_size"):
+        carpool.batched(batch_size=3)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("first", [{"dedupe": True}, {"cache": carpool.LRU[str, int]()}])
+def test_items_that_are_merged_are_not_compared(first: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="does not go with merge"):
+        carpool.batched(merge=carpool.arrays(), **first)
+
+
+def test_what_says_what_is_computed_cannot_be_changed_while_it_runs() -> None:
+    chosen = options.Options()
+    with pytest.raises(TypeError, match="dedupe cannot be changed while it runs"):
+        chosen.changed({"dedupe": True})
+    with pytest.raises(TypeError, match="configure has no option batch_size"):
+        chosen.changed({"batch_size": 3})
+    assert chosen.changed({"max_batch_size": 7}).max_batch_size == 7
+
+
+def test_a_call_with_arguments_that_the_function_does_not_take_raises_at_once() -> None:
+    @carpool.batched
+    def double(numbers: list[int], *, by: int = 2) -> list[int]:
+        return [by * number for number in numbers]
+
+    with pytest.raises(TypeError, match="unexpected keyword argument 'to'"):
+        double(1, to=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="argument by of a batched function must be hashable"):
+        double(1, by=[])  # type: ignore[arg-type]

@@ -1,0 +1,323 @@
+"""After a fork the parent's calls are answered, the child's copies of them say that they are closed, and both go on."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.functions.programs import run_program
+
+FUNCTIONS = """
+entered = threading.Event()
+release = threading.Event()
+
+@carpool.batched(max_batch_size=2, max_latency=0.0, max_in_flight=1)
+def held(items):
+    entered.set()
+    release.wait(10)
+    return [2 * item for item in items]
+
+@carpool.batched(max_batch_size=2, max_latency=0.0, max_in_flight=1)
+async def held_async(items):
+    entered.set()
+    while not release.is_set():
+        await asyncio.sleep(0.001)
+    return [2 * item for item in items]
+
+def seen(future):
+    try:
+        return future.result(5)
+    except Exception as error:
+        return type(error).__name__
+
+def in_child(work):
+    '''Runs work in a forked child, which must end by itself.'''
+    sys.stdout.flush()
+    pid = os.fork()
+    if not pid:
+        status = 1
+        try:
+            work()
+            status = 0
+        except BaseException as error:
+            say("child failed:", repr(error))
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(pid, 0)
+    if status:
+        say("child ended with", status)
+"""
+
+AN_ANSWER_EACH = """
+in_child(lambda: say({name}(1).result(5)))
+say({name}(2).result(5))
+"""
+
+both = pytest.mark.parametrize("name", ["held", "held_async"])
+
+
+@both
+def test_a_fork_with_running_and_pending_calls(name: str) -> None:
+    said = run_program(
+        FUNCTIONS
+        + f"""
+futures = [{name}(item) for item in range(5)]
+entered.wait()
+def child():
+    say("child", [seen(future) for future in futures])
+    release.set()
+    say("child", {name}(21).result(5))
+in_child(child)
+release.set()
+say("parent", [seen(future) for future in futures])
+say("parent", {name}(22).result(5))
+"""
+    )
+    assert said == [f"child {['Closed'] * 5}", "child 42", "parent [0, 2, 4, 6, 8]", "parent 44"]
+
+
+@both
+def test_a_fork_before_the_first_call(name: str) -> None:
+    said = run_program(FUNCTIONS + "release.set()" + AN_ANSWER_EACH.format(name=name))
+    assert said == ["2", "4"]
+
+
+@both
+def test_a_fork_of_an_idle_function(name: str) -> None:
+    said = run_program(FUNCTIONS + f"release.set()\n{name}(0).result()" + AN_ANSWER_EACH.format(name=name))
+    assert said == ["2", "4"]
+
+
+@both
+def test_a_fork_of_a_fork(name: str) -> None:
+    said = run_program(
+        FUNCTIONS
+        + f"""
+release.set()
+say({name}(0).result(5))
+def child():
+    pending = {name}(1)
+    in_child(lambda: say({name}(2).result(5), seen(pending) in (2, "Closed")))
+    say(pending.result(5))
+in_child(child)
+say({name}(3).result(5))
+"""
+    )
+    assert said == ["0", "4 True", "2", "6"]
+
+
+@both
+def test_a_fork_from_another_thread(name: str) -> None:
+    said = run_program(
+        FUNCTIONS
+        + f"""
+futures = [{name}(item) for item in range(5)]
+entered.wait()
+def child():
+    say("child", [seen(future) for future in futures])
+    release.set()
+    say("child", {name}(21).result(5))
+thread = threading.Thread(target=in_child, args=(child,))
+thread.start()
+thread.join()
+release.set()
+say("parent", [seen(future) for future in futures])
+"""
+    )
+    assert said == [f"child {['Closed'] * 5}", "child 42", "parent [0, 2, 4, 6, 8]"]
+
+
+def test_a_fork_from_within_the_function() -> None:
+    """The thread that runs the function is the child's main thread then."""
+    said = run_program(
+        FUNCTIONS
+        + """
+futures = []
+ready = threading.Event()
+@carpool.batched(max_batch_size=2, max_latency=0.0, max_in_flight=1)
+def forks(items):
+    ready.wait()
+    def child():
+        say("child", sorted({str(seen(future)) for future in futures}))
+    if 0 in items: in_child(child)
+    return items
+futures += [forks(item) for item in range(4)]
+ready.set()
+say("parent", [seen(future) for future in futures])
+"""
+    )
+    assert said == ["child ['Closed']", "parent [0, 1, 2, 3]"]
+
+
+def test_a_fork_in_a_running_loop() -> None:
+    said = run_program(
+        FUNCTIONS
+        + """
+@carpool.batched(max_latency=0.0)
+async def echo(items):
+    await asyncio.sleep(0)
+    return items
+async def parent():
+    await echo(0)
+    pending = [echo(item) for item in range(3)]
+    def child():
+        asyncio._set_running_loop(None)  # what os.fork leaves to who forks: the loop of the parent
+        say("child", [seen(future) for future in pending])
+        async def main():
+            return [await echo(item) for item in range(3)]
+        say("child", asyncio.run(main()))
+        say("child", echo(7).result(5))
+    in_child(child)
+    say("parent", [await future for future in pending])
+asyncio.run(parent())
+"""
+    )
+    assert said == [f"child {['Closed'] * 3}", "child [0, 1, 2]", "child 7", "parent [0, 1, 2]"]
+
+
+@both
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_multiprocessing(name: str, method: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    module = tmp_path_factory.mktemp("module")
+    (module / "batchers.py").write_text(
+        """
+import asyncio, time, carpool
+@carpool.batched(max_latency=0.0)
+def held(items):
+    time.sleep(0.01)
+    return [2 * item for item in items]
+@carpool.batched(max_latency=0.0)
+async def held_async(items):
+    await asyncio.sleep(0.01)
+    return [2 * item for item in items]
+def work(name, queue):
+    queue.put(globals()[name](21).result(10))
+"""
+    )
+    said = run_program(
+        f"""
+        sys.path.insert(0, {str(module)!r})
+        import multiprocessing, batchers
+        if __name__ == "__main__":
+            context = multiprocessing.get_context({method!r})
+            queue = context.SimpleQueue()
+            pending = [batchers.{name}(item) for item in range(5)]
+            processes = [context.Process(target=batchers.work, args=({name!r}, queue)) for _ in range(2)]
+            for each in processes: each.start()
+            say([queue.get() for _ in processes])
+            for each in processes: each.join()
+            say([each.exitcode for each in processes], [each.result(5) for each in pending])
+        """
+    )
+    assert said == ["[42, 42]", "[0, 0] [0, 2, 4, 6, 8]"]
+
+
+@both
+def test_a_child_that_ends_by_itself_is_not_held_by_the_threads_of_its_parent(name: str) -> None:
+    said = run_program(
+        FUNCTIONS
+        + f"""
+pending = [{name}(item) for item in range(5)]
+entered.wait()
+pid = os.fork()
+if not pid:
+    sys.exit(7)  # runs the handlers at exit, with copies of the parent's open calls
+say(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+release.set()
+say([each.result(5) for each in pending])
+"""
+    )
+    assert said == ["7", "[0, 2, 4, 6, 8]"]
+
+
+@both
+def test_a_child_whose_own_calls_are_pending_answers_them_at_exit(name: str) -> None:
+    said = run_program(
+        FUNCTIONS
+        + f"""
+release.set()
+say({name}(1).result(5))
+pid = os.fork()
+if not pid:
+    {name}(2).add_done_callback(lambda future: say("child", future.result()))
+    sys.exit(0)
+say(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+    )
+    assert said == ["2", "child 4", "0"]
+
+
+@both
+def test_callbacks_of_the_parents_calls_run_once_in_the_parent(name: str) -> None:
+    """In the child the copies are refused; a callback that would run there could answer a request a second time."""
+    said = run_program(
+        FUNCTIONS
+        + f"""
+future = {name}(1)
+entered.wait()
+parent = os.getpid()
+future.add_done_callback(lambda done: say("parent" if os.getpid() == parent else "child", seen(done)))
+in_child(lambda: say("child sees", seen(future)))
+release.set()
+future.result(5)
+"""
+    )
+    assert said.count("parent 2") == 1
+    assert said[0] in ("child sees Closed", "child Closed")
+    assert sorted(said)[-1] == "parent 2"
+
+
+@both
+def test_forks_while_other_threads_call_without_a_pause(name: str) -> None:
+    """A lock that is held at the moment of a fork would never be released in the child."""
+    said = run_program(
+        FUNCTIONS
+        + f"""
+release.set()
+stop = threading.Event()
+def hammer():
+    while not stop.is_set():
+        for future in [{name}(item) for item in range(8)]:
+            if future.result(10) % 2: say("wrong")
+threads = [threading.Thread(target=hammer) for _ in range(3)]
+for thread in threads: thread.start()
+for _ in range(25):
+    in_child(lambda: None if {name}(21).result(5) == 42 else say("wrong"))
+stop.set()
+for thread in threads: thread.join()
+say("done")
+"""
+    )
+    assert said == ["done"]
+
+
+def test_a_method_and_a_stream_in_a_child() -> None:
+    said = run_program(
+        FUNCTIONS
+        + """
+class Model:
+    @carpool.batched
+    def double(self, items):
+        return [2 * item for item in items]
+@carpool.batched
+def count(items):
+    for step in range(3):
+        if step == 1: entered.set(); release.wait(10)
+        yield [step for item in items]
+model = Model()
+say(model.double(1).result(5))
+stream = count("a")
+say(next(iter(stream)))
+entered.wait()
+def child():
+    release.set()
+    say(model.double(2).result(5), list(count("b")))
+    try:
+        say(list(stream))
+    except carpool.Closed:
+        say("closed")
+in_child(child)
+release.set()
+say(list(stream))
+"""
+    )
+    assert said == ["2", "0", "4 [0, 1, 2]", "closed", "[1, 2]"]

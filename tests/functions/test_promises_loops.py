@@ -1,0 +1,391 @@
+"""Any number of event loops and threads use one batched function, one after the other and at once."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import gc
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import uvloop
+
+import carpool
+from tests.functions.ways import PATIENCE, WAYS, Gate, Recorded, Way, double, every_way, outcome
+
+LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+every_loop = pytest.mark.parametrize("new_loop", LOOPS.values(), ids=LOOPS)
+every_kind = pytest.mark.parametrize("way", [WAYS[0], WAYS[2]], ids=lambda way: way.kind)
+
+NewLoop = Callable[[], asyncio.AbstractEventLoop]
+
+
+def run(new_loop: NewLoop, main: Any) -> Any:
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        return runner.run(main)
+
+
+async def gathered(function: Any, *items: Any) -> list[Any]:
+    async with asyncio.timeout(PATIENCE):
+        return list(await asyncio.gather(*(function(item) for item in items)))
+
+
+def in_threads(*actions: Callable[[], Any]) -> list[Any]:
+    with concurrent.futures.ThreadPoolExecutor(len(actions)) as pool:
+        return [future.result(PATIENCE) for future in [pool.submit(action) for action in actions]]
+
+
+# --- one after the other, and at once -----------------------------------------------------------------------------
+
+
+@every_kind
+@every_loop
+def test_loops_one_after_the_other(way: Way, new_loop: NewLoop) -> None:
+    function = way.batched(double)
+    for start in range(0, 50, 10):
+        assert run(new_loop, gathered(function, *range(start, start + 10))) == [2 * n for n in range(start, start + 10)]
+
+
+@every_kind
+def test_loops_of_different_kinds_at_once_and_threads_between_them(way: Way) -> None:
+    function = way.batched(double, max_batch_size=8)
+
+    def with_loop(start: int, new_loop: NewLoop) -> list[int]:
+        async def rounds() -> list[int]:
+            found = []
+            for each in range(20):
+                found += await gathered(function, *range(start + 10 * each, start + 10 * each + 10))
+            return found
+
+        return run(new_loop, rounds())
+
+    def without(start: int) -> list[int]:
+        return [outcome(function(item)) for item in range(start, start + 200)]
+
+    starts = range(0, 1200, 200)
+    found = in_threads(
+        lambda: with_loop(0, asyncio.new_event_loop),
+        lambda: with_loop(200, uvloop.new_event_loop),
+        lambda: with_loop(400, asyncio.new_event_loop),
+        lambda: with_loop(600, uvloop.new_event_loop),
+        lambda: without(800),
+        lambda: without(1000),
+    )
+    assert found == [[2 * item for item in range(start, start + 200)] for start in starts]
+
+
+def test_calls_of_several_loops_and_threads_share_the_batches_of_a_def() -> None:
+    recorded = Recorded(double)
+    function = carpool.batched(recorded, max_batch_size=3, max_latency=PATIENCE)
+    found = in_threads(
+        lambda: run(asyncio.new_event_loop, gathered(function, 1)),
+        lambda: run(uvloop.new_event_loop, gathered(function, 2)),
+        lambda: outcome(function(3)),
+    )
+    assert found == [[2], [4], 6]
+    assert [sorted(call) for call in recorded.calls] == [[1, 2, 3]]
+
+
+def test_an_async_function_runs_on_the_loop_of_its_caller() -> None:
+    async def where(items: list[Any]) -> list[Any]:
+        return [asyncio.get_running_loop()] * len(items)
+
+    function = carpool.batched(where)
+
+    async def mine() -> bool:
+        return await function(0) is asyncio.get_running_loop()
+
+    assert in_threads(*[lambda: asyncio.run(mine())] * 3) == [True] * 3
+    assert asyncio.run(mine())
+    first, second = outcome(function(0)), outcome(function(0))
+    assert first is second, "callers without a loop share one"
+    assert first.is_running()
+
+
+# --- one future, several who wait ---------------------------------------------------------------------------------
+
+
+@every_kind
+def test_one_future_is_awaited_by_tasks_of_several_loops_and_by_threads(way: Way) -> None:
+    gate = Gate()
+    function = way.batched(lambda items: [[item] for item in items], gate=gate)
+    future = function("x")
+    gate.wait_until_reached()
+    ready = threading.Semaphore(0)
+
+    async def wait() -> list[Any]:
+        async def one() -> Any:
+            ready.release()
+            return await future
+
+        return list(await asyncio.gather(one(), one(), one()))
+
+    def wait_in_thread() -> Any:
+        ready.release()
+        return future.result(PATIENCE)
+
+    def open_gate() -> None:
+        for _ in range(11):
+            assert ready.acquire(timeout=PATIENCE)
+        gate.open()
+
+    first, second, third, fourth, fifth, _ = in_threads(
+        lambda: run(asyncio.new_event_loop, wait()),
+        lambda: run(uvloop.new_event_loop, wait()),
+        lambda: run(asyncio.new_event_loop, wait()),
+        wait_in_thread,
+        wait_in_thread,
+        open_gate,
+    )
+    assert first == second == third == [["x"]] * 3
+    assert fourth == fifth == ["x"]
+    assert {id(each) for each in (*first, *second, *third, fourth, fifth)} == {id(fourth)}
+    assert run(asyncio.new_event_loop, wait()) == [["x"]] * 3, "and after it is done"
+
+
+@every_way
+@pytest.mark.both_loops
+async def test_who_awaits_a_future_again_has_the_same_result(way: Way) -> None:
+    function = way.batched(lambda items: [[item] for item in items])
+    future = await way.run(lambda: function(1))
+    first = await future
+    assert await future is first
+    assert future.result() is first
+    assert await asyncio.gather(future, future, future) == [[1]] * 3
+
+
+@every_way
+@pytest.mark.both_loops
+async def test_a_future_that_is_done_is_awaited_without_a_turn_of_the_loop(way: Way) -> None:
+    future = await way.run(lambda: way.batched(double)(1))
+    await way.outcome(future)
+    with pytest.raises(StopIteration) as caught:
+        future.__await__().send(None)
+    assert caught.value.value == 2
+
+
+# --- with the standard library's own tools ------------------------------------------------------------------------
+
+
+@every_way
+@pytest.mark.both_loops
+async def test_asyncio_wraps_gathers_shields_and_limits_it(way: Way) -> None:
+    function = way.batched(double)
+    assert await asyncio.wrap_future(await way.run(lambda: function(1))) == 2
+    assert await asyncio.gather(await way.run(lambda: function(2)), asyncio.sleep(0, 3)) == [4, 3]
+    assert await asyncio.shield(await way.run(lambda: function(3))) == 6
+    assert await asyncio.wait_for(await way.run(lambda: function(4)), PATIENCE) == 8
+    async with asyncio.timeout(PATIENCE):
+        assert await (await way.run(lambda: function(5))) == 10
+    done, waiting = await asyncio.wait([asyncio.ensure_future(await way.run(lambda: function(6)))])
+    assert [each.result() for each in done] == [12]
+    assert not waiting
+    assert [await each for each in asyncio.as_completed([await way.run(lambda: function(7))])] == [14]
+
+
+@every_way
+@pytest.mark.both_loops
+async def test_a_cancelled_wrapping_cancels_the_call(way: Way) -> None:
+    gate, recorded = Gate(), Recorded(double)
+    function = way.batched(recorded, gate=gate, max_latency=0.0, max_in_flight=1)
+    first = await way.run(lambda: function(1))
+    await gate.reached()
+    second = await way.run(lambda: function(2))
+    wrapped = asyncio.wrap_future(second)
+    wrapped.cancel()
+    await asyncio.sleep(0)
+    assert second.cancelled()
+    gate.open()
+    assert await way.outcome(first) == 2
+    assert await way.outcome(await way.run(lambda: function(3))) == 6
+    assert list(recorded.items) == [1, 3]
+
+
+@every_kind
+def test_the_wait_functions_of_concurrent_futures_know_it(way: Way) -> None:
+    gate = Gate()
+    function = way.batched(lambda items: [ValueError(item) if item == 3 else item for item in items])
+    slow = way.batched(double, gate=gate)
+    waiting = slow(1)
+    futures = [function(1), function(2)]
+    assert sorted(each.result() for each in concurrent.futures.as_completed(futures, PATIENCE)) == [1, 2]
+    done, others = concurrent.futures.wait(
+        [waiting, function(1)], PATIENCE, return_when=concurrent.futures.FIRST_COMPLETED
+    )
+    assert [each.result() for each in done] == [1]
+    assert others == {waiting}
+    done, others = concurrent.futures.wait(
+        [waiting, function(3)], PATIENCE, return_when=concurrent.futures.FIRST_EXCEPTION
+    )
+    assert [type(each.exception()) for each in done] == [ValueError]
+    assert others == {waiting}
+    done, others = concurrent.futures.wait([waiting], 0.001)
+    assert (done, others) == (set(), {waiting})
+    with pytest.raises(TimeoutError):
+        list(concurrent.futures.as_completed([waiting], 0.001))
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        mixed = [pool.submit(gate.open), waiting, function(2)]
+        done, others = concurrent.futures.wait(mixed, PATIENCE)
+        assert {each.result() for each in done} == {None, 2}
+        assert not others
+
+
+@every_kind
+def test_the_wait_functions_see_a_cancelled_call_as_done(way: Way) -> None:
+    gate = Gate()
+    function = way.batched(double, gate=gate, max_latency=0.0, max_in_flight=1)
+    first = function(1)
+    gate.wait_until_reached()
+    second = function(2)
+    ready = threading.Event()
+
+    def leave() -> None:
+        assert ready.wait(PATIENCE)
+        second.cancel()
+
+    def wait() -> Any:
+        ready.set()
+        return concurrent.futures.wait([second], PATIENCE)
+
+    _, (done, others) = in_threads(leave, wait)
+    assert (done, others) == ({second}, set())
+    assert list(concurrent.futures.as_completed([second], PATIENCE)) == [second]
+    gate.open()
+    assert outcome(first) == 2
+
+
+# --- loops that end -----------------------------------------------------------------------------------------------
+
+
+@every_loop
+def test_calls_of_a_loop_that_is_closed_while_they_wait_are_told_so(new_loop: NewLoop) -> None:
+    """The function runs on that loop, so it can never go on."""
+    entered = asyncio.Event()
+
+    async def never(items: list[int]) -> list[int]:
+        entered.set()
+        await asyncio.Event().wait()
+        return items
+
+    function = carpool.batched(never, max_latency=0.0, max_in_flight=1, max_batch_size=1)
+    futures: list[carpool.Future[int]] = []
+
+    async def main() -> None:
+        futures.extend([function(1), function(2)])
+        await entered.wait()
+
+    run(new_loop, main())
+    other = outcome(carpool.batched(double)(1))
+    assert other == 2
+    for future in futures:
+        with pytest.raises((carpool.Closed, concurrent.futures.CancelledError)):
+            future.result(PATIENCE)
+    assert isinstance(futures[1].exception(), carpool.Closed)
+
+
+async def async_double(items: list[int]) -> list[int]:
+    return double(items)
+
+
+async def waited_for(function: Any) -> Any:
+    return await function(1)
+
+
+@every_loop
+def test_a_def_goes_on_for_others_when_the_loop_of_a_caller_is_closed(
+    new_loop: NewLoop, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = Gate()
+    recorded = Recorded(double)
+
+    def held(items: list[int]) -> list[int]:
+        gate.pass_through()
+        return recorded(items)
+
+    function = carpool.batched(held, max_batch_size=2, max_latency=PATIENCE)
+    kept: list[carpool.Future[int]] = []
+
+    async def main() -> None:
+        kept.append(function(1))
+        task = asyncio.ensure_future(kept[0])
+        await gate.reached()
+        assert not task.done()
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+    def reach() -> carpool.Future[int]:
+        return function(2)
+
+    loop = new_loop()
+    other = reach()
+    loop.run_until_complete(main())
+    loop.close()
+    gate.open()
+    assert outcome(other) == 4
+    assert outcome(function.using(timeout=0.01)(3)) is not None
+    assert recorded.calls[0] == [2, 1]
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+@every_kind
+@every_loop
+def test_a_function_keeps_no_loop_alive_that_has_ended(way: Way, new_loop: NewLoop) -> None:
+    function = way.batched(double)
+
+    async def main() -> weakref.ref[asyncio.AbstractEventLoop]:
+        assert await function(1) == 2
+        return weakref.ref(asyncio.get_running_loop())
+
+    loops = [run(new_loop, main()) for _ in range(3)]
+    assert run(new_loop, gathered(function, 1)) == [2]
+    gc.collect()
+    assert [loop() for loop in loops] == [None] * 3
+
+
+@every_loop
+def test_a_call_waits_through_two_runs_of_one_loop(new_loop: NewLoop) -> None:
+    """Between the two, the loop stands still; nothing is lost."""
+    function = carpool.batched(async_double)
+    loop = new_loop()
+    try:
+        future = loop.run_until_complete(made(function))
+        assert loop.run_until_complete(waited_for_future(future)) == 2
+    finally:
+        loop.close()
+
+
+async def made(function: Any) -> carpool.Future[int]:
+    future: carpool.Future[int] = function(1)
+    return future
+
+
+async def waited_for_future(future: carpool.Future[int]) -> int:
+    async with asyncio.timeout(PATIENCE):
+        return await future
+
+
+def test_a_loop_in_debug_mode_finds_nothing_to_complain_of(caplog: pytest.LogCaptureFixture) -> None:
+    """It notices calls of its methods from other threads."""
+
+    async def main(function: Any) -> list[int]:
+        await asyncio.to_thread(lambda: outcome(function(0)))
+        return await gathered(function, *range(100))
+
+    for function in (carpool.batched(double), carpool.batched(async_double)):
+        assert asyncio.run(main(function), debug=True) == [2 * item for item in range(100)]
+    assert [record.getMessage() for record in caplog.records if "took" not in record.getMessage()] == []
+
+
+def test_a_thousand_threads_are_each_answered() -> None:
+    function = carpool.batched(double, max_batch_size=64)
+    found: dict[int, Any] = {}
+    threads = [
+        threading.Thread(target=lambda item=item: found.update({item: outcome(function(item))})) for item in range(1000)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert found == {item: 2 * item for item in range(1000)}

@@ -1,0 +1,204 @@
+"""Models for worker processes, one for each situation; the processes import them by name."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import sys
+import time
+from typing import Any
+
+from carpool.workers.errors import Unusable
+
+
+class Doubling:
+    """Doubles numbers. Made for a device, and with a number to add by default."""
+
+    def __init__(self, device: str, plus: int = 0) -> None:
+        self.device = device
+        self.plus = plus
+
+    def __call__(self, items: list[int], *, plus: int | None = None) -> list[int]:
+        return [2 * item + (self.plus if plus is None else plus) for item in items]
+
+
+class Telling:
+    """Tells about its process, and does to it what the first item says."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self.calls = 0
+
+    def __call__(self, items: list[Any]) -> list[Any]:
+        self.calls += 1
+        return [getattr(self, item[0])(*item[1:]) for item in items]
+
+    def about(self) -> tuple[int, str, int]:
+        return os.getpid(), self.device, self.calls
+
+    def variable(self, name: str) -> str | None:
+        return os.environ.get(name)
+
+    def session(self) -> int:
+        return os.getsid(0)
+
+    def die(self) -> None:
+        os._exit(3)
+
+    def read(self, pipe: pathlib.Path) -> str:
+        """Wait until somebody opens a named pipe for writing, and for what is written."""
+        return pipe.read_text()
+
+    def write(self, pipe: pathlib.Path, text: str) -> None:
+        pipe.write_text(text)
+
+    def signalled(self, number: int) -> str:
+        os.kill(os.getpid(), number)
+        return signal.Signals(number).name
+
+
+class Echo:
+    """Returns what it is given."""
+
+    def __init__(self, device: str) -> None: ...
+
+    def __call__(self, items: list[Any]) -> list[Any]:
+        return items
+
+
+class Odd(Exception):
+    """Can be pickled, and not read back."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+class Stubborn(Exception):
+    """Cannot be pickled."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError("no")
+
+
+class Raising:
+    """Raises, or returns as a result, the exception that the first item names."""
+
+    def __init__(self, device: str) -> None: ...
+
+    def __call__(self, items: list[str], *, returned: bool = False) -> list[Any]:
+        kinds = {
+            "value": ValueError("a bad value"),
+            "exit": SystemExit(7),
+            "odd": Odd(1, 2),
+            "stubborn": Stubborn("mule"),
+        }
+        if items[0] == "lambda":
+            return [lambda: None]
+        if items[0] == "pid":
+            return [os.getpid()]
+        if returned:
+            return [kinds[item] for item in items]
+        raise kinds[items[0]]
+
+
+class FailingUntilMarked:
+    """Cannot be made before a file exists, which its first try writes if it is told to."""
+
+    def __init__(self, device: str, marker: pathlib.Path, *, marks: bool = False) -> None:
+        if not marker.exists():
+            if marks:
+                marker.touch()
+            raise OSError("the weights are not mounted yet")
+
+    def __call__(self, items: list[int]) -> list[int]:
+        return items
+
+
+class Dead:
+    """Ends its process while it is made."""
+
+    def __init__(self, device: str) -> None:
+        os._exit(5)
+
+    def __call__(self, items: list[int]) -> list[int]:
+        return items
+
+
+class Hopeless(Doubling):
+    """Says that no restart can help."""
+
+    def __init__(self, device: str) -> None:
+        raise Unusable("there is no such model")
+
+
+class Holding:
+    """Keeps a named pipe open for writing for as long as its process lives, and computes for ever if it is told to."""
+
+    def __init__(self, device: str, pipe: pathlib.Path) -> None:
+        self.pipe = pipe.open("wb")
+
+    def __call__(self, items: list[str]) -> list[int]:
+        while items == ["for ever"]:
+            pass
+        if items == ["sleep"]:
+            time.sleep(3600)
+        return [os.getpid()]
+
+
+def make_doubling(device: str) -> Doubling:
+    return Doubling(device, plus=int(device))
+
+
+class Coroutines:
+    def __init__(self, device: str) -> None: ...
+
+    async def __call__(self, items: list[int]) -> list[int]:
+        return items
+
+
+class Without:
+    def __init__(self, device: str) -> None: ...
+
+
+def modules(device: str) -> Any:
+    """A model that tells which modules its process has."""
+    return lambda items: [item in sys.modules for item in items]
+
+
+class Bytes:
+    """Adds an exclamation mark to a request, or does what it says."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+
+    def __call__(self, request: bytes | bytearray) -> list[bytes | bytearray]:
+        if request == b"raise":
+            raise ValueError("a bad request")
+        if request == b"die":
+            os._exit(3)
+        return [self.device.encode() if request == b"device" else request, b"!"]
+
+
+class DyingOnce:
+    """Ends its process at the first batch, unless a file exists, which it writes before."""
+
+    def __init__(self, device: str, marker: pathlib.Path) -> None:
+        self.marker = marker
+
+    def __call__(self, items: list[int]) -> list[int]:
+        if not self.marker.exists():
+            self.marker.touch()
+            os._exit(3)
+        return items
+
+
+class Choosy:
+    """Raises if an item is odd."""
+
+    def __init__(self, device: str) -> None: ...
+
+    def __call__(self, items: list[Any]) -> list[Any]:
+        if "odd" in items:
+            raise ValueError("it is odd")
+        return items

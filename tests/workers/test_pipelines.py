@@ -1,0 +1,80 @@
+"""Calls from an event loop: bytes to bytes, many on their way, each answered by the worker that has the fewest."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from carpool.workers import errors, pipelines, pool
+
+from . import models
+from .conftest import On, pausing_for_ever
+
+pytestmark = pytest.mark.both_loops
+
+
+async def ready(there: pool.Processes[..., object]) -> pipelines.Pipelines:
+    there.start()
+    assert await asyncio.to_thread(there.wait_ready, 30)
+    return pipelines.Pipelines(there)
+
+
+async def test_calls_are_answered_each_with_its_own(on: On) -> None:
+    call = await ready(on(models.Bytes))
+    requests = [b"%d" % number * 1000 for number in range(300)]
+    assert await asyncio.gather(*map(call, requests)) == [request + b"!" for request in requests]
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_523, 65_536, 3_000_000])
+async def test_requests_and_answers_of_any_size_pass(on: On, size: int) -> None:
+    call = await ready(on(models.Bytes))
+    assert await call(b"x" * size) == b"x" * size + b"!"
+    assert await call(b"y") == b"y!"
+
+
+async def test_what_the_model_raises_is_raised_here_and_the_next_call_answered(on: On) -> None:
+    call = await ready(on(models.Bytes))
+    failed, answered = await asyncio.gather(call(b"raise"), call(b"x"), return_exceptions=True)
+    assert isinstance(failed, ValueError)
+    assert answered == b"x!"
+
+
+async def test_calls_before_a_death_keep_their_answers_and_those_after_it_fail(on: On) -> None:
+    there = on(models.Bytes)
+    call = await ready(there)
+    first, *others = await asyncio.gather(call(b"x"), call(b"die"), call(b"y"), return_exceptions=True)
+    assert first == b"x!"
+    assert [type(each) for each in others] == [errors.WorkerDied] * 2
+    while there.is_ready:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    await ready(there)
+    assert await call(b"z") == b"z!"
+
+
+async def test_a_cancelled_call_takes_nobody_elses_answer(on: On) -> None:
+    call = await ready(on(models.Bytes))
+    first, second = (asyncio.ensure_future(call(request)) for request in (b"x", b"y"))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert await second == b"y!"
+
+
+async def test_while_no_worker_is_up_calls_fail_at_once(on: On) -> None:
+    there = on(models.Bytes, pauses=pausing_for_ever)
+    call = await ready(there)
+    with pytest.raises(errors.WorkerDied):
+        await call(b"die")
+    while there.is_ready:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    with pytest.raises(errors.WorkerDied, match="is up"):
+        await call(b"x")
+
+
+async def test_calls_go_to_the_worker_with_the_fewest(on: On) -> None:
+    there = on(models.Bytes, devices=("a", "b"))
+    there.start()
+    while not all(each.state.value == "ready" for each in there.workers):  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    call = pipelines.Pipelines(there)
+    assert sorted(await asyncio.gather(*[call(b"device") for _ in range(6)])) == [b"a!"] * 3 + [b"b!"] * 3
