@@ -73,6 +73,10 @@ bench: $(VENV)/.tests ## measure throughput, latency, CPU and memory of the side
 bench-peers: $(VENV)/.tests ## measure Carpool beside mosec, Triton, Ray Serve, KServe's batcher and others (ARGS="--quick --only mosec")
 	@$(py) -m tests.bench.peers $(ARGS)
 
+.PHONY: bench-library
+bench-library: $(VENV)/.tests ## measure batched functions beside batched, async-batcher, Ray Serve and others (ARGS="--quick --only zero")
+	@$(py) -m tests.bench.library $(ARGS)
+
 .PHONY: attack
 attack: $(VENV)/.tests ## attack a sidecar on loopback beside clients whose answers are checked; h2spec, gRPC interop (ARGS="--only ping")
 	@$(py) -m tests.attack $(ARGS)
