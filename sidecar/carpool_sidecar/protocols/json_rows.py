@@ -8,6 +8,7 @@ from __future__ import annotations
 import bisect
 import codecs
 import functools
+import re
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -26,6 +27,11 @@ _MAX_UNCOUNTED = 512 * 1024
 
 # Elements are counted by decoding; beyond this many commas the objects for them would cost too much memory.
 _MAX_COUNTED = 1_000_000
+
+# What is left out of a row's pattern; a longer row is told by its beginning.
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_NUMBERS = b"0123456789+-.eE \t\r\n"
+_LONGEST_PATTERN = 16 * 1024
 
 # What is decoded at once: as fast as the whole, and never a large string.
 _STEP = 256 * 1024
@@ -83,6 +89,11 @@ def length(row: bytes) -> int:
         return 0 if not row[1:-1].strip(_SPACE) else 1
     is_flat = b'"' not in row and b"{" not in row and row.rfind(b"[") == 0
     return commas + 1 if is_flat or commas > _MAX_COUNTED else len(LIST.decode(row))
+
+
+def pattern(row: msgspec.Raw | bytes) -> bytes:
+    """The punctuation and literals of a row, without strings and numbers."""
+    return _STRING.sub(b'"', bytes(row)[:_LONGEST_PATTERN]).translate(None, _NUMBERS)
 
 
 def check_utf8(body: bytes | memoryview, step: int = _STEP) -> None:

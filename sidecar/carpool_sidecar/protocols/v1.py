@@ -17,11 +17,9 @@ import msgspec
 
 from carpool.scheduling import messages
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import interface, json_rows
+from carpool_sidecar.protocols import interface, json_members, json_rows
 
 Rows = json_rows.Rows
-
-_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 # Members beside the list are compared byte for byte in the batch key and read one by one: keep them few.
 _MAX_OTHERS = 64 * 1024
@@ -31,17 +29,11 @@ _MAX_OTHERS = 64 * 1024
 _ONLY_MEMBER = rb'[ \t\r\n]*\{[ \t\r\n]*"(%b)"[ \t\r\n]*:[ \t\r\n]*(?=\[)'
 ONLY_REQUEST_MEMBER = re.compile(_ONLY_MEMBER % b"instances|inputs")
 _ONLY_ANSWER_MEMBER = re.compile(_ONLY_MEMBER % b"predictions|outputs")
-_NEXT_MEMBER = re.compile(rb'[ \t\r\n]*[{,][ \t\r\n]*("(?:[^"\\]|\\.)*")[ \t\r\n]*:[ \t\r\n]*', re.DOTALL)
 _SPACE = b" \t\r\n"
-
-# What is left out of a row's shape; a longer row is told by its beginning.
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_NUMBERS = b"0123456789+-.eE \t\r\n"
-_LONGEST_SHAPE = 16 * 1024
+_SPACE_AND_COLON = _SPACE + b":"
 
 # From here on a view costs less than a copy.
 _WORTH_A_VIEW = 64 * 1024
-_AFTER_VALUE = frozenset(b"%c" % byte for byte in b" \t\r\n,}")
 
 _REQUEST_MEMBERS = ("instances", "inputs")
 _ANSWER_MEMBERS = ("predictions", "outputs")
@@ -82,8 +74,7 @@ class Payload(interface.KeepsBody):
     @property
     def row_pattern(self) -> bytes:
         """The punctuation and literals of the first instance, without strings and numbers."""
-        start = bytes(self.rows[0])[:_LONGEST_SHAPE]
-        return _STRING.sub(b'"', start).translate(None, _NUMBERS)
+        return json_rows.pattern(self.rows[0])
 
     def row_sizes(self, start: int, stop: int) -> list[int]:
         """As they were written."""
@@ -227,25 +218,18 @@ def _members(body: bytes) -> dict[str, tuple[bytes, bytes]]:
     """
     try:
         lists = _LISTS.decode(body)
-        others = len(body) - sum(memoryview(raw).nbytes for raw in msgspec.structs.astuple(lists))
-        if others > _MAX_OTHERS:
-            raise errors.BadRequest(f"members beside the list take {others} bytes; at most {_MAX_OTHERS} are allowed")
-        values = _OBJECT.decode(body)
     except msgspec.ValidationError:
         raise errors.BadRequest("the body must be a JSON object") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise errors.BadRequest(str(error)) from None
-    found: dict[str, tuple[bytes, bytes]] = {}
-    at = 0
-    while match := _NEXT_MEMBER.match(body, at):
-        name = msgspec.json.decode(match[1], type=str)
-        value = bytes(values[name])
-        at = match.end() + len(value)
-        # The decoder keeps the last of equal names, so an earlier twin shows as a value that does not fit here.
-        if name in found or body[match.end() : at] != value or body[at : at + 1] not in _AFTER_VALUE:
-            raise errors.BadRequest(f"duplicate member {name!r}")
-        found[name] = (match[1], value)
-    return found
+    others = len(body) - sum(memoryview(raw).nbytes for raw in msgspec.structs.astuple(lists))
+    if others > _MAX_OTHERS:
+        raise errors.BadRequest(f"members beside the list take {others} bytes; at most {_MAX_OTHERS} are allowed")
+    found = json_members.find(body)
+    return {
+        name: (body[at.start : at.value].rstrip(_SPACE_AND_COLON), body[at.value : at.stop])
+        for name, at in found.items()
+    }
 
 
 def _lists(body: bytes) -> dict[str, tuple[bytes, bytes]]:
