@@ -80,6 +80,14 @@ LAYERS = {
         {"carpool_sidecar.protocols", "carpool.scheduling", "carpool.errors", "carpool_sidecar.errors"},
         STDLIB - IO | {"msgspec"},
     ),
+    "carpool_sidecar.protocols.lists": Layer(
+        {"carpool_sidecar.protocols", "carpool.scheduling", "carpool.errors", "carpool_sidecar.errors"},
+        PURE | TEXT | {"msgspec", "sys"},
+    ),
+    "carpool_sidecar.protocols.lists.rules": Layer(
+        {"carpool_sidecar.protocols.lists.places"},
+        PURE | TEXT | {"importlib", "msgspec", "pathlib", "pydantic", "ruamel"},
+    ),
     "carpool_sidecar.protocols.tensors_from_v1": Layer(
         {"carpool_sidecar.protocols", "carpool.scheduling", "carpool.errors", "carpool_sidecar.errors"},
         STDLIB - IO | {"msgspec", "numpy", "orjson"},
@@ -111,7 +119,12 @@ LAYERS = {
         {"carpool_sidecar.server.http2", "carpool.scheduling.ledger", "carpool.runtime"}, STDLIB
     ),
     "carpool_sidecar.config": Layer(
-        {"carpool_sidecar.protocols.interface", "carpool_sidecar.batching.retried_statuses", "carpool"}
+        {
+            "carpool_sidecar.protocols.interface",
+            "carpool_sidecar.protocols.lists.rules",
+            "carpool_sidecar.batching.retried_statuses",
+            "carpool",
+        }
     ),
     "carpool_sidecar.app.drain_command": Layer(set(), STDLIB - {"asyncio", "logging"}),  # both take long to load
     "carpool_sidecar.app.cli": Layer(
@@ -154,7 +167,7 @@ ONLY_IMPORTERS: dict[str, set[str]] = {
     "kubernetes": {"carpool_injector.api"},
     "cryptography": {"carpool_injector.certificates"},
     "yaml": {"carpool_injector.documents", "carpool_injector.config_file"},
-    "ruamel": {"carpool_injector.documents"},
+    "ruamel": {"carpool_injector.documents", "carpool_sidecar.protocols.lists.rules"},
     "click": {"carpool_injector.cli", "carpool_injector.commands"},
     "carpool_injector.commands": {"carpool_injector.commands"},  # the command line loads them by name
     "carpool_injector.cli": {"carpool_injector.__main__", "carpool_injector.commands"},

@@ -70,7 +70,7 @@ def test_a_plain_install_of_the_injector_or_the_predictor_pulls_no_torch() -> No
 
 
 def test_the_sidecar_needs_nothing_that_is_the_injectors_alone() -> None:
-    alone = {"click", "cryptography", "kubernetes", "pyyaml", "ruamel-yaml"}
+    alone = {"click", "cryptography", "kubernetes", "pyyaml"}
     assert alone <= needs("injector")
     assert alone & set(pinned("sidecar/requirements.txt")) == set()
 

@@ -1,4 +1,4 @@
-"""The batching sidecar: merges concurrent predict requests (v1, v2, gRPC) into one call to the predictor.
+"""The batching sidecar: merges concurrent predict requests (v1, v2, gRPC, lists) into one call to the predictor.
 
 All runs in one event loop, in one thread. State of the data path, and who writes it; a scheduler's state is listed in
 `carpool.scheduling.scheduler.STATE`, and `carpool.runtime.driver.Driver` has the batches that are out and one timer.
@@ -13,6 +13,7 @@ histograms are kept as `carpool.measures` does.
 | `metrics.EventLoopLag` | its timer | the timer |
 | `app.wiring.Sidecar` | settings in force, servers, tasks | `start`, `apply`, `stop` |
 | `app.wiring.Upstreams` | the model registries | its own start |
+| `batching.routes.Lists` | the routes of the paths of `--lists` | the first request to each |
 | `batching.executor.Observer` | its counters | `driver.Driver` |
 | `batching.model_registry.Model` | what the predictor told last, when to ask again | answers to questions |
 | `batching.model_registry.ModelRegistry` | models, unknown names, questions that are out | requests; answers |
@@ -71,6 +72,9 @@ histograms are kept as `carpool.measures` does.
 | `upstream.readiness.Readiness` | the latest result, the check that runs | `/readyz`, probes |
 | `protocols.v2.TemplateCache` | templates of messages by their text | each message whose text is new |
 | `protocols.incremental_scan.IncrementalScan` | the rows found in a body so far | each piece that comes |
+| `protocols.lists.codec.Codec` | the latest templates, keys that are not batched | each request; answers |
+| `protocols.lists.codec.Template` | the batch keys that were asked for | each request |
+| `protocols.lists.places.Text` | the members of objects that were looked into | whoever looks |
 | `protocols.tensors_from_v1.codec.Codec` | a model's reader, whether its rows are uneven | each request; answers |
 | `protocols.v2_http.codec.Codec` | what is known of its model | `Model.learn` |
 | `protocols.v2_http.codec.Payload` | how its body is cut | the first cut |

@@ -13,12 +13,13 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
-from pydantic_settings import BaseSettings
+from pydantic_settings import BaseSettings, NoDecode
 
 from carpool.program import logs, settings
 from carpool.scheduling import limits, packing
 from carpool_sidecar.batching import retried_statuses
 from carpool_sidecar.protocols import interface
+from carpool_sidecar.protocols.lists import rules
 
 PROG = "carpool-sidecar"
 
@@ -63,6 +64,18 @@ def _parse_statuses(text: str) -> str:
 
 def _parse_sizes(text: str) -> str:
     return ",".join(map(str, packing.parse_sizes(text)))
+
+
+def _split_lists(value: Any) -> Any:
+    """YAML is one value, whatever commas are in it."""
+    if isinstance(value, str):
+        return [value] if rules.is_text(value) else [item.strip() for item in value.split(",") if item.strip()]
+    return value
+
+
+def _check_lists(chosen: tuple[str, ...]) -> tuple[str, ...]:
+    rules.load(chosen)
+    return chosen
 
 
 def _row_sizes(payload: interface.Payload, start: int, stop: int) -> Sequence[int]:
@@ -144,6 +157,15 @@ class Settings(BaseSettings):
         "Batching",
         "Headers the predictor sees. Only requests that agree in all of them share a batch.",
         ("authorization", "content-type"),
+    )
+    lists: Annotated[
+        tuple[str, ...], NoDecode, pydantic.BeforeValidator(_split_lists), pydantic.AfterValidator(_check_lists)
+    ] = settings.field(
+        "Batching",
+        "What else is batched: names of built-in rules (openai-embeddings, tei-embed, hf-toolkit, mlflow, "
+        "tfserving-columns, tfserving-classify, ollama-embed), YAML files with rules of your own, or YAML itself; see "
+        "docs/lists.md.",
+        (),
     )
     max_batch_bytes: int = settings.field(
         "Batching",

@@ -255,7 +255,14 @@ class NotBatched(enum.StrEnum):
         "inputs or outputs of one name, more than 100,000 strings, or over gRPC more than 262,144 integers in "
         "typed `contents`.",
     )
-    COLUMNAR = "columnar", "v1: `inputs` is an object of columns."
+    COLUMNAR = "columnar", "v1: `inputs` is an object of columns. `--lists tfserving-columns` batches those."
+    NO_ROWS = (
+        "no_rows",
+        "No rule of `--lists` finds rows in the body: it is no JSON, the list is missing or empty, or it is a single "
+        "value, which this rule does not batch.",
+    )
+    STREAMING = "streaming", "A request to a path of `--lists` asks for a stream of answers."
+    ONE_QUERY = "one_query", "A path of `--lists` at which one query goes with many texts, such as `/rerank`."
     MEDIA_TYPE = (
         "media_type",
         "The body is not JSON: its `Content-Type` says so, or neither the type nor the content looks like it.",

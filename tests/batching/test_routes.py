@@ -50,7 +50,7 @@ def match(target: str, method: str = "POST", ways: routes.Routes | None = None, 
     ],
 )
 def test_a_v2_infer_request_is_of_the_model_and_version_in_its_path(target: str, name: tuple[str, str]) -> None:
-    assert match(target) == routes.Match(models.ModelName(*name), is_v1=False)
+    assert match(target) == routes.Match(models.ModelName(*name), "v2")
 
 
 @pytest.mark.parametrize(
@@ -126,8 +126,8 @@ def _says_so(target: str, kind: str) -> bool:
 def test_names_for_tensors_of_v1_are_as_the_predictors_protocol_has_them(is_http: bool, name: str) -> None:
     tensors = routes.Tensors(*Predictor().models(is_http=is_http))
     ways = routes.Routes(tensors, Predictor().models())
-    assert match("/v1/models/a%20b:predict", ways=ways) == routes.Match(models.ModelName(name), is_v1=True)
-    assert match("/v1/models/m/versions/2%3Apredict", ways=ways) == routes.Match(models.ModelName("m", "2"), True)
+    assert match("/v1/models/a%20b:predict", ways=ways) == routes.Match(models.ModelName(name), "v1")
+    assert match("/v1/models/m/versions/2%3Apredict", ways=ways) == routes.Match(models.ModelName("m", "2"), "v1")
     assert match("/elsewhere:predict", ways=ways) is None
 
 
@@ -175,18 +175,18 @@ async def test_a_route_in_use_tells_when_its_model_must_not_be_batched_any_more(
 
 async def test_v1_requests_need_no_model_where_the_predictor_speaks_v1() -> None:
     ways = routes.Routes(V1, Predictor().models())
-    assert ways.route(routes.Match(None, is_v1=True)) is V1
-    assert await ways.learn(routes.Match(None, is_v1=True)) is V1
+    assert ways.route(routes.Match(None, "v1")) is V1
+    assert await ways.learn(routes.Match(None, "v1")) is V1
 
 
 async def test_v1_requests_that_become_tensors_are_never_passed_through() -> None:
     told = models.ModelInfo(max_batch_size=0)
     ways = routes.Routes(routes.Tensors(*Predictor(m=told).models()), Predictor().models())
-    route = await ways.learn(routes.Match(models.ModelName("m"), is_v1=True))
+    route = await ways.learn(routes.Match(models.ModelName("m"), "v1"))
     assert route.objection is not None
     assert route.objection() is None
     with pytest.raises(errors.UpstreamStatus) as caught:
-        await ways.learn(routes.Match(models.ModelName("stranger"), is_v1=True))
+        await ways.learn(routes.Match(models.ModelName("stranger"), "v1"))
     assert caught.value.status == 404
 
 

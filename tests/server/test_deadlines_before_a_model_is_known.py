@@ -15,7 +15,7 @@ from tests.server.fast_lane import Bench, post, settle
 from tests.server.test_fast_connections_v2 import BODY, INFER, Predictor, answer, infer
 
 pytestmark = pytest.mark.looptime
-ASKED = routes.Match(models.ModelName("m", ""), is_v1=False)
+ASKED = routes.Match(models.ModelName("m", ""), "v2")
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ async def test_a_deadline_that_is_none_is_told_only_of_a_request_that_is_batched
     rules = rules_of(predictor.bench())
     nonsense = CIMultiDict({"carpool-timeout-ms": "soon"})
     with pytest.raises(errors.Unbatchable, match="unknown_model"):
-        await rules.route(nonsense, routes.Match(models.ModelName("stranger", ""), is_v1=False))
+        await rules.route(nonsense, routes.Match(models.ModelName("stranger", ""), "v2"))
     route = await rules.route(nonsense, ASKED)
     with pytest.raises(errors.BadRequest, match="carpool-timeout-ms"):
         rules.head("/v2/models/m/infer", nonsense, ASKED, route)

@@ -26,6 +26,7 @@ from carpool_sidecar import config, metrics
 from carpool_sidecar import drain as lifecycle
 from carpool_sidecar.batching import calls, executor, model_registry, retried_statuses, routes
 from carpool_sidecar.protocols import json_rows, models, v1
+from carpool_sidecar.protocols.lists import rules
 from carpool_sidecar.protocols.v2_http import codec, tensors
 from carpool_sidecar.server import admin, data_port, local_answers, predict
 from carpool_sidecar.server.fast import requests
@@ -301,7 +302,9 @@ class Upstreams:
         self.rpc = self._open_rpc() if chosen.grpc_port or chosen.upstream == "triton-grpc" else None
         memory = codec.Memory()
         infer = self._registry(self.questions.model_info, lambda model: codec.Codec(model.info, model.avoid, memory))
-        self.routes = routes.Routes(self._v1(), routes.Models(infer, self.http))
+        chosen_rules = rules.load(chosen.lists)
+        lists = routes.Lists(chosen_rules, self.http, clock) if chosen_rules else None
+        self.routes = routes.Routes(self._v1(), routes.Models(infer, self.http), lists)
 
     def rpc_models(self, rpc: grpc_predictor.GrpcPredictor) -> routes.Models:
         """The models of gRPC callers."""

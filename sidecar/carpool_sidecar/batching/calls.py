@@ -79,6 +79,9 @@ class Route(NamedTuple):
     `objection()` gives the reason not to batch, or None; ask only after `watched.settled_until`.
     `rejected` is told when the predictor rejects a batch of several: what is known of it may be out of date.
     `doubtful` are statuses beside 4xx by which these predictors tell of a request's own faults as well as of theirs.
+    `render_error` writes our own errors as clients of this protocol know them, of a message, a status and a reason;
+    None: as v1 does. `key_headers` belong to the batch key beside those of the settings, each as it is looked up and
+    as it is written.
     """
 
     codec: interface.Codec
@@ -87,6 +90,8 @@ class Route(NamedTuple):
     doubtful: frozenset[int] = frozenset()
     rejected: Callable[[], None] | None = None
     watched: Watched | None = None
+    render_error: Callable[[str, int, str], bytes] | None = None
+    key_headers: Sequence[tuple[str, str]] = ()
 
 
 class Head(NamedTuple):

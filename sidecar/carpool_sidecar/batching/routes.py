@@ -1,4 +1,4 @@
-"""Which requests are batched, and how their calls travel: v1 predict and v2 infer, by their targets and media types.
+"""Which requests are batched, and how their calls travel: v1 predict, v2 infer and lists, by target and media type.
 
 A v2 model has to be known first: only the predictor can tell whether it has a batch dimension.
 
@@ -13,8 +13,8 @@ import enum
 import functools
 import re
 import urllib.parse
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
 
 from aiohttp import hdrs
 from multidict import MultiMapping, istr
@@ -22,6 +22,7 @@ from multidict import MultiMapping, istr
 from carpool_sidecar import errors
 from carpool_sidecar.batching import calls, model_registry
 from carpool_sidecar.protocols import models
+from carpool_sidecar.protocols.lists import codec, rules
 
 # As istr a name is looked up without being lowered first.
 _EVENT_ID = istr("ce-id")
@@ -36,6 +37,7 @@ _V2_MODEL = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")
 
 # What people send JSON as: curl -d says it is a form, simple clients say nothing or text.
 _JSON = frozenset({"", "application/json", "application/x-www-form-urlencoded", "text/plain", "text/json"})
+_STREAM = "text/event-stream"
 _CLOUD_EVENTS = "application/cloudevents"
 _FOREIGN_KINDS = ("audio/", "font/", "image/", "message/", "model/", "multipart/", "video/")
 _FOREIGN = frozenset(
@@ -91,15 +93,51 @@ class Tensors(NamedTuple):
         self.registry.get(model.name)  # it is in use, and may have to be asked about again
 
 
+class Lists:
+    """The paths of `--lists`, all to one predictor; `clock` is the sidecar's."""
+
+    # State: the routes of the rules that were asked for together, which are few.
+    def __init__(self, chosen: Sequence[rules.Rule], predictor: calls.Predictor, clock: Callable[[], float]) -> None:
+        self._rules = tuple(chosen)
+        self._predictor = predictor
+        self._clock = clock
+        self._routes: dict[tuple[str, ...], tuple[calls.Route, calls.Route]] = {}
+
+    def route(self, path: str, headers: MultiMapping[str], also_v1: bool = False) -> calls.Route | None:
+        """The way of requests to a path, or None if no rule is for it; `also_v1`: of v1 requests as well.
+
+        Raises `errors.Unbatchable` for paths at which one query goes with many texts, and for streams.
+        """
+        if any(rule.has_one_query(path) for rule in self._rules):
+            raise errors.Unbatchable(errors.NotBatched.ONE_QUERY)
+        found = tuple([rule for rule in self._rules if rule.matches(path)])
+        if not found:
+            return None
+        if _STREAM in headers.get(hdrs.ACCEPT, ""):
+            raise errors.Unbatchable(errors.NotBatched.STREAMING)
+        names = tuple([rule.name for rule in found])
+        if names not in self._routes:
+            made = codec.Codec(found, self._clock)
+            told = dict.fromkeys(name for rule in found for name in rule.key_headers)
+            route = calls.Route(
+                made, self._predictor, doubtful=DOUBTFUL, render_error=found[0].render_error,
+                key_headers=tuple([(istr(name), name.title()) for name in told]),
+            )  # fmt: skip
+            self._routes[names] = (route, route._replace(codec=codec.V1First(made)))
+        return self._routes[names][also_v1]
+
+
 class Match(NamedTuple):
-    """A request that could be batched. `model` is None if nothing has to be known of it.
+    """A request that could be batched. `model` is None if nothing has to be known of it, and `route` is known then for
+    lists.
 
     `says_so` is False where its media type speaks against that, and only the body can tell.
     """
 
     model: models.ModelName | None
-    is_v1: bool
+    protocol: Literal["v1", "v2", "lists"]
     says_so: bool = True
+    route: calls.Route | None = None
 
 
 class ModelUnknownYet(Exception):
@@ -116,28 +154,32 @@ class Routes:
     `v1` is that of v1 requests, or, if they are to become tensors, the models that tell how. `infer` is for v2.
     """
 
-    def __init__(self, v1: calls.Route | Tensors, infer: Models) -> None:
+    def __init__(self, v1: calls.Route | Tensors, infer: Models, lists: Lists | None = None) -> None:
         self._v1 = v1
         self._infer = infer
+        self._lists = lists
 
     def match(self, method: str, target: str, headers: MultiMapping[str]) -> Match | None:
-        """The v1 predict or v2 infer request that this may be, or None if it is none; `target` as received.
+        """The request of one of the protocols that this may be, or None if it is none; `target` as received.
 
         KServe's rule for v1, the decoded path ends in `:predict`, for POST only. Raises `errors.Unbatchable` for media
-        types that are not JSON (forms with files) and for CloudEvents, whose envelope a batch would lose.
+        types that are not JSON (forms with files), for CloudEvents, whose envelope a batch would lose, and as
+        `Lists.route` does.
         """
         if method != "POST":
             return None
         path = origin_form(target).partition("?")[0]
         found = self._match_v1(path) if path.endswith(_V1_ENDS) else _match_v2(path)
+        if self._lists is not None:
+            found = self._match_lists(path, headers, found)
         if found is None:
             return None
         if _EVENT_ID in headers:
             raise errors.Unbatchable(errors.NotBatched.CLOUD_EVENT)
-        if not found.is_v1 and JSON_SIZE in headers:
+        if found.protocol == "v2" and JSON_SIZE in headers:
             return found
         content = media_type(headers)
-        if content is Content.FOREIGN or (found.is_v1 and content is Content.BYTES):
+        if content is Content.FOREIGN or (found.protocol != "v2" and content is Content.BYTES):
             raise errors.Unbatchable(errors.NotBatched.MEDIA_TYPE)
         return found._replace(says_so=False) if content is Content.UNTOLD else found
 
@@ -147,7 +189,7 @@ class Routes:
         Raises `errors.Unbatchable` if its model must not be batched, `errors.CarpoolError` if the predictor does not
         tell what has to be known of it, and `ModelUnknownYet` if it has to be asked first.
         """
-        source = self._v1 if match.is_v1 else self._infer
+        source = match.route or (self._v1 if match.protocol == "v1" else self._infer)
         if isinstance(source, calls.Route):
             return source
         name = _known(match.model)
@@ -158,19 +200,26 @@ class Routes:
 
     async def learn(self, match: Match) -> calls.Route:
         """As `route`, but asks the predictor where that is needed."""
-        source = self._v1 if match.is_v1 else self._infer
+        source = match.route or (self._v1 if match.protocol == "v1" else self._infer)
         if isinstance(source, calls.Route):
             return source
         return source.route(await source.registry.ask(_known(match.model)))
 
     def _match_v1(self, path: str) -> Match | None:
         if isinstance(self._v1, calls.Route):
-            return Match(None, is_v1=True)
+            return Match(None, "v1")
         found = _V1_MODEL.fullmatch(path)
         if found is None:
             return None
         names = [name if self._v1.is_http else urllib.parse.unquote(name) for name in (found[1], found[2] or "")]
-        return Match(models.ModelName(*names), is_v1=True)
+        return Match(models.ModelName(*names), "v1")
+
+    def _match_lists(self, path: str, headers: MultiMapping[str], found: Match | None) -> Match | None:
+        """The same, if it is a match of a protocol that needs no rules, else by the rules for its path."""
+        if self._lists is None or (found is not None and (found.protocol == "v2" or found.model is not None)):
+            return found
+        route = self._lists.route(path, headers, also_v1=found is not None)
+        return found if route is None else Match(None, "lists" if found is None else "v1", route=route)
 
 
 def _known(name: models.ModelName | None) -> models.ModelName:
@@ -181,7 +230,7 @@ def _known(name: models.ModelName | None) -> models.ModelName:
 
 def _match_v2(path: str) -> Match | None:
     found = _V2_MODEL.fullmatch(path)
-    return None if found is None else Match(models.ModelName(found[1], found[2] or ""), is_v1=False)
+    return None if found is None else Match(models.ModelName(found[1], found[2] or ""), "v2")
 
 
 def origin_form(target: str) -> str:

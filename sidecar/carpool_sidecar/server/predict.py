@@ -66,7 +66,7 @@ class PredictRules:
         # A v2 body's type is told by what is in it: JSON, or JSON and binary tensors.
         self._v2_headers = tuple((name, title) for name, title in self._v1_headers if title != hdrs.CONTENT_TYPE)
         self.dialect = responses.KServeDialect() if chosen.kserve_errors else responses.Dialect()
-        self._v2_dialect = responses.Dialect()
+        self._plain_dialect = responses.Dialect()
 
     # --- what is accepted --------------------------------------------------------------------------------------
 
@@ -106,14 +106,16 @@ class PredictRules:
             _value(headers, _REQUEST_ID),
             _value(headers, _TRACEPARENT),
             _value(headers, _TRACESTATE),
-            None if match.is_v1 else _json_size(headers.get(routes.JSON_SIZE)),
+            _json_size(headers.get(routes.JSON_SIZE)) if match.protocol == "v2" else None,
             headers.get(_FORWARDED_FOR),
         )
 
     def _key_headers(self, headers: MultiMapping[str], match: routes.Match) -> calls.Headers:
-        if not match.is_v1:
+        if match.protocol == "v2":
             return _select(headers, self._v2_headers)
         found = _select(headers, self._v1_headers)
+        if match.route is not None:
+            found += _select(headers, [each for each in match.route.key_headers if each not in self._v1_headers])
         if match.says_so:
             return found
         # The body turned out to be JSON, or this request will not be in a batch.
@@ -122,13 +124,22 @@ class PredictRules:
     # --- what callers are told ---------------------------------------------------------------------------------
 
     def render_outcome(
-        self, outcome: calls.Outcome, lane: LaneName, seconds: float, *, is_v1: bool = True, is_accepted: bool = True
+        self,
+        outcome: calls.Outcome,
+        lane: LaneName,
+        seconds: float,
+        *,
+        is_v1: bool = True,
+        is_accepted: bool = True,
+        route: calls.Route | None = None,
     ) -> responses.Response:
         """The response to an outcome, `seconds` after the request came, which counts it; `lane` is where bugs count.
 
-        An error of a request that was not accepted has its own words in some dialects.
+        An error of a request that was not accepted has its own words in some dialects, and so has one on some routes.
         """
-        dialect = self.dialect if is_v1 else self._v2_dialect
+        dialect = self.dialect if is_v1 else self._plain_dialect
+        if not is_v1 and route is not None and route.render_error is not None:
+            dialect = responses.Dialect(route.render_error)
         if isinstance(outcome, calls.Answered):
             try:
                 response = dialect.predictions(outcome)

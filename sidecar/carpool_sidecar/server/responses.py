@@ -12,7 +12,7 @@ import email.utils
 import functools
 import http
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -45,8 +45,15 @@ TOO_MANY_CONNECTIONS = Response(
 """What a client is told that connects when `--max-connections` others are connected."""
 
 
+def _render_error(message: str, status: int, reason: str) -> bytes:
+    return v1.render_error(message)
+
+
 class Dialect:
-    """How outcomes are told."""
+    """How outcomes are told; `render_error` makes bodies of our own errors of a message, a status and a reason."""
+
+    def __init__(self, render_error: Callable[[str, int, str], bytes] = _render_error) -> None:
+        self._render_error = render_error
 
     def predictions(self, outcome: calls.Answered) -> Response:
         """The caller's predictions, with the id of the batch they came from.
@@ -76,8 +83,8 @@ class Dialect:
             headers += (("Retry-After", str(error.retry_after)),)
         if isinstance(error, errors.UnsupportedEncoding):
             headers += (("Accept-Encoding", "gzip, deflate"),)  # RFC 9110, 12.5.3: in answers, what is accepted
-        closes = isinstance(error, errors.CLOSING)
-        return Response(errors.status_of(error), headers, v1.render_error(str(error)), closes)
+        status, closes = errors.status_of(error), isinstance(error, errors.CLOSING)
+        return Response(status, headers, self._render_error(str(error), status, error.reason), closes)
 
     def failure(self, error: errors.CarpoolError) -> Response:
         """A request that was accepted and got no predictions."""

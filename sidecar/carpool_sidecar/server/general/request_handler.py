@@ -90,7 +90,7 @@ class RequestHandler:
         memory = rules.bodies.memory
         outcome: calls.Outcome
         body: bytes | None = None
-        is_accepted = True
+        is_accepted, route = True, match.route
         try:
             self._life.check_open()
             asked = clock()
@@ -110,7 +110,12 @@ class RequestHandler:
             outcome, is_accepted = rules.bug(_LANE), False
         del body  # while the answer is delivered nothing needs it
         answer = rules.render_outcome(
-            outcome, _LANE, time.perf_counter() - started, is_v1=match.is_v1, is_accepted=is_accepted
+            outcome,
+            _LANE,
+            time.perf_counter() - started,
+            is_v1=match.protocol == "v1",
+            is_accepted=is_accepted,
+            route=route,
         )
         response = respond(request, answer, close=self._life.draining)
         if len(answer.body) <= responses.LARGE:

@@ -1,0 +1,1 @@
+"""Any protocol with a list in the request and a list in the answer, told by a table of rules (`--lists`)."""

@@ -1,0 +1,305 @@
+"""Answers with a list in them, and each caller's share: its rows, its numbering, its part of what was counted.
+
+What stands around the rows of the answer goes to every caller as the server wrote it.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from carpool.scheduling import messages
+from carpool_sidecar import errors
+from carpool_sidecar.protocols import interface, json_members, json_rows
+from carpool_sidecar.protocols.lists import places, rules
+
+LIST_NAME = b"rows"
+
+PRORATED = ("carpool-usage", "prorated")
+"""Tells a caller that numbers of its answer are its share of the batch's, by bytes."""
+
+_WHOLE_NUMBER = re.compile(rb"0|[1-9][0-9]{0,17}")
+_JSON: interface.Headers = (("Content-Type", "application/json"),)
+
+
+class Shares(NamedTuple):
+    """Whose rows are where in a batch: from one of `starts` to before the next; the last is the number of rows.
+
+    `weights` are what numbers are shared out by; `are_tokens` says that they count tokens. Both are empty where nothing
+    is shared.
+    """
+
+    starts: Sequence[int]
+    weights: Sequence[int] = ()
+    are_tokens: bool = False
+
+    @classmethod
+    def counted(cls, parts: Sequence[messages.Part]) -> Shares:
+        """The parts of a batch, without weights."""
+        starts = [0]
+        for _, start, stop in parts:
+            starts.append(starts[-1] + stop - start)
+        return cls(starts)
+
+    @classmethod
+    def of(cls, parts: Sequence[messages.Part]) -> Shares:
+        """The parts of a batch, weighed: by tokens if all rows are lists of token ids, else by bytes."""
+        are_tokens = all(part.request.payload.template.rule.token_ids for part in parts) and all(
+            part.request.payload.columns[0].kind == "list" for part in parts
+        )
+        weights = []
+        for request, start, stop in parts:
+            payload = request.payload
+            weigh = payload.row_lengths if are_tokens else payload.row_sizes
+            weights.append(sum(weigh(start, stop)))
+        return cls(cls.counted(parts).starts, weights, are_tokens)
+
+    def split(self, total: int) -> tuple[list[int], bool]:
+        """A number shared out by largest remainder, so that the shares add up to it; and whether they are exact."""
+        whole = sum(self.weights)
+        if not total or not whole:
+            return [total, *[0] * (len(self.weights) - 1)], not total or len(self.weights) == 1
+        found = [total * weight // whole for weight in self.weights]
+        left = total - sum(found)
+        by_remainder = sorted(range(len(found)), key=lambda place: -(total * self.weights[place] % whole))
+        for place in by_remainder[:left]:
+            found[place] += 1
+        return found, len(found) == 1 or (self.are_tokens and whole == total)
+
+
+class Row(NamedTuple):
+    """A row with a number in it: what is before and after that."""
+
+    before: bytes
+    after: bytes
+
+
+Rows = Sequence[bytes | msgspec.Raw] | Sequence[Row]
+
+
+class Result:
+    """An answer to a batch: `texts` stand before, between and after its values.
+
+    By a value's number among those, `rows` has the lists and `numbers` each part's share of a number, by the part's
+    first row. `is_numbered` says that the rows are `Row`s.
+    """
+
+    __slots__ = ("headers", "is_numbered", "numbers", "row_count", "rows", "texts")
+
+    def __init__(
+        self,
+        texts: Sequence[bytes],
+        rows: Mapping[int, Rows],
+        numbers: Mapping[int, Mapping[int, int]],
+        row_count: int,
+        headers: interface.Headers,
+    ) -> None:
+        self.texts = texts
+        self.rows = rows
+        self.numbers = numbers
+        self.row_count = row_count
+        self.headers = headers
+        self.is_numbered = any(type(found[0]) is Row for found in rows.values())
+
+    def __len__(self) -> int:
+        return self.row_count
+
+    def __getitem__(self, which: slice, /) -> Share:
+        return Share(self, which.start, which.stop)
+
+
+class Share(NamedTuple):
+    """Rows `start` to `stop` (exclusive) of a result."""
+
+    result: Result
+    start: int
+    stop: int
+
+
+class ResponseFormat(enum.Enum):
+    """How one caller wants its rows."""
+
+    LIST = "a list"
+    ROW = "its one row, without a list"
+    LIST_IF_NONE = "its one row if that is a list, else a list of it"
+
+    def render(self, shares: Sequence[messages.Piece]) -> interface.RenderedResponse:
+        """Raises `errors.UpstreamBroken` if shares of several batches do not make one answer."""
+        first = shares[0].predictions
+        if type(first) is interface.WholeResponse:
+            return _as_it_came(first.response)
+        result: Result = first.result
+        mine: Sequence[Share] = [first] if len(shares) == 1 else _alike([share.predictions for share in shares])
+        pieces: list[bytes] = []
+        for number, text in enumerate(result.texts[:-1]):
+            pieces.append(text)
+            if number in result.numbers:
+                pieces.append(b"%d" % sum([share.result.numbers[number][share.start] for share in mine]))
+                continue
+            rows = _rows(mine, number)
+            is_bare = self is not ResponseFormat.LIST and (
+                self is ResponseFormat.ROW or bytes(rows[0]).lstrip().startswith(b"[")
+            )
+            pieces += (bytes(rows[0]),) if is_bare else (b"[", b",".join(rows), b"]")
+        pieces.append(result.texts[-1])
+        return interface.RenderedResponse(result.headers, (b"".join(pieces),))
+
+
+def read(rule: rules.Rule, shares: Shares, response: interface.UpstreamResponse) -> interface.BatchPredictions:
+    """The rows of a batch.
+
+    Raises `errors.Uneven` if they are not as many as the batch's, and `errors.UpstreamBroken` for what is no answer.
+    """
+    body = response.body
+    try:
+        if not body.isascii():
+            json_rows.check_utf8(body)
+        return interface.BatchPredictions(LIST_NAME, _read(rule, shares, response))
+    except RecursionError:
+        raise errors.UpstreamBroken("the predictor's answer is nested too deeply") from None
+    except (errors.BadRequest, errors.Unbatchable, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise errors.UpstreamBroken(f"the predictor's answer is not as rule {rule.name!r} says: {error}") from None
+
+
+def _read(rule: rules.Rule, shares: Shares, response: interface.UpstreamResponse) -> Result:
+    text = places.Text(response.body)
+    lists = _find_lists(rule, text)
+    numbers = _find_numbers(rule, text) if shares.weights else []
+    spans = sorted([*lists, *numbers])
+    count = shares.starts[-1]
+    rows: dict[int, Rows] = {}
+    split: dict[int, Mapping[int, int]] = {}
+    is_exact = True
+    for place, span in enumerate(spans):
+        written = response.body[span.start : span.stop]
+        if span in numbers:
+            found, exact = shares.split(int(written))
+            is_exact = is_exact and exact
+            split[place] = dict(zip(shares.starts, found, strict=False))
+            continue
+        listed = json_rows.LIST.decode(written)
+        if len(listed) != count:
+            raise errors.Uneven(f"the predictor's answer has {len(listed)} rows; the batch has {count}")
+        rows[place] = (_numbered(listed, rule.index) if rule.index is not None else None) or listed
+    kind = response.headers.get(b"content-type")
+    headers = _JSON if kind is None else (("Content-Type", kind.decode("latin-1")),)
+    if not is_exact:
+        headers += (PRORATED,)
+    return Result(text.around(spans), rows, split, count, headers)
+
+
+def _find_lists(rule: rules.Rule, text: places.Text) -> Sequence[places.Span]:
+    for place in rule.answers:
+        found = [span for span in text.find(place) if text.begins(span, b"[")]
+        if found:
+            return found
+    wanted = " or ".join(place.text for place in rule.answers)
+    raise errors.UpstreamBroken(f"the predictor's answer is not as rule {rule.name!r} says: no list at {wanted}")
+
+
+def _find_numbers(rule: rules.Rule, text: places.Text) -> Sequence[places.Span]:
+    """The numbers to be shared that are there and can be: whole and not negative."""
+    found = [span for place in rule.shared for span in text.find(place)]
+    return [span for span in found if _WHOLE_NUMBER.fullmatch(text.text, span.start, span.stop)]
+
+
+# --- numbered rows ----------------------------------------------------------------------------------------------
+
+
+def _numbered(rows: Sequence[msgspec.Raw], name: str) -> list[Row] | None:
+    """The rows in the order of their own numbers; None if none has one.
+
+    Raises `errors.UpstreamBroken` if they are not numbered from 0, each number once.
+    """
+    first, last = _patterns(name)
+    found: list[Row | None] = [None] * len(rows)
+    count = 0
+    for raw in rows:
+        row = bytes(raw)
+        match = first.match(row) or last.search(row, max(0, len(row) - len(name) - _LONGEST_END))
+        place = match.span(1) if match else _number(row, name)
+        if place is None:
+            continue
+        count += 1
+        number = int(row[place[0] : place[1]])
+        if number >= len(rows) or found[number] is not None:
+            raise errors.UpstreamBroken(f"the predictor's answer has a row with the {name!r} {number}, which cannot be")
+        found[number] = Row(row[: place[0]], row[place[1] :])
+    if not count:
+        return None
+    if count < len(rows):
+        raise errors.UpstreamBroken(f"the predictor's answer has rows without {name!r}")
+    return [row for row in found if row is not None]
+
+
+def _number(row: bytes, name: str) -> tuple[int, int] | None:
+    """Where an object has its number, wherever that stands."""
+    if not row.startswith(b"{"):
+        return None
+    member = json_members.find(row).get(name)
+    if member is None:
+        return None
+    if not _WHOLE_NUMBER.fullmatch(row, member.value, member.stop):
+        raise errors.UpstreamBroken(f"the predictor's answer has a row whose {name!r} is no whole number")
+    return member.value, member.stop
+
+
+_LONGEST_END = 40  # a number of 18 digits, quotes, a colon, a brace and white space
+
+
+def _patterns(name: str) -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
+    """What finds the number of an object at its beginning, behind nothing or one text, and at its very end.
+
+    A row is one JSON value, so a name between a comma and a number right before the last brace is a name of its own.
+    """
+    found = _PATTERNS.get(name)
+    if found is None:
+        word = re.escape(msgspec.json.encode(name))
+        number = rb"%b[ \t\r\n]*:[ \t\r\n]*(0|[1-9][0-9]{0,17})(?=[ \t\r\n]*%b)"
+        text = rb'(?:"[a-z_]+"[ \t\r\n]*:[ \t\r\n]*"[a-z_.-]*"[ \t\r\n]*,[ \t\r\n]*)?'
+        first = re.compile(rb"\{[ \t\r\n]*" + text + number % (word, rb"[,}]"))
+        last = re.compile(rb",[ \t\r\n]*" + number % (word, rb"\}\Z"))
+        found = _PATTERNS[name] = (first, last)
+    return found
+
+
+_PATTERNS: dict[str, tuple[re.Pattern[bytes], re.Pattern[bytes]]] = {}  # by names in rules, which are few
+
+
+# --- shares -----------------------------------------------------------------------------------------------------
+
+
+def _rows(mine: Sequence[Share], number: int) -> Sequence[bytes | msgspec.Raw]:
+    """The rows of one list, numbered from 0 if they are numbered."""
+    rows: Any
+    if len(mine) == 1:
+        result, start, stop = mine[0]
+        rows = result.rows[number][start:stop]
+    else:
+        rows = [row for share in mine for row in share.result.rows[number][share.start : share.stop]]
+    if not mine[0].result.is_numbered:
+        found: Sequence[bytes | msgspec.Raw] = rows
+        return found
+    return [b"%b%d%b" % (before, place, after) for place, (before, after) in enumerate(rows)]
+
+
+def _alike(mine: Sequence[Share]) -> Sequence[Share]:
+    """The same; raises `errors.UpstreamBroken` if they do not make one answer."""
+    if len({_form(share.result) for share in mine}) > 1:
+        raise errors.UpstreamBroken("the predictor's answers to parts of the request do not go together")
+    return mine
+
+
+def _form(result: Result) -> Hashable:
+    """What answers have to agree in to be joined: which values are where, and the names of columns."""
+    names = [text.rpartition(b",")[2].strip() for text in result.texts[:-1]] if len(result.rows) > 1 else []
+    return (result.is_numbered, tuple(result.rows), tuple(result.numbers), tuple(names))
+
+
+def _as_it_came(response: interface.UpstreamResponse) -> interface.RenderedResponse:
+    kind = response.headers.get(b"content-type", b"application/json")
+    return interface.RenderedResponse((("Content-Type", kind.decode("latin-1")),), (response.body,))

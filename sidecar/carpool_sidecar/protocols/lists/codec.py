@@ -1,0 +1,393 @@
+"""Requests with a list in them: found by their rules, merged by splicing, never decoded.
+
+Clients write the same text around their rows again and again. So the last few texts are remembered, and a body that
+begins and ends like one of them only has to have exactly one JSON value between.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import sys
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from carpool.scheduling import messages
+from carpool_sidecar import errors
+from carpool_sidecar.protocols import interface, json_rows, v1
+from carpool_sidecar.protocols.lists import answers, places, rules
+
+AVOID_SECONDS = 60.0
+"""For so long requests of a key are not batched after an answer that did not have the batch's rows."""
+
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_VALUE = msgspec.json.Decoder(msgspec.Raw)
+
+# Members beside the rows are compared byte for byte and kept: few, and so large at most.
+_MAX_OTHERS = 64 * 1024
+_MOST_TEMPLATES = 8
+_MOST_AVOIDED = 1000
+
+_INTEGERS = b"0123456789-, \t\r\n"
+_SPACE = b" \t\r\n"
+_NO_STREAM = (b"false", b"null", b"0")
+
+_KINDS = {
+    **dict.fromkeys(b"-0123456789", "number"),
+    ord('"'): "string",
+    ord("["): "list",
+    ord("{"): "object",
+}
+
+
+class Column(NamedTuple):
+    """Rows as they were written, and the same with commas between, without the brackets of their list."""
+
+    rows: Sequence[msgspec.Raw]
+    text: bytes | memoryview
+    kind: Hashable
+    is_list: bool = True
+
+
+class Template:
+    """What stands around the rows of a request: `texts` in a merged call; `before` and `after` in the request itself.
+
+    Only a request with one list has the latter two. `takes_single` says that a value that is no list may stand for one.
+    """
+
+    __slots__ = ("_keys", "after", "before", "rule", "size", "takes_single", "texts")
+
+    def __init__(
+        self, rule: rules.Rule, texts: tuple[bytes, ...], before: bytes, after: bytes, takes_single: bool
+    ) -> None:
+        self.rule = rule
+        self.texts = texts
+        self.before = before
+        self.after = after
+        self.size = len(before) + len(after)
+        self.takes_single = takes_single
+        self._keys: dict[Hashable, Hashable] = {}
+
+    def key(self, kind: Hashable) -> Hashable:
+        """The batch key of requests with this text and rows of this kind."""
+        found = self._keys.get(kind)
+        if found is None:
+            found = self._keys[kind] = (self.rule.name, kind, self.texts)
+        return found
+
+
+class Payload(interface.KeepsBody):
+    """One parsed request: `columns` are its lists in order, mostly one."""
+
+    __slots__ = ("body", "columns", "key", "response_format", "row_count", "template")
+
+    def __init__(
+        self, template: Template, body: bytes, columns: tuple[Column, ...], form: answers.ResponseFormat
+    ) -> None:
+        self.template = template
+        self.body = body
+        self.columns = columns
+        self.row_count = len(columns[0].rows)
+        kind = columns[0].kind if len(columns) == 1 else tuple([column.kind for column in columns])
+        self.key = template.key(kind)
+        self.response_format = form
+
+    @property
+    def row_pattern(self) -> bytes:
+        """Implements `interface.Payload`: that of the first row."""
+        return json_rows.pattern(self.columns[0].rows[0])
+
+    def row_sizes(self, start: int, stop: int) -> list[int]:
+        """As they were written."""
+        if len(self.columns) == 1:
+            return [len(row) for row in self.columns[0].rows[start:stop]]
+        return [sum(map(len, row)) for row in zip(*[column.rows[start:stop] for column in self.columns], strict=True)]
+
+    def row_lengths(self, start: int, stop: int) -> list[int]:
+        """Elements of the rows that are JSON arrays, of all columns together; 1 for any other."""
+        sizes = [[json_rows.length(bytes(row)) for row in column.rows[start:stop]] for column in self.columns]
+        return sizes[0] if len(sizes) == 1 else list(map(sum, zip(*sizes, strict=True)))
+
+    def cut(self, number: int, start: int, stop: int) -> bytes | memoryview:
+        """Rows of a list, with commas between."""
+        column = self.columns[number]
+        return column.text if stop - start == self.row_count else b",".join(column.rows[start:stop])
+
+
+class Codec:
+    """Requests to one path, by all rules for it; see `interface.Codec`.
+
+    `clock` returns seconds and never goes back.
+    """
+
+    # State: the templates that were used last, the latest first; which keys are not batched, and until when.
+    def __init__(self, chosen: Sequence[rules.Rule], clock: Callable[[], float]) -> None:
+        self._rules = tuple(chosen)
+        self._clock = clock
+        self.max_batch_size = min([rule.max_batch_size or sys.maxsize for rule in chosen])
+        self._limits = _decoder_of_large_members(self._rules)
+        self._templates: list[Template] = []
+        self._avoided: collections.OrderedDict[Hashable, float] = collections.OrderedDict()
+
+    def parse(self, body: bytes, max_rows: int, json_size: int | None = None) -> Payload:
+        """See `interface.Codec`.
+
+        Raises only `errors.PayloadTooLarge` and `errors.Unbatchable`: what is wrong with a body, its server says best.
+        """
+        try:
+            if not body.isascii():
+                json_rows.check_utf8(body)
+            payload = self._parse_alike(body, max_rows) or self._parse_anew(body, max_rows)
+        except (errors.BadRequest, RecursionError):
+            raise errors.Unbatchable(errors.NotBatched.NO_ROWS) from None
+        if self._avoided and self._avoids(payload.key):
+            raise errors.Unbatchable(errors.NotBatched.OUTPUTS)
+        return payload
+
+    def merge(self, batch_id: str, target: str, parts: Sequence[messages.Part]) -> interface.UpstreamRequest:
+        """See `interface.Codec`."""
+        first: Payload = parts[0].request.payload
+        if len(parts) == 1 and parts[0].stop - parts[0].start == first.row_count:
+            read_whole = functools.partial(interface.read_whole, answers.LIST_NAME, first.row_count)
+            return interface.UpstreamRequest(target, (), (first.body,), read_whole)
+        template = first.template
+        pieces: list[bytes | memoryview] = []
+        for number, text in enumerate(template.texts[:-1]):
+            pieces += (text, b"[")
+            for request, start, stop in parts:
+                payload: Payload = request.payload
+                pieces += (payload.cut(number, start, stop), b",")
+            pieces[-1] = b"]"
+        pieces.append(template.texts[-1])
+        shares = answers.Shares.of(parts) if template.rule.shared else answers.Shares.counted(parts)
+        read = functools.partial(self._read, template.rule, first.key, shares)
+        return interface.UpstreamRequest(target, (), pieces, read)
+
+    def _read(
+        self, rule: rules.Rule, key: Hashable, shares: answers.Shares, response: interface.UpstreamResponse
+    ) -> interface.BatchPredictions:
+        try:
+            return answers.read(rule, shares, response)
+        except errors.Uneven:
+            self._avoid(key)
+            raise
+
+    # --- keys that are not batched -----------------------------------------------------------------------------
+
+    def _avoid(self, key: Hashable) -> None:
+        self._avoided.pop(key, None)
+        self._avoided[key] = self._clock() + AVOID_SECONDS
+        if len(self._avoided) > _MOST_AVOIDED:
+            self._avoided.popitem(last=False)
+
+    def _avoids(self, key: Hashable) -> bool:
+        until = self._avoided.get(key)
+        if until is None:
+            return False
+        if self._clock() < until:
+            return True
+        del self._avoided[key]
+        return False
+
+    # --- parsing -----------------------------------------------------------------------------------------------
+
+    def _parse_alike(self, body: bytes, max_rows: int) -> Payload | None:
+        """The payload of a body with the same text around its rows as one before it; else None."""
+        for number, template in enumerate(self._templates):
+            if not (body.startswith(template.before) and body.endswith(template.after)):
+                continue
+            if len(body) <= template.size:
+                continue
+            value = body[len(template.before) : len(body) - len(template.after)]
+            try:
+                column, form = _column(template.rule, value, max_rows)
+            except (msgspec.DecodeError, errors.Unbatchable):
+                continue  # something else begins and ends so, it is malformed, or another alternative has rows
+            if not (column.is_list or template.takes_single):
+                continue
+            if number:
+                self._templates.insert(0, self._templates.pop(number))
+            return Payload(template, body, (column,), form)
+        return None
+
+    def _parse_anew(self, body: bytes, max_rows: int) -> Payload:
+        text = places.Text(body)
+        self._check_others(text)
+        for rule in self._rules:
+            for spans in _lists(text, rule):
+                try:
+                    found = [_column(rule, body[span.start : span.stop], max_rows) for span in spans]
+                except msgspec.DecodeError as error:
+                    raise errors.BadRequest(str(error)) from None
+                except errors.Unbatchable:
+                    continue  # the next alternative may have rows
+                _check_stream(text)
+                takes_single = not any(map(text.find, rule.alone_with))
+                if not (takes_single or found[0][0].is_list):
+                    raise errors.Unbatchable(errors.NotBatched.NO_ROWS)
+                columns = tuple([column for column, _ in found])
+                if len({len(column.rows) for column in columns}) > 1:
+                    raise errors.Unbatchable(errors.NotBatched.SHAPE)
+                template = self._remember(rule, text, spans, takes_single)
+                return Payload(template, body, columns, found[0][1])
+        raise errors.Unbatchable(errors.NotBatched.NO_ROWS)
+
+    def _check_others(self, text: places.Text) -> None:
+        """Raises `errors.Unbatchable` for more beside the rows than may be kept, before memory is spent on it."""
+        if not text.begins(text.whole, b"{"):
+            return
+        try:
+            large = self._limits.decode(text.text)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise errors.BadRequest(str(error)) from None
+        sizes = [memoryview(raw).nbytes for raw in msgspec.structs.astuple(large)]
+        if len(text.text) - sum(sizes) > _MAX_OTHERS:
+            raise errors.Unbatchable(errors.NotBatched.MEMBERS)
+
+    def _remember(
+        self, rule: rules.Rule, text: places.Text, spans: Sequence[places.Span], takes_single: bool
+    ) -> Template:
+        around = text.around(spans)
+        texts = _without(text, spans, rule.ignore) if rule.ignore else around
+        if len(around) > 2:
+            return Template(rule, texts, b"", b"", takes_single)
+        template = Template(rule, texts, around[0], around[1], takes_single)
+        if template.size <= _MAX_OTHERS:
+            self._templates.insert(0, template)
+            del self._templates[_MOST_TEMPLATES:]
+        return template
+
+
+class V1First(v1.Codec):
+    """v1 requests, and for the same path those with lists that are no v1 request, such as objects of columns."""
+
+    def __init__(self, lists: Codec) -> None:
+        self._lists = lists
+        self.max_batch_size = lists.max_batch_size
+
+    def parse(self, body: bytes, max_rows: int, json_size: int | None = None) -> interface.Payload:  # type: ignore[override] # more than v1's
+        """See `interface.Codec`; raises what v1 does."""
+        try:
+            return v1.parse_request(body, max_rows)
+        except (errors.BadRequest, errors.Unbatchable):
+            try:
+                return self._lists.parse(body, max_rows)
+            except errors.Unbatchable:
+                pass
+            raise
+
+    def merge(self, batch_id: str, target: str, parts: Sequence[messages.Part]) -> interface.UpstreamRequest:
+        """See `interface.Codec`."""
+        if isinstance(parts[0].request.payload, v1.Payload):
+            return v1.merge(batch_id, target, parts)
+        return self._lists.merge(batch_id, target, parts)
+
+
+def _lists(text: places.Text, rule: rules.Rule) -> Iterator[Sequence[places.Span]]:
+    """The values at each alternative of a rule that is there, each with the lists along it, in the text's order."""
+    for place in rule.rows:
+        spans = text.find(place)
+        if spans:
+            along = [span for each in rule.along for span in text.find(each) if text.begins(span, b"[")]
+            yield sorted({*spans, *along})
+
+
+def _column(rule: rules.Rule, value: bytes, max_rows: int) -> tuple[Column, answers.ResponseFormat]:
+    """The rows of a value, and how its caller is answered.
+
+    Raises `msgspec.DecodeError` for what is not exactly one JSON value, `errors.PayloadTooLarge` for too many rows,
+    and `errors.Unbatchable` for a value without rows.
+    """
+    value = value.strip(_SPACE)
+    if value.startswith(b"["):
+        if rule.token_ids and not value[1:-1].translate(None, _INTEGERS) and value[1:-1].strip(_SPACE):
+            return _single(rule, value)
+        decode = json_rows.careful_decoder(value, max_rows) if len(value) > 2 * max_rows else json_rows.LIST.decode
+        rows = decode(value)
+        if not rows:
+            raise errors.Unbatchable(errors.NotBatched.NO_ROWS)
+        kind: Hashable = _kind(rows)
+        if rule.same_members and kind in ("object", "mixed"):
+            kind = _members(rows)
+        return Column(rows, value[1:-1], kind), answers.ResponseFormat.LIST
+    return _single(rule, value)
+
+
+_FORMS = {
+    "wrapped": answers.ResponseFormat.LIST,
+    "unwrapped": answers.ResponseFormat.ROW,
+    "by_row": answers.ResponseFormat.LIST_IF_NONE,
+}
+
+
+def _single(rule: rules.Rule, value: bytes) -> tuple[Column, answers.ResponseFormat]:
+    """The value as the only row; see `_column`."""
+    row = _VALUE.decode(value)
+    kind = _KINDS.get(value[0])
+    form = _FORMS.get(rule.scalar)
+    # Servers differ on what an empty text is; an object is one only where the rule knows what is answered.
+    if form is None or kind is None or value == b'""' or (kind == "object" and rule.scalar == "by_row"):
+        raise errors.Unbatchable(errors.NotBatched.NO_ROWS)
+    return Column((row,), value, kind, False), form
+
+
+def _members(rows: Sequence[msgspec.Raw]) -> Hashable:
+    """The names that all these objects have in common; raises `errors.Unbatchable` if they differ."""
+    try:
+        kinds = {tuple(_OBJECT.decode(row)) for row in rows}
+    except msgspec.ValidationError:  # not all are objects
+        raise errors.Unbatchable(errors.NotBatched.SHAPE) from None
+    if len(kinds) > 1:
+        raise errors.Unbatchable(errors.NotBatched.SHAPE)
+    return kinds.pop()
+
+
+def _kind(rows: Sequence[msgspec.Raw]) -> str:
+    if len(rows) == 1:
+        return _KINDS.get(memoryview(rows[0])[0], "other")
+    kinds = {_KINDS.get(memoryview(row)[0], "other") for row in rows}
+    return kinds.pop() if len(kinds) == 1 else "mixed"
+
+
+def _check_stream(text: places.Text) -> None:
+    if not text.begins(text.whole, b"{"):
+        return
+    member = text.members(text.whole).get("stream")
+    if member is not None and text.text[member.value : member.stop] not in _NO_STREAM:
+        raise errors.Unbatchable(errors.NotBatched.STREAMING)
+
+
+def _without(text: places.Text, spans: Sequence[places.Span], names: Sequence[str]) -> tuple[bytes, ...]:
+    """The text around values, without some members of the whole."""
+    if not text.begins(text.whole, b"{"):
+        return text.around(spans)
+    members = text.members(text.whole)
+    if not any(name in members for name in names):
+        return text.around(spans)
+    pieces = [b"{"]
+    left = list(spans)
+    for name, member in members.items():
+        if name in names:
+            continue
+        if len(pieces) > 1 or pieces[-1] != b"{":
+            pieces[-1] += b","
+        at = member.start
+        while left and left[0].start < member.stop:
+            span = left.pop(0)
+            pieces[-1] += text.text[at : span.start]
+            pieces.append(b"")
+            at = span.stop
+        pieces[-1] += text.text[at : member.stop]
+    pieces[-1] += b"}"
+    return tuple(pieces)
+
+
+def _decoder_of_large_members(chosen: Sequence[rules.Rule]) -> msgspec.json.Decoder[msgspec.Struct]:
+    """Finds the members that hold rows; all others are skipped without memory for them."""
+    found = [place.names[0] for rule in chosen for place in (*rule.rows, *rule.along) if place.names]
+    names = list(dict.fromkeys(found))
+    fields = [(f"member{number}", msgspec.Raw, msgspec.Raw()) for number in range(len(names))]
+    rename = {f"member{number}": name for number, name in enumerate(names)}
+    return msgspec.json.Decoder(msgspec.defstruct("Large", fields, rename=rename))

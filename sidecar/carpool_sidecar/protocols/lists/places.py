@@ -1,0 +1,102 @@
+"""Places of values in JSON text, and text with gaps at such places.
+
+Rows are cut out of a request and put into another, so all that counts is where they begin and end; the text between
+stays as it was written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from carpool_sidecar import errors
+from carpool_sidecar.protocols import json_members
+
+_NAME = r"[^.*$\s\"\\\x00-\x1f]+"
+_PLACE = re.compile(rf"\$|\*|{_NAME}(?:\.{_NAME})*(?:\.\*)?")
+_SPACE = b" \t\r\n"
+_STAR = "*"
+
+# Members of an object of columns are found all at once, and each takes memory.
+_MOST_COLUMNS = 100_000
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a value is: `$` is the whole text, `a.b` the member `b` of the member `a`, `a.*` every list in `a`."""
+
+    text: str
+    names: tuple[str, ...]
+    is_columns: bool
+
+    @classmethod
+    def parse(cls, text: str) -> Place:
+        """Raises `ValueError`, which says what is allowed."""
+        if not _PLACE.fullmatch(text):
+            raise ValueError(f"{text!r} is no place: allowed are $, names like a or a.b, and a.* for every list in a")
+        names = () if text == "$" else tuple(text.split("."))
+        is_columns = names[-1:] == (_STAR,)
+        return cls(text, names[:-1] if is_columns else names, is_columns)
+
+
+class Span(NamedTuple):
+    """A value from `start` to before `stop`, without white space around it. `name` is that of its column, or empty."""
+
+    start: int
+    stop: int
+    name: str = ""
+
+
+class Text:
+    """JSON text whose objects are looked into as far as they are asked for."""
+
+    # State: the members of objects that were looked into, by where these begin.
+    def __init__(self, text: bytes) -> None:
+        """Raises nothing; the text is looked at when it is asked for."""
+        self.text = text
+        start = len(text) - len(text.lstrip(_SPACE))
+        self.whole = Span(start, max(start, len(text.rstrip(_SPACE))))
+        self._known: dict[int, dict[str, json_members.Member]] = {}
+
+    def begins(self, span: Span, mark: bytes) -> bool:
+        """Whether a value begins so."""
+        return self.text.startswith(mark, span.start)
+
+    def members(self, span: Span) -> dict[str, json_members.Member]:
+        """The members of an object; raises `errors.BadRequest` if it is none, or has two of one name."""
+        found = self._known.get(span.start)
+        if found is None:
+            found = self._known[span.start] = json_members.find(self.text, span.start, span.stop)
+        return found
+
+    def find(self, place: Place) -> Sequence[Span]:
+        """The value at a place; for columns those of its lists. Empty if there is none.
+
+        Raises `errors.BadRequest` for text that is no JSON on the way to it.
+        """
+        span = self.whole
+        for name in place.names:
+            if not self.begins(span, b"{"):
+                return ()
+            member = self.members(span).get(name)
+            if member is None:
+                return ()
+            span = Span(member.value, member.stop)
+        if not place.is_columns:
+            return (span,)
+        if not self.begins(span, b"{"):
+            return ()
+        if self.text.count(b":", span.start, span.stop) > _MOST_COLUMNS:
+            raise errors.Unbatchable(errors.NotBatched.MEMBERS)
+        columns = [Span(member.value, member.stop, name) for name, member in self.members(span).items()]
+        return [column for column in columns if self.begins(column, b"[")]
+
+    def around(self, spans: Sequence[Span]) -> tuple[bytes, ...]:
+        """The text before, between and after these values, which are in order: one piece more than values."""
+        pieces, at = [], 0
+        for span in spans:
+            pieces.append(self.text[at : span.start])
+            at = span.stop
+        return (*pieces, self.text[at:])
