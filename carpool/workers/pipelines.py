@@ -31,8 +31,8 @@ class Pipelines:
         self._name = workers.__name__
         self._pipelines: dict[worker.Worker, _Pipeline] = {}
 
-    def __call__(self, request: Bytes) -> Awaitable[Bytes]:
-        """What the model returns for a request, put together, or raises.
+    def __call__(self, *request: Bytes) -> Awaitable[Bytes]:
+        """What the model returns for a request, put together, or raises. The request may be in pieces, too.
 
         Raises `errors.WorkerDied` if no worker is up, or if it dies before it answers. Cancelling loses the answer.
         """
@@ -46,7 +46,7 @@ class Pipelines:
                     best = found
         if best is None:
             raise errors.WorkerDied(f"no worker process of {self._name} is up")
-        return best.answer(best.send(request))
+        return best.answer(best.send(list(request)))
 
 
 class _Pipeline(asyncio.BufferedProtocol):
@@ -76,11 +76,11 @@ class _Pipeline(asyncio.BufferedProtocol):
         except (OSError, errors.WorkerDied):
             self.connection_lost(None)
 
-    def send(self, request: Bytes) -> Sent:
-        """Send a request; what `answer` waits for."""
+    def send(self, request: list[payload.Buffer]) -> Sent:
+        """Send a request, in pieces; what `answer` waits for."""
         sent: Sent = self._loop.create_future()
         self._waiting.append(sent)
-        pieces = messages.encoded(messages.Kind.BYTES, payload.Payload([request], []))
+        pieces = messages.encoded(messages.Kind.BYTES, payload.Payload(request, []))
         if self._transport is None:
             self._unsent += pieces
         else:

@@ -18,7 +18,7 @@ _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
 class Settings(BaseSettings):
-    """Serve models over KServe's v1 protocol. Flags win over environment variables (in brackets)."""
+    """Serve models: KServe's v1 protocol, OpenAI's embeddings. Flags win over environment variables (in brackets)."""
 
     model_config = settings.config("carpool-predictor", PREFIX)
 

@@ -6,13 +6,15 @@ from __future__ import annotations
 class Refusal(Exception):
     """Base of all failures that become an answer: `str(error)` is the text of its `{"error": …}`.
 
-    `retry_after` is whole seconds for a `Retry-After` header, or None; after `close` the connection ends.
+    `retry_after` is whole seconds for a `Retry-After` header, or None; after `close` the connection ends. `code` is for
+    programs, in the formats that have one.
     """
 
     status = 500
     message = "the predictor failed to handle this request"
     retry_after: int | None = None
     close = False
+    code: str | None = None
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or self.message)
@@ -36,6 +38,12 @@ class NotFound(Refusal):
 
     status = 404
     message = "no such path; see GET /v1/models"
+
+
+class UnknownModel(NotFound):
+    """The body names a model that is not served."""
+
+    code = "model_not_found"
 
 
 class MethodNotAllowed(Refusal):

@@ -17,6 +17,8 @@
 
     $ carpool-predictor --models words=words:WordCount
 
+A class that has `embed` as well (see `Embedder`) also answers `POST /v1/embeddings`, OpenAI's endpoint.
+
 The class is called without arguments, in a worker process of its own and always from the same thread; take options
 from environment variables. `CARPOOL_PREDICTOR_DEVICE` is the one of `--device` that is for this process. Whatever the
 process prints goes to the server's output.
@@ -25,7 +27,7 @@ process prints goes to the server's output.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -33,10 +35,15 @@ Row = msgspec.Raw | bytes
 """One instance or prediction as JSON text in UTF-8. `memoryview(row)` gives its bytes, `b",".join(rows)` joins."""
 
 
-class InvalidInstances(ValueError):
-    """Raised by a model for instances it can never predict: the caller gets 400 with this message.
+Input = str | list[int]
+"""What is embedded: a text, or the ids of its tokens in the model's own vocabulary, which are never none at all."""
 
-    Anything else that a model raises is a 500 with the exception's message, and a traceback in the log.
+
+class InvalidInstances(ValueError):
+    """Raised by a model for instances it can never predict, or inputs it can never embed.
+
+    The caller gets 400 with this message. Anything else that a model raises is a 500 with the exception's message, and
+    a traceback in the log.
     """
 
 
@@ -74,4 +81,26 @@ class RawModel(Loadable, Protocol):
 
     def predict_rows(self, rows: Sequence[Row]) -> Sequence[Row]:
         """Like `Model.predict`, each row being one JSON value as it was written, without space around it."""
+        ...
+
+
+class Embeddings(NamedTuple):
+    """What a model made of inputs. `tokens` is how many it read for each, special ones and all.
+
+    `vectors` is a list of numbers for each input, or anything whose `tolist()` gives such lists.
+    """
+
+    vectors: Any
+    tokens: Sequence[int]
+
+
+@runtime_checkable
+class Embedder(Loadable, Protocol):
+    """What a `Model` or a `RawModel` offers besides, if it makes embeddings of texts."""
+
+    def embed(self, inputs: list[Input]) -> Embeddings:
+        """Embed a batch: one vector for each input, in the same order.
+
+        Raises `InvalidInstances` for inputs that it could never embed.
+        """
         ...

@@ -21,6 +21,7 @@ log = logging.getLogger("carpool.predictor")
 
 _EPILOG = """paths:
   POST /v1/models/NAME:predict   {"instances": [...]} -> {"predictions": [...]}
+  POST /v1/embeddings            OpenAI's, for models that embed texts, such as minilm
   GET  /v1/models, /v1/models/NAME, /livez, /readyz
 
 your own model: a class with load(), warm_up() and predict(instances); help(carpool_predictor.model) tells more
@@ -58,7 +59,8 @@ async def run(settings: config.Settings) -> None:
     Raises `worker_errors.Unusable` for a model that can never run, and OSError if the address cannot be listened on.
     """
     models = served_models(settings)
-    handler = server.Handler(models, settings.max_body_bytes, settings.body_timeout)
+    unassigned = served_model.WaitingLimit(settings.max_waiting_calls, settings.max_waiting_bytes)
+    handler = server.Handler(models, settings.max_body_bytes, settings.body_timeout, unassigned)
     runner = web.ServerRunner(
         web.Server(handler, access_log=None, read_bufsize=server.READ_BUFFER),
         shutdown_timeout=settings.grace_period + _LAST_ANSWERS,

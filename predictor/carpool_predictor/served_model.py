@@ -6,8 +6,9 @@ The bound is what makes a slow model fill its callers' patience and not the memo
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from dataclasses import dataclass
 from types import TracebackType
@@ -16,7 +17,7 @@ from typing import Any
 import carpool
 from carpool.workers import pipelines, pool
 from carpool.workers.worker import Backoff
-from carpool_predictor import errors, v1, worker
+from carpool_predictor import embeddings, errors, v1, worker
 
 # OpenMP threads (torch's) spin while they wait for each other. With a half-busy neighbour on two cores, as a sidecar
 # is, MiniLM made 5 sentences/s one by one and 47 in batches, and 50 and 135 when they yield instead; alone, yielding
@@ -79,13 +80,29 @@ class ServedModel:
 
     async def predict(self, body: worker.Body) -> worker.Reply:
         """The answer to one request body. Raises `errors.Refusal`; `errors.NotReady` at once if no worker is up."""
-        if not self.is_ready:
-            raise errors.NotReady(f"model {self.name} is not ready; try again later")
-        try:
+        with self._failures_told():
             if self._rows is not None:
                 predictions = await self._rows.map(v1.rows_of_request(body))
                 return worker.Reply(200, v1.render_predictions(b",".join(predictions)))
-            return worker.reply_of(await self._requests(body))
+            return worker.reply_of(await self._requests(body, worker.Asked.PREDICTIONS.value))
+
+    async def embed(self, request: embeddings.Request) -> worker.Reply:
+        """The answer to one embeddings request. Raises as `predict` does."""
+        asked = worker.Asked.EMBEDDINGS_IN_BASE64 if request.is_base64 else worker.Asked.EMBEDDINGS
+        with self._failures_told():
+            if self._rows is not None:
+                rows = [worker.row_to_embed(row, asked) for row in v1.rows_of(request.inputs)]
+                found = map(worker.embedding_of, await self._rows.map(rows))
+                return worker.Reply(200, embeddings.render(self.name, list(found)))
+            return worker.reply_of(await self._requests(request.inputs, asked.value))
+
+    @contextlib.contextmanager
+    def _failures_told(self) -> Iterator[None]:
+        """A call of the model, whose failures become refusals."""
+        if not self.is_ready:
+            raise errors.NotReady(f"model {self.name} is not ready; try again later")
+        try:
+            yield
         except carpool.WorkerDied:
             raise errors.WorkerDied from None
         except carpool.NotIsolated:

@@ -1,7 +1,7 @@
-"""The v1 protocol over HTTP: finds the model in the path and carries bytes between callers and workers.
+"""The v1 protocol and OpenAI's embeddings over HTTP: finds the model and carries bytes between callers and workers.
 
-Format: https://kserve.github.io/website/docs/concepts/architecture/data-plane/v1-protocol. Built on aiohttp's
-low-level server: five paths need no router, and without one about a quarter more requests fit into a core.
+Format of v1: https://kserve.github.io/website/docs/concepts/architecture/data-plane/v1-protocol. Built on aiohttp's
+low-level server: six paths need no router, and without one about a quarter more requests fit into a core.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from carpool_predictor import errors, served_model, v1
+from carpool_predictor import embeddings, errors, served_model, v1
 
 log = logging.getLogger("carpool.predictor.server")
 
@@ -29,11 +29,21 @@ Answer = tuple[int, Any]
 
 
 class Handler:
-    """Answers every request. `draining` may be set to make readiness fail while requests are still served."""
+    """Answers every request. `draining` may be set to make readiness fail while requests are still served.
 
-    def __init__(self, models: Mapping[str, served_model.ServedModel], max_body: int, body_timeout: float) -> None:
+    `unassigned` bounds the requests that name their model in a body which is still on its way.
+    """
+
+    def __init__(
+        self,
+        models: Mapping[str, served_model.ServedModel],
+        max_body: int,
+        body_timeout: float,
+        unassigned: served_model.WaitingLimit,
+    ) -> None:
         self.draining = False
         self._models = models
+        self._unassigned = unassigned
         self._max_body = max_body
         self._body_timeout = body_timeout
         self._predicts = {f"{_MODELS}/{name}{_PREDICT}": model for name, model in models.items()}
@@ -50,21 +60,35 @@ class Handler:
             model = self._predicts.get(request.path)
             if model is not None and request.method == "POST":
                 return await self._predict(request, model)
+            if request.path == embeddings.PATH and request.method == "POST":
+                return await self._embed(request)
             status, facts = self._describe(request.method, request.path)
             return _json(status, msgspec.json.encode(facts))
         except errors.Refusal as error:
-            return _refusal(error)
+            return _refusal(error, request.path)
         except ConnectionError:
             raise  # the caller left; aiohttp knows what to do
         except Exception:
             log.exception("a request failed unexpectedly")
-            return _json(500, v1.render_error("the predictor failed to handle this request"))
+            return _refusal(errors.Refusal(), request.path)
 
     async def _predict(self, request: web.BaseRequest, model: served_model.ServedModel) -> web.StreamResponse:
         if not model.is_ready:  # before its body is read
             raise errors.NotReady(f"model {model.name} is not ready; try again later")
         with model.limit.claim() as claim:
             reply = await model.predict(await self._read(request, claim))
+        return _json(reply.status, reply.body)
+
+    async def _embed(self, request: web.BaseRequest) -> web.StreamResponse:
+        with self._unassigned.claim() as claim:
+            body = await self._read(request, claim)
+        asked = embeddings.parse(body)
+        model = self._models.get(asked.model)
+        if model is None:
+            raise errors.UnknownModel(self._no_model(asked.model))
+        with model.limit.claim() as claim:
+            claim.grow(len(body))
+            reply = await model.embed(asked)
         return _json(reply.status, reply.body)
 
     async def _read(self, request: web.BaseRequest, claim: served_model.Claim) -> bytes:
@@ -98,15 +122,20 @@ class Handler:
         if path in self._gets:
             _allow(method, "GET, HEAD")
             return self._gets[path]()
+        if path == embeddings.PATH:
+            _allow(method, "POST")
         parent, _, last = path.rpartition("/")
         name = last.removesuffix(_PREDICT)
         if parent != _MODELS or not name:
             raise errors.NotFound(f"no such path: {path}; see GET {_MODELS}")
         if name not in self._models:
-            raise errors.NotFound(f"no model {name!r}; there are: {', '.join(self._models)}")
+            raise errors.NotFound(self._no_model(name))
         _allow(method, "GET, HEAD" if last == name else "POST")
         is_ready = self._models[name].is_ready
         return (200 if is_ready else 503), {"name": name, "ready": is_ready}
+
+    def _no_model(self, name: str) -> str:
+        return f"no model {name!r}; there are: {', '.join(self._models)}"
 
     def _readiness(self) -> Answer:
         waiting = [model.name for model in self._models.values() if not model.is_ready]
@@ -126,13 +155,14 @@ def _json(status: int, body: Any, headers: Mapping[str, str] | None = None) -> w
     return web.Response(status=status, body=body, headers=headers, content_type="application/json")
 
 
-def _refusal(error: errors.Refusal) -> web.Response:
+def _refusal(error: errors.Refusal, path: str) -> web.Response:
     headers = {}
     if error.retry_after is not None:
         headers["Retry-After"] = str(error.retry_after)
     if isinstance(error, errors.MethodNotAllowed):
         headers["Allow"] = error.allowed
-    response = _json(error.status, v1.render_error(str(error)), headers)
+    body = embeddings.render_error(error) if path == embeddings.PATH else v1.render_error(str(error))
+    response = _json(error.status, body, headers)
     if error.close:
         response.force_close()
     return response

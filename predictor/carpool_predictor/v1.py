@@ -29,6 +29,22 @@ class Request(NamedTuple):
 
 def parse(body: bytes | bytearray) -> Request:
     """Find the instances. Raises `errors.BadRequest`, which tells what is wrong and where, if there are none."""
+    members = members_of(body)
+    names = members.keys() & {"instances", "inputs"}
+    if len(names) > 1:
+        raise errors.BadRequest("both 'instances' and 'inputs' are present; send one of them")
+    for name in names:
+        try:
+            rows = _LIST.decode(members[name])
+        except msgspec.ValidationError:
+            raise errors.BadRequest(f"{name!r} must be a list of instances") from None
+        if rows:
+            return Request(members[name], rows)
+    raise errors.BadRequest('the body has no instances: send {"instances": [...]} with at least one element')
+
+
+def members_of(body: bytes | bytearray) -> dict[str, msgspec.Raw]:
+    """The members of a body that is a JSON object, as they were written. Raises `errors.BadRequest`."""
     try:
         body.decode()  # msgspec does not look inside what it leaves as it is
         members = _OBJECT.decode(body)
@@ -41,17 +57,7 @@ def parse(body: bytes | bytearray) -> Request:
     except RecursionError:
         raise errors.BadRequest("the body must be a JSON object, and is nested too deeply") from None
     _check_that_each_is_there_once(body, members)
-    names = members.keys() & {"instances", "inputs"}
-    if len(names) > 1:
-        raise errors.BadRequest("both 'instances' and 'inputs' are present; send one of them")
-    for name in names:
-        try:
-            rows = _LIST.decode(members[name])
-        except msgspec.ValidationError:
-            raise errors.BadRequest(f"{name!r} must be a list of instances") from None
-        if rows:
-            return Request(members[name], rows)
-    raise errors.BadRequest('the body has no instances: send {"instances": [...]} with at least one element')
+    return members
 
 
 def _check_that_each_is_there_once(body: bytes | bytearray, members: Iterable[str]) -> None:

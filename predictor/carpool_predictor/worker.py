@@ -1,11 +1,14 @@
 """What runs in a model's process: JSON in, JSON out, and the model between.
 
-`Requests` is called with the body of one predict request. `Rows` is called with instances from
-any number of requests, which the server has taken out of their bodies, and makes one call of the model of them.
+`Requests` is called with one request: the body of a predict request, or the texts of an embeddings request. `Rows` is
+called with instances and texts from any number of requests, which the server has taken out of their bodies, and makes
+one call of the model of them.
 """
 
 from __future__ import annotations
 
+import enum
+import functools
 import logging
 import os
 import sys
@@ -17,7 +20,7 @@ import msgspec
 
 from carpool.program import logs
 from carpool.workers import errors as worker_errors
-from carpool_predictor import errors, model, model_loading, v1
+from carpool_predictor import embeddings, errors, model, model_loading, v1
 
 log = logging.getLogger("carpool.predictor.worker")
 
@@ -25,11 +28,27 @@ DEVICE = "CARPOOL_PREDICTOR_DEVICE"
 """The variable that tells a model the device of its own process."""
 
 _STATUS = 2  # bytes at the end of an answer on its way to the server
+_TOKENS = 8  # bytes at the end of an embedding on its way there, in a batch
 # Things with a length, but without rows.
 _ROWLESS = (str, bytes, dict, set, frozenset)
 
 Body = bytes | bytearray
 Predict = Callable[[v1.Request], bytes]
+Embed = Callable[[Body, bool], list[embeddings.Row]]
+
+
+class Asked(enum.Enum):
+    """What a request is for. Its last byte tells: before it stands a predict body, or the list of what to embed.
+
+    Of the rows of requests only texts to embed are marked, in front, where no JSON value begins so.
+    """
+
+    PREDICTIONS = b"p"
+    EMBEDDINGS = b"e"
+    EMBEDDINGS_IN_BASE64 = b"b"
+
+
+_MARKS = {asked.value: asked for asked in (Asked.EMBEDDINGS, Asked.EMBEDDINGS_IN_BASE64)}
 
 
 class Setup(msgspec.Struct, frozen=True):
@@ -52,12 +71,19 @@ class Requests:
     """Answers requests one by one."""
 
     def __init__(self, device: str, setup: Setup) -> None:
-        self._predict = predictor_of(_loaded(device, setup))
+        served = _loaded(device, setup)
+        self._name = setup.spec.name
+        self._predict = predictor_of(served)
+        self._embed = embedder_of(self._name, served)
 
-    def __call__(self, body: Body) -> list[Body]:
-        """The answer, for `reply_of`."""
+    def __call__(self, request: Body) -> list[Body]:
+        """The answer, for `reply_of`. Its last byte says what it asks."""
         started = time.perf_counter()
-        reply = answer(self._predict, body)
+        asked, body = Asked(bytes(request[-1:])), _without_end(request, 1)
+        if asked is Asked.PREDICTIONS:
+            reply = answer(self._predict, body)
+        else:
+            reply = answer_embeddings(self._name, self._embed, body, asked is Asked.EMBEDDINGS_IN_BASE64)
         if log.isEnabledFor(logging.DEBUG):
             milliseconds = round((time.perf_counter() - started) * 1e3, 3)
             facts = logs.facts(status=reply.status, request_bytes=len(body), milliseconds=milliseconds)
@@ -67,31 +93,61 @@ class Requests:
 
 def reply_of(returned: Body) -> Reply:
     """What `Requests` answered."""
-    status = int.from_bytes(returned[-_STATUS:])
-    if isinstance(returned, bytes):
-        return Reply(status, returned[:-_STATUS])
-    del returned[-_STATUS:]  # of a large one, which is not copied so
-    return Reply(status, returned)
+    return Reply(int.from_bytes(returned[-_STATUS:]), _without_end(returned, _STATUS))
+
+
+def _without_end(data: Body, count: int) -> Body:
+    if isinstance(data, bytes):
+        return data[:-count]
+    del data[-count:]  # of a large one, which is not copied so
+    return data
 
 
 class Rows:
-    """Predicts instances of several requests with one call of the model."""
+    """Predicts instances, and embeds texts, of several requests with one call of the model for each kind."""
 
     def __init__(self, device: str, setup: Setup) -> None:
-        self._predict = predictor_of(_loaded(device, setup))
+        served = _loaded(device, setup)
+        self._predict = predictor_of(served)
+        self._embed = embedder_of(setup.spec.name, served)
 
     def __call__(self, rows: Sequence[bytes]) -> list[bytes]:
-        """One prediction for each. Raises `errors.Refusal`."""
+        """One prediction for each, or what `embedding_of` reads. Raises `errors.Refusal`."""
         started = time.perf_counter()
-        text = b"[" + b",".join(rows) + b"]"
+        places: dict[Asked, list[int]] = {}
+        for place, row in enumerate(rows):
+            places.setdefault(_MARKS.get(row[:1], Asked.PREDICTIONS), []).append(place)
+        answers = list(rows)
         try:
-            predictions = self._predict(v1.Request(msgspec.Raw(text), [msgspec.Raw(row) for row in rows]))
+            for asked, its_places in places.items():
+                some = [rows[place] for place in its_places]
+                for place, found in zip(its_places, self._answer(asked, some), strict=True):
+                    answers[place] = found
         except Exception as error:
             raise _refusal(error) from None
         if log.isEnabledFor(logging.DEBUG):
             milliseconds = round((time.perf_counter() - started) * 1e3, 3)
             log.debug("predicted a batch", extra=logs.facts(rows=len(rows), milliseconds=milliseconds))
-        return v1.rows_of(b"[" + predictions + b"]")
+        return answers
+
+    def _answer(self, asked: Asked, rows: list[bytes]) -> list[bytes]:
+        if asked is Asked.PREDICTIONS:
+            text = b"[" + b",".join(rows) + b"]"
+            return v1.rows_of(
+                b"[" + self._predict(v1.Request(msgspec.Raw(text), [msgspec.Raw(row) for row in rows])) + b"]"
+            )
+        found = self._embed(b"[" + b",".join([row[1:] for row in rows]) + b"]", asked is Asked.EMBEDDINGS_IN_BASE64)
+        return [row.text + row.tokens.to_bytes(_TOKENS) for row in found]
+
+
+def row_to_embed(text: bytes, asked: Asked) -> bytes:
+    """What `Rows` is given for an input, which is JSON."""
+    return asked.value + text
+
+
+def embedding_of(returned: bytes) -> embeddings.Row:
+    """What `Rows` answered for an input."""
+    return embeddings.Row(returned[:-_TOKENS], int.from_bytes(returned[-_TOKENS:]))
 
 
 def answer(predict: Predict, request: Body) -> Reply:
@@ -101,6 +157,15 @@ def answer(predict: Predict, request: Body) -> Reply:
     except Exception as error:
         refusal = _refusal(error)
         return Reply(refusal.status, v1.render_error(str(refusal)))
+
+
+def answer_embeddings(name: str, embed: Embed, inputs: Body, is_base64: bool) -> Reply:
+    """Answer one embeddings request to the model of this name; `inputs` is a JSON list."""
+    try:
+        return Reply(200, embeddings.render(name, embed(inputs, is_base64)))
+    except Exception as error:
+        refusal = _refusal(error)
+        return Reply(refusal.status, embeddings.render_error(refusal))
 
 
 def _refusal(error: Exception) -> errors.Refusal:
@@ -157,6 +222,29 @@ def _decoded(served: model.Model) -> Predict:
         return msgspec.json.encode(predictions, enc_hook=_plain)[1:-1]
 
     return predict
+
+
+def embedder_of(name: str, served: model_loading.AnyModel) -> Embed:
+    """A function from a JSON list of inputs, and whether base64 is wanted, to embeddings."""
+    if not isinstance(served, model.Embedder):
+        return functools.partial(_refuse_to_embed, name)
+
+    def embed(inputs: Body, is_base64: bool) -> list[embeddings.Row]:
+        decoded = embeddings.decode(inputs)
+        vectors, tokens = served.embed(decoded)
+        vectors = vectors.tolist() if hasattr(vectors, "tolist") else vectors
+        _check_count(len(decoded), vectors)
+        _check_count(len(decoded), tokens)
+        return [
+            embeddings.Row(embeddings.encode(vector, is_base64), count)
+            for vector, count in zip(vectors, tokens, strict=True)
+        ]
+
+    return embed
+
+
+def _refuse_to_embed(name: str, inputs: Body, is_base64: bool) -> list[embeddings.Row]:
+    raise errors.BadRequest(f"model {name} makes no embeddings")
 
 
 def _check_count(wanted: int, predictions: object) -> None:

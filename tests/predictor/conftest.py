@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import pathlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -29,6 +30,13 @@ class Predictor:
         """Status and body of one predict call."""
         async with self.client.post(f"/v1/models/{name}:predict", data=body, **options) as response:
             return response.status, await response.read()
+
+    async def embed(self, body: Any, **options: Any) -> tuple[int, Any]:
+        """Status and decoded body of one embeddings call; `body` is encoded unless it is bytes."""
+        data = body if isinstance(body, bytes) else json.dumps(body)
+        async with self.client.post("/v1/embeddings", data=data, **options) as response:
+            assert response.content_type == "application/json"
+            return response.status, await response.json()
 
     async def status(self, path: str) -> int:
         async with self.client.get(path) as response:
@@ -79,7 +87,8 @@ async def start(aiohttp_raw_server: Any, aiohttp_client: Any) -> AsyncIterator[S
             )
             for spec in map(model_loading.parse, models)
         }
-        raw = await aiohttp_raw_server(server.Handler(served, max_body, 60.0))
+        unassigned = served_model.WaitingLimit(calls, max_body)
+        raw = await aiohttp_raw_server(server.Handler(served, max_body, 60.0, unassigned))
         runs = [asyncio.create_task(model.run()) for model in served.values()]
         started.append(Predictor(await aiohttp_client(raw), served, runs))
         for model in served.values() if wait else ():

@@ -151,3 +151,28 @@ class Meeting(Plain):
         else:
             pathlib.Path(path).write_bytes(b"")
         return [os.environ["CARPOOL_PREDICTOR_DEVICE"]]
+
+
+class Measuring(Plain):
+    """Embeds a text as its length and the number of inputs in the call, with a token a word; token ids likewise."""
+
+    def embed(self, inputs: list[model.Input]) -> model.Embeddings:
+        if "invalid" in inputs:
+            raise model.InvalidInstances("input 0 is not a text")
+        if "broken" in inputs:
+            raise RuntimeError("the weights caught fire")
+        tokens = [len(each.split()) if isinstance(each, str) else len(each) for each in inputs]
+        return model.Embeddings([[len(each) + 0.5, float(len(inputs))] for each in inputs], tokens)
+
+    def predict(self, instances: list[Any]) -> list[Any]:
+        return [[instance, len(instances)] for instance in instances]
+
+
+class Miscounting(Measuring):
+    """Loses the last embedding, or its count of tokens if the text says so."""
+
+    def embed(self, inputs: list[model.Input]) -> model.Embeddings:
+        found = super().embed(inputs)
+        if inputs[0] == "tokens":
+            return model.Embeddings(found.vectors, found.tokens[1:])
+        return model.Embeddings(found.vectors[1:], found.tokens)

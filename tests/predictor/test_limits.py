@@ -11,7 +11,7 @@ from typing import Any, cast
 import looptime
 import pytest
 
-from carpool_predictor import errors, served_model, server, worker
+from carpool_predictor import embeddings, errors, served_model, server, worker
 
 from .conftest import Start, until
 
@@ -34,9 +34,15 @@ class SlowModel:
         await self.answer.wait()
         return worker.Reply(200, b"{}")
 
+    async def embed(self, request: embeddings.Request) -> worker.Reply:
+        return await self.predict(request.inputs)
 
-def handler(model: SlowModel, max_body: int = 1000) -> server.Handler:
-    return server.Handler({"slow": cast(served_model.ServedModel, model)}, max_body, body_timeout=30.0)
+
+def handler(
+    model: SlowModel, max_body: int = 1000, unassigned: served_model.WaitingLimit | None = None
+) -> server.Handler:
+    models = {"slow": cast(served_model.ServedModel, model)}
+    return server.Handler(models, max_body, 30.0, unassigned or served_model.WaitingLimit(10, max_body))
 
 
 async def _pieces() -> AsyncIterator[bytes]:
@@ -73,6 +79,23 @@ async def test_more_than_may_wait_gets_503_at_once(
     async with await first as answered:
         assert answered.status == 200
     assert (model.limit.calls, model.limit.size) == (calls, size)
+
+
+@pytest.mark.parametrize(("calls", "size", "status"), [(1, 1000, 200), (0, 1000, 503), (1, 20, 503)])
+async def test_bodies_that_have_not_named_their_model_yet_have_a_limit_of_their_own(
+    aiohttp_raw_server: Any, aiohttp_client: Any, calls: int, size: int, status: int
+) -> None:
+    model, unassigned = SlowModel(10, 1000), served_model.WaitingLimit(calls, size)
+    client = await aiohttp_client(await aiohttp_raw_server(handler(model, unassigned=unassigned)))
+    asked = asyncio.create_task(client.post("/v1/embeddings", json={"model": "slow", "input": "text"}))
+    if status == 200:
+        await model.called.wait()
+        assert (model.limit.calls, model.limit.size < 1000) == (9, True)
+    assert (unassigned.calls, unassigned.size) == (calls, size)
+    model.answer.set()
+    async with await asked as answered:
+        assert answered.status == status
+    assert (unassigned.calls, unassigned.size, model.limit.calls, model.limit.size) == (calls, size, 10, 1000)
 
 
 @pytest.mark.looptime

@@ -63,3 +63,21 @@ def test_embeddings_are_those_of_sentence_transformers(loaded: minilm.MiniLM, mo
 def test_anything_but_strings_is_refused_with_its_place(loaded: minilm.MiniLM, bad: object) -> None:
     with pytest.raises(model.InvalidInstances, match="instance 1 must be a JSON string"):
         loaded.predict(["fine", bad])
+
+
+def test_texts_and_their_token_ids_have_the_same_embedding_and_count_of_tokens(loaded: minilm.MiniLM) -> None:
+    hello = [101, 7592, 102]  # [CLS] hello [SEP]
+    vectors, tokens = loaded.embed(["hello", hello, SENTENCES[0]])
+    assert vectors[0] == pytest.approx(vectors[1], abs=1e-6)
+    assert vectors[2] == pytest.approx(loaded.predict([SENTENCES[0]])[0], abs=1e-6)
+    assert tokens == [3, 3, 8]
+
+
+def test_only_the_tokens_that_are_read_are_counted(loaded: minilm.MiniLM) -> None:
+    assert loaded.embed(["word " * 1000, [7592] * 1000]).tokens == [minilm.MAX_TOKENS] * 2
+
+
+@pytest.mark.parametrize("bad", [-1, 30522])
+def test_a_token_id_outside_the_vocabulary_is_refused_with_its_place(loaded: minilm.MiniLM, bad: int) -> None:
+    with pytest.raises(model.InvalidInstances, match="input 1 has a token id that is not in 0 to 30521"):
+        loaded.embed(["fine", [101, bad]])

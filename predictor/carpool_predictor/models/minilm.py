@@ -64,13 +64,33 @@ class MiniLM:
         for place, sentence in enumerate(instances):
             if not isinstance(sentence, str):
                 raise model.InvalidInstances(f"instance {place} must be a JSON string, a sentence to embed")
-        tokens = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(instances)]
+        return self._vectors(self._tokenize(instances))
+
+    def embed(self, inputs: list[model.Input]) -> model.Embeddings:
+        """See `model.Embedder`. Token ids are taken as they come, with or without the special ones at both ends."""
+        texts = iter(self._tokenize([text for text in inputs if isinstance(text, str)]))
+        tokens = [
+            next(texts) if isinstance(each, str) else self._known(place, each) for place, each in enumerate(inputs)
+        ]
+        return model.Embeddings(self._vectors(tokens), [len(ids) for ids in tokens])
+
+    def _tokenize(self, texts: list[str]) -> list[list[int]]:
+        return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts)]
+
+    def _known(self, place: int, ids: list[int]) -> list[int]:
+        size = self._tokenizer.get_vocab_size()
+        if not all(0 <= each < size for each in ids):
+            raise model.InvalidInstances(f"input {place} has a token id that is not in 0 to {size - 1}")
+        return ids[:MAX_TOKENS]
+
+    def _vectors(self, tokens: list[list[int]]) -> list[Any]:
+        """The embedding of each list of token ids."""
         kind = torch.device(self._device).type
         groups = bucketing.plan([len(ids) for ids in tokens], OVERHEAD[kind], MAX_PASS[kind])
         with torch.inference_mode():
             passes = [self._embed([tokens[index] for index in group]) for group in groups]
             rows = torch.cat(passes).cpu().tolist()
-        answers: list[Any] = [None] * len(instances)
+        answers: list[Any] = [None] * len(tokens)
         for index, row in zip((index for group in groups for index in group), rows, strict=True):
             answers[index] = row
         return answers
