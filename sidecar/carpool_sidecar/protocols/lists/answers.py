@@ -23,6 +23,8 @@ PRORATED = ("carpool-usage", "prorated")
 """Tells a caller that numbers of its answer are its share of the batch's, by bytes."""
 
 _WHOLE_NUMBER = re.compile(rb"0|[1-9][0-9]{0,17}")
+_NOT_FINITE = re.compile(rb'"(?:[^"\\]|\\.)*"|(?<![\w.+-])(-?(?:NaN|Infinity))(?![\w.])', re.DOTALL)
+_BETWEEN_ROWS = re.compile(rb"[ \t\r\n,]*")
 _JSON: interface.Headers = (("Content-Type", "application/json"),)
 
 
@@ -158,15 +160,23 @@ def read(rule: rules.Rule, shares: Shares, response: interface.UpstreamResponse)
     try:
         if not body.isascii():
             json_rows.check_utf8(body)
-        return interface.BatchPredictions(LIST_NAME, _read(rule, shares, response))
+        try:
+            result = _read(rule, shares, response, body)
+        except (errors.BadRequest, msgspec.DecodeError):
+            masked = _mask_non_finite(body)
+            if masked == body:
+                raise
+            result = _read(rule, shares, response, masked)
+        return interface.BatchPredictions(LIST_NAME, result)
     except RecursionError:
         raise errors.UpstreamBroken("the predictor's answer is nested too deeply") from None
     except (errors.BadRequest, errors.Unbatchable, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise errors.UpstreamBroken(f"the predictor's answer is not as rule {rule.name!r} says: {error}") from None
 
 
-def _read(rule: rules.Rule, shares: Shares, response: interface.UpstreamResponse) -> Result:
-    text = places.Text(response.body)
+def _read(rule: rules.Rule, shares: Shares, response: interface.UpstreamResponse, masked: bytes) -> Result:
+    """`masked` is the body, or JSON of the same size where that is none."""
+    text = places.Text(masked)
     lists = _find_lists(rule, text)
     numbers = _find_numbers(rule, text) if shares.weights else []
     spans = sorted([*lists, *numbers])
@@ -175,21 +185,39 @@ def _read(rule: rules.Rule, shares: Shares, response: interface.UpstreamResponse
     split: dict[int, Mapping[int, int]] = {}
     is_exact = True
     for place, span in enumerate(spans):
-        written = response.body[span.start : span.stop]
+        written = masked[span.start : span.stop]
         if span in numbers:
             found, exact = shares.split(int(written))
             is_exact = is_exact and exact
             split[place] = dict(zip(shares.starts, found, strict=False))
             continue
-        listed = json_rows.LIST.decode(written)
+        listed: Sequence[bytes | msgspec.Raw] = json_rows.LIST.decode(written)
         if len(listed) != count:
             raise errors.Uneven(f"the predictor's answer has {len(listed)} rows; the batch has {count}")
+        if masked is not response.body:
+            listed = _sliced(response.body, span.start, masked, listed)
         rows[place] = (_numbered(listed, rule.index) if rule.index is not None else None) or listed
     kind = response.headers.get(b"content-type")
     headers = _JSON if kind is None else (("Content-Type", kind.decode("latin-1")),)
     if not is_exact:
         headers += (PRORATED,)
-    return Result(text.around(spans), rows, split, count, headers)
+    return Result(places.Text(response.body).around(spans), rows, split, count, headers)
+
+
+def _mask_non_finite(body: bytes) -> bytes:
+    """A text of the same size with numbers for NaN and infinities, which JSON has not; many servers write them."""
+    return _NOT_FINITE.sub(lambda found: found[0] if found[1] is None else b"1" * len(found[0]), body)
+
+
+def _sliced(body: bytes, at: int, masked: bytes, rows: Sequence[bytes | msgspec.Raw]) -> list[bytes]:
+    """The same rows of a list that begins at a place, out of the body."""
+    found = []
+    at += 1
+    for row in rows:
+        at = _BETWEEN_ROWS.match(masked, at).end()  # type: ignore[union-attr] # it matches nothing, too
+        found.append(body[at : at + len(row)])
+        at += len(row)
+    return found
 
 
 def _find_lists(rule: rules.Rule, text: places.Text) -> Sequence[places.Span]:
@@ -210,7 +238,7 @@ def _find_numbers(rule: rules.Rule, text: places.Text) -> Sequence[places.Span]:
 # --- numbered rows ----------------------------------------------------------------------------------------------
 
 
-def _numbered(rows: Sequence[msgspec.Raw], name: str) -> list[Row] | None:
+def _numbered(rows: Sequence[bytes | msgspec.Raw], name: str) -> list[Row] | None:
     """The rows in the order of their own numbers; None if none has one.
 
     Raises `errors.UpstreamBroken` if they are not numbered from 0, each number once.

@@ -309,6 +309,8 @@ def _column(rule: rules.Rule, value: bytes, max_rows: int) -> tuple[Column, answ
         if not rows:
             raise errors.Unbatchable(errors.NotBatched.NO_ROWS)
         kind: Hashable = _kind(rows)
+        if rule.kinds and kind not in rule.kinds:
+            raise errors.Unbatchable(errors.NotBatched.NO_ROWS)
         if rule.same_members and kind in ("object", "mixed"):
             kind = _members(rows)
         return Column(rows, value[1:-1], kind), answers.ResponseFormat.LIST
@@ -328,7 +330,8 @@ def _single(rule: rules.Rule, value: bytes) -> tuple[Column, answers.ResponseFor
     kind = _KINDS.get(value[0])
     form = _FORMS.get(rule.scalar)
     # Servers differ on what an empty text is; an object is one only where the rule knows what is answered.
-    if form is None or kind is None or value == b'""' or (kind == "object" and rule.scalar == "by_row"):
+    is_foreign = bool(rule.kinds) and kind not in rule.kinds
+    if form is None or kind is None or is_foreign or value == b'""' or (kind == "object" and rule.scalar == "by_row"):
         raise errors.Unbatchable(errors.NotBatched.NO_ROWS)
     return Column((row,), value, kind, False), form
 

@@ -91,6 +91,9 @@ class Rule(pydantic.BaseModel):
     alone_with: Values = ()
     token_ids: bool = False
     same_members: bool = False
+    kinds: Annotated[
+        tuple[Literal["string", "list", "object", "number"], ...], pydantic.BeforeValidator(_one_or_several)
+    ] = ()
     answers: Alternatives
     index: Member | None = None
     shared: Values = ()
