@@ -128,7 +128,13 @@ LAYERS = {
     ),
     "carpool_sidecar.app.drain_command": Layer(set(), STDLIB - {"asyncio", "logging"}),  # both take long to load
     "carpool_sidecar.app.cli": Layer(
-        {"carpool_sidecar.app.drain_command", "carpool_sidecar.planning", "carpool_sidecar.app.process"}, STDLIB - IO
+        {
+            "carpool_sidecar.app.drain_command",
+            "carpool_sidecar.app.lists_command",
+            "carpool_sidecar.planning",
+            "carpool_sidecar.app.process",
+        },
+        STDLIB - IO,
     ),
     "carpool_injector": Layer({"carpool_injector"}),
     "carpool_injector.core": Layer({"carpool_injector.core"}, PURE | TEXT | {"pydantic"}),

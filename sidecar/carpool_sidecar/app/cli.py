@@ -12,7 +12,8 @@ from typing import NoReturn
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Serve until SIGTERM or SIGINT; or `plan` how many pods a load needs; or `drain` the sidecar of this pod.
+    """Serve until SIGTERM or SIGINT; or `plan` how many pods a load needs; or try the rules of `lists`; or
+    `drain` the sidecar of this pod.
 
     The process exits with 0 when that succeeded (a sidecar that serves: when everything accepted was answered), with 1
     when it failed, and with 2 for bad settings or arguments.
@@ -26,6 +27,10 @@ def _exit_status(argv: list[str]) -> int:
             from carpool_sidecar.planning import command
 
             return command.main(rest)
+        case ["lists", *rest]:
+            from carpool_sidecar.app import lists_command
+
+            return lists_command.main(rest)
         case ["drain", *rest]:
             from carpool_sidecar.app import drain_command
 

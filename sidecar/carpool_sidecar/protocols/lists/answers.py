@@ -221,12 +221,13 @@ def _sliced(body: bytes, at: int, masked: bytes, rows: Sequence[bytes | msgspec.
 
 
 def _find_lists(rule: rules.Rule, text: places.Text) -> Sequence[places.Span]:
+    """Raises `errors.Uneven` if there is none: a server may answer another form of request than a rule knows."""
     for place in rule.answers:
         found = [span for span in text.find(place) if text.begins(span, b"[")]
         if found:
             return found
     wanted = " or ".join(place.text for place in rule.answers)
-    raise errors.UpstreamBroken(f"the predictor's answer is not as rule {rule.name!r} says: no list at {wanted}")
+    raise errors.Uneven(f"the predictor's answer is not as rule {rule.name!r} says: no list at {wanted}")
 
 
 def _find_numbers(rule: rules.Rule, text: places.Text) -> Sequence[places.Span]:
