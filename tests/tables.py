@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pydantic
 from pydantic_settings import BaseSettings
@@ -20,6 +20,7 @@ from carpool_injector.webhook import metrics as injector_metrics
 from carpool_injector.webhook import options
 from carpool_predictor import config as predictor_config
 from carpool_sidecar import config, errors, metrics
+from carpool_sidecar.protocols.lists import rules
 from carpool_sidecar.protocols.v2_grpc import statuses
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -90,6 +91,42 @@ def reasons_for_not_batching() -> str:
     """Every reason for which a predict request is passed through unbatched."""
     rows = [f"| `{reason}` | {reason.meaning} |" for reason in errors.NotBatched]
     return "\n".join(["| reason | what |", "|---|---|", *rows])
+
+
+def built_in_lists() -> str:
+    """Every built-in rule of `--lists`."""
+    rows = [
+        "| rule | paths | rows | one value | answer's rows | shared out | most rows |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for rule in rules.built_in().values():
+        paths = [path for path in rule.paths if "%3" not in path]  # a colon, as some clients write it
+        cells = [
+            f"[`{rule.name}`](#{_SECTIONS[rule.name]})",
+            _codes(paths),
+            _codes(place.text for place in rule.rows),
+            f"`{rule.scalar}`",
+            _codes(place.text for place in rule.answers),
+            _codes(place.text for place in rule.shared),
+            str(rule.max_batch_size or ""),
+        ]
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+_SECTIONS = {
+    "openai-embeddings": "openais-embeddings",
+    "tei-embed": "text-embeddings-inference",
+    "hf-toolkit": "hugging-faces-inference-toolkits",
+    "mlflow": "mlflow",
+    "tfserving-columns": "tensorflow-serving",
+    "tfserving-classify": "tensorflow-serving",
+    "ollama-embed": "ollama",
+}
+
+
+def _codes(words: Iterable[str]) -> str:
+    return ", ".join(f"`{word}`" for word in words)
 
 
 def error_kinds(base: type[errors.CarpoolError] = errors.CarpoolError) -> Iterator[type[errors.CarpoolError]]:
@@ -205,6 +242,7 @@ def _shown(value: object) -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "reasons for not batching": reasons_for_not_batching,
+    "built-in lists": built_in_lists,
     "sidecar settings": sidecar_settings,
     "sidecar settings for experts": expert_settings,
     "predictor settings": predictor_settings,

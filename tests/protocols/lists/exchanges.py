@@ -416,17 +416,13 @@ EXCHANGES = (
     ),
     Exchange(
         "mlflow",
-        "inputs by column",
+        "inputs",
         "/invocations",
         _MLFLOW,
-        (
-            b'{"inputs": {"a": [1], "b": [2]}}',
-            b'{"inputs": {"a": [3], "b": [4]}}',
-            b'{"inputs": {"a": [5], "b": [6]}}',
-        ),
-        b'{"inputs": {"a": [1,3,5], "b": [2,4,6]}}',
-        b'{"predictions": [3, 7, 11]}',
-        (b'{"predictions": [3]}', b'{"predictions": [7]}', b'{"predictions": [11]}'),
+        (b'{"inputs": [[1, 2]]}', b'{"inputs": [[3, 4], [5, 6]]}', b'{"inputs": [[7, 8]]}'),
+        b'{"inputs": [[1, 2],[3, 4], [5, 6],[7, 8]]}',
+        b'{"predictions": [3, 7, 11, 15]}',
+        (b'{"predictions": [3]}', b'{"predictions": [7,11]}', b'{"predictions": [15]}'),
     ),
     Exchange(
         "tfserving-columns",
@@ -573,6 +569,22 @@ ALONE = (
         b'{"inputs":"anna lives in paris","parameters":{"return_all_scores":true}}',
         "no_rows",
     ),
+    Alone(
+        "hf-toolkit",
+        "a conversation, which is one row though it is a list",
+        "/",
+        _TOOLKIT,
+        b'{"inputs":[{"role":"user","content":"a"},{"role":"user","content":"b"}]}',
+        "no_rows",
+    ),
+    Alone(
+        "mlflow",
+        "inputs by column: they may be a conversation",
+        "/invocations",
+        _MLFLOW,
+        b'{"inputs":{"messages":[{"role":"user","content":"a"}]}}',
+        "no_rows",
+    ),
     Alone("mlflow", "one value for each column", "/invocations", _MLFLOW, b'{"inputs":{"a":1.0,"b":2.0}}', "no_rows"),
     Alone(
         "mlflow", "a chat model", "/invocations", _MLFLOW, b'{"messages":[{"role":"user","content":"a"}]}', "no_rows"
@@ -599,7 +611,6 @@ APART = (
     Apart("openai-embeddings", "texts and tokens", b'{"input":"a"}', b'{"input":[1]}'),
     Apart("tei-embed", "truncation", b'{"inputs":"a"}', b'{"inputs":"a","truncate":true}'),
     Apart("hf-toolkit", "parameters", b'{"inputs":"a"}', b'{"inputs":"a","parameters":{"top_k":2}}'),
-    Apart("hf-toolkit", "texts and objects", b'{"inputs":["a"]}', b'{"inputs":[{"text":"a","text_pair":"b"}]}'),
     # Of records that differ pandas makes one table with the members of all, and fills the gaps.
     Apart("mlflow", "records", b'{"dataframe_records":[{"a":1}]}', b'{"dataframe_records":[{"a":1,"b":2}]}'),
     Apart("mlflow", "the members' order", b'{"instances":[{"a":1,"b":2}]}', b'{"instances":[{"b":1,"a":2}]}'),

@@ -1,0 +1,95 @@
+"""The page about lists: its rules load, its server is batched by its rule, and its tables name every field."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from carpool.scheduling import messages
+from carpool_sidecar import errors
+from carpool_sidecar.protocols import interface
+from carpool_sidecar.protocols.lists import codec, rules
+from tests import tables
+
+PAGE = (tables.ROOT / "docs" / "lists.md").read_text()
+RULES = re.findall(r"(?ms)^```yaml\n(.*?)^```$", PAGE)
+
+
+def parsed(by: codec.Codec, *bodies: bytes) -> list[messages.Part]:
+    payloads = [by.parse(body, 100) for body in bodies]
+    requests = [messages.Request(payload.key, payload.row_count, payload=payload) for payload in payloads]
+    assert len({request.key for request in requests}) == 1
+    return [messages.Part(request, 0, request.payload.row_count) for request in requests]
+
+
+def codec_of(name: str) -> codec.Codec:
+    (text,) = [text for text in RULES if re.search(rf"(?m)^{name}:$", text)]
+    return codec.Codec(rules.load([text]), clock=lambda: 0.0)
+
+
+def merged(name: str, *bodies: bytes) -> Any:
+    """The call of requests that share a batch by a rule of the page."""
+    by = codec_of(name)
+    return json.loads(b"".join(by.merge("b", "/", parsed(by, *bodies)).body))
+
+
+@pytest.mark.parametrize("text", RULES, ids=lambda text: re.search(r"(?m)^([\w-]+):$", text)[1])
+def test_every_rule_loads(text):
+    assert rules.load([text])
+
+
+def test_rules_fit_in_a_variable():
+    (text,) = re.findall(r"CARPOOL_LISTS='(.*)'", PAGE)
+    assert [rule.name for rule in rules.load([text])] == ["my-embedder"]
+
+
+def test_the_server_of_the_page_answers_a_batch_made_by_its_rule():
+    (program,) = re.findall(r"(?ms)^```python\n(.*?)^```$", PAGE)
+    made: dict[str, Any] = {"__name__": "embedder"}
+    exec(compile(program, "embedder.py", "exec"), made)
+    by = codec_of("my-embedder")
+    parts = parsed(by, b'{"texts": ["a b"]}', b'{"texts": ["c", "dd"]}')
+    call = by.merge("b", "/embed", parts)
+    with TestClient(made["app"]) as client:
+        answer = client.post("/embed", content=b"".join(call.body), headers={"Content-Type": "application/json"})
+    rows = call.read(interface.UpstreamResponse(answer.content, {})).rows
+    shares = [
+        b"".join(part.request.payload.response_format.render([messages.Piece(0, "b", rows[start:stop])]).body)
+        for part, start, stop in zip(parts, (0, 1), (1, 3), strict=True)
+    ]
+    assert [json.loads(share) for share in shares] == [{"vectors": [[3, 1]]}, {"vectors": [[1, 0], [2, 0]]}]
+
+
+def test_examples_do_what_is_said_of_them():
+    assert merged("embeddings", b'{"input":"a","user":"1"}', b'{"input":"b","user":"2"}') == {"input": ["a", "b"]}
+    assert merged("tei-predict", b'{"inputs":[["a"]]}', b'{"inputs":[["b","c"]]}') == {"inputs": [["a"], ["b", "c"]]}
+    with pytest.raises(errors.Unbatchable):
+        codec_of("tei-predict").parse(b'{"inputs":["a","b"]}', 100)
+    columns = merged("mlflow-columns", b'{"inputs":{"a":[1,3],"b":[2,4]}}', b'{"inputs":{"a":[5],"b":[6]}}')
+    assert columns == {"inputs": {"a": [1, 3, 5], "b": [2, 4, 6]}}
+    with pytest.raises(errors.Unbatchable):
+        codec_of("mlflow-columns").parse(b'{"inputs":{"messages":[{"role":"user"}]}}', 100)
+    one, other = (
+        b'{"features":{"user":[1],"item":[[2]],"size":[9,9]}}',
+        b'{"features":{"user":[3],"item":[[4]],"size":[9,9]}}',
+    )
+    assert merged("two-towers", one, other) == {"features": {"user": [1, 3], "item": [[2], [4]], "size": [9, 9]}}
+    (rule,) = codec_of("vllm-classify")._rules
+    assert rule.matches("/classify")
+    assert rule.index == "index"
+
+
+def test_every_field_and_every_reason_is_explained():
+    rows = set(re.findall(r"(?m)^\| `(\w+)` \|", PAGE))
+    assert rows >= {info.alias or name for name, info in rules.Rule.model_fields.items() if name != "name"} | {
+        "extends"
+    }
+    assert rows >= {errors.NotBatched.NO_ROWS, errors.NotBatched.STREAMING, errors.NotBatched.ONE_QUERY}
+
+
+def test_every_built_in_rule_has_a_section():
+    assert all(f"`{name}`" in PAGE.partition("<!-- end -->")[2] for name in rules.built_in())
