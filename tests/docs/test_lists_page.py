@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from fastapi.testclient import TestClient
 
 from carpool.scheduling import messages
 from carpool_sidecar import errors
+from carpool_sidecar.app import lists_command
 from carpool_sidecar.protocols import interface
 from carpool_sidecar.protocols.lists import codec, rules
 from tests import tables
@@ -62,6 +64,18 @@ def test_the_server_of_the_page_answers_a_batch_made_by_its_rule():
         for part, start, stop in zip(parts, (0, 1), (1, 3), strict=True)
     ]
     assert [json.loads(share) for share in shares] == [{"vectors": [[3, 1]]}, {"vectors": [[1, 0], [2, 0]]}]
+
+
+def test_a_rule_is_tried_as_shown(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rules.yaml").write_text(RULES[0])
+    program, shown = re.findall(r"(?ms)^```sh\n(echo .*?)^```\n\n```text\n(.*?)^```$", PAGE)[0]
+    *files, command = program.splitlines()
+    for line in files:
+        _, text, _, name = shlex.split(line)
+        (tmp_path / name).write_text(text)
+    assert lists_command.main(shlex.split(command)[2:]) == 0
+    assert capsys.readouterr().out == shown
 
 
 def test_examples_do_what_is_said_of_them():
