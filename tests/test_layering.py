@@ -138,6 +138,7 @@ LAYERS = {
     ),
     "carpool_injector": Layer({"carpool_injector"}),
     "carpool_injector.core": Layer({"carpool_injector.core"}, PURE | TEXT | {"pydantic"}),
+    "carpool_injector.core.plain_yaml": Layer(set(), PURE | TEXT | {"yaml"}),
     "carpool_injector.objects": Layer(
         {"carpool_injector.objects", "carpool_injector.core"}, PURE | TEXT | {"pydantic_core"}
     ),
@@ -172,7 +173,7 @@ ONLY_IMPORTERS: dict[str, set[str]] = {
     },
     "kubernetes": {"carpool_injector.api"},
     "cryptography": {"carpool_injector.certificates"},
-    "yaml": {"carpool_injector.documents", "carpool_injector.config_file"},
+    "yaml": {"carpool_injector.documents", "carpool_injector.config_file", "carpool_injector.core.plain_yaml"},
     "ruamel": {"carpool_injector.documents", "carpool_sidecar.protocols.lists.rules"},
     "click": {"carpool_injector.cli", "carpool_injector.commands"},
     "carpool_injector.commands": {"carpool_injector.commands"},  # the command line loads them by name

@@ -73,6 +73,16 @@ def huggingface(**members: Any) -> Object:
     return server("kserve/huggingfaceserver:v0.20.0", "--model_name=bert", "--model_dir=/mnt/models", **members)
 
 
+def huggingface_embeddings(**members: Any) -> Object:
+    flags = ("--model_name=texts", "--model_dir=/mnt/models", "--backend=huggingface", "--task=text_embedding")
+    return server("kserve/huggingfaceserver:v0.20.0", *flags, **members)
+
+
+def mlflow(**members: Any) -> Object:
+    words = ("mlflow", "models", "serve", "--model-uri=/opt/ml/model", "--host=0.0.0.0", "--port=8080")
+    return server("ghcr.io/acme/wine:1.4", *words, **members)
+
+
 def torchserve(**members: Any) -> Object:
     flags = ("--model-store=/mnt/models/model-store", "--ts-config=/mnt/models/config/config.properties")
     return server("pytorch/torchserve-kfs:0.9.0", "torchserve", "--start", *flags, **members)
@@ -89,7 +99,10 @@ def carpool_predictor(**members: Any) -> Object:
     return server("ghcr.io/acme/carpool-predictor:0.1.0", "--port=8080", "--models=echo", command=command, **members)
 
 
-SERVERS = (sklearn, triton, tensorflow_serving, mlserver, vllm, huggingface, torchserve, custom, carpool_predictor)
+SERVERS = (
+    sklearn, triton, tensorflow_serving, mlserver, vllm, huggingface, huggingface_embeddings, mlflow, torchserve,
+    custom, carpool_predictor,
+)  # fmt: skip
 
 
 def plain(*containers: Object, labels: Object | None = None, annotations: Object | None = None, **spec: Any) -> Object:
@@ -216,6 +229,11 @@ def container(pod: Object, name: str) -> Object:
         if each["name"] == name:
             return each
     raise KeyError(name)
+
+
+def expanded(args: list[str]) -> list[str]:
+    """Arguments as the program gets them: Kubernetes reads $$ as a plain $."""
+    return [word.replace("$$", "$") for word in args]
 
 
 def flags(args: list[str]) -> dict[str, str]:

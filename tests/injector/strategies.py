@@ -42,6 +42,15 @@ SETTINGS: dict[str, st.SearchStrategy[str]] = {
     "components": st.sampled_from(["predictor", "predictor,transformer"]),
     "sidecar-mode": st.sampled_from(["auto", "classic"]),
     "grpc-port": st.sampled_from(["off", "9000"]),
+    "lists": st.sampled_from(
+        [
+            "",
+            "mlflow",
+            "tei-embed,ollama-embed",
+            '{mine: {path: "**/embed", list: texts, answers: $}}',
+            "mine:\n  extends: openai-embeddings\n  path: /embed  # ours\n",
+        ]
+    ),
     "upstream": st.sampled_from(["http", "triton-http", "triton-grpc"]),
 }
 

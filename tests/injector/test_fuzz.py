@@ -54,7 +54,7 @@ _WORDS = {
     "key-headers", "container", "port", "app-port-arg", "app-port-env", "grpc-port", "app-grpc-port-arg",
     "app-grpc-port-env", "image-channel", "predictor-health-path",
 }  # fmt: skip
-_LISTS = {"key-headers", "retry-statuses", "allowed-batch-sizes"}
+_LISTS = {"key-headers", "retry-statuses", "allowed-batch-sizes", "lists"}
 _CLAIMS: dict[str, list[Any]] = {
     "takeover": ["port-swap", "queue-proxy", "kserve-agent", "named-port", "none", "evil", None],
     "container": ["kserve-container", "queue-proxy", "agent", "carpool", "../x", 7],

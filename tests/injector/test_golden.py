@@ -118,7 +118,7 @@ def test_the_sidecar_starts_with_the_flags_it_is_given(name: str) -> None:
     case = CASES[name]
     outcome = case.inject()
     assert outcome.plan is not None
-    settings = sidecar_config.load(facts.sidecar(outcome)["args"])
+    settings = sidecar_config.load(pods.expanded(facts.sidecar(outcome)["args"]))
     assert settings.port == outcome.plan.listen_port
     assert settings.admin_port == outcome.plan.admin_port
     assert settings.component_port == outcome.plan.app_port

@@ -104,7 +104,7 @@ def test_injecting_with_other_settings_is_like_never_having_had_the_first_ones(
 def test_the_sidecar_accepts_its_flags(situation: strategies.Situation) -> None:
     outcome = _injected(situation)
     assert outcome.plan is not None
-    settings = sidecar_config.load(pods.container(outcome.pod, model.CONTAINER)["args"])
+    settings = sidecar_config.load(pods.expanded(pods.container(outcome.pod, model.CONTAINER)["args"]))
     plan = outcome.plan
     ports = (settings.component_port, settings.port, settings.admin_port, settings.grpc_port)
     assert ports == (plan.app_port, plan.listen_port, plan.admin_port, plan.grpc_listen_port or 0)

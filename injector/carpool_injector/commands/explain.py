@@ -81,8 +81,7 @@ def _lines(file: str, found: explanation.Explanation) -> Iterator[str]:
     yield from _section("its pod", [*found.certain, *(f"expected: {text}" for text in found.expected)])
     yield from _section("how" if found.asked else "how, if it asked", _plan(found))
     width = max((len(each.key) for each in found.settings), default=0)
-    settings = [f"{each.key:<{width}}  {each.value}  (from {each.source})" for each in found.settings]
-    yield from _section("settings", settings)
+    yield from _section("settings", [line for each in found.settings for line in _setting(each, width)])
     yield from _section(click.style("warnings", fg="yellow"), list(found.warnings))
 
 
@@ -114,6 +113,14 @@ def _plan(found: explanation.Explanation) -> list[str]:
         ports += f"; for gRPC: {plan.grpc_listen_port}, {plan.grpc_app_port}"
     steps = (f"- {step}" for step in plan.steps)
     return [f"{plan.takeover}: {kind}", f"{ports}; admin port {plan.admin_port}", *steps]
+
+
+def _setting(each: explanation.Setting, width: int) -> Iterator[str]:
+    """A line; of a value with several lines (rules as YAML) those come below."""
+    lines = each.value.rstrip().splitlines()
+    is_long = len(lines) > 1
+    yield f"{each.key:<{width}}  {'YAML' if is_long else each.value.rstrip()}  (from {each.source})"
+    yield from (f"  {line}" for line in lines if is_long)
 
 
 def _section(title: str, lines: list[str]) -> Iterator[str]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from carpool_injector.core import model, pod_annotations, pods, refusals, sites
+from carpool_injector.core import list_rules, model, pod_annotations, pods, refusals, sites
 from carpool_injector.core.config import Config
 from carpool_injector.core.refusals import Reason, Skip
+from carpool_injector.core.settings import Settings
 
 _ON_POD = {"true": True, "false": False}
 _ON_NAMESPACE = {**_ON_POD, "enabled": True, "disabled": False}
@@ -148,6 +149,24 @@ def check_pod(pod: pods.Pod) -> None:
         raise Reason.WINDOWS()
     if pod.spec.host_network:
         raise Reason.HOST_NETWORK()
+
+
+def check_lists(pod: pods.Pod, settings: Settings, config: Config) -> None:
+    """Raises `Refusal` for files of rules that the sidecar's container does not mount: it would end at once.
+
+    The admin's default may name a file that is part of the admin's image.
+    """
+    if settings.lists is None or settings.lists == config.defaults.get("lists"):
+        return
+    mounts = [
+        str(mount.get("mountPath")).rstrip("/")
+        for container in pod.all_containers
+        if container.name == model.CONTAINER
+        for mount in container.volume_mounts
+    ]
+    for file in list_rules.files(settings.lists):
+        if not any(file == mount or file.startswith(f"{mount}/") for mount in mounts):
+            raise Reason.LISTS_NOT_MOUNTED(file=file, name=model.CONTAINER)
 
 
 def check_mode(pod: pods.Pod, native: bool) -> None:

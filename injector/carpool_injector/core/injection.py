@@ -6,7 +6,7 @@ The steps; those from 2 to 5 can end without the sidecar (`refusals`):
 2. decide: who asks for the sidecar, and who forbids it (`decision`)
 3. settings: the admin's defaults, namespace, KServe's batcher, the pod's annotations (`pod_annotations`)
 4. site: is this pod meant and able to run the sidecar, which container is the app, on which ports predictions enter
-   (`decision`, `sites`)
+   (`decision`, `sites`), and is its server one whose lists are to be batched (`list_servers`)
 5. plan: how the sidecar gets between callers and app (`takeover.choice`)
 6. put: apply the plan, build the container (`container`), write the status annotation
 7. diff: a JSON Patch from the pod that came to the pod that goes (`edits`)
@@ -16,10 +16,21 @@ Injecting twice is injecting once, whichever other webhooks come in between.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 import carpool_injector
-from carpool_injector.core import container, decision, edits, model, pod_annotations, pods, refusals, sites
+from carpool_injector.core import (
+    container,
+    decision,
+    edits,
+    list_servers,
+    model,
+    pod_annotations,
+    pods,
+    refusals,
+    sites,
+)
 from carpool_injector.core.config import Config
 from carpool_injector.core.edits import Draft
 from carpool_injector.core.refusals import Reason
@@ -89,12 +100,24 @@ def _injected(
     if reason is not None:
         return _without(pod, draft, view, model.Decision(False, False, decided.source, reason), ())
     decision.check_pod(view)
+    decision.check_lists(view, settings, config)
     _check_names(view, config)
-    site = context.Context(view, sites.find(view, settings), settings, config, capabilities)
-    plan = choice.plan(site)  # step 5
+    found = sites.find(view, settings)
+    listed = list_servers.chosen(found.container, settings)
+    if listed is not None:
+        settings = settings.model_copy(update={"lists": listed.rule})
+    site = context.Context(view, found, settings, config, capabilities)
+    plan = _with_lists(choice.plan(site), listed)  # step 5
     done = _put(draft, site, plan)  # step 6
     warnings = (*_warnings(asked), *_advice(site, plan))
     return _outcome(pod, draft, decided, warnings, plan=plan, status=done.model_dump(by_alias=True, exclude_none=True))
+
+
+def _with_lists(plan: model.Plan, listed: list_servers.ListServer | None) -> model.Plan:
+    if listed is None:
+        return plan
+    step = f"the sidecar batches lists by its rule {listed.rule}, as {listed.why}"
+    return dataclasses.replace(plan, lists=listed.rule, steps=(*plan.steps, step))
 
 
 def _sources(asked: decision.Asked) -> list[pod_annotations.Source]:
@@ -253,6 +276,7 @@ _ISTIOS_HOOKS = "/app-lifecycle/"  # ours, rewritten by Istio
 def _advice(asked: context.Context, plan: model.Plan) -> Iterator[str]:
     """Warnings for the person who applies the pod: it gets the sidecar, but not all of its benefits."""
     yield from pod_annotations.batcher_warnings(asked.pod)
+    yield from list_servers.advice(asked.site.container, asked.settings)
     yield from _concurrency_advice(asked)
     yield from _hook_advice(asked.site.container)
     if container.outlasts_the_pod(asked.pod, asked.settings):

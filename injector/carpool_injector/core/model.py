@@ -78,7 +78,7 @@ class Plan:
 
     `app_port` is where the app listens afterwards and `listen_port` where the sidecar does. `grpc_app_port` and
     `grpc_listen_port` are the same for gRPC; None: it is not known, or none of the sidecar's business. `steps` are
-    sentences.
+    sentences. `lists` is the built-in rule that was chosen for the app's server; empty: none was, or one was set.
     """
 
     takeover: Takeover
@@ -90,6 +90,7 @@ class Plan:
     steps: tuple[str, ...] = ()
     grpc_app_port: int | None = None
     grpc_listen_port: int | None = None
+    lists: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,6 +109,13 @@ class Reason(enum.Enum):
         "rename it; or give it the sidecar's image, and its variables and mounts are kept",
     )
 
+    LISTS_NOT_MOUNTED = (
+        "no-such-file",
+        "carpool.dev/lists names {file}, and nothing is mounted there in the sidecar's container",
+        "write the rules into the annotation as YAML text; or declare a container {name} with the sidecar's image that "
+        "mounts a volume there",
+    )
+
     # --- The site: which container is the app, where it listens, what it speaks there.
     NO_SUCH_CONTAINER = "no-such-container", "there is no app container {name!r}", "name one of: {names}"
     AMBIGUOUS_CONTAINER = (

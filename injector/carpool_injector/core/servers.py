@@ -34,11 +34,11 @@ class Grpc:
 class Server:
     """A kind of server.
 
-    It is recognised by `programs` (with one of `subcommands`, if there are any), by `images` whose entrypoint it is, by
-    `marks`: flags or variables that are its own. `flags` and `variables` set its HTTP port; `default_port` is taken
-    without them. `adds` is the one that may be added where none is there; empty: none. `files` are flags that name a
-    file in which a port may stand; with one of `elsewhere` it listens on no port at all, and `switch` is a flag that
-    may turn HTTP off. `grpc` is there where it speaks the v2 protocol over gRPC as well.
+    It is recognised by `programs` (with one of `subcommands`, if there are any, of one word or more), by `images` whose
+    entrypoint it is, by `marks`: flags or variables that are its own. `flags` and `variables` set its HTTP port;
+    `default_port` is taken without them. `adds` is the one that may be added where none is there; empty: none. `files`
+    are flags that name a file in which a port may stand; with one of `elsewhere` it listens on no port at all, and
+    `switch` is a flag that may turn HTTP off. `grpc` is there where it speaks the v2 protocol over gRPC as well.
     """
 
     title: str
@@ -59,7 +59,7 @@ class Server:
         """Whether this server runs in the container, for certain."""
         run = invocation_of(container)
         if run.program in self.programs:
-            return not self.subcommands or run.subcommand in self.subcommands
+            return not self.subcommands or any(run.has_subcommand(each) for each in self.subcommands)
         if not run.program and not container.image_names.isdisjoint(self.images):
             return True
         return any(_is_there(mark, container) for mark in self.marks)
@@ -131,6 +131,11 @@ SERVERS = (
     Server(
         "BentoML", 3000, programs=("bentoml",), subcommands=("serve", "serve-http"), flags=("--port", "-p"),
         variables=("BENTOML_PORT",), adds="BENTOML_PORT",
+    ),
+    # Not `mlflow server`, which keeps the records of experiments.
+    Server(
+        "MLflow", 5000, programs=("mlflow",), subcommands=("models serve",), flags=("--port", "-p"),
+        variables=("MLFLOW_PORT",), adds="--port",
     ),
     Server("Gunicorn", 8000, programs=("gunicorn",), flags=("--bind", "-b"), variables=("PORT",)),
     Server(
@@ -241,24 +246,28 @@ _PYTHON = re.compile(r"python[0-9.]*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """`program` without folders ("" where the image's entrypoint decides), and the first word behind it."""
+    """`program` without folders ("" where the image's entrypoint decides), and the words behind it."""
 
     program: str
-    subcommand: str
+    behind: tuple[str, ...]
     is_shell: bool
+
+    def has_subcommand(self, words: str) -> bool:
+        """Whether these words, with blanks between them, come first behind the program."""
+        wanted = tuple(words.split())
+        return self.behind[: len(wanted)] == wanted
 
 
 def invocation_of(container: pods.Container) -> Invocation:
     """What the container runs."""
     words = _behind_launchers(list(container.words))
     if not container.command and (not words or words[0].startswith("-")):
-        return Invocation("", "", False)
+        return Invocation("", (), False)
     if words and _PYTHON.fullmatch(_file_name(words[0])):
         words = _behind_python(words[1:])
     program = _file_name(words[0]) if words else "?"
-    subcommand = next((word for word in words[1:2] if not word.startswith("-")), "")
     is_shell = program in _SHELLS or program.endswith(".sh")
-    return Invocation(program, subcommand, is_shell)
+    return Invocation(program, tuple(words[1:]), is_shell)
 
 
 def _behind_launchers(words: list[str]) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import pydantic
 from pydantic import alias_generators
 
-from carpool_injector.core import values
+from carpool_injector.core import list_rules, values
 
 _KIB = 1024
 _DAY = 86_400.0
@@ -129,6 +129,11 @@ class Settings(pydantic.BaseModel):
     )
     unknown_models: Annotated[str | None, values.choice("batch", "pass")] = _field(
         "v2 models of which the predictor does not say whether they have a batch dimension: batch them or pass them on."
+    )
+    lists: Annotated[str | None, values.checked(list_rules.check)] = _field(
+        "Rules by which requests with a list in them are batched (docs/lists.md). A file works only where the pod "
+        "declares a container for the sidecar that mounts it. Without it: the rule for the app's server, where that is "
+        "certain; empty: none."
     )
     predictor_health_path: Annotated[
         str | None, values.text(values.PATH, "a path that begins with /, at most 256 characters")

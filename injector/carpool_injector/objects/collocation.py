@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from carpool_injector.core import container, model, pod_annotations, pods, refusals, sites
+from carpool_injector.core import container, decision, list_servers, model, pod_annotations, pods, refusals, sites
 from carpool_injector.core.config import Config
 from carpool_injector.core.settings import Settings
 from carpool_injector.core.takeover import context
@@ -41,7 +41,7 @@ def declared(thing: model.Object, config: Config) -> tuple[model.Object, tuple[s
         "containers": [*(spec.get("containers") or ()), built],
         "volumes": [*(spec.get("volumes") or ()), container.volume()],
     }
-    return {**thing, "spec": {**whole, "predictor": predictor}}, tuple(_warnings(service))
+    return {**thing, "spec": {**whole, "predictor": predictor}}, tuple(_warnings(service, config))
 
 
 def removed(thing: model.Object) -> model.Object:
@@ -108,12 +108,12 @@ def _server_port(service: inference_services.InferenceService) -> int:
 
 def _container(service: inference_services.InferenceService, app_port: int, config: Config) -> model.Object:
     """The usual container, less what Knative forbids: hooks, a second declared port, probes of another port."""
-    sources = [
-        pod_annotations.defaults(config),
-        pod_annotations.Source(service.predictor.annotations),
-    ]
-    settings = pod_annotations.read_settings(sources, config)
+    settings = pod_annotations.read_settings(_sources(service, config), config)
     pod = pods.read(inference_services.stand_in(service))
+    decision.check_lists(pod, settings, config)
+    listed = list_servers.chosen(_server(service), settings)
+    if listed is not None:
+        settings = settings.model_copy(update={"lists": listed.rule})
     reached = _grpc_port(pod, settings)
     ports = context.Ports(frozenset({app_port, *([reached] if reached else [])}))
     listen, admin = ports.take(), ports.take(config.admin_port)
@@ -123,6 +123,18 @@ def _container(service: inference_services.InferenceService, app_port: int, conf
     for key in ("lifecycle", *_PROBES):
         built.pop(key, None)
     return {**built, "name": NAME, "ports": [data_port], "readinessProbe": _readiness(listen)}
+
+
+def _sources(service: inference_services.InferenceService, config: Config) -> list[pod_annotations.Source]:
+    return [pod_annotations.defaults(config), pod_annotations.Source(service.predictor.annotations)]
+
+
+def _server(service: inference_services.InferenceService) -> pods.Container:
+    """The model server's container, as far as the manifest and KServe's runtime tell."""
+    predictor = service.predictor
+    own = {each.get("name"): each for each in predictor.containers}
+    found = inference_services.serving_container(predictor) or own.get(_SERVER) or {}
+    return pods.read({"spec": {"containers": [{**found, "name": _SERVER}]}}).spec.containers[0]
 
 
 def _grpc_port(pod: pods.Pod, settings: Settings) -> int | None:
@@ -148,10 +160,12 @@ def _readiness(port: int) -> model.Object:
     }
 
 
-def _warnings(service: inference_services.InferenceService) -> list[str]:
+def _warnings(service: inference_services.InferenceService, config: Config) -> list[str]:
     found = ["the sidecar has no preStop hook (Knative forbids it): in Standard mode the server may stop before it"]
     if service.predictor.runtime and service.mode != "Standard":
         found.append("should its runtime declare a port, Knative refuses the pod: only the sidecar may declare one")
     if service.labels.get(pod_annotations.INJECT) == "true":
         found.append(f"label {pod_annotations.INJECT} asks the webhook for a second sidecar; remove it")
+    settings = pod_annotations.read_settings(_sources(service, config), config)
+    found += list_servers.advice(_server(service), settings)
     return found

@@ -12,6 +12,8 @@ from typing import Any
 from carpool_injector.core import decision, model, pod_annotations, pods, refusals, sites
 from carpool_injector.objects import kserve_pods, manifests, workloads
 
+_LISTS = f"{model.PREFIX}lists"
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -78,7 +80,7 @@ def explain(
         rows=rows,
         plan=would.plan,
         refusal=would.refusal,
-        settings=tuple(_settings(pod, namespace, injector)),
+        settings=tuple(_settings(pod, namespace, injector, would.plan)),
         certain=expectation.certain,
         expected=expectation.expected,
         warnings=(*_own_warnings(would), *manifests.about(thing, injector, would.warnings)),
@@ -147,7 +149,9 @@ def _rows(pod: model.Object, namespace: model.Namespace, injector: manifests.Inj
         decided = decided or bool(found)
 
 
-def _settings(pod: model.Object, namespace: model.Namespace, injector: manifests.Injector) -> Iterator[Setting]:
+def _settings(
+    pod: model.Object, namespace: model.Namespace, injector: manifests.Injector, plan: model.Plan | None
+) -> Iterator[Setting]:
     view = pods.read(pod)
     found: dict[str, Setting] = {}
     for values, source in (
@@ -157,6 +161,8 @@ def _settings(pod: model.Object, namespace: model.Namespace, injector: manifests
         (view.metadata.annotations, "the pod"),
     ):
         found |= {key: Setting(key, value, source) for key, value in values.items() if key in pod_annotations.KNOWN}
+    if plan is not None and plan.lists:
+        found[_LISTS] = Setting(_LISTS, plan.lists, f"the server in container {plan.container!r}")
     yield from sorted(found.values(), key=lambda setting: setting.key)
 
 

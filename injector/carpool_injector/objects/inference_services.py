@@ -57,6 +57,12 @@ class Component:
         return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
     @property
+    def model_format(self) -> str:
+        """The model format, in lower case; "" where none is said."""
+        found = part(self.spec, "model")
+        return str(part(found, "modelFormat").get("name") or "").lower() if found else self.runtime
+
+    @property
     def runtime(self) -> str:
         """The runtime, else the model format, in lower case; "" where neither is said, as of a custom predictor."""
         if found := part(self.spec, "model"):
@@ -138,7 +144,7 @@ def _stand_in(predictor: Component) -> model.Object:
     """The runtime's own container where it answers gRPC calls, with the ports that the manifest gives it."""
     given = part(predictor.spec, "model")
     if speaks_grpc(predictor.runtime) and _TOLD.isdisjoint(predictor.annotations):
-        return with_model(runtime_container(predictor.runtime) or {}, given)
+        return serving_container(predictor) or {}
     if _GRPC.isdisjoint(predictor.annotations) and predictor.annotations.get(_UPSTREAM) != "triton-grpc":
         return _told(predictor.annotations)
     return with_model(_told_both(predictor.annotations), {"ports": given.get("ports")})
@@ -211,6 +217,20 @@ def runtime_container(name: str) -> model.Object | None:
     """The fields a runtime or model format of that name (in lower case) is known by; None for unknown ones."""
     key = next((known for known in RUNTIMES if known in name), None)
     return None if key is None else RUNTIMES[key]
+
+
+def serving_container(predictor: Component) -> model.Object | None:
+    """A runtime's container with what the InferenceService adds; None for unknown runtimes and custom predictors.
+
+    KServe tells MLServer the implementation by the model format (inference_service_defaults.go of kserve/kserve).
+    """
+    known = runtime_container(predictor.runtime) if predictor.runtime else None
+    if known is None:
+        return None
+    if known is _MLSERVER and predictor.model_format == "mlflow":
+        implementation = {"name": "MLSERVER_MODEL_IMPLEMENTATION", "value": "mlserver_mlflow.MLflowRuntime"}
+        known = {**known, "env": [implementation, *known["env"]]}
+    return with_model(known, part(predictor.spec, "model"))
 
 
 def speaks_grpc(name: str) -> bool:

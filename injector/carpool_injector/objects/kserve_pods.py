@@ -86,9 +86,9 @@ def _container(service: inference_services.InferenceService, pod: model.Object) 
     name = predictor.runtime
     if own and not name:
         return [f"the containers are the manifest's own: {', '.join(str(name) for name in own)}"], []
-    known = inference_services.runtime_container(name)
-    found = inference_services.with_model(
-        known or {"image": name or "unknown"}, inference_services.part(predictor.spec, "model")
+    known = inference_services.serving_container(predictor)
+    found = known or inference_services.with_model(
+        {"image": name or "unknown"}, inference_services.part(predictor.spec, "model")
     )
     others = [each for each in predictor.containers if each.get("name") != "kserve-container"]
     pod["spec"]["containers"] = [{"name": "kserve-container", **found}, *others]

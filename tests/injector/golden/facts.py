@@ -90,8 +90,10 @@ def _keeps(paths: list[str], before: Object, outcome: model.Outcome) -> str:
 
 
 def _flags(expected: Object, before: Object, outcome: model.Outcome) -> str:
+    """Each flag with its value; null: it is not given."""
     given = pods.flags(sidecar(outcome).get("args") or [])
-    return "; ".join(f"{name} is {given.get(name)!r}" for name, v in expected.items() if given.get(name) != str(v))
+    wanted = {name: None if value is None else str(value) for name, value in expected.items()}
+    return "; ".join(f"{name} is {given.get(name)!r}" for name, value in wanted.items() if given.get(name) != value)
 
 
 def _says(phrases: list[str], before: Object, outcome: model.Outcome) -> str:

@@ -1,0 +1,169 @@
+"""The form of rules for lists, as the sidecar will read them (its `protocols/lists/rules.py`): what it would refuse.
+
+The injector runs without the sidecar's package, so fields, ranges and the rules between them stand here once more. A
+test holds the two together: what is accepted here keeps no sidecar from starting.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+import pydantic
+
+BUILT_IN: Mapping[str, Mapping[str, Any]] = {
+    "openai-embeddings": {"list": "input", "answers": "data", "scalar": "wrapped", "token_ids": True, "index": "index"},
+    "tei-embed": {"list": "inputs", "answers": "$", "scalar": "wrapped", "token_ids": True},
+    "hf-toolkit": {"list": "inputs", "answers": ["embeddings", "scores", "$"], "scalar": "by_row"},
+    "mlflow": {
+        "list": ["dataframe_split.data", "dataframe_records", "instances", "inputs"],
+        "answers": "predictions",
+    },
+    "tfserving-columns": {"list": "inputs.*", "answers": ["outputs.*", "outputs"]},
+    "tfserving-classify": {"list": "examples", "answers": ["results", "result"]},
+    "ollama-embed": {"list": "input", "answers": "embeddings", "scalar": "wrapped"},
+}
+"""The rules that come with the sidecar, with those of their fields that others have to go with."""
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
+_MEMBER = r"[^.*$\s\"\\\x00-\x1f]+"
+_PLACE = re.compile(rf"\$|\*|{_MEMBER}(?:\.{_MEMBER})*(?:\.\*)?")
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_TOLD = 3  # problems; what is wrong in one rule is wrong in the next
+
+
+def problems(found: Any) -> Iterator[str]:
+    """What keeps the sidecar from reading rules, in words: each names the rule and the field, and what is allowed."""
+    if not isinstance(found, dict) or not found:
+        yield "must be a mapping of names to rules, such as {my-rule: {path: /embed, list: texts, answers: vectors}}"
+        return
+    for name, fields in found.items():
+        if not _NAME.fullmatch(name):
+            yield f"rule {_shown(name)}: its name must be a-z, 0-9, '-', '_' and '.', at most 63 of them"
+        elif not isinstance(fields, dict):
+            yield f"rule {name!r}: must be a mapping of fields, such as path, list and answers"
+        else:
+            told = "; ".join(_of_rule(fields))
+            if told:
+                yield f"rule {name!r}: {told}"
+
+
+def _of_rule(fields: dict[str, Any]) -> list[str]:
+    own = {key: value for key, value in fields.items() if key != "extends"}
+    base = fields.get("extends")
+    inherited: Mapping[str, Any] = {}
+    if base is not None:
+        if not isinstance(base, str) or base not in BUILT_IN:
+            return [f"field 'extends' must be one of {', '.join(BUILT_IN)}"]
+        inherited = {"path": "/", **BUILT_IN[base]}
+    try:
+        _Rule.model_validate({**inherited, **own})
+    except pydantic.ValidationError as error:
+        return [_words(detail) for detail in error.errors(include_url=False)[:_TOLD]]
+    return []
+
+
+def _words(detail: Any) -> str:
+    message = detail["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    field = _shown(detail["loc"][0]) if detail["loc"] else ""
+    if detail["type"] == "extra_forbidden":
+        return f"there is no field {field}; allowed are {', '.join(_Rule.model_fields)}, extends"
+    if detail["type"] == "missing":
+        return f"field {field} is required"
+    if detail["type"] in ("tuple_type", "too_short"):
+        message = "must be a text, or a list of one text or more"
+    return f"field {field}: {message}" if field else message
+
+
+def _shown(value: Any) -> str:
+    return ascii(value)[:40]
+
+
+def _one_or_several(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+
+
+def _check_place(value: Any) -> str:
+    if not isinstance(value, str) or not _PLACE.fullmatch(value):
+        raise ValueError(
+            f"{_shown(value)} is no place: allowed are $, names like a or a.b, and a.* for every list in a"
+        )
+    return value
+
+
+def _check_single_place(value: Any) -> str:
+    found = _check_place(value)
+    if found == "$" or _is_columns(found):
+        raise ValueError(f"{_shown(found)} is not the place of one value: allowed are names like a or a.b")
+    return found
+
+
+def _check_path(text: str) -> str:
+    is_whole = text.startswith(("/", "**/")) and text.isascii() and text.isprintable()
+    if not is_whole or set(text) & set(" ?#"):
+        raise ValueError(f"{_shown(text)} is no path: it begins with / or **/, and has no ?, # or space")
+    if any("**" in part and part != "**" for part in text.split("/")):
+        raise ValueError(f"{_shown(text)} is no path: ** stands for whole segments, as in **/embeddings")
+    return text
+
+
+def _check_header(text: str) -> str:
+    if not _HEADER.fullmatch(text):
+        raise ValueError(f"{_shown(text)} is no name of a header")
+    return text
+
+
+def _check_member(text: str) -> str:
+    if not text or "." in text:
+        raise ValueError(f"{_shown(text)} is not the name of one member")
+    return text
+
+
+def _is_columns(place: str) -> bool:
+    return place.split(".")[-1] == "*"
+
+
+_SEVERAL = pydantic.BeforeValidator(_one_or_several)
+_Places = Annotated[
+    tuple[Annotated[str, pydantic.PlainValidator(_check_place)], ...], _SEVERAL, pydantic.Field(min_length=1)
+]
+_Values = Annotated[tuple[Annotated[str, pydantic.PlainValidator(_check_single_place)], ...], _SEVERAL]
+_Paths = Annotated[tuple[Annotated[str, pydantic.AfterValidator(_check_path)], ...], _SEVERAL]
+_Member = Annotated[str, pydantic.AfterValidator(_check_member)]
+
+
+class _Rule(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    path: Annotated[_Paths, pydantic.Field(min_length=1)]
+    list: _Places
+    answers: _Places
+    about: str = ""
+    along: _Values = ()
+    scalar: Literal["wrapped", "unwrapped", "by_row", "alone"] = "alone"
+    alone_with: _Values = ()
+    token_ids: bool = False
+    same_members: bool = False
+    kinds: Annotated[tuple[Literal["string", "list", "object", "number"], ...], _SEVERAL] = ()
+    index: _Member | None = None
+    shared: _Values = ()
+    ignore: Annotated[tuple[_Member, ...], _SEVERAL] = ()
+    max_batch_size: Annotated[int, pydantic.Field(ge=1, le=100_000)] | None = None
+    one_query: _Paths = ()
+    key_headers: Annotated[tuple[Annotated[str, pydantic.AfterValidator(_check_header)], ...], _SEVERAL] = ()
+    error: Any = None
+
+    @pydantic.model_validator(mode="after")
+    def _check_together(self) -> _Rule:
+        has_columns = any(map(_is_columns, self.list))
+        held = {place.split(".")[0] for place in self.list if place not in ("$", "*")}
+        if both := sorted(held.intersection(self.ignore)):
+            raise ValueError(f"'ignore' names {_shown(both[0])}, which holds the rows")
+        if self.token_ids and has_columns:
+            raise ValueError("'token_ids' does not go with a 'list' of columns, whose rows are not lists")
+        if self.scalar != "alone" and has_columns:
+            raise ValueError("'scalar' must be alone with a 'list' of columns")
+        if self.index is not None and any(map(_is_columns, self.answers)):
+            raise ValueError("'index' does not go with 'answers' in columns, whose rows have no members")
+        return self
