@@ -14,6 +14,7 @@ import carpool_injector
 from carpool_injector import cli
 from carpool_injector.core import pod_annotations
 from carpool_sidecar import config
+from carpool_sidecar.protocols.lists import rules
 from tests.charts import metric_names
 from tests.charts.helm import ROOT
 from tests.injector import pod_rules
@@ -24,14 +25,17 @@ Object = dict[str, Any]
 # What becomes of the pods of each sample: takeover, the port callers reach, and the app's afterwards.
 TAKEOVERS = {
     "deployment.yaml": ("port-swap", 8080, 9083),
+    "fastapi.yaml": ("port-swap", 8000, 9083),
     "gpu.yaml": ("port-swap", 8080, 9083),
     "inferenceservice.yaml": ("port-swap", 8080, 9083),
     "inferenceservice-batcher.yaml": ("kserve-agent", 9081, 8080),
     "inferenceservice-custom.yaml": ("port-swap", 8080, 9083),
+    "inferenceservice-huggingface.yaml": ("port-swap", 8080, 9083),
     "inferenceservice-knative.yaml": ("queue-proxy", 9081, 8080),
     "inferenceservice-mlserver.yaml": ("port-swap", 8080, 9083),
     "inferenceservice-triton.yaml": ("port-swap", 8080, 9083),
     "inferenceservice-triton-grpc.yaml": ("port-swap", 8080, 9083),
+    "mlflow.yaml": ("port-swap", 8080, 9083),
     "triton.yaml": ("port-swap", 8000, 9083),
     "triton-v1.yaml": ("port-swap", 8000, 9083),
 }
@@ -107,7 +111,9 @@ def keys_of_ours(thing: Any) -> set[str]:
     return set().union(*map(keys_of_ours, thing)) if isinstance(thing, list) else set()
 
 
-@pytest.mark.parametrize("name", ["deployment.yaml", "gpu.yaml", "triton.yaml", "triton-v1.yaml"])
+@pytest.mark.parametrize(
+    "name", ["deployment.yaml", "fastapi.yaml", "gpu.yaml", "mlflow.yaml", "triton.yaml", "triton-v1.yaml"]
+)
 def test_services_find_the_pods_and_their_ports(name: str) -> None:
     things = {each["kind"]: each for each in read(name)}
     template, service = things["Deployment"]["spec"]["template"], things["Service"]["spec"]
@@ -123,6 +129,33 @@ def test_the_sample_for_v1_clients_has_them_answered_by_a_server_that_speaks_v2_
     (sidecar,) = deployment["spec"]["template"]["spec"]["initContainers"]
     settings = config.load(sidecar["args"])
     assert (settings.port, settings.component_port, settings.upstream) == (8000, 9083, "triton-http")
+
+
+# The rule that batches what the sample's comment sends.
+LISTS = {
+    "fastapi.yaml": "embedder",
+    "inferenceservice-huggingface.yaml": "openai-embeddings",
+    "mlflow.yaml": "mlflow",
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_what_the_comment_of_a_sample_sends_is_a_list_by_the_rule_that_is_in_force(name: str) -> None:
+    (found,) = explain(name)
+    value = next(each["value"] for each in found["settings"] if each["key"] == "carpool.dev/lists")
+    chosen = config.load([f"--lists={value}"]).lists
+    said = "".join(line.removeprefix("#").strip() for line in (SAMPLES / name).read_text().splitlines()[:12])
+    path, body = re.search(r"curl [^/]*?(/\S+) .*?-d '(\{[^']*\})'", said.replace("\\", "")).groups()  # type: ignore[union-attr]
+    (rule,) = [each for each in rules.load(chosen) if each.matches(path)]
+    assert rule.name == LISTS[name]
+    payload = json.loads(body)
+    for place in rule.rows:
+        held = payload
+        for step in place.names:
+            held = held.get(step, {})
+        if isinstance(held, list):
+            break
+    assert len(held) == 2, "two rows"
 
 
 def test_the_sample_for_grpc_stands_behind_queue_proxy_with_knative() -> None:
