@@ -70,6 +70,7 @@ def test_embeddings_of_kserves_huggingface_server_are_batched_without_an_annotat
         huggingface("--backend=huggingface", "--task=sequence_classification"),
         huggingface("--backend=huggingface", "--task=$(TASK)"),
         huggingface(*EMBEDDING, "--backend=vllm"),
+        huggingface(*EMBEDDING, "--predictor_host=texts-predictor"),
         huggingface("-c", f"huggingfaceserver {' '.join(EMBEDDING)}", command=["sh"]),
         pods.server("kserve/sklearnserver:v0.20.0", "--http_port=8080", *EMBEDDING),
         pods.vllm(),

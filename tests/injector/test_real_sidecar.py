@@ -25,6 +25,7 @@ Object = dict[str, Any]
 
 _READY = {"httpGet": {"path": "/readyz", "port": 8080}}
 _SETTINGS = {"max-batch-size": "8", "max-latency": "5.5", "policy": "window", "kserve-errors": "true", "timeout": "20"}
+_RULE = 'mine:\n  path: "**/embed"\n  list: texts\n  answers: $  # the whole body\n'
 SITUATIONS = {
     "Knative": pods.knative(pods.sklearn(readinessProbe=_READY)),
     "Standard with KServe's batcher": pods.kserve(pods.sklearn(), annotations=pods.batched(4, 20)),
@@ -32,6 +33,8 @@ SITUATIONS = {
     "settings of many kinds": pods.plain(
         pods.sklearn(), annotations={f"carpool.dev/{key}": value for key, value in _SETTINGS.items()}
     ),
+    "a rule for lists as YAML": pods.plain(pods.sklearn(), annotations={"carpool.dev/lists": _RULE}),
+    "a rule for lists that is known of the server": pods.kserve(pods.huggingface_embeddings()),
     "a probe that only says that the port is open, and a port for gRPC": pods.kserve(pods.mlserver()),
 }
 
@@ -109,7 +112,8 @@ def _on_this_machine(container: Object, numbers: Mapping[Any, int]) -> Object:
     words = {str(old): str(new) for old, new in numbers.items() if old is not None}
     text = json.dumps({key: container[key] for key in container if key != "resources"})
     number = re.compile(rf"(?<![\d.])({'|'.join(words)})(?![\d.])")
-    return json.loads(number.sub(lambda match: words[match[1]], text))
+    found: Object = json.loads(number.sub(lambda match: words[match[1]], text))
+    return {**found, "args": pods.expanded(found["args"])}
 
 
 def _ask(port: int, method: str, path: str, body: Object | None = None) -> tuple[int, Any]:

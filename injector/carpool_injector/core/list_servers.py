@@ -17,7 +17,7 @@ from carpool_injector.core.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class ListServer:
-    """A kind of server. It is `server`, given each of `flags` with this value and each of `variables` likewise.
+    """A kind of server: `server`, given each of `flags` with this value, each of `variables`, and none of `without`.
 
     `rule` is the built-in rule for it, `why` says in words what it was recognised by and what it does. `chosen`: the
     rule is in force where nothing was set.
@@ -29,6 +29,7 @@ class ListServer:
     chosen: bool = False
     flags: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
+    without: tuple[str, ...] = ()
 
     def recognises(self, container: pods.Container) -> bool:
         """Whether it runs in the container, for certain."""
@@ -36,6 +37,7 @@ class ListServer:
             self.server.recognises(container)
             and all(_last(container, flag) == value for flag, value in self.flags.items())
             and all(container.variable(name) == value for name, value in self.variables.items())
+            and all(_last(container, flag) is None for flag in self.without)
         )
 
 
@@ -46,12 +48,13 @@ _BY_TITLE = {server.title: server for server in reversed(servers.SERVERS)}
 LIST_SERVERS = (
     # python/huggingfaceserver of kserve/kserve, v0.15 to v0.20: with this backend `encoder_model.py` calls the model in
     # the event loop, for one request after the other. Only this task has /openai/v1/embeddings, and no model's
-    # architecture stands for it: it has to be told. With --backend=auto the model decides whether vLLM serves it.
+    # architecture stands for it: it has to be told. With --backend=auto the model decides whether vLLM serves it; with
+    # --predictor_host it is a transformer, and another server computes.
     ListServer(
         "openai-embeddings", _HUGGING_FACE,
         "KServe's Hugging Face server with --backend=huggingface and --task=text_embedding answers embeddings one "
         "request at a time",
-        chosen=True, flags={"--backend": "huggingface", "--task": "text_embedding"},
+        chosen=True, flags={"--backend": "huggingface", "--task": "text_embedding"}, without=("--predictor_host",),
     ),
     # mlflow/pyfunc/scoring_server of mlflow/mlflow.
     ListServer(
