@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 from ruamel.yaml import YAML
 
+from carpool_injector import config_file
 from carpool_injector.core import config, pod_annotations
 from carpool_injector.core import model as injector_model
 from tests.charts import flags, helm, objects, pages
@@ -39,6 +41,16 @@ def resolved(schema: FORM) -> FORM:
 
 def test_the_configuration_is_the_injectors_one_to_one() -> None:
     assert DEFAULTS["config"] == config.Config().model_dump(by_alias=True)
+
+
+def test_rules_for_lists_reach_the_injector_from_values_as_they_are_written(tmp_path: Path) -> None:
+    rule = 'mine:\n  path: "**/embed"  # ours\n  list: texts\n  answers: $\n'
+    values = tmp_path / "values.yaml"
+    values.write_text(json.dumps({"config": {"defaults": {"lists": rule}}}))
+    given = objects.one(objects.rendered(values=values), "ConfigMap")["data"]["config.yaml"]
+    file = tmp_path / "config.yaml"
+    file.write_text(given)
+    assert config_file.load(file).defaults == {"lists": rule}
 
 
 def test_defaults_of_the_chart_are_those_of_the_flags() -> None:
