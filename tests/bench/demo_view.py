@@ -52,9 +52,11 @@ class View:
             yield lambda: progress.advance(task)
         self.say(f"[green]✓[/] {what} [dim]{total:,} requests[/]")
 
-    def results(self, direct: load.Measurement, batched: load.Measurement, mean_batch: float | None) -> None:
-        """The table of the two runs."""
-        table = Table(header_style="bold")
+    def results(
+        self, title: str, direct: load.Measurement, batched: load.Measurement, mean_batch: float | None
+    ) -> None:
+        """The table of the two runs of an act."""
+        table = Table(title=escape(title), title_justify="left", header_style="bold")
         table.add_column("")
         for title in ("requests/s", "p50", "p99", "mean batch size", "speed-up"):
             table.add_column(title, justify="right")

@@ -32,6 +32,11 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
 
+def command(python: str, module: str, port: int) -> list[str]:
+    """What starts the stub of a module on a port."""
+    return [python, "-m", module, "--port", str(port)]
+
+
 def main(connect: Callable[[], Connection], description: str) -> None:
     """Serve on the port that the command line names."""
     parser = argparse.ArgumentParser(description=description)

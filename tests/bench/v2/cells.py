@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tests.bench.peers import peer
-from tests.bench.v2 import traffic
+from tests.bench.v2 import stub, traffic
 
 CONNECTIONS, BATCH = 64, 32
 LARGE_CONNECTIONS, LARGE_BATCH = 16, 8
@@ -27,7 +27,10 @@ def settings(batch: int = BATCH) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Duel:
-    """Two formats against each other. The target is in requests/s of the second over those of the first."""
+    """Two formats against each other. The target is in requests/s of the second over those of the first.
+
+    `stub` is the module of the predictor, `flags` are the sidecar's besides those of every duel.
+    """
 
     name: str
     title: str
@@ -36,6 +39,8 @@ class Duel:
     target: float
     connections: int = CONNECTIONS
     batch: int = BATCH
+    stub: str = stub.MODULE
+    flags: tuple[str, ...] = ()
 
 
 def _json(name: str, title: str, size: int, connections: int = CONNECTIONS, batch: int = BATCH) -> Duel:

@@ -32,7 +32,7 @@ class Side:
 
 @dataclass
 class DuelOutcome:
-    """What a duel came to: v1 first, v2 second."""
+    """What a duel came to."""
 
     duel: cells.Duel
     first: Side
@@ -86,7 +86,7 @@ class Run:
         """Two formats through one sidecar."""
         sent = (duel.first(), duel.second())
         sides = [Side(each.name) for each in sent]
-        with self._stand().http(cells.settings(duel.batch)) as on:
+        with self._stand().http([*cells.settings(duel.batch), *duel.flags], duel.stub) as on:
             for each in sent:
                 on.check(each, duel.connections)
                 on.measure(each, duel.connections, 1.0)  # warm-up

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import uvloop
 
 from tests import loopback
-from tests.bench import client, load, machine, metrics, processes, wrk
+from tests.bench import client, load, machine, metrics, processes, stub_server, wrk
 from tests.bench.peers import ground, samples
 from tests.bench.v2 import cells, stub, traffic
 
@@ -44,9 +44,9 @@ class Stand:
         self._behind: processes.Child
 
     @contextlib.contextmanager
-    def http(self, flags: Sequence[str]) -> Iterator[Stand]:
-        """In front of the stub for HTTP, for the length of a `with` block."""
-        with self._running(stub.command(sys.executable, self.component_port), flags):
+    def http(self, flags: Sequence[str], behind: str = stub.MODULE) -> Iterator[Stand]:
+        """In front of a stub for HTTP, the module named, for the length of a `with` block."""
+        with self._running(stub_server.command(sys.executable, behind, self.component_port), flags):
             yield self
 
     @contextlib.contextmanager

@@ -15,6 +15,7 @@ from typing import Protocol
 from tests.bench import stub_server
 from tests.bench.v2 import traffic
 
+MODULE = "tests.bench.v2.stub"
 MOST_ROWS = 1024
 _SHAPE = re.compile(rb'"shape":\[(\d+),')
 _BEGINNING = 256  # bytes of a body in JSON in which its shape stands
@@ -65,13 +66,13 @@ class Reader(Protocol):
 
 
 class Marks:
-    """The marks in JSON, v1 or v2."""
+    """The marks in JSON, v1 or v2. `found` has them, as they were written."""
 
     def __init__(self, is_v1: bool) -> None:
         self._is_v1 = is_v1
         self._beginning = b""
         self._cut = b""  # the beginning of a mark whose end is in the next piece
-        self._found: list[bytes] = []
+        self.found: list[bytes] = []
 
     def feed(self, piece: bytes) -> None:
         if self._cut:
@@ -84,11 +85,11 @@ class Marks:
             if end > len(piece):
                 self._cut = piece[at:]
                 return
-            self._found.append(piece[at:end])
+            self.found.append(piece[at:end])
             at = piece.find(b"-", end)
 
     def answer(self) -> Answer:
-        rows, found = len(self._found), b",".join(self._found)
+        rows, found = len(self.found), b",".join(self.found)
         if self._is_v1:
             return Answer(b'{"predictions":[%b]}' % found)
         said = _SHAPE.search(self._beginning)
@@ -186,11 +187,6 @@ class Connection(stub_server.Connection):
         except WrongShape as error:
             self._trouble = repr(error)
         return Answer(json.dumps({"error": self._trouble}).encode(), b"400 Bad Request")
-
-
-def command(python: str, port: int) -> list[str]:
-    """What starts the stub on a port."""
-    return [python, "-m", "tests.bench.v2.stub", "--port", str(port)]
 
 
 if __name__ == "__main__":

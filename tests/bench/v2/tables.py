@@ -17,8 +17,8 @@ DISTURBED = 0.10
 Value = Callable[[stand.Sample], float | None]
 
 
-def duels(found: Sequence[run.DuelOutcome], markdown: bool = False) -> Table:
-    """Two rows for each: v1, and v2 with its ratio to that."""
+def duels(found: Sequence[run.DuelOutcome], markdown: bool = False, title: str = "v2 against v1") -> Table:
+    """Two rows for each: the first format, and the second with its ratio to that."""
     titles = (
         "req/s",
         "ratio",
@@ -31,7 +31,7 @@ def duels(found: Sequence[run.DuelOutcome], markdown: bool = False) -> Table:
         "stub busy",
         "batch",
     )
-    table = _table("v2 against v1, one core for the sidecar", ("body", "format"), titles, markdown)
+    table = _table(f"{title}, one core for the sidecar", ("body", "format"), titles, markdown)
     for each in found:
         for row in duel_rows(each):
             table.add_row(*row)
@@ -140,15 +140,7 @@ def as_json(found: run.Outcome, facts: dict[str, Any]) -> dict[str, Any]:
     """The whole run, round by round. Times in seconds, rates in requests per second."""
     return {
         **facts,
-        "duels": [
-            {
-                "name": each.duel.name,
-                "ratio": each.ratio,
-                "target": each.duel.target,
-                "rounds": {side.title: _rounds(side.rounds) for side in (each.first, each.second)},
-            }
-            for each in found.duels
-        ],
+        "duels": duels_as_json(found.duels),
         "grpc": {"target": cells.RPC_TARGET, "rounds": {side.title: _rounds(side.rounds) for side in found.rpc}},
         "triton": [
             {
@@ -161,6 +153,19 @@ def as_json(found: run.Outcome, facts: dict[str, Any]) -> dict[str, Any]:
         ],
         "absent": found.absent,
     }
+
+
+def duels_as_json(found: Sequence[run.DuelOutcome]) -> list[dict[str, Any]]:
+    """Of each its ratio, its target, and every round of both formats."""
+    return [
+        {
+            "name": each.duel.name,
+            "ratio": each.ratio,
+            "target": each.duel.target,
+            "rounds": {side.title: _rounds(side.rounds) for side in (each.first, each.second)},
+        }
+        for each in found
+    ]
 
 
 def verdict(is_met: bool) -> str:

@@ -1,0 +1,64 @@
+"""The demo's second act: OpenAI's own client, as applications use it, asks for one embedding at a time.
+
+The client costs 1 to 2 ms of CPU for each request, many times what that of the first act costs, and takes them from the
+model, with which it shares the machine. So batching gains less here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import openai
+import uvloop
+
+from tests.bench import answers, load, processes
+
+CALL = 'await client.embeddings.create(model="minilm", input=sentence)'
+"""What each caller does, for people."""
+
+_SECONDS = 60.0  # that one request may take
+
+
+def send(port: int, sentences: Sequence[str], callers: int, advance: Callable[[], None]) -> answers.Run:
+    """Ask for the embedding of each sentence, so many at a time, and wait for all. `advance` is called for each."""
+    return uvloop.run(ask_for_all(port, sentences, callers, advance))
+
+
+async def ask_for_all(port: int, sentences: Sequence[str], callers: int, advance: Callable[[], None]) -> answers.Run:
+    """The same in an event loop."""
+    got = answers.Vectors(len(sentences))
+    numbers = iter(range(len(sentences)))
+    latencies: list[float] = []
+    errors: Counter[str] = Counter()
+
+    async def ask(client: openai.AsyncOpenAI) -> None:
+        for number in numbers:
+            start = time.perf_counter()
+            try:
+                answer = await client.embeddings.create(model="minilm", input=sentences[number])
+            except openai.APIError as error:
+                errors[_reason(error)] += 1
+            else:
+                latencies.append(time.perf_counter() - start)
+                got.keep(number, [each.embedding for each in answer.data], answer.usage.prompt_tokens)
+            advance()
+
+    # Loopback never goes through a proxy; a second try would hide what went wrong.
+    http = openai.DefaultAsyncHttpxClient(trust_env=False)
+    url = f"http://{processes.HOST}:{port}/v1"
+    async with openai.AsyncOpenAI(
+        base_url=url, api_key="none", max_retries=0, timeout=_SECONDS, http_client=http
+    ) as client:
+        start = time.perf_counter()
+        await asyncio.gather(*(ask(client) for _ in range(callers)))
+        seconds = time.perf_counter() - start
+    latencies.sort()
+    p50, p99 = load.percentile(latencies, 0.50), load.percentile(latencies, 0.99)
+    return answers.Run(load.Measurement(len(latencies), seconds, p50, p99, dict(errors)), got)
+
+
+def _reason(error: openai.APIError) -> str:
+    return f"status {error.status_code}" if isinstance(error, openai.APIStatusError) else type(error).__name__
