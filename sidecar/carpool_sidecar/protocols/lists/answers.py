@@ -23,6 +23,9 @@ PRORATED = ("carpool-usage", "prorated")
 """Tells a caller that numbers of its answer are its share of the batch's, by bytes."""
 
 _WHOLE_NUMBER = re.compile(rb"0|[1-9][0-9]{0,17}")
+_LAST_DIGITS = re.compile(rb"(?:0|[1-9][0-9]*)\Z")
+_LONGEST_NUMBER = 18
+_AFTER_NUMBER = b",} \t\r\n"
 _NOT_FINITE = re.compile(rb'"(?:[^"\\]|\\.)*"|(?<![\w.+-])(-?(?:NaN|Infinity))(?![\w.])', re.DOTALL)
 _BETWEEN_ROWS = re.compile(rb"[ \t\r\n,]*")
 _JSON: interface.Headers = (("Content-Type", "application/json"),)
@@ -50,15 +53,14 @@ class Shares(NamedTuple):
     @classmethod
     def of(cls, parts: Sequence[messages.Part]) -> Shares:
         """The parts of a batch, weighed: by tokens if all rows are lists of token ids, else by bytes."""
-        are_tokens = all(part.request.payload.template.rule.token_ids for part in parts) and all(
-            part.request.payload.columns[0].kind == "list" for part in parts
-        )
-        weights = []
+        first = parts[0].request.payload  # the others have its rule and its kind: both are in the key
+        are_tokens = first.template.rule.token_ids and first.columns[0].kind == "list"
+        starts, weights = [0], []
         for request, start, stop in parts:
             payload = request.payload
-            weigh = payload.row_lengths if are_tokens else payload.row_sizes
-            weights.append(sum(weigh(start, stop)))
-        return cls(cls.counted(parts).starts, weights, are_tokens)
+            starts.append(starts[-1] + stop - start)
+            weights.append(sum(payload.row_lengths(start, stop)) if are_tokens else payload.size(start, stop))
+        return cls(starts, weights, are_tokens)
 
     def split(self, total: int) -> tuple[list[int], bool]:
         """A number shared out by largest remainder, so that the shares add up to it; and whether they are exact."""
@@ -67,9 +69,10 @@ class Shares(NamedTuple):
             return [total, *[0] * (len(self.weights) - 1)], not total or len(self.weights) == 1
         found = [total * weight // whole for weight in self.weights]
         left = total - sum(found)
-        by_remainder = sorted(range(len(found)), key=lambda place: -(total * self.weights[place] % whole))
-        for place in by_remainder[:left]:
-            found[place] += 1
+        if left:
+            remainders = [total * weight % whole for weight in self.weights]
+            for place in sorted(range(len(found)), key=remainders.__getitem__, reverse=True)[:left]:
+                found[place] += 1
         return found, len(found) == 1 or (self.are_tokens and whole == total)
 
 
@@ -87,10 +90,12 @@ class Result:
     """An answer to a batch: `texts` stand before, between and after its values.
 
     By a value's number among those, `rows` has the lists and `numbers` each part's share of a number, by the part's
-    first row. `is_numbered` says that the rows are `Row`s.
+    first row. `is_numbered` says that the rows are `Row`s, `are_single` that each part is one row.
     """
 
-    __slots__ = ("headers", "is_numbered", "numbers", "row_count", "rows", "texts")
+    __slots__ = (
+        "_finished", "_finished_form", "are_single", "headers", "is_numbered", "numbers", "row_count", "rows", "texts",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -99,19 +104,52 @@ class Result:
         numbers: Mapping[int, Mapping[int, int]],
         row_count: int,
         headers: interface.Headers,
+        are_single: bool,
     ) -> None:
         self.texts = texts
         self.rows = rows
         self.numbers = numbers
         self.row_count = row_count
         self.headers = headers
+        self.are_single = are_single
+        # State: the answers that were finished last, and for which form.
+        self._finished: Sequence[bytes] | None = None
+        self._finished_form: ResponseFormat | None = None
         self.is_numbered = any(type(found[0]) is Row for found in rows.values())
 
     def __len__(self) -> int:
         return self.row_count
 
     def __getitem__(self, which: slice, /) -> Share:
-        return Share(self, which.start, which.stop)
+        # Past the constructor, since there is one for each caller.
+        share: Share = tuple.__new__(Share, (self, which.start, which.stop))
+        return share
+
+    def finished(self, form: ResponseFormat) -> Sequence[bytes] | None:
+        """The answers to all parts, made at once, which takes a third of the time; None if not each is of one row."""
+        if form is not self._finished_form:
+            self._finished_form = form
+            can_be = self.are_single and len(self.rows) == 1 and form is not ResponseFormat.LIST_IF_NONE
+            self._finished = self._finish(form is ResponseFormat.LIST) if can_be else None
+        return self._finished
+
+    def _finish(self, is_list: bool) -> Sequence[bytes]:
+        frame: list[bytes] = []
+        gaps: list[Sequence[Any]] = []
+        for number, text in enumerate(self.texts[:-1]):
+            frame.append(text.replace(b"%", b"%%"))
+            shares = self.numbers.get(number)
+            if shares is not None:
+                frame.append(b"%d")
+                gaps.append([shares[place] for place in range(self.row_count)])
+                continue
+            row = b"%b0%b" if self.is_numbered else b"%b"
+            frame.append(b"[%b]" % row if is_list else row)
+            rows: Any = self.rows[number]
+            gaps += zip(*rows, strict=True) if self.is_numbered else (rows,)
+        frame.append(self.texts[-1].replace(b"%", b"%%"))
+        answer = b"".join(frame)
+        return [answer % values for values in zip(*gaps, strict=True)]
 
 
 class Share(NamedTuple):
@@ -134,7 +172,11 @@ class ResponseFormat(enum.Enum):
         first = shares[0].predictions
         if type(first) is interface.WholeResponse:
             return _as_it_came(first.response)
-        result: Result = first.result
+        result: Result
+        result, start, _ = first
+        finished = result.finished(self) if len(shares) == 1 else None
+        if finished is not None:
+            return interface.RenderedResponse(result.headers, (finished[start],))
         mine: Sequence[Share] = [first] if len(shares) == 1 else _alike([share.predictions for share in shares])
         pieces: list[bytes] = []
         for number, text in enumerate(result.texts[:-1]):
@@ -151,8 +193,45 @@ class ResponseFormat(enum.Enum):
         return interface.RenderedResponse(result.headers, (b"".join(pieces),))
 
 
-def read(rule: rules.Rule, shares: Shares, response: interface.UpstreamResponse) -> interface.BatchPredictions:
-    """The rows of a batch.
+class Outline:
+    """What stood around the list of an answer, with numbers to be shared after it: the next answer is mostly like it.
+
+    A body that begins and ends so has its values at the same places, if what is between is one list.
+    """
+
+    __slots__ = ("texts",)
+
+    def __init__(self, texts: Sequence[bytes]) -> None:
+        """`texts` stand before the list, between it and the first number, and so on."""
+        self.texts = texts
+
+    def match(self, body: bytes) -> tuple[Sequence[msgspec.Raw], dict[int, int]] | None:
+        """The elements of the list, and the numbers by their places among the values; None if the body is another."""
+        before, *_ = self.texts
+        if not body.startswith(before):
+            return None
+        end, totals = len(body), {}
+        for place in range(len(self.texts) - 1, 0, -1):
+            text = self.texts[place]
+            if not body.endswith(text, 0, end):
+                return None
+            end -= len(text)
+            if place > 1:
+                digits = _LAST_DIGITS.search(body, max(0, end - _LONGEST_NUMBER), end)
+                if digits is None:
+                    return None
+                totals[place - 1] = int(digits[0])
+                end = digits.start()
+        try:
+            return json_rows.LIST.decode(memoryview(body)[len(before) : end]), totals
+        except msgspec.DecodeError:
+            return None  # it ends so by chance, or is malformed
+
+
+def read(
+    rule: rules.Rule, shares: Shares, response: interface.UpstreamResponse, outlines: dict[str, Outline]
+) -> interface.BatchPredictions:
+    """The rows of a batch. `outlines` has that of the last answer, by its rule's name, and is kept so.
 
     Raises `errors.Uneven` if they are not as many as the batch's, and `errors.UpstreamBroken` for what is no answer.
     """
@@ -160,6 +239,12 @@ def read(rule: rules.Rule, shares: Shares, response: interface.UpstreamResponse)
     try:
         if not body.isascii():
             json_rows.check_utf8(body)
+        outline = outlines.get(rule.name)
+        alike = None if outline is None else outline.match(body)
+        if outline is not None and alike is not None:
+            rows, totals = alike
+            result = _result(rule, shares, response, outline.texts, {0: rows}, totals)
+            return interface.BatchPredictions(LIST_NAME, result)
         try:
             result = _read(rule, shares, response, body)
         except (errors.BadRequest, msgspec.DecodeError):
@@ -167,6 +252,8 @@ def read(rule: rules.Rule, shares: Shares, response: interface.UpstreamResponse)
             if masked == body:
                 raise
             result = _read(rule, shares, response, masked)
+        if list(result.rows) == [0]:
+            outlines[rule.name] = Outline(result.texts)
         return interface.BatchPredictions(LIST_NAME, result)
     except RecursionError:
         raise errors.UpstreamBroken("the predictor's answer is nested too deeply") from None
@@ -180,28 +267,41 @@ def _read(rule: rules.Rule, shares: Shares, response: interface.UpstreamResponse
     lists = _find_lists(rule, text)
     numbers = _find_numbers(rule, text) if shares.weights else []
     spans = sorted([*lists, *numbers])
-    count = shares.starts[-1]
-    rows: dict[int, Rows] = {}
-    split: dict[int, Mapping[int, int]] = {}
-    is_exact = True
+    rows: dict[int, Sequence[bytes | msgspec.Raw]] = {}
+    totals: dict[int, int] = {}
     for place, span in enumerate(spans):
         written = masked[span.start : span.stop]
         if span in numbers:
-            found, exact = shares.split(int(written))
-            is_exact = is_exact and exact
-            split[place] = dict(zip(shares.starts, found, strict=False))
+            totals[place] = int(written)
             continue
-        listed: Sequence[bytes | msgspec.Raw] = json_rows.LIST.decode(written)
+        rows[place] = json_rows.LIST.decode(written)
+        if masked is not response.body:
+            rows[place] = _sliced(response.body, span.start, masked, rows[place])
+    return _result(rule, shares, response, places.Text(response.body).around(spans), rows, totals)
+
+
+def _result(
+    rule: rules.Rule,
+    shares: Shares,
+    response: interface.UpstreamResponse,
+    texts: Sequence[bytes],
+    lists: Mapping[int, Sequence[bytes | msgspec.Raw]],
+    totals: Mapping[int, int],
+) -> Result:
+    """What was found in an answer, shared out; `lists` and `totals` by their numbers among its values."""
+    count = shares.starts[-1]
+    rows: dict[int, Rows] = {}
+    for place, listed in lists.items():
         if len(listed) != count:
             raise errors.Uneven(f"the predictor's answer has {len(listed)} rows; the batch has {count}")
-        if masked is not response.body:
-            listed = _sliced(response.body, span.start, masked, listed)
         rows[place] = (_numbered(listed, rule.index) if rule.index is not None else None) or listed
+    split = {total: shares.split(total) for total in set(totals.values())}  # often two of them are the same
+    numbers = {place: dict(zip(shares.starts, split[total][0], strict=False)) for place, total in totals.items()}
     kind = response.headers.get(b"content-type")
     headers = _JSON if kind is None else (("Content-Type", kind.decode("latin-1")),)
-    if not is_exact:
+    if not all(is_exact for _, is_exact in split.values()):
         headers += (PRORATED,)
-    return Result(places.Text(response.body).around(spans), rows, split, count, headers)
+    return Result(texts, rows, numbers, count, headers, len(shares.starts) == count + 1)
 
 
 def _mask_non_finite(body: bytes) -> bytes:
@@ -245,6 +345,10 @@ def _numbered(rows: Sequence[bytes | msgspec.Raw], name: str) -> list[Row] | Non
     Raises `errors.UpstreamBroken` if they are not numbered from 0, each number once.
     """
     first, last = _patterns(name)
+    start = first.match(rows[0]) if rows else None
+    alike = _numbered_alike(rows, bytes(rows[0])[: start.start(1)]) if start is not None else None
+    if alike is not None:
+        return alike
     found: list[Row | None] = [None] * len(rows)
     count = 0
     for raw in rows:
@@ -263,6 +367,19 @@ def _numbered(rows: Sequence[bytes | msgspec.Raw], name: str) -> list[Row] | Non
     if count < len(rows):
         raise errors.UpstreamBroken(f"the predictor's answer has rows without {name!r}")
     return [row for row in found if row is not None]
+
+
+def _numbered_alike(rows: Sequence[bytes | msgspec.Raw], before: bytes) -> list[Row] | None:
+    """The rows, if each begins alike and they count from 0 in order, as most do; else None."""
+    found: list[Row] = []
+    new = tuple.__new__  # past the constructor, which costs more than all the rest
+    for place, raw in enumerate(rows):
+        row, head = bytes(raw), b"%b%d" % (before, place)
+        end = len(head)
+        if not row.startswith(head) or row[end] not in _AFTER_NUMBER:
+            return None
+        found.append(new(Row, (before, row[end:])))
+    return found
 
 
 def _number(row: bytes, name: str) -> tuple[int, int] | None:

@@ -105,6 +105,12 @@ class Payload(interface.KeepsBody):
             return [len(row) for row in self.columns[0].rows[start:stop]]
         return [sum(map(len, row)) for row in zip(*[column.rows[start:stop] for column in self.columns], strict=True)]
 
+    def size(self, start: int, stop: int) -> int:
+        """Bytes of so many rows, as they were written."""
+        if self.row_count == 1 and len(self.columns) == 1:
+            return len(self.columns[0].rows[0])
+        return sum(self.row_sizes(start, stop))
+
     def row_lengths(self, start: int, stop: int) -> list[int]:
         """Elements of the rows that are JSON arrays, of all columns together; 1 for any other."""
         sizes = [[json_rows.length(bytes(row)) for row in column.rows[start:stop]] for column in self.columns]
@@ -122,13 +128,15 @@ class Codec:
     `clock` returns seconds and never goes back.
     """
 
-    # State: the templates that were used last, the latest first; which keys are not batched, and until when.
+    # State: the templates that were used last, the latest first; by the names of rules the outlines of their last
+    # answers; which keys are not batched, and until when.
     def __init__(self, chosen: Sequence[rules.Rule], clock: Callable[[], float]) -> None:
         self._rules = tuple(chosen)
         self._clock = clock
         self.max_batch_size = min([rule.max_batch_size or sys.maxsize for rule in chosen])
         self._limits = _decoder_of_large_members(self._rules)
         self._templates: list[Template] = []
+        self._outlines: dict[str, answers.Outline] = {}
         self._avoided: collections.OrderedDict[Hashable, float] = collections.OrderedDict()
 
     def parse(self, body: bytes, max_rows: int, json_size: int | None = None) -> Payload:
@@ -169,7 +177,7 @@ class Codec:
         self, rule: rules.Rule, key: Hashable, shares: answers.Shares, response: interface.UpstreamResponse
     ) -> interface.BatchPredictions:
         try:
-            return answers.read(rule, shares, response)
+            return answers.read(rule, shares, response, self._outlines)
         except errors.Uneven:
             self._avoid(key)
             raise

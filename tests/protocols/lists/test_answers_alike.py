@@ -1,0 +1,128 @@
+"""Answers that are like the last one, or of single rows, are read and made in one go: no caller can tell."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from carpool.scheduling import messages
+from carpool_sidecar import errors
+from carpool_sidecar.protocols import interface
+from carpool_sidecar.protocols.lists import codec, rules
+
+OPENAI, TEI = "openai-embeddings", "tei-embed"
+
+
+def codec_of(rule: str) -> codec.Codec:
+    return codec.Codec([rules.built_in()[rule]], clock=lambda: 0.0)
+
+
+class Batch:
+    """Requests of one batch, and what their callers are answered."""
+
+    def __init__(self, by: codec.Codec, *bodies: object) -> None:
+        self._parts = []
+        for body in bodies:
+            payload = by.parse(json.dumps(body).encode(), 1000)
+            request = messages.Request(payload.key, payload.row_count, payload=payload)
+            self._parts.append(messages.Part(request, 0, payload.row_count))
+        self._read = by.merge("b", "/path", self._parts).read
+
+    def answered(self, body: bytes) -> list[tuple[interface.Headers, bytes]]:
+        """Headers and body for each caller."""
+        rows = self._read(interface.UpstreamResponse(body, {})).rows
+        found, at = [], 0
+        for request, start, stop in self._parts:
+            piece = messages.Piece(0, "b", rows[at : at + stop - start])
+            at += stop - start
+            rendered = request.payload.response_format.render([piece])
+            found.append((rendered.headers, b"".join(rendered.body)))
+        return found
+
+
+def asking(texts: list[str]) -> object:
+    return {"input": texts, "model": "m"}
+
+
+def answer(rows: list[str], tokens: int, more: str = "", order: list[int] | None = None) -> bytes:
+    places = order or range(len(rows))
+    data = ",".join(f'{{"object":"embedding","index":{place},"embedding":{rows[place]}}}' for place in places)
+    usage = f'{{"prompt_tokens": {tokens}, "total_tokens": {tokens}}}'
+    return f'{{"object":"list","data":[{data}],"model":"100%{more}","usage":{usage}}}'.encode()
+
+
+counts = st.lists(st.sampled_from([1, 1, 1, 2, 3]), min_size=2, max_size=5)
+embeddings = st.sampled_from(["[0.5]", "[1e-3, 2]", '"AAAA"', '"100%"', "[]", '{"index":7}'])
+
+
+@given(data=st.data(), callers=counts, totals=st.lists(st.integers(0, 10**17), min_size=2, max_size=4))
+def test_a_codec_that_has_seen_answers_gives_the_shares_that_a_new_one_gives(
+    data: st.DataObject, callers: list[int], totals: list[int]
+) -> None:
+    count = sum(callers)
+    requests = [asking(data.draw(st.lists(st.text("xyz", min_size=1), min_size=n, max_size=n))) for n in callers]
+    used = codec_of(OPENAI)
+    for total in totals:
+        rows = data.draw(st.lists(embeddings, min_size=count, max_size=count))
+        order = data.draw(st.just(list(range(count))) | st.permutations(range(count)))
+        body = answer(rows, total, data.draw(st.sampled_from(["", "b"])), order)
+        shares = Batch(used, *requests).answered(body)
+        assert shares == Batch(codec_of(OPENAI), *requests).answered(body)
+        decoded = [json.loads(share) for _, share in shares]
+        assert [row["embedding"] for each in decoded for row in each["data"]] == [json.loads(row) for row in rows]
+        assert [[row["index"] for row in each["data"]] for each in decoded] == [list(range(n)) for n in callers]
+        assert sum(each["usage"]["prompt_tokens"] for each in decoded) == total
+
+
+TWO = answer(["[1]", "[2]"], 4)
+ODD = {
+    "another model": answer(["[1]", "[2]"], 4, "other"),
+    "numbers with a sign": answer(["[1]", "[2]"], -4),
+    "numbers of 19 digits": answer(["[1]", "[2]"], 10**18),
+    "numbers that begin with 0": TWO.replace(b": 4", b": 04"),
+    "fractions to share": TWO.replace(b": 4", b": 1.4"),
+    "no number": TWO.replace(b": 4", b": "),
+    "no usage": TWO.partition(b',"usage"')[0] + b"}",
+    "a list that ends early": TWO.replace(b"},{", b"}],{"),
+    "two lists": TWO.replace(b',"model"', b',"data":[],"model"'),
+    "NaN": answer(["[1]", "[NaN]"], 4),
+    "no object": b"[1,2]",
+    "nothing": b"",
+    "cut": TWO[:-1],
+    "one row": answer(["[1]"], 4),
+    "three rows": answer(["[1]", "[2]", "[3]"], 4),
+    "a number twice": TWO.replace(b'"index":1', b'"index":0'),
+    "numbers from 1": TWO.replace(b'"index":1', b'"index":2').replace(b'"index":0', b'"index":1'),
+    "numbered in fractions": TWO.replace(b'"index":1', b'"index":1.0'),
+    "only the first is numbered": TWO.replace(b'"index":1,', b""),
+    "numbered at the end": b'{"object":"list","data":[{"embedding":[1],"index":1},{"embedding":[2],"index":0}]}',
+}
+
+
+@pytest.mark.parametrize("body", ODD.values(), ids=ODD)
+def test_an_answer_unlike_the_last_is_judged_as_if_it_were_the_first(body: bytes) -> None:
+    used = codec_of(OPENAI)
+    Batch(used, asking(["a"]), asking(["b"])).answered(answer(["[1]", "[2]"], 7))
+    results = []
+    for by in (codec_of(OPENAI), used):
+        try:
+            results.append(str(Batch(by, asking(["a"]), asking(["b"])).answered(body)))
+        except errors.CarpoolError as error:
+            results.append(f"{type(error).__name__}: {error}")
+    assert results[0] == results[1]
+
+
+def test_answers_that_are_bare_lists_are_shared_out_alike_the_first_and_the_second_time() -> None:
+    used = codec_of(TEI)
+    for number in range(2):
+        shares = Batch(used, {"inputs": ["a"]}, {"inputs": ["b"]}).answered(b"[[%d,0.5],[7]]" % number)
+        assert [share for _, share in shares] == [b"[[%d,0.5]]" % number, b"[[7]]"]
+
+
+def test_callers_of_one_batch_may_want_different_forms() -> None:
+    chosen = rules.load(["{a: {path: /a, list: t, answers: $, scalar: unwrapped}}"])
+    batch = Batch(codec.Codec(chosen, clock=lambda: 0.0), {"t": "x"}, {"t": ["y"]}, {"t": "z"})
+    assert [share for _, share in batch.answered(b'["1%","2%","3%"]')] == [b'"1%"', b'["2%"]', b'"3%"']
