@@ -47,7 +47,7 @@ def test_it_says_what_becomes_of_requests_that_come_together_and_what_each_is_gi
         "  POST /embed\n"
         '  {"texts": ["a","b", "c"]}\n'
         '  one.json gets {"vectors": 1}\n'
-        '  two.json gets {"vectors": [2,3]}\n'
+        '  two.json gets {"vectors": [2, 3]}\n'
     )
 
 

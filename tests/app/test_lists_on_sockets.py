@@ -219,7 +219,7 @@ async def test_nan_in_somebodys_row_reaches_that_caller_as_the_server_wrote_it(s
     )
     answers = await bench.post_all(*[json.dumps({"texts": [text]}) for text in "abc"], path="/embed")
     assert [body for _, body, _ in answers] == [
-        b'{"note": "NaN \\" NaN", "vectors": [%b], "x": NaN}' % row
+        b'{"note": "NaN \\" NaN", "vectors": [ %b ], "x": NaN}' % row
         for row in (b"[1]", b"NaN", b'{"a": [-Infinity, NaN]}')
     ]
     assert len(bench.predictor.seen) == 1

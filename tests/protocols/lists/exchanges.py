@@ -88,19 +88,62 @@ EXCHANGES = (
         b'  "usage": {\n    "prompt_tokens": 12,\n    "total_tokens": 12\n  }\n}\n',
         # The rows have 24, 14, and 11 + 8 bytes, so that 12 tokens are 5.05, 2.95 and 4.0 of them.
         (
-            b'{\n  "object": "list",\n  "data": ['
-            b'{\n      "object": "embedding",\n      "index": 0,\n      "embedding": [-0.1, 0.10]\n    }'
-            b'],\n  "model": "text-embedding-3-small",\n'
-            b'  "usage": {\n    "prompt_tokens": 5,\n    "total_tokens": 5\n  }\n}\n',
-            b'{\n  "object": "list",\n  "data": ['
-            b'{\n      "object": "embedding",\n      "index": 0,\n      "embedding": [-0.2, 0.20]\n    }'
-            b'],\n  "model": "text-embedding-3-small",\n'
-            b'  "usage": {\n    "prompt_tokens": 3,\n    "total_tokens": 3\n  }\n}\n',
-            b'{\n  "object": "list",\n  "data": ['
-            b'{\n      "object": "embedding",\n      "index": 0,\n      "embedding": [-0.3, 0.30]\n    },'
-            b'{\n      "object": "embedding",\n      "index": 1,\n      "embedding": [-4e-1, 0.4]\n    }'
-            b'],\n  "model": "text-embedding-3-small",\n'
-            b'  "usage": {\n    "prompt_tokens": 4,\n    "total_tokens": 4\n  }\n}\n',
+            (
+                b"{\n"
+                b'  "object": "list",\n'
+                b'  "data": [\n'
+                b"    {\n"
+                b'      "object": "embedding",\n'
+                b'      "index": 0,\n'
+                b'      "embedding": [-0.1, 0.10]\n'
+                b"    }\n"
+                b"  ],\n"
+                b'  "model": "text-embedding-3-small",\n'
+                b'  "usage": {\n'
+                b'    "prompt_tokens": 5,\n'
+                b'    "total_tokens": 5\n'
+                b"  }\n"
+                b"}\n"
+            ),
+            (
+                b"{\n"
+                b'  "object": "list",\n'
+                b'  "data": [\n'
+                b"    {\n"
+                b'      "object": "embedding",\n'
+                b'      "index": 0,\n'
+                b'      "embedding": [-0.2, 0.20]\n'
+                b"    }\n"
+                b"  ],\n"
+                b'  "model": "text-embedding-3-small",\n'
+                b'  "usage": {\n'
+                b'    "prompt_tokens": 3,\n'
+                b'    "total_tokens": 3\n'
+                b"  }\n"
+                b"}\n"
+            ),
+            (
+                b"{\n"
+                b'  "object": "list",\n'
+                b'  "data": [\n'
+                b"    {\n"
+                b'      "object": "embedding",\n'
+                b'      "index": 0,\n'
+                b'      "embedding": [-0.3, 0.30]\n'
+                b"    },\n"
+                b"    {\n"
+                b'      "object": "embedding",\n'
+                b'      "index": 1,\n'
+                b'      "embedding": [-4e-1, 0.4]\n'
+                b"    }\n"
+                b"  ],\n"
+                b'  "model": "text-embedding-3-small",\n'
+                b'  "usage": {\n'
+                b'    "prompt_tokens": 4,\n'
+                b'    "total_tokens": 4\n'
+                b"  }\n"
+                b"}\n"
+            ),
         ),
         is_prorated=True,
     ),
@@ -388,7 +431,7 @@ EXCHANGES = (
         ),
         b'{"dataframe_split": {"index": [0, 1,0,7], "columns": ["a", "b"], "data": [[1, 2], [3, 4],[5, 6],[7, 8]]}}',
         b'{"predictions": [3.0, 7.0, 11.0, 15.0]}',
-        (b'{"predictions": [3.0,7.0]}', b'{"predictions": [11.0]}', b'{"predictions": [15.0]}'),
+        (b'{"predictions": [3.0, 7.0]}', b'{"predictions": [11.0]}', b'{"predictions": [15.0]}'),
     ),
     Exchange(
         "mlflow",
@@ -422,7 +465,7 @@ EXCHANGES = (
         (b'{"inputs": [[1, 2]]}', b'{"inputs": [[3, 4], [5, 6]]}', b'{"inputs": [[7, 8]]}'),
         b'{"inputs": [[1, 2],[3, 4], [5, 6],[7, 8]]}',
         b'{"predictions": [3, 7, 11, 15]}',
-        (b'{"predictions": [3]}', b'{"predictions": [7,11]}', b'{"predictions": [15]}'),
+        (b'{"predictions": [3]}', b'{"predictions": [7, 11]}', b'{"predictions": [15]}'),
     ),
     Exchange(
         "tfserving-columns",
@@ -441,12 +484,52 @@ EXCHANGES = (
         b"                1e-05\n            ],\n            [\n                3.0\n            ],\n            [\n"
         b"                4.0\n            ]\n        ]\n    }\n}",
         (
-            b'{\n    "outputs": {\n        "label": ["a"],\n        "score": [[\n                0.5\n            ]]'
-            b"\n    }\n}",
-            b'{\n    "outputs": {\n        "label": ["b","c"],\n        "score": [[\n                1e-05\n'
-            b"            ],[\n                3.0\n            ]]\n    }\n}",
-            b'{\n    "outputs": {\n        "label": ["d"],\n        "score": [[\n                4.0\n            ]]'
-            b"\n    }\n}",
+            (
+                b"{\n"
+                b'    "outputs": {\n'
+                b'        "label": [\n'
+                b'            "a"\n'
+                b"        ],\n"
+                b'        "score": [\n'
+                b"            [\n"
+                b"                0.5\n"
+                b"            ]\n"
+                b"        ]\n"
+                b"    }\n"
+                b"}"
+            ),
+            (
+                b"{\n"
+                b'    "outputs": {\n'
+                b'        "label": [\n'
+                b'            "b",\n'
+                b'            "c"\n'
+                b"        ],\n"
+                b'        "score": [\n'
+                b"            [\n"
+                b"                1e-05\n"
+                b"            ],\n"
+                b"            [\n"
+                b"                3.0\n"
+                b"            ]\n"
+                b"        ]\n"
+                b"    }\n"
+                b"}"
+            ),
+            (
+                b"{\n"
+                b'    "outputs": {\n'
+                b'        "label": [\n'
+                b'            "d"\n'
+                b"        ],\n"
+                b'        "score": [\n'
+                b"            [\n"
+                b"                4.0\n"
+                b"            ]\n"
+                b"        ]\n"
+                b"    }\n"
+                b"}"
+            ),
         ),
     ),
     Exchange(
@@ -461,7 +544,11 @@ EXCHANGES = (
         ),
         b'{"signature_name":"s","inputs":{"x":[1.0,2.0,5.0]}}',
         b'{\n    "outputs": [\n        3.5,\n        4.0,\n        5.5\n    ]\n}',
-        (b'{\n    "outputs": [3.5]\n}', b'{\n    "outputs": [4.0]\n}', b'{\n    "outputs": [5.5]\n}'),
+        (
+            b'{\n    "outputs": [\n        3.5\n    ]\n}',
+            b'{\n    "outputs": [\n        4.0\n    ]\n}',
+            b'{\n    "outputs": [\n        5.5\n    ]\n}',
+        ),
     ),
     Exchange(
         "tfserving-classify",
@@ -476,9 +563,9 @@ EXCHANGES = (
         b'{"context": {"lang": "en"}, "examples": [{"x": 1.0},{"x": 2.0}, {"x": [3.0, 4.0]},{}]}',
         b'{\n    "results": [[["no", 0.25], ["yes", 0.75]], [["no", 0.5], ["yes", 0.5]], [["", 7.0]], []\n    ]\n}',
         (
-            b'{\n    "results": [[["no", 0.25], ["yes", 0.75]]]\n}',
-            b'{\n    "results": [[["no", 0.5], ["yes", 0.5]],[["", 7.0]]]\n}',
-            b'{\n    "results": [[]]\n}',
+            b'{\n    "results": [[["no", 0.25], ["yes", 0.75]]\n    ]\n}',
+            b'{\n    "results": [[["no", 0.5], ["yes", 0.5]], [["", 7.0]]\n    ]\n}',
+            b'{\n    "results": [[]\n    ]\n}',
         ),
     ),
     Exchange(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -26,8 +26,11 @@ _WHOLE_NUMBER = re.compile(rb"0|[1-9][0-9]{0,17}")
 _LAST_DIGITS = re.compile(rb"(?:0|[1-9][0-9]*)\Z")
 _LONGEST_NUMBER = 18
 _AFTER_NUMBER = b",} \t\r\n"
-_NOT_FINITE = re.compile(rb'"(?:[^"\\]|\\.)*"|(?<![\w.+-])(-?(?:NaN|Infinity))(?![\w.])', re.DOTALL)
+# Possessive, and also for a string without an end: else this takes quadratic time, and memory for each character.
+_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)'
+_NOT_FINITE = re.compile(_STRING + rb"|(?<![\w.+-])(-?(?:NaN|Infinity))(?![\w.])", re.DOTALL)
 _BETWEEN_ROWS = re.compile(rb"[ \t\r\n,]*")
+_SPACE = b" \t\r\n"
 _JSON: interface.Headers = (("Content-Type", "application/json"),)
 
 
@@ -53,8 +56,7 @@ class Shares(NamedTuple):
     @classmethod
     def of(cls, parts: Sequence[messages.Part]) -> Shares:
         """The parts of a batch, weighed: by tokens if all rows are lists of token ids, else by bytes."""
-        first = parts[0].request.payload  # the others have its rule and its kind: both are in the key
-        are_tokens = first.template.rule.token_ids and first.columns[0].kind == "list"
+        are_tokens = parts[0].request.payload.are_tokens  # so are all others: their kind is in the key
         starts, weights = [0], []
         for request, start, stop in parts:
             payload = request.payload
@@ -86,33 +88,46 @@ class Row(NamedTuple):
 Rows = Sequence[bytes | msgspec.Raw] | Sequence[Row]
 
 
-class Result:
-    """An answer to a batch: `texts` stand before, between and after its values.
+class Brackets(NamedTuple):
+    """How a list is written: its brackets with the white space within, and what is between two rows."""
 
-    By a value's number among those, `rows` has the lists and `numbers` each part's share of a number, by the part's
-    first row. `is_numbered` says that the rows are `Row`s, `are_single` that each part is one row.
+    opening: bytes = b"["
+    between: bytes = b","
+    closing: bytes = b"]"
+
+
+_BARE = Brackets()
+
+
+class Result:
+    """An answer to a batch: `texts` stand before, between and after its values, which have the `names`, in this order.
+
+    By a value's name `rows` has the lists and `numbers` each part's share of a number, by the part's first row.
+    `is_numbered` says that the rows are `Row`s, `are_single` that each part is one row.
     """
 
+    # State: the answers that were finished last, and for which form.
     __slots__ = (
-        "_finished", "_finished_form", "are_single", "headers", "is_numbered", "numbers", "row_count", "rows", "texts",
+        "_finished", "_finished_form", "are_single", "brackets", "headers", "is_numbered", "names", "numbers",
+        "row_count", "rows", "texts",
     )  # fmt: skip
 
     def __init__(
         self,
-        texts: Sequence[bytes],
-        rows: Mapping[int, Rows],
-        numbers: Mapping[int, Mapping[int, int]],
-        row_count: int,
+        outline: Outline,
+        rows: Mapping[Name, Rows],
+        numbers: Mapping[Name, Mapping[int, int]],
         headers: interface.Headers,
-        are_single: bool,
+        shares: Shares,
     ) -> None:
-        self.texts = texts
+        self.texts = outline.texts
+        self.names = outline.names
+        self.brackets = outline.brackets
         self.rows = rows
         self.numbers = numbers
-        self.row_count = row_count
+        self.row_count = shares.starts[-1]
         self.headers = headers
-        self.are_single = are_single
-        # State: the answers that were finished last, and for which form.
+        self.are_single = len(shares.starts) == self.row_count + 1
         self._finished: Sequence[bytes] | None = None
         self._finished_form: ResponseFormat | None = None
         self.is_numbered = any(type(found[0]) is Row for found in rows.values())
@@ -136,16 +151,17 @@ class Result:
     def _finish(self, is_list: bool) -> Sequence[bytes]:
         frame: list[bytes] = []
         gaps: list[Sequence[Any]] = []
-        for number, text in enumerate(self.texts[:-1]):
+        for text, name in zip(self.texts, self.names, strict=False):
             frame.append(text.replace(b"%", b"%%"))
-            shares = self.numbers.get(number)
+            shares = self.numbers.get(name)
             if shares is not None:
                 frame.append(b"%d")
                 gaps.append([shares[place] for place in range(self.row_count)])
                 continue
             row = b"%b0%b" if self.is_numbered else b"%b"
-            frame.append(b"[%b]" % row if is_list else row)
-            rows: Any = self.rows[number]
+            opening, _, closing = self.brackets.get(name, _BARE)
+            frame += (opening, row, closing) if is_list else (row,)
+            rows: Any = self.rows[name]
             gaps += zip(*rows, strict=True) if self.is_numbered else (rows,)
         frame.append(self.texts[-1].replace(b"%", b"%%"))
         answer = b"".join(frame)
@@ -179,38 +195,52 @@ class ResponseFormat(enum.Enum):
             return interface.RenderedResponse(result.headers, (finished[start],))
         mine: Sequence[Share] = [first] if len(shares) == 1 else _alike([share.predictions for share in shares])
         pieces: list[bytes] = []
-        for number, text in enumerate(result.texts[:-1]):
+        for text, name in zip(result.texts, result.names, strict=False):
             pieces.append(text)
-            if number in result.numbers:
-                pieces.append(b"%d" % sum([share.result.numbers[number][share.start] for share in mine]))
+            if name in result.numbers:
+                pieces.append(b"%d" % sum([share.result.numbers[name][share.start] for share in mine]))
                 continue
-            rows = _rows(mine, number)
+            rows = _rows(mine, name)
             is_bare = self is not ResponseFormat.LIST and (
                 self is ResponseFormat.ROW or bytes(rows[0]).lstrip().startswith(b"[")
             )
-            pieces += (bytes(rows[0]),) if is_bare else (b"[", b",".join(rows), b"]")
+            opening, between, closing = result.brackets.get(name, _BARE)
+            pieces += (bytes(rows[0]),) if is_bare else (opening, between.join(rows), closing)
         pieces.append(result.texts[-1])
-        return interface.RenderedResponse(result.headers, (b"".join(pieces),))
+        # One share that is not exact makes the sum so.
+        headers = next((share.result.headers for share in mine if PRORATED in share.result.headers), result.headers)
+        return interface.RenderedResponse(headers, (b"".join(pieces),))
+
+
+Name = tuple[str, str]
+"""A value by its place in the rule, and its column if it is one of several."""
 
 
 class Outline:
-    """What stood around the list of an answer, with numbers to be shared after it: the next answer is mostly like it.
+    """What stood around the values of an answer: the next answer is mostly like it.
 
-    A body that begins and ends so has its values at the same places, if what is between is one list.
+    A body that begins and ends so has its values at the same places, if what is between is one list, and whole numbers.
     """
 
-    __slots__ = ("texts",)
+    __slots__ = ("brackets", "names", "texts")
 
-    def __init__(self, texts: Sequence[bytes]) -> None:
-        """`texts` stand before the list, between it and the first number, and so on."""
+    def __init__(self, texts: Sequence[bytes], names: Sequence[Name], brackets: Mapping[Name, Brackets]) -> None:
+        """`texts` stand before, between and after the values of these `names`; `brackets` are those of the lists."""
         self.texts = texts
+        self.names = names
+        self.brackets = brackets
 
-    def match(self, body: bytes) -> tuple[Sequence[msgspec.Raw], dict[int, int]] | None:
-        """The elements of the list, and the numbers by their places among the values; None if the body is another."""
+    @property
+    def can_be_matched(self) -> bool:
+        """Whether the only list comes first."""
+        return list(self.brackets) == [self.names[0]]
+
+    def match(self, body: bytes) -> tuple[Outline, Sequence[msgspec.Raw], dict[Name, int]] | None:
+        """The outline of a body that is like this one, the rows of its list, and its numbers; None for another body."""
         before, *_ = self.texts
         if not body.startswith(before):
             return None
-        end, totals = len(body), {}
+        end, totals = len(body), dict[Name, int]()
         for place in range(len(self.texts) - 1, 0, -1):
             text = self.texts[place]
             if not body.endswith(text, 0, end):
@@ -220,12 +250,37 @@ class Outline:
                 digits = _LAST_DIGITS.search(body, max(0, end - _LONGEST_NUMBER), end)
                 if digits is None:
                     return None
-                totals[place - 1] = int(digits[0])
+                totals[self.names[place - 1]] = int(digits[0])
                 end = digits.start()
         try:
-            return json_rows.LIST.decode(memoryview(body)[len(before) : end]), totals
+            rows = json_rows.LIST.decode(memoryview(body)[len(before) : end])
         except msgspec.DecodeError:
             return None  # it ends so by chance, or is malformed
+        if len(rows) < 2:
+            return self, rows, totals
+        brackets = _brackets(body, len(before), end, rows)
+        if brackets == self.brackets[self.names[0]]:
+            return self, rows, totals
+        return Outline(self.texts, self.names, {self.names[0]: brackets}), rows, totals
+
+
+def _brackets(body: bytes, start: int, stop: int, rows: Sequence[bytes | msgspec.Raw]) -> Brackets:
+    """How the list from `start` to before `stop` is written."""
+    if len(rows) < 2:
+        return Brackets()
+    first = _skip(body, start + 1)
+    end = first + len(rows[0])
+    second = _skip(body, end)
+    last = stop - 1
+    while body[last - 1] in _SPACE:
+        last -= 1
+    return Brackets(body[start:first], body[end:second], body[last:stop])
+
+
+def _skip(body: bytes, at: int) -> int:
+    """Where the next row begins."""
+    found = _BETWEEN_ROWS.match(body, at)
+    return at if found is None else found.end()
 
 
 def read(
@@ -241,67 +296,68 @@ def read(
             json_rows.check_utf8(body)
         outline = outlines.get(rule.name)
         alike = None if outline is None else outline.match(body)
-        if outline is not None and alike is not None:
-            rows, totals = alike
-            result = _result(rule, shares, response, outline.texts, {0: rows}, totals)
+        if alike is not None:
+            outlines[rule.name] = found = alike[0]
+            result = _result(rule, shares, response, found, {found.names[0]: alike[1]}, alike[2])
             return interface.BatchPredictions(LIST_NAME, result)
         try:
-            result = _read(rule, shares, response, body)
+            outline, lists, totals = _read(rule, bool(shares.weights), body, body)
         except (errors.BadRequest, msgspec.DecodeError):
             masked = _mask_non_finite(body)
             if masked == body:
                 raise
-            result = _read(rule, shares, response, masked)
-        if list(result.rows) == [0]:
-            outlines[rule.name] = Outline(result.texts)
-        return interface.BatchPredictions(LIST_NAME, result)
+            outline, lists, totals = _read(rule, bool(shares.weights), body, masked)
+        if outline.can_be_matched:
+            outlines[rule.name] = outline
+        return interface.BatchPredictions(LIST_NAME, _result(rule, shares, response, outline, lists, totals))
     except RecursionError:
         raise errors.UpstreamBroken("the predictor's answer is nested too deeply") from None
     except (errors.BadRequest, errors.Unbatchable, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise errors.UpstreamBroken(f"the predictor's answer is not as rule {rule.name!r} says: {error}") from None
 
 
-def _read(rule: rules.Rule, shares: Shares, response: interface.UpstreamResponse, masked: bytes) -> Result:
-    """`masked` is the body, or JSON of the same size where that is none."""
+Lists = Mapping[Name, Sequence[bytes | msgspec.Raw]]
+
+
+def _read(rule: rules.Rule, is_shared: bool, body: bytes, masked: bytes) -> tuple[Outline, Lists, Mapping[Name, int]]:
+    """The values of an answer; `masked` is the body, or JSON of the same size where that is none."""
     text = places.Text(masked)
     lists = _find_lists(rule, text)
-    numbers = _find_numbers(rule, text) if shares.weights else []
-    spans = sorted([*lists, *numbers])
-    rows: dict[int, Sequence[bytes | msgspec.Raw]] = {}
-    totals: dict[int, int] = {}
-    for place, span in enumerate(spans):
-        written = masked[span.start : span.stop]
-        if span in numbers:
-            totals[place] = int(written)
-            continue
-        rows[place] = json_rows.LIST.decode(written)
-        if masked is not response.body:
-            rows[place] = _sliced(response.body, span.start, masked, rows[place])
-    return _result(rule, shares, response, places.Text(response.body).around(spans), rows, totals)
+    numbers = _find_numbers(rule, text) if is_shared else {}
+    spans = sorted([(span, name) for name, span in (*lists.items(), *numbers.items())])
+    rows: dict[Name, Sequence[bytes | msgspec.Raw]] = {}
+    brackets: dict[Name, Brackets] = {}
+    for name, span in lists.items():
+        found: Sequence[bytes | msgspec.Raw] = json_rows.LIST.decode(masked[span.start : span.stop])
+        rows[name] = found if masked is body else _sliced(body, span.start, masked, found)
+        brackets[name] = _brackets(masked, span.start, span.stop, found)
+    texts = places.Text(body).around([span for span, _ in spans])
+    totals = {name: int(masked[span.start : span.stop]) for name, span in numbers.items()}
+    return Outline(texts, [name for _, name in spans], brackets), rows, totals
 
 
 def _result(
     rule: rules.Rule,
     shares: Shares,
     response: interface.UpstreamResponse,
-    texts: Sequence[bytes],
-    lists: Mapping[int, Sequence[bytes | msgspec.Raw]],
-    totals: Mapping[int, int],
+    outline: Outline,
+    lists: Lists,
+    totals: Mapping[Name, int],
 ) -> Result:
-    """What was found in an answer, shared out; `lists` and `totals` by their numbers among its values."""
+    """What was found in an answer, shared out."""
     count = shares.starts[-1]
-    rows: dict[int, Rows] = {}
-    for place, listed in lists.items():
+    rows: dict[Name, Rows] = {}
+    for name, listed in lists.items():
         if len(listed) != count:
             raise errors.Uneven(f"the predictor's answer has {len(listed)} rows; the batch has {count}")
-        rows[place] = (_numbered(listed, rule.index) if rule.index is not None else None) or listed
+        rows[name] = (_numbered(listed, rule.index) if rule.index is not None else None) or listed
     split = {total: shares.split(total) for total in set(totals.values())}  # often two of them are the same
-    numbers = {place: dict(zip(shares.starts, split[total][0], strict=False)) for place, total in totals.items()}
+    numbers = {name: dict(zip(shares.starts, split[total][0], strict=False)) for name, total in totals.items()}
     kind = response.headers.get(b"content-type")
     headers = _JSON if kind is None else (("Content-Type", kind.decode("latin-1")),)
     if not all(is_exact for _, is_exact in split.values()):
         headers += (PRORATED,)
-    return Result(texts, rows, numbers, count, headers, len(shares.starts) == count + 1)
+    return Result(outline, rows, numbers, headers, shares)
 
 
 def _mask_non_finite(body: bytes) -> bytes:
@@ -314,26 +370,26 @@ def _sliced(body: bytes, at: int, masked: bytes, rows: Sequence[bytes | msgspec.
     found = []
     at += 1
     for row in rows:
-        at = _BETWEEN_ROWS.match(masked, at).end()  # type: ignore[union-attr] # it matches nothing, too
+        at = _skip(masked, at)
         found.append(body[at : at + len(row)])
         at += len(row)
     return found
 
 
-def _find_lists(rule: rules.Rule, text: places.Text) -> Sequence[places.Span]:
+def _find_lists(rule: rules.Rule, text: places.Text) -> Mapping[Name, places.Span]:
     """Raises `errors.Uneven` if there is none: a server may answer another form of request than a rule knows."""
     for place in rule.answers:
-        found = [span for span in text.find(place) if text.begins(span, b"[")]
+        found = {(place.text, span.name): span for span in text.find(place) if text.begins(span, b"[")}
         if found:
             return found
     wanted = " or ".join(place.text for place in rule.answers)
     raise errors.Uneven(f"the predictor's answer is not as rule {rule.name!r} says: no list at {wanted}")
 
 
-def _find_numbers(rule: rules.Rule, text: places.Text) -> Sequence[places.Span]:
+def _find_numbers(rule: rules.Rule, text: places.Text) -> Mapping[Name, places.Span]:
     """The numbers to be shared that are there and can be: whole and not negative."""
-    found = [span for place in rule.shared for span in text.find(place)]
-    return [span for span in found if _WHOLE_NUMBER.fullmatch(text.text, span.start, span.stop)]
+    found = {(place.text, ""): span for place in rule.shared for span in text.find(place)}
+    return {name: span for name, span in found.items() if _WHOLE_NUMBER.fullmatch(text.text, span.start, span.stop)}
 
 
 # --- numbered rows ----------------------------------------------------------------------------------------------
@@ -419,14 +475,14 @@ _PATTERNS: dict[str, tuple[re.Pattern[bytes], re.Pattern[bytes]]] = {}  # by nam
 # --- shares -----------------------------------------------------------------------------------------------------
 
 
-def _rows(mine: Sequence[Share], number: int) -> Sequence[bytes | msgspec.Raw]:
+def _rows(mine: Sequence[Share], name: Name) -> Sequence[bytes | msgspec.Raw]:
     """The rows of one list, numbered from 0 if they are numbered."""
     rows: Any
     if len(mine) == 1:
         result, start, stop = mine[0]
-        rows = result.rows[number][start:stop]
+        rows = result.rows[name][start:stop]
     else:
-        rows = [row for share in mine for row in share.result.rows[number][share.start : share.stop]]
+        rows = [row for share in mine for row in share.result.rows[name][share.start : share.stop]]
     if not mine[0].result.is_numbered:
         found: Sequence[bytes | msgspec.Raw] = rows
         return found
@@ -434,16 +490,11 @@ def _rows(mine: Sequence[Share], number: int) -> Sequence[bytes | msgspec.Raw]:
 
 
 def _alike(mine: Sequence[Share]) -> Sequence[Share]:
-    """The same; raises `errors.UpstreamBroken` if they do not make one answer."""
-    if len({_form(share.result) for share in mine}) > 1:
+    """The same; raises `errors.UpstreamBroken` if they do not have the same values, and so make no one answer."""
+    forms = {(result.is_numbered, frozenset(result.rows), frozenset(result.numbers)) for result, _, _ in mine}
+    if len(forms) > 1:
         raise errors.UpstreamBroken("the predictor's answers to parts of the request do not go together")
     return mine
-
-
-def _form(result: Result) -> Hashable:
-    """What answers have to agree in to be joined: which values are where, and the names of columns."""
-    names = [text.rpartition(b",")[2].strip() for text in result.texts[:-1]] if len(result.rows) > 1 else []
-    return (result.is_numbered, tuple(result.rows), tuple(result.numbers), tuple(names))
 
 
 def _as_it_came(response: interface.UpstreamResponse) -> interface.RenderedResponse:

@@ -32,6 +32,7 @@ _MOST_AVOIDED = 1000
 
 _INTEGERS = b"0123456789-, \t\r\n"
 _SPACE = b" \t\r\n"
+_TOKENS = "tokens"
 _NO_STREAM = (b"false", b"null", b"0")
 
 _KINDS = {
@@ -43,7 +44,10 @@ _KINDS = {
 
 
 class Column(NamedTuple):
-    """Rows as they were written, and the same with commas between, without the brackets of their list."""
+    """Rows as they were written, and the same with commas between, without the brackets of their list.
+
+    `is_list` is False for a single value that stands for a list of it.
+    """
 
     rows: Sequence[msgspec.Raw]
     text: bytes | memoryview
@@ -79,25 +83,31 @@ class Template:
 
 
 class Payload(interface.KeepsBody):
-    """One parsed request: `columns` are its lists in order, mostly one."""
+    """One parsed request: `columns` are its lists in order, mostly one; `main` is the first not along others."""
 
-    __slots__ = ("body", "columns", "key", "response_format", "row_count", "template")
+    __slots__ = ("body", "columns", "key", "main", "response_format", "row_count", "template")
 
     def __init__(
-        self, template: Template, body: bytes, columns: tuple[Column, ...], form: answers.ResponseFormat
+        self, template: Template, body: bytes, columns: tuple[Column, ...], form: answers.ResponseFormat, main: int = 0
     ) -> None:
         self.template = template
         self.body = body
         self.columns = columns
-        self.row_count = len(columns[0].rows)
+        self.main = columns[main]
+        self.row_count = len(self.main.rows)
         kind = columns[0].kind if len(columns) == 1 else tuple([column.kind for column in columns])
         self.key = template.key(kind)
         self.response_format = form
 
     @property
+    def are_tokens(self) -> bool:
+        """Whether the rows are lists of token ids, so that their lengths are tokens."""
+        return self.main.kind == _TOKENS
+
+    @property
     def row_pattern(self) -> bytes:
         """Implements `interface.Payload`: that of the first row."""
-        return json_rows.pattern(self.columns[0].rows[0])
+        return json_rows.pattern(self.main.rows[0])
 
     def row_sizes(self, start: int, stop: int) -> list[int]:
         """As they were written."""
@@ -112,9 +122,8 @@ class Payload(interface.KeepsBody):
         return sum(self.row_sizes(start, stop))
 
     def row_lengths(self, start: int, stop: int) -> list[int]:
-        """Elements of the rows that are JSON arrays, of all columns together; 1 for any other."""
-        sizes = [[json_rows.length(bytes(row)) for row in column.rows[start:stop]] for column in self.columns]
-        return sizes[0] if len(sizes) == 1 else list(map(sum, zip(*sizes, strict=True)))
+        """Elements of the rows that are JSON arrays; 1 for any other."""
+        return [json_rows.length(bytes(row)) for row in self.main.rows[start:stop]]
 
     def cut(self, number: int, start: int, stop: int) -> bytes | memoryview:
         """Rows of a list, with commas between."""
@@ -213,7 +222,8 @@ class Codec:
                 column, form = _column(template.rule, value, max_rows)
             except (msgspec.DecodeError, errors.Unbatchable):
                 continue  # something else begins and ends so, it is malformed, or another alternative has rows
-            if not (column.is_list or template.takes_single):
+            # An object may hold what the rules ask for, and this has only looked at the text around it.
+            if not column.is_list and (column.kind == "object" or not template.takes_single):
                 continue
             if number:
                 self._templates.insert(0, self._templates.pop(number))
@@ -224,22 +234,26 @@ class Codec:
         text = places.Text(body)
         self._check_others(text)
         for rule in self._rules:
-            for spans in _lists(text, rule):
+            for spans, along in _lists(text, rule):
                 try:
-                    found = [_column(rule, body[span.start : span.stop], max_rows) for span in spans]
+                    found = {span: _column(rule, body[span.start : span.stop], max_rows) for span in spans}
+                    others = {span: _along(body[span.start : span.stop], max_rows) for span in along}
                 except msgspec.DecodeError as error:
                     raise errors.BadRequest(str(error)) from None
                 except errors.Unbatchable:
                     continue  # the next alternative may have rows
                 _check_stream(text)
+                column, form = found[spans[0]]
                 takes_single = not any(map(text.find, rule.alone_with))
-                if not (takes_single or found[0][0].is_list):
+                if not (takes_single or column.is_list):
                     raise errors.Unbatchable(errors.NotBatched.NO_ROWS)
-                columns = tuple([column for column, _ in found])
-                if len({len(column.rows) for column in columns}) > 1:
+                columns = {**{span: each for span, (each, _) in found.items()}, **others}
+                if len({len(each.rows) for each in columns.values()}) > 1:
                     raise errors.Unbatchable(errors.NotBatched.SHAPE)
-                template = self._remember(rule, text, spans, takes_single)
-                return Payload(template, body, columns, found[0][1])
+                in_order = sorted(columns)
+                template = self._remember(rule, text, in_order, takes_single)
+                listed = tuple([columns[span] for span in in_order])
+                return Payload(template, body, listed, form, in_order.index(spans[0]))
         raise errors.Unbatchable(errors.NotBatched.NO_ROWS)
 
     def _check_others(self, text: places.Text) -> None:
@@ -293,13 +307,17 @@ class V1First(v1.Codec):
         return self._lists.merge(batch_id, target, parts)
 
 
-def _lists(text: places.Text, rule: rules.Rule) -> Iterator[Sequence[places.Span]]:
-    """The values at each alternative of a rule that is there, each with the lists along it, in the text's order."""
+def _lists(text: places.Text, rule: rules.Rule) -> Iterator[tuple[Sequence[places.Span], Sequence[places.Span]]]:
+    """The values at each alternative of a rule that is there, and the lists along it."""
     for place in rule.rows:
         spans = text.find(place)
         if spans:
-            along = [span for each in rule.along for span in text.find(each) if text.begins(span, b"[")]
-            yield sorted({*spans, *along})
+            yield spans, [span for each in rule.along for span in text.find(each) if text.begins(span, b"[")]
+
+
+def _along(value: bytes, max_rows: int) -> Column:
+    """A list with an entry for each row; raises as `_column` does."""
+    return Column(json_rows.careful_decoder(value, max_rows)(value), value[1:-1], "along")
 
 
 def _column(rule: rules.Rule, value: bytes, max_rows: int) -> tuple[Column, answers.ResponseFormat]:
@@ -310,7 +328,7 @@ def _column(rule: rules.Rule, value: bytes, max_rows: int) -> tuple[Column, answ
     """
     value = value.strip(_SPACE)
     if value.startswith(b"["):
-        if rule.token_ids and not value[1:-1].translate(None, _INTEGERS) and value[1:-1].strip(_SPACE):
+        if rule.token_ids and _are_integers(value) and value[1:-1].strip(_SPACE):
             return _single(rule, value)
         decode = json_rows.careful_decoder(value, max_rows) if len(value) > 2 * max_rows else json_rows.LIST.decode
         rows = decode(value)
@@ -319,6 +337,8 @@ def _column(rule: rules.Rule, value: bytes, max_rows: int) -> tuple[Column, answ
         kind: Hashable = _kind(rows)
         if rule.kinds and kind not in rule.kinds:
             raise errors.Unbatchable(errors.NotBatched.NO_ROWS)
+        if rule.token_ids and kind == "list" and all(_are_integers(bytes(row)) for row in rows):
+            kind = _TOKENS
         if rule.same_members and kind in ("object", "mixed"):
             kind = _members(rows)
         return Column(rows, value[1:-1], kind), answers.ResponseFormat.LIST
@@ -341,7 +361,12 @@ def _single(rule: rules.Rule, value: bytes) -> tuple[Column, answers.ResponseFor
     is_foreign = bool(rule.kinds) and kind not in rule.kinds
     if form is None or kind is None or is_foreign or value == b'""' or (kind == "object" and rule.scalar == "by_row"):
         raise errors.Unbatchable(errors.NotBatched.NO_ROWS)
-    return Column((row,), value, kind, False), form
+    return Column((row,), value, _TOKENS if kind == "list" else kind, False), form
+
+
+def _are_integers(value: bytes) -> bool:
+    """Whether a JSON list has nothing but integers in it."""
+    return not value[1:-1].translate(None, _INTEGERS)
 
 
 def _members(rows: Sequence[msgspec.Raw]) -> Hashable:
@@ -375,8 +400,6 @@ def _without(text: places.Text, spans: Sequence[places.Span], names: Sequence[st
     if not text.begins(text.whole, b"{"):
         return text.around(spans)
     members = text.members(text.whole)
-    if not any(name in members for name in names):
-        return text.around(spans)
     pieces = [b"{"]
     left = list(spans)
     for name, member in members.items():

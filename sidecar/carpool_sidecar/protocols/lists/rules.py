@@ -107,9 +107,15 @@ class Rule(pydantic.BaseModel):
 
     @pydantic.model_validator(mode="after")
     def _check_together(self) -> Rule:
-        cut = {place.names[0] for place in self.rows if place.names}
+        cut = {place.names[0] for place in (*self.rows, *self.along) if place.names}
         if both := sorted(cut.intersection(self.ignore)):
-            raise ValueError(f"'ignore' names {both[0]!r}, which holds the rows")
+            raise ValueError(f"'ignore' names {both[0]!r}, which holds the rows or what goes along them")
+        for along in self.along:
+            if any(_overlap(along.names, place.names) for place in self.rows):
+                raise ValueError(f"'along' names {along.text!r}, which is in a place of 'list', or holds one")
+        for name in ("along", "shared"):
+            if len(set(getattr(self, name))) < len(getattr(self, name)):
+                raise ValueError(f"{name!r} names a place twice")
         if self.token_ids and any(place.is_columns for place in self.rows):
             raise ValueError("'token_ids' does not go with a 'list' of columns, whose rows are not lists")
         if self.scalar != "alone" and any(place.is_columns for place in self.rows):
@@ -267,6 +273,11 @@ def _path_pattern(text: str) -> re.Pattern[str]:
         else:
             written += "/" + "".join("[^/]+" if each == "*" else re.escape(each) for each in _SEGMENT.findall(part))
     return re.compile(written)
+
+
+def _overlap(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether one place is the other, or within it."""
+    return all(left == right for left, right in zip(one, other, strict=False))
 
 
 def _filled(template: Any, values: Mapping[str, str | int]) -> Any:
