@@ -34,6 +34,12 @@ class Remedy(enum.Enum):
     ONE_BY_ONE = "one by one"
     """Nobody can be given a share of the whole, and none is at fault: each goes alone, at no cost."""
 
+    SMALLER = "smaller"
+    """The batch was too large: all of it goes again at once in smaller ones, at no cost, and later ones are smaller.
+
+    A request that was refused as its caller sent it is told the error.
+    """
+
 
 class CarpoolError(Exception):
     """Base of all failures that become an answer.
@@ -41,7 +47,8 @@ class CarpoolError(Exception):
     `reason` is a short label from a closed set (metrics), `retry_after` whole seconds after which to try again or
     None, and `str(error)` what the caller is told. `is_overload` says that the predictor has too much to do or is
     restarting, `is_doubtful` that it may be at fault as well as one member. `member` is the place in the batch of the
-    one that does not go with the others, if that is known.
+    one that does not go with the others, if that is known. `most_rows` is how many rows the predictor says it takes in
+    one call, if it refused more and says so.
     """
 
     reason = "internal"
@@ -51,6 +58,7 @@ class CarpoolError(Exception):
     is_overload = False
     is_doubtful = False
     member: int | None = None
+    most_rows: int | None = None
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or self.message)

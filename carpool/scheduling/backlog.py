@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 
 from carpool.scheduling import packing
+from carpool.scheduling.learned_limits import LearnedLimits
 from carpool.scheduling.limits import Limits
 from carpool.scheduling.messages import Part, Request
 from carpool.scheduling.queues import OldestFirst, PriorityFifo, Queue, tier_of
@@ -25,7 +26,8 @@ _FEW_TIERS = 4
 class Backlog:
     """All queues, with totals in instances (`rows`) and bytes (`size`).
 
-    `levels` has the instances of each level of priority but the usual one, as far as any wait.
+    `levels` has the instances of each level of priority but the usual one, as far as any wait. `learned` is how many
+    rows the predictor takes in one call of a key.
     """
 
     # Mutable state: the totals, and, the last two in the order in which queues got there:
@@ -33,8 +35,9 @@ class Backlog:
     # _tiers        their fifos by age, apart by tier; where there are many, until nothing waits
     # _full         those with at least a batch of rows, bytes or cost
     # _partly_sent  those with a request of which some rows have left
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, learned: LearnedLimits | None = None) -> None:
         self._limits = limits
+        self._learned = learned or LearnedLimits(limits)
         self._queues: dict[Hashable, Queue] = {}
         self._tiers: dict[int, OldestFirst] = {}
         self._full: OrderedDict[Queue, None] = OrderedDict()
@@ -67,7 +70,8 @@ class Backlog:
         limits, rows = self._limits, request.rows
         queue = self._queues.get(request.key)
         if queue is None:
-            queue = self._queues[request.key] = Queue(request.key, limits, request.max_batch_size)
+            most = self._most(request) if self._learned.now else request.max_batch_size
+            queue = self._queues[request.key] = Queue(request.key, limits, most)
         # As `tier_of` tells, without a call for each request.
         tier: int = rows > limits.small_batch_threshold
         if request.priority:
@@ -184,7 +188,7 @@ class Backlog:
         room = queue.max_batch_size if rows is None else max(1, min(rows, queue.max_batch_size))
         if queue.rows <= room and queue.size <= limits.max_batch_bytes and queue.cost <= limits.max_batch_cost:
             return self._take_all(queue)
-        parts = packing.pack(queue, room, limits)
+        parts = packing.pack(queue, room, limits, queue.max_batch_size)
         rows = size = cost = 0
         for request, start, stop in parts:
             rows += stop - start
@@ -209,12 +213,26 @@ class Backlog:
         """Adapt to changed limits. Who waits already keeps the priority it came with."""
         costs = self._limits.row_costs
         for queue in self._queues.values():
-            queue.refresh()
+            queue.resize(self._most(queue.oldest))
             for request in queue:
                 payload, start, stop = request.payload, request.rows_taken, request.rows
                 request.cost_queued = 0 if costs is None else sum(costs(payload, start, stop))
             queue.cost = sum(request.cost_queued for request in queue)
         self._full = OrderedDict.fromkeys(queue for queue in self._queues.values() if queue.is_full)
+
+    def resize(self, key: Hashable) -> None:
+        """Adapt to what was learned of a key."""
+        queue = self._queues.get(key)
+        if queue is not None:
+            queue.resize(self._most(queue.oldest))
+            if queue.is_full:
+                self._full[queue] = None
+            else:
+                self._full.pop(queue, None)
+
+    def _most(self, request: Request) -> float:
+        """How many rows the predictor takes in one call with a request like this one."""
+        return min(request.max_batch_size, self._learned.most(request.key))
 
     def _new_fifo(self, queue: Queue, tier: int, sequence: int) -> PriorityFifo:
         fifos = self._tiers.get(tier)

@@ -13,9 +13,10 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from carpool import errors
-from carpool.scheduling import suspicion
+from carpool.scheduling import packing, suspicion
+from carpool.scheduling.learned_limits import LearnedLimits
 from carpool.scheduling.limits import Limits
-from carpool.scheduling.messages import Batch, Part, Reason, Request
+from carpool.scheduling.messages import Batch, Part, Reason, Request, Suspects
 
 _BURST = 100.0
 
@@ -27,6 +28,9 @@ _MOST_UNCLEARED = 8
 _MOST_DOUBTFUL = 10
 
 _HALVED = (errors.Remedy.HALVES, errors.Remedy.APART, errors.Remedy.ONE_BY_ONE)
+
+# Verdicts are due on the members of such batches: each counts by itself.
+_WATCHED = (Reason.ISOLATE, Reason.SMALLER, Reason.SUSPECT)
 
 
 class TokenBucket:
@@ -113,16 +117,18 @@ class Verdict(NamedTuple):
 class Isolation:
     """What the scheduler asks once a batch has failed, until all of that is over (`is_calm`).
 
-    It decides by an error's remedy. `traits` are what requests may have in common with rejected ones.
+    It decides by an error's remedy. `traits` are what requests may have in common with rejected ones. `learned` is told
+    which batches were refused for their size.
     """
 
     # Mutable state: _retries, parts of failed batches that wait for a slot, with their budget; the quarantine, suspects
     # that wait; _suspicion, verdicts on requests; how many lone requests failed doubtfully in a row; is_calm.
-    def __init__(self, limits: Limits, traits: suspicion.Traits) -> None:
-        self.quarantine = suspicion.Quarantine(limits, next(iter(traits.values()), suspicion.no_trait))
+    def __init__(self, limits: Limits, traits: suspicion.Traits, learned: LearnedLimits) -> None:
+        self.quarantine = suspicion.Quarantine(limits, next(iter(traits.values()), suspicion.no_trait), learned)
         self.is_calm = True
         """Whether nothing waits here and nobody is suspected; then nothing here needs asking."""
         self._limits = limits
+        self._learned = learned
         self._retries = Retries()
         self._suspicion = suspicion.Suspicion(traits)
         self._doubtful_in_a_row = 0
@@ -182,8 +188,10 @@ class Isolation:
         if error.remedy is errors.Remedy.RESEND_ONCE and batch.reason is not Reason.CLOSED:
             self._retries.add([parts], Reason.CLOSED, is_free=True)
             return None
+        if error.remedy is errors.Remedy.SMALLER and self._send_smaller(batch, parts, error, now):
+            return None
         refused = [part.request for part in parts]
-        is_fault = self._may_be_one_members_fault(error, is_first=batch.reason is not Reason.ISOLATE)
+        is_fault = self._may_be_one_members_fault(error, batch.reason)
         if len(batch.parts) == 1:
             equals = self._convict(refused, error, now) if is_fault else ()
             return Verdict(error, refused, equals)
@@ -199,7 +207,7 @@ class Isolation:
         Returns who is not suspected any more.
         """
         self._doubtful_in_a_row = 0
-        if self.is_calm or batch.reason in (Reason.ISOLATE, Reason.SUSPECT) or self._suspicion.is_calm:
+        if self.is_calm or batch.reason in _WATCHED or self._suspicion.is_calm:
             return ()
         request = batch.parts[lot % len(batch.parts)].request
         if request.open and self._suspicion.answered(request, len(batch.parts)):
@@ -222,7 +230,7 @@ class Isolation:
     def closed(self, request: Request) -> bool:
         """A request is refused or cancelled. Whether it was a suspect, which no backlog has."""
         self._suspicion.forget(request)
-        if type(request.key) is not suspicion.Suspects:
+        if type(request.key) is not Suspects:
             return False
         self.quarantine.closed(request)
         return True
@@ -236,23 +244,48 @@ class Isolation:
     def _next_retry(self, now: float, *, ignores_budget: bool) -> Retry | None:
         while self._retries and (found := self._retries.next(ignores_budget)) is not None:
             parts = found.parts if len(found.parts) == 1 else self._sift(found.parts, now)
+            if parts and found.reason is Reason.SMALLER:
+                return self._shortened(parts)
             if parts:
                 return Retry(parts, found.reason)
         return None
+
+    def _shortened(self, parts: Sequence[Part]) -> Retry:
+        """What goes of these for a start, after what was learned since they were cut."""
+        most = self._learned.most(parts[0].request.key)
+        if sum([stop - start for _, start, stop in parts]) > most:
+            parts, *rest = packing.pieces(parts, int(most))
+            self._retries.add(rest, Reason.SMALLER, is_free=True)
+        return Retry(parts, Reason.SMALLER)
 
     def _next_trial(self, now: float, *, is_free: bool) -> Retry | None:
         parts = self.quarantine.next(now, is_free) if self.quarantine else ()
         return Retry(parts, Reason.SUSPECT) if parts else None
 
-    def _may_be_one_members_fault(self, error: errors.CarpoolError, is_first: bool) -> bool:
+    def _may_be_one_members_fault(self, error: errors.CarpoolError, reason: Reason) -> bool:
         """Whether a failure may be the fault of one request, and not of all or of the predictor.
 
         While the predictor seems to be ill, a batch that fails for the first time is still tried in two halves: if one
-        is answered, it is not.
+        is answered, it is not. A request that was refused for its size may be at fault even if that is in doubt, if it
+        was in a batch that was.
         """
         if error.remedy is errors.Remedy.HALVES_WHILE_WELL:
-            return is_first or self._doubtful_in_a_row < _MOST_DOUBTFUL
+            return reason is not Reason.ISOLATE or self._doubtful_in_a_row < _MOST_DOUBTFUL
+        if error.remedy is errors.Remedy.SMALLER:
+            return reason is Reason.SMALLER or not error.is_doubtful
         return error.remedy in _HALVED
+
+    def _send_smaller(self, batch: Batch, parts: Sequence[Part], error: errors.CarpoolError, now: float) -> bool:
+        """Send those of a batch that was too large again, if that can help; False if one is to be told."""
+        request = batch.parts[0].request
+        is_whole = len(batch.parts) == 1 and batch.rows == request.rows
+        most = self._learned.refused(batch, error.most_rows, is_whole, now)
+        if most is None:
+            return False
+        batch.pieces_of = most
+        self._suspicion.watch([part.request for part in parts])
+        self._retries.add(packing.pieces(parts, most), Reason.SMALLER, is_free=True)
+        return True
 
     def _send_again(self, batch: Batch, parts: Sequence[Part], error: errors.CarpoolError, now: float) -> bool:
         """Send those of a rejected batch who still wait again; False if the budget will never allow it.

@@ -69,6 +69,22 @@ class Request:
         return self.rows - self.rows_taken
 
 
+class Suspects(NamedTuple):
+    """The key of requests that share a verdict: their batch key, and their content or a number of their own.
+
+    `is_known` is whether their origin was found guilty before.
+    """
+
+    key: Hashable
+    content: Hashable
+    is_known: bool
+
+
+def batch_key(key: Hashable) -> Hashable:
+    """The key that a request came with, also while it is suspected."""
+    return key.key if type(key) is Suspects else key
+
+
 class Part(NamedTuple):
     """Rows `start` to `stop` (exclusive) of a request, travelling in one batch."""
 
@@ -109,6 +125,7 @@ class Reason(enum.StrEnum):
     DRAIN = "drain", "both", "The process is shutting down."
     SUSPECT = "suspect", "both", "The request travelled alone, because it resembles rejected requests."
     ISOLATE = "isolate", "both", "A retry, to find the bad request in a batch."
+    SMALLER = "smaller", "both", "A retry, because the predictor refused a larger batch for its size."
     CLOSED = "closed", "both", "A retry, because the call before broke off."
 
     policies: str
@@ -121,7 +138,7 @@ class Reason(enum.StrEnum):
         return made
 
 
-RETRIES = (Reason.CLOSED, Reason.ISOLATE)
+RETRIES = (Reason.CLOSED, Reason.ISOLATE, Reason.SMALLER)
 """Reasons why a batch leaves whose requests were sent before."""
 
 
@@ -129,9 +146,11 @@ class Batch:
     """Rows of requests with one key that go to the predictor in one call.
 
     `reason` says why it left, `rows` is the number of instances it carries. `about` belongs to whoever carries it out.
+    If it was refused for its size and goes again in smaller pieces, `pieces_of` is how many rows each has at most.
     """
 
-    __slots__ = ("about", "dispatched", "error", "id", "key", "parts", "reason", "rows")
+    __slots__ = ("about", "dispatched", "error", "id", "key", "parts", "pieces_of", "reason", "rows")
+    pieces_of: int
 
     def __init__(self, batch_id: str, key: Hashable, parts: Sequence[Part], reason: Reason) -> None:
         self.id = batch_id

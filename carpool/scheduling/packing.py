@@ -16,19 +16,20 @@ from carpool.scheduling.limits import Limits
 from carpool.scheduling.messages import Part, Request
 
 
-def pack(waiting: Iterable[Request], rows: int, limits: Limits) -> list[Part]:
+def pack(waiting: Iterable[Request], rows: int, limits: Limits, most: int) -> list[Part]:
     """The parts of the next batch, of at most `rows` rows, from requests in the order they should travel.
 
-    A request travels whole unless no batch could carry it whole; then it fills what room there is and is the last
-    part. The first request always travels: whole if a batch could carry it, even if it has more than `rows` rows, and
-    with one row if that row is over a limit by itself. Nothing is changed.
+    A request travels whole unless no batch could carry it whole, as `most` is how many rows one of theirs could have;
+    then it fills what room there is and is the last part. The first request always travels: whole if a batch could
+    carry it, even if it has more than `rows` rows, and with one row if that row is over a limit by itself. Nothing is
+    changed.
     """
     parts: list[Part] = []
     size, cost = limits.max_batch_bytes, limits.max_batch_cost
     for request in waiting:
         start, stop = request.rows_taken, request.rows
         if stop - start > rows or request.size_queued > size or request.cost_queued > cost:
-            if _travels_whole(request, limits):
+            if _travels_whole(request, limits, most):
                 return parts or [Part(request, start, stop)]
             stop = _last_fitting(request, rows, size, cost, limits)
             stop = stop if parts else max(stop, start + 1)
@@ -55,9 +56,28 @@ def rest(request: Request, start: int, stop: int, limits: Limits) -> tuple[int, 
     return size, cost
 
 
-def _travels_whole(request: Request, limits: Limits) -> bool:
+def pieces(parts: Iterable[Part], most: int) -> list[list[Part]]:
+    """Parts that have left, in groups of at most `most` rows, in order: cut only where one has more than that."""
+    groups: list[list[Part]] = []
+    room = 0
+    for request, start, stop in parts:
+        is_large = stop - start > most
+        if is_large and stop - start == request.rows:
+            request.pieces, request.rows_answered = [], 0
+        while start < stop:
+            if not room or (stop - start > room and not is_large):
+                groups.append([])
+                room = most
+            end = min(stop, start + room)
+            groups[-1].append(Part(request, start, end))
+            room -= end - start
+            start = end
+    return groups
+
+
+def _travels_whole(request: Request, limits: Limits, most: int) -> bool:
     return not request.rows_taken and (
-        request.rows <= min(limits.max_batch_size, request.max_batch_size)
+        request.rows <= most
         and request.size_queued <= limits.max_batch_bytes
         and request.cost_queued <= limits.max_batch_cost
     )

@@ -14,7 +14,7 @@ from collections.abc import Collection, Hashable, Iterator, Sequence
 
 from carpool.scheduling import packing
 from carpool.scheduling.limits import Limits
-from carpool.scheduling.messages import Request
+from carpool.scheduling.messages import Part, Request
 
 _SLACK = 64
 
@@ -71,13 +71,12 @@ class Queue:
     `fifos` has those that are not empty, by tier. `max_batch_size` is what one batch of them may carry.
     """
 
-    __slots__ = ("_limits", "_most", "_stale", "cost", "fifos", "key", "max_batch_size", "rows", "size")
+    __slots__ = ("_limits", "_stale", "cost", "fifos", "key", "max_batch_size", "rows", "size")
 
     def __init__(self, key: Hashable, limits: Limits, most: float = math.inf) -> None:
         """`most` is how many rows the predictor takes in one call of this key."""
         self._limits = limits
-        self._most = most
-        self.refresh()
+        self.resize(most)
         self._stale = 0  # requests in the fifos that do not wait any more, at most
         self.key = key
         self.rows = 0
@@ -85,9 +84,9 @@ class Queue:
         self.cost = 0
         self.fifos: dict[int, PriorityFifo] = {}
 
-    def refresh(self) -> None:
-        """Adapt to changed limits."""
-        self.max_batch_size = int(min(self._limits.max_batch_size, self._most))
+    def resize(self, most: float) -> None:
+        """Adapt to changed limits, and to how many rows the predictor takes."""
+        self.max_batch_size = int(min(self._limits.max_batch_size, most))
 
     @property
     def oldest(self) -> Request:
@@ -125,7 +124,10 @@ class Queue:
         """How many instances the next batch would carry; takes as long as cutting it if the queue is full."""
         if not self.is_full:
             return self.rows
-        return sum([part.stop - part.start for part in packing.pack(self, self.max_batch_size, self._limits)])
+        return sum([part.stop - part.start for part in self._next_parts()])
+
+    def _next_parts(self) -> list[Part]:
+        return packing.pack(self, self.max_batch_size, self._limits, self.max_batch_size)
 
     def __iter__(self) -> Iterator[Request]:
         """All requests in the order in which they travel; the queue must not change meanwhile."""

@@ -8,8 +8,9 @@ Its rules:
 2. A batch leaves when there is a slot and the policy says that it is due. Until that moment requests join it.
 3. A request is refused at once if there is no room for it, if it could not be answered in time, or while draining.
 4. Answers go to those who still wait, each its own rows in its own order; a cut request is answered with its last part.
-5. After a failure the error's remedy decides: end, resend once, halves (paid from a budget), or apart (free). What is
-   sent again goes before regular batches, or after them if the budget cannot pay for it.
+5. After a failure the error's remedy decides: end, resend once, halves (paid from a budget), apart or smaller (free).
+   What is sent again goes before regular batches, or after them if the budget cannot pay for it. What the predictor
+   refuses for its size is also learned: later batches of that key are smaller, for a while.
 6. A request that resembles rejected ones travels alone, and rarely enough to keep nobody else waiting for long.
 7. A request ends exactly once: answered, refused, or cancelled by its caller. At its deadline it is refused.
 8. When the last caller of a batch leaves, the batch is abandoned: its slot is for those who do wait, as soon as its
@@ -29,6 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from carpool import errors
 from carpool.scheduling import isolation, ledger, suspicion
 from carpool.scheduling.backlog import Backlog
+from carpool.scheduling.learned_limits import LearnedLimits
 from carpool.scheduling.limits import Admission, Limits
 from carpool.scheduling.messages import (
     Abandon,
@@ -40,6 +42,7 @@ from carpool.scheduling.messages import (
     Refuse,
     Request,
     Rows,
+    batch_key,
     split_predictions,
 )
 from carpool.scheduling.policy import Decision, Drop, Policy, Release, Wait
@@ -48,9 +51,11 @@ from carpool.scheduling.queues import Deadlines
 STATE = """
 attribute        what it is                                  written by
 backlog          requests that wait for a regular batch      submit, submit_all, _readmit, _next_batch, _decide,
-                                                             _close, limits_changed
+                                                             _close, limits_changed, _resize
+learned_limits   how much the predictor takes in one call    done, failed, _step
 isolation        what failures left behind, and suspects     submit, _submit_suspect, _close, done, failed, abort,
-                                                             _step, _next_batch, _next_after_failures, limits_changed
+                                                             _step, _next_batch, _next_after_failures,
+                                                             limits_changed, _resize
 in_flight        batches at the predictor                    _step, done, failed
 policy           what it learned of the predictor            submit, _accept_all, done, failed, _step, _decide,
                                                              and whoever calls reconsider
@@ -90,8 +95,9 @@ class Scheduler:
         # Mutable, see `STATE`.
         self.limits = limits
         self.policy = policy
-        self.backlog = Backlog(limits)
-        self.isolation = isolation.Isolation(limits, traits)
+        self.learned_limits = LearnedLimits(limits)
+        self.backlog = Backlog(limits, self.learned_limits)
+        self.isolation = isolation.Isolation(limits, traits, self.learned_limits)
         self.ledger = ledger.Ledger(limits.max_queue_bytes)
         self.admission = Admission(limits, self.ledger)
         self.in_flight: set[Batch] = set()
@@ -171,6 +177,8 @@ class Scheduler:
         self.in_flight.remove(batch)
         self.admission.observe(batch, now)
         self.policy.completed(batch, now)
+        if self.learned_limits.now and self.learned_limits.answered(batch, now):
+            self._resize(batch)
         self._readmit(self.isolation.came_back(batch, self._sequence, now))
         effects = self._step(now)
         answers: list[Answer] = []
@@ -191,7 +199,11 @@ class Scheduler:
         batch.error = error
         self.in_flight.remove(batch)
         self.policy.batch_failed(batch, error, now)
+        if self.learned_limits.now and error.remedy is not errors.Remedy.SMALLER:
+            self.learned_limits.failed(batch, now)
         verdict = self.isolation.failed(batch, error, now)
+        if error.remedy is errors.Remedy.SMALLER:
+            self._resize(batch)
         if verdict is None:
             return self._step(now)
         error, refused, equals = verdict
@@ -254,6 +266,10 @@ class Scheduler:
         """What the policy has learned, by name, in base units."""
         return self.policy.learned(self.backlog, self._clock())
 
+    def smallest_limit(self) -> float:
+        """The most rows that the predictor takes in one call, of the key with the lowest limit; 0 if none is known."""
+        return self.learned_limits.smallest(self._clock())
+
     @property
     def waiting_rows(self) -> int:
         """Instances that wait for a batch, for the first time or again."""
@@ -288,6 +304,8 @@ class Scheduler:
             batch.dispatched = now
             self.in_flight.add(batch)
             self.policy.sent(batch, now)
+            if self.learned_limits.now and self.learned_limits.left(batch, now):
+                self._resize(batch)
             effects.append(Dispatch(batch))
         self._has_slot = False
         return effects
@@ -319,6 +337,12 @@ class Scheduler:
             self.policy_deadline = min(self.policy_deadline, self.isolation.quarantine.next_at())
             return None
         return Batch(self._new_id(), again.parts[0].request.key, again.parts, again.reason)
+
+    def _resize(self, batch: Batch) -> None:
+        """How many rows the predictor takes of a batch's key is another number."""
+        self.backlog.resize(batch_key(batch.key))
+        if self.isolation.quarantine:
+            self.isolation.quarantine.refresh()
 
     def _decide(self, now: float) -> Decision:
         decision = self.policy.choose(self.backlog, now)

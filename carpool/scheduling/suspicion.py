@@ -18,11 +18,12 @@ import itertools
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from carpool.scheduling.backlog import Backlog
+from carpool.scheduling.learned_limits import LearnedLimits
 from carpool.scheduling.limits import Limits
-from carpool.scheduling.messages import Part, Request
+from carpool.scheduling.messages import Part, Request, Suspects
 
 Traits = Mapping[str, Callable[[Request], Hashable | None]]
 """What requests may have in common, by name, their content first; None where a request has nothing of the kind."""
@@ -218,17 +219,6 @@ Content = Callable[[Request], Hashable | None]
 """What a caller sent, to be compared in full; None if it is not to be compared."""
 
 
-class Suspects(NamedTuple):
-    """The key of requests that share a verdict: their batch key, and their content or a number of their own.
-
-    `is_known` is whether their origin was found guilty before.
-    """
-
-    key: Hashable
-    content: Hashable
-    is_known: bool
-
-
 class Quarantine:
     """Suspects, the oldest first; at most one of them is at the predictor at any time.
 
@@ -239,9 +229,9 @@ class Quarantine:
     # Mutable state: _new and _known, a queue for each verdict that is due, apart by whether the origin was found
     # guilty; on_trial, the request whose verdict is being found out; when the next suspect may travel; when a regular
     # batch last left; how many of the new went since one of the known.
-    def __init__(self, limits: Limits, content: Content) -> None:
-        self._new = Backlog(limits)
-        self._known = Backlog(limits)
+    def __init__(self, limits: Limits, content: Content, learned: LearnedLimits | None = None) -> None:
+        self._new = Backlog(limits, learned)
+        self._known = Backlog(limits, learned)
         self.on_trial: Request | None = None
         self._limits = limits
         self._content = content

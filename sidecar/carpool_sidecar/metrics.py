@@ -185,7 +185,10 @@ class Metrics:
             shown_at_once=errors.reasons(errors.UpstreamError),
         )
         self.retries: Counter[messages.Reason] = counter(
-            "retries", "Batches sent again: closed connection or isolation.", "reason", shown_at_once=messages.RETRIES
+            "retries",
+            "Batches sent again: closed connection, isolation, or in smaller pieces.",
+            "reason",
+            shown_at_once=messages.RETRIES,
         )
         self.in_flight = gauge("batches_in_flight", "Batches at the predictor now.")
         self.queued_instances = gauge("queued_instances", "Instances waiting for a batch now.")
@@ -198,6 +201,11 @@ class Metrics:
             "Bytes of requests held now: arriving, waiting for their turn or a batch, or at the predictor.",
         )
         self.queues = gauge("queues", "Batch keys with waiting requests now.")
+        self.learned_batch_size = gauge(
+            "learned_batch_size",
+            "Learned: most instances that the predictor takes in one call, of the batch key with the lowest limit; 0 "
+            "if it refused no batch for its size.",
+        )
         self.learned = {name: gauge(name, text) for name, text in _LEARNED.items()}
         self.event_loop_lag = histogram(
             "event_loop_lag_seconds", "How much later than asked a timer of the event loop ran; 4 samples/s.", _STALLS

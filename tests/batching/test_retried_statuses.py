@@ -11,7 +11,7 @@ from carpool_sidecar.errors import Remedy
 
 def judged(status: int, named: str | None = None, doubtful: frozenset[int] = frozenset()) -> errors.UpstreamStatus:
     refusal = errors.UpstreamStatus(status, b"")
-    retried_statuses.Rules(named).judge(refusal, doubtful)
+    retried_statuses.Rules(named).judge(refusal, doubtful, 32)
     return refusal
 
 

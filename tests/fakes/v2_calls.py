@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ class Calls:
         self.received: list[Received] = []
         self.questions: list[v2_models.Question] = []  # those that a model answered
         self.seconds = 0.0  # that each inference takes
+        self.most_rows = math.inf  # what an inference has memory for, whatever the models say
         self.gate = asyncio.Event()  # clear it, and inferences wait until it is set
         self.gate.set()
         self.busy = 0  # inferences at work now
@@ -37,6 +39,8 @@ class Calls:
     async def infer(self, question: v2_models.Question) -> list[v2_models.Tensor]:
         """The answer of a model. Raises `v2_models.Refused`."""
         answer = v2_models.find(question.model, question.version).answer(question)
+        if question.rows > self.most_rows:
+            raise v2_models.Refused("OOM when allocating tensor", 500, "RESOURCE_EXHAUSTED")
         self.questions.append(question)
         await self._count(+1)
         try:

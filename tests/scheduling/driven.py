@@ -14,11 +14,11 @@ from carpool_sidecar.batching import retried_statuses
 
 
 def refused(
-    status: int, body: bytes = b"", *, named: str | None = None, doubtful: Collection[int] = ()
+    status: int, body: bytes = b"", *, named: str | None = None, doubtful: Collection[int] = (), rows: int = 32
 ) -> sidecar_errors.UpstreamStatus:
-    """A refusal of the predictor's with the remedy that the sidecar's rules give it."""
+    """A refusal of a batch of so many rows, with the remedy that the sidecar's rules give it."""
     error = sidecar_errors.UpstreamStatus(status, body)
-    retried_statuses.Rules(named).judge(error, doubtful)
+    retried_statuses.Rules(named).judge(error, doubtful, rows)
     return error
 
 

@@ -15,7 +15,7 @@ from tests.scheduling.driven import DrivenScheduler, refused
 
 AGEING, LEVEL_AGEING = 0.3, 0.7
 CHOOSY = {"z": 3}  # keys whose predictor takes no more rows than that in a call
-RETRIES = ("isolate", "closed")  # batches formed when the limits may have been others
+RETRIES = ("isolate", "closed", "smaller")  # batches formed when the limits may have been others
 # Few contents and origins, so that strangers are suspected as well.
 TRAITS = {
     "content": lambda request: int(request.tag[1:]) % 5,
@@ -27,6 +27,9 @@ ERRORS = st.sampled_from(
         refused(400, b"bad"),
         refused(404, b"gone"),
         refused(500, b"bug"),
+        refused(413, b"too large"),
+        refused(422, b"batch size must be <= 2"),
+        refused(500, b"CUDA out of memory", doubtful={500}),
         errors.Uneven(),
         errors.NotMergeable(),
         errors.UpstreamClosed(),

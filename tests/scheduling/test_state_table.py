@@ -14,7 +14,7 @@ from tests.scheduling.driven import DrivenScheduler
 
 CONSTANT = {"_clock", "_new_id"}
 # What only asks; every other method of a part may change it.
-QUESTIONS = {"admission.has_room", "admission.refusal", "policy.learned"}
+QUESTIONS = {"admission.has_room", "admission.refusal", "policy.learned", "learned_limits.smallest"}
 
 
 def rows() -> Iterator[tuple[str, set[str]]]:

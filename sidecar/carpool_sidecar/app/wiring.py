@@ -258,6 +258,7 @@ class Sidecar:
         counters.in_flight.set_function(lambda: len(core.in_flight))
         counters.queued_instances.set_function(lambda: core.waiting_rows)
         counters.suspects.set_function(lambda: core.isolation.quarantine.rows)
+        counters.learned_batch_size.set_function(core.smallest_limit)
         counters.queued_bytes.set_function(lambda: core.backlog.size)
         for name, gauge in counters.learned.items():
             gauge.set_function(functools.partial(self._learned, name))

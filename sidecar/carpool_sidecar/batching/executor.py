@@ -57,7 +57,7 @@ class Executor:
             if isinstance(reply, errors.UpstreamError):
                 outcome = reply
                 if isinstance(reply, errors.UpstreamStatus):
-                    self._rules.judge(reply, route.doubtful)
+                    self._rules.judge(reply, route.doubtful, batch.rows)
                     if route.rejected is not None and len(batch.parts) > 1:
                         route.rejected()
             else:
@@ -102,6 +102,13 @@ class Observer(driver.Observer):
             return
         self._metrics.predictor_errors.labels(error.reason).inc()
         told = {"batch": batch.id, "instances": batch.rows, "reason": error.reason, "error": str(error)}
+        if error.remedy is errors.Remedy.SMALLER and (pieces_of := getattr(batch, "pieces_of", None)):
+            target = batch.parts[0].request.tag.target.partition("?")[0]
+            words = "the predictor refused a batch for its size; it goes again in smaller ones"
+            self._complaints.warning(
+                "size", words, target=target, status=errors.status_of(error), at_most=pieces_of, **told
+            )
+            return
         self._complaints.warning(error.reason, "batch failed", **told)
 
     def left(self, call: driver.Call) -> None:

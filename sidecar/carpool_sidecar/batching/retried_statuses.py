@@ -9,6 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from carpool_sidecar import errors
+from carpool_sidecar.batching import size_refusals
 
 # Client errors that all members of a batch share by construction (same path, same credentials) or that speak of the
 # predictor's state: sending halves cannot change them.
@@ -57,8 +58,11 @@ class Rules:
         self.retried = Statuses.parse("4xx" if named is None else named)
         self._isolates_doubtful = named is None
 
-    def judge(self, refusal: errors.UpstreamStatus, doubtful: Collection[int]) -> None:
-        """Give a refusal its remedy."""
+    def judge(self, refusal: errors.UpstreamStatus, doubtful: Collection[int], rows: int) -> None:
+        """Give the refusal of a batch of so many rows its remedy.
+
+        A batch that is too large is sent in smaller ones, whatever is `named`: that looks for no culprit.
+        """
         status = refusal.status
         refusal.is_overload = status in _OVERLOAD
         refusal.is_doubtful = status in doubtful
@@ -66,3 +70,9 @@ class Rules:
             refusal.remedy = errors.Remedy.HALVES
         elif refusal.is_doubtful and self._isolates_doubtful:
             refusal.remedy = errors.Remedy.HALVES_WHILE_WELL
+        sign = size_refusals.read(refusal, rows)
+        if sign is not None:
+            refusal.remedy = errors.Remedy.SMALLER
+            refusal.most_rows = sign.most
+            refusal.is_doubtful = sign.memory
+            refusal.is_overload = False
