@@ -72,7 +72,8 @@ histograms are kept as `carpool.measures` does.
 | `upstream.readiness.Readiness` | the latest result, the check that runs | `/readyz`, probes |
 | `protocols.v2.TemplateCache` | templates of messages by their text | each message whose text is new |
 | `protocols.incremental_scan.IncrementalScan` | the rows found in a body so far | each piece that comes |
-| `protocols.lists.codec.Codec` | the latest templates, keys that are not batched | each request; answers |
+| `protocols.lists.answers.Result` | finished answers, and for which form | each caller's answer |
+| `protocols.lists.codec.Codec` | the latest templates and outlines, keys that are not batched | each request; answers |
 | `protocols.lists.codec.Template` | the batch keys that were asked for | each request |
 | `protocols.lists.places.Text` | the members of objects that were looked into | whoever looks |
 | `protocols.tensors_from_v1.codec.Codec` | a model's reader, whether its rows are uneven | each request; answers |
