@@ -6,6 +6,7 @@ What stands around the rows of the answer goes to every caller as the server wro
 from __future__ import annotations
 
 import enum
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -78,14 +79,14 @@ class Shares(NamedTuple):
         return found, len(found) == 1 or (self.are_tokens and whole == total)
 
 
-class Row(NamedTuple):
-    """A row with a number in it: what is before and after that."""
+class Numbered(NamedTuple):
+    """Rows with a number in each: what is before and after that, row by row."""
 
-    before: bytes
-    after: bytes
+    before: Sequence[bytes]
+    after: Sequence[bytes]
 
 
-Rows = Sequence[bytes | msgspec.Raw] | Sequence[Row]
+Rows = Sequence[bytes | msgspec.Raw] | Numbered
 
 
 class Brackets(NamedTuple):
@@ -103,7 +104,7 @@ class Result:
     """An answer to a batch: `texts` stand before, between and after its values, which have the `names`, in this order.
 
     By a value's name `rows` has the lists and `numbers` each part's share of a number, by the part's first row.
-    `is_numbered` says that the rows are `Row`s, `are_single` that each part is one row.
+    `is_numbered` says that the rows are `Numbered`, `are_single` that each part is one row.
     """
 
     # State: the answers that were finished last, and for which form.
@@ -130,7 +131,7 @@ class Result:
         self.are_single = len(shares.starts) == self.row_count + 1
         self._finished: Sequence[bytes] | None = None
         self._finished_form: ResponseFormat | None = None
-        self.is_numbered = any(type(found[0]) is Row for found in rows.values())
+        self.is_numbered = any(type(found) is Numbered for found in rows.values())
 
     def __len__(self) -> int:
         return self.row_count
@@ -156,13 +157,14 @@ class Result:
             shares = self.numbers.get(name)
             if shares is not None:
                 frame.append(b"%d")
-                gaps.append([shares[place] for place in range(self.row_count)])
+                gaps.append([*shares.values()])
                 continue
-            row = b"%b0%b" if self.is_numbered else b"%b"
+            rows = self.rows[name]
+            is_numbered = type(rows) is Numbered
+            row = b"%b0%b" if is_numbered else b"%b"
             opening, _, closing = self.brackets.get(name, _BARE)
             frame += (opening, row, closing) if is_list else (row,)
-            rows: Any = self.rows[name]
-            gaps += zip(*rows, strict=True) if self.is_numbered else (rows,)
+            gaps += rows if is_numbered else (rows,)
         frame.append(self.texts[-1].replace(b"%", b"%%"))
         answer = b"".join(frame)
         return [answer % values for values in zip(*gaps, strict=True)]
@@ -250,8 +252,8 @@ class Outline:
                 digits = _LAST_DIGITS.search(body, max(0, end - _LONGEST_NUMBER), end)
                 if digits is None:
                     return None
-                totals[self.names[place - 1]] = int(digits[0])
-                end = digits.start()
+                name, end = self.names[place - 1], digits.start()
+                totals[name] = int(digits[0])
         try:
             rows = json_rows.LIST.decode(memoryview(body)[len(before) : end])
         except msgspec.DecodeError:
@@ -395,7 +397,7 @@ def _find_numbers(rule: rules.Rule, text: places.Text) -> Mapping[Name, places.S
 # --- numbered rows ----------------------------------------------------------------------------------------------
 
 
-def _numbered(rows: Sequence[bytes | msgspec.Raw], name: str) -> list[Row] | None:
+def _numbered(rows: Sequence[bytes | msgspec.Raw], name: str) -> Numbered | None:
     """The rows in the order of their own numbers; None if none has one.
 
     Raises `errors.UpstreamBroken` if they are not numbered from 0, each number once.
@@ -405,7 +407,7 @@ def _numbered(rows: Sequence[bytes | msgspec.Raw], name: str) -> list[Row] | Non
     alike = _numbered_alike(rows, bytes(rows[0])[: start.start(1)]) if start is not None else None
     if alike is not None:
         return alike
-    found: list[Row | None] = [None] * len(rows)
+    found: list[tuple[bytes, bytes] | None] = [None] * len(rows)
     count = 0
     for raw in rows:
         row = bytes(raw)
@@ -417,25 +419,30 @@ def _numbered(rows: Sequence[bytes | msgspec.Raw], name: str) -> list[Row] | Non
         number = int(row[place[0] : place[1]])
         if number >= len(rows) or found[number] is not None:
             raise errors.UpstreamBroken(f"the predictor's answer has a row with the {name!r} {number}, which cannot be")
-        found[number] = Row(row[: place[0]], row[place[1] :])
+        found[number] = (row[: place[0]], row[place[1] :])
     if not count:
         return None
     if count < len(rows):
         raise errors.UpstreamBroken(f"the predictor's answer has rows without {name!r}")
-    return [row for row in found if row is not None]
+    known = [row for row in found if row is not None]
+    return Numbered([before for before, _ in known], [after for _, after in known])
 
 
-def _numbered_alike(rows: Sequence[bytes | msgspec.Raw], before: bytes) -> list[Row] | None:
+def _numbered_alike(rows: Sequence[bytes | msgspec.Raw], before: bytes) -> Numbered | None:
     """The rows, if each begins alike and they count from 0 in order, as most do; else None."""
-    found: list[Row] = []
-    new = tuple.__new__  # past the constructor, which costs more than all the rest
-    for place, raw in enumerate(rows):
-        row, head = bytes(raw), b"%b%d" % (before, place)
-        end = len(head)
+    found: list[bytes] = []
+    for raw, head in zip(rows, _heads(before, len(rows)), strict=True):
+        row, end = bytes(raw), len(head)
         if not row.startswith(head) or row[end] not in _AFTER_NUMBER:
             return None
-        found.append(new(Row, (before, row[end:])))
-    return found
+        found.append(row[end:])
+    return Numbered([before] * len(rows), found)
+
+
+@functools.lru_cache(maxsize=4)
+def _heads(before: bytes, count: int) -> Sequence[bytes]:
+    """How so many rows begin that count from 0."""
+    return [b"%b%d" % (before, place) for place in range(count)]
 
 
 def _number(row: bytes, name: str) -> tuple[int, int] | None:
@@ -477,16 +484,18 @@ _PATTERNS: dict[str, tuple[re.Pattern[bytes], re.Pattern[bytes]]] = {}  # by nam
 
 def _rows(mine: Sequence[Share], name: Name) -> Sequence[bytes | msgspec.Raw]:
     """The rows of one list, numbered from 0 if they are numbered."""
-    rows: Any
-    if len(mine) == 1:
-        result, start, stop = mine[0]
-        rows = result.rows[name][start:stop]
-    else:
-        rows = [row for share in mine for row in share.result.rows[name][share.start : share.stop]]
-    if not mine[0].result.is_numbered:
-        found: Sequence[bytes | msgspec.Raw] = rows
+    found: list[bytes | msgspec.Raw] = []
+    before: list[bytes] = []
+    for result, start, stop in mine:
+        rows = result.rows[name]
+        if isinstance(rows, Numbered):
+            before += rows.before[start:stop]
+            found += rows.after[start:stop]
+        else:
+            found += rows[start:stop]
+    if not before:
         return found
-    return [b"%b%d%b" % (before, place, after) for place, (before, after) in enumerate(rows)]
+    return [b"%b%d%b" % (start, place, end) for place, (start, end) in enumerate(zip(before, found, strict=True))]
 
 
 def _alike(mine: Sequence[Share]) -> Sequence[Share]:
