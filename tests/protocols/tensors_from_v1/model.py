@@ -24,11 +24,13 @@ class Transport:
     def __init__(self, answer: Answer = identity) -> None:
         self.answer = answer
         self.calls: list[Sequence[models.Tensor]] = []
+        self.asked: list[Sequence[str]] = []
 
     def write_request(
-        self, batch_id: str, name: models.ModelName, tensors: Sequence[models.Tensor]
+        self, batch_id: str, name: models.ModelName, tensors: Sequence[models.Tensor], outputs: Sequence[str] = ()
     ) -> tuple[str, codecs.Headers, codecs.Pieces]:
         self.calls.append(tensors)
+        self.asked.append(outputs)
         return f"{name.path}/infer", (("X", "y"),), [b"%d" % (len(self.calls) - 1)]
 
     def read_answer(self, reply: codecs.UpstreamResponse) -> list[models.Tensor]:

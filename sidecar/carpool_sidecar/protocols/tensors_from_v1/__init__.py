@@ -1,9 +1,9 @@
 """The v1 protocol for predictors that speak only v2: instances become tensors, and tensors predictions.
 
-The one place that decodes what callers send, and so the one that needs numpy and orjson; it is only imported where
-the predictor is asked in v2 (`--upstream triton-http` or `triton-grpc`).
+It decodes what callers send, and so needs numpy and orjson; it is only imported where the predictor is asked in v2
+(`--upstream triton-http` or `triton-grpc`).
 """
 
-from carpool_sidecar.protocols.tensors_from_v1.codec import Codec
+from carpool_sidecar.protocols.tensors_from_v1.codec import Codec, Transport
 
-__all__ = ["Codec"]
+__all__ = ["Codec", "Transport"]

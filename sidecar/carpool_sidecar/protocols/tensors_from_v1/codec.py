@@ -1,36 +1,25 @@
-"""v1 requests for a model of a predictor that speaks only v2, and output tensors as v1 predictions.
-
-A prediction is the one output's row, or an object of rows by the outputs' names. Floats are written with as many
-digits as they need to come back the same in their own precision; NaN and infinities are refused, as JSON has none.
-"""
+"""v1 requests for a model of a predictor that speaks only v2: joined as tensors, answered with its outputs."""
 
 from __future__ import annotations
 
-import base64
 import functools
-import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
-
-import msgspec
-import numpy as np
-import numpy.typing as npt
-import orjson
+from typing import ClassVar, Protocol
 
 from carpool.scheduling import messages
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import interface, json_rows, models, v2
-from carpool_sidecar.protocols.tensors_from_v1 import columns, requests, values
+from carpool_sidecar.protocols import interface, models, v2
+from carpool_sidecar.protocols.tensors_from_v1 import columns, outputs, requests, values
 
 
 class Transport(Protocol):
     """How tensors travel: `v2_http.tensors` or `v2_grpc.tensors`."""
 
     def write_request(
-        self, batch_id: str, name: models.ModelName, tensors: Sequence[models.Tensor], /
+        self, batch_id: str, name: models.ModelName, tensors: Sequence[models.Tensor], outputs: Sequence[str] = (), /
     ) -> tuple[str, interface.Headers, interface.Pieces]:
-        """Target, headers and body of a call with this id and these inputs."""
+        """Target, headers and body of a call with this id and these inputs, for these outputs; all if none is named."""
         ...
 
     def read_answer(self, reply: interface.UpstreamResponse, /) -> list[models.Tensor]:
@@ -121,7 +110,8 @@ class Codec:
 
     def _read(self, rows: int | None, reply: interface.UpstreamResponse) -> interface.BatchPredictions:
         try:
-            return interface.BatchPredictions(b"predictions", _predictions(self._transport.read_answer(reply), rows))
+            found = outputs.predictions(self._transport.read_answer(reply), rows)
+            return interface.BatchPredictions(b"predictions", found)
         except errors.Uneven:
             self._uneven = self.info
             self._on_uneven()
@@ -138,83 +128,3 @@ class Codec:
             if spec.datatype not in v2.DATATYPES:
                 raise errors.BadRequest(f"input {spec.name!r} has the datatype {spec.datatype}, which JSON cannot say")
         return requests.Reader(self.info.inputs, self._has_rows)
-
-
-# --- predictions ------------------------------------------------------------------------------------------------
-
-
-def _predictions(tensors: Sequence[models.Tensor], rows: int | None) -> Sequence[bytes | msgspec.Raw]:
-    """The predictions for `rows` instances; for one whose outputs have no batch dimension, if that is None.
-
-    Raises `errors.Uneven`, and `errors.UpstreamBroken` for anything else that cannot be written.
-    """
-    if not tensors:
-        raise errors.UpstreamBroken("the predictor's answer has no outputs")
-    written = [_rows(tensor, rows) for tensor in tensors]
-    if len(written) == 1:
-        return written[0]
-    heads = [b"%b:" % msgspec.json.encode(tensor.name) for tensor in tensors]
-    return [b"{%b}" % b",".join(map(b"".join, zip(heads, row, strict=True))) for row in zip(*written, strict=True)]
-
-
-def _rows(tensor: models.Tensor, rows: int | None) -> Sequence[bytes | msgspec.Raw]:
-    if rows is None:
-        return [_text(tensor, tensor.shape)]
-    if not tensor.shape or tensor.shape[0] != rows:
-        raise errors.Uneven(
-            f"the predictor's output {tensor.name!r} has the shape {list(tensor.shape)}, which is not {rows} rows"
-        )
-    return json_rows.LIST.decode(_text(tensor, tensor.shape))
-
-
-def _text(tensor: models.Tensor, shape: tuple[int, ...]) -> bytes:
-    if tensor.datatype == v2.BYTES:
-        return _text_of_strings(tensor, shape)
-    if tensor.datatype not in v2.DATATYPES:
-        raise errors.UpstreamBroken(f"the predictor's output {tensor.name!r} is of datatype {tensor.datatype!r}")
-    array = _array(tensor)
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise errors.UpstreamBroken(f"the predictor's output {tensor.name!r} has NaN or infinities, which JSON has not")
-    if not shape:
-        return (
-            msgspec.json.encode(array.item()) if array.dtype.kind != "f" else orjson.dumps(array, option=_NUMPY)[1:-1]
-        )
-    return orjson.dumps(array.reshape(shape), option=_NUMPY)
-
-
-_NUMPY = orjson.OPT_SERIALIZE_NUMPY
-
-
-def _array(tensor: models.Tensor) -> npt.NDArray[Any]:
-    """The values in one dimension, of a type that numpy and orjson know."""
-    dtype = np.dtype(values.dtype_of(tensor.datatype))
-    if len(tensor.data) != math.prod(tensor.shape) * dtype.itemsize:
-        raise _wrong_size(tensor, len(tensor.data) / dtype.itemsize)
-    array: npt.NDArray[Any] = np.frombuffer(tensor.data, dtype)
-    if tensor.datatype == "BF16":
-        return (array.astype("<u4") << 16).view("<f4")
-    return array.view(np.uint8) != 0 if tensor.datatype == "BOOL" else np.require(array, requirements="A")
-
-
-def _text_of_strings(tensor: models.Tensor, shape: tuple[int, ...]) -> bytes:
-    count = math.prod(shape)
-    if v2.row_ends(tensor.data, count, 1) is None:
-        raise errors.UpstreamBroken(
-            f"the predictor's output {tensor.name!r} does not have the {count} strings of its shape"
-        )
-    elements = list(map(_string, v2.elements(tensor.data)))
-    nested = np.empty(len(elements), object)
-    nested[:] = elements
-    return msgspec.json.encode(nested.reshape(shape).tolist())
-
-
-def _wrong_size(tensor: models.Tensor, given: float) -> errors.UpstreamBroken:
-    shape = list(tensor.shape)
-    return errors.UpstreamBroken(f"the predictor's output {tensor.name!r} of shape {shape} has {given:g} values")
-
-
-def _string(element: bytes) -> Any:
-    try:
-        return element.decode()
-    except UnicodeDecodeError:
-        return {"b64": base64.b64encode(element).decode()}

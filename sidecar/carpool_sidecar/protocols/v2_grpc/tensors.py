@@ -1,7 +1,8 @@
 """Tensors in gRPC messages, in their two forms: raw bytes, and lists of numbers (`InferTensorContents`).
 
 Batches are made of raw bytes. Lists become raw bytes, and raw bytes become lists again for callers that sent lists or
-would have got them. This module also writes and reads the calls for tensors that were made of v1 requests.
+would have got them. This module also writes and reads the calls for tensors that were made of requests of other
+protocols.
 """
 
 from __future__ import annotations
@@ -179,12 +180,17 @@ def varint(body: v2.Data, at: int) -> tuple[int, int]:
 
 
 def write_request(
-    batch_id: str, name: models.ModelName, tensors: Sequence[models.Tensor]
+    batch_id: str, name: models.ModelName, tensors: Sequence[models.Tensor], outputs: Sequence[str] = ()
 ) -> tuple[str, interface.Headers, interface.Pieces]:
-    """Method path, metadata and message of a call of `ModelInfer` with this id and these inputs."""
+    """Method path, metadata and message of a call of `ModelInfer` with this id and these inputs.
+
+    It asks for these outputs, for all if none is named.
+    """
     request = service_pb2.ModelInferRequest(model_name=name.name, model_version=name.version, id=batch_id)
     for tensor in tensors:
         request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+    for output in outputs:
+        request.outputs.add(name=output)
     request.raw_input_contents.extend([bytes(tensor.data) for tensor in tensors])
     return MODEL_INFER, (), [request.SerializeToString()]
 

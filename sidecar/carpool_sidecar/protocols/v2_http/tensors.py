@@ -1,4 +1,4 @@
-"""Calls to a v2 predictor for tensors that were made of v1 requests, and the headers of all v2 calls."""
+"""Calls to a v2 predictor for tensors that were made of requests of other protocols; the headers of all v2 calls."""
 
 from __future__ import annotations
 
@@ -40,9 +40,12 @@ def headers(json_size: int | None) -> interface.Headers:
 
 
 def write_request(
-    batch_id: str, name: models.ModelName, tensors: Sequence[models.Tensor]
+    batch_id: str, name: models.ModelName, tensors: Sequence[models.Tensor], outputs: Sequence[str] = ()
 ) -> tuple[str, interface.Headers, interface.Pieces]:
-    """Target, headers and body of the request of this id for a model's inputs. It asks for all outputs in binary."""
+    """Target, headers and body of the request of this id for a model's inputs.
+
+    It asks for these outputs in binary, for all if none is named.
+    """
     inputs: list[dict[str, Any]] = [
         {
             "name": tensor.name,
@@ -52,7 +55,10 @@ def write_request(
         }
         for tensor in tensors
     ]
-    head = msgspec.json.encode({"id": batch_id, "inputs": inputs, "parameters": {"binary_data_output": True}})
+    asked: dict[str, Any] = {"id": batch_id, "inputs": inputs, "parameters": {"binary_data_output": True}}
+    if outputs:
+        asked["outputs"] = [{"name": output, "parameters": {"binary_data": True}} for output in outputs]
+    head = msgspec.json.encode(asked)
     return f"{name.path}/infer", headers(len(head)), [head, *(tensor.data for tensor in tensors)]
 
 
