@@ -92,6 +92,10 @@ LAYERS = {
         {"carpool_sidecar.protocols", "carpool.scheduling", "carpool.errors", "carpool_sidecar.errors"},
         STDLIB - IO | {"msgspec", "numpy", "orjson"},
     ),
+    "carpool_sidecar.protocols.tensors_from_embeddings": Layer(
+        {"carpool_sidecar.protocols", "carpool.scheduling", "carpool.errors", "carpool_sidecar.errors"},
+        PURE | TEXT | {"msgspec", "numpy", "orjson"},
+    ),
     "carpool_sidecar.protocols.v2_grpc": Layer(
         {"carpool_sidecar.protocols", "carpool.scheduling", "carpool.errors", "carpool_sidecar.errors"}
     ),
@@ -182,7 +186,10 @@ ONLY_IMPORTERS: dict[str, set[str]] = {
     "torch": {"carpool_predictor.models", "carpool.workers.payload"},
     "transformers": {"carpool_predictor.models"},
     "hpack": {"carpool_sidecar.server.http2.headers"},
-    "orjson": {"carpool_sidecar.protocols.tensors_from_v1"},
+    "orjson": {
+        "carpool_sidecar.protocols.tensors_from_embeddings",
+        "carpool_sidecar.protocols.tensors_from_v1",
+    },
     "numpy": {"carpool_sidecar.protocols", "carpool_predictor.models"},
     "tritonclient": {"carpool_sidecar.protocols.v2_grpc", "carpool_sidecar.upstream"},
     "carpool_sidecar.upstream": {
@@ -194,7 +201,12 @@ ONLY_IMPORTERS: dict[str, set[str]] = {
     "carpool_sidecar.server.http2": {"carpool_sidecar.server.http2", "carpool_sidecar.server.grpc"},
     "carpool_sidecar.server.grpc": {"carpool_sidecar.server.grpc", "carpool_sidecar.app"},
     "carpool_sidecar.protocols.tensors_from_v1": {
+        "carpool_sidecar.protocols.tensors_from_embeddings",
         "carpool_sidecar.protocols.tensors_from_v1",
+        "carpool_sidecar.app.wiring",
+    },
+    "carpool_sidecar.protocols.tensors_from_embeddings": {
+        "carpool_sidecar.protocols.tensors_from_embeddings",
         "carpool_sidecar.app.wiring",
     },
     "carpool_sidecar.drain": {"carpool_sidecar.server", "carpool_sidecar.app.wiring"},

@@ -253,9 +253,16 @@ class Settings(BaseSettings):
     component_grpc_port: Port = settings.field("Predictor", "Port of the predictor for gRPC.", 8001)
     upstream: Literal["http", "triton-http", "triton-grpc"] = settings.field(
         "Predictor",
-        "How v1 requests are sent to the predictor. http: as v1; triton-http, triton-grpc: as v2, in tensors made by "
-        "the model's metadata, over HTTP or gRPC.",
+        "How v1 requests, and those of --lists, are sent to the predictor. http: as they are; triton-http, "
+        "triton-grpc: as v2, in tensors made by the model's metadata, over HTTP or gRPC. Of --lists these take only "
+        "openai-embeddings.",
         "http",
+    )
+    embeddings_output: str = settings.field(
+        "Predictor",
+        "Output that has the embeddings, for --lists openai-embeddings in front of triton-http or triton-grpc. Only "
+        "models with several outputs of floating point numbers in two dimensions need it. Empty: the only such output.",
+        "",
     )
     unknown_models: Literal["batch", "pass"] = settings.field(
         "Predictor",
@@ -333,11 +340,23 @@ class Settings(BaseSettings):
             )
         if self.max_batch_cost and self.instance_cost == "none":
             raise ValueError(f"--max-batch-cost ({self.max_batch_cost}) needs --instance-cost bytes or length")
+        self._check_lists_before_v2()
         if self.quiet_period >= self.grace_period:
             raise ValueError(
                 f"--quiet-period ({self.quiet_period}) must be shorter than --grace-period ({self.grace_period})"
             )
         return self
+
+    def _check_lists_before_v2(self) -> None:
+        if self.upstream == "http" or not self.lists:
+            return
+        allowed = rules.built_in()["openai-embeddings"]
+        others = [rule.name for rule in rules.load(self.lists) if rule != allowed]
+        if others:
+            raise ValueError(
+                f"--upstream {self.upstream} takes no rule of --lists but openai-embeddings as it is built in, as only "
+                f"its requests can be made into tensors; given: {', '.join(others)}"
+            )
 
     def _check_ports(self) -> None:
         taken = {"--port": self.port, "--admin-port": self.admin_port}

@@ -44,6 +44,21 @@ class NoInstances(BadRequest):
     message = 'the body has no instances: send {"instances": [...]} with at least one element'
 
 
+class BadMember(BadRequest):
+    """One member of the body is at fault: `name` is its name. OpenAI's clients are told it apart from the message."""
+
+    def __init__(self, message: str | None = None, name: str | None = None) -> None:
+        super().__init__(message)
+        self.name = name
+
+
+class ModelNotFound(CarpoolError):
+    """The body of a request names a model that the predictor does not have."""
+
+    reason = "model_not_found"
+    message = "the predictor has no such model"
+
+
 class HeadTooLate(CarpoolError):
     """The caller stopped in the middle of a request's head."""
 
@@ -125,6 +140,11 @@ class UpstreamStatus(UpstreamError):
         self.body = body
         self.headers = headers
 
+    @property
+    def harmless_headers(self) -> tuple[tuple[str, str], ...]:
+        """Those of its headers that say what to do, and nothing of its body."""
+        return tuple(header for header in self.headers if header[0].lower() in _HARMLESS)
+
     def for_several(self) -> CarpoolError:
         """The same status in our own words: the predictor's may quote what another caller sent."""
         return self._in_our_words("a call with this request and others in it")
@@ -134,8 +154,7 @@ class UpstreamStatus(UpstreamError):
         return self._in_our_words("an equal request that was sent at the same time")
 
     def _in_our_words(self, to: str, code: int | None = None) -> BatchStatus:
-        headers = tuple(header for header in self.headers if header[0].lower() in _HARMLESS)
-        return BatchStatus(self.status, to, headers, code)
+        return BatchStatus(self.status, to, self.harmless_headers, code)
 
 
 class BatchStatus(UpstreamError):
@@ -180,6 +199,7 @@ class UpstreamRpcStatus(UpstreamStatus):
 STATUSES: Mapping[type[CarpoolError], int] = {
     # the caller's side
     BadRequest: 400,
+    ModelNotFound: 404,
     HeadTooLate: 408,
     BodyTooLate: 408,
     PayloadTooLarge: 413,

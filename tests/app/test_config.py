@@ -215,5 +215,23 @@ def test_every_port_that_is_listened_on_is_another(argv, clash, capsys):
     assert clash in refused(argv.split(), capsys)
 
 
+@pytest.mark.parametrize("upstream", ["triton-http", "triton-grpc"])
+@pytest.mark.parametrize(
+    ("lists", "others"),
+    [
+        ("tei-embed", "tei-embed"),
+        ("openai-embeddings,mlflow,tei-embed", "mlflow, tei-embed"),
+        ("{own: {extends: openai-embeddings}}", "own"),
+        ("{openai-embeddings: {extends: openai-embeddings, path: /e}}", "openai-embeddings"),
+    ],
+)
+def test_lists_that_cannot_become_tensors_are_refused_before_a_v2_predictor(upstream, lists, others, capsys):
+    told = refused(["--upstream", upstream, "--lists", lists], capsys)
+    assert f"--upstream {upstream} takes no rule of --lists but openai-embeddings as it is built in" in told
+    assert f"given: {others} (see" in told
+    assert config.load(["--upstream", upstream, "--lists", "openai-embeddings"]).upstream == upstream
+    assert config.load(["--lists", lists]).upstream == "http"
+
+
 def test_no_grpc_port_clashes_with_nothing():
     assert config.load(["--grpc-port", "0"]).grpc_port == 0

@@ -11,6 +11,7 @@ from multidict import CIMultiDict
 from carpool_sidecar import errors
 from carpool_sidecar.batching import calls, model_registry, routes
 from carpool_sidecar.protocols import models, v1
+from carpool_sidecar.protocols.lists import rules
 from carpool_sidecar.protocols.v2_http import codec
 
 INFER = "/v2/models/m/infer"
@@ -188,6 +189,68 @@ async def test_v1_requests_that_become_tensors_are_never_passed_through() -> Non
     with pytest.raises(errors.UpstreamStatus) as caught:
         await ways.learn(routes.Match(models.ModelName("stranger"), "v1"))
     assert caught.value.status == 404
+
+
+class TestEmbeddings:
+    """OpenAI's embeddings for models of a v2 predictor: the body names the model."""
+
+    def source(self, predictor: Predictor, is_http: bool = True) -> routes.Embeddings:
+        rule = rules.built_in()["openai-embeddings"]
+        words = calls.ErrorWords(lambda error, status: b"%d" % status, rewords=True)
+        return routes.Embeddings(rule, predictor.models().registry, None, bytes.decode, words, is_http)  # type: ignore[arg-type] # nothing is sent
+
+    def ways(self, predictor: Predictor, **options: Any) -> routes.Routes:
+        tensors = routes.Tensors(*predictor.models())
+        return routes.Routes(tensors, predictor.models(), self.source(predictor, **options))
+
+    @pytest.mark.parametrize("path", ["/v1/embeddings", "/embeddings", "/openai/deployments/d/embeddings?x=1"])
+    def test_are_matched_before_the_body_is_read(self, path: str) -> None:
+        found = match(path, ways=self.ways(Predictor()), content_type="text/html")
+        assert found is not None
+        assert (found.model, found.route, found.protocol, found.says_so) == (None, None, "lists", True)
+        assert found.error_words is not None
+        assert found.error_words.rewords
+
+    @pytest.mark.parametrize("path", ["/v1/embedding", "/v1/embeddings/x", "/v1/rerank"])
+    def test_other_paths_are_passed_through(self, path: str) -> None:
+        assert match(path, ways=self.ways(Predictor())) is None
+        assert match("/v1/embeddings", method="GET", ways=self.ways(Predictor())) is None
+
+    def test_the_paths_of_models_stay_theirs(self) -> None:
+        ways = self.ways(Predictor())
+        assert match("/v1/models/m:predict", ways=ways) == routes.Match(models.ModelName("m"), "v1")
+        assert match(INFER, ways=ways) == routes.Match(models.ModelName("m"), "v2")
+
+    @pytest.mark.parametrize(("is_http", "asked"), [(True, "a%2Fb%20%C3%A9"), (False, "a/b é")])
+    async def test_the_model_is_the_one_that_the_body_names(self, is_http: bool, asked: str) -> None:
+        predictor = Predictor(**{asked: models.ModelInfo(max_batch_size=4)})
+        ways = self.ways(predictor, is_http=is_http)
+        found = match("/v1/embeddings", ways=ways)
+        assert found is not None
+        route = await ways.learn(found, "a/b é".encode())
+        assert predictor.asked == [models.ModelName(asked)]
+        assert route.error_words is found.error_words
+        assert ("api-key", "Api-Key") in route.key_headers
+        assert route.objection is not None
+        assert route.objection() is None
+
+    async def test_a_model_that_is_not_there_is_told_by_its_name(self) -> None:
+        ways = self.ways(Predictor())
+        found = match("/v1/embeddings", ways=ways)
+        assert found is not None
+        with pytest.raises(errors.ModelNotFound, match="the model 'a b' does not exist"):
+            await ways.learn(found, b"a b")
+
+    async def test_a_predictor_that_does_not_answer_is_no_reason_to_call_a_model_unknown(self) -> None:
+        class Away(Predictor):
+            async def ask(self, name: models.ModelName) -> models.ModelInfo:
+                raise errors.UpstreamUnreachable
+
+        ways = self.ways(Away())
+        found = match("/v1/embeddings", ways=ways)
+        assert found is not None
+        with pytest.raises(errors.UpstreamUnreachable):
+            await ways.learn(found, b"m")
 
 
 @pytest.mark.parametrize(

@@ -182,12 +182,36 @@ def _scaled(inputs: Arrays, parameters: Mapping[str, Any]) -> Arrays:
     return {"rows_out": inputs["rows"] * parameters.get("factor", 1)}
 
 
+def _embedder(inputs: Arrays, _: Mapping[str, Any]) -> Arrays:
+    """The length of each text and its first byte; NaN for "nan". Fails on "poison"."""
+    texts = inputs["text"].flatten().tolist()
+    if b"poison" in texts:
+        raise _failed("embedder", ValueError("a text is poison"))
+    rows = [[math.nan if text == b"nan" else len(text), text[0] if text else 0] for text in texts]
+    vectors = np.array(rows, np.float32)
+    return {"hidden": vectors[:, None, :], "vectors": vectors, "halves": vectors / 2}
+
+
+def _negative_embedder(inputs: Arrays, parameters: Mapping[str, Any]) -> Arrays:
+    return {"vectors": -_embedder(inputs, parameters)["vectors"]}
+
+
+def _token_embedder(inputs: Arrays, _: Mapping[str, Any]) -> Arrays:
+    ids = inputs["ids"]
+    return {"vectors": np.stack([np.full(len(ids), ids.shape[1]), ids.sum(axis=1)], axis=1) / 10}
+
+
+def _lone_embedder(inputs: Arrays, _: Mapping[str, Any]) -> Arrays:
+    return {"vectors": np.array([len(inputs["text"][0]), 1], np.float32)}
+
+
 def _failed(model: str, error: Exception) -> Refused:
     words = f"Failed to process the request(s) for model '{model}_0_0', message: ValueError: {error}"
     return Refused(words, 500, "INTERNAL")
 
 
 _ROWS, _ROWS_OUT = (Spec("rows", "FP32"),), (Spec("rows_out", "FP32"),)
+_TEXT, _VECTORS = (Spec("text", "BYTES", (1,)),), Spec("vectors", "FP32", (2,))
 _ANYTHING = (*(Spec(datatype.lower(), datatype) for datatype in DTYPES), Spec("matrix", "FP32", (-1, -1)))
 
 MODELS: Mapping[str, Model] = {
@@ -211,6 +235,11 @@ MODELS: Mapping[str, Model] = {
         Model("unbatched", 0, _ROWS, _ROWS_OUT, _identity),
         Model("small", 4, _ROWS, (*_ROWS_OUT, Spec("together", "INT32", (1,))), _sizes),
         Model("scaled", 32, _ROWS, _ROWS_OUT, _scaled),
+        Model("embedder", 8, _TEXT, (Spec("hidden", "FP32", (-1, 2)), _VECTORS), _embedder),
+        Model("negative_embedder", 8, _TEXT, (_VECTORS,), _negative_embedder),
+        Model("two_embeddings", 8, _TEXT, (_VECTORS, Spec("halves", "FP16", (2,))), _embedder),
+        Model("token_embedder", 8, (Spec("ids", "INT64"),), (Spec("vectors", "FP64", (2,)),), _token_embedder),
+        Model("lone_embedder", 0, _TEXT, (_VECTORS,), _lone_embedder),
     )
 }  # fmt: skip
 

@@ -127,6 +127,9 @@ class Settings(pydantic.BaseModel):
     upstream: Annotated[str | None, values.choice("http", "triton-http", "triton-grpc")] = _field(
         "What v1 predict requests go on as. http: as they are; triton-http, triton-grpc: v2, for Triton and MLServer."
     )
+    embeddings_output: Annotated[str | None, values.text(values.TENSOR, "the name of an output of the model")] = _field(
+        "Output that has the embeddings, for OpenAI's embeddings of a v2 model with several that may be."
+    )
     unknown_models: Annotated[str | None, values.choice("batch", "pass")] = _field(
         "v2 models of which the predictor does not say whether they have a batch dimension: batch them or pass them on."
     )

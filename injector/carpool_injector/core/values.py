@@ -135,6 +135,7 @@ def checked(check: Callable[[str], str]) -> pydantic.BeforeValidator:
 HEADERS = rf"({_HEADER}(,{_HEADER}){{0,31}})?"
 STATUSES = r"(([45]xx|[45][0-9]{2})(,([45]xx|[45][0-9]{2})){0,31})?"
 SIZES = r"([0-9]{1,6}(,[0-9]{1,6}){0,63})?"
+TENSOR = r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,127}"
 PATH = r"/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]{0,255}"
 DNS_LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _COMPONENT = "(predictor|transformer|explainer)"

@@ -35,7 +35,7 @@ from carpool_sidecar.server.general import server as general
 from carpool_sidecar.upstream import model_questions, predictor, probes, readiness
 
 if TYPE_CHECKING:
-    from carpool_sidecar.protocols.tensors_from_v1 import codec as tensor_codec
+    from carpool_sidecar.protocols import tensors_from_v1
     from carpool_sidecar.server.grpc import server as port
     from carpool_sidecar.upstream import grpc_predictor
 
@@ -51,9 +51,12 @@ _CLOSING_RESERVE = 3.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 5.0
 # libuv's timers count in milliseconds.
 _TIMER_TICK = 0.001
-# Seconds until a model is asked about again, at most, after a question that failed. While v1 requests cannot be made
-# into tensors they fail; those of v2 are passed through.
-_V1_RETRY_SECONDS, _V2_RETRY_SECONDS = 1.0, 30.0
+# Seconds until a model is asked about again, at most, after a question that failed. Requests that cannot be made into
+# tensors meanwhile fail; those of v2 are passed through.
+_TENSOR_RETRY_SECONDS, _V2_RETRY_SECONDS = 1.0, 30.0
+
+Ask = Callable[[models.ModelName], Awaitable[models.ModelInfo]]
+"""Asks a predictor about a model."""
 
 
 class Sidecar:
@@ -303,9 +306,7 @@ class Upstreams:
         self.rpc = self._open_rpc() if chosen.grpc_port or chosen.upstream == "triton-grpc" else None
         memory = codec.Memory()
         infer = self._registry(self.questions.model_info, lambda model: codec.Codec(model.info, model.avoid, memory))
-        chosen_rules = rules.load(chosen.lists)
-        lists = routes.Lists(chosen_rules, self.http, clock) if chosen_rules else None
-        self.routes = routes.Routes(self._v1(), routes.Models(infer, self.http), lists)
+        self.routes = routes.Routes(self._v1(), routes.Models(infer, self.http), self._lists())
 
     def rpc_models(self, rpc: grpc_predictor.GrpcPredictor) -> routes.Models:
         """The models of gRPC callers."""
@@ -336,20 +337,38 @@ class Upstreams:
             return calls.Route(v1.Codec(), self.http, doubtful=routes.DOUBTFUL)
         from carpool_sidecar.protocols import tensors_from_v1
 
-        def registry(
-            asked: model_questions.HttpQuestions | grpc_predictor.GrpcPredictor, transport: tensor_codec.Transport
-        ) -> model_registry.ModelRegistry:
-            return self._registry(
-                asked.model_info,
-                lambda model: tensors_from_v1.Codec(model.name, model.info, transport),
-                _V1_RETRY_SECONDS,
-            )
+        ask, transport, to, is_http = self._tensors()
+        told = self._registry(
+            ask, lambda model: tensors_from_v1.Codec(model.name, model.info, transport), _TENSOR_RETRY_SECONDS
+        )
+        return routes.Tensors(told, to, is_http)
 
+    def _lists(self) -> routes.Lists | routes.Embeddings | None:
+        chosen = rules.load(self._settings.lists)
+        if not chosen:
+            return None
+        if self._settings.upstream == "http":
+            return routes.Lists(chosen, self.http, self._clock)
+        from carpool_sidecar.protocols import tensors_from_embeddings
+
+        output = self._settings.embeddings_output
+        ask, transport, to, is_http = self._tensors()
+        told = self._registry(
+            ask,
+            lambda model: tensors_from_embeddings.Codec(model.name, model.info, transport, output),
+            _TENSOR_RETRY_SECONDS,
+        )
+        words = calls.ErrorWords(tensors_from_embeddings.render_error, rewords=True)
+        # The settings allow one rule here.
+        return routes.Embeddings(chosen[0], told, to, tensors_from_embeddings.read_model, words, is_http)
+
+    def _tensors(self) -> tuple[Ask, tensors_from_v1.Transport, calls.Predictor, bool]:
+        """Who tells of models, how tensors travel, where they go, and whether that is HTTP."""
         if self.rpc is None or self._settings.upstream == "triton-http":
-            return routes.Tensors(registry(self.questions, tensors), self.http)
+            return self.questions.model_info, tensors, self.http, True
         from carpool_sidecar.protocols.v2_grpc import tensors as grpc_tensors
 
-        return routes.Tensors(registry(self.rpc, grpc_tensors), self.rpc, is_http=False)
+        return self.rpc.model_info, grpc_tensors, self.rpc, False
 
     def _open_rpc(self) -> grpc_predictor.GrpcPredictor:
         from carpool_sidecar.upstream import grpc_predictor
@@ -360,7 +379,7 @@ class Upstreams:
 
     def _registry(
         self,
-        ask: Callable[[models.ModelName], Awaitable[models.ModelInfo]],
+        ask: Ask,
         make_codec: Callable[[model_registry.Model], model_registry.InformedCodec],
         longest_pause: float = _V2_RETRY_SECONDS,
     ) -> model_registry.ModelRegistry:

@@ -73,15 +73,24 @@ class Watched(Protocol):
     settled_until: float
 
 
+class ErrorWords(NamedTuple):
+    """How errors are told to clients of a protocol: `render` makes the body of an error and its status.
+
+    With `rewords` also of the predictor's own refusals, which else reach their caller as they came.
+    """
+
+    render: Callable[[errors.CarpoolError, int], bytes]
+    rewords: bool = False
+
+
 class Route(NamedTuple):
     """How calls of one kind travel: the words of their protocol, and where they go.
 
     `objection()` gives the reason not to batch, or None; ask only after `watched.settled_until`.
     `rejected` is told when the predictor rejects a batch of several: what is known of it may be out of date.
     `doubtful` are statuses beside 4xx by which these predictors tell of a request's own faults as well as of theirs.
-    `render_error` writes our own errors as clients of this protocol know them, of a message, a status and a reason;
-    None: as v1 does. `key_headers` belong to the batch key beside those of the settings, each as it is looked up and
-    as it is written.
+    `error_words` tells errors as clients of this protocol know them; None: as v1 does. `key_headers` belong to the
+    batch key beside those of the settings, each as it is looked up and as it is written.
     """
 
     codec: interface.Codec
@@ -90,7 +99,7 @@ class Route(NamedTuple):
     doubtful: frozenset[int] = frozenset()
     rejected: Callable[[], None] | None = None
     watched: Watched | None = None
-    render_error: Callable[[str, int, str], bytes] | None = None
+    error_words: ErrorWords | None = None
     key_headers: Sequence[tuple[str, str]] = ()
 
 

@@ -37,6 +37,9 @@ _V2_MODEL = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")
 
 # What people send JSON as: curl -d says it is a form, simple clients say nothing or text.
 _JSON = frozenset({"", "application/json", "application/x-www-form-urlencoded", "text/plain", "text/json"})
+# How predictors answer a question about a model that they do not have: old releases of Triton the first.
+_NO_SUCH_MODEL = frozenset({400, 404})
+
 _STREAM = "text/event-stream"
 _CLOUD_EVENTS = "application/cloudevents"
 _FOREIGN_KINDS = ("audio/", "font/", "image/", "message/", "model/", "multipart/", "video/")
@@ -118,18 +121,62 @@ class Lists:
         names = tuple([rule.name for rule in found])
         if names not in self._routes:
             made = codec.Codec(found, self._clock)
-            told = dict.fromkeys(name for rule in found for name in rule.key_headers)
             route = calls.Route(
-                made, self._predictor, doubtful=DOUBTFUL, render_error=found[0].render_error,
-                key_headers=tuple([(istr(name), name.title()) for name in told]),
+                made, self._predictor, doubtful=DOUBTFUL, error_words=_words_of(found[0]),
+                key_headers=_key_headers(found),
             )  # fmt: skip
             self._routes[names] = (route, route._replace(codec=codec.V1First(made)))
         return self._routes[names][also_v1]
 
 
+def _key_headers(chosen: Sequence[rules.Rule]) -> tuple[tuple[str, str], ...]:
+    names = dict.fromkeys(name for rule in chosen for name in rule.key_headers)
+    return tuple([(istr(name), name.title()) for name in names])
+
+
+def _words_of(rule: rules.Rule) -> calls.ErrorWords:
+    return calls.ErrorWords(lambda error, status: rule.render_error(str(error), status, error.reason))
+
+
+class Embeddings(NamedTuple):
+    """Such models for OpenAI's embeddings, at the paths of `rule`. No request can be passed through here either.
+
+    A request names its model in its body: `read_model` finds the name, as the caller wrote it, or raises
+    `errors.CarpoolError`.
+    """
+
+    rule: rules.Rule
+    registry: model_registry.ModelRegistry
+    predictor: calls.Predictor
+    read_model: Callable[[bytes], str]
+    words: calls.ErrorWords
+    is_http: bool = True
+
+    def name(self, body: bytes) -> models.ModelName:
+        """The model that a body names, as the registry knows it; raises `errors.CarpoolError` if it names none."""
+        name = self.read_model(body)
+        return models.ModelName(urllib.parse.quote(name, safe="") if self.is_http else name)
+
+    def route(self, model: model_registry.Model) -> calls.Route:
+        """The way of a model's requests; raises `errors.CarpoolError` if the predictor has not told of it."""
+        if not model.is_known:
+            failure = model.failure or errors.CarpoolError()
+            if isinstance(failure, errors.UpstreamStatus) and failure.status in _NO_SUCH_MODEL:
+                name = urllib.parse.unquote(model.name.name) if self.is_http else model.name.name
+                raise errors.ModelNotFound(f"the model {name!r} does not exist")
+            raise failure
+        look = functools.partial(self._look, model)
+        return calls.Route(
+            model.codec, self.predictor, look, DOUBTFUL, model.reconsider, model, self.words, _key_headers([self.rule])
+        )
+
+    def _look(self, model: model_registry.Model) -> None:
+        self.registry.get(model.name)  # it is in use, and may have to be asked about again
+
+
 class Match(NamedTuple):
     """A request that could be batched. `model` is None if nothing has to be known of it, and `route` is known then for
-    lists.
+    lists, unless it depends on the body: then `by_body` finds it.
 
     `says_so` is False where its media type speaks against that, and only the body can tell.
     """
@@ -138,6 +185,14 @@ class Match(NamedTuple):
     protocol: Literal["v1", "v2", "lists"]
     says_so: bool = True
     route: calls.Route | None = None
+    by_body: Embeddings | None = None
+
+    @property
+    def error_words(self) -> calls.ErrorWords | None:
+        """How its client is told errors, if the protocol has words of its own."""
+        if self.by_body is not None:
+            return self.by_body.words
+        return None if self.route is None else self.route.error_words
 
 
 class ModelUnknownYet(Exception):
@@ -154,7 +209,7 @@ class Routes:
     `v1` is that of v1 requests, or, if they are to become tensors, the models that tell how. `infer` is for v2.
     """
 
-    def __init__(self, v1: calls.Route | Tensors, infer: Models, lists: Lists | None = None) -> None:
+    def __init__(self, v1: calls.Route | Tensors, infer: Models, lists: Lists | Embeddings | None = None) -> None:
         self._v1 = v1
         self._infer = infer
         self._lists = lists
@@ -181,13 +236,16 @@ class Routes:
         content = media_type(headers)
         if content is Content.FOREIGN or (found.protocol != "v2" and content is Content.BYTES):
             raise errors.Unbatchable(errors.NotBatched.MEDIA_TYPE)
-        return found._replace(says_so=False) if content is Content.UNTOLD else found
+        if content is Content.UNTOLD and found.by_body is None:
+            return found._replace(says_so=False)
+        return found
 
     def route(self, match: Match) -> calls.Route:
         """The way of a matching request.
 
         Raises `errors.Unbatchable` if its model must not be batched, `errors.CarpoolError` if the predictor does not
-        tell what has to be known of it, and `ModelUnknownYet` if it has to be asked first.
+        tell what has to be known of it, and `ModelUnknownYet` if it has to be asked first. Not for a match whose route
+        depends on the body.
         """
         source = match.route or (self._v1 if match.protocol == "v1" else self._infer)
         if isinstance(source, calls.Route):
@@ -198,8 +256,12 @@ class Routes:
             raise ModelUnknownYet(lambda callback: source.registry.when_known(name, callback))
         return source.route(model)
 
-    async def learn(self, match: Match) -> calls.Route:
-        """As `route`, but asks the predictor where that is needed."""
+    async def learn(self, match: Match, body: bytes | None = None) -> calls.Route:
+        """As `route`, but asks the predictor where that is needed, and looks into the body if the match needs it."""
+        if match.by_body is not None:
+            if body is None:
+                raise ValueError("the route of this match depends on the body")
+            return match.by_body.route(await match.by_body.registry.ask(match.by_body.name(body)))
         source = match.route or (self._v1 if match.protocol == "v1" else self._infer)
         if isinstance(source, calls.Route):
             return source
@@ -218,6 +280,8 @@ class Routes:
         """The same, if it is a match of a protocol that needs no rules, else by the rules for its path."""
         if self._lists is None or (found is not None and (found.protocol == "v2" or found.model is not None)):
             return found
+        if isinstance(self._lists, Embeddings):
+            return Match(None, "lists", by_body=self._lists) if self._lists.rule.matches(path) else found
         route = self._lists.route(path, headers, also_v1=found is not None)
         return found if route is None else Match(None, "lists" if found is None else "v1", route=route)
 

@@ -70,18 +70,18 @@ class PredictRules:
 
     # --- what is accepted --------------------------------------------------------------------------------------
 
-    async def route(self, headers: MultiMapping[str], match: routes.Match) -> calls.Route:
+    async def route(self, headers: MultiMapping[str], match: routes.Match, body: bytes | None = None) -> calls.Route:
         """The way of a request, for which the predictor may have to be asked within the caller's own deadline.
 
-        Raises as `routes.Routes.route` does, and `errors.DeadlineExceeded`. An invalid timeout is ignored here;
-        `head` refuses it.
+        `body` is needed where `match.by_body` finds it. Raises as `routes.Routes.route` does, and
+        `errors.DeadlineExceeded`. An invalid timeout is ignored here; `head` refuses it.
         """
         timeout = None
         with contextlib.suppress(errors.BadRequest):
             timeout = _timeout(headers)
         try:
             async with asyncio.timeout(timeout):
-                return await self.routes.learn(match)
+                return await self.routes.learn(match, body)
         except TimeoutError:
             raise errors.DeadlineExceeded from None
 
@@ -101,7 +101,7 @@ class PredictRules:
         return calls.Head(
             route,
             routes.origin_form(target),
-            self._key_headers(headers, match),
+            self._key_headers(headers, match, route),
             timeout,
             _value(headers, _REQUEST_ID),
             _value(headers, _TRACEPARENT),
@@ -110,12 +110,12 @@ class PredictRules:
             headers.get(_FORWARDED_FOR),
         )
 
-    def _key_headers(self, headers: MultiMapping[str], match: routes.Match) -> calls.Headers:
+    def _key_headers(self, headers: MultiMapping[str], match: routes.Match, route: calls.Route) -> calls.Headers:
         if match.protocol == "v2":
             return _select(headers, self._v2_headers)
         found = _select(headers, self._v1_headers)
-        if match.route is not None:
-            found += _select(headers, [each for each in match.route.key_headers if each not in self._v1_headers])
+        if route.key_headers:
+            found += _select(headers, [each for each in route.key_headers if each not in self._v1_headers])
         if match.says_so:
             return found
         # The body turned out to be JSON, or this request will not be in a batch.
@@ -131,15 +131,16 @@ class PredictRules:
         *,
         is_v1: bool = True,
         is_accepted: bool = True,
-        route: calls.Route | None = None,
+        words: calls.ErrorWords | None = None,
     ) -> responses.Response:
         """The response to an outcome, `seconds` after the request came, which counts it; `lane` is where bugs count.
 
-        An error of a request that was not accepted has its own words in some dialects, and so has one on some routes.
+        An error of a request that was not accepted has its own words in some dialects; `words` are those of a protocol
+        that is not v1.
         """
         dialect = self.dialect if is_v1 else self._plain_dialect
-        if not is_v1 and route is not None and route.render_error is not None:
-            dialect = responses.Dialect(route.render_error)
+        if not is_v1 and words is not None:
+            dialect = responses.Dialect(words)
         if isinstance(outcome, calls.Answered):
             try:
                 response = dialect.predictions(outcome)

@@ -12,7 +12,7 @@ import email.utils
 import functools
 import http
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -45,15 +45,18 @@ TOO_MANY_CONNECTIONS = Response(
 """What a client is told that connects when `--max-connections` others are connected."""
 
 
-def _render_error(message: str, status: int, reason: str) -> bytes:
-    return v1.render_error(message)
+def _render_error(error: errors.CarpoolError, status: int) -> bytes:
+    return v1.render_error(str(error))
+
+
+_V1_WORDS = calls.ErrorWords(_render_error)
 
 
 class Dialect:
-    """How outcomes are told; `render_error` makes bodies of our own errors of a message, a status and a reason."""
+    """How outcomes are told, errors in these `words`."""
 
-    def __init__(self, render_error: Callable[[str, int, str], bytes] = _render_error) -> None:
-        self._render_error = render_error
+    def __init__(self, words: calls.ErrorWords = _V1_WORDS) -> None:
+        self._words = words
 
     def predictions(self, outcome: calls.Answered) -> Response:
         """The caller's predictions, with the id of the batch they came from.
@@ -74,9 +77,11 @@ class Dialect:
 
     def error(self, error: errors.CarpoolError) -> Response:
         """A request that failed before or outside a batch."""
-        if isinstance(error, errors.UpstreamStatus):
-            return Response(error.status, error.headers, error.body)
         headers: calls.Headers = (("Content-Type", _JSON),)
+        if isinstance(error, errors.UpstreamStatus):
+            if not self._words.rewords:
+                return Response(error.status, error.headers, error.body)
+            headers += error.harmless_headers
         if isinstance(error, errors.BatchStatus):
             headers += error.headers
         if error.retry_after is not None:
@@ -84,7 +89,7 @@ class Dialect:
         if isinstance(error, errors.UnsupportedEncoding):
             headers += (("Accept-Encoding", "gzip, deflate"),)  # RFC 9110, 12.5.3: in answers, what is accepted
         status, closes = errors.status_of(error), isinstance(error, errors.CLOSING)
-        return Response(status, headers, self._render_error(str(error), status, error.reason), closes)
+        return Response(status, headers, self._words.render(error, status), closes)
 
     def failure(self, error: errors.CarpoolError) -> Response:
         """A request that was accepted and got no predictions."""

@@ -35,6 +35,7 @@ class Fault(errors.BadRequest):
 # The first that an error is one of decides.
 _CODES: Sequence[tuple[type[errors.CarpoolError], int]] = (
     (errors.BadRequest, INVALID_ARGUMENT),
+    (errors.ModelNotFound, NOT_FOUND),
     (errors.PayloadTooLarge, RESOURCE_EXHAUSTED),
     (errors.Overloaded, RESOURCE_EXHAUSTED),
     (errors.Draining, UNAVAILABLE),

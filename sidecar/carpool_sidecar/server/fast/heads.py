@@ -124,7 +124,7 @@ class Reader:
             return None
         try:
             match = self._rules.routes.match("POST", target, headers)
-            if match is None:
+            if match is None or match.by_body is not None:
                 return None
             head = self._rules.head(target, headers, match, self._rules.routes.route(match))
         except (errors.CarpoolError, errors.Unbatchable):

@@ -148,8 +148,8 @@ class FastRequests:
         """Tell the caller any outcome."""
         rules, is_v1 = self.rules, request.response_format is None
         self.now = self.clock()
-        route = request.tag.route
-        answer = rules.render_outcome(outcome, _LANE, self.now - request.started, is_v1=is_v1, route=route)
+        words = request.tag.route.error_words
+        answer = rules.render_outcome(outcome, _LANE, self.now - request.started, is_v1=is_v1, words=words)
         request.payload = None  # one that was refused may have to wait for its turn
         close = answer.close or (rules.life.draining and request.connection.is_last(request))
         message, *body = responses.render(answer, close)

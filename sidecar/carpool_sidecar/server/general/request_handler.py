@@ -90,13 +90,16 @@ class RequestHandler:
         memory = rules.bodies.memory
         outcome: calls.Outcome
         body: bytes | None = None
-        is_accepted, route = True, match.route
+        is_accepted = True
         try:
             self._life.check_open()
+            if match.by_body is not None:
+                body = await self._read(request, match)
             asked = clock()
-            route = await rules.route(request.headers, match)
+            route = await rules.route(request.headers, match, body)
             spent = clock() - asked
-            body = await self._read(request, match)
+            if body is None:
+                body = await self._read(request, match)
             head = rules.head(request.raw_path, request.headers, match, route, spent)
             outcome = await outcomes.of(head, self._payload(head, body, match), len(body), request.transport)
         except errors.Unbatchable as verdict:
@@ -115,7 +118,7 @@ class RequestHandler:
             time.perf_counter() - started,
             is_v1=match.protocol == "v1",
             is_accepted=is_accepted,
-            route=route,
+            words=match.error_words,
         )
         response = respond(request, answer, close=self._life.draining)
         if len(answer.body) <= responses.LARGE:

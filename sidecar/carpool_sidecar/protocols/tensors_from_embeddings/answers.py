@@ -1,0 +1,97 @@
+"""Embeddings of a batch, and each caller's share of them as OpenAI's clients read it.
+
+Numbers have as many digits as they need to come back the same in their own precision. In base64 they are FP32,
+little-endian. NaN and infinities are an error of the caller whose text they belong to, whichever form it wants: JSON
+has none, and no distance to such a vector means anything. How many tokens the texts had is not known, so the usage
+says 0.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from carpool.scheduling import messages
+from carpool_sidecar import errors
+from carpool_sidecar.protocols import interface, models
+from carpool_sidecar.protocols.tensors_from_embeddings import signatures
+from carpool_sidecar.protocols.tensors_from_v1 import outputs
+
+Vectors = npt.NDArray[Any]
+"""One embedding in each row."""
+
+_HEADERS: interface.Headers = (("Content-Type", "application/json"),)
+_ROW = b'{"object":"embedding","index":%d,"embedding":%b}'
+_END = b'],"model":%b,"usage":{"prompt_tokens":0,"total_tokens":0}}'
+_NUMPY = orjson.OPT_SERIALIZE_NUMPY
+
+
+class Form(NamedTuple):
+    """How one caller wants its embeddings; `model` is the name that it gave, as JSON."""
+
+    model: bytes
+    is_base64: bool
+
+    def render(self, shares: Sequence[messages.Piece]) -> interface.RenderedResponse:
+        """Raises `errors.UpstreamBroken` for embeddings that cannot be written or do not go together."""
+        mine: list[Vectors] = [share.predictions for share in shares]
+        if len({(vectors.dtype, vectors.shape[1]) for vectors in mine}) > 1:
+            raise errors.UpstreamBroken("the predictor's answers to parts of the request do not go together")
+        found = mine[0] if len(mine) == 1 else np.concatenate(mine)
+        if self.is_base64:
+            with np.errstate(over="ignore"):
+                found = found.astype("<f4", copy=False)
+        is_finite = np.isfinite(found).all(axis=1)
+        if not is_finite.all():
+            place = int(np.argmin(is_finite))
+            raise errors.UpstreamBroken(f"the embedding of item {place} of 'input' has NaN or infinities")
+        write = _base64 if self.is_base64 else _numbers
+        rows = b",".join([_ROW % (place, write(row)) for place, row in enumerate(found)])
+        return interface.RenderedResponse(_HEADERS, (b'{"object":"list","data":[', rows, _END % self.model))
+
+
+def _numbers(row: Vectors) -> bytes:
+    return orjson.dumps(row, option=_NUMPY)
+
+
+def _base64(row: Vectors) -> bytes:
+    return b'"%b"' % base64.b64encode(row.tobytes())
+
+
+def read(tensors: Sequence[models.Tensor], output: str | None, rows: int | None) -> Vectors:
+    """The embeddings in an answer: of `rows` texts, or of one if the model has no batch dimension (None).
+
+    `output` is the name of the output that has them; None: there has to be only one that may. Raises `errors.Uneven`,
+    and `errors.UpstreamBroken` for anything else that is wrong.
+    """
+    tensor = _find(tensors, output)
+    if tensor.datatype not in signatures.FLOATS:
+        raise errors.UpstreamBroken(f"the predictor's output {tensor.name!r} is of datatype {tensor.datatype!r}")
+    shape = tensor.shape
+    if rows is None and len(shape) == 1:
+        shape = (1, *shape)
+    if len(shape) != 2:
+        raise errors.UpstreamBroken(
+            f"the predictor's output {tensor.name!r} has the shape {list(tensor.shape)}, which has no embeddings"
+        )
+    if shape[0] != (1 if rows is None else rows):
+        raise errors.Uneven(
+            f"the predictor's output {tensor.name!r} has the shape {list(tensor.shape)}, which is not {rows or 1} rows"
+        )
+    return outputs.array_of(tensor).reshape(shape)
+
+
+def _find(tensors: Sequence[models.Tensor], output: str | None) -> models.Tensor:
+    found = [tensor for tensor in tensors if tensor.name == output]
+    if output is None:
+        found = [tensor for tensor in tensors if tensor.datatype in signatures.FLOATS]
+    if len(found) != 1:
+        named = "with floating point numbers" if output is None else repr(output)
+        given = ", ".join(tensor.name for tensor in tensors) or "none"
+        raise errors.UpstreamBroken(f"the predictor's answer has {len(found)} outputs {named}; its outputs: {given}")
+    return found[0]
