@@ -76,6 +76,7 @@ histograms are kept as `carpool.measures` does.
 | `protocols.lists.codec.Codec` | the latest templates and outlines, keys that are not batched | each request; answers |
 | `protocols.lists.codec.Template` | the batch keys that were asked for | each request |
 | `protocols.lists.places.Text` | the members of objects that were looked into | whoever looks |
+| `protocols.tensors_from_embeddings.codec.Codec` | a model's signature, uneven rows | each request; answers |
 | `protocols.tensors_from_v1.codec.Codec` | a model's reader, whether its rows are uneven | each request; answers |
 | `protocols.v2_http.codec.Codec` | what is known of its model | `Model.learn` |
 | `protocols.v2_http.codec.Payload` | how its body is cut | the first cut |

@@ -21,6 +21,8 @@ _LARGEST = 2**40
 # The sidecar's own defaults.
 _BATCH_SIZE, _BODY_BYTES, _QUEUE_BYTES = 32, 64 * 2**20, 256 * 2**20
 _TIMEOUT, _WINDOW = 60.0, 500.0
+# The only rule whose requests the sidecar can make into tensors (carpool_sidecar.config).
+_LISTS_BEFORE_V2 = "openai-embeddings"
 # Headers of one message or one connection (carpool_sidecar.config); a batch has its own.
 _NOT_IN_A_KEY = {
     "host", "content-length", "content-encoding", "transfer-encoding", "connection", "keep-alive", "upgrade", "te",
@@ -214,6 +216,11 @@ class Settings(pydantic.BaseModel):
             )
         if self.max_batch_cost and self.instance_cost in (None, "none"):
             yield "carpool.dev/max-batch-cost needs carpool.dev/instance-cost bytes or length"
+        if self.upstream not in (None, "http") and self.lists not in (None, "", _LISTS_BEFORE_V2):
+            yield (
+                f"carpool.dev/lists must be {_LISTS_BEFORE_V2}, or empty for none, where carpool.dev/upstream is "
+                f"{self.upstream}: of no other rule can requests be made into tensors"
+            )
 
         for name in ("cpu", "memory"):
             request, limit = getattr(self, f"resources_requests_{name}"), getattr(self, f"resources_limits_{name}")
