@@ -79,9 +79,13 @@ async def test_embeddings_of_several_callers_are_one_call_and_each_gets_its_own(
 async def test_a_request_that_travels_alone_goes_as_it_came_and_is_answered_unread(sidecar_of, lane):
     bench = await sidecar_of(max_batch_size=4, max_latency=0, lists="openai-embeddings", fast_lane=lane)
     body = b' {"input" : "a" , "model":"m"}\n'
-    bench.predictor.behave = lambda seen, request: web.Response(body=b"anything at all", content_type="text/odd")
+    bench.predictor.behave = lambda seen, request: web.Response(
+        body=b"anything at all", content_type="text/odd", headers={"X-Request-ID": "theirs", "Server": "odd"}
+    )
     status, answer, headers = await bench.post(body, EMBED)
     assert (status, answer, headers["Content-Type"]) == (200, b"anything at all", "text/odd")
+    assert headers["X-Request-Id"] == "theirs"
+    assert "Server" not in headers
     assert "carpool-usage" not in headers
     assert [seen.body for seen in bench.predictor.seen] == [body]
 

@@ -32,6 +32,22 @@ _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)'
 _NOT_FINITE = re.compile(_STRING + rb"|(?<![\w.+-])(-?(?:NaN|Infinity))(?![\w.])", re.DOTALL)
 _BETWEEN_ROWS = re.compile(rb"[ \t\r\n,]*")
 _SPACE = b" \t\r\n"
+# Headers of the connection to the predictor, of the size of its body, and of who sent it.
+_OF_ONE_CONNECTION = frozenset(
+    {
+        b"connection",
+        b"content-encoding",
+        b"content-length",
+        b"date",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-connection",
+        b"server",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
 _JSON: interface.Headers = (("Content-Type", "application/json"),)
 
 
@@ -507,5 +523,11 @@ def _alike(mine: Sequence[Share]) -> Sequence[Share]:
 
 
 def _as_it_came(response: interface.UpstreamResponse) -> interface.RenderedResponse:
-    kind = response.headers.get(b"content-type", b"application/json")
-    return interface.RenderedResponse((("Content-Type", kind.decode("latin-1")),), (response.body,))
+    headers = [
+        (name.decode("ascii").title(), value.decode("ascii"))
+        for name, value in response.headers.items()
+        if name not in _OF_ONE_CONNECTION and name.isascii() and value.isascii()
+    ]
+    if b"content-type" not in response.headers:
+        headers.insert(0, _JSON[0])
+    return interface.RenderedResponse(tuple(headers), (response.body,))
