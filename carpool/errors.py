@@ -37,7 +37,7 @@ class Remedy(enum.Enum):
     SMALLER = "smaller"
     """The batch was too large: all of it goes again at once in smaller ones, at no cost, and later ones are smaller.
 
-    A request that was refused as its caller sent it is told the error.
+    A request that was refused as its caller sent it is told the error, unless that `cuts_requests`.
     """
 
 
@@ -48,7 +48,8 @@ class CarpoolError(Exception):
     None, and `str(error)` what the caller is told. `is_overload` says that the predictor has too much to do or is
     restarting, `is_doubtful` that it may be at fault as well as one member. `member` is the place in the batch of the
     one that does not go with the others, if that is known. `most_rows` is how many rows the predictor says it takes in
-    one call, if it refused more and says so.
+    one call, if it refused more and says so; `cuts_requests` that a request is sent in pieces also if it was refused as
+    its caller sent it.
     """
 
     reason = "internal"
@@ -59,6 +60,7 @@ class CarpoolError(Exception):
     is_doubtful = False
     member: int | None = None
     most_rows: int | None = None
+    cuts_requests = False
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or self.message)

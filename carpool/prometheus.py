@@ -106,7 +106,7 @@ _FAMILIES = (
     _Family(
         _COUNTER,
         "retries",
-        "Batches sent again: isolation, or a call that broke off.",
+        "Batches sent again: isolation, smaller pieces, or a call that broke off.",
         lambda each: {reason: each.batches[reason] for reason in messages.RETRIES},
         "reason",
     ),

@@ -57,6 +57,18 @@ class RaisedForOne(Raised):
     is_doubtful = True
 
 
+class RaisedForSize(RaisedForOne):
+    """As `RaisedForOne`, where the batch may have needed more memory than there is."""
+
+    remedy = errors.Remedy.SMALLER
+    cuts_requests = True
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that memory was not to be had: `MemoryError`, torch's and cupy's `OutOfMemoryError`."""
+    return isinstance(error, MemoryError) or any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__)
+
+
 def describe(error: BaseException) -> str:
     """An exception in one line."""
     words = str(error)

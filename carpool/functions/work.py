@@ -9,6 +9,7 @@ import contextvars
 import inspect
 import logging
 import math
+import traceback
 import types
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
@@ -167,6 +168,10 @@ class Work:
         if isinstance(error, errors.UpstreamError):
             return error
         error.__traceback__ = _of_the_function(error.__traceback__)
+        if failures.is_out_of_memory(error) and self._options.isolates(error):
+            # The function's variables hold the memory that smaller batches need, as long as the exception is there.
+            traceback.clear_frames(error.__traceback__)
+            return failures.RaisedForSize(error)
         return failures.RaisedForOne(error) if self._options.isolates(error) else failures.Raised(error)
 
     def _keep(self, cache: options.Cache, results: Sequence[Any]) -> None:

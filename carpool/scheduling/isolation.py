@@ -278,7 +278,7 @@ class Isolation:
     def _send_smaller(self, batch: Batch, parts: Sequence[Part], error: errors.CarpoolError, now: float) -> bool:
         """Send those of a batch that was too large again, if that can help; False if one is to be told."""
         request = batch.parts[0].request
-        is_whole = len(batch.parts) == 1 and batch.rows == request.rows
+        is_whole = len(batch.parts) == 1 and batch.rows == request.rows and not error.cuts_requests
         most = self._learned.refused(batch, error.most_rows, is_whole, now)
         if most is None:
             return False

@@ -138,6 +138,20 @@ def test_a_request_that_is_refused_as_it_came_is_told_so_in_the_predictors_words
     assert (driven.sizes, driven.limit) == ([20], 0)
 
 
+class NoMemory(errors.CarpoolError):
+    remedy = errors.Remedy.SMALLER
+    is_doubtful = cuts_requests = True
+
+
+def test_a_request_is_cut_as_it_came_where_the_error_says_so():
+    driven = Choosy(takes=3)
+    driven.refusal = lambda rows: NoMemory()
+    driven.submit("alone", 20)
+    driven.settle()
+    driven.crowd(5, rows=7)
+    driven.check_all_answered()
+
+
 def test_the_number_that_a_lone_request_is_told_counts_for_later_ones():
     driven = Choosy(takes=16, tells=True)
     driven.submit("alone", 20)
