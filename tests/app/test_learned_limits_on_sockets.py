@@ -109,6 +109,39 @@ async def test_one_giant_row_gets_its_own_413_and_the_others_their_answers(
     assert await bench.metric("carpool_learned_batch_size") == 0
 
 
+# --- lists --------------------------------------------------------------------------------------------------------
+
+
+def tei(most: int) -> Behaviour:
+    """text-embeddings-inference, started with `--max-client-batch-size`; the embedding of a text is its length."""
+
+    def behave(seen: Seen, request: web.BaseRequest) -> web.StreamResponse:
+        texts = json.loads(seen.body)["inputs"]
+        if len(texts) > most:
+            words = f"batch size {len(texts)} > maximum allowed batch size {most}"
+            return web.json_response({"error": words, "error_type": "Validation"}, status=422)
+        return web.json_response([[len(text)] for text in texts])
+
+    return behave
+
+
+@looptime
+@pytest.mark.parametrize("lane", ["on", "off"])
+async def test_lists_in_a_batch_that_is_too_large_are_all_answered(
+    sidecar_of: Callable[..., Awaitable[Bench]], lane: str
+) -> None:
+    bench = await sidecar_of(max_batch_size=16, max_latency=500, lists="tei-embed", fast_lane=lane)
+    bench.predictor.behave = tei(4)
+    counts = [1, 3, 7, 5]
+    for sizes in ([16, 4, 4, 4, 4], [4, 4, 4, 4]):
+        bench.predictor.seen.clear()
+        bodies = [json.dumps({"inputs": ["x" * n for n in range(count)]}) for count in counts]
+        answers = await bench.post_all(*bodies, path="/embed")
+        assert [json.loads(body) for _, body, _ in answers] == [[[n] for n in range(count)] for count in counts]
+        assert [len(json.loads(seen.body)["inputs"]) for seen in bench.predictor.seen] == sizes
+    assert await bench.metric("carpool_learned_batch_size") == 4
+
+
 # --- v2, over HTTP and gRPC -------------------------------------------------------------------------------------
 
 
