@@ -55,6 +55,7 @@ class Model(NamedTuple):
 
 
 _ROWS, _ROWS_OUT = (Tensor("rows", "FP32"),), (Tensor("rows_out", "FP32"),)
+_TEXT, _VECTORS = (Tensor("text", "BYTES", (1,)),), Tensor("vectors", "FP32", (2,))
 _ANYTHING = (*(Tensor(datatype.lower(), datatype) for datatype in DATATYPES), Tensor("matrix", "FP32", (-1, -1)))
 
 MODELS = (
@@ -84,6 +85,9 @@ MODELS = (
     Model("versioned", "identity", 32, _ROWS, _ROWS_OUT, "version_policy { all {} }", versions=2),
     Model("slow", "slow", 64, _ROWS, _ROWS_OUT),
     Model("slow_dynamic", "slow", 64, _ROWS, _ROWS_OUT, _DYNAMIC),
+    Model("embedder", "embedder", 8, _TEXT, (Tensor("hidden", "FP32", (-1, 2)), _VECTORS)),
+    Model("token_embedder", "embedder", 8, (Tensor("ids", "INT64"),), (Tensor("vectors", "FP64", (2,)),)),
+    Model("lone_embedder", "embedder", 0, _TEXT, (_VECTORS,)),
 )  # fmt: skip
 
 
