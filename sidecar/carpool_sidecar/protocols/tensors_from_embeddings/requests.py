@@ -76,7 +76,10 @@ def read_model(body: bytes) -> str:
     Raises `errors.BadRequest` if it names none or asks for anything that cannot be had, and `errors.ModelNotFound` for
     a name that no model has.
     """
-    found = _members(body)
+    return _name(_members(body))
+
+
+def _name(found: _Body) -> str:
     name = _value(found.model, "model")
     if name is None:
         raise errors.BadMember("the member 'model' is missing: it names the model", "model")
@@ -93,10 +96,10 @@ def read(body: bytes, max_rows: int) -> Request:
     Raises as `read_model` does, `errors.BadRequest` also for duplicate members, and `errors.PayloadTooLarge` for more
     than `max_rows` texts.
     """
-    name = read_model(body)
+    found = _members(body)
+    name = _name(found)
     if not body.isascii():
         json_rows.check_utf8(body)
-    found = _members(body)
     json_members.find(body)  # refuses duplicates; there are few members, as unknown ones were refused
     chosen = _value(found.encoding_format, "encoding_format")
     if not (chosen is None or isinstance(chosen, str)) or chosen not in _FORMATS:
@@ -152,10 +155,12 @@ def _read_input(text: bytes, max_rows: int) -> tuple[Sequence[v2.Data], v2.Data,
     if first == b"-" or first.isdigit():
         return [text], b"[%b]" % text, True
     rows = json_rows.careful_decoder(text, max_rows)(text)
-    for place, row in enumerate(rows):
-        begin = bytes(memoryview(row)[:1])
-        if begin != first or first not in b'"[':
-            raise errors.BadMember(f"{_ALLOWED}; item {place} does not go with that", "input")
-        if begin == b"[" and not bytes(memoryview(row)[1:-1]).strip(_SPACE):
-            raise errors.BadMember(f"item {place} of 'input' is an empty list of token ids", "input")
+    begins = [memoryview(row)[0] for row in rows]
+    if begins.count(first[0]) < len(rows) or first not in b'"[':
+        place = next((place for place, begin in enumerate(begins) if begin != first[0]), 0)
+        raise errors.BadMember(f"{_ALLOWED}; item {place} does not go with that", "input")
+    if first == b"[":
+        for place, row in enumerate(rows):
+            if not bytes(memoryview(row)[1:-1]).strip(_SPACE):
+                raise errors.BadMember(f"item {place} of 'input' is an empty list of token ids", "input")
     return rows, text, first == b"["
