@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from carpool.scheduling import messages
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import interface
-from carpool_sidecar.protocols.lists import codec, rules
+from carpool_sidecar.protocols.lists import answers, codec, rules
 
 OPENAI, TEI = "openai-embeddings", "tei-embed"
 
@@ -126,3 +126,14 @@ def test_callers_of_one_batch_may_want_different_forms() -> None:
     chosen = rules.load(["{a: {path: /a, list: t, answers: $, scalar: unwrapped}}"])
     batch = Batch(codec.Codec(chosen, clock=lambda: 0.0), {"t": "x"}, {"t": ["y"]}, {"t": "z"})
     assert [share for _, share in batch.answered(b'["1%","2%","3%"]')] == [b'"1%"', b'["2%"]', b'"3%"']
+
+
+@pytest.mark.parametrize("second", [b"[3,4] ", b"[3,4]\n", b" [3,4]", b"\n[ 3 , 4 ]\n"])
+def test_white_space_around_a_list_is_not_the_lists(second: bytes) -> None:
+    (rule,) = rules.load(["r:\n  path: /r\n  list: input\n  answers: $\n"])
+    outlines: dict[str, answers.Outline] = {}
+    shares = answers.Shares([0, 1, 2])
+    for body in (b"[1,2]", second, b"[5,6]", second):
+        rows = answers.read(rule, shares, interface.UpstreamResponse(body, {}), outlines).rows
+        texts = [answers.ResponseFormat.LIST.render([messages.Piece(0, "b", rows[at : at + 1])]) for at in (0, 1)]
+        assert [json.loads(b"".join(each.body)) for each in texts] == [[row] for row in json.loads(body)]

@@ -26,6 +26,7 @@ PRORATED = ("carpool-usage", "prorated")
 _WHOLE_NUMBER = re.compile(rb"0|[1-9][0-9]{0,17}")
 _LAST_DIGITS = re.compile(rb"(?:0|[1-9][0-9]*)\Z")
 _LONGEST_NUMBER = 18
+_OPENING, _CLOSING = b"[]"
 _AFTER_NUMBER = b",} \t\r\n"
 # Possessive, and also for a string without an end: else this takes quadratic time, and memory for each character.
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)'
@@ -270,6 +271,8 @@ class Outline:
                     return None
                 name, end = self.names[place - 1], digits.start()
                 totals[name] = int(digits[0])
+        if end - len(before) < 2 or body[len(before)] != _OPENING or body[end - 1] != _CLOSING:
+            return None  # white space there is not the list's
         try:
             rows = json_rows.LIST.decode(memoryview(body)[len(before) : end])
         except msgspec.DecodeError:
