@@ -324,10 +324,12 @@ def _column(rule: rules.Rule, value: bytes, max_rows: int) -> tuple[Column, answ
     Raises `msgspec.DecodeError` for what is not exactly one JSON value, `errors.PayloadTooLarge` for too many rows,
     and `errors.Unbatchable` for a value without rows.
     """
-    if value.startswith(b'"') and value.endswith(b'"') and value != b'""' and rule.scalar in _FORMS:
+    if value.startswith(b'"') and value.endswith(b'"') and value != b'""':
         # What most callers send, and so the short way to what `_single` gives.
-        column: Column = tuple.__new__(Column, ((_VALUE.decode(value),), value, "string", False))
-        return column, _FORMS[rule.scalar]
+        form = _FORMS.get(rule.scalar)
+        if form is not None and (not rule.kinds or "string" in rule.kinds):
+            column: Column = tuple.__new__(Column, ((_VALUE.decode(value),), value, "string", False))
+            return column, form
     value = value.strip(_SPACE)
     if value.startswith(b"["):
         if rule.token_ids and _are_integers(value) and value[1:-1].strip(_SPACE):
