@@ -22,6 +22,7 @@ _SEGMENT = re.compile(r"\*\*|\*|[^*]+")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2
 _ENDINGS = (".yaml", ".yml", ".json")
 _MOST_YAML = 1024 * 1024
+_FILLED_IN = re.compile(r"\$(?:message|status|reason)")
 _DEFAULT_ERROR = {"error": "$message"}
 
 
@@ -220,7 +221,7 @@ def _make(source: str, name: Any, fields: Any, known: Mapping[str, Rule]) -> Rul
     base = fields.get("extends")
     inherited: dict[str, Any] = {}
     if base is not None:
-        if base not in known:
+        if not isinstance(base, str) or base not in known:
             names = ", ".join(known)
             raise ValueError(f"{where}: field 'extends': {base!r} is no built-in rule; those are {names}")
         inherited = {each: getattr(known[base], each) for each in known[base].model_fields_set - {"name"}}
@@ -289,6 +290,4 @@ def _filled(template: Any, values: Mapping[str, str | int]) -> Any:
         return template
     if template in values:
         return values[template]
-    for name, value in values.items():
-        template = template.replace(name, str(value))
-    return template
+    return _FILLED_IN.sub(lambda found: str(values[found[0]]), template)  # at once: a message may have such words
