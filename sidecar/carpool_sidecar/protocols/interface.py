@@ -92,7 +92,7 @@ class RenderedResponse(NamedTuple):
 
 
 class ResponseFormat(Protocol):
-    """How one caller wants its answer: its id, its outputs, JSON or binary. It cannot fail."""
+    """How one caller wants its answer: its id, its outputs, JSON or binary."""
 
     def render(self, shares: Sequence[messages.Piece]) -> RenderedResponse:
         """The answer, of one or more shares in the order of the caller's own rows; `predictions` is a slice of
