@@ -13,7 +13,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 REQUIREMENTS = pathlib.Path(__file__).with_name("requirements")
 _STAMP = "installed"
@@ -27,9 +27,14 @@ def default_cache() -> pathlib.Path:
 
 def missing(name: str) -> str | None:
     """Why the environment of `name` cannot be made here; None if it can."""
+    return not_installable(name, [requirements(name)])
+
+
+def not_installable(name: str, pins: Sequence[pathlib.Path]) -> str | None:
+    """Why `install` cannot work here; None if it can. `name` is what the pins are for."""
     if sys.platform not in ("linux", "darwin"):
         return f"no pinned requirements for {sys.platform}"
-    if not requirements(name).is_file():
+    if not all(file.is_file() for file in pins):
         return f"no pinned requirements for {name}"
     return None if _uv() else "uv is not on PATH"
 
@@ -49,7 +54,12 @@ def prepare(cache: pathlib.Path, name: str, say: Callable[[str], None]) -> None:
 
     Raises `OSError` without uv, and when the installation fails, with what it printed.
     """
-    stamp, wanted = cache / name / _STAMP, _fingerprint(name)
+    install(cache, name, [requirements(name)], say)
+
+
+def install(cache: pathlib.Path, name: str, pins: Sequence[pathlib.Path], say: Callable[[str], None]) -> None:
+    """`prepare`, with the requirements of these files together."""
+    stamp, wanted = cache / name / _STAMP, _fingerprint(pins)
     if stamp.is_file() and stamp.read_text() == wanted:
         return
     uv = _uv()
@@ -60,8 +70,9 @@ def prepare(cache: pathlib.Path, name: str, say: Callable[[str], None]) -> None:
     stamp.unlink(missing_ok=True)
     environment = str(cache / name / "environment")
     _run([uv, "venv", "--quiet", "--clear", "--python", sys.executable, environment])
-    python = str(program(cache, name))
-    _run([uv, "pip", "install", "--quiet", "--python", python, "--requirement", str(requirements(name))])
+    # The pins are complete, so nothing but them is wanted.
+    files = [word for file in pins for word in ("--requirement", str(file))]
+    _run([uv, "pip", "install", "--quiet", "--no-deps", "--python", str(program(cache, name)), *files])
     stamp.write_text(wanted)
 
 
@@ -78,10 +89,10 @@ def pinned_version(name: str, package: str | None = None) -> str:
     raise LookupError(f"{requirements(name).name} does not pin {wanted}")
 
 
-def _fingerprint(name: str) -> str:
+def _fingerprint(pins: Sequence[pathlib.Path]) -> str:
     """Changes with the pins and with the Python they are installed for."""
-    pins = hashlib.sha256(requirements(name).read_bytes()).hexdigest()
-    return f"{pins} {platform.python_version()} {platform.machine()}\n"
+    content = hashlib.sha256(b"".join(file.read_bytes() for file in pins)).hexdigest()
+    return f"{content} {platform.python_version()} {platform.machine()}\n"
 
 
 def _uv() -> str | None:
