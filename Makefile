@@ -121,6 +121,10 @@ sim: $(VENV)/.tests ## simulate the policies and their rivals: tables, charts, p
 e2e-triton: $(VENV)/.tests ## run the tests with a real Triton and a real MLServer behind the sidecar
 	@$(py) -m pytest e2e/triton $(ARGS)
 
+.PHONY: e2e-lists
+e2e-lists: $(VENV)/.tests ## run the tests of --lists with real clients and servers: openai, LangChain, MLflow, KServe
+	@$(py) -m pytest e2e/lists $(ARGS)
+
 # Each file is held to the versions of the ones before it, so that all can share one environment.
 compile = $(uv) pip compile --quiet --python $(py) --universal --python-version 3.11 --generate-hashes \
   --no-annotate --no-emit-package carpool --custom-compile-command 'make lock' \
@@ -137,6 +141,10 @@ lock: $(py) $(own_uv) ## pin all requirements again (UPGRADE=1: to newer release
 	@$(compile) predictor/pyproject.toml --extra minilm -c tests/requirements.txt -o predictor/requirements.txt
 	@$(compile) docs/requirements.in -c tests/requirements.txt -o docs/requirements.txt
 	@$(compile) tests/bench/demo.in -c tests/requirements.txt -c predictor/requirements.txt -o tests/bench/demo.txt
+	@for name in clients mlflow; do $(compile) e2e/lists/requirements/$$name.in -o e2e/lists/requirements/$$name.txt; done
+	@for name in embedder kserve; do $(compile) e2e/lists/requirements/$$name.in -c predictor/requirements.txt \
+	  -o e2e/lists/requirements/$$name.txt; done
+	@$(compile) --no-deps e2e/lists/requirements/vllm.in -o e2e/lists/requirements/vllm.txt
 
 .PHONY: clean
 clean: ## remove the virtual environment, caches and results

@@ -17,7 +17,7 @@ from tests import loopback
 
 HERE = Path(__file__).parent
 # Of one test by its folder, without the fixtures that it shares: builds and starts have deadlines of their own.
-TEST_SECONDS = {"live/faults": 600, "live": 300, ".": 120}
+TEST_SECONDS = {"live/faults": 600, "live": 300, "lists": 240, ".": 120}
 
 _numbers = itertools.count(1)
 

@@ -33,6 +33,7 @@ class Server(abc.ABC):
     """A server that can be started, killed and started again where it was. `http` and `grpc` are `host:port`."""
 
     name = "predictor"
+    start_seconds = START_SECONDS
 
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder = folder
@@ -46,7 +47,7 @@ class Server(abc.ABC):
         words = [f"{name}={value}" for name, value in self.variables().items()]
         log = self._folder / f"{self.name}.log"
         self._process = processes.Process(self.name, ["env", *words, *self.command()], log, self._folder)
-        self._process.wait_until_ready(self.is_ready, START_SECONDS)
+        self._process.wait_until_ready(self.is_ready, self.start_seconds)
 
     def is_ready(self) -> bool:
         """Whether it says so itself."""

@@ -93,13 +93,13 @@ def test_all_end_to_end_tests_of_the_workflow_are_run_with_it():
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
     steps = [(job, step) for job in workflow["jobs"].values() for step in job["steps"]]
     found = [step.get("run", "") for _, step in steps if "e2e" in step.get("run", "") or "smoke" in step.get("run", "")]
-    assert found == [".ci/smoke", "make e2e-triton"]
+    assert found == [".ci/smoke", "make e2e-triton", "make e2e-lists"]
     for job, step in steps:
         if step.get("run") in found:
             assert (job.get("env", {}) | step.get("env", {}))["CARPOOL_E2E_NO_SKIPS"] == "1"
 
 
-@pytest.mark.parametrize("folder", [".", "triton", "live/journey"])
+@pytest.mark.parametrize("folder", [".", "triton", "lists", "live/journey"])
 def test_the_end_to_end_tests_use_it_wherever_they_are_begun(folder):
     asked = [sys.executable, "-m", "pytest", "--markers", "-p", "no:cacheprovider", f"e2e/{folder}"]
     done = subprocess.run(asked, capture_output=True, text=True, cwd=ROOT, timeout=50, check=True)
