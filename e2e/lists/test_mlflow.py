@@ -51,6 +51,7 @@ WRONG = [
     _asked({"dataframe_records": [{**ROW, "name": "make the model fail"}]}),
     _asked({"dataframe_records": [ROW], "params": {"weight": "x"}}),
     _asked({"dataframe_records": []}),
+    _asked({"dataframe_split": {"columns": COLUMNS, "data": [[1, 2]]}}),
     _asked({"dataframe_split": {"columns": ["a"], "data": [[1]]}}),
     _asked({"dataframe_split": {"data": [[1, 2, "x"]]}}),
     _asked({"dataframe_split": {"index": [1, 2], "columns": COLUMNS, "data": [[1, 2, "x"]]}}),

@@ -17,17 +17,17 @@ import msgspec
 from carpool.scheduling import messages
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import interface, json_rows, v1
-from carpool_sidecar.protocols.lists import answers, places, rules
+from carpool_sidecar.protocols.lists import answers, members, places, rules
 
 AVOID_SECONDS = 60.0
 """For so long requests of a key are not batched after an answer that did not have the batch's rows."""
 
-_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _VALUE = msgspec.json.Decoder(msgspec.Raw)
 
 # Members beside the rows are compared byte for byte and kept: few, and so large at most.
 _MAX_OTHERS = 64 * 1024
 _MOST_TEMPLATES = 8
+_MOST_KINDS = 64
 _MOST_AVOIDED = 1000
 
 _INTEGERS = b"0123456789-, \t\r\n"
@@ -78,6 +78,8 @@ class Template:
         """The batch key of requests with this text and rows of this kind."""
         found = self._keys.get(kind)
         if found is None:
+            if len(self._keys) >= _MOST_KINDS:  # names of members come from callers
+                self._keys.clear()
             found = self._keys[kind] = (self.rule.name, kind, self.texts)
         return found
 
@@ -343,8 +345,8 @@ def _column(rule: rules.Rule, value: bytes, max_rows: int) -> tuple[Column, answ
             raise errors.Unbatchable(errors.NotBatched.NO_ROWS)
         if rule.token_ids and kind == "list" and all(_are_integers(bytes(row)) for row in rows):
             kind = _TOKENS
-        if rule.same_members and kind in ("object", "mixed"):
-            kind = _members(rows)
+        if rule.same_members:
+            kind = (kind, members.of(rows))
         return Column(rows, value[1:-1], kind), answers.ResponseFormat.LIST
     return _single(rule, value)
 
@@ -371,17 +373,6 @@ def _single(rule: rules.Rule, value: bytes) -> tuple[Column, answers.ResponseFor
 def _are_integers(value: bytes) -> bool:
     """Whether a JSON list has nothing but integers in it."""
     return not value[1:-1].translate(None, _INTEGERS)
-
-
-def _members(rows: Sequence[msgspec.Raw]) -> Hashable:
-    """The names that all these objects have in common; raises `errors.Unbatchable` if they differ."""
-    try:
-        kinds = {tuple(_OBJECT.decode(row)) for row in rows}
-    except msgspec.ValidationError:  # not all are objects
-        raise errors.Unbatchable(errors.NotBatched.SHAPE) from None
-    if len(kinds) > 1:
-        raise errors.Unbatchable(errors.NotBatched.SHAPE)
-    return kinds.pop()
 
 
 def _kind(rows: Sequence[msgspec.Raw]) -> str:
