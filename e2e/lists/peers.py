@@ -45,7 +45,8 @@ class Environment(NamedTuple):
         try:
             environments.install(_cache(), self.name, self.pins, say)
         except OSError as error:
-            raise servers.Unavailable(f"no environment for {self.name}: {error}") from None
+            words = " ".join(str(error).split())
+            raise servers.Unavailable(f"no environment for {self.name}: {words[:300]}") from None
 
     def program(self, executable: str = "python") -> pathlib.Path:
         """One of its programs."""
