@@ -124,9 +124,9 @@ class Result:
     `is_numbered` says that the rows are `Numbered`, `are_single` that each part is one row.
     """
 
-    # State: the answers that were finished last, and for which form.
+    # State: the answers that were finished, as bare rows and as lists.
     __slots__ = (
-        "_finished", "_finished_form", "are_single", "brackets", "headers", "is_numbered", "names", "numbers",
+        "_finished", "are_single", "brackets", "headers", "is_numbered", "names", "numbers",
         "row_count", "rows", "texts",
     )  # fmt: skip
 
@@ -146,8 +146,7 @@ class Result:
         self.row_count = shares.starts[-1]
         self.headers = headers
         self.are_single = len(shares.starts) == self.row_count + 1
-        self._finished: Sequence[bytes] | None = None
-        self._finished_form: ResponseFormat | None = None
+        self._finished: list[Sequence[bytes] | None] = [None, None]
         self.is_numbered = any(type(found) is Numbered for found in rows.values())
 
     def __len__(self) -> int:
@@ -160,11 +159,13 @@ class Result:
 
     def finished(self, form: ResponseFormat) -> Sequence[bytes] | None:
         """The answers to all parts, made at once, which takes a third of the time; None if not each is of one row."""
-        if form is not self._finished_form:
-            self._finished_form = form
-            can_be = self.are_single and len(self.rows) == 1 and form is not ResponseFormat.LIST_IF_NONE
-            self._finished = self._finish(form is ResponseFormat.LIST) if can_be else None
-        return self._finished
+        if form is ResponseFormat.LIST_IF_NONE or not self.are_single or len(self.rows) != 1:
+            return None
+        is_list = form is ResponseFormat.LIST
+        found = self._finished[is_list]
+        if found is None:
+            found = self._finished[is_list] = self._finish(is_list)
+        return found
 
     def _finish(self, is_list: bool) -> Sequence[bytes]:
         frame: list[bytes] = []

@@ -17,7 +17,7 @@ import msgspec
 from carpool.scheduling import messages
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import interface, json_rows, v1
-from carpool_sidecar.protocols.lists import answers, members, places, rules
+from carpool_sidecar.protocols.lists import answers, members, others, places, rules
 
 AVOID_SECONDS = 60.0
 """For so long requests of a key are not batched after an answer that did not have the batch's rows."""
@@ -145,7 +145,7 @@ class Codec:
         self._rules = tuple(chosen)
         self._clock = clock
         self.max_batch_size = min([rule.max_batch_size or sys.maxsize for rule in chosen])
-        self._limits = _decoder_of_large_members(self._rules)
+        self._others = others.Others([place for rule in chosen for place in (*rule.rows, *rule.along)])
         self._templates: list[Template] = []
         self._outlines: dict[str, answers.Outline] = {}
         self._avoided: collections.OrderedDict[Hashable, float] = collections.OrderedDict()
@@ -233,25 +233,28 @@ class Codec:
     def _parse_anew(self, body: bytes, max_rows: int) -> Payload:
         text = places.Text(body)
         self._check_others(text)
+        refused: set[places.Span] = set()
         for rule in self._rules:
             for spans, along in _lists(text, rule):
                 try:
                     found = {span: _column(rule, body[span.start : span.stop], max_rows) for span in spans}
-                    others = {span: _along(body[span.start : span.stop], max_rows) for span in along}
+                    beside = {span: _along(body[span.start : span.stop], max_rows) for span in along}
                 except msgspec.DecodeError as error:
                     raise errors.BadRequest(str(error)) from None
                 except errors.Unbatchable:
+                    refused.update(spans)
                     continue  # the next alternative may have rows
                 _check_stream(text)
                 column, form = found[spans[0]]
                 takes_single = not any(map(text.find, rule.alone_with))
                 if not (takes_single or column.is_list):
                     raise errors.Unbatchable(errors.NotBatched.NO_ROWS)
-                columns = {**{span: each for span, (each, _) in found.items()}, **others}
+                columns = {**{span: each for span, (each, _) in found.items()}, **beside}
                 if len({len(each.rows) for each in columns.values()}) > 1:
                     raise errors.Unbatchable(errors.NotBatched.SHAPE)
                 in_order = sorted(columns)
-                template = self._remember(rule, text, in_order, takes_single)
+                is_typical = refused.isdisjoint(spans)
+                template = self._template(rule, text, in_order, takes_single, is_typical)
                 listed = tuple([columns[span] for span in in_order])
                 return Payload(template, body, listed, form, in_order.index(spans[0]))
         raise errors.Unbatchable(errors.NotBatched.NO_ROWS)
@@ -260,23 +263,27 @@ class Codec:
         """Raises `errors.Unbatchable` for more beside the rows than may be kept, before memory is spent on it."""
         if not text.begins(text.whole, b"{"):
             return
-        try:
-            large = self._limits.decode(text.text)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise errors.BadRequest(str(error)) from None
-        sizes = [memoryview(raw).nbytes for raw in msgspec.structs.astuple(large)]
-        if len(text.text) - sum(sizes) > _MAX_OTHERS:
+        if self._others.size(text.text) > _MAX_OTHERS:
             raise errors.Unbatchable(errors.NotBatched.MEMBERS)
 
-    def _remember(
-        self, rule: rules.Rule, text: places.Text, spans: Sequence[places.Span], takes_single: bool
+    def _template(
+        self,
+        rule: rules.Rule,
+        text: places.Text,
+        spans: Sequence[places.Span],
+        takes_single: bool,
+        is_typical: bool,
     ) -> Template:
+        """The text around these values, which is remembered if another value in its place would be found by this rule.
+
+        If it `is_typical`, no rule before this one has refused the value.
+        """
         around = text.around(spans)
         texts = _without(text, spans, rule.ignore) if rule.ignore else around
         if len(around) > 2:
             return Template(rule, texts, b"", b"", takes_single)
         template = Template(rule, texts, around[0], around[1], takes_single)
-        if template.size <= _MAX_OTHERS:
+        if is_typical and template.size <= _MAX_OTHERS:
             self._templates.insert(0, template)
             del self._templates[_MOST_TEMPLATES:]
         return template
@@ -411,12 +418,3 @@ def _without(text: places.Text, spans: Sequence[places.Span], names: Sequence[st
         pieces[-1] += text.text[at : member.stop]
     pieces[-1] += b"}"
     return tuple(pieces)
-
-
-def _decoder_of_large_members(chosen: Sequence[rules.Rule]) -> msgspec.json.Decoder[msgspec.Struct]:
-    """Finds the members that hold rows; all others are skipped without memory for them."""
-    found = [place.names[0] for rule in chosen for place in (*rule.rows, *rule.along) if place.names]
-    names = list(dict.fromkeys(found))
-    fields = [(f"member{number}", msgspec.Raw, msgspec.Raw()) for number in range(len(names))]
-    rename = {f"member{number}": name for number, name in enumerate(names)}
-    return msgspec.json.Decoder(msgspec.defstruct("Large", fields, rename=rename))
