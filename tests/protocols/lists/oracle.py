@@ -195,7 +195,7 @@ class Reading(NamedTuple):
     along: dict[Place, list[Node]]
     form: str
     rows: int
-    kinds: dict[Place, set[Any]]
+    kinds: dict[Place, Any]
 
 
 def understand(rule: Rule, body: bytes) -> Reading | None:
@@ -224,8 +224,10 @@ def _understand(rule: Rule, node: Node) -> Reading | None:
         if beside is not None and beside.elements is not None:
             along[each] = list(beside.elements)
     counts = {len(rows) for rows in (*lists.values(), *along.values())}
-    kinds = {each: {_kind(rule, row) for row in rows} for each, rows in lists.items()}
-    if len(counts) != 1 or (rule.get("same_members") and any(len(each) > 1 for each in kinds.values())):
+    kinds: dict[Place, Any] = {each: {row.kind for row in rows} for each, rows in lists.items()}
+    if rule.get("same_members"):
+        kinds = {each: (kinds[each], _columns(rows)) for each, rows in lists.items()}
+    if len(counts) != 1 or any(each[-1] is None for each in kinds.values() if isinstance(each, tuple)):
         return None
     marks = dict.fromkeys([*lists, *along], "rows")
     return Reading(outline(node, marks, rule.get("ignore", ())), lists, along, form, counts.pop(), kinds)
@@ -253,10 +255,37 @@ def _may_be_alone(rule: Rule, value: Node) -> bool:
     return rule.get("scalar", "alone") != "alone" and value.text != '""' and value.kind not in refused
 
 
-def _kind(rule: Rule, row: Node) -> Any:
-    if row.members is None or not rule.get("same_members"):
-        return row.kind
-    return frozenset(name for _, name, _ in row.members)
+def _columns(rows: list[Node]) -> Any:
+    """What a table of these rows has: names or how many columns, and which kinds of values are in each, and in their
+    lists. None if they are no table."""
+    marks = {_mark(row) for row in rows}
+    if not marks & {"list", "object"}:
+        return marks
+    if len(marks) > 1:
+        return None
+    if marks == {"list"}:
+        tables = [dict(enumerate(row.elements or ())) for row in rows]
+    else:
+        tables = [{name: value for _, name, value in row.members or ()} for row in rows]
+    if len({tuple(table) for table in tables}) > 1:
+        return None
+    columns = [{_mark(table[name]) for table in tables} for name in tables[0]]
+    inner = {mark for table in tables for value in table.values() for mark in _marks_inside(value)}
+    return list(tables[0]), columns, inner
+
+
+def _mark(node: Node) -> str:
+    if node.kind == "other":
+        return "null" if node.text == "null" else "truth"
+    if node.kind != "number":
+        return node.kind
+    if not node.is_integer:
+        return "fraction"
+    return "whole" if len(node.text) <= 18 else "large"
+
+
+def _marks_inside(node: Node) -> set[str]:
+    return {mark for each in node.elements or () for mark in {_mark(each)} | _marks_inside(each)}
 
 
 def may_share(one: Reading, other: Reading) -> bool:

@@ -100,8 +100,29 @@ def _members(draw: st.DrawFn, members: Mapping[str, Template], order: Sequence[s
 
 @st.composite
 def records(draw: st.DrawFn, of: Sequence[str]) -> str:
-    """An object that has exactly these members."""
-    return fill(draw(_members({name: [draw(values)] for name in of}, list(of))), {})
+    """An object that has exactly these members, all of them strings."""
+    return fill(draw(_members({name: [draw(strings)] for name in of}, list(of))), {})
+
+
+@st.composite
+def _tables(draw: st.DrawFn) -> dict[str, st.SearchStrategy[str]]:
+    length = draw(st.integers(1, 3))
+    few = st.integers(0, 99).map(str)
+
+    def row(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+        return st.lists(inner, min_size=length, max_size=length).flatmap(lambda items: joined("[", items, "]"))
+
+    return {
+        "number": few,
+        "other": st.sampled_from(["true", "false"]),
+        "list": row(strings),
+        "tokens": row(few),
+        "object": records(draw(st.lists(names, unique=True, max_size=3))),
+    }
+
+
+tables = _tables()
+"""Rows of each kind that make one table: the same members or length, and the same kinds of values."""
 
 
 def fill(template: Template, gaps: Mapping[Any, str]) -> str:

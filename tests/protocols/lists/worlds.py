@@ -124,7 +124,7 @@ def requests(draw: st.DrawFn, rule: dict[str, Any], least: int = 1, most: int = 
     if has_tokens:  # a list of integers would be one of tokens, which is another kind
         strategies["list"] = st.tuples(texts.strings, texts.values).map(lambda row: f"[{row[0]} ,{row[1]}]")
     if rule.get("same_members"):
-        strategies["object"] = texts.records(draw(st.lists(texts.names, unique=True, max_size=3)))
+        strategies |= draw(texts.tables)
     # A row that is a list would be several without the list around it, and a column that is no list is none.
     takes_lists = kind_of[lists[0]] in ("list", "other") or (kind_of[lists[0]] == "tokens" and not has_tokens)
     takes_lists = takes_lists or (kind_of[lists[0]] == "object" and rule.get("scalar") == "by_row")

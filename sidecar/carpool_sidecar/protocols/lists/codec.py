@@ -104,7 +104,8 @@ class Payload(interface.KeepsBody):
     @property
     def are_tokens(self) -> bool:
         """Whether the rows are lists of token ids, so that their lengths are tokens."""
-        return self.main.kind == _TOKENS
+        kind = self.main.kind
+        return kind == _TOKENS or (isinstance(kind, tuple) and kind[0] == _TOKENS)
 
     @property
     def row_pattern(self) -> bytes:
@@ -336,7 +337,7 @@ def _column(rule: rules.Rule, value: bytes, max_rows: int) -> tuple[Column, answ
     if value.startswith(b'"') and value.endswith(b'"') and value != b'""':
         # What most callers send, and so the short way to what `_single` gives.
         form = _FORMS.get(rule.scalar)
-        if form is not None and (not rule.kinds or "string" in rule.kinds):
+        if form is not None and (not rule.kinds or "string" in rule.kinds) and not rule.same_members:
             column: Column = tuple.__new__(Column, ((_VALUE.decode(value),), value, "string", False))
             return column, form
     value = value.strip(_SPACE)
@@ -374,7 +375,8 @@ def _single(rule: rules.Rule, value: bytes) -> tuple[Column, answers.ResponseFor
     is_foreign = bool(rule.kinds) and kind not in rule.kinds
     if form is None or kind is None or is_foreign or value == b'""' or (kind == "object" and rule.scalar == "by_row"):
         raise errors.Unbatchable(errors.NotBatched.NO_ROWS)
-    return Column((row,), value, _TOKENS if kind == "list" else kind, False), form
+    told: Hashable = _TOKENS if kind == "list" else kind
+    return Column((row,), value, (told, members.of([row])) if rule.same_members else told, False), form
 
 
 def _are_integers(value: bytes) -> bool:
