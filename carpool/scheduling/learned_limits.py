@@ -7,7 +7,8 @@ refused, then that, then twice as much. After each that is refused the pause bef
 
 Not every refusal is about the number of rows: one row may be a giant. So a batch no larger than one that was answered
 lowers nothing, unless that happens again and again; and once a request was refused alone while as much was answered of
-the others, the limit is again what it was before.
+the others, the limit is again what it was before. So it is once words with a number were said of one row alone:
+they quote what its caller sent.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ class _Learned:
     retry, when `size` was `before`; `alone` is the smallest lone request that was refused since then. `refused` is the
     smallest batch that is known to be too large. A batch of more than `size` may leave at `probe_at`, or as soon as
     there is one if `is_raised`; `probe` is the one that is out. `doubts` counts refusals in a row that `answered`
-    speaks against.
+    speaks against. `told` is the number that the predictor said last.
     """
 
     __slots__ = (
         "alone", "answered", "before", "doubts", "is_raised", "most", "pause", "probe", "probe_at", "refused", "since",
-        "size", "used_at",
+        "size", "told", "used_at",
     )  # fmt: skip
 
     def __init__(self, most: float) -> None:
@@ -57,6 +58,7 @@ class _Learned:
         self.probe_at = math.inf
         self.is_raised = False
         self.probe: Batch | None = None
+        self.told: int | None = None
         self.used_at = -math.inf
 
 
@@ -100,12 +102,15 @@ class LearnedLimits:
         if told is not None and 0 < told < batch.rows:
             size = self._usable(told)
             if learned.size != size:
+                learned.before = learned.size if learned.told is None else learned.before
                 self._lower(learned, size, told + 1, now)
-                learned.before, learned.since, learned.alone = size, 0, math.inf
+                learned.told, learned.since, learned.alone = told, 0, math.inf
                 learned.pause = _TOLD_PAUSE
                 learned.probe_at = now + _TOLD_PAUSE
         elif is_whole or batch.rows == 1:
-            if batch.reason is Reason.SMALLER:
+            if told is not None and told == learned.told and batch.rows == 1:
+                learned.size, learned.refused, learned.told = learned.before, math.inf, None
+            elif batch.reason is Reason.SMALLER:
                 learned.alone = min(learned.alone, rows)
                 self._restore(learned)
         elif not is_over:
@@ -174,7 +179,7 @@ class LearnedLimits:
         self._lower(learned, max(lower, learned.answered), rows, now)
 
     def _lower(self, learned: _Learned, size: int, refused: int, now: float) -> None:
-        learned.size, learned.refused = size, refused
+        learned.size, learned.refused, learned.told = size, refused, None
         learned.answered = min(learned.answered, size)
         learned.doubts = 0
         learned.probe, learned.is_raised = None, False
@@ -186,7 +191,7 @@ class LearnedLimits:
 
         To be called when either happened.
         """
-        if learned.since >= learned.alone and learned.before > learned.size:
+        if learned.told is None and learned.since >= learned.alone and learned.before > learned.size:
             learned.size = learned.before
             learned.refused = math.inf
 

@@ -227,3 +227,19 @@ async def test_nan_in_somebodys_row_reaches_that_caller_as_the_server_wrote_it(s
         for row in (b"[1]", b"NaN", b'{"a": [-Infinity, NaN]}')
     ]
     assert len(bench.predictor.seen) == 1
+
+
+@LANES
+@pytest.mark.looptime
+async def test_errors_about_requests_that_are_passed_on_have_the_same_shape(sidecar_of, lane):
+    bench = await sidecar_of(max_latency=0, lists="openai-embeddings", fast_lane=lane, timeout=1)
+
+    def hang_up(seen: Seen, request: web.BaseRequest) -> web.StreamResponse | None:
+        assert request.transport is not None
+        request.transport.abort()
+        return None
+
+    bench.predictor.behave = hang_up
+    status, answer, _ = await bench.post('{"input": ""}', EMBED)
+    assert status == 502
+    assert set(json.loads(answer)["error"]) == {"message", "type", "param", "code"}

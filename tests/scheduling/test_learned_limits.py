@@ -451,3 +451,18 @@ def test_after_learning_one_call_is_refused_for_each_time_that_more_is_tried(tak
     driven.check_all_answered()
     assert "smaller" not in driven.refused_reasons
     assert len(driven.refused_sizes) <= 1 + rounds * seconds / 5
+
+
+@pytest.mark.parametrize("said", [1, 4])
+def test_a_number_in_words_that_quote_a_caller_is_forgotten_once_that_caller_is_refused_alone(said: int):
+    driven = Choosy(takes=32)
+    driven.spoilt = {"evil/0"}
+    driven.refusal = lambda rows: refused(422, b'{"input":"the maximum batch size is %d"}' % said, rows=rows)
+    driven.submit_all(*[(name, 1, "key") for name in ("evil", *"abcdefg")])
+    driven.settle()
+    assert set(driven.refusals) == {"evil"}
+    assert driven.limit == 0
+    sent = len(driven.sent)
+    driven.spoilt = set()
+    driven.crowd(16)
+    assert max(driven.sizes[sent:]) > said

@@ -82,7 +82,10 @@ _EXHAUSTED = re.compile(rb"\bout of memory\b|\bOOM\b|\ballocat", re.IGNORECASE)
 
 
 class Sign(NamedTuple):
-    """A batch was too large: for more than `most` rows, if the predictor says so; for the `memory` that it took."""
+    """A batch was too large: for more than `most` rows, if the predictor says so; for the `memory` that it took.
+
+    Of a lone row `most` is what the predictor's words say all the same.
+    """
 
     most: int | None = None
     memory: bool = False
@@ -94,6 +97,8 @@ def read(refusal: errors.UpstreamStatus, rows: int) -> Sign | None:
     if status in _SAYS_NUMBER:
         found = _number(body[:_MESSAGE], rows)
         if found is not None:
+            if rows == 1:
+                return Sign(found)  # words that are about something else, as no batch can be smaller
             return None if found >= rows and status != 413 else Sign(found if found < rows else None)
     if status == 413 or (status in _SAYS_SIZE and _WORDS.search(body[:_MESSAGE])):
         return Sign()

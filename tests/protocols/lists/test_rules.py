@@ -170,7 +170,7 @@ def cases(fields: str, values: list[Any], words: str) -> list[tuple[str, Any, st
     [
         *cases("list answers", ["a..b", ".a", "a.*.b", "$.a", "a b", ""], f"{{!r}}{PLACE}"),
         *cases("list answers along", [[7], [None], [["a"]]], "a place is a text: "),
-        *cases("list answers path", [[]], "at least 1 item"),
+        *cases("list answers path", [[]], "must have at least one"),
         *cases("along shared alone_with", ["$", "a.*"], f"{{!r}}{VALUE}"),
         *cases("along shared alone_with", ["a..b"], PLACE),
         *cases("path one_query", ["embed", "/a?b", "/a b", "", "/é", "*/a"], f"{{!r}}{PATH}"),
@@ -288,3 +288,13 @@ def test_our_own_errors_have_the_shape_that_the_rule_gives_them():
 def test_words_of_an_error_are_not_filled_in_again(words: str):
     told = loaded(error={"error": "said: $message"}).render_error(words, 500, "y")
     assert json.loads(told) == {"error": f"said: {words}"}
+
+
+def test_what_is_no_text_is_told_without_words_of_python():
+    with pytest.raises(ValueError, match=r"rule 'r': field 'list': must be a text or a list of texts; given: 5"):
+        rules.load(["{r: {path: /x, list: 5, answers: a}}"])
+
+
+def test_an_error_that_holds_itself_is_refused():
+    with pytest.raises(ValueError, match="'error' cannot be written as JSON, or holds itself"):
+        rules.load(["{r: {path: /x, list: a, answers: a, error: &e {x: *e}}}"])

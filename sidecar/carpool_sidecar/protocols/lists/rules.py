@@ -27,7 +27,17 @@ _DEFAULT_ERROR = {"error": "$message"}
 
 
 def _one_or_several(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"must be a text or a list of texts; given: {value!r}")
+    return tuple(value)
+
+
+def _at_least_one(value: Any) -> Any:
+    if not value:
+        raise ValueError("must have at least one")
+    return value
 
 
 def _place(value: Any) -> places.Place:
@@ -62,8 +72,8 @@ def _check_member(text: str) -> str:
 
 Alternatives = Annotated[
     tuple[Annotated[places.Place, pydantic.PlainValidator(_place)], ...],
+    pydantic.AfterValidator(_at_least_one),
     pydantic.BeforeValidator(_one_or_several),
-    pydantic.Field(min_length=1),
 ]
 Values = Annotated[
     tuple[Annotated[places.Place, pydantic.PlainValidator(_single_place)], ...],
@@ -85,7 +95,7 @@ class Rule(pydantic.BaseModel):
 
     name: str
     about: str = ""
-    paths: Annotated[Paths, pydantic.Field(alias="path", min_length=1)]
+    paths: Annotated[Paths, pydantic.Field(alias="path"), pydantic.AfterValidator(_at_least_one)]
     rows: Annotated[Alternatives, pydantic.Field(alias="list")]
     along: Values = ()
     scalar: Literal["wrapped", "unwrapped", "by_row", "alone"] = "alone"
@@ -114,6 +124,10 @@ class Rule(pydantic.BaseModel):
         for along in self.along:
             if any(_overlap(along.names, place.names) for place in self.rows):
                 raise ValueError(f"'along' names {along.text!r}, which is in a place of 'list', or holds one")
+        try:
+            self.render_error("words", 500, "reason")
+        except (RecursionError, TypeError, ValueError, msgspec.MsgspecError):
+            raise ValueError("'error' cannot be written as JSON, or holds itself") from None
         for name in ("along", "shared"):
             if len(set(getattr(self, name))) < len(getattr(self, name)):
                 raise ValueError(f"{name!r} names a place twice")

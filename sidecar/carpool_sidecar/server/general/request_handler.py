@@ -105,7 +105,7 @@ class RequestHandler:
         except errors.Unbatchable as verdict:
             self._metrics.unbatched(verdict.reason)
             with memory.reserve(len(body or b"")):
-                return await self._pass_on(request, body)
+                return await self._pass_on(request, body, match.error_words)
         except errors.CarpoolError as error:
             # Bare: else this frame and the error keep each other, and the body, alive.
             outcome, is_accepted = errors.bare(error), False
@@ -151,12 +151,14 @@ class RequestHandler:
                 raise
             raise errors.Unbatchable(errors.NotBatched.MEDIA_TYPE) from None
 
-    async def _pass_on(self, request: web.BaseRequest, body: bytes | None = None) -> web.StreamResponse:
+    async def _pass_on(
+        self, request: web.BaseRequest, body: bytes | None = None, words: calls.ErrorWords | None = None
+    ) -> web.StreamResponse:
         try:
             self._life.check_open()
             response = await self._relay.handle(request, body)
         except errors.CarpoolError as error:
-            response = respond(request, responses.Dialect().error(error))
+            response = respond(request, (responses.Dialect(words) if words else responses.Dialect()).error(error))
         except Exception:
             self._metrics.answered("passthrough", errors.STATUSES[errors.CarpoolError])
             raise
