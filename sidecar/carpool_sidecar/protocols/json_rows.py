@@ -80,7 +80,8 @@ def _too_many(max_rows: int) -> errors.PayloadTooLarge:
 def length(row: bytes) -> int:
     """Elements of a row that is a JSON array; 1 for any other.
 
-    Of more than a million commas that have more between them than plain numbers each counts as an element.
+    Of more than a million commas that have more between them than plain numbers each counts as an element. So does each
+    of a row that is nested too deeply to be looked into from here, although it was not when its list was found.
     """
     if not row.startswith(b"["):
         return 1
@@ -88,7 +89,12 @@ def length(row: bytes) -> int:
     if not commas:
         return 0 if not row[1:-1].strip(_SPACE) else 1
     is_flat = b'"' not in row and b"{" not in row and row.rfind(b"[") == 0
-    return commas + 1 if is_flat or commas > _MAX_COUNTED else len(LIST.decode(row))
+    if is_flat or commas > _MAX_COUNTED:
+        return commas + 1
+    try:
+        return len(LIST.decode(row))
+    except RecursionError:
+        return commas + 1
 
 
 def pattern(row: msgspec.Raw | bytes) -> bytes:

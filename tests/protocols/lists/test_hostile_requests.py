@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import pytest
 
 from carpool.scheduling import messages
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import interface
+from carpool_sidecar.protocols import interface, json_rows
 from carpool_sidecar.protocols.lists import codec, rules
 
 
@@ -51,3 +52,22 @@ def test_answers_to_all_callers_are_written_once_for_each_form_however_forms_alt
         b'{"vectors":[2]}',
         b'{"vectors":[[3]]}',
     ]
+
+
+def test_a_long_beginning_of_a_row_is_not_kept_for_each_row_of_the_answer():
+    by = codec_of("openai-embeddings")
+    payloads = [by.parse(b'{"input":"a"}', 10) for _ in range(64)]
+    parts = [messages.Part(messages.Request(each.key, 1, payload=each), 0, 1) for each in payloads]
+    first = '{"object":"%s","index":0,"embedding":[0]}' % ("a" * 100_000)
+    rows = [first, *[f'{{"index":{place},"embedding":[{place}]}}' for place in range(1, 64)]]
+    reply = interface.UpstreamResponse(b'{"data":[%b]}' % ",".join(rows).encode(), {})
+    tracemalloc.start()
+    result = by.merge("b", "/v1/embeddings", parts).read(reply).rows
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 20 * 100_000
+    assert result.finished(payloads[63].response_format)[63] == b'{"data":[{"index":0,"embedding":[63]}]}'
+
+
+def test_the_length_of_a_row_that_is_nested_too_deeply_is_that_of_all_it_has():
+    assert json_rows.length(b"[1," * 100_000 + b"1" + b"]" * 100_000) == 100_001

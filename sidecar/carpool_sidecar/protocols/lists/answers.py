@@ -424,9 +424,10 @@ def _numbered(rows: Sequence[bytes | msgspec.Raw], name: str) -> Numbered | None
     """
     first, last = _patterns(name)
     start = first.match(rows[0]) if rows else None
-    alike = _numbered_alike(rows, bytes(rows[0])[: start.start(1)]) if start is not None else None
-    if alike is not None:
-        return alike
+    if start is not None and start.start(1) <= _LONGEST_HEAD:
+        alike = _numbered_alike(rows, bytes(rows[0])[: start.start(1)])
+        if alike is not None:
+            return alike
     found: list[tuple[bytes, bytes] | None] = [None] * len(rows)
     count = 0
     for raw in rows:
@@ -477,6 +478,8 @@ def _number(row: bytes, name: str) -> tuple[int, int] | None:
     return member.value, member.stop
 
 
+# What stands before the number of a row is written for as many rows as there are, and kept.
+_LONGEST_HEAD = 200
 _LONGEST_END = 40  # a number of 18 digits, quotes, a colon, a brace and white space
 
 
