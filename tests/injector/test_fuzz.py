@@ -52,9 +52,9 @@ HOSTILE = [
 # Settings whose values are words: some of the above are words, if strange ones.
 _WORDS = {
     "key-headers", "container", "port", "app-port-arg", "app-port-env", "grpc-port", "app-grpc-port-arg",
-    "app-grpc-port-env", "image-channel", "predictor-health-path",
+    "app-grpc-port-env", "embeddings-output", "image-channel", "predictor-health-path",
 }  # fmt: skip
-_LISTS = {"key-headers", "retry-statuses", "allowed-batch-sizes", "lists"}
+_LISTS = {"key-headers", "retry-statuses", "allowed-batch-sizes", "lists", "embeddings-output"}
 _CLAIMS: dict[str, list[Any]] = {
     "takeover": ["port-swap", "queue-proxy", "kserve-agent", "named-port", "none", "evil", None],
     "container": ["kserve-container", "queue-proxy", "agent", "carpool", "../x", 7],
