@@ -50,13 +50,14 @@ def test_the_built_in_rules_are_the_sidecars_with_the_fields_that_others_have_to
             "token_ids": rule.token_ids,
             "index": rule.index,
             "ignore": rule.ignore,
+            "along": [place.text for place in rule.along],
         }
         for name, rule in rules.built_in().items()
     }
-    unsaid = {"scalar": "alone", "token_ids": False, "index": None, "ignore": ()}
+    unsaid = {"scalar": "alone", "token_ids": False, "index": None, "ignore": (), "along": []}
     ours = {name: {**unsaid, **fields} for name, fields in list_form.BUILT_IN.items()}
     for fields in ours.values():
-        fields |= {key: [fields[key]] for key in ("list", "answers") if isinstance(fields[key], str)}
+        fields |= {key: [fields[key]] for key in ("list", "answers", "along") if isinstance(fields[key], str)}
     assert ours == theirs
     assert list(ours) == list(theirs)
 
@@ -127,6 +128,14 @@ def tables(draw: st.DrawFn) -> Object:
 @example({"mine": {"extends": "tfserving-columns", "token_ids": True}})
 @example({"mine": {"extends": "openai-embeddings", "ignore": "input"}})
 @example({"mine": {"extends": "openai-embeddings", "answers": "a.*"}})
+@example({"mine": {"extends": "mlflow", "list": "dataframe_split.index"}})
+@example({"mine": {"extends": "mlflow", "list": "instances", "ignore": "dataframe_split"}})
+@example({"mine": {**GOOD, "along": "a.b"}})
+@example({"mine": {**GOOD, "list": "$", "along": "c"}})
+@example({"mine": {**GOOD, "list": "*", "along": "c"}})
+@example({"mine": {**GOOD, "along": "c", "ignore": "c"}})
+@example({"mine": {**GOOD, "along": ["c", "c"]}})
+@example({"mine": {**GOOD, "shared": ["c", "c"]}})
 def test_the_injector_accepts_exactly_the_rules_that_the_sidecar_starts_with(table: Object) -> None:
     text = json.dumps(table)
     assert accepted(text) == starts(text)

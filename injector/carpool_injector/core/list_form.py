@@ -7,7 +7,7 @@ test holds the two together: what is accepted here keeps no sidecar from startin
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import pydantic
@@ -19,6 +19,7 @@ BUILT_IN: Mapping[str, Mapping[str, Any]] = {
     "mlflow": {
         "list": ["dataframe_split.data", "dataframe_records", "instances", "inputs"],
         "answers": "predictions",
+        "along": "dataframe_split.index",
     },
     "tfserving-columns": {"list": "inputs.*", "answers": ["outputs.*", "outputs"]},
     "tfserving-classify": {"list": "examples", "answers": ["results", "result"]},
@@ -124,6 +125,15 @@ def _is_columns(place: str) -> bool:
     return place.split(".")[-1] == "*"
 
 
+def _overlap(one: str, other: str) -> bool:
+    """Whether one place is the other, or within it."""
+    return all(left == right for left, right in zip(_names(one), _names(other), strict=False))
+
+
+def _names(place: str) -> Sequence[str]:
+    return [name for name in place.split(".") if name not in ("$", "*")]
+
+
 _SEVERAL = pydantic.BeforeValidator(_one_or_several)
 _Places = Annotated[
     tuple[Annotated[str, pydantic.PlainValidator(_check_place)], ...], _SEVERAL, pydantic.Field(min_length=1)
@@ -157,9 +167,15 @@ class _Rule(pydantic.BaseModel):
     @pydantic.model_validator(mode="after")
     def _check_together(self) -> _Rule:
         has_columns = any(map(_is_columns, self.list))
-        held = {place.split(".")[0] for place in self.list if place not in ("$", "*")}
-        if both := sorted(held.intersection(self.ignore)):
-            raise ValueError(f"'ignore' names {_shown(both[0])}, which holds the rows")
+        cut = {place.split(".")[0] for place in (*self.list, *self.along) if place not in ("$", "*")}
+        if both := sorted(cut.intersection(self.ignore)):
+            raise ValueError(f"'ignore' names {_shown(both[0])}, which holds the rows or what goes along them")
+        for along in self.along:
+            if any(_overlap(along, place) for place in self.list):
+                raise ValueError(f"'along' names {_shown(along)}, which is in a place of 'list', or holds one")
+        for name, values in (("along", self.along), ("shared", self.shared)):
+            if len(set(values)) < len(values):
+                raise ValueError(f"{name!r} names a place twice")
         if self.token_ids and has_columns:
             raise ValueError("'token_ids' does not go with a 'list' of columns, whose rows are not lists")
         if self.scalar != "alone" and has_columns:
