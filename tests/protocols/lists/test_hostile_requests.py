@@ -71,3 +71,17 @@ def test_a_long_beginning_of_a_row_is_not_kept_for_each_row_of_the_answer():
 
 def test_the_length_of_a_row_that_is_nested_too_deeply_is_that_of_all_it_has():
     assert json_rows.length(b"[1," * 100_000 + b"1" + b"]" * 100_000) == 100_001
+
+
+@pytest.mark.parametrize("row", [[1] * 30_000, {str(place): 1 for place in range(30_000)}, [[1, 2]] * 15_000])
+def test_rows_with_so_many_values_that_a_look_at_each_takes_long_are_passed_on(row):
+    by = codec_of("mlflow")
+    with pytest.raises(errors.Unbatchable) as refused:
+        by.parse(json.dumps({"instances": [row]}).encode(), 10)
+    assert refused.value.args[0] == errors.NotBatched.MEMBERS
+
+
+def test_rows_of_other_members_are_passed_on_for_their_shape():
+    with pytest.raises(errors.Unbatchable) as refused:
+        codec_of("mlflow").parse(b'{"instances":[{"a":1},{"b":1}]}', 10)
+    assert refused.value.args[0] == errors.NotBatched.SHAPE

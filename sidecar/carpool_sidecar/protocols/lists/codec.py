@@ -235,6 +235,7 @@ class Codec:
         text = places.Text(body)
         self._check_others(text)
         refused: set[places.Span] = set()
+        reason = errors.NotBatched.NO_ROWS
         for rule in self._rules:
             for spans, along in _lists(text, rule):
                 try:
@@ -242,8 +243,9 @@ class Codec:
                     beside = {span: _along(body[span.start : span.stop], max_rows) for span in along}
                 except msgspec.DecodeError as error:
                     raise errors.BadRequest(str(error)) from None
-                except errors.Unbatchable:
+                except errors.Unbatchable as verdict:
                     refused.update(spans)
+                    reason = verdict.reason if reason is errors.NotBatched.NO_ROWS else reason
                     continue  # the next alternative may have rows
                 _check_stream(text)
                 column, form = found[spans[0]]
@@ -258,7 +260,7 @@ class Codec:
                 template = self._template(rule, text, in_order, takes_single, is_typical)
                 listed = tuple([columns[span] for span in in_order])
                 return Payload(template, body, listed, form, in_order.index(spans[0]))
-        raise errors.Unbatchable(errors.NotBatched.NO_ROWS)
+        raise errors.Unbatchable(reason)
 
     def _check_others(self, text: places.Text) -> None:
         """Raises `errors.Unbatchable` for more beside the rows than may be kept, before memory is spent on it."""
