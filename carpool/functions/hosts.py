@@ -14,6 +14,7 @@ import logging
 import math
 import os
 import queue
+import sys
 import threading
 import time
 import weakref
@@ -80,6 +81,11 @@ class Host(driver.Timer, Protocol):
         """Raises RuntimeError if the running thread must not wait for a result."""
         ...
 
+
+# asyncio makes its policy with the first loop, and holds a lock that is not reentrant meanwhile: a handler of a signal
+# that made a loop then would wait for itself.
+if sys.version_info < (3, 14):
+    asyncio.get_event_loop_policy()
 
 log = logging.getLogger("carpool.functions")
 

@@ -207,6 +207,8 @@ def understand(rule: Rule, body: bytes) -> Reading | None:
 
 
 def _understand(rule: Rule, node: Node) -> Reading | None:
+    if _has_twins(node):
+        return None
     stream = node.member("stream")
     if stream is not None and stream.text not in ("false", "null", "0"):
         return None
@@ -231,6 +233,16 @@ def _understand(rule: Rule, node: Node) -> Reading | None:
         return None
     marks = dict.fromkeys([*lists, *along], "rows")
     return Reading(outline(node, marks, rule.get("ignore", ())), lists, along, form, counts.pop(), kinds)
+
+
+def has_twins(text: str) -> bool:
+    """Whether this is an object with two members of one name."""
+    return _has_twins(read(text.encode()))
+
+
+def _has_twins(node: Node) -> bool:
+    names = [name for _, name, _ in node.members or ()]
+    return len({*names}) < len(names)
 
 
 def _rows_at(rule: Rule, node: Node, place: Place) -> dict[Place, list[Node]] | None:

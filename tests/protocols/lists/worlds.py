@@ -137,7 +137,9 @@ def requests(draw: st.DrawFn, rule: dict[str, Any], least: int = 1, most: int = 
         bare: dict[Any, str] = {}
         for each in lists:
             rows = [draw(strategies[kind_of[each]]) for _ in range(count)]
-            is_bare = may_be_bare and count == 1 and rows[0] != '""' and draw(st.booleans())
+            # What is looked into for another place must not have a name twice.
+            may_be = may_be_bare and count == 1 and rows[0] != '""' and not oracle.has_twins(rows[0])
+            is_bare = may_be and draw(st.booleans())
             gaps[each] = draw(texts.joined("[", rows, "]"))
             bare[each] = rows[0] if is_bare else gaps[each]
         for each in all_along:
