@@ -367,7 +367,8 @@ class Batcher:
         core, operations, host = self.core, self._operations, self.host
         calls = [*self._arrived, *core.open_requests()]
         for args in (failed, *(args for _, args in operations)):
-            calls += [call for argument in args if isinstance(argument, list | tuple) for call in argument]
+            lists = [argument for argument in args if isinstance(argument, list | tuple)]
+            calls += [call for each in lists for call in each if isinstance(call, work.Call)]  # not results
         closing = [*self._closing, *self._ended]
         self._start()
         with contextlib.suppress(Exception):  # it may be in the midst of something

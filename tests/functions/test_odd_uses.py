@@ -19,6 +19,7 @@ import pytest
 
 import carpool
 from carpool.runtime import timer_thread
+from tests.functions.programs import run_program
 
 
 def within(seconds: float, call: Callable[[], Any]) -> Any:
@@ -289,3 +290,15 @@ def test_loops_may_have_futures_of_their_own() -> None:
 def test_a_cache_tells_types_apart() -> None:
     function = carpool.batched(lambda items: [repr(item) for item in items], cache=carpool.LRU(10))
     assert (function(1).result(), function(True).result()) == ("1", "True")
+
+
+def test_a_result_that_was_being_handed_in_is_no_call_when_all_is_refused() -> None:
+    said = run_program("""
+    from carpool.functions import batcher
+    f = carpool.batched(lambda items: items, max_latency=0.0)
+    f(1).result(5)
+    (by,) = list(batcher._live)
+    by.post(lambda *_: (_ for _ in ()).throw(RuntimeError("odd")), ("no", "calls"), [1, 2])
+    say(f(2).result(5))
+    """, errors=None)  # fmt: skip
+    assert said == ["2"]
