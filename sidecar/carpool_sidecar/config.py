@@ -294,6 +294,12 @@ class Settings(BaseSettings):
     # --- Logs
     log_level: logs.Level = settings.field("Logs", "debug tells why each batch left.", "info")
     log_format: logs.Format = settings.field("Logs", "auto: text on a terminal, JSON elsewhere.", "auto")
+    server_timing: bool = settings.field(
+        "Logs",
+        "Tell callers in the header Server-Timing (over gRPC in trailing metadata) how long their request waited, how "
+        "long the predictor took, and what batch it was in. Browsers' developer tools show it.",
+        False,
+    )
     # --- KServe
     enable_batcher: bool = settings.field(
         "KServe", "Batch predict requests. --enable-batcher=false only passes through.", True

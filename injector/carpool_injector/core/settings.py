@@ -113,6 +113,9 @@ class Settings(pydantic.BaseModel):
         "Such retries per batch in the long run."
     )
     kserve_errors: Annotated[bool | None, values.switch()] = _field("Answer errors as KServe's batcher does.")
+    server_timing: Annotated[bool | None, values.switch()] = _field(
+        "Tell callers in `Server-Timing` how long they waited, how long the predictor took, and what batch it was."
+    )
     # --- Connections and the predictor
     keep_alive: Annotated[float | None, values.number(0, _DAY, "seconds", above=True)] = _field(
         "Seconds an idle connection stays open."

@@ -81,7 +81,9 @@ class Sidecar:
         on_bug = self.metrics.internal_errors.labels("upstream").inc
         self.upstreams = Upstreams(chosen, str(self._base), clock, on_bug)
         self.executor = executor.Executor(retried_statuses.Rules(chosen.retry_statuses), clock)
-        self.driver = driver.Driver(self.core, self.executor, executor.Observer(self.metrics, clock), clock)
+        self.timings = calls.ServerTimings(clock) if chosen.server_timing else None
+        observer = executor.Observer(self.metrics, clock, self.timings)
+        self.driver = driver.Driver(self.core, self.executor, observer, clock)
         self.bodies = body_reader.BodyReader(chosen.max_body_bytes, self.ledger, chosen.timeout)
         self.trimmer = allocator.Trimmer(lambda: self.ledger.held)
         self.ledger.large, self.ledger.on_large = allocator.LARGE, self.trimmer.large_body
@@ -195,9 +197,15 @@ class Sidecar:
         )  # fmt: skip
         self.metrics.tunnels.set_function(lambda: relay.tunnels)
         rules = predict.PredictRules(
-            self.settings, self.limits, self.bodies, self.upstreams.routes, self.life, self.metrics
+            self.settings,
+            self.limits,
+            self.bodies,
+            self.upstreams.routes,
+            self.life,
+            self.metrics,
+            self.timings,
         )
-        outcomes = predict.Outcomes(self.driver) if self.settings.enable_batcher else None
+        outcomes = predict.Outcomes(self.driver, self.timings) if self.settings.enable_batcher else None
         handler = request_handler.RequestHandler(rules, outcomes, relay, self.ready, self.upstreams.v1_models())
         server = self._general = self._general_server(handler, rules)
         runner = web.ServerRunner(server, shutdown_timeout=_CLOSING_SECONDS)
@@ -219,7 +227,7 @@ class Sidecar:
         models = self.upstreams.rpc_models(rpc) if self.settings.enable_batcher else None
         self._grpc = port.GrpcPort(
             self.settings, self.limits, models, rpc, self.driver, self.life, self.metrics, self.bodies,
-            self.connection_limit,
+            self.connection_limit, self.timings,
         )  # fmt: skip
         await self._grpc.server.listen(self.settings.host, self.settings.grpc_port, _BACKLOG)
 

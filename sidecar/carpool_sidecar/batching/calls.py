@@ -30,11 +30,15 @@ _TRACEPARENT = re.compile(rf"00{_IDS}|(?!00|ff)[0-9a-f]{{2}}{_IDS}(?:-[!-~]{{1,2
 
 @dataclass(slots=True)
 class Answered:
-    """Predictions for every instance of the request, in its own order; the rest is the payload's and the batch's."""
+    """Predictions for every instance of the request, in its own order; the rest is the payload's and the batch's.
+
+    `server_timing` is the value of the header of that name, where it was asked for.
+    """
 
     list_name: bytes
     pieces: Sequence[messages.Piece]
     response_format: interface.ResponseFormat | None = None
+    server_timing: str | None = None
 
 
 Outcome = Answered | errors.CarpoolError
@@ -127,11 +131,13 @@ class Call(driver.Call):
     """A predict request on its way: the core's request, whose tag is a `Head` and whose payload an `interface.Payload`.
 
     One object for both, because there is one for each request. `response_format` is the payload's, which is gone when
-    the answer comes.
+    the answer comes. `left` tells of its first batch, where answers are to say that: when it left, by the scheduler's
+    clock, its rows, and why.
     """
 
-    __slots__ = ("response_format",)
+    __slots__ = ("left", "response_format")
     response_format: interface.ResponseFormat | None
+    left: tuple[float, int, messages.Reason]
 
     def __init__(self, head: Head, payload: interface.Payload, size: int) -> None:
         """Make the scheduler's request of a head and rows; `size` is the body's, in bytes."""
@@ -144,6 +150,31 @@ class Call(driver.Call):
     def origin(self) -> Hashable | None:
         """The connection that it came on, or None if that is not known."""
         return None
+
+
+SERVER_TIMING = "Server-Timing"
+
+
+class ServerTimings:
+    """Tells where the time of a request went, in the words of W3C Server Timing; `clock` is the scheduler's.
+
+    `note` has to be called for each batch that leaves.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+
+    def note(self, batch: messages.Batch) -> None:
+        """Remember with its members when a batch left."""
+        for request, start, _ in batch.parts:
+            if not start:
+                request.left = (batch.dispatched, batch.rows, batch.reason)  # type: ignore[attr-defined] # a `Call`
+
+    def of(self, call: Call) -> str:
+        """The header's value for a call that is answered now: milliseconds in the queue, and from then on."""
+        left, rows, reason = call.left
+        queue, predict = (left - call.arrived) * 1e3, (self._clock() - left) * 1e3
+        return f'queue;dur={queue:.2f}, predict;dur={predict:.2f}, batch;desc="{reason}, {rows} instances"'
 
 
 def _content(request: messages.Request) -> Hashable | None:

@@ -68,9 +68,15 @@ class Executor:
 
 
 class Observer(driver.Observer):
-    """Counts what happens to batches, and logs what goes wrong."""
+    """Counts what happens to batches, and logs what goes wrong; `timings` are told of each batch."""
 
-    def __init__(self, counters: metrics.Metrics, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        counters: metrics.Metrics,
+        clock: Callable[[], float] = time.monotonic,
+        timings: calls.ServerTimings | None = None,
+    ) -> None:
+        self._timings = timings
         self._metrics = counters
         self._sent = {reason: counters.batches.labels(reason) for reason in messages.Reason}
         self._complaints = logs.RateLimitedLog(log, clock)
@@ -86,6 +92,8 @@ class Observer(driver.Observer):
             left = batch.dispatched
             waited = [left - request.arrived for request, start, _ in batch.parts if not start]
             counters.queue_seconds.observe_all(waited)
+        if self._timings is not None:
+            self._timings.note(batch)
         if log.isEnabledFor(logging.DEBUG):
             oldest = min(part.request.arrived for part in batch.parts)
             told = {"reason": str(reason), "instances": batch.rows, "requests": len(batch.parts)}

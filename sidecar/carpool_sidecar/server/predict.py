@@ -56,7 +56,9 @@ class PredictRules:
         ways: routes.Routes,
         life: drain.Lifecycle,
         counters: metrics.Metrics,
+        timings: calls.ServerTimings | None = None,
     ) -> None:
+        self.timings = timings
         self.bounds = bounds
         self.bodies = bodies
         self.routes = ways
@@ -176,10 +178,11 @@ class PredictRules:
 
 
 class Outcomes:
-    """Hands calls to the driver and waits for their outcomes."""
+    """Hands calls to the driver and waits for their outcomes, which have `timings` where those are wanted."""
 
-    def __init__(self, calls_driver: driver.Driver) -> None:
+    def __init__(self, calls_driver: driver.Driver, timings: calls.ServerTimings | None = None) -> None:
         self._driver = calls_driver
+        self._timings = timings
 
     async def of(
         self, head: calls.Head, payload: interface.Payload, size: int, transport: asyncio.Transport | None
@@ -200,7 +203,8 @@ class Outcomes:
         """Implements `driver.Replier`."""
         for call, pieces in answers:
             waiting = cast(calls.Call, call)
-            _resolve(waiting, calls.Answered(list_name, pieces, waiting.response_format))
+            timing = None if self._timings is None else self._timings.of(waiting)
+            _resolve(waiting, calls.Answered(list_name, pieces, waiting.response_format, timing))
 
     def refuse(self, call: calls.Call, error: errors.CarpoolError) -> None:
         """Implements `driver.Replier`."""

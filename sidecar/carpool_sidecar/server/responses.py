@@ -73,6 +73,8 @@ class Dialect:
             body = v1.render(batch_id, outcome.list_name, [piece.predictions for piece in outcome.pieces])
         if count > 1:
             headers += ((calls.BATCH_COUNT, str(count)),)
+        if outcome.server_timing is not None:
+            headers += ((calls.SERVER_TIMING, outcome.server_timing),)
         return Response(200, headers, body)
 
     def error(self, error: errors.CarpoolError) -> Response:

@@ -113,12 +113,14 @@ class FastRequests:
         """Render the answers of a batch, each for its connection."""
         self.now = now = self.clock()
         render, render_form, seconds = self._predictions.render, self._predictions.render_form, []
+        timings = self.rules.timings
+        is_plain = timings is None and not self.rules.life.draining  # when draining, the connection may have to close
         for call, pieces in answers:
             request: FastRequest = call  # type: ignore[assignment]
             try:
                 form, message, body = request.response_format, None, b""
-                if self.rules.life.draining:
-                    pass  # the connection may have to close
+                if not is_plain:
+                    pass
                 elif form is None:
                     message = render(list_name, pieces)
                 elif len(pieces) == 1:
@@ -127,7 +129,8 @@ class FastRequests:
                     except Exception:
                         message = None  # `_tell` fails alike, logs it, and answers all the same
                 if message is None:
-                    self._tell(request, calls.Answered(list_name, pieces, form))
+                    timing = None if timings is None else timings.of(request)
+                    self._tell(request, calls.Answered(list_name, pieces, form, timing))
                 else:
                     seconds.append(now - request.started)
                     request.connection.answered(request, message, body, False)

@@ -11,7 +11,7 @@ from carpool.program import logs
 from carpool.runtime import driver
 from carpool.scheduling import limits
 from carpool_sidecar import config, drain, metrics
-from carpool_sidecar.batching import routes
+from carpool_sidecar.batching import calls, routes
 from carpool_sidecar.server.grpc import arrivals, passthrough, service
 from carpool_sidecar.server.http2 import limits as http2_limits
 from carpool_sidecar.server.http2 import server
@@ -32,7 +32,10 @@ def bug_report(counters: metrics.Metrics, where: metrics.Place = "rpc") -> arriv
 
 
 class GrpcPort:
-    """All that serves gRPC, until `close()`; `server` listens. `models` is None when batching is off."""
+    """All that serves gRPC, until `close()`; `server` listens. `models` is None when batching is off.
+
+    `timings` go with answers, if there are any.
+    """
 
     def __init__(
         self,
@@ -45,12 +48,13 @@ class GrpcPort:
         counters: metrics.Metrics,
         bodies: arrivals.MessageLimits,
         connection_limit: server.ConnectionLimit,
+        timings: calls.ServerTimings | None = None,
     ) -> None:
         report = bug_report(counters)
         self._passthrough = passthrough.Passthrough(upstream.channel, report)
         self._service = service.GrpcService(
             models, self._passthrough, calls_driver, life, counters, bodies, report,
-            lambda: int(bounds.max_queue_instances), chosen.key_headers,
+            lambda: int(bounds.max_queue_instances), chosen.key_headers, timings,
         )  # fmt: skip
         self.server = server.Server(
             self._service,

@@ -18,6 +18,7 @@ from carpool_sidecar.protocols.v2_grpc import statuses, tensors
 from carpool_sidecar.server.grpc import arrivals, heads, passthrough
 from carpool_sidecar.server.http2 import headers, server_stream
 
+_SERVER_TIMING = calls.SERVER_TIMING.lower().encode()
 _BATCH_ID, _BATCH_COUNT = calls.BATCH_ID.encode(), calls.BATCH_COUNT.encode()
 
 
@@ -25,7 +26,8 @@ class GrpcService:
     """Takes all streams (`server_stream.Service`) and answers batched calls (`driver.Replier`).
 
     `models` is None when batching is off. `max_rows()` is how many rows a request may have; `key_headers` are the
-    names of the headers that belong to the batch key; `report` gets the bugs.
+    names of the headers that belong to the batch key; `report` gets the bugs. `timings` go with
+    answers, if there are any.
     """
 
     # State: the heads that `_heads` remembers, and the trailers of the latest batch.
@@ -40,7 +42,9 @@ class GrpcService:
         report: arrivals.Report,
         max_rows: Callable[[], int],
         key_headers: Sequence[str],
+        timings: calls.ServerTimings | None = None,
     ) -> None:
+        self._timings = timings
         self.models = models
         self.passthrough = passing
         self.driver = calls_driver
@@ -102,7 +106,10 @@ class GrpcService:
         for request, pieces in answers:
             call = cast(_InferRequest, request).call
             try:
-                call.answer(pieces, self._trailers(pieces))
+                trailers = self._trailers(pieces)
+                if self._timings is not None:
+                    trailers = (*trailers, (_SERVER_TIMING, self._timings.of(cast(_InferRequest, request)).encode()))
+                call.answer(pieces, trailers)
             except Exception as error:
                 self.report(error)
                 call.refuse(errors.CarpoolError())
