@@ -135,6 +135,7 @@ LAYERS = {
         {
             "carpool_sidecar.app.drain_command",
             "carpool_sidecar.app.lists_command",
+            "carpool_sidecar.app.probe_command",
             "carpool_sidecar.planning",
             "carpool_sidecar.app.process",
         },

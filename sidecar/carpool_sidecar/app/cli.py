@@ -12,7 +12,8 @@ from typing import NoReturn
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Serve until SIGTERM or SIGINT; or `plan` how many pods a load needs; or try the rules of `lists`; or
+    """Serve until SIGTERM or SIGINT; or `plan` how many pods a load needs; or `probe` what batches take at a
+    predictor; or try the rules of `lists`; or
     `drain` the sidecar of this pod.
 
     The process exits with 0 when that succeeded (a sidecar that serves: when everything accepted was answered), with 1
@@ -31,6 +32,10 @@ def _exit_status(argv: list[str]) -> int:
             from carpool_sidecar.app import lists_command
 
             return lists_command.main(rest)
+        case ["probe", *rest]:
+            from carpool_sidecar.app import probe_command
+
+            return probe_command.main(rest)
         case ["drain", *rest]:
             from carpool_sidecar.app import drain_command
 

@@ -1,0 +1,186 @@
+"""What measured calls of several sizes say about batching: a line through them, where it bends, and what to choose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from carpool_sidecar.planning import service_times
+
+_NEARLY_BEST = 1.1  # of the least time for an instance; more instances in a batch only make callers wait
+_WORTH_IT = 1.2
+_BENT = 1.3  # times the line through all smaller sizes,
+_BEFORE_A_BEND = 4  # of which there have to be some
+_BAR = 40
+_MOST_PAIRS = 200_000
+
+
+class Measured(NamedTuple):
+    """Calls with so many `rows`: how long each took, in seconds; the first `problem`, if one was not answered well.
+
+    `difference` is the largest between a number of an answer and the same number of the answer to the request alone,
+    `others` how many values differ that are no numbers.
+    """
+
+    rows: int
+    seconds: tuple[float, ...]
+    problem: str | None = None
+    difference: float = 0.0
+    others: int = 0
+
+    @property
+    def median(self) -> float:
+        """Seconds of a call."""
+        return sorted(self.seconds)[len(self.seconds) // 2]
+
+    @property
+    def per_row(self) -> float:
+        """Seconds for each instance."""
+        return self.median / self.rows
+
+
+class Advice(NamedTuple):
+    """What follows.
+
+    `line` is fitted to all sizes, `bend` the first size that takes well longer than smaller ones let expect, `largest`
+    the largest batch that pays, `gain` how many times as many instances a second it serves as calls of one request.
+    """
+
+    line: service_times.Affine
+    bend: int | None
+    largest: int
+    gain: float
+
+
+def advise(found: Sequence[Measured]) -> Advice:
+    """The conclusions from sizes that were answered, ascending, of which there has to be one."""
+    line = fit(found)
+    best = min(each.per_row for each in found)
+    chosen = next(each for each in found if each.per_row <= _NEARLY_BEST * best)
+    bend = next(
+        (
+            each.rows
+            for place, each in enumerate(found)
+            if place >= _BEFORE_A_BEND and each.median > _BENT * fit(found[:place]).seconds(each.rows, 0.0)
+        ),
+        None,
+    )
+    return Advice(line, bend, chosen.rows, found[0].per_row / chosen.per_row)
+
+
+def fit(found: Sequence[Measured]) -> service_times.Affine:
+    """The line through medians with the least sum of squared relative errors; neither part of it is negative."""
+    if len(found) == 1:
+        return service_times.Affine(0.0, found[0].per_row)
+    weights = [1 / each.median**2 for each in found]
+    total = sum(weights)
+    mean_rows = sum(weight * each.rows for weight, each in zip(weights, found, strict=True)) / total
+    mean_time = sum(weight * each.median for weight, each in zip(weights, found, strict=True)) / total
+    spread = sum(weight * (each.rows - mean_rows) ** 2 for weight, each in zip(weights, found, strict=True))
+    both = sum(
+        weight * (each.rows - mean_rows) * (each.median - mean_time)
+        for weight, each in zip(weights, found, strict=True)
+    )
+    slope = max(0.0, both / spread)
+    fixed = mean_time - slope * mean_rows
+    return service_times.Affine(fixed, slope) if fixed > 0 else service_times.Affine(0.0, mean_time / mean_rows)
+
+
+def compare(alone: Any, batched: Any, ignored: Sequence[str] = ()) -> tuple[float, int]:
+    """The largest difference of two numbers at the same place of two JSON values, and how many other values differ.
+
+    Members whose names are `ignored` are left out.
+    """
+    largest, others = 0.0, 0
+    pairs = [(alone, batched)]
+    for _ in range(_MOST_PAIRS):
+        if not pairs:
+            break
+        one, two = pairs.pop()
+        if isinstance(one, dict) and isinstance(two, dict):
+            names = [name for name in one.keys() | two.keys() if name not in ignored]
+            others += sum(name not in one or name not in two for name in names)
+            pairs += [(one[name], two[name]) for name in names if name in one and name in two]
+        elif isinstance(one, list) and isinstance(two, list):
+            others += abs(len(one) - len(two))
+            pairs += zip(one, two, strict=False)
+        elif _is_number(one) and _is_number(two):
+            largest = max(largest, abs(one - two))
+        else:
+            others += one != two
+    return largest, others
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+# --- for people -------------------------------------------------------------------------------------------------
+
+
+def report(found: Sequence[Measured], limit: str | None) -> str:
+    """A table with bars, and what follows from it; `limit` says where the predictor stops, if it does."""
+    if not found:
+        return f"No batch was answered. {limit or ''}".rstrip()
+    advice = advise(found)
+    return "\n".join([*_table(found, advice), "", *_words(found, advice, limit)])
+
+
+def values(found: Sequence[Measured], limit: str | None) -> dict[str, Any]:
+    """The same as JSON values; times are milliseconds."""
+    sizes = [
+        {
+            "instances": each.rows, "ms": round(each.median * 1e3, 3), "ms_per_instance": round(each.per_row * 1e3, 4),
+            "calls": len(each.seconds), "largest_difference": each.difference, "other_differences": each.others,
+        }
+        for each in found
+    ]  # fmt: skip
+    answer: dict[str, Any] = {"sizes": sizes, "limit": limit}
+    if found:
+        advice = advise(found)
+        answer |= {
+            "fixed_ms": round(advice.line.fixed * 1e3, 3), "ms_per_instance": round(advice.line.per_row * 1e3, 4),
+            "bends_at": advice.bend, "max_batch_size": advice.largest, "gain": round(advice.gain, 2),
+        }  # fmt: skip
+    return answer
+
+
+def _table(found: Sequence[Measured], advice: Advice) -> Iterator[str]:
+    most = max(each.per_row for each in found)
+    yield f"{'instances':>9}  {'ms a call':>10}  {'line':>8}  {'ms an instance':>14}  {'difference':>10}"
+    for each in found:
+        bar = "█" * max(1, round(_BAR * each.per_row / most))
+        line = advice.line.seconds(each.rows, 0.0) * 1e3
+        difference = "other text" if each.others else f"{each.difference:.2g}"
+        times = f"{each.median * 1e3:>10.2f}  {line:>8.2f}  {each.per_row * 1e3:>14.3f}"
+        yield f"{each.rows:>9}  {times}  {difference:>10}  {bar}"
+
+
+def _words(found: Sequence[Measured], advice: Advice, limit: str | None) -> Iterator[str]:
+    line = advice.line
+    yield f"A call takes {line.fixed * 1e3:.2f} ms, and {line.per_row * 1e3:.3f} ms for each instance."
+    if advice.bend is not None:
+        yield f"From {advice.bend} instances on it takes longer: the predictor's cores or its memory are full."
+    if limit is not None:
+        yield limit
+    if any(each.others for each in found):
+        yield "Answers in a batch have other texts or another form than alone: look at them before you batch."
+    elif (largest := max(each.difference for each in found)) > 0:
+        yield f"Numbers in a batch differ from those alone by at most {largest:.2g}: batches add in another order."
+    if advice.gain < _WORTH_IT or advice.largest == found[0].rows:
+        yield "Batching buys next to nothing here: an instance takes as long in a batch as alone."
+        return
+    yield f"Batches of {advice.largest} serve {advice.gain:.1f} times as many instances a second. Settings:"
+    yield ""
+    yield f"  carpool-sidecar --max-batch-size {advice.largest}"
+    if len(found) > 1:
+        points = ",".join(f"{rows}:{milliseconds:.2f}" for rows, milliseconds in _ascending(found))
+        yield f"  carpool-sidecar plan --rate REQUESTS --slo MS --max-batch-size {advice.largest} --service {points}"
+
+
+def _ascending(found: Sequence[Measured]) -> Iterator[tuple[int, float]]:
+    """Sizes and milliseconds as `plan` takes them: a larger batch never takes less."""
+    least = 0.0
+    for each in found:
+        least = max(least, each.median * 1e3)
+        yield each.rows, least

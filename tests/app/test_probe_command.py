@@ -1,0 +1,100 @@
+"""`carpool-sidecar probe` against a predictor on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from carpool_sidecar.app import probe_command
+from tests import loopback
+
+
+class Server:
+    """Answers v1 and OpenAI's embeddings; refuses more than `most` instances."""
+
+    def __init__(self, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self.sizes: list[int] = []
+        self.most = 1000
+        self.headers: list[str] = []
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        given = json.loads(await request.read())
+        rows = given["instances"] if "instances" in given else given["input"]
+        rows = rows if isinstance(rows, list) else [rows]
+        self.sizes.append(len(rows))
+        self.headers.append(request.headers.get("api-key", ""))
+        if len(rows) > self.most:
+            return web.json_response({"error": "out of memory"}, status=500)
+        if "instances" in given:
+            return web.json_response({"predictions": [[row + len(rows) * 1e-6] for row in rows]})
+        return web.json_response({"data": [{"index": place, "embedding": [1.0]} for place in range(len(rows))]})
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    (port,) = loopback.free_ports(1)
+    made = Server(port)
+    runner = web.ServerRunner(web.Server(made.handle))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    yield made
+    await runner.cleanup()
+
+
+async def probe(*argv: str) -> int:
+    return await asyncio.to_thread(probe_command.main, argv)
+
+
+async def test_sizes_differences_and_the_limit_are_found(server: Server, tmp_path: Path, capsys) -> None:
+    server.most = 11
+    body = tmp_path / "body.json"
+    body.write_text('{"instances":[3]}')
+    assert await probe("--url", server.url + "/v1/models/m:predict", "--body", str(body), "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [each["instances"] for each in told["sizes"]] == [1, 2, 4, 8]
+    assert told["sizes"][3]["largest_difference"] == pytest.approx(7e-6)
+    assert told["limit"] == 'It fails from 12 instances on: status 500, {"error": "out of memory"}.'
+    assert max(server.sizes) == 16
+
+
+async def test_rules_of_lists_and_headers_are_taken(server: Server, tmp_path: Path, capsys) -> None:
+    body = tmp_path / "body.json"
+    body.write_text('{"input":"a"}')
+    argv = ["--url", server.url + "/v1/embeddings", "--lists", "openai-embeddings", "--body", str(body)]
+    assert await probe(*argv, "--largest", "4", "--header", "api-key: mine") == 0
+    assert set(server.sizes) == {1, 2, 4}
+    assert set(server.headers) == {"mine"}
+    assert "ms an instance" in capsys.readouterr().out
+
+
+async def test_a_predictor_that_is_not_there_is_told_with_status_1(tmp_path: Path, capsys) -> None:
+    (port,) = loopback.free_ports(1)
+    body = tmp_path / "body.json"
+    body.write_text('{"instances":[3]}')
+    assert await probe("--url", f"http://127.0.0.1:{port}/v1/models/m:predict", "--body", str(body)) == 1
+    assert "cannot be reached" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("url", "body", "words"),
+    [
+        ("https://h/v1/models/m:predict", '{"instances":[3]}', "is no http:// address"),
+        ("http://h/elsewhere", '{"instances":[3]}', "neither a path of v1 or v2"),
+        ("http://h/v1/models/m:predict", '{"instances":[]}', "has no instances"),
+        ("http://h/v1/models/m:predict", None, "cannot be read"),
+    ],
+)
+def test_bad_arguments_end_with_one_line_and_status_2(tmp_path: Path, capsys, url, body, words) -> None:
+    file = tmp_path / "body.json"
+    if body is not None:
+        file.write_text(body)
+    with pytest.raises(SystemExit) as end:
+        probe_command.main(["--url", url, "--body", str(file)])
+    assert end.value.code == 2
+    assert words in capsys.readouterr().err
