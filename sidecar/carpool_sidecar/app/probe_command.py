@@ -173,19 +173,17 @@ async def _limit(caller: _Caller, payloads: Sequence[interface.Payload], copies:
 class _Caller:
     """Makes calls to the predictor, one after the other."""
 
-    # State: the number of calls, of which each has an id.
     def __init__(self, url: yarl.URL, codec: interface.Codec, headers: interface.Headers, timeout: float) -> None:
         self._target = url.raw_path_qs
         self._codec = codec
         self._headers = headers
         self._timeout = timeout
         self._client = predictor.HttpPredictor(str(url.origin()), min(5.0, timeout))
-        self._calls = 0
+        self._numbers = itertools.count(1)
 
     async def call(self, members: Sequence[interface.Payload]) -> _Answer:
         """The answers of requests that share one call, and how long that took; raises `_Problem`."""
-        self._calls += 1
-        batch_id = f"probe-{self._calls}"
+        batch_id = f"probe-{next(self._numbers)}"
         parts = [
             messages.Part(messages.Request(each.key, each.row_count, 0, each), 0, each.row_count) for each in members
         ]
