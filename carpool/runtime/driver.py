@@ -113,6 +113,9 @@ class Observer:
     def failed(self, batch: messages.Batch, error: errors.CarpoolError) -> None:
         """It came back without; an `Abandoned` one had nobody who waited for it."""
 
+    def request_refused(self, request: messages.Request, error: errors.CarpoolError) -> None:
+        """A caller gets an error in place of an answer."""
+
     def left(self, call: Call) -> None:
         """A caller left before its answer."""
 
@@ -243,6 +246,7 @@ class Driver:
     def _refuse(self, effect: messages.Refuse) -> None:
         try:
             effect.request.replier.refuse(effect.request, effect.error)  # type: ignore[attr-defined]
+            self._observer.request_refused(effect.request, effect.error)
         except Exception as error:
             self._observer.bug("an error could not be handed over", error)
 

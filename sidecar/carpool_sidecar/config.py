@@ -41,6 +41,7 @@ there, so this program can stand in for it. Example:
 What do rules of --lists make of a request? See carpool-sidecar lists --help.
 What do batches buy at your predictor? See carpool-sidecar probe --help.
 How many pods does a load need? See carpool-sidecar plan --help.
+What would other settings have done with the traffic of the last minutes? See carpool-sidecar advise --help.
 Stopping a pod without losing a request: see carpool-sidecar drain --help.
 """
 
@@ -245,7 +246,9 @@ class Settings(BaseSettings):
         "Listening", "Port for gRPC. ModelInfer is batched, all other calls are passed through. 0: none.", 0
     )
     admin_host: str = settings.field("Listening", "Address of the admin port.", "0.0.0.0")
-    admin_port: Port = settings.field("Listening", "Port for /livez /readyz /metrics /config /drain /drained.", 9082)
+    admin_port: Port = settings.field(
+        "Listening", "Port for /livez /readyz /metrics /config /arrivals /drain /drained.", 9082
+    )
     admin_write: Literal["loopback", "any"] = settings.field(
         "Listening", "Who may PATCH /config and POST /drain. loopback: callers in this pod; any: everybody.", "loopback"
     )
@@ -300,6 +303,12 @@ class Settings(BaseSettings):
         "Tell callers in the header Server-Timing (over gRPC in trailing metadata) how long their request waited, how "
         "long the predictor took, and what batch it was in. Browsers' developer tools show it.",
         False,
+    )
+    record: str = settings.field(
+        "Logs",
+        "File to which arrivals are appended for `carpool-sidecar advise --from` and `plan --from`: times, instances, "
+        "bytes and hashed keys, no payloads. At 64 MiB it becomes FILE.1 and a new one begins. Empty: none.",
+        "",
     )
     # --- KServe
     enable_batcher: bool = settings.field(

@@ -156,6 +156,12 @@ class Settings(pydantic.BaseModel):
         "Least severity to log."
     )
     log_format: Annotated[str | None, values.choice("auto", "json", "text")] = _field("Form of the log.")
+    record: Annotated[str | None, values.text(values.PATH, "a path that begins with /, at most 256 characters")] = (
+        _field(
+            "File to which arrivals are appended: times, instances, bytes, hashed keys. It works only where the pod "
+            "declares a container for the sidecar that mounts a volume there."
+        )
+    )
     # --- Injection
     takeover: Annotated[
         str | None, values.choice("auto", "queue-proxy", "kserve-agent", "port-swap", "named-port", "none")

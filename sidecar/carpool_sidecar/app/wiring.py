@@ -11,23 +11,26 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import math
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import yarl
 from aiohttp import web
 
+import carpool_sidecar
 from carpool.program import allocator, logs
 from carpool.runtime import driver
-from carpool.scheduling import adaptive, limits, policy, scheduler, window
+from carpool.scheduling import adaptive, limits, packing, policy, scheduler, window
 from carpool_sidecar import config, metrics
 from carpool_sidecar import drain as lifecycle
 from carpool_sidecar.batching import calls, executor, model_registry, retried_statuses, routes
 from carpool_sidecar.protocols import json_rows, models, v1
 from carpool_sidecar.protocols.lists import rules
 from carpool_sidecar.protocols.v2_http import codec, tensors
+from carpool_sidecar.recording import document, file, ring
 from carpool_sidecar.server import admin, data_port, local_answers, predict
 from carpool_sidecar.server.fast import requests
 from carpool_sidecar.server.general import body_reader, passthrough, request_handler
@@ -81,8 +84,12 @@ class Sidecar:
         on_bug = self.metrics.internal_errors.labels("upstream").inc
         self.upstreams = Upstreams(chosen, str(self._base), clock, on_bug)
         self.executor = executor.Executor(retried_statuses.Rules(chosen.retry_statuses), clock)
+        self.arrivals = ring.Ring(self._measured, clock, lambda: self.core.in_flight)
+        self.arrivals.changed(_recorded_settings(chosen))
+        self._epoch = time.time() - clock()  # when the clock was at 0, as far as anybody outside can tell
+        self._recorder = self._make_recorder()
         self.timings = calls.ServerTimings(clock) if chosen.server_timing else None
-        observer = executor.Observer(self.metrics, clock, self.timings)
+        observer = executor.Observer(self.metrics, clock, self.arrivals, self.timings)
         self.driver = driver.Driver(self.core, self.executor, observer, clock)
         self.bodies = body_reader.BodyReader(chosen.max_body_bytes, self.ledger, chosen.timeout)
         self.trimmer = allocator.Trimmer(lambda: self.ledger.held)
@@ -106,6 +113,8 @@ class Sidecar:
         await self._open_grpc_port()
         json_rows.bounded_rows(self.settings.max_queue_instances)  # now: it takes too long in the midst of requests
         self._lag.start()
+        if self._recorder is not None:
+            self._recorder.start()
         if isinstance(self.policy, adaptive.Adaptive):
             self._first_contact = asyncio.create_task(self._measure_overhead(self.policy), name="first contact")
         log.info("serving", extra=logs.facts(**self._summary()))
@@ -144,6 +153,8 @@ class Sidecar:
         self.trimmer.close()
         self._lag.stop()
         self.driver.close()
+        if self._recorder is not None:
+            await self._recorder.close()
         if self._fast_lane is not None:
             await self._fast_lane.close(_CLOSING_SECONDS)
         if self._grpc is not None:
@@ -161,6 +172,7 @@ class Sidecar:
     def apply(self, changed: config.Settings) -> None:
         """Put changed live settings in force."""
         self.settings = changed
+        self.arrivals.changed(_recorded_settings(changed))
         changed_limits = changed.scheduler_limits
         for field in dataclasses.fields(changed_limits):
             setattr(self.limits, field.name, getattr(changed_limits, field.name))
@@ -249,8 +261,9 @@ class Sidecar:
 
     def _admin_runner(self) -> web.AppRunner:
         admin_port = admin.Admin(
-            lambda: self.settings, self.apply, self.drain, self.life, self.ready, self.metrics, self.core.learned
-        )
+            lambda: self.settings, self.apply, self.drain, self.life, self.ready, self.metrics, self.core.learned,
+            self._recorded,
+        )  # fmt: skip
         return web.AppRunner(
             admin_port.application(),
             access_log=None,
@@ -276,6 +289,29 @@ class Sidecar:
         counters.queues.set_function(lambda: len(core.backlog))
         counters.held_bytes.set_function(lambda: self.ledger.held)
         counters.connections.set_function(lambda: self.connection_limit.open)
+
+    # --- what came lately --------------------------------------------------------------------------------------
+
+    def _measured(self) -> ring.Measures:
+        counters = self.metrics
+        return ring.Measures(
+            counters.queue_seconds.read(), counters.predictor_seconds.read(), counters.request_seconds.read(),
+            counters.batch_size.read(),
+        )  # fmt: skip
+
+    def _recorded(self) -> Callable[[], bytes]:
+        """What came lately, as it is now; the call that writes it out may be made in any thread."""
+        blocks, settings = self.arrivals.blocks(), _recorded_settings(self.settings)
+        learned = dict(self.core.learned())
+        make_head = functools.partial(_head, learned)
+        return lambda: document.encode(document.lines(blocks, settings, make_head, self._epoch))
+
+    def _make_recorder(self) -> file.Recorder | None:
+        if not self.settings.record:
+            return None
+        return file.Recorder(
+            self.settings.record, self.arrivals, lambda settings: _head(self.core.learned(), settings), self._epoch
+        )
 
     def _learned(self, name: str) -> float:
         return self.core.learned().get(name, 0.0)
@@ -402,3 +438,17 @@ def _make_policy(chosen: config.Settings, bounds: limits.Limits) -> policy.Polic
         return window.Window(bounds)
     chance = random.random()  # noqa: S311 - it spreads pods in time and guards nothing
     return adaptive.Adaptive(bounds, _TIMER_TICK, chance)
+
+
+def _head(learned: Mapping[str, float], settings: document.Setting) -> document.Head:
+    finite = {name: value for name, value in learned.items() if math.isfinite(value)}
+    return document.Head(version=carpool_sidecar.__version__, settings=settings, learned=finite)
+
+
+def _recorded_settings(chosen: config.Settings) -> document.Setting:
+    names = [name for name in document.Setting.__struct_fields__ if name not in ("policy", "allowed_batch_sizes")]
+    return document.Setting(
+        policy="adaptive" if chosen.is_adaptive else "window",
+        allowed_batch_sizes=packing.parse_sizes(chosen.allowed_batch_sizes),
+        **{name: getattr(chosen, name) for name in names},
+    )

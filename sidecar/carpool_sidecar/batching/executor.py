@@ -16,6 +16,7 @@ from carpool.scheduling import messages
 from carpool_sidecar import errors, metrics
 from carpool_sidecar.batching import calls, retried_statuses
 from carpool_sidecar.protocols import interface
+from carpool_sidecar.recording import ring
 
 log = logging.getLogger("carpool.sidecar.batching")
 
@@ -68,16 +69,21 @@ class Executor:
 
 
 class Observer(driver.Observer):
-    """Counts what happens to batches, and logs what goes wrong; `timings` are told of each batch."""
+    """Counts what happens to batches, and logs what goes wrong.
+
+    A `kept` ring is told what came, `timings` of each batch.
+    """
 
     def __init__(
         self,
         counters: metrics.Metrics,
         clock: Callable[[], float] = time.monotonic,
+        kept: ring.Ring | None = None,
         timings: calls.ServerTimings | None = None,
     ) -> None:
         self._timings = timings
         self._metrics = counters
+        self._ring = kept
         self._sent = {reason: counters.batches.labels(reason) for reason in messages.Reason}
         self._complaints = logs.RateLimitedLog(log, clock)
 
@@ -89,9 +95,11 @@ class Observer(driver.Observer):
         if reason in messages.RETRIES:
             counters.retries.labels(reason).inc()
         else:
-            left = batch.dispatched
-            waited = [left - request.arrived for request, start, _ in batch.parts if not start]
-            counters.queue_seconds.observe_all(waited)
+            requests = [request for request, start, _ in batch.parts if not start]
+            arrived = [request.arrived for request in requests]
+            counters.queue_seconds.observe_since(arrived, batch.dispatched)
+            if self._ring is not None:
+                self._ring.sent(batch, requests, arrived)
         if self._timings is not None:
             self._timings.note(batch)
         if log.isEnabledFor(logging.DEBUG):
@@ -103,6 +111,8 @@ class Observer(driver.Observer):
     def answered(self, batch: messages.Batch, seconds: float) -> None:
         """Count how long the predictor took."""
         self._metrics.predictor_seconds.observe_all((seconds,))
+        if self._ring is not None:
+            self._ring.answered(batch, seconds)
 
     def failed(self, batch: messages.Batch, error: errors.CarpoolError) -> None:
         if isinstance(error, errors.Abandoned):
@@ -121,6 +131,12 @@ class Observer(driver.Observer):
 
     def left(self, call: driver.Call) -> None:
         self._metrics.abandoned.inc()
+        if self._ring is not None and not call.rows_taken:
+            self._ring.turned_away(call)
+
+    def request_refused(self, request: messages.Request, error: errors.CarpoolError) -> None:
+        if self._ring is not None:
+            self._ring.refused(request, error)
 
     def bug(self, words: str, error: BaseException, batch: messages.Batch | None = None) -> None:
         super().bug(words, error, batch)

@@ -34,7 +34,7 @@ class Admin:
 
     `settings` gives the settings now in force and `learned` what the policy found out, `apply` puts changed settings in
     force, and `drain` starts the way out and returns once everything accepted has been answered or the grace period is
-    over.
+    over. `arrivals` takes what came lately and gives a function that writes it out, in any thread.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class Admin:
         ready: readiness.Readiness,
         counters: metrics.Metrics,
         learned: Callable[[], Mapping[str, float]],
+        arrivals: Callable[[], Callable[[], bytes]],
     ) -> None:
         self._settings = settings
         self._apply = apply
@@ -54,6 +55,7 @@ class Admin:
         self._ready = ready
         self._metrics = counters
         self._learned = learned
+        self._arrivals = arrivals
         self._draining: asyncio.Future[object] | None = None  # what POST /drain started
 
     def application(self) -> web.Application:
@@ -66,13 +68,14 @@ class Admin:
         app.router.add_get("/metrics", self._render_metrics)
         app.router.add_get("/config", self._show_config)
         app.router.add_patch("/config", self._change_config)
+        app.router.add_get("/arrivals", self._show_arrivals)
         app.router.add_get("/drain", self._show_drain)
         app.router.add_post("/drain", self._start_drain)
         app.router.add_get("/drained", self._wait_until_drained)
         return app
 
     async def _index(self, request: web.Request) -> web.Response:
-        return web.Response(text="/livez /readyz /metrics /config (GET, PATCH) /drain (GET, POST) /drained\n")
+        return web.Response(text="/livez /readyz /metrics /config (GET, PATCH) /arrivals /drain (GET, POST) /drained\n")
 
     async def _livez(self, request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -110,6 +113,11 @@ class Admin:
         except (msgspec.MsgspecError, ValueError) as error:
             return _json({"error": str(error)}, status=400)
         return await self._show_config(request)
+
+    async def _show_arrivals(self, request: web.Request) -> web.Response:
+        # There may be megabytes, and callers of the data port wait for this thread meanwhile.
+        body = await asyncio.to_thread(self._arrivals())
+        return web.Response(body=body, content_type="application/jsonl")
 
     async def _show_drain(self, request: web.Request) -> web.Response:
         return _json({"phase": self._life.phase.value, "active": self._life.active})
