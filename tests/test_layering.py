@@ -40,6 +40,7 @@ BELOW_BATCHING = {
     "carpool_sidecar.protocols",
     "carpool_sidecar.metrics",
     "carpool_sidecar.config",
+    "carpool_sidecar.recording.ring",
 }
 
 # The longest name that covers a module decides.
@@ -74,7 +75,30 @@ LAYERS = {
     "carpool_sidecar.planning": Layer(
         {"carpool_sidecar.planning", "carpool.scheduling", "carpool.errors"}, PURE | {"random"}
     ),
-    "carpool_sidecar.planning.command": Layer({"carpool_sidecar.planning", "carpool.program.settings"}, STDLIB - IO),
+    **dict.fromkeys(
+        (f"carpool_sidecar.planning.{module}" for module in ("recorded", "replay", "advice")),
+        Layer(
+            {
+                *(f"carpool_sidecar.{room}" for room in ("planning", "recording.document")),
+                *(f"carpool.{room}" for room in ("scheduling", "errors", "measures")),
+            },
+            PURE | {"random"},
+        ),
+    ),
+    **dict.fromkeys(
+        (f"carpool_sidecar.planning.{module}" for module in ("command", "arguments", "advise_text")),
+        Layer(
+            {"carpool_sidecar.planning", "carpool_sidecar.recording.document", "carpool.program.settings"},
+            STDLIB - IO | {"msgspec"},
+        ),
+    ),
+    "carpool_sidecar.recording.ring": Layer(
+        {"carpool.scheduling.messages", "carpool.errors", "carpool.measures"}, PURE | {"array"}
+    ),
+    "carpool_sidecar.recording.document": Layer(
+        {"carpool_sidecar.recording.ring", "carpool.measures"}, PURE | {"msgspec"}
+    ),
+    "carpool_sidecar.recording.file": Layer({"carpool_sidecar.recording", "carpool.program.logs"}, STDLIB),
     "carpool_sidecar.errors": Layer({"carpool.errors"}, PURE),
     "carpool_sidecar.protocols": Layer(
         {"carpool_sidecar.protocols", "carpool.scheduling", "carpool.errors", "carpool_sidecar.errors"},
@@ -134,6 +158,7 @@ LAYERS = {
     "carpool_sidecar.app.cli": Layer(
         {
             "carpool_sidecar.app.drain_command",
+            "carpool_sidecar.app.advise_command",
             "carpool_sidecar.app.lists_command",
             "carpool_sidecar.app.probe_command",
             "carpool_sidecar.planning",
@@ -213,7 +238,7 @@ ONLY_IMPORTERS: dict[str, set[str]] = {
     "carpool_sidecar.drain": {"carpool_sidecar.server", "carpool_sidecar.app.wiring"},
     "carpool_sidecar.app.wiring": {"carpool_sidecar.app.process"},
     "carpool_sidecar.app.process": {"carpool_sidecar.app.cli"},
-    "carpool_sidecar.app.drain_command": {"carpool_sidecar.app.cli"},
+    "carpool_sidecar.app.drain_command": {"carpool_sidecar.app.cli", "carpool_sidecar.app.advise_command"},
     "carpool_sidecar.app.cli": {"carpool_sidecar.__main__"},
     "tests": set(),
 }

@@ -12,9 +12,11 @@ from typing import NoReturn
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Serve until SIGTERM or SIGINT; or `plan` how many pods a load needs; or `probe` what batches take at a
-    predictor; or try the rules of `lists`; or
-    `drain` the sidecar of this pod.
+    """Serve until SIGTERM or SIGINT, or do what the first argument says.
+
+    `plan` tells how many pods a load needs, `advise` which settings the load that came asks for, `probe` what batches
+    take at a predictor, `lists` what rules make of requests; `top` and `tap` show what a sidecar does; `drain` shuts
+    down the sidecar of this pod.
 
     The process exits with 0 when that succeeded (a sidecar that serves: when everything accepted was answered), with 1
     when it failed, and with 2 for bad settings or arguments.
@@ -28,6 +30,10 @@ def _exit_status(argv: list[str]) -> int:
             from carpool_sidecar.planning import command
 
             return command.main(rest)
+        case ["advise", *rest]:
+            from carpool_sidecar.app import advise_command
+
+            return advise_command.main(rest)
         case ["lists", *rest]:
             from carpool_sidecar.app import lists_command
 

@@ -40,7 +40,7 @@ def main(argv: Sequence[str], environment: Mapping[str, str] = os.environ) -> in
     something else, or gave up at the end of its grace period. Exits with 2 for bad arguments.
     """
     chosen = _parser(environment).parse_args(argv)
-    host = _LOOPBACK_OF.get(chosen.admin_host, chosen.admin_host)
+    host = reached_at(chosen.admin_host)
     address = f"[{host}]:{chosen.admin_port}" if ":" in host else f"{host}:{chosen.admin_port}"
     try:
         problem = _problem(*_ask(host, chosen.admin_port, chosen.timeout))
@@ -89,12 +89,21 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    add = parser.add_argument
-    host = environment.get("CARPOOL_ADMIN_HOST", "0.0.0.0")
-    add("--admin-host", default=host, metavar="ADDRESS", help="as given to the sidecar (%(default)s)")
-    add("--admin-port", default=_port_from(environment), metavar="N", type=_port, help=_PORT)
-    add("--timeout", default=None, metavar="SECONDS", type=_seconds, help=_TIMEOUT)
+    add_address(parser, environment)
+    parser.add_argument("--timeout", default=None, metavar="SECONDS", type=_seconds, help=_TIMEOUT)
     return parser
+
+
+def add_address(parser: argparse.ArgumentParser, environment: Mapping[str, str]) -> None:
+    """Let a command line say where the sidecar's admin port is, as its own settings say it."""
+    host = environment.get("CARPOOL_ADMIN_HOST", "0.0.0.0")
+    parser.add_argument("--admin-host", default=host, metavar="ADDRESS", help="as given to the sidecar (%(default)s)")
+    parser.add_argument("--admin-port", default=_port_from(environment), metavar="N", type=_port, help=_PORT)
+
+
+def reached_at(host: str) -> str:
+    """Where to reach, from inside the pod, what listens at this address."""
+    return _LOOPBACK_OF.get(host, host)
 
 
 _PORT = "as given to the sidecar (%(default)s)"

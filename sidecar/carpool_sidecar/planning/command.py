@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from carpool.program import settings
-from carpool_sidecar.planning import planner, service_times
+from carpool_sidecar.planning import arguments, planner, recorded, replay, service_times
+from carpool_sidecar.recording import document
 
 PROG = "carpool-sidecar plan"
 
 _EPILOG = """\
-Requests have one instance each and come as a Poisson stream; the sidecar is told the objective (--slo) and learns the
-rest. What it refuses counts as not in time. Examples:
+Requests have one instance each and come as a Poisson stream, or are those that were recorded (--from), scaled to --rate
+if it is given; the sidecar is told the objective (--slo) and learns the rest. What it refuses counts as not in time.
+Examples:
 
   carpool-sidecar plan --rate 2000 --slo 100 --service 10+0.1n
   carpool-sidecar plan --rate 300 --slo 250 --service 1:18,8:31,32:80 --max-batch-size 32 --balancer least-loaded
+  carpool-sidecar plan --from arrivals.jsonl --slo 100 --rate 2000
 """
-
-_PATIENCE = 1.0  # seconds without a word
 
 
 def main(argv: Sequence[str], effort: planner.Effort = planner.DEFAULT) -> int:
@@ -32,14 +31,16 @@ def main(argv: Sequence[str], effort: planner.Effort = planner.DEFAULT) -> int:
     Exits with 2 and one line on standard error if an argument is bad or no number of pods is enough.
     """
     chosen = _parser().parse_args(argv)
-    curve, words = chosen.service
+    predictor, words = _predictor(chosen)
+    arrivals = None if chosen.recording is None else recorded.arrivals([block for _, block in chosen.recording.blocks])
     question = planner.Question(
-        rate=chosen.rate,
+        rate=chosen.rate or (arrivals.rate if arrivals else 0.0),
         slo=chosen.slo / 1000,
-        predictor=service_times.Predictor(curve, chosen.overhead / 1000, chosen.workers, chosen.noise),
-        max_batch_size=chosen.max_batch_size,
+        predictor=predictor,
+        max_batch_size=chosen.max_batch_size or _size(chosen.recording),
         share=chosen.share,
         balancer=planner.Balancing(chosen.balancer),
+        recorded=arrivals,
     )
     try:
         plan = planner.plan(question, _progress(), effort)
@@ -51,56 +52,48 @@ def main(argv: Sequence[str], effort: planner.Effort = planner.DEFAULT) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = arguments.Parser(
         prog=PROG,
         description="How many pods (replicas of predictor and sidecar) a load needs, found by simulation.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    add = parser.add_argument
-    add("--rate", required=True, metavar="X", type=_number(1e-3, 1e9), help="requests a second, of all pods")
-    add("--slo", required=True, metavar="MS", type=_number(0.1, 60_000), help="milliseconds from arrival to answer")
-    add("--service", required=True, metavar="TIME", type=_service, help=service_times.ALLOWED)
-    add("--share", default=0.99, metavar="X", type=_number(0.5, 0.999), help="of requests in time (%(default)s)")
-    add("--max-batch-size", default=32, metavar="N", type=_whole(1, 10_000), help="instances (%(default)s)")
-    add("--overhead", default=1.0, metavar="MS", type=_number(0, 60_000), help=_OVERHEAD)
-    add("--noise", default=0.05, metavar="X", type=_number(0, 2), help=_NOISE)
-    add("--workers", default=1, metavar="N", type=_whole(1, 16), help="batches the predictor works on at once (1)")
+    add, number, whole = parser.add_argument, arguments.number, arguments.whole
+    add(
+        "--rate",
+        metavar="X",
+        type=number(1e-3, 1e9),
+        help="requests a second, of all pods; needed without --from",
+    )
+    add(
+        "--slo",
+        required=True,
+        metavar="MS",
+        type=number(0.1, 60_000),
+        help="milliseconds from arrival to answer",
+    )
+    add("--service", metavar="TIME", type=_service, help=service_times.ALLOWED)
+    add("--from", dest="recording", metavar="FILE", type=arguments.recording, help=_FROM)
+    add(
+        "--share",
+        default=0.99,
+        metavar="X",
+        type=number(0.5, 0.999),
+        help="of requests in time (%(default)s)",
+    )
+    add("--max-batch-size", metavar="N", type=whole(1, 10_000), help="instances (32, or as recorded)")
+    add("--overhead", metavar="MS", type=number(0, 60_000), help=_OVERHEAD)
+    add("--noise", metavar="X", type=number(0, 2), help=_NOISE)
+    add("--workers", metavar="N", type=whole(1, 16), help="batches the predictor works on at once (1)")
     add("--balancer", default="random", choices=[*planner.Balancing], help="how requests find a pod (%(default)s)")
     add("--json", action="store_true", help="print JSON")
     return parser
 
 
-_OVERHEAD = "milliseconds around a batch that another may overlap: network, JSON (%(default)s)"
-_NOISE = "coefficient of variation of the service time, lognormal (%(default)s)"
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        settings.fail(PROG, message.removeprefix("argument "))
-
-
-def _number(least: float, most: float) -> Callable[[str], float]:
-    def parse(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"got {text!r}: must be a number from {least:g} to {most:,.10g}")
-        return value
-
-    return parse
-
-
-def _whole(least: int, most: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        if not (text.isascii() and text.isdecimal() and least <= int(text) <= most):
-            raise argparse.ArgumentTypeError(f"got {text!r}: must be a whole number from {least} to {most:,}")
-        return int(text)
-
-    return parse
+_FROM = "recorded arrivals in place of Poisson (--record, /arrivals); their rate and predictor where no other is given"
+_OVERHEAD = "milliseconds around a batch that another may overlap: network, JSON (1)"
+_NOISE = "coefficient of variation of the service time, lognormal (0.05)"
 
 
 def _service(text: str) -> tuple[service_times.Service, str]:
@@ -110,15 +103,35 @@ def _service(text: str) -> tuple[service_times.Service, str]:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+def _predictor(chosen: argparse.Namespace) -> tuple[service_times.Predictor, str]:
+    """The predictor as it was described, or else as it was recorded, and its time in words."""
+    missing = [f"--{name}" for name in ("rate", "service") if getattr(chosen, name) is None]
+    if chosen.recording is None and missing:
+        settings.fail(PROG, f"the following arguments are required: {', '.join(missing)}; or --from FILE has them")
+    if chosen.service is not None:
+        usual, words = service_times.Predictor(chosen.service[0], 0.001), chosen.service[1]
+    else:
+        try:
+            found = replay.model(chosen.recording, [block for _, block in chosen.recording.blocks])
+        except replay.Nothing as error:
+            settings.fail(PROG, f"--from: {error}; say it with --service")
+        usual, words = found.predictor, found.words
+    predictor = service_times.Predictor(
+        usual.service,
+        usual.overhead if chosen.overhead is None else chosen.overhead / 1000,
+        chosen.workers or usual.workers,
+        usual.variation if chosen.noise is None else chosen.noise,
+    )
+    return predictor, words
+
+
+def _size(recording: document.Recording | None) -> int:
+    return 32 if recording is None else recording.head.settings.max_batch_size
+
+
 def _progress() -> planner.Progress:
-    """Tells what goes on, once it takes longer than a person waits without wondering."""
-    began = time.monotonic()
-
-    def tell(pods: int, requests: int) -> None:
-        if time.monotonic() - began > _PATIENCE:
-            sys.stderr.write(f"simulating {requests:,} requests, {pods:,} pods …\n")
-
-    return tell
+    tell = arguments.patiently()
+    return lambda pods, requests: tell(f"simulating {requests:,} requests, {pods:,} pods …")
 
 
 # --- the answer, for people and for programs ----------------------------------------------------------------------
@@ -166,6 +179,7 @@ def _values(plan: planner.Plan, service: str) -> dict[str, Any]:
         "fewer": _row(plan.fewer) if plan.fewer else None,
         "more": _row(plan.more),
         "simulated_requests": plan.simulated,
+        "recorded_requests": len(question.recorded.times) if question.recorded else None,
     }
 
 
@@ -198,11 +212,12 @@ def _cells(label: str, found: planner.Forecast) -> Sequence[str]:
 
 
 def _reasons(plan: planner.Plan) -> Iterator[str]:
+    question = plan.question
     one = plan.question.predictor.service.seconds(1, 0.0)
     if plan.fewer is not None:
         yield f"{_pods(plan.fewer.pods)}: {_why_not(plan.fewer)}"
     elif plan.chosen.load < 1:
-        yield f"1 pod is enough: it could do {plan.question.capacity:,.0f} requests/s, in full batches."
+        yield f"1 pod is enough: it could do {question.capacity / question.rows:,.0f} requests/s, in full batches."
     if plan.question.slo < 2 * one + plan.question.predictor.overhead:
         yield "The objective is shorter than two batches of one instance: who comes just after one has left is late, so"
         yield "nearly every request has to find an idle pod."
@@ -227,9 +242,11 @@ def _basis(plan: planner.Plan, service: str) -> Iterator[str]:
     predictor = question.predictor
     workers = f", {predictor.workers} at once" if predictor.workers > 1 else ""
     exact = f" The answer is exact to {plan.step} pods." if plan.step > 1 else ""
+    kind = "one instance each, Poisson"
+    if question.recorded is not None:
+        kind = f"as recorded, {question.rows:.3g} instances each"
     yield (
-        f"Simulated {plan.simulated:,} requests (one instance each, Poisson) through the sidecar's own scheduler, "
-        f"policy adaptive.{exact}"
+        f"Simulated {plan.simulated:,} requests ({kind}) through the sidecar's own scheduler, policy adaptive.{exact}"
     )
     yield (
         f"Balancer: {question.balancer.value}. Predictor: {service} ms for a batch of n, at most "

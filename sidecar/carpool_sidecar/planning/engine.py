@@ -105,11 +105,12 @@ class _Run:
             self.at(back, self._arrive)
 
     def _arrive(self, _: None) -> None:
-        rows, timeout = self._workload.request
+        kind = self._workload.request
+        rows, timeout, size, key = kind
         pod = self._balancer.pick()
         outcome = Outcome(self.now, math.inf if timeout is None else self.now + timeout, pod)
         self.outcomes.append(outcome)
-        self.pods[pod].submit(messages.Request("key", rows, tag=outcome, timeout=timeout))
+        self.pods[pod].submit(messages.Request(key, rows, size, kind, outcome, timeout))
         following = self._workload.after_arrival()
         if following is not None:
             self.at(following, self._arrive)
@@ -143,6 +144,9 @@ class _Pod:
             if isinstance(effect, messages.Dispatch):
                 served = self._predictor.serve(effect.batch.rows, run.now)
                 run.batches.append(served)
+                for part in effect.batch.parts:
+                    if not part.start:
+                        part.request.tag.left = run.now
                 run.at(served.returned, self._done, effect.batch)
             elif isinstance(effect, messages.Answer):
                 effect.request.tag.batch_rows = rows
@@ -168,17 +172,17 @@ class _Pod:
 class Outcome:
     """One request. `refused` is the label of the error it got, None if it was answered.
 
-    `finished` is when it was answered or refused, infinity as long as neither has happened; `batch_rows` is the size
-    of the batch that completed it.
+    `finished` is when it was answered or refused, infinity as long as neither has happened; `left` is when its first
+    rows went to the predictor, infinity if they never did; `batch_rows` is the size of the batch that completed it.
     """
 
-    __slots__ = ("arrived", "batch_rows", "deadline", "finished", "pod", "refused")
+    __slots__ = ("arrived", "batch_rows", "deadline", "finished", "left", "pod", "refused")
 
     def __init__(self, arrived: float, deadline: float, pod: int) -> None:
         self.arrived = arrived
         self.deadline = deadline
         self.pod = pod
-        self.finished = math.inf
+        self.finished = self.left = math.inf
         self.refused: str | None = None
         self.batch_rows = 0
 

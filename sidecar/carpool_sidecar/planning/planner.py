@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from carpool.scheduling import adaptive, limits, scheduler
-from carpool_sidecar.planning import engine, service_times, traffic
+from carpool_sidecar.planning import engine, recorded, service_times, traffic
 
 SEED = 1
 WARM_UP = 0.25  # of a run, in which the policy learns and nothing is counted
@@ -48,7 +48,11 @@ class Balancing(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Question:
-    """`rate` requests a second of one instance each; `share` of them are to be answered within `slo` seconds."""
+    """`rate` requests a second; `share` of them are to be answered within `slo` seconds.
+
+    They have one instance each and come as a Poisson stream, or else are like those `recorded`, thinned out or laid
+    over each other until there are so many.
+    """
 
     rate: float
     slo: float
@@ -56,6 +60,12 @@ class Question:
     max_batch_size: int = 32
     share: float = 0.99
     balancer: Balancing = Balancing.RANDOM
+    recorded: recorded.Arrivals | None = None
+
+    @property
+    def rows(self) -> float:
+        """Instances in a request, on average."""
+        return 1.0 if self.recorded is None else self.recorded.mean_rows
 
     @functools.cached_property
     def capacity(self) -> float:
@@ -88,7 +98,7 @@ def forecast(question: Question, pods: int, requests: int) -> Forecast:
     """Simulate so many pods, or fewer that stand for them, with about so many requests in all."""
     rate = question.rate / pods
     together = min(pods, TOGETHER) if question.balancer is Balancing.LEAST_LOADED else 1
-    workload = traffic.Open(_arrivals(question, pods, together), requests / (rate * together))
+    workload = _workload(question, pods, together, requests / (rate * together))
     make = make_scheduler(question)
     # To one pod all balancers are the same.
     result = engine.simulate(make, question.predictor, workload, together, traffic.LeastLoaded, SEED)
@@ -100,11 +110,11 @@ def judge(question: Question, pods: int, result: engine.Result) -> Forecast:
     summary = result.summary(WARM_UP)
     counted = [outcome for outcome in result.outcomes if outcome.arrived >= WARM_UP * result.end]
     hits = [outcome.refused is None and outcome.finished - outcome.arrived <= question.slo for outcome in counted]
-    in_time, margin = _share(hits)
+    in_time, margin = share(hits)
     return Forecast(
         pods=pods,
         rate_per_pod=question.rate / pods,
-        load=question.rate / pods / question.capacity,
+        load=question.rate * question.rows / pods / question.capacity,
         busy=summary.utilisation,
         mean_batch=summary.mean_batch,
         p50=summary.p50,
@@ -132,6 +142,14 @@ def make_scheduler(question: Question) -> engine.MakeScheduler:
     return make
 
 
+def _workload(question: Question, pods: int, together: int, seconds: float) -> traffic.Workload:
+    if question.recorded is None:
+        return traffic.Open(_arrivals(question, pods, together), seconds)
+    factor = question.rate / pods * together / question.recorded.rate
+    in_turn = question.balancer is Balancing.ROUND_ROBIN
+    return recorded.Replay(question.recorded.stream(factor, SEED, in_turn=in_turn), seconds)
+
+
 def _arrivals(question: Question, pods: int, together: int) -> Iterator[float]:
     rate = question.rate / pods
     if question.balancer is Balancing.ROUND_ROBIN:
@@ -148,7 +166,7 @@ def _every_nth(rate: float, n: int) -> Iterator[float]:
         yield now
 
 
-def _share(hits: list[bool]) -> tuple[float, float]:
+def share(hits: list[bool]) -> tuple[float, float]:
     """The share that is true, and two standard errors of it, from the spread of means of blocks."""
     if len(hits) < BLOCKS:
         return 0.0, 1.0
@@ -218,7 +236,7 @@ class _Search:
     # Mutable state: what was simulated, by pods and requests.
     def __init__(self, question: Question, progress: Progress, effort: Effort) -> None:
         full_batches = BATCHES * question.max_batch_size
-        objectives = OBJECTIVES * question.slo * question.capacity
+        objectives = OBJECTIVES * question.slo * question.capacity / question.rows
         factor = min(LONGEST, max(1.0, full_batches / effort.long, objectives / effort.long))
         self.short, self.long = round(effort.short * factor), round(effort.long * factor)
         self._question = question
@@ -247,7 +265,7 @@ class _Search:
 
     def smallest(self) -> tuple[int, int]:
         """So many pods are enough, and the largest number below that is known not to be."""
-        needed = self._question.share * self._question.rate / self._question.capacity
+        needed = self._question.share * self._question.rate * self._question.rows / self._question.capacity
         fails = math.ceil(needed) - 1
         pods, stride = fails + 1, max(1, fails // 16)
         while pods < self._most() and not self._is_enough(pods):
@@ -293,4 +311,5 @@ class _Search:
 
     def _most(self) -> int:
         """So many pods that each is idle nearly always."""
-        return math.ceil(self._question.rate * self._question.predictor.service.seconds(1, 0.0) / IDLE)
+        question = self._question
+        return math.ceil(question.rate * question.rows * question.predictor.service.seconds(1, 0.0) / IDLE)

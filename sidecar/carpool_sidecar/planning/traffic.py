@@ -7,25 +7,33 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from typing import NamedTuple, Protocol
 
 
 class RequestKind(NamedTuple):
-    """What all requests of a workload have: a number of instances, and seconds their callers wait (None: forever)."""
+    """What a request has: a number of instances, seconds its caller waits (None: forever), bytes, and a batch key."""
 
     rows: int = 1
     timeout: float | None = None
+    size: int = 0
+    key: Hashable = "key"
 
 
 ONE = RequestKind()
 
 
 class Workload(Protocol):
-    """When requests arrive, which may depend on replies. `end` is the latest arrival."""
+    """When requests arrive, which may depend on replies. `end` is the latest arrival.
 
-    request: RequestKind
-    end: float
+    `request` is what the arrival has that has come, until `after_arrival` is called.
+    """
+
+    @property
+    def request(self) -> RequestKind: ...
+
+    @property
+    def end(self) -> float: ...
 
     def first(self) -> Iterable[float]:
         """Arrivals that depend on nothing."""

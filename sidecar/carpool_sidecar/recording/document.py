@@ -11,8 +11,8 @@ after `began` (those of requests that came before that are negative), which is s
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Annotated, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -42,9 +42,16 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     priority_ageing: float = 1000.0
 
 
+def changed(setting: Setting, changes: Mapping[str, Any]) -> Setting:
+    """The same setting but for these fields."""
+    return msgspec.structs.replace(setting, **changes)
+
+
 class Head(msgspec.Struct, tag_field="line", tag="head", kw_only=True):
-    """What holds for the blocks that follow. `form` is the version of this form, and `learned` what the policy knew when
-    the head was written."""
+    """What holds for the blocks that follow: their settings, and what the policy knew when this was written.
+
+    `form` is the version of the form itself.
+    """
 
     form: Literal[1] = 1
     version: str

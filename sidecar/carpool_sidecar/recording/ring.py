@@ -31,7 +31,7 @@ BLOCK = 4096
 
 BLOCK_SECONDS = 30.0
 
-_FEW = 4  # requests that are sooner written down one by one
+_FEW = 8  # requests that are sooner written down one by one
 
 _KEY_BITS = 0xFFFF_FFFF
 _ROWS, _SIZE = operator.attrgetter("rows"), operator.attrgetter("size")

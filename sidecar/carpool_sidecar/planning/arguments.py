@@ -1,0 +1,70 @@
+"""What the command lines of `plan` and `advise` have in common: numbers in a range, recordings, and how errors look."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from carpool.program import settings
+from carpool_sidecar.recording import document
+
+_PATIENCE = 1.0  # seconds without a word
+
+
+class Parser(argparse.ArgumentParser):
+    """Tells what is wrong in one line and exits with status 2."""
+
+    def error(self, message: str) -> NoReturn:
+        settings.fail(self.prog, message.removeprefix("argument "))
+
+
+def number(least: float, most: float) -> Callable[[str], float]:
+    """A parser of numbers from `least` to `most`."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"got {text!r}: must be a number from {least:g} to {most:,.10g}")
+        return value
+
+    return parse
+
+
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """A parser of whole numbers from `least` to `most`."""
+
+    def parse(text: str) -> int:
+        if not (text.isascii() and text.isdecimal() and least <= int(text) <= most):
+            raise argparse.ArgumentTypeError(f"got {text!r}: must be a whole number from {least} to {most:,}")
+        return int(text)
+
+    return parse
+
+
+def recording(name: str) -> document.Recording:
+    """A parser of the names of files with recorded arrivals; - is standard input."""
+    try:
+        return document.decode(sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes())
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{name} cannot be read: {error.strerror}") from None
+    except document.NotARecording as error:
+        raise argparse.ArgumentTypeError(f"{name}: {error}") from None
+
+
+def patiently(write: Callable[[str], object] = lambda line: sys.stderr.write(line + "\n")) -> Callable[[str], None]:
+    """Tells what goes on, once it takes longer than a person waits without wondering."""
+    began = time.monotonic()
+
+    def tell(line: str) -> None:
+        if time.monotonic() - began > _PATIENCE:
+            write(line)
+
+    return tell

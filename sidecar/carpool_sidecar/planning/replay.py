@@ -1,0 +1,220 @@
+"""What would have been: recorded arrivals through the production scheduler under any settings, and the figures of it.
+
+The predictor is the one that the sidecar learned, or else the one that its recorded batches tell of: they are shown to
+the same model that the adaptive policy learns with. Before the recording begins its last part is played, so that the
+policy has learned what it had learned then; nothing of that counts. Times are seconds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from carpool import measures
+from carpool.scheduling import adaptive, limits, messages, predictor_model, scheduler, window
+from carpool_sidecar.planning import engine, planner, recorded, service_times, traffic
+from carpool_sidecar.recording import document
+
+LEARNING = 0.25
+"""So much of a recording is played before it, to learn from."""
+
+# The sidecar's own defaults, in its units.
+_WINDOW_LATENCY, _WINDOW_IN_FLIGHT = 500.0, 1
+_ADAPTIVE_IN_FLIGHT = 8
+
+_TICK = 0.001  # of the timers that carry out the policy's waits
+_USUAL_NOISE, _MOST_NOISE = 0.05, 0.5
+
+
+class Model(NamedTuple):
+    """The predictor of a replay, and the batches that it was learned from.
+
+    `largest` is the size that few batches exceeded (1 in 100), `is_varied` whether there were several sizes, so that
+    the time of an instance is known.
+    """
+
+    predictor: service_times.Predictor
+    batches: int
+    largest: int
+    is_varied: bool
+
+    @property
+    def words(self) -> str:
+        """The time of a batch as `service_times.parse` reads it."""
+        one, none = (self.predictor.service.seconds(rows, 0.0) for rows in (1, 0))
+        return f"{none * 1000:.4g}+{(one - none) * 1000:.3g}n"
+
+
+class Figures(NamedTuple):
+    """What callers got. Seconds; `in_time` and `refused` are shares of all requests, `busy` of the time.
+
+    `mean`, `p50` and `p99` are of answered requests; `wait` is the mean time until the first rows left. `margin` is two
+    standard errors of `in_time`. `everybody` has the times of all requests, until an answer or an error, in the
+    sidecar's own buckets.
+    """
+
+    requests: int
+    rate: float
+    busy: float
+    mean_batch: float
+    wait: float
+    mean: float
+    p50: float
+    p99: float
+    refused: float
+    in_time: float
+    margin: float
+    everybody: measures.Distribution
+
+
+class Nothing(ValueError):
+    """There is too little to replay."""
+
+
+def model(recording: document.Recording, blocks: Sequence[document.Block]) -> Model:
+    """The predictor as these blocks show it. Raises `Nothing` if no batch came back in them."""
+    sent = sorted(
+        (block.began + at / 1e6, rows, took / 1e6)
+        for block in blocks
+        for at, rows, took in zip(block.batches.sent, block.batches.rows, block.batches.took, strict=True)
+    )
+    if not sent:
+        raise Nothing("no batch came back from the predictor in this time: how long it takes is not known")
+    watched = _watch(sent)
+    sizes = sorted(rows for _, rows, _ in sent)
+    noise = min(_MOST_NOISE, watched.round_trip.spread) if watched.round_trip.is_trusted else _USUAL_NOISE
+    told = recording.head.learned
+    fixed, per_row = told.get("service_fixed_seconds", 0.0), told.get("service_instance_seconds", 0.0)
+    overhead, workers = told.get("overhead_seconds", 0.0), int(told.get("workers", 1))
+    if not fixed + per_row > 0:
+        fixed, per_row = watched.fixed_work, watched.work(1) - watched.fixed_work
+        overhead, workers = watched.overhead, watched.workers
+    predictor = service_times.Predictor(service_times.Affine(fixed, max(0.0, per_row)), overhead, workers, noise)
+    largest = int(engine.quantile(sizes, 0.99))
+    return Model(predictor, len(sent), largest, sizes[0] < sizes[-1])
+
+
+def replay(
+    setting: document.Setting,
+    predictor: service_times.Predictor,
+    arrivals: recorded.Arrivals,
+    slo: float = math.inf,
+    factor: float = 1.0,
+) -> Figures:
+    """One pod under these settings, with so many times the arrivals. `slo` is what `in_time` is judged by."""
+    before = LEARNING * arrivals.span
+    workload = recorded.Replay(arrivals.stream(factor, planner.SEED, before), before + arrivals.span)
+    bounds = scheduler_limits(setting)
+
+    def make(clock: engine.Clock) -> engine.Scheduler:
+        ids = itertools.count()
+        policy = adaptive.Adaptive(bounds, _TICK) if setting.policy == "adaptive" else window.Window(bounds)
+        return scheduler.Scheduler(bounds, policy, clock, lambda: str(next(ids)))
+
+    result = engine.simulate(make, predictor, workload, 1, traffic.LeastLoaded, planner.SEED)
+    return _figures(result, before, slo)
+
+
+class Measured(NamedTuple):
+    """What the sidecar counted, by the names of `Figures`; all of it but quantiles is exact."""
+
+    requests: int
+    rate: float
+    mean_batch: float
+    wait: float
+    refused: float
+    everybody: measures.Distribution
+
+
+def measured(blocks: Sequence[document.Block], arrivals: recorded.Arrivals) -> Measured:
+    """What was counted while these blocks were written."""
+    found = [block.measured for block in blocks]
+    return Measured(
+        requests=len(arrivals.times),
+        rate=arrivals.rate,
+        mean_batch=document.distribution([each.batch_size for each in found], measures.SIZES).mean,
+        wait=document.distribution([each.wait for each in found], measures.SECONDS).mean,
+        refused=sum(block.refused for block in blocks) / len(arrivals.times),
+        everybody=document.distribution([each.request for each in found], measures.SECONDS),
+    )
+
+
+def scheduler_limits(setting: document.Setting) -> limits.Limits:
+    """What the scheduler obeys, as the sidecar makes it of its settings.
+
+    What an instance costs is known where that is its bytes, taken to be those of the request in equal parts.
+    """
+    allowed = setting.allowed_batch_sizes
+    is_adaptive = setting.policy == "adaptive"
+    has_cost = bool(setting.max_batch_cost) and setting.instance_cost == "bytes"
+    return limits.Limits(
+        max_batch_size=allowed[-1] if allowed else setting.max_batch_size,
+        max_latency=(_WINDOW_LATENCY if setting.max_latency is None else setting.max_latency) / 1000,
+        timeout=setting.timeout,
+        slo=math.inf if setting.slo is None else setting.slo / 1000,
+        max_in_flight=setting.max_in_flight or (_ADAPTIVE_IN_FLIGHT if is_adaptive else _WINDOW_IN_FLIGHT),
+        max_queue_instances=setting.max_queue_instances,
+        max_queue_bytes=setting.max_queue_bytes,
+        max_batch_bytes=setting.max_batch_bytes or math.inf,
+        max_batch_cost=setting.max_batch_cost if has_cost else math.inf,
+        row_sizes=_row_sizes,
+        row_costs=_row_sizes if has_cost else None,
+        allowed_sizes=allowed,
+        small_batch_threshold=setting.small_batch_threshold,
+        priority_ageing=setting.priority_ageing / 1000,
+    )
+
+
+def _row_sizes(kind: traffic.RequestKind, start: int, stop: int) -> Sequence[int]:
+    return [max(1, kind.size // kind.rows)] * (stop - start)
+
+
+def _watch(sent: Sequence[tuple[float, int, float]]) -> predictor_model.PredictorModel:
+    """The adaptive policy's model of the predictor, after these batches: when each left, its rows, and what it took."""
+    watched = predictor_model.PredictorModel()
+    ends = sorted((left + took, number) for number, (left, _, took) in enumerate(sent))
+    out: dict[int, messages.Batch] = {}
+    following = 0
+    for end, number in ends:
+        while following < len(sent) and sent[following][0] <= end:
+            left, rows, _ = sent[following]
+            part = messages.Part(messages.Request("key", rows), 0, rows)
+            out[following] = messages.Batch(str(following), "key", [part], messages.Reason.FULL)
+            watched.sent(out[following], left)
+            following += 1
+        watched.completed(out.pop(number), end)
+    return watched
+
+
+def _figures(result: engine.Result, before: float, slo: float) -> Figures:
+    span = result.end - before
+    counted = [outcome for outcome in result.outcomes if outcome.arrived >= before]
+    answered = [outcome for outcome in counted if outcome.refused is None]
+    took = sorted(outcome.finished - outcome.arrived for outcome in answered)
+    histogram = measures.Histogram(measures.SECONDS)
+    histogram.observe_all([outcome.finished - outcome.arrived for outcome in counted])
+    waits = [outcome.left - outcome.arrived for outcome in counted if outcome.left < math.inf]
+    sizes = [batch.rows for batch in result.batches if before <= batch.sent <= result.end]
+    busy = sum(max(0.0, min(batch.ended, result.end) - max(batch.started, before)) for batch in result.batches)
+    hits = [outcome.refused is None and outcome.finished - outcome.arrived <= slo for outcome in counted]
+    in_time, margin = planner.share(hits)
+    return Figures(
+        requests=len(counted),
+        rate=len(counted) / span,
+        busy=busy / (span * result.workers),
+        mean_batch=_mean(sizes),
+        wait=_mean(waits),
+        mean=_mean(took),
+        p50=engine.quantile(took, 0.50),
+        p99=engine.quantile(took, 0.99),
+        refused=1 - len(answered) / len(counted) if counted else 0.0,
+        in_time=in_time,
+        margin=margin,
+        everybody=histogram.read(),
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
