@@ -14,6 +14,8 @@ histograms are kept as `carpool.measures` does.
 | `app.wiring.Sidecar` | settings in force, servers, tasks | `start`, `apply`, `stop` |
 | `app.wiring.Upstreams` | the model registries | its own start |
 | `batching.routes.Lists` | the routes of the paths of `--lists` | the first request to each |
+| `recording.ring.Ring` | the latest blocks | `batching.executor.Observer`; `app.wiring.Sidecar` |
+| `recording.file.Recorder` | the file of `--record`, what waits to be written | the ring; its thread and timer |
 | `batching.executor.Observer` | its counters | `driver.Driver` |
 | `batching.model_registry.Model` | what the predictor told last, when to ask again | answers to questions |
 | `batching.model_registry.ModelRegistry` | models, unknown names, questions that are out | requests; answers |

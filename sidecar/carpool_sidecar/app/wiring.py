@@ -87,7 +87,7 @@ class Sidecar:
         self.arrivals = ring.Ring(self._measured, clock, lambda: self.core.in_flight)
         self.arrivals.changed(_recorded_settings(chosen))
         self._epoch = time.time() - clock()  # when the clock was at 0, as far as anybody outside can tell
-        self._recorder = self._make_recorder()
+        self.recorder = self._make_recorder()
         self.timings = calls.ServerTimings(clock) if chosen.server_timing else None
         observer = executor.Observer(self.metrics, clock, self.arrivals, self.timings)
         self.driver = driver.Driver(self.core, self.executor, observer, clock)
@@ -113,8 +113,8 @@ class Sidecar:
         await self._open_grpc_port()
         json_rows.bounded_rows(self.settings.max_queue_instances)  # now: it takes too long in the midst of requests
         self._lag.start()
-        if self._recorder is not None:
-            self._recorder.start()
+        if self.recorder is not None:
+            self.recorder.start()
         if isinstance(self.policy, adaptive.Adaptive):
             self._first_contact = asyncio.create_task(self._measure_overhead(self.policy), name="first contact")
         log.info("serving", extra=logs.facts(**self._summary()))
@@ -153,8 +153,8 @@ class Sidecar:
         self.trimmer.close()
         self._lag.stop()
         self.driver.close()
-        if self._recorder is not None:
-            await self._recorder.close()
+        if self.recorder is not None:
+            await self.recorder.close()
         if self._fast_lane is not None:
             await self._fast_lane.close(_CLOSING_SECONDS)
         if self._grpc is not None:

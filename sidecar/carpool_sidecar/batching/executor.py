@@ -97,7 +97,8 @@ class Observer(driver.Observer):
         else:
             requests = [request for request, start, _ in batch.parts if not start]
             arrived = [request.arrived for request in requests]
-            counters.queue_seconds.observe_since(arrived, batch.dispatched)
+            left = batch.dispatched
+            counters.queue_seconds.observe_all([left - moment for moment in arrived])
             if self._ring is not None:
                 self._ring.sent(batch, requests, arrived)
         if self._timings is not None:

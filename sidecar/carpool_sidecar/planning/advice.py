@@ -215,7 +215,7 @@ def _notes(
     recording: document.Recording, model: replay.Model, arrivals: recorded.Arrivals, setting: document.Setting
 ) -> Iterator[str]:
     returning = recording.head.learned.get("returning_share", 0.0)
-    if returning > 0.3:
+    if returning > 0.5:
         yield (
             f"{returning:.0%} of the callers come back as soon as they are answered. Under other settings they would "
             "have come at other times, which no replay knows."

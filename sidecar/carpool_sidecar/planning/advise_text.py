@@ -1,4 +1,4 @@
-"""What `carpool-sidecar advise` prints: a table for people, ending with one sentence and flags; or JSON."""
+"""What `carpool-sidecar advise` prints: a table for people, which ends with one sentence and flags; or JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ def text(found: advice.Advice, pods: int) -> str:
             *(line for paragraph in _trust(found) for line in textwrap.wrap(paragraph, _WIDTH)),
             "",
             *textwrap.wrap(sentence(found, pods), _WIDTH),
-            *([f"Flags: {flags(found.best.changes)}"] if found.best.changes else []),
         ]
     )
 
@@ -73,21 +72,8 @@ def sentence(found: advice.Advice, pods: int) -> str:
     present, best = found.cases[0].figures, found.best.figures
     if found.best is found.cases[0]:
         said = "Leave the settings as they are: nothing that was tried would have been clearly better"
-    elif found.slo is not None:
-        said = (
-            f"Set {flags(found.best.changes)}: {_share(best.in_time)} of the requests would have been answered within "
-            f"{found.slo * 1000:.10g} ms, in place of {_share(present.in_time)}"
-        )
-    elif abs(best.refused - present.refused) > advice.CLEAR:
-        said = (
-            f"Set {flags(found.best.changes)}: {_share(best.refused)} of the requests would have been refused, in place "
-            f"of {_share(present.refused)}"
-        )
     else:
-        said = (
-            f"Set {flags(found.best.changes)}: requests would have taken {best.mean * 1000:.1f} ms on average, in place "
-            f"of {present.mean * 1000:.1f}"
-        )
+        said = f"Set {flags(found.best.changes)}: {_gain(found, best, present)}"
     if found.off > advice.FAR:
         said = f"Try it before you trust it, as the replay is far from what was measured: {said[0].lower()}{said[1:]}"
     return f"{said}{_about_pods(found, pods)}."
@@ -101,6 +87,17 @@ def flags(changes: dict[str, Any]) -> str:
 
 
 # --- parts ----------------------------------------------------------------------------------------------------------
+
+
+def _gain(found: advice.Advice, best: replay.Figures, present: replay.Figures) -> str:
+    if found.slo is not None:
+        return (
+            f"{_share(best.in_time)} of the requests would have been answered within {found.slo * 1000:.10g} ms, in "
+            f"place of {_share(present.in_time)}"
+        )
+    if abs(best.refused - present.refused) > advice.CLEAR:
+        return f"{_share(best.refused)} of the requests would have been refused, in place of {_share(present.refused)}"
+    return f"requests would have taken {_ms(best.mean)} ms on average, in place of {_ms(present.mean)}"
 
 
 def _about_pods(found: advice.Advice, pods: int) -> str:
@@ -164,8 +161,8 @@ def _trust(found: advice.Advice) -> Iterator[str]:
     at_once = "" if predictor.workers == 1 else f", {predictor.workers} at once"
     yield (
         f"Predictor: {found.model.words} ms for a batch of n{at_once}, noise {predictor.variation:.0%}, "
-        f"{_ms(predictor.overhead)} ms around it, as learned; nearly all of {found.model.batches:,} batches seen had at "
-        f"most {found.model.largest:,} instances."
+        f"{_ms(predictor.overhead)} ms around it, as learned; nearly all of {found.model.batches:,} batches seen had "
+        f"at most {found.model.largest:,} instances."
     )
     yield from found.notes
 

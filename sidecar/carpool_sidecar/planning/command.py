@@ -60,28 +60,11 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add, number, whole = parser.add_argument, arguments.number, arguments.whole
-    add(
-        "--rate",
-        metavar="X",
-        type=number(1e-3, 1e9),
-        help="requests a second, of all pods; needed without --from",
-    )
-    add(
-        "--slo",
-        required=True,
-        metavar="MS",
-        type=number(0.1, 60_000),
-        help="milliseconds from arrival to answer",
-    )
+    add("--rate", metavar="X", type=number(1e-3, 1e9), help="requests a second, of all pods")
+    add("--slo", metavar="MS", type=number(0.1, 60_000), help="milliseconds from arrival to answer")
     add("--service", metavar="TIME", type=_service, help=service_times.ALLOWED)
     add("--from", dest="recording", metavar="FILE", type=arguments.recording, help=_FROM)
-    add(
-        "--share",
-        default=0.99,
-        metavar="X",
-        type=number(0.5, 0.999),
-        help="of requests in time (%(default)s)",
-    )
+    add("--share", default=0.99, metavar="X", type=number(0.5, 0.999), help="of requests in time (%(default)s)")
     add("--max-batch-size", metavar="N", type=whole(1, 10_000), help="instances (32, or as recorded)")
     add("--overhead", metavar="MS", type=number(0, 60_000), help=_OVERHEAD)
     add("--noise", metavar="X", type=number(0, 2), help=_NOISE)
@@ -105,9 +88,10 @@ def _service(text: str) -> tuple[service_times.Service, str]:
 
 def _predictor(chosen: argparse.Namespace) -> tuple[service_times.Predictor, str]:
     """The predictor as it was described, or else as it was recorded, and its time in words."""
-    missing = [f"--{name}" for name in ("rate", "service") if getattr(chosen, name) is None]
-    if chosen.recording is None and missing:
-        settings.fail(PROG, f"the following arguments are required: {', '.join(missing)}; or --from FILE has them")
+    recorded_names = () if chosen.recording else ("rate", "service")
+    missing = [f"--{name}" for name in ("slo", *recorded_names) if getattr(chosen, name) is None]
+    if missing:
+        settings.fail(PROG, f"the following arguments are required: {', '.join(missing)}")
     if chosen.service is not None:
         usual, words = service_times.Predictor(chosen.service[0], 0.001), chosen.service[1]
     else:

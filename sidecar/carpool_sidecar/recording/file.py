@@ -65,9 +65,11 @@ class Recorder:
         self._set_timer()
 
     async def close(self) -> None:
-        """Write what is there, and end; gives up on a disk that takes longer than two seconds."""
-        if self._timer is not None:
-            self._timer.cancel()
+        """Write what is there, and end; gives up on a disk that takes longer than two seconds. May be called again."""
+        if self._timer is None:
+            return
+        self._timer.cancel()
+        self._timer = None
         self._ring.seal()
         self._ring.on_sealed = None
         last = self._loop.run_in_executor(self._thread, self._close)

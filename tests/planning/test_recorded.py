@@ -1,0 +1,98 @@
+"""Recorded arrivals as a workload: as they were, thinned out, laid over each other, and round after round."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+
+from carpool_sidecar.planning import recorded, replay, service_times, traffic
+from carpool_sidecar.recording import document
+from tests.planning import recordings
+
+WINDOW = document.Setting(policy="window", max_latency=10.0, max_batch_size=8)
+THREE = recorded.Arrivals(
+    [0.0, 1.0, 3.0], [traffic.RequestKind(rows=1), traffic.RequestKind(rows=2), traffic.RequestKind(rows=3)], 4.0
+)
+
+
+def taken(stream, count: int) -> list[tuple[float, int]]:
+    return [(time, kind.rows) for time, kind in itertools.islice(stream, count)]
+
+
+def test_what_came_comes_again_round_after_round():
+    assert taken(THREE.stream(), 5) == [(0.0, 1), (1.0, 2), (3.0, 3), (4.0, 1), (5.0, 2)]
+
+
+def test_before_it_begins_its_end_is_played():
+    assert taken(THREE.stream(before=1.5), 4) == [(0.5, 3), (1.5, 1), (2.5, 2), (4.5, 3)]
+    assert taken(THREE.stream(before=5.0), 5) == [(0.0, 3), (1.0, 1), (2.0, 2), (4.0, 3), (5.0, 1)]
+
+
+@pytest.mark.parametrize("in_turn", [False, True])
+@pytest.mark.parametrize("factor", [0.01, 0.3, 0.5, 1.0, 1.4, 2.0, 5.25])
+def test_so_many_times_the_arrivals_come_in_order_and_with_the_rows_they_had(factor, in_turn):
+    span = 40_000.0
+    found = list(itertools.takewhile(lambda arrival: arrival[0] < span, THREE.stream(factor, 1, 0.0, in_turn)))
+    times = [time for time, _ in found]
+    assert times == sorted(times)
+    assert times[0] >= 0
+    expected = factor * 30_000
+    assert len(found) == pytest.approx(expected, abs=4 * math.sqrt(expected))
+    assert sum(kind.rows for _, kind in found) / len(found) == pytest.approx(2, rel=0.1)
+
+
+def test_a_copy_is_shifted_and_does_not_double_each_request():
+    times = [time for time, _ in itertools.islice(THREE.stream(3.0), 300)]
+    assert len(set(times)) == 300
+
+
+def test_blocks_are_put_in_the_order_in_which_their_requests_came():
+    whole = recordings.recording(WINDOW, rate=100, seconds=2)
+    [(_, block)] = whole.blocks
+    mixed = [*block.at]
+    mixed[3], mixed[10] = mixed[10], mixed[3]
+    block.at[:] = mixed
+    found = recorded.arrivals([block])
+    assert list(found.times) == sorted(found.times)
+    assert found.times[0] == 0
+    assert found.rate == pytest.approx(100, rel=0.15)
+    assert found.kinds[0] == traffic.RequestKind(1, None, 100, 1)
+
+
+def test_the_latest_blocks_are_taken_and_at_least_one():
+    blocks = [recordings.recording(WINDOW, rate=100, seconds=1).blocks[0][1] for _ in range(3)]
+    each = len(blocks[0].at)
+    assert recorded.latest(blocks, 2 * each) == blocks[1:]
+    assert recorded.latest(blocks, 1) == blocks[2:]
+    assert recorded.latest(blocks, 10**6) == blocks
+
+
+def test_the_predictor_is_learned_from_the_batches_that_were_recorded():
+    found = recordings.recording(document.Setting(policy="window", max_latency=5.0, max_in_flight=2), rate=150)
+    model = replay.model(found, found.present)
+    service = model.predictor.service
+    assert service.seconds(0, 0.0) == pytest.approx(0.010, rel=0.15)
+    assert service.seconds(20, 0.0) - service.seconds(0, 0.0) == pytest.approx(0.010, rel=0.3)
+    assert model.predictor.workers == 1
+    assert model.is_varied
+    assert service_times.parse(model.words).seconds(8, 0.0) == pytest.approx(service.seconds(8, 0.0), rel=0.01)
+
+
+def test_what_the_policy_learned_counts_before_what_batches_tell():
+    learned = {
+        "service_fixed_seconds": 0.02, "service_instance_seconds": 0.001, "overhead_seconds": 0.003, "workers": 2.0,
+    }  # fmt: skip
+    found = recordings.recording(WINDOW, learned=learned)
+    predictor = replay.model(found, found.present).predictor
+    assert predictor.service == service_times.Affine(0.02, 0.001)
+    assert (predictor.overhead, predictor.workers) == (0.003, 2)
+
+
+def test_without_a_batch_there_is_nothing_to_replay():
+    found = recordings.recording(WINDOW)
+    batches = found.present[0].batches
+    batches.sent, batches.rows, batches.took = [], [], []
+    with pytest.raises(replay.Nothing, match="no batch came back"):
+        replay.model(found, found.present)
