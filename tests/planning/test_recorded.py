@@ -80,14 +80,26 @@ def test_the_predictor_is_learned_from_the_batches_that_were_recorded():
     assert service_times.parse(model.words).seconds(8, 0.0) == pytest.approx(service.seconds(8, 0.0), rel=0.01)
 
 
-def test_what_the_policy_learned_counts_before_what_batches_tell():
-    learned = {
-        "service_fixed_seconds": 0.02, "service_instance_seconds": 0.001, "overhead_seconds": 0.003, "workers": 2.0,
-    }  # fmt: skip
-    found = recordings.recording(WINDOW, learned=learned)
+LEARNED = {
+    "service_fixed_seconds": 0.02, "service_instance_seconds": 0.001, "overhead_seconds": 0.003, "workers": 2.0,
+}  # fmt: skip
+
+
+def test_what_the_policy_learned_counts_where_batches_are_too_much_alike_to_tell():
+    alike = document.Setting(policy="window", max_latency=50.0, max_batch_size=1)
+    found = recordings.recording(alike, rate=20, learned=LEARNED)
     predictor = replay.model(found, found.present).predictor
     assert predictor.service == service_times.Affine(0.02, 0.001)
     assert (predictor.overhead, predictor.workers) == (0.003, 2)
+
+
+def test_all_batches_count_even_if_the_last_ones_had_one_size():
+    found = recordings.recording(WINDOW, rate=200)
+    batches = found.present[0].batches
+    for number in range(len(batches.rows) - 100, len(batches.rows)):
+        batches.rows[number], batches.took[number] = 8, 15_000
+    service = replay.model(found, found.present).predictor.service
+    assert service.seconds(32, 0.0) == pytest.approx(0.010 + 32 * 0.0005, rel=0.2)
 
 
 def test_without_a_batch_there_is_nothing_to_replay():

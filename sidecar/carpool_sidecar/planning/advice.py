@@ -160,13 +160,13 @@ def _policies(setting: document.Setting, model: replay.Model, slo: float | None)
     if slo is not None and setting.slo != slo * 1000:
         told: dict[str, Any] = {"slo": slo * 1000}
         if not is_adaptive:
-            told |= {"policy": "adaptive", "max_latency": None, "max_in_flight": None}
+            told = {"policy": "adaptive", **told, "max_latency": None, "max_in_flight": None}
         yield "adaptive, told the objective", told
     for latency in LATENCIES:
         if is_adaptive or setting.max_latency != latency:
             changes: dict[str, Any] = {"max_latency": latency}
             if is_adaptive:
-                changes |= {"policy": "window", "max_in_flight": wide}
+                changes = {"policy": "window", **changes, "max_in_flight": wide}
             yield f"window of {latency:g} ms", changes
 
 
@@ -187,7 +187,11 @@ def _best(cases: Sequence[Case], slo: float | None) -> Case:
     better = [case for case in cases[1:] if _is_better(case.figures, present.figures, slo)]
     if slo is None:
         return min(better, key=lambda case: (round(case.figures.refused, 3), case.figures.mean), default=present)
-    return max(better, key=lambda case: (round(case.figures.in_time, 3), -case.figures.mean), default=present)
+    return max(
+        better,
+        key=lambda case: (round(case.figures.in_time, 3), -len(case.changes), -case.figures.mean),
+        default=present,
+    )
 
 
 def _is_better(one: replay.Figures, other: replay.Figures, slo: float | None) -> bool:
@@ -221,7 +225,7 @@ def _notes(
             "have come at other times, which no replay knows."
         )
     if not model.is_varied:
-        yield "All batches had the same size, so what larger or smaller ones take is a guess."
+        yield "Batches were too much alike to tell what an instance takes, so what larger or smaller ones take is a guess."
     if setting.max_batch_cost and setting.instance_cost != "bytes":
         yield "What an instance costs was not recorded: --max-batch-cost counts for nothing here."
     if arrivals.span < 10:

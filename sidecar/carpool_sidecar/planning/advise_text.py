@@ -18,7 +18,7 @@ def text(found: advice.Advice, pods: int) -> str:
     return "\n".join(
         [
             f"What {len(arrivals.times):,} requests of {_duration(arrivals.span)} ({_rate(arrivals.rate)} requests/s, "
-            f"{arrivals.mean_rows:.3g} instances each) would have met:",
+            f"{_each(arrivals.mean_rows)}) would have met:",
             "",
             *_table(found, pods),
             "",
@@ -80,10 +80,14 @@ def sentence(found: advice.Advice, pods: int) -> str:
 
 
 def flags(changes: dict[str, Any]) -> str:
-    """Changes as they are written on the command line; what is to be left out stands behind `no`."""
+    """Changes as they are written on the command line; what is to be left out stands behind "without"."""
     given = [f"{settings.flag(name)} {_written(value)}" for name, value in changes.items() if value not in (None, ())]
-    left = [f"no {settings.flag(name)}" for name, value in changes.items() if value in (None, ())]
-    return ", ".join([" ".join(given), *left] if given else left)
+    left = [settings.flag(name) for name, value in changes.items() if value in (None, ())]
+    return (
+        " without ".join(filter(None, [" ".join(given), " and ".join(left)]))
+        if given
+        else f"no {' and no '.join(left)}"
+    )
 
 
 # --- parts ----------------------------------------------------------------------------------------------------------
@@ -161,7 +165,7 @@ def _trust(found: advice.Advice) -> Iterator[str]:
     at_once = "" if predictor.workers == 1 else f", {predictor.workers} at once"
     yield (
         f"Predictor: {found.model.words} ms for a batch of n{at_once}, noise {predictor.variation:.0%}, "
-        f"{_ms(predictor.overhead)} ms around it, as learned; nearly all of {found.model.batches:,} batches seen had "
+        f"{_ms(predictor.overhead)} ms around it; nearly all of {found.model.batches:,} batches seen had "
         f"at most {found.model.largest:,} instances."
     )
     yield from found.notes
@@ -188,7 +192,7 @@ def _off(difference: advice.Difference) -> str:
 
 
 def _share(share: float) -> str:
-    return f"{share * 100:.1f} %"
+    return f"{share:.1%}"
 
 
 def _ms(seconds: float) -> str:
@@ -201,6 +205,10 @@ def _rate(rate: float) -> str:
 
 def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.1f} minutes"
+
+
+def _each(rows: float) -> str:
+    return "one instance each" if rows == 1 else f"{rows:.3g} instances each"
 
 
 def _finite(value: float) -> float | None:

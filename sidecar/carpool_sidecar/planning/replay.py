@@ -1,7 +1,8 @@
 """What would have been: recorded arrivals through the production scheduler under any settings, and the figures of it.
 
-The predictor is the one that the sidecar learned, or else the one that its recorded batches tell of: they are shown to
-the same model that the adaptive policy learns with. Before the recording begins its last part is played, so that the
+The predictor is the one that recorded batches tell of which had it to themselves. If those are few or too much alike, it
+is the one that the sidecar learned; and if that learned nothing, recorded batches are shown to the same model that
+the adaptive policy learns with. Before the recording begins its last part is played, so that the
 policy has learned what it had learned then; nothing of that counts. Times are seconds.
 """
 
@@ -26,13 +27,15 @@ _ADAPTIVE_IN_FLIGHT = 8
 
 _TICK = 0.001  # of the timers that carry out the policy's waits
 _USUAL_NOISE, _MOST_NOISE = 0.05, 0.5
+# So many lone batches make a line, if the standard error of its slope matters less than so much.
+_ENOUGH, _SURE = 50, 0.05
 
 
 class Model(NamedTuple):
     """The predictor of a replay, and the batches that it was learned from.
 
-    `largest` is the size that few batches exceeded (1 in 100), `is_varied` whether there were several sizes, so that
-    the time of an instance is known.
+    `largest` is the size that few batches exceeded (1 in 100), `is_varied` whether sizes differed enough to tell what
+    an instance takes.
     """
 
     predictor: service_times.Predictor
@@ -82,18 +85,20 @@ def model(recording: document.Recording, blocks: Sequence[document.Block]) -> Mo
     )
     if not sent:
         raise Nothing("no batch came back from the predictor in this time: how long it takes is not known")
-    watched = _watch(sent)
+    watched, lone = _watch(sent)
     sizes = sorted(rows for _, rows, _ in sent)
-    noise = min(_MOST_NOISE, watched.round_trip.spread) if watched.round_trip.is_trusted else _USUAL_NOISE
     told = recording.head.learned
-    fixed, per_row = told.get("service_fixed_seconds", 0.0), told.get("service_instance_seconds", 0.0)
-    overhead, workers = told.get("overhead_seconds", 0.0), int(told.get("workers", 1))
-    if not fixed + per_row > 0:
+    overhead, workers = told.get("overhead_seconds", watched.overhead), int(told.get("workers", watched.workers))
+    noise = min(_MOST_NOISE, watched.round_trip.spread) if watched.round_trip.is_trusted else _USUAL_NOISE
+    line = _line(lone)
+    if line is not None:
+        fixed, per_row, noise = max(0.0, line[0] - overhead), line[1], min(_MOST_NOISE, line[2])
+    elif told.get("service_fixed_seconds", 0.0) + told.get("service_instance_seconds", 0.0) > 0:
+        fixed, per_row = told["service_fixed_seconds"], told["service_instance_seconds"]
+    else:
         fixed, per_row = watched.fixed_work, watched.work(1) - watched.fixed_work
-        overhead, workers = watched.overhead, watched.workers
     predictor = service_times.Predictor(service_times.Affine(fixed, max(0.0, per_row)), overhead, workers, noise)
-    largest = int(engine.quantile(sizes, 0.99))
-    return Model(predictor, len(sent), largest, sizes[0] < sizes[-1])
+    return Model(predictor, len(sent), int(engine.quantile(sizes, 0.99)), line is not None or _is_varied(sizes))
 
 
 def replay(
@@ -171,21 +176,57 @@ def _row_sizes(kind: traffic.RequestKind, start: int, stop: int) -> Sequence[int
     return [max(1, kind.size // kind.rows)] * (stop - start)
 
 
-def _watch(sent: Sequence[tuple[float, int, float]]) -> predictor_model.PredictorModel:
-    """The adaptive policy's model of the predictor, after these batches: when each left, its rows, and what it took."""
+def _watch(
+    sent: Sequence[tuple[float, int, float]],
+) -> tuple[predictor_model.PredictorModel, list[tuple[int, float]]]:
+    """The adaptive policy's model of the predictor, after these batches: when each left, its rows, and what it took.
+
+    And rows and seconds of those batches that had the predictor to themselves when they left.
+    """
     watched = predictor_model.PredictorModel()
     ends = sorted((left + took, number) for number, (left, _, took) in enumerate(sent))
     out: dict[int, messages.Batch] = {}
+    lone: list[tuple[int, float]] = []
     following = 0
     for end, number in ends:
         while following < len(sent) and sent[following][0] <= end:
-            left, rows, _ = sent[following]
+            left, rows, took = sent[following]
+            if not out:
+                lone.append((rows, took))
             part = messages.Part(messages.Request("key", rows), 0, rows)
             out[following] = messages.Batch(str(following), "key", [part], messages.Reason.FULL)
             watched.sent(out[following], left)
             following += 1
         watched.completed(out.pop(number), end)
-    return watched
+    return watched, lone
+
+
+def _is_varied(sizes: Sequence[int]) -> bool:
+    """Whether one batch in twenty at least is smaller than most by a quarter, or larger."""
+    usual = sizes[len(sizes) // 2]
+    return sum(abs(size - usual) > usual / 4 for size in sizes) > len(sizes) / 20
+
+
+def _line(lone: Sequence[tuple[int, float]]) -> tuple[float, float, float] | None:
+    """Seconds of a call, of an instance, and the noise (relative), by least squares over all of these batches.
+
+    What the policy has learned tells of the last few only, which may all be of one size. None if these cannot tell
+    either, because there are few or their sizes are too much alike.
+    """
+    count = len(lone)
+    if count < _ENOUGH:
+        return None
+    mean_rows, mean_took = sum(rows for rows, _ in lone) / count, sum(took for _, took in lone) / count
+    varied = sum((rows - mean_rows) ** 2 for rows, _ in lone)
+    if not varied:
+        return None
+    per_row = sum((rows - mean_rows) * (took - mean_took) for rows, took in lone) / varied
+    per_row = min(max(per_row, 0.0), mean_took / mean_rows)
+    fixed = mean_took - per_row * mean_rows
+    rest = sum((took - fixed - per_row * rows) ** 2 for rows, took in lone) / (count - 2)
+    if math.sqrt(rest / varied) * mean_rows > _SURE * mean_took:
+        return None
+    return fixed, per_row, math.sqrt(rest) / mean_took
 
 
 def _figures(result: engine.Result, before: float, slo: float) -> Figures:
