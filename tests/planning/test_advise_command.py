@@ -6,6 +6,7 @@ import io
 import json
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -191,3 +192,19 @@ def test_a_plan_counts_the_instances_of_requests(balancer, tmp_path, capsys):
 )
 def test_flags_are_written_as_they_are_set(changes, words):
     assert advise_text.flags(changes) == words
+
+
+def test_the_documents_show_a_table_as_the_command_prints_it(tmp_path, capsys):
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    ((asked, told),) = re.findall(
+        r"```text\n\$ kubectl[^\n]* carpool-sidecar (advise [^\n]*)\n(.*?)```", page, re.DOTALL
+    )
+    path = tmp_path / "arrivals.jsonl"
+    setting = document.Setting(policy="window", max_latency=30.0, max_batch_size=16)
+    path.write_bytes(recordings.written(recordings.recording(setting, rate=400)))
+    code, out, _ = run([*asked.split(), "--from", str(path)], capsys)
+    assert code == 0
+    assert out.split("\n\n")[1].split("\n")[0].split() == told.split("\n\n")[1].split("\n")[0].split()
+    alone = [{label.removesuffix(" *") for label in rows_of(text) if ";" not in label} for text in (out, told)]
+    assert alone[0] == alone[1]
+    assert [line.split(" ")[0] for line in out.split("\n\n")] == [line.split(" ")[0] for line in told.split("\n\n")]

@@ -126,11 +126,11 @@ def advise(
 
 
 def enough(found: Advice) -> Case | None:
-    """The case with the fewest pods that keeps the objective, the best of them; None if none does or there is none."""
+    """The case with the fewest pods that keeps the objective, with the best settings where they do; None if none keeps it."""
     if found.slo is None:
         return None
     kept = [case for case in found.cases if case.figures.in_time >= found.share]
-    return min(kept, key=lambda case: (case.pods, case is not found.best, len(case.changes)), default=None)
+    return min(kept, key=lambda case: (case.pods, case.changes != found.best.changes), default=None)
 
 
 # --- what is tried --------------------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ def _notes(
             "have come at other times, which no replay knows."
         )
     if not model.is_varied:
-        yield "Batches were too much alike to tell what an instance takes, so what larger or smaller ones take is a guess."
+        yield "Batches were too much alike to tell what an instance takes: what larger or smaller ones take is a guess."
     if setting.max_batch_cost and setting.instance_cost != "bytes":
         yield "What an instance costs was not recorded: --max-batch-cost counts for nothing here."
     if arrivals.span < 10:

@@ -83,11 +83,9 @@ def flags(changes: dict[str, Any]) -> str:
     """Changes as they are written on the command line; what is to be left out stands behind "without"."""
     given = [f"{settings.flag(name)} {_written(value)}" for name, value in changes.items() if value not in (None, ())]
     left = [settings.flag(name) for name, value in changes.items() if value in (None, ())]
-    return (
-        " without ".join(filter(None, [" ".join(given), " and ".join(left)]))
-        if given
-        else f"no {' and no '.join(left)}"
-    )
+    if not given:
+        return f"no {' and no '.join(left)}"
+    return " ".join(given) + (f" without {' and '.join(left)}" if left else "")
 
 
 # --- parts ----------------------------------------------------------------------------------------------------------
@@ -113,9 +111,9 @@ def _about_pods(found: advice.Advice, pods: int) -> str:
     if case.pods == pods:
         return ""
     count = "1 pod" if case.pods == 1 else f"{case.pods:,} pods"
-    settings_ = " with these settings" if case.changes else ""
+    same = " with these settings" if case.changes else ""
     verb = "been enough" if case.pods < pods else "been needed"
-    return f"; {count}{settings_} would have {verb} for {_share(found.share)}"
+    return f"; {count}{same} would have {verb} for {_share(found.share)}"
 
 
 def _table(found: advice.Advice, pods: int) -> Iterator[str]:

@@ -1,9 +1,9 @@
 """What would have been: recorded arrivals through the production scheduler under any settings, and the figures of it.
 
-The predictor is the one that recorded batches tell of which had it to themselves. If those are few or too much alike, it
-is the one that the sidecar learned; and if that learned nothing, recorded batches are shown to the same model that
-the adaptive policy learns with. Before the recording begins its last part is played, so that the
-policy has learned what it had learned then; nothing of that counts. Times are seconds.
+The predictor is the one that recorded batches tell of which had it to themselves. If those are few or too much alike,
+it is what the sidecar learned. If that learned nothing, recorded batches are shown to the same model that the adaptive
+policy learns with. Before the recording begins its last part is played, so that the policy has learned what it had
+learned then; nothing of that counts. Times are seconds.
 """
 
 from __future__ import annotations
