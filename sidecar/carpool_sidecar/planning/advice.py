@@ -126,7 +126,7 @@ def advise(
 
 
 def enough(found: Advice) -> Case | None:
-    """The case with the fewest pods that keeps the objective, with the best settings where they do; None if none keeps it."""
+    """The case with the fewest pods that keeps the objective, with the best settings if they do; None if none does."""
     if found.slo is None:
         return None
     kept = [case for case in found.cases if case.figures.in_time >= found.share]
