@@ -207,4 +207,4 @@ def test_the_documents_show_a_table_as_the_command_prints_it(tmp_path, capsys):
     assert out.split("\n\n")[1].split("\n")[0].split() == told.split("\n\n")[1].split("\n")[0].split()
     alone = [{label.removesuffix(" *") for label in rows_of(text) if ";" not in label} for text in (out, told)]
     assert alone[0] == alone[1]
-    assert [line.split(" ")[0] for line in out.split("\n\n")] == [line.split(" ")[0] for line in told.split("\n\n")]
+    assert [part.split()[0] for part in out.split("\n\n")[:3]] == [part.split()[0] for part in told.split("\n\n")[:3]]
