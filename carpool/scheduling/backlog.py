@@ -8,7 +8,7 @@ of queues. Of tiers (see `queues.tier_of`) there are two for each level of prior
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 
 from carpool.scheduling import packing
 from carpool.scheduling.learned_limits import LearnedLimits
@@ -56,6 +56,10 @@ class Backlog:
         """All waiting requests, those of one key together; nothing may change meanwhile."""
         for queue in self._queues.values():
             yield from queue
+
+    def queues(self) -> Collection[Queue]:
+        """Those that are not empty, one for each key; nothing may change meanwhile."""
+        return self._queues.values()
 
     def of_key(self, key: Hashable) -> Sequence[Request]:
         """The waiting requests of one key, in the order in which they travel."""

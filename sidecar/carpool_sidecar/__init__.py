@@ -20,6 +20,10 @@ histograms are kept as `carpool.measures` does.
 | `batching.model_registry.Model` | what the predictor told last, when to ask again | answers to questions |
 | `batching.model_registry.ModelRegistry` | models, unknown names, questions that are out | requests; answers |
 | `batching.model_registry.Waiting` | the callback of one request, until it is told | an answer; a caller who leaves |
+| `live.event_stream.EventStream` | viewers, and while there are some a timer and a recorder | viewers; the timer |
+| `live.event_stream.Viewer` | the message that it should get next | the timer; its own reading |
+| `live.recorder.Recorder` | what will be told of batches, and the latest that were | `driver.Driver`; the timer |
+| `live.snapshots.Snapshots` | the counts of the last ten seconds | the timer of the stream |
 | `server.responses.Predictions` | what the answers of the latest batch begin with | each answer |
 | `server.admin.Admin` | the shutdown that was asked for, `carpool_ready` | `/drain`, `/readyz` |
 | `server.data_port.FastLane` | the connections of the fast lane, the listening socket | the event loop; `close` |

@@ -43,6 +43,7 @@ What do batches buy at your predictor? See carpool-sidecar probe --help.
 How many pods does a load need? See carpool-sidecar plan --help.
 What would other settings have done with the traffic of the last minutes? See carpool-sidecar advise --help.
 Stopping a pod without losing a request: see carpool-sidecar drain --help.
+What does a sidecar do? Open its admin port in a browser, or see carpool-sidecar top --help and tap --help.
 """
 
 
@@ -247,7 +248,9 @@ class Settings(BaseSettings):
     )
     admin_host: str = settings.field("Listening", "Address of the admin port.", "0.0.0.0")
     admin_port: Port = settings.field(
-        "Listening", "Port for /livez /readyz /metrics /config /arrivals /drain /drained.", 9082
+        "Listening",
+        "Port for /livez /readyz /metrics /config /arrivals /drain /drained, and / with the live page.",
+        9082,
     )
     admin_write: Literal["loopback", "any"] = settings.field(
         "Listening", "Who may PATCH /config and POST /drain. loopback: callers in this pod; any: everybody.", "loopback"

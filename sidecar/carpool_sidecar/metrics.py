@@ -11,7 +11,7 @@ small request. Count from one thread only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic, Literal, TypeVarTuple, get_args
 
 import prometheus_client as prometheus
@@ -44,8 +44,8 @@ Lane = Literal["batched", "passthrough"]
 """The way a request took."""
 
 Place = Literal[
-    "batch", "drain", "fast_lane", "first_contact", "general_lane", "http2", "passthrough", "readiness", "rpc",
-    "upstream",
+    "batch", "drain", "fast_lane", "first_contact", "general_lane", "http2", "live", "passthrough", "readiness",
+    "rpc", "upstream",
 ]  # fmt: skip
 """Where a bug was met."""
 
@@ -106,6 +106,10 @@ class Counter(_Family, Generic[*Labels]):
             count = self._known[values] = self._counts.setdefault(tuple(map(str, values)), Count())
         return count
 
+    def read(self) -> Mapping[tuple[str, ...], float]:
+        """The counts by their label values."""
+        return {values: count.value for values, count in self._counts.items()}
+
     def collect(self) -> Iterable[families.Metric]:
         """The family as it is now."""
         family = families.CounterMetricFamily(self._name, self._documentation, labels=self._labelnames)
@@ -151,13 +155,13 @@ class Metrics:
         self.refused: Counter[str] = counter(
             "refused", "Predict requests answered with an error, by reason.", "reason", shown_at_once=errors.reasons()
         )
-        self._unbatched: Counter[str] = counter(
+        self.not_batched: Counter[str] = counter(
             "unbatched",
             "Predict requests that were passed through because batching them is not safe, by reason.",
             "reason",
             shown_at_once=errors.NotBatched,
         )
-        self._rpc: Counter[Lane, str] = counter(
+        self.rpc: Counter[Lane, str] = counter(
             "rpc_requests", "gRPC calls answered, by lane and status code.", "lane", "code"
         )
         self.internal_errors: Counter[Place] = counter(
@@ -234,12 +238,12 @@ class Metrics:
 
     def unbatched(self, reason: errors.NotBatched) -> None:
         """A predict request was passed through."""
-        self._unbatched.labels(reason).inc()
+        self.not_batched.labels(reason).inc()
 
     def rpc_answered(self, lane: Lane, code: int, times: int = 1) -> None:
         """A gRPC call was answered, or so many with the same status code."""
         name = _RPC_CODES[code] if 0 <= code < len(_RPC_CODES) else "OTHER"
-        self._rpc.labels(lane, name).inc(times)
+        self.rpc.labels(lane, name).inc(times)
 
     def render(self) -> bytes:
         """All metrics in the Prometheus text format."""

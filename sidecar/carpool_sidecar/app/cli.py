@@ -46,6 +46,14 @@ def _exit_status(argv: list[str]) -> int:
             from carpool_sidecar.app import drain_command
 
             return drain_command.main(rest)
+        case ["top", *rest]:
+            from carpool_sidecar.live import top_command
+
+            return top_command.main(rest)
+        case ["tap", *rest]:
+            from carpool_sidecar.live import tap_command
+
+            return tap_command.main(rest)
         case _:
             from carpool_sidecar.app import process
 

@@ -27,6 +27,7 @@ from carpool.scheduling import adaptive, limits, packing, policy, scheduler, win
 from carpool_sidecar import config, metrics
 from carpool_sidecar import drain as lifecycle
 from carpool_sidecar.batching import calls, executor, model_registry, retried_statuses, routes
+from carpool_sidecar.live import event_stream, snapshots
 from carpool_sidecar.protocols import json_rows, models, v1
 from carpool_sidecar.protocols.lists import rules
 from carpool_sidecar.protocols.v2_http import codec, tensors
@@ -97,6 +98,12 @@ class Sidecar:
         self.connection_limit = data_port.ConnectionLimit(
             chosen.max_connections or data_port.usual_limit(), self.metrics.connections_refused.inc
         )
+        sources = snapshots.Sources(
+            self.core, self.metrics, lambda: self.settings, lambda: self.life.phase.value,
+            lambda: self.connection_limit.open, clock, time.time,
+        )  # fmt: skip
+        on_bug = self.metrics.internal_errors.labels("live").inc
+        self.stream = event_stream.EventStream(sources, self.limits, observer, on_bug)
         self._lag = metrics.EventLoopLag(self.metrics.event_loop_lag, clock)
         self._relay: passthrough.PassThrough | None = None
         self._general: general.Server | None = None
@@ -152,6 +159,7 @@ class Sidecar:
             await asyncio.wait([self._first_contact])
         self.trimmer.close()
         self._lag.stop()
+        self.stream.close()
         self.driver.close()
         if self.recorder is not None:
             await self.recorder.close()
@@ -263,6 +271,7 @@ class Sidecar:
         admin_port = admin.Admin(
             lambda: self.settings, self.apply, self.drain, self.life, self.ready, self.metrics, self.core.learned,
             self._recorded,
+            self.stream,
         )  # fmt: skip
         return web.AppRunner(
             admin_port.application(),

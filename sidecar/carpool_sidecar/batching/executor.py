@@ -9,6 +9,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from carpool.program import logs
 from carpool.runtime import driver
@@ -68,8 +69,24 @@ class Executor:
         done(outcome)
 
 
+class Recorder(Protocol):
+    """Wants to know of each batch that leaves and comes back."""
+
+    def sent(self, batch: messages.Batch, waited: Sequence[float] | None) -> None:
+        """It leaves; `waited` is how long each of its parts did, in seconds, if that is known already."""
+        ...
+
+    def answered(self, batch: messages.Batch, seconds: float) -> None:
+        """It came back with predictions after so many seconds."""
+        ...
+
+    def failed(self, batch: messages.Batch, error: errors.CarpoolError) -> None:
+        """It came back without, or was broken off."""
+        ...
+
+
 class Observer(driver.Observer):
-    """Counts what happens to batches, and logs what goes wrong.
+    """Counts what happens to batches, and logs what goes wrong. A `recorder` is told as well, while there is one.
 
     A `kept` ring is told what came, `timings` of each batch.
     """
@@ -86,6 +103,7 @@ class Observer(driver.Observer):
         self._ring = kept
         self._sent = {reason: counters.batches.labels(reason) for reason in messages.Reason}
         self._complaints = logs.RateLimitedLog(log, clock)
+        self.recorder: Recorder | None = None
 
     def sent(self, batch: messages.Batch) -> None:
         """Count a batch, its size, and how long its requests waited."""
@@ -94,15 +112,19 @@ class Observer(driver.Observer):
         counters.batch_size.observe_all((batch.rows,))
         if reason in messages.RETRIES:
             counters.retries.labels(reason).inc()
+            waited = None
         else:
             requests = [request for request, start, _ in batch.parts if not start]
             arrived = [request.arrived for request in requests]
             left = batch.dispatched
-            counters.queue_seconds.observe_all([left - moment for moment in arrived])
+            waited = [left - moment for moment in arrived]
+            counters.queue_seconds.observe_all(waited)
             if self._ring is not None:
                 self._ring.sent(batch, requests, arrived)
         if self._timings is not None:
             self._timings.note(batch)
+        if self.recorder is not None:
+            self.recorder.sent(batch, waited)
         if log.isEnabledFor(logging.DEBUG):
             oldest = min(part.request.arrived for part in batch.parts)
             told = {"reason": str(reason), "instances": batch.rows, "requests": len(batch.parts)}
@@ -114,8 +136,12 @@ class Observer(driver.Observer):
         self._metrics.predictor_seconds.observe_all((seconds,))
         if self._ring is not None:
             self._ring.answered(batch, seconds)
+        if self.recorder is not None:
+            self.recorder.answered(batch, seconds)
 
     def failed(self, batch: messages.Batch, error: errors.CarpoolError) -> None:
+        if self.recorder is not None:
+            self.recorder.failed(batch, error)
         if isinstance(error, errors.Abandoned):
             log.debug("batch abandoned", extra=logs.facts(batch=batch.id))
             return

@@ -1,7 +1,7 @@
 """The admin port: what operators and kubelets ask the sidecar itself, apart from the traffic.
 
 Reading is open to all who reach the port, so that metrics can be scraped and probes answered. Changing anything is
-for callers inside the pod unless the settings say otherwise.
+for callers inside the pod unless the settings say otherwise, and never for pages of other sites in somebody's browser.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from aiohttp import web
 import carpool_sidecar
 from carpool_sidecar import config, metrics
 from carpool_sidecar import drain as lifecycle
+from carpool_sidecar.live import event_stream
+from carpool_sidecar.server import live_view, origins
 from carpool_sidecar.upstream import readiness
 
 _MAX_CONFIG_BYTES = 64 * 1024
@@ -34,7 +36,8 @@ class Admin:
 
     `settings` gives the settings now in force and `learned` what the policy found out, `apply` puts changed settings in
     force, and `drain` starts the way out and returns once everything accepted has been answered or the grace period is
-    over. `arrivals` takes what came lately and gives a function that writes it out, in any thread.
+    over. `arrivals` takes what came lately and gives a function that writes it out, in any thread. `stream` is what the
+    live page shows.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class Admin:
         counters: metrics.Metrics,
         learned: Callable[[], Mapping[str, float]],
         arrivals: Callable[[], Callable[[], bytes]],
+        stream: event_stream.EventStream,
     ) -> None:
         self._settings = settings
         self._apply = apply
@@ -56,6 +60,7 @@ class Admin:
         self._metrics = counters
         self._learned = learned
         self._arrivals = arrivals
+        self._live = live_view.LiveView(stream, self._may_write)
         self._draining: asyncio.Future[object] | None = None  # what POST /drain started
 
     def application(self) -> web.Application:
@@ -63,6 +68,7 @@ class Admin:
         # A caller that leaves waits no longer: handlers get cancelled.
         app = web.Application(client_max_size=_MAX_CONFIG_BYTES, handler_args={"handler_cancellation": True})
         app.router.add_get("/", self._index)
+        app.router.add_get("/events", self._live.events)
         app.router.add_get("/livez", self._livez)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._render_metrics)
@@ -75,7 +81,14 @@ class Admin:
         return app
 
     async def _index(self, request: web.Request) -> web.Response:
-        return web.Response(text="/livez /readyz /metrics /config (GET, PATCH) /arrivals /drain (GET, POST) /drained\n")
+        shown = self._live.page(request)
+        if shown is not None:
+            return shown
+        text = (
+            "/livez /readyz /metrics /config (GET, PATCH) /arrivals /drain (GET, POST) /drained /events; "
+            "a browser gets a page\n"
+        )
+        return web.Response(text=text, headers={"Vary": "Accept"})
 
     async def _livez(self, request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -147,10 +160,15 @@ class Admin:
         return web.Response(status=503, text=text)
 
     def _check_may_write(self, request: web.Request) -> None:
-        if self._settings().admin_write == "any" or _is_loopback(request.remote):
-            return
-        text = "changes are allowed from inside the pod only; --admin-write any lifts that\n"
-        raise web.HTTPForbidden(text=text)
+        objection = origins.objection_to_writing(request.headers)
+        if objection is not None:
+            raise web.HTTPForbidden(text=objection + "\n")
+        if not self._may_write(request):
+            text = "changes are allowed from inside the pod only; --admin-write any lifts that\n"
+            raise web.HTTPForbidden(text=text)
+
+    def _may_write(self, request: web.Request) -> bool:
+        return self._settings().admin_write == "any" or _is_loopback(request.remote)
 
 
 def _is_loopback(address: str | None) -> bool:

@@ -1,0 +1,63 @@
+"""What the policy learned, as sentences: numbers mean little to who does not know what they are numbers of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+_SOME_SHARE = 0.02  # of callers who come back at once: less is not worth a sentence
+_SOME_WAIT = 0.0001  # seconds
+_BUSY, _OVERLOADED = 0.9, 1.0
+
+
+def adaptive(learned: Mapping[str, float]) -> list[str]:
+    """What the adaptive policy knows, by the names of `Policy.learned`."""
+    fixed, each = learned["service_fixed_seconds"], learned["service_instance_seconds"]
+    if fixed + each <= 0:
+        return ["Nothing is known of the predictor yet: no batch has come back."]
+    return list(_of_predictor(learned, fixed, each))
+
+
+def window(max_batch_size: float, latency_ms: float, max_in_flight: float) -> list[str]:
+    """What the window policy does instead of learning."""
+    age = f"its oldest request is {_short(latency_ms)} ms old" if latency_ms else "the predictor has a free place"
+    at_once = "one batch is" if max_in_flight == 1 else f"{max_in_flight:.0f} batches are"
+    return [
+        "The window policy learns nothing.",
+        f"A batch leaves when it holds {max_batch_size:.0f} instances or {age}.",
+        f"At most {at_once} at the predictor.",
+    ]
+
+
+def _of_predictor(learned: Mapping[str, float], fixed: float, each: float) -> Iterator[str]:
+    yield f"A call takes {_ms(fixed)} and {_ms(each)} for each instance."
+    if learned["overhead_seconds"] >= _SOME_WAIT:
+        yield f"{_ms(learned['overhead_seconds'])} of a round trip are free for other work."
+    workers = round(learned["workers"])
+    at_once = "one batch" if workers == 1 else f"{workers} batches"
+    yield f"The predictor works on {at_once} at a time."
+    capacity, share = learned["capacity"], learned["utilisation"]
+    if capacity and math.isfinite(share):
+        rates = f"{share * capacity:,.0f} of {capacity:,.0f}"
+        yield f"{share * 100:.0f} % busy: {rates} instances a second come.{_advice(share)}"
+    if learned["predicted_wait_seconds"] >= _SOME_WAIT:
+        yield f"A request that came at this moment would wait {_ms(learned['predicted_wait_seconds'])}."
+    if learned["returning_share"] >= _SOME_SHARE:
+        yield f"{learned['returning_share'] * 100:.0f} % of the callers send again as soon as they are answered."
+
+
+def _advice(share: float) -> str:
+    if share >= _OVERLOADED:
+        return " More come than can be answered."
+    return " There is little room for more." if share >= _BUSY else ""
+
+
+def _ms(seconds: float) -> str:
+    return f"{_short(seconds * 1000)} ms"
+
+
+def _short(value: float) -> str:
+    """Three digits that count, and at most two after the point; no exponent."""
+    if value >= 99.95:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"

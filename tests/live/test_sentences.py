@@ -1,0 +1,53 @@
+"""What was learned, in words."""
+
+from __future__ import annotations
+
+from carpool_sidecar.live import sentences
+
+LEARNED = {
+    "service_fixed_seconds": 0.0102, "service_instance_seconds": 0.00011, "overhead_seconds": 0.0, "workers": 1,
+    "in_flight_limit": 2, "capacity": 2300.0, "utilisation": 0.81, "predicted_wait_seconds": 0.0,
+    "returning_share": 0.0,
+}  # fmt: skip
+
+
+def test_what_was_learned_reads_as_sentences():
+    assert sentences.adaptive(LEARNED) == [
+        "A call takes 10.2 ms and 0.11 ms for each instance.",
+        "The predictor works on one batch at a time.",
+        "81 % busy: 1,863 of 2,300 instances a second come.",
+    ]
+
+
+def test_what_is_worth_telling_is_told():
+    told = sentences.adaptive(
+        {**LEARNED, "overhead_seconds": 0.0021, "workers": 3, "predicted_wait_seconds": 0.125, "returning_share": 0.57}
+    )
+    assert told == [
+        "A call takes 10.2 ms and 0.11 ms for each instance.",
+        "2.10 ms of a round trip are free for other work.",
+        "The predictor works on 3 batches at a time.",
+        "81 % busy: 1,863 of 2,300 instances a second come.",
+        "A request that came at this moment would wait 125 ms.",
+        "57 % of the callers send again as soon as they are answered.",
+    ]
+
+
+def test_too_much_load_is_said():
+    assert sentences.adaptive({**LEARNED, "utilisation": 0.95})[-1].endswith("come. There is little room for more.")
+    assert sentences.adaptive({**LEARNED, "utilisation": 1.2})[-1].endswith("come. More come than can be answered.")
+
+
+def test_before_the_first_batch_nothing_is_known_and_that_is_said():
+    nothing = dict.fromkeys(LEARNED, 0.0)
+    assert sentences.adaptive(nothing) == ["Nothing is known of the predictor yet: no batch has come back."]
+
+
+def test_the_window_policy_says_what_it_does():
+    assert sentences.window(32, 500.0, 1) == [
+        "The window policy learns nothing.",
+        "A batch leaves when it holds 32 instances or its oldest request is 500 ms old.",
+        "At most one batch is at the predictor.",
+    ]
+    assert "the predictor has a free place" in sentences.window(32, 0.0, 2)[1]
+    assert sentences.window(32, 0.0, 2)[2] == "At most 2 batches are at the predictor."
