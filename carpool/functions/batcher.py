@@ -58,6 +58,11 @@ class Tag(Protocol):
 
 
 MakeHost = Callable[["Batcher"], hosts.Host]
+MakeTracing = Callable[["Batcher"], stats.Tracing]
+
+
+# What makes spans of what new batchers do; set by `trace_all`.
+_make_tracing: MakeTracing | None = None
 
 
 def _nothing_to_tell() -> None:
@@ -92,7 +97,7 @@ class Batcher:
         self.on_loop_end: weakref.WeakMethod[Callable[[], None]] | None = None
         """Called when its event loop is closed."""
         self._most = most
-        self._clock = clock
+        self.clock = clock
         self._is_closed = False
         self._start()
         _live.add(self)
@@ -110,11 +115,12 @@ class Batcher:
         self._ended: list[futures.Future[None]] = []
         self.limits = limits.Limits()
         self.options.fill(self.limits, self._most)
-        self.core = scheduler.Scheduler(self.limits, self._policy(), self._clock, driver.new_batch_id)
+        self.core = scheduler.Scheduler(self.limits, self._policy(), self.clock, driver.new_batch_id)
         self.core.draining = self._is_closed
         self.host = self._make_host(self)
         self.host.set_most(self.options.max_in_flight or self._most)
-        self.driver = driver.Driver(self.core, self, self.recorder, self._clock, self.host, self._later)
+        self.driver = driver.Driver(self.core, self, self.recorder, self.clock, self.host, self._later)
+        self.recorder.tracing = None if _make_tracing is None else _make_tracing(self)
 
     def _later(self, operation: Callable[..., None], *args: Any) -> None:
         self._operations.append((operation, args))
@@ -146,7 +152,7 @@ class Batcher:
         if self._is_closed:
             self._hand_refusal(call, errors.Draining())
             return
-        call.arrived = self._clock()
+        call.arrived = self.clock()
         size = self.options.max_batch_size
         works: list[work.Work] = []
         batches: list[messages.Batch] = []
@@ -215,6 +221,10 @@ class Batcher:
     def retire(self) -> None:
         """Its event loop has ended: refuse what is left."""
         self._begin_anew("its event loop has ended")
+
+    def trace(self, make_tracing: MakeTracing | None) -> None:
+        """Make spans from here on, or none."""
+        self.post(self._trace, make_tracing)
 
     def hurry(self) -> None:
         """Wait no longer for batches to fill."""
@@ -332,6 +342,12 @@ class Batcher:
                 self.core.policy.sent(batch, batch.dispatched)
         self.driver.limits_changed()
 
+    def _trace(self, make_tracing: MakeTracing | None) -> None:
+        before = self.recorder.tracing
+        self.recorder.tracing = None if make_tracing is None else make_tracing(self)
+        if before is not None:
+            before.forget()
+
     def _hurry(self) -> None:
         self.limits.max_latency = 0.0
         self.driver.limits_changed()
@@ -341,7 +357,7 @@ class Batcher:
         self._is_closed = True
         if timeout is not None:
             self.host.call_at(
-                self._clock() + timeout, functools.partial(self.post, self._abort, f"{self.name} was closed")
+                self.clock() + timeout, functools.partial(self.post, self._abort, f"{self.name} was closed")
             )
         if is_first:
             self.driver.start_draining(self._end)
@@ -365,6 +381,7 @@ class Batcher:
     def _begin_anew(self, words: str, failed: Sequence[Any] = (), *, is_fork: bool = False) -> None:
         """Refuse everything open, also what is in the arguments of an operation that failed, and begin with nothing."""
         core, operations, host = self.core, self._operations, self.host
+        tracing = self.recorder.tracing
         calls = [*self._arrived, *core.open_requests()]
         for args in (failed, *(args for _, args in operations)):
             lists = [argument for argument in args if isinstance(argument, list | tuple)]
@@ -374,6 +391,8 @@ class Batcher:
         with contextlib.suppress(Exception):  # it may be in the midst of something
             core.abort(failures.Closed(words))
             host.end()
+        if tracing is not None and not is_fork:
+            tracing.forget()
         if is_fork:
             for call in calls:
                 call.tag.forget_locks()
@@ -416,7 +435,7 @@ class Batcher:
             if outcome is not None:
                 outcomes.append(outcome)
         futures.settle(outcomes)
-        self.recorder.finished([request.arrived for request, _ in answers], self._clock())
+        self.recorder.finished([request.arrived for request, _ in answers], self.clock())
 
     def _hand_refusal(self, request: messages.Request, error: errors.CarpoolError) -> None:
         outcome = self._refusal(request.tag, self._in_words(error))
@@ -455,6 +474,14 @@ class Batcher:
 # --- the ends of processes --------------------------------------------------------------------------------------
 
 _live: weakref.WeakSet[Batcher] = weakref.WeakSet()
+
+
+def trace_all(make_tracing: MakeTracing | None) -> None:
+    """Make spans of all that batchers do from here on, also those that are made later; None: make none."""
+    global _make_tracing
+    _make_tracing = make_tracing
+    for batcher in list(_live):
+        batcher.trace(make_tracing)
 
 
 def _answer_everything() -> None:

@@ -6,6 +6,7 @@ keeps the counts of those that are not.
 
 from __future__ import annotations
 
+import contextvars
 import dataclasses
 import functools
 import itertools
@@ -23,10 +24,35 @@ from carpool.runtime import driver
 from carpool.scheduling import messages, scheduler
 
 
+class Tracing(Protocol):
+    """Makes spans of what an observer is told."""
+
+    def sent(self, batch: messages.Batch) -> None: ...
+
+    def answered(self, batch: messages.Batch, seconds: float) -> None: ...
+
+    def failed(self, batch: messages.Batch, error: errors.CarpoolError) -> None: ...
+
+    def turned_away(self, call: driver.Call, error: errors.CarpoolError) -> None: ...
+
+    def left(self, call: driver.Call) -> None: ...
+
+    def forget(self) -> None:
+        """No batch that is out comes back."""
+        ...
+
+    def enter(self, batch: messages.Batch, context: contextvars.Context) -> None:
+        """Make a batch's span the current one in the context that its function runs in."""
+        ...
+
+
 class Recorder(driver.Observer):
     """Counts for one batcher. Any thread may count: each number grows in one step of the interpreter."""
 
-    # Mutable state: all of it grows, until `reset`. Written by the batcher, and `cache_hits` by its callers.
+    # Mutable state: all of it grows, until `reset`. Written by the batcher, and `cache_hits` by its callers. `tracing`
+    # is told as well; None: nobody asked for spans.
+    tracing: Tracing | None = None
+
     def __init__(self) -> None:
         self.sizes = measures.Histogram(measures.SIZES)
         self.waits = measures.Histogram(measures.SECONDS)
@@ -56,17 +82,29 @@ class Recorder(driver.Observer):
         if reason not in messages.RETRIES:
             # By index: this is done for every item, and unpacking takes a quarter more.
             self.waits.observe_since([part[0].arrived for part in batch.parts if not part[1]], batch.dispatched)
+        if self.tracing is not None:
+            self.tracing.sent(batch)
 
     def answered(self, batch: messages.Batch, seconds: float) -> None:
         self.function_seconds.observe(seconds)
         self.items += batch.rows
+        if self.tracing is not None:
+            self.tracing.answered(batch, seconds)
 
     def failed(self, batch: messages.Batch, error: errors.CarpoolError) -> None:
         if not isinstance(error, errors.Abandoned):
             self.failures[error.reason] += 1
+        if self.tracing is not None:
+            self.tracing.failed(batch, error)
+
+    def turned_away(self, call: driver.Call, error: errors.CarpoolError) -> None:
+        if self.tracing is not None:
+            self.tracing.turned_away(call, error)
 
     def left(self, call: driver.Call) -> None:
         self.abandoned += 1
+        if self.tracing is not None:
+            self.tracing.left(call)
 
     def bug(self, words: str, error: BaseException, batch: messages.Batch | None = None) -> None:
         super().bug(words, error, batch)

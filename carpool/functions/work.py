@@ -103,7 +103,10 @@ class Work:
 
     def context(self) -> contextvars.Context:
         """The context to call the function in."""
-        return current.context_of(self.batch)
+        made = current.context_of(self.batch)
+        if self._recorder.tracing is not None:
+            self._recorder.tracing.enter(self.batch, made)
+        return made
 
     def call(self, function: Callable[..., Any]) -> Any:
         """Call the function with the items, or those that differ, and the calls' other arguments."""

@@ -113,8 +113,8 @@ class Observer:
     def failed(self, batch: messages.Batch, error: errors.CarpoolError) -> None:
         """It came back without; an `Abandoned` one had nobody who waited for it."""
 
-    def request_refused(self, request: messages.Request, error: errors.CarpoolError) -> None:
-        """A caller gets an error in place of an answer."""
+    def turned_away(self, call: Call, error: errors.CarpoolError) -> None:
+        """A call is refused, at once or later."""
 
     def left(self, call: Call) -> None:
         """A caller left before its answer."""
@@ -244,9 +244,9 @@ class Driver:
             self._answer(others, about)
 
     def _refuse(self, effect: messages.Refuse) -> None:
+        self._observer.turned_away(effect.request, effect.error)  # type: ignore[arg-type] # what was submitted
         try:
             effect.request.replier.refuse(effect.request, effect.error)  # type: ignore[attr-defined]
-            self._observer.request_refused(effect.request, effect.error)
         except Exception as error:
             self._observer.bug("an error could not be handed over", error)
 

@@ -313,6 +313,13 @@ class Settings(BaseSettings):
         "bytes and hashed keys, no payloads. At 64 MiB it becomes FILE.1 and a new one begins. Empty: none.",
         "",
     )
+    tracing: Literal["off", "otlp"] = settings.field(
+        "Logs",
+        "otlp: spans of batches and of the waits of traced requests, by OTLP over HTTP; where they go and which are "
+        "sampled is told by OpenTelemetry's own environment variables (OTEL_EXPORTER_OTLP_ENDPOINT), see "
+        "docs/tracing.md.",
+        "off",
+    )
     # --- KServe
     enable_batcher: bool = settings.field(
         "KServe", "Batch predict requests. --enable-batcher=false only passes through.", True

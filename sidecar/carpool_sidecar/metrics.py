@@ -45,16 +45,16 @@ Lane = Literal["batched", "passthrough"]
 
 Place = Literal[
     "batch", "drain", "fast_lane", "first_contact", "general_lane", "http2", "live", "passthrough", "readiness",
-    "rpc", "upstream",
+    "rpc", "tracing", "upstream",
 ]  # fmt: skip
 """Where a bug was met."""
 
-# https://grpc.io/docs/guides/status-codes, by number.
-_RPC_CODES = (
+RPC_CODES = (
     "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
     "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
     "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
 )  # fmt: skip
+"""gRPC's status codes, by number: https://grpc.io/docs/guides/status-codes."""
 
 LAG_INTERVAL = 0.25
 """Seconds between samples of the event loop's lag, usually: four wake-ups a second cost less than a thousandth of a
@@ -242,7 +242,7 @@ class Metrics:
 
     def rpc_answered(self, lane: Lane, code: int, times: int = 1) -> None:
         """A gRPC call was answered, or so many with the same status code."""
-        name = _RPC_CODES[code] if 0 <= code < len(_RPC_CODES) else "OTHER"
+        name = RPC_CODES[code] if 0 <= code < len(RPC_CODES) else "OTHER"
         self.rpc.labels(lane, name).inc(times)
 
     def render(self) -> bytes:

@@ -61,13 +61,17 @@ class Idle:
 
 
 class Stand:
-    """Use as a context manager; everything it started is stopped at the end."""
+    """Use as a context manager; everything it started is stopped at the end.
 
-    def __init__(self, generator: str, extra: list[str]) -> None:
+    `extra` are more flags of the sidecar. With `sampled`, which needs wrk, all requests are traced, see `wrk.measure`.
+    """
+
+    def __init__(self, generator: str, extra: list[str], sampled: int | None = None) -> None:
         cores = machine.split_cores()
         self._cores = {"predictor": cores[0], "sidecar": cores[1]} if cores else {}
         self._generator = generator
         self._extra = extra
+        self._sampled = sampled
         self._port, self._component_port, self._admin_port = loopback.free_ports(3)
         # What runs now, and the flags it was started with.
         self._predictor: processes.Child | None = None
@@ -159,7 +163,8 @@ class Stand:
         body = bodies.exact(cell.size)
         if self._generator == "wrk":
             url = f"http://{host}:{port}{PATH}"
-            return wrk.measure(url, body, cell.connections, seconds, self._cores.get(cell.load_beside))
+            cores = self._cores.get(cell.load_beside)
+            return wrk.measure(url, body, cell.connections, seconds, cores, sampled=self._sampled)
         requests = itertools.repeat(client.post(host, PATH, body))
         with machine.pinned(self._cores.get(cell.load_beside)):
             return uvloop.run(load.closed_loop((host, port), requests, cell.connections, seconds))

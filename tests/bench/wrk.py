@@ -23,6 +23,7 @@ wrk.method = "POST"
 wrk.body = file:read("*a")
 {headers}
 file:close()
+{requests}
 
 done = function(summary, latency, requests)
   local e = summary.errors
@@ -31,6 +32,23 @@ done = function(summary, latency, requests)
     '"connect":%d,"read":%d,"write":%d,"status":%d,"timeout":%d}}\\n',
     summary.requests, summary.duration, latency:percentile(50), latency:percentile(99),
     e.connect, e.read, e.write, e.status, e.timeout))
+end
+"""
+
+
+# Callers that are traced, each in a trace of its own; so many of a hundred are sampled.
+_TRACED = """
+local ready, last = {{}}, 0
+init = function(arguments)
+  for number = 1, 100 do
+    local flags = number <= {sampled} and "01" or "00"
+    wrk.headers["traceparent"] = string.format("00-%032x-%016x-%s", number + 0x1000, number, flags)
+    ready[number] = wrk.format()
+  end
+end
+request = function()
+  last = last % 100 + 1
+  return ready[last]
 end
 """
 
@@ -50,12 +68,16 @@ def measure(
     seconds: float,
     cores: set[int] | None,
     headers: Mapping[str, str] = client.JSON,
+    sampled: int | None = None,
 ) -> load.Measurement:
-    """Post `body` to `url` over so many connections for so many (whole) seconds. Raises `WrkFailed`."""
+    """Post `body` to `url` over so many connections for so many (whole) seconds. Raises `WrkFailed`.
+
+    With `sampled`, each request has a `traceparent`, and so many of a hundred say that they are sampled.
+    """
     with tempfile.TemporaryDirectory(prefix="carpool-wrk-") as folder:
         body_file, script_file = pathlib.Path(folder, "body.json"), pathlib.Path(folder, "post.lua")
         body_file.write_bytes(body)
-        script_file.write_text(script(str(body_file), headers))
+        script_file.write_text(script(str(body_file), headers, sampled))
         command = ["wrk", "--threads=1", f"--connections={connections}", f"--duration={max(1, round(seconds))}s"]
         command += ["--timeout=30s", f"--script={script_file}", url]
         with machine.pinned(cores):
@@ -65,10 +87,11 @@ def measure(
     return parse(result.stdout + result.stderr)
 
 
-def script(body_file: str, headers: Mapping[str, str] = client.JSON) -> str:
+def script(body_file: str, headers: Mapping[str, str] = client.JSON, sampled: int | None = None) -> str:
     """The Lua script that posts the content of a file with these headers; their values need no escapes in JSON."""
     lines = [f"wrk.headers[{json.dumps(name)}] = {json.dumps(value)}" for name, value in headers.items()]
-    return _SCRIPT.format(body=body_file, mark=_MARK, headers="\n".join(lines))
+    requests = "" if sampled is None else _TRACED.format(sampled=sampled)
+    return _SCRIPT.format(body=body_file, mark=_MARK, headers="\n".join(lines), requests=requests)
 
 
 def parse(output: str) -> load.Measurement:

@@ -162,6 +162,10 @@ class Settings(pydantic.BaseModel):
             "declares a container for the sidecar that mounts a volume there."
         )
     )
+    tracing: Annotated[str | None, values.choice("off", "otlp")] = _field(
+        "otlp: spans by OpenTelemetry. Its environment variables are those of a container for the sidecar that the pod "
+        "declares."
+    )
     # --- Injection
     takeover: Annotated[
         str | None, values.choice("auto", "queue-proxy", "kserve-agent", "port-swap", "named-port", "none")

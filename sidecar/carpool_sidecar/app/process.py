@@ -38,20 +38,30 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _check_packages(chosen: config.Settings) -> None:
-    """Exits with status 2 if the settings need packages that are not installed."""
+    """Exits with status 2 if the settings need packages that are not installed, or what these do not have."""
     wanted = {"--grpc-port": "carpool_sidecar.server.grpc.server"} if chosen.grpc_port else {}
     if chosen.upstream != "http":
         wanted[f"--upstream {chosen.upstream}"] = "carpool_sidecar.protocols.tensors_from_v1"
     if chosen.upstream == "triton-grpc":
         wanted["--upstream triton-grpc"] = "carpool_sidecar.protocols.v2_grpc.messages"
+    if chosen.tracing != "off":
+        wanted[f"--tracing {chosen.tracing}"] = "carpool_sidecar.tracing"
     for setting, module in wanted.items():
         try:
             importlib.import_module(module)
         except ModuleNotFoundError as error:
+            extra = "otel" if setting.startswith("--tracing") else "triton"
             settings.fail(
                 config.PROG,
-                f"{setting} needs the package {error.name}, which is missing: pip install 'carpool-sidecar[triton]'",
+                f"{setting} needs the package {error.name}, which is missing: pip install 'carpool-sidecar[{extra}]'",
             )
+    if chosen.tracing != "off":
+        from carpool_sidecar import tracing
+
+        try:
+            tracing.check_environment()
+        except ValueError as error:
+            settings.fail(config.PROG, f"--tracing {chosen.tracing}: {error}")
 
 
 async def _run(chosen: config.Settings, wanted: Sequence[probes.Probe]) -> int:

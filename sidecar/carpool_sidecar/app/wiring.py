@@ -39,6 +39,7 @@ from carpool_sidecar.server.general import server as general
 from carpool_sidecar.upstream import model_questions, predictor, probes, readiness
 
 if TYPE_CHECKING:
+    from carpool_sidecar import tracing
     from carpool_sidecar.protocols import tensors_from_v1
     from carpool_sidecar.server.grpc import server as port
     from carpool_sidecar.upstream import grpc_predictor
@@ -51,6 +52,8 @@ _BACKLOG = 4096
 # servers and the tunnels may take so long each, and all of it has to fit in the grace period.
 _CLOSING_SECONDS = 1.0
 _CLOSING_RESERVE = 3.0
+# The last spans are exported meanwhile; where time is left, for so long at most.
+_LAST_SPANS_SECONDS = 3.0
 # Seconds between checks of the predictor's readiness, until it is ready for the first time.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 5.0
 # libuv's timers count in milliseconds.
@@ -84,13 +87,14 @@ class Sidecar:
         self._base = yarl.URL.build(scheme="http", host=probes.LOOPBACK, port=chosen.component_port)
         on_bug = self.metrics.internal_errors.labels("upstream").inc
         self.upstreams = Upstreams(chosen, str(self._base), clock, on_bug)
-        self.executor = executor.Executor(retried_statuses.Rules(chosen.retry_statuses), clock)
+        self.tracing = self._start_tracing() if chosen.tracing == "otlp" else None
+        self.executor = executor.Executor(retried_statuses.Rules(chosen.retry_statuses), clock, self.tracing)
         self.arrivals = ring.Ring(self._measured, clock, lambda: self.core.in_flight)
         self.arrivals.changed(_recorded_settings(chosen))
         self._epoch = time.time() - clock()  # when the clock was at 0, as far as anybody outside can tell
         self.recorder = self._make_recorder()
         self.timings = calls.ServerTimings(clock) if chosen.server_timing else None
-        observer = executor.Observer(self.metrics, clock, self.arrivals, self.timings)
+        observer = self._observer()
         self.driver = driver.Driver(self.core, self.executor, observer, clock)
         self.bodies = body_reader.BodyReader(chosen.max_body_bytes, self.ledger, chosen.timeout)
         self.trimmer = allocator.Trimmer(lambda: self.ledger.held)
@@ -111,6 +115,7 @@ class Sidecar:
         self._grpc: port.GrpcPort | None = None
         self._runners: list[web.BaseRunner] = []
         self._first_contact: asyncio.Task[None] | None = None
+        self._latest_end = math.inf  # of the grace period
         self._watch()
 
     async def start(self) -> None:
@@ -136,6 +141,7 @@ class Sidecar:
         if self._grpc is not None:
             self._grpc.server.goaway()
         grace_period = self.settings.grace_period
+        self._latest_end = self._clock() + grace_period
         time_for_answers = max(grace_period / 2, grace_period - _CLOSING_RESERVE)
         try:
             async with asyncio.timeout(time_for_answers):
@@ -163,6 +169,7 @@ class Sidecar:
         self.driver.close()
         if self.recorder is not None:
             await self.recorder.close()
+        spans_left = asyncio.create_task(self._export_spans(), name="last spans")
         if self._fast_lane is not None:
             await self._fast_lane.close(_CLOSING_SECONDS)
         if self._grpc is not None:
@@ -176,6 +183,7 @@ class Sidecar:
             self._general.close()
         await self.upstreams.close()
         await self.ready.close()
+        await spans_left
 
     def apply(self, changed: config.Settings) -> None:
         """Put changed live settings in force."""
@@ -188,6 +196,14 @@ class Sidecar:
         logging.getLogger().setLevel(changed.log_level.upper())
         self.driver.limits_changed()
         log.info("settings changed", extra=logs.facts(**{name: getattr(changed, name) for name in changed.live}))
+
+    async def _export_spans(self) -> None:
+        """Export the last spans, in the time that is left of the grace period."""
+        if self.tracing is None:
+            return
+        seconds = max(_CLOSING_SECONDS, min(_LAST_SPANS_SECONDS, self._latest_end - self._clock()))
+        if not await self.tracing.close(seconds):
+            log.warning("the last spans could not be exported within %.3g s: they are lost", seconds)
 
     async def _measure_overhead(self, policy: adaptive.Adaptive) -> None:
         """Once the predictor is ready, tell the policy how long a round trip takes."""
@@ -207,6 +223,20 @@ class Sidecar:
             log.info(
                 "measured the way to the predictor and back", extra=logs.facts(milliseconds=round(seconds * 1e3, 2))
             )
+
+    def _start_tracing(self) -> tracing.Tracing:
+        from carpool_sidecar import tracing
+
+        rpc = None if self.upstreams.rpc is None else (self.upstreams.rpc, self.settings.component_grpc_port)
+        on_bug = self.metrics.internal_errors.labels("tracing").inc
+        return tracing.Tracing(str(self._base), rpc, self._clock, on_bug)
+
+    def _observer(self) -> executor.Observer:
+        if self.tracing is None:
+            return executor.Observer(self.metrics, self._clock, self.arrivals, self.timings)
+        from carpool_sidecar import tracing
+
+        return tracing.Observer(self.metrics, self.tracing.spans, self._clock, self.arrivals, self.timings)
 
     # --- parts -------------------------------------------------------------------------------------------------
 

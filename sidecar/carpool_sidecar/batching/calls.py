@@ -21,7 +21,8 @@ Pieces = interface.Pieces
 # One header carries the ids of all members; predictors refuse heads that are too long.
 _MAX_REQUEST_ID = 200
 _MAX_REQUEST_IDS = 4096
-_MAX_TRACESTATE = 512  # what everyone has to be able to pass on (W3C Trace Context, 3.3.1.5)
+MAX_TRACESTATE = 512
+"""Characters of a `tracestate` that everyone has to be able to pass on (W3C Trace Context, 3.3.1.5)."""
 
 # W3C Trace Context, 3.2.2: version, trace-id, parent-id and flags; later versions than 00 may append to them.
 _IDS = r"-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
@@ -203,8 +204,10 @@ TRAITS: suspicion.Traits = {
 """What calls may have in common with rejected ones."""
 
 
-def merged_headers(heads: Sequence[Head], own: Headers = ()) -> Headers:
-    """The request headers of a batch: its `own`, what its members share, their request ids, the first valid trace.
+def merged_headers(heads: Sequence[Head], own: Headers = (), trace: Headers = ()) -> Headers:
+    """The request headers of a batch: its `own`, what its members share, their request ids, and its `trace`.
+
+    Without a trace of its own that is its members' first valid one.
 
     Of what they share all but those of the same names as its own. Ids are cut at 200 characters, and only as many
     whole ones are listed as fit into 4096. What is no `traceparent` (W3C Trace Context) is left out, and so is a
@@ -218,14 +221,21 @@ def merged_headers(heads: Sequence[Head], own: Headers = ()) -> Headers:
         shared = own + tuple(header for header in shared if header[0].lower() not in names)
     if ids:
         shared += (("X-Request-ID", _joined(ids)),)
+    if trace:
+        return shared + trace
     return shared + _first_trace(traced) if traced else shared
+
+
+def is_traceparent(text: str) -> bool:
+    """Whether this is a `traceparent` (W3C Trace Context); one has version, trace, span and flags at fixed places."""
+    return _TRACEPARENT.fullmatch(text) is not None
 
 
 def _first_trace(heads: Sequence[Head]) -> Headers:
     for head in heads:
-        if head.traceparent and _TRACEPARENT.fullmatch(head.traceparent):
+        if head.traceparent and is_traceparent(head.traceparent):
             trace: Headers = (("traceparent", head.traceparent),)
-            if head.tracestate and len(head.tracestate) <= _MAX_TRACESTATE:
+            if head.tracestate and len(head.tracestate) <= MAX_TRACESTATE:
                 trace += (("tracestate", head.tracestate),)
             return trace
     return ()

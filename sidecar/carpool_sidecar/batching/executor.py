@@ -22,6 +22,18 @@ from carpool_sidecar.recording import ring
 log = logging.getLogger("carpool.sidecar.batching")
 
 
+class Tracing(Protocol):
+    """Is told of the calls for batches."""
+
+    def headers_of(self, batch: messages.Batch, route: calls.Route, target: str) -> calls.Headers:
+        """A batch goes to a target: the trace context that goes with it, if it has one of its own."""
+        ...
+
+    def came_back(self, batch: messages.Batch, reply: interface.UpstreamResponse | errors.UpstreamError) -> None:
+        """The predictor replied, or failed to."""
+        ...
+
+
 class Executor:
     """Implements `driver.Executor`: one call to the route's predictor for each batch. `batch.about` is its list's name.
 
@@ -29,17 +41,22 @@ class Executor:
     """
 
     def __init__(
-        self, rules: retried_statuses.Rules | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        rules: retried_statuses.Rules | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        tracing: Tracing | None = None,
     ) -> None:
         self._rules = rules or retried_statuses.Rules()
         self._clock = clock
+        self._tracing = tracing
 
     def start(self, batch: messages.Batch, done: Callable[[driver.Outcome], None]) -> driver.Execution:
         """Post a batch."""
         heads: Sequence[calls.Head] = [part.request.tag for part in batch.parts]
         route = heads[0].route
         target, own, body, read = route.codec.merge(batch.id, heads[0].target, batch.parts)
-        headers = calls.merged_headers(heads, own)
+        trace = () if self._tracing is None else self._tracing.headers_of(batch, route, target)
+        headers = calls.merged_headers(heads, own, trace)
         last_deadline = max([part.request.deadline for part in batch.parts])
         timeout = max(0.001, last_deadline - self._clock())
         reply = functools.partial(self._returned, batch, read, route, done)
@@ -55,6 +72,8 @@ class Executor:
     ) -> None:
         """Read the predictor's reply: predictions, or an error with its remedy."""
         outcome: driver.Outcome
+        if self._tracing is not None:
+            self._tracing.came_back(batch, reply)
         try:
             if isinstance(reply, errors.UpstreamError):
                 outcome = reply
@@ -161,9 +180,10 @@ class Observer(driver.Observer):
         if self._ring is not None and not call.rows_taken:
             self._ring.turned_away(call)
 
-    def request_refused(self, request: messages.Request, error: errors.CarpoolError) -> None:
+    def turned_away(self, call: driver.Call, error: errors.CarpoolError) -> None:
+        """Keep what came and is refused."""
         if self._ring is not None:
-            self._ring.refused(request, error)
+            self._ring.refused(call, error)
 
     def bug(self, words: str, error: BaseException, batch: messages.Batch | None = None) -> None:
         super().bug(words, error, batch)

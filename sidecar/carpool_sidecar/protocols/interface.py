@@ -36,10 +36,11 @@ class KeepsBody:
 
 
 class UpstreamResponse(NamedTuple):
-    """The predictor's answer to a call: its body, and its headers by their names in lower case."""
+    """The predictor's answer to a call: its body, its headers by their names in lower case, and its HTTP status."""
 
     body: bytes
     headers: Mapping[bytes, bytes]
+    status: int = 200
 
 
 class BatchPredictions(NamedTuple):

@@ -299,7 +299,7 @@ class AnswerReader:
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self._size = self._size_before = self._overhead = self._tidy = 0
         if 200 <= self._status < 300:
-            self._outcome = interface.UpstreamResponse(body, self._headers)
+            self._outcome = interface.UpstreamResponse(body, self._headers, self._status)
         else:
             self._outcome = errors.UpstreamStatus(self._status, body, self._told)
 
