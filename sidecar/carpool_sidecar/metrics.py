@@ -176,7 +176,9 @@ class Metrics:
             "head, in the body or while a model is looked up, is not counted.",
         )
         self.abandoned = abandoned.labels()
-        self.batches: Counter[messages.Reason] = counter("batches", "Batches sent, by the reason they left.", "reason")
+        self.batches: Counter[messages.Reason] = counter(
+            "batches", "Batches sent, by the reason they left.", "reason", shown_at_once=messages.Reason
+        )
         self.batch_size = histogram("batch_size", "Instances in a batch.", measures.SIZES)
         self.queue_seconds = histogram(
             "queue_wait_seconds", "Time from a request's arrival to its first batch leaving.", measures.SECONDS
@@ -220,6 +222,10 @@ class Metrics:
         )
         self.connections_refused = refused.labels()
         self.tunnels = gauge("tunnels", "Upgraded connections (WebSocket) open now.")
+        changes: Counter[()] = counter(
+            "settings_changes", "Times that settings were changed while it ran, by PATCH /config."
+        )
+        self.settings_changes = changes.labels()
         self.ready = gauge("ready", "1 while ready for traffic, else 0, as last asked.")
         self.draining = gauge("draining", "1 from the moment shutdown began.")
         info = self._gauge("build_info", "Always 1; the version is in the label.", "version")

@@ -56,6 +56,17 @@ async def test_the_number_of_bytes_held_bounds_the_queue_bodies_on_their_way_and
     assert (await bench.post(body))[0] == 502
 
 
+async def test_changes_are_counted_and_what_changes_nothing_is_not(bench):
+    name = "carpool_settings_changes_total"
+    assert await bench.metric(name) == 0
+    for changes in ({}, {"max_latency": 500}, {"max_batch_size": 0}):
+        await patch(bench, changes)
+    assert await bench.metric(name) == 0
+    await patch(bench, {"max_latency": 400, "max_batch_size": 2})
+    await patch(bench, {"log_level": "error"})
+    assert await bench.metric(name) == 2
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -225,6 +236,8 @@ async def test_what_has_not_happened_is_told_as_nothing_so_that_its_first_time_i
         'carpool_refused_total{reason="deadline"}',
         'carpool_predictor_errors_total{reason="unreachable"}',
         'carpool_retries_total{reason="isolate"}',
+        'carpool_batches_total{reason="suspect"}',
+        'carpool_unbatched_total{reason="no_rows"}',
     ):
         assert await bench.metric(name) == 0
 

@@ -22,6 +22,8 @@ ALERTS = (
     "CarpoolInjectorNamespacesUnknown", "CarpoolSidecarOverloaded", "CarpoolPredictorFails", "CarpoolSidecarStalls",
     "CarpoolNothingBatched",
 )  # fmt: skip
+EVENTS = [each for each in DASHBOARD["annotations"]["list"] if not each.get("builtIn")]
+VARIABLES = {variable["name"] for variable in DASHBOARD["templating"]["list"]} | {"__rate_interval"}
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 
 
@@ -121,8 +123,32 @@ def test_a_panel_is_about_series_that_exist(panel: Any) -> None:
     expressions = [target["expr"] for target in panel["targets"]]
     assert all(metric_names.named(expression) for expression in expressions)
     assert [problem for expression in expressions for problem in metric_names.problems(expression)] == []
-    variables = {variable["name"] for variable in DASHBOARD["templating"]["list"]} | {"__rate_interval"}
-    assert set(re.findall(r"\$\{?(\w+)", json.dumps(panel))) <= variables
+    assert set(re.findall(r"\$\{?(\w+)", json.dumps(panel))) <= VARIABLES
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: event["name"])
+def test_an_event_is_about_series_that_exist_and_names_only_labels_that_it_has(event: Any) -> None:
+    assert metric_names.named(event["expr"])
+    assert metric_names.problems(event["expr"]) == []
+    assert set(re.findall(r"\$\{?(\w+)", json.dumps(event))) <= VARIABLES
+    groups = re.findall(r"(?:sum by|group_left) \(([^)]*)\)", event["expr"])
+    kept = {label.strip() for group in groups for label in group.split(",") if label.strip()}
+    if "sum by" not in event["expr"]:
+        kept |= {"namespace", "pod"}
+    assert set(re.findall(r"\{\{(\w+)\}\}", event["titleFormat"] + event["textFormat"])) <= kept
+    assert set(filter(None, event["tagKeys"].split(","))) <= kept
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: event["name"])
+def test_older_and_newer_grafanas_ask_the_same_for_an_event(event: Any) -> None:
+    """Up to Grafana 10 the query of an annotation is in `expr` and `step`, later in `target`."""
+    assert event["target"]["expr"] == event["expr"]
+    assert event["target"]["interval"] == event["step"]
+
+
+def test_an_event_tells_of_every_reason_for_which_a_batch_leaves_out_of_turn() -> None:
+    (told,) = [re.findall(r'reason=~"([^"]*)"', each["expr"]) for each in EVENTS if "reason=~" in each["expr"]]
+    assert set(told[0].split("|")) == {*messages.RETRIES, messages.Reason.SUSPECT}
 
 
 def test_panels_tell_of_what_has_happened_once() -> None:

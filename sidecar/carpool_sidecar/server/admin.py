@@ -120,11 +120,15 @@ class Admin:
         self._check_may_write(request)
         try:
             changes = msgspec.json.decode(await request.read(), type=dict[str, Any])
-            self._apply(self._settings().changed(changes))
+            before = self._settings()
+            self._apply(before.changed(changes))
         except RecursionError:
             return _json({"error": "the body is nested too deeply"}, status=400)
         except (msgspec.MsgspecError, ValueError) as error:
             return _json({"error": str(error)}, status=400)
+        now = self._settings()
+        if any(getattr(now, name) != getattr(before, name) for name in now.live):
+            self._metrics.settings_changes.inc()
         return await self._show_config(request)
 
     async def _show_arrivals(self, request: web.Request) -> web.Response:
