@@ -93,7 +93,7 @@ def test_all_end_to_end_tests_of_the_workflow_are_run_with_it():
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
     steps = [(job, step) for job in workflow["jobs"].values() for step in job["steps"]]
     found = [step.get("run", "") for _, step in steps if "e2e" in step.get("run", "") or "smoke" in step.get("run", "")]
-    assert found == [".ci/smoke", "make e2e-triton", "make e2e-lists"]
+    assert found == [".ci/smoke", "make e2e-triton", "make e2e-lists", "make e2e-page"]
     for job, step in steps:
         if step.get("run") in found:
             assert (job.get("env", {}) | step.get("env", {}))["CARPOOL_E2E_NO_SKIPS"] == "1"
