@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import resource
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -138,3 +140,25 @@ async def test_a_disk_that_is_too_slow_ends_the_recording_and_keeps_nothing_wait
     gate.set()
     await asyncio.wrap_future(stuck)
     assert recording.site.ring.blocks()
+
+
+HUNG = """
+import asyncio, sys, threading
+from tests.recording.test_file import Recording
+
+async def main():
+    recording = Recording(sys.argv[1])
+    recording.recorder._thread.submit(threading.Event().wait)
+    recording.come(3)
+    await recording.recorder.close()
+    print("closed", flush=True)
+
+asyncio.run(main())
+"""
+
+
+def test_a_disk_that_hangs_does_not_hold_up_the_end_of_the_process(tmp_path):
+    ended = subprocess.run(
+        [sys.executable, "-c", HUNG, str(tmp_path / "arrivals.jsonl")], capture_output=True, text=True, timeout=30
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "closed\n", "")

@@ -8,11 +8,15 @@ recording and never a request: that is told once, and then nothing more is writt
 from __future__ import annotations
 
 import asyncio
+import functools
 import io
 import logging
 import os
+import queue
+import threading
 from collections.abc import Callable
 from concurrent import futures
+from typing import Any
 
 from carpool.program import logs
 from carpool_sidecar.recording import document, ring
@@ -56,7 +60,7 @@ class Recorder:
         self._has_ended = False
         self._waiting = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._thread = futures.ThreadPoolExecutor(1, "recording")
+        self._thread = _Thread("recording")
 
     def start(self) -> None:
         """Begin."""
@@ -73,8 +77,9 @@ class Recorder:
         self._ring.seal()
         self._ring.on_sealed = None
         last = self._loop.run_in_executor(self._thread, self._close)
+        self._thread.shutdown(wait=False)
         await asyncio.wait([last], timeout=_CLOSING_SECONDS)
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._has_ended = True  # whatever a slow disk still has before it is let go
 
     def _set_timer(self) -> None:
         self._timer = self._loop.call_later(EVERY, self._seal)
@@ -136,3 +141,37 @@ class Recorder:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+class _Thread(futures.Executor):
+    """Does one call after the other. Nobody waits for it at the end of the process, as they would for the threads of
+    the library's executors: a disk may never come back."""
+
+    def __init__(self, name: str) -> None:
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    def submit(self, call: Callable[..., Any], /, *args: Any, **options: Any) -> futures.Future[Any]:
+        """Returns at once."""
+        done: futures.Future[Any] = futures.Future()
+        self._calls.put(functools.partial(_do, done, functools.partial(call, *args, **options)))
+        return done
+
+    def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:
+        """End after the calls that were given; waits for none, and cancels none."""
+        self._calls.put(None)
+
+    def _work(self) -> None:
+        while (do := self._calls.get()) is not None:
+            do()
+
+
+def _do(done: futures.Future[Any], call: Callable[[], Any]) -> None:
+    if not done.set_running_or_notify_cancel():
+        return
+    try:
+        result = call()
+    except Exception as error:
+        done.set_exception(error)
+    else:
+        done.set_result(result)
