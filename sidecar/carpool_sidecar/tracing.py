@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -36,6 +37,9 @@ _PROTOCOL = "http/protobuf"
 # Where things are in a `traceparent`, and how the last digit of its flags looks without "sampled".
 _TRACE_ID, _SPAN_ID, _FLAGS, _LAST_FLAG = slice(3, 35), slice(36, 52), slice(53, 55), slice(54, 55)
 _NOT_SAMPLED = frozenset("02468ace")
+
+# It warns of each `tracestate` that is none, in the words of the header: a line for every request of such a caller.
+logging.getLogger(trace.TraceState.__module__).setLevel(logging.ERROR)
 
 
 class Tracing:

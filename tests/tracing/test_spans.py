@@ -318,3 +318,10 @@ async def test_the_service_is_named_by_the_environment(memory, monkeypatch, vari
     await bench.settle()
     assert memory.batches[0].resource.attributes["service.name"] == name
     bench.driver.close()
+
+
+@pytest.mark.parametrize("state", ["foo=1=2,bad", "=", ",".join(f"k{number}=1" for number in range(40))])
+def test_what_is_no_tracestate_is_in_no_log(state, caplog):
+    caplog.set_level("WARNING")
+    assert tracing.span_context("00-" + "a" * 32 + "-" + "b" * 16 + "-01", state).is_valid
+    assert not caplog.records
