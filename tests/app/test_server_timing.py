@@ -9,7 +9,7 @@ import grpc.aio
 import pytest
 from tritonclient.grpc import service_pb2
 
-from tests.app import v2_bench
+from tests.app import fake_predictor, v2_bench
 
 TIMING = re.compile(r'queue;dur=(\d+\.\d\d), predict;dur=(\d+\.\d\d), batch;desc="(\w+), (\d+) instances"')
 
@@ -64,3 +64,16 @@ async def test_grpc_callers_are_told_in_trailing_metadata():
             await call
             trailers = dict(await call.trailing_metadata())
     assert told(trailers["server-timing"])[3] == 1
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("lane", ["on", "off"])
+async def test_a_request_that_was_sent_again_is_told_of_its_first_batch(sidecar_of, lane):
+    bench = await sidecar_of(max_batch_size=2, max_latency=500, server_timing=True, fast_lane=lane)
+    bench.predictor.service = lambda rows: 0.1
+    bench.predictor.behave = fake_predictor.refuse_poison(400, b"666")
+    posts = [asyncio.create_task(bench.post(body)) for body in ('{"instances":[1]}', '{"instances":[666]}')]
+    (status, _, headers), (refused, _, _) = [await post for post in posts]
+    assert (status, refused) == (200, 400)
+    assert told(headers["Server-Timing"])[0] == pytest.approx(0, abs=20)
+    assert told(headers["Server-Timing"])[2:] == ("full", 2)

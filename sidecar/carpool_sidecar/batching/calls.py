@@ -166,7 +166,9 @@ class ServerTimings:
         self._clock = clock
 
     def note(self, batch: messages.Batch) -> None:
-        """Remember with its members when a batch left."""
+        """Remember with its members when a batch left, unless they have left before."""
+        if batch.reason in messages.RETRIES:
+            return
         for request, start, _ in batch.parts:
             if not start:
                 request.left = (batch.dispatched, batch.rows, batch.reason)  # type: ignore[attr-defined] # a `Call`
