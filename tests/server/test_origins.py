@@ -46,3 +46,14 @@ def test_the_page_itself_may_write(host):
 )
 def test_a_page_of_another_site_may_not_write_whatever_name_it_has_for_this_address(headers, words):
     assert words in origins.objection_to_writing({"Host": "localhost:9082", **JSON, **headers})
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_a_page_of_another_site_may_not_take_a_viewers_place(site):
+    headers = {"Host": "localhost:9082", "Sec-Fetch-Site": site}
+    assert "a page of another site" in origins.objection_to_reading(headers)
+
+
+@pytest.mark.parametrize("site", ["same-origin", "none"])
+def test_the_page_itself_may_read(site):
+    assert origins.objection_to_reading({"Host": "localhost:9082", "Sec-Fetch-Site": site}) is None

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 
 _PRIVATE_NAME = re.compile(r"localhost|[^.]+|.+\.localhost|.+\.svc|.+\.local|.+\.internal", re.IGNORECASE)
 _JSON = "application/json"
+_OWN_SITES = ("same-origin", "none")
+_FROM_ELSEWHERE = "this request comes from a page of another site"
 
 
 def objection_to_reading(headers: Mapping[str, str]) -> str | None:
@@ -22,6 +24,8 @@ def objection_to_reading(headers: Mapping[str, str]) -> str | None:
 
     A name is one that nobody can register: a single word, or one that ends in .localhost, .svc, .local or .internal.
     """
+    if headers.get("Sec-Fetch-Site", "none") not in _OWN_SITES:
+        return _FROM_ELSEWHERE
     host = _name_of(headers.get("Host", ""))
     if _is_address(host) or _PRIVATE_NAME.fullmatch(host):
         return None
@@ -35,11 +39,9 @@ def objection_to_writing(headers: Mapping[str, str]) -> str | None:
     """Why a browser's request may change nothing, or None: it is the live page's own, or no browser's."""
     origin = headers.get("Origin")
     if origin is None:
-        if headers.get("Sec-Fetch-Site", "same-origin") in ("same-origin", "none"):
-            return None
-        return "this request comes from a page of another site"
+        return None if headers.get("Sec-Fetch-Site", "none") in _OWN_SITES else _FROM_ELSEWHERE
     if origin.partition("://")[2].lower() != headers.get("Host", "").lower():
-        return f"this request comes from a page of another site ({origin[:200]!r})"
+        return f"{_FROM_ELSEWHERE} ({origin[:200]!r})"
     if headers.get("Content-Type", _JSON).partition(";")[0].strip().lower() != _JSON:
         return f"a page has to send {_JSON}"
     return objection_to_reading(headers)
