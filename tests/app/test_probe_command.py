@@ -22,6 +22,7 @@ class Server:
         self.sizes: list[int] = []
         self.most = 1000
         self.headers: list[str] = []
+        self.answer = self.handle
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         given = json.loads(await request.read())
@@ -40,7 +41,7 @@ class Server:
 async def server() -> AsyncIterator[Server]:
     (port,) = loopback.free_ports(1)
     made = Server(port)
-    runner = web.ServerRunner(web.Server(made.handle))
+    runner = web.ServerRunner(web.Server(lambda request: made.answer(request)))
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", port).start()
     yield made
@@ -79,6 +80,28 @@ async def test_a_predictor_that_is_not_there_is_told_with_status_1(tmp_path: Pat
     body.write_text('{"instances":[3]}')
     assert await probe("--url", f"http://127.0.0.1:{port}/v1/models/m:predict", "--body", str(body)) == 1
     assert "cannot be reached" in capsys.readouterr().out
+
+
+async def test_an_answer_that_is_no_json_is_told_without_what_a_terminal_obeys(
+    server: Server, tmp_path: Path, capsys
+) -> None:
+    async def page(request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(body=b"\x1b]0;owned\x07<html>")
+
+    server.answer = page
+    body = tmp_path / "body.json"
+    body.write_text('{"instances":[3]}')
+    assert await probe("--url", server.url + "/v1/models/m:predict", "--body", str(body)) == 1
+    told = capsys.readouterr().out
+    assert "an answer that is no JSON" in told
+    assert "\x1b" not in told
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "x"])
+def test_a_timeout_that_is_none_is_refused(capsys, text: str) -> None:
+    with pytest.raises(SystemExit):
+        probe_command.main(["--url", "http://h/v1/models/m:predict", "--body", "x", f"--timeout={text}"])
+    assert "must be a number from 0.001 to 3600" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,11 @@ def main(argv: Sequence[str]) -> int:
     except ValueError as error:
         settings.fail(PROG, str(error))
     headers = tuple(_header(each) for each in chosen.header)
-    found, limit = asyncio.run(_measure(url, codec, payloads, headers, chosen.largest, chosen.timeout))
+    try:
+        found, limit = asyncio.run(_measure(url, codec, payloads, headers, chosen.largest, chosen.timeout))
+    except KeyboardInterrupt:
+        sys.stderr.write(f"{PROG}: interrupted; nothing was measured to the end\n")
+        return 1
     text = json.dumps(probing.values(found, limit), indent=2) if chosen.json else probing.report(found, limit)
     sys.stdout.write(text + "\n")
     return 0 if found else 1
@@ -122,7 +126,7 @@ async def _measure(
         for payload in payloads:
             for _ in range(_WARM_UP):
                 answer = await caller.call([payload])
-            alone.append(json.loads(answer.bodies[0]))
+            alone.append(_value(answer.bodies[0]))
         found: list[probing.Measured] = []
         for copies in _sizes(largest):
             members = list(itertools.islice(itertools.cycle(payloads), copies))
@@ -148,7 +152,7 @@ async def _measure_size(
         answer = await caller.call(members)
         if not seconds:
             for number, body in enumerate(answer.bodies):
-                apart = probing.compare(alone[number % len(alone)], json.loads(body), _OWN)
+                apart = probing.compare(alone[number % len(alone)], _value(body), _OWN)
                 difference, others = max(difference, apart[0]), others + apart[1]
         seconds.append(answer.seconds)
     return probing.Measured(rows, tuple(seconds), None, difference, others)
@@ -197,7 +201,7 @@ class _Caller:
             found = call.read(response)
         except errors.UpstreamStatus as error:
             words = " ".join(error.body[:_SHOWN].decode(errors="replace").split())
-            raise _Problem(f"status {error.status}, {words}") from None
+            raise _Problem(f"status {error.status}, {_plain(words)}") from None
         except errors.CarpoolError as error:
             raise _Problem(str(error)) from None
         return _Answer(seconds, list(self._bodies(batch_id, found, members)))
@@ -219,6 +223,20 @@ class _Caller:
                 yield b'{"%b":[%b]}' % (found.list_name, b",".join(map(bytes, piece.predictions)))
             else:
                 yield b"".join(form.render([piece]).body)
+
+
+def _value(body: bytes) -> Any:
+    """An answer; raises `_Problem` for what is no JSON."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        words = " ".join(body[:_SHOWN].decode(errors="replace").split())
+        raise _Problem(f"an answer that is no JSON, {_plain(words)}") from None
+
+
+def _plain(text: str) -> str:
+    """What a terminal shows and does not obey."""
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
 class _Nowhere:
@@ -256,7 +274,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--lists", nargs="+", default=[], metavar="RULES", help="rules for other paths than those of v1 and v2")
     add("--header", action="append", default=[], metavar="NAME: VALUE", help="a header of the calls; may be repeated")
     add("--largest", type=_whole, default=64, metavar="N", help="most requests in a batch (%(default)s)")
-    add("--timeout", type=float, default=60.0, metavar="SECONDS", help="of a call (%(default)g)")
+    add("--timeout", type=_seconds, default=60.0, metavar="SECONDS", help="of a call (%(default)g)")
     add("--json", action="store_true", help="print JSON")
     return parser
 
@@ -265,6 +283,16 @@ def _whole(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= 4096):
         raise argparse.ArgumentTypeError(f"got {text!r}: must be a whole number from 1 to 4096")
     return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.001 <= value <= 3600:
+        raise argparse.ArgumentTypeError(f"got {text!r}: must be a number from 0.001 to 3600")
+    return value
 
 
 class _Parser(argparse.ArgumentParser):
