@@ -239,6 +239,10 @@ def check_environment() -> None:
     name = next((name for name in _PROTOCOLS if os.environ.get(name)), None)
     if name is not None and os.environ[name].strip() != _PROTOCOL:
         raise ValueError(f"{name} is {os.environ[name]!r}; spans go by {_PROTOCOL} only")
+    try:
+        export.BatchSpanProcessor(otlp.OTLPSpanExporter()).shutdown()
+    except (ValueError, OSError) as error:
+        raise ValueError(f"OpenTelemetry's environment variables cannot be used: {error}") from None
 
 
 def _resource() -> Any:

@@ -325,3 +325,9 @@ def test_what_is_no_tracestate_is_in_no_log(state, caplog):
     caplog.set_level("WARNING")
     assert tracing.span_context("00-" + "a" * 32 + "-" + "b" * 16 + "-01", state).is_valid
     assert not caplog.records
+
+
+def test_numbers_of_the_environment_that_cannot_be_used_are_told_before_anything_starts(monkeypatch):
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "1")
+    with pytest.raises(ValueError, match="OpenTelemetry's environment variables cannot be used: max_export_batch_size"):
+        tracing.check_environment()
