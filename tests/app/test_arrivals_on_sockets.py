@@ -171,3 +171,12 @@ async def test_the_command_asks_the_sidecar(sidecar_of, capsys):
     assert code == 0
     assert told["flags"].startswith("--max-latency 0")
     assert told["off"] < TOLERANCE
+
+
+@pytest.mark.looptime
+async def test_a_page_of_another_site_does_not_get_the_arrivals(sidecar_of):
+    bench = await sidecar_of(max_latency=0)
+    for headers in ({"Host": "evil.com"}, {"Sec-Fetch-Site": "cross-site"}):
+        status, told, _ = await bench.get(bench.admin + "/arrivals", headers=headers)
+        assert (status, "schedul" in told) == (403, False)
+    assert (await bench.get(bench.admin + "/arrivals"))[0] == 200

@@ -133,6 +133,9 @@ class Admin:
 
     async def _show_arrivals(self, request: web.Request) -> web.Response:
         # There may be megabytes, and callers of the data port wait for this thread meanwhile.
+        objection = origins.objection_to_reading(request.headers)
+        if objection is not None:
+            raise web.HTTPForbidden(text=f"{objection}\n")
         body = await asyncio.to_thread(self._arrivals())
         return web.Response(body=body, content_type="application/jsonl")
 
