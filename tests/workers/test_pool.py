@@ -223,6 +223,7 @@ def test_a_killed_idle_worker_is_started_again_without_a_call(on: On) -> None:
     os.kill(process, signal.SIGKILL)
     ends(process)
     until(lambda: there.is_ready and about(there)[0] != process)
+    assert there([("about",)])
 
 
 def test_a_worker_that_cannot_be_made_fails_calls_with_its_own_account_and_is_tried_again(

@@ -12,14 +12,11 @@ from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from multidict import CIMultiDict
-
 from carpool.program import settings
 from carpool.scheduling import messages
 from carpool_sidecar import errors
-from carpool_sidecar.batching import routes
 from carpool_sidecar.protocols import interface
-from carpool_sidecar.protocols.lists import rules
+from carpool_sidecar.protocols.lists import codec, rules
 
 PROG = "carpool-sidecar lists"
 
@@ -86,23 +83,17 @@ def _table(found: Sequence[rules.Rule]) -> str:
 # --- trying rules -----------------------------------------------------------------------------------------------
 
 
-class _NoPredictor:
-    """What is tried is never sent."""
-
-    def post(self, *call: object) -> NoReturn:
-        raise NotImplementedError
-
-
 def _try(found: Sequence[rules.Rule], path: str, names: Sequence[str], answer: str | None) -> int:
     try:
-        match = routes.Lists(found, _NoPredictor(), lambda: 0.0).route(path.partition("?")[0], CIMultiDict())
+        matching = codec.rules_for(path.partition("?")[0], found)
     except errors.Unbatchable as verdict:
         sys.stdout.write(f"{path}: not batched, {verdict.reason}: {verdict.reason.meaning}\n")
         return 1
-    if match is None:
+    if not matching:
         paths = ", ".join(each for rule in found for each in rule.paths)
         settings.fail(PROG, f"no rule is for the path {path}; there are rules for {paths}")
-    requests = [_read(match.codec, name) for name in names]
+    by = codec.Codec(matching, clock=lambda: 0.0)
+    requests = [_read(by, name) for name in names]
     groups: dict[Hashable, list[_Request]] = {}
     for request in requests:
         if request.payload is None:
@@ -111,26 +102,26 @@ def _try(found: Sequence[rules.Rule], path: str, names: Sequence[str], answer: s
         else:
             groups.setdefault(request.payload.key, []).append(request)
     for number, members in enumerate(groups.values(), 1):
-        if not _show(match.codec, path, f"call {number} of {len(groups)}", members, answer):
+        if not _show(by, path, f"call {number} of {len(groups)}", members, answer):
             return 1
     return 0 if all(request.payload is not None for request in requests) else 1
 
 
-def _read(codec: interface.Codec, name: str) -> _Request:
+def _read(by: interface.Codec, name: str) -> _Request:
     body = _bytes(name)
     try:
-        return _Request(name, codec.parse(body, _MOST_ROWS), None)
+        return _Request(name, by.parse(body, _MOST_ROWS), None)
     except errors.Unbatchable as verdict:
         return _Request(name, None, verdict.reason)
     except errors.CarpoolError as error:
         settings.fail(PROG, f"{name}: {error}")
 
 
-def _show(codec: interface.Codec, path: str, title: str, members: Sequence[_Request], answer: str | None) -> bool:
+def _show(by: interface.Codec, path: str, title: str, members: Sequence[_Request], answer: str | None) -> bool:
     """Print one call and what comes of it; whether the answer, if there is one, is as the rule says."""
     payloads = [member.payload for member in members if member.payload is not None]
     parts = [messages.Part(_request(payload), 0, payload.row_count) for payload in payloads]
-    call = codec.merge("tried", path, parts)
+    call = by.merge("tried", path, parts)
     sys.stdout.write(f"{title}: {', '.join(member.name for member in members)}\n")
     for member, payload in zip(members, payloads, strict=True):
         sys.stdout.write(

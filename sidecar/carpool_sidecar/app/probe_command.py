@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import yarl
-from multidict import CIMultiDict
 
 from carpool.program import settings
 from carpool.scheduling import messages
 from carpool_sidecar import errors
-from carpool_sidecar.batching import routes
 from carpool_sidecar.planning import probing
 from carpool_sidecar.protocols import interface, models, v1
+from carpool_sidecar.protocols.lists import codec as lists_codec
 from carpool_sidecar.protocols.lists import rules
 from carpool_sidecar.protocols.v2_http import codec as v2_codec
 from carpool_sidecar.upstream import predictor
@@ -85,11 +84,11 @@ def _codec(path: str, lists: Sequence[str]) -> interface.Codec:
     """The codec of requests to a path; raises `ValueError` if there is none."""
     named = [name for each in lists for name in ([each] if rules.is_text(each) else each.split(","))]
     try:
-        found = routes.Lists(rules.load(named), _Nowhere(), time.monotonic).route(path, CIMultiDict())
+        found = lists_codec.rules_for(path, rules.load(named))
     except errors.Unbatchable as verdict:
         raise ValueError(f"{path} is not batched: {verdict.reason.meaning}") from None
-    if found is not None:
-        return found.codec
+    if found:
+        return lists_codec.Codec(found, time.monotonic)
     if path.endswith(":predict"):
         return v1.Codec()
     if path.startswith("/v2/models/") and path.endswith("/infer"):
@@ -237,13 +236,6 @@ def _value(body: bytes) -> Any:
 def _plain(text: str) -> str:
     """What a terminal shows and does not obey."""
     return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
-
-
-class _Nowhere:
-    """Stands for a predictor where only codecs are asked for."""
-
-    def post(self, *call: object) -> NoReturn:
-        raise NotImplementedError
 
 
 def _sizes(largest: int) -> Iterator[int]:

@@ -111,9 +111,7 @@ class Lists:
 
         Raises `errors.Unbatchable` for paths at which one query goes with many texts, and for streams.
         """
-        if any(rule.has_one_query(path) for rule in self._rules):
-            raise errors.Unbatchable(errors.NotBatched.ONE_QUERY)
-        found = tuple([rule for rule in self._rules if rule.matches(path)])
+        found = codec.rules_for(path, self._rules)
         if not found:
             return None
         if _STREAM in headers.get(hdrs.ACCEPT, ""):

@@ -292,6 +292,16 @@ class Codec:
         return template
 
 
+def rules_for(path: str, chosen: Sequence[rules.Rule]) -> tuple[rules.Rule, ...]:
+    """The rules for requests to a path, in their order.
+
+    Raises `errors.Unbatchable` for paths at which one query goes with many texts.
+    """
+    if any(rule.has_one_query(path) for rule in chosen):
+        raise errors.Unbatchable(errors.NotBatched.ONE_QUERY)
+    return tuple([rule for rule in chosen if rule.matches(path)])
+
+
 class V1First(v1.Codec):
     """v1 requests, and for the same path those with lists that are no v1 request, such as objects of columns."""
 
