@@ -42,7 +42,7 @@ BELOW_BATCHING = {
     "carpool_sidecar.config",
     "carpool_sidecar.recording.ring",
 }
-LIVE_CLIENT = {"carpool_sidecar.live.command_line", "carpool_sidecar.live.events_client"}
+LIVE_CLIENT = {"carpool_sidecar.admin_client", "carpool_sidecar.live.events_client"}
 
 # The longest name that covers a module decides.
 LAYERS = {
@@ -148,8 +148,8 @@ LAYERS = {
     "carpool_sidecar.live": Layer({"carpool_sidecar.live", "carpool_sidecar.batching"} | BELOW_BATCHING),
     "carpool_sidecar.live.page": Layer(set(), STDLIB - IO),
     # Programs beside a serving one: what takes long to load stays away.
-    "carpool_sidecar.live.command_line": Layer(set(), STDLIB - IO),
-    "carpool_sidecar.live.events_client": Layer(set(), STDLIB - {"asyncio", "logging"}),
+    "carpool_sidecar.admin_client": Layer(set(), STDLIB - {"asyncio", "logging"}),  # both take long to load
+    "carpool_sidecar.live.events_client": Layer({"carpool_sidecar.admin_client"}, STDLIB - {"asyncio", "logging"}),
     "carpool_sidecar.live.tap_command": Layer(LIVE_CLIENT, STDLIB - IO),
     "carpool_sidecar.live.top_command": Layer({"carpool_sidecar.live.top_view"} | LIVE_CLIENT, STDLIB - IO | {"rich"}),
     "carpool_sidecar.live.top_view": Layer(set(), STDLIB - IO | {"rich"}),
@@ -171,7 +171,7 @@ LAYERS = {
             "carpool",
         }
     ),
-    "carpool_sidecar.app.drain_command": Layer(set(), STDLIB - {"asyncio", "logging"}),  # both take long to load
+    "carpool_sidecar.app.drain_command": Layer({"carpool_sidecar.admin_client"}, STDLIB - IO),
     "carpool_sidecar.app.cli": Layer(
         {
             *(
@@ -260,7 +260,8 @@ ONLY_IMPORTERS: dict[str, set[str]] = {
     "carpool_sidecar.drain": {"carpool_sidecar.server", "carpool_sidecar.app.wiring"},
     "carpool_sidecar.app.wiring": {"carpool_sidecar.app.process"},
     "carpool_sidecar.app.process": {"carpool_sidecar.app.cli"},
-    "carpool_sidecar.app.drain_command": {"carpool_sidecar.app.cli", "carpool_sidecar.app.advise_command"},
+    "carpool_sidecar.app.drain_command": {"carpool_sidecar.app.cli"},
+    "carpool_sidecar.admin_client": {"carpool_sidecar.app", "carpool_sidecar.live"},
     "carpool_sidecar.app.cli": {"carpool_sidecar.__main__"},
     "tests": set(),
 }
@@ -363,7 +364,7 @@ def test_module_imports_only_what_its_layer_allows(module: str) -> None:
         ("carpool_sidecar.app.cli", "import uvloop"),
         ("carpool_sidecar.app.drain_command", "from carpool.program import settings"),
         ("carpool_sidecar.app.drain_command", "import asyncio"),
-        ("carpool_sidecar.live.events_client", "import asyncio"),
+        ("carpool_sidecar.admin_client", "import asyncio"),
         ("carpool_sidecar.live.tap_command", "import rich"),
         ("carpool_sidecar.live.snapshots", "from carpool_sidecar.server import admin"),
         ("carpool_sidecar.batching.executor", "from carpool_sidecar.live import recorder"),

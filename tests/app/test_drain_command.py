@@ -143,8 +143,9 @@ def test_a_sidecar_that_is_not_there_is_told_in_one_line(capsys) -> None:
     told = capsys.readouterr().err
     assert f"the admin port 127.0.0.1:{port} cannot be reached: Connection refused; are --admin-host and" in told
     assert told.count("\n") == 1
-    assert drain("--admin-port", port, "--admin-host", "a..b") == 1
-    assert capsys.readouterr().err.count("\n") == 1
+    for host in ("a..b", "a b", "a\nb", "\x00"):
+        assert drain("--admin-port", port, "--admin-host", host) == 1
+        assert capsys.readouterr().err.count("cannot be reached: ") == 1
 
 
 def test_a_sidecar_that_hangs_up_is_told_in_one_line(capsys) -> None:
@@ -200,6 +201,7 @@ def test_a_drain_loads_nothing_of_the_serving_process_and_no_event_loop(admin_po
     assert status == b"0"
     assert {name for name in modules if name.startswith("carpool")} == {
         "carpool_sidecar",
+        "carpool_sidecar.admin_client",
         "carpool_sidecar.app",
         "carpool_sidecar.app.cli",
         "carpool_sidecar.app.drain_command",

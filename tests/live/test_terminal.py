@@ -16,6 +16,7 @@ from http import server
 import pytest
 
 from carpool.scheduling import messages
+from carpool_sidecar import admin_client
 from carpool_sidecar.app import cli
 from carpool_sidecar.live import event_stream, events_client, page, recorder, tap_command, top_view
 from tests import loopback
@@ -175,7 +176,8 @@ def test_a_sidecar_that_is_not_there_is_one_line_and_status_1(capsys, word):
     status, _, err = run(capsys, word, "--admin-port", str(port))
     assert status == 1
     assert err == (
-        f"carpool-sidecar {word}: error: the admin port 127.0.0.1:{port} cannot be reached: Connection refused\n"
+        f"carpool-sidecar {word}: error: the admin port 127.0.0.1:{port} cannot be reached: Connection refused; "
+        "are --admin-host and --admin-port those of the sidecar?\n"
     )
 
 
@@ -189,8 +191,8 @@ def test_the_sidecars_own_words_are_told(capsys, word):
 
 def test_a_server_that_says_nothing_is_given_up():
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        events = events_client.read("127.0.0.1", silent.getsockname()[1], patience=0.05)
-        with pytest.raises(events_client.Unreachable, match=r"said nothing for 0.05 s"):
+        events = events_client.read(admin_client.Address("127.0.0.1", silent.getsockname()[1]), patience=0.05)
+        with pytest.raises(admin_client.Unreachable, match=r"said nothing for 0.05 s"):
             next(events)
 
 

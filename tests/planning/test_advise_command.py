@@ -148,6 +148,14 @@ def test_a_sidecar_that_is_not_there_is_told(capsys):
     assert f"the admin port 127.0.0.1:{port} cannot be reached: Connection refused" in capsys.readouterr().err
 
 
+def test_ctrl_c_ends_it_without_a_traceback(file, monkeypatch):
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(advice, "advise", interrupted)
+    assert advise_command.main(["--from", file], {}) == 130
+
+
 # --- plan --from ------------------------------------------------------------------------------------------------------
 
 

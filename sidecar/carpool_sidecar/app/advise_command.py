@@ -7,13 +7,12 @@ container's CPU, so it replays few requests at a time and says what it does.
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from carpool_sidecar.app import drain_command
+from carpool_sidecar import admin_client
 from carpool_sidecar.planning import advice, advise_text, arguments, replay
 from carpool_sidecar.recording import document
 
@@ -30,7 +29,7 @@ as it was learned. Examples:
 """
 
 _TIMEOUT = 30.0  # seconds without a byte
-_EXIT_FAILED = 1
+_EXIT_INTERRUPTED = 130  # as shells count Ctrl-C
 
 
 def main(argv: Sequence[str], environment: Mapping[str, str] = os.environ, most: int = advice.MOST) -> int:
@@ -40,16 +39,21 @@ def main(argv: Sequence[str], environment: Mapping[str, str] = os.environ, most:
     for bad arguments.
     """
     chosen = _parser(environment).parse_args(argv)
+    where = admin_client.address(chosen)
     told = arguments.patiently()
     try:
-        recording = chosen.recording or _ask(chosen.admin_host, chosen.admin_port)
+        recording = chosen.recording or _ask(where)
         slo = None if chosen.slo is None else chosen.slo / 1000
         found = advice.advise(
             recording, slo, chosen.pods, chosen.share, lambda label: told(f"replaying: {label} …"), most
         )
-    except (_NoAnswer, replay.Nothing, document.NotARecording) as error:
+    except admin_client.Unreachable as error:
+        return admin_client.fail(PROG, where, str(error))
+    except (replay.Nothing, document.NotARecording) as error:
         sys.stderr.write(f"{PROG}: error: {error}\n")
-        return _EXIT_FAILED
+        return admin_client.EXIT_FAILED
+    except KeyboardInterrupt:
+        return _EXIT_INTERRUPTED
     if chosen.json:
         sys.stdout.write(json.dumps(advise_text.values(found, chosen.pods), indent=2) + "\n")
     else:
@@ -57,43 +61,21 @@ def main(argv: Sequence[str], environment: Mapping[str, str] = os.environ, most:
     return 0
 
 
-class _NoAnswer(Exception):
-    pass
-
-
-def _ask(host: str, port: int) -> document.Recording:
+def _ask(where: admin_client.Address) -> document.Recording:
     """What the sidecar answers at /arrivals."""
-    host = drain_command.reached_at(host)
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT)
     try:
-        connection.request("GET", "/arrivals")
-        answer = connection.getresponse()
-        body = answer.read()
+        with admin_client.asked(where, "GET", "/arrivals", _TIMEOUT) as answer:
+            body = answer.read()
     except TimeoutError:
-        raise _NoAnswer(f"the admin port {address} did not answer within {_TIMEOUT:g} s") from None
-    except (OSError, http.client.HTTPException, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        words = f"cannot be reached: {reason}; are --admin-host and --admin-port those of the sidecar?"
-        raise _NoAnswer(f"the admin port {address} {words}") from None
-    finally:
-        connection.close()
-    if answer.status != http.client.OK:
-        raise _NoAnswer(f"the admin port {address} answered {answer.status} to GET /arrivals")
+        raise admin_client.Unreachable(f"did not answer within {_TIMEOUT:g} s") from None
     return document.decode(body)
 
 
 def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
-    parser = arguments.Parser(
-        prog=PROG,
-        description="What other settings would have done with the requests that came lately, found by replaying them.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    words = "What other settings would have done with the requests that came lately, found by replaying them."
+    parser = admin_client.Parser("advise", words, _EPILOG, environment)
     add = parser.add_argument
     add("--from", dest="recording", metavar="FILE", type=arguments.recording, help=_FROM)
-    drain_command.add_address(parser, environment)
     add("--slo", metavar="MS", type=arguments.number(0.1, 60_000), help=_SLO)
     add("--share", default=0.99, metavar="X", type=arguments.number(0.5, 0.999), help=_SHARE)
     add("--pods", default=1, metavar="N", type=arguments.whole(1, 100_000), help=_PODS)

@@ -12,9 +12,19 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from carpool_sidecar import admin_client
+
 _PATIENCE = 5.0  # seconds without a message: the sidecar sends two a second
 _PAUSES = (0.5, 1.0, 2.0)  # seconds between attempts to connect; the last one again and again
-_SHOWN_CHARACTERS = 300
+
+
+_EPILOG = """\
+Inside the sidecar's container the address and port come from the environment variables that it was started with. From
+elsewhere, forward the admin port first, or name the pod's address:
+
+  kubectl exec POD -c CONTAINER -- carpool-sidecar {word}
+  kubectl port-forward POD 9082  and then  carpool-sidecar {word}
+"""
 
 
 class Event(NamedTuple):
@@ -24,50 +34,42 @@ class Event(NamedTuple):
     value: dict[str, Any]
 
 
-class Unreachable(Exception):
-    """The stream could not be read; `str()` says why."""
+def epilog(word: str) -> str:
+    """What the help of a command that reads events says of where to run it."""
+    return _EPILOG.format(word=word)
 
 
-def read(host: str, port: int, patience: float = _PATIENCE) -> Iterator[Event]:
-    """The events of one connection, from `hello` on. Ends with `Unreachable` when that does, or cannot be made.
+def read(where: admin_client.Address, patience: float = _PATIENCE) -> Iterator[Event]:
+    """The events of one connection, from `hello` on. Ends with `admin_client.Unreachable` when that does.
 
     `patience` is for how many seconds nothing may come.
     """
-    connection = http.client.HTTPConnection(host, port, timeout=patience)
     try:
-        connection.request("GET", "/events", headers={"Accept": "text/event-stream"})
-        answer = connection.getresponse()
-        if answer.status != http.client.OK:
-            said = " ".join(answer.read(4096).decode(errors="replace").split())[:_SHOWN_CHARACTERS]
-            raise Unreachable(f"answered {answer.status}: {said or 'nothing'}")
-        if answer.headers.get_content_type() != "text/event-stream":
-            raise Unreachable("has no stream of events: is it a sidecar's admin port, of this version?")
-        yield from _events(answer)
-        raise Unreachable("ended the stream")
+        with admin_client.asked(where, "GET", "/events", patience, accept="text/event-stream") as answer:
+            if answer.headers.get_content_type() != "text/event-stream":
+                raise admin_client.Unreachable(
+                    "has no stream of events: is it a sidecar's admin port, of this version?"
+                )
+            yield from _events(answer)
+            raise admin_client.Unreachable("ended the stream")
     except TimeoutError:
-        raise Unreachable(f"said nothing for {patience:g} s") from None
-    except (OSError, http.client.HTTPException, UnicodeError) as error:
-        raise Unreachable(
-            f"cannot be reached: {getattr(error, 'strerror', None) or str(error) or repr(error)}"
-        ) from None
-    finally:
-        connection.close()
+        raise admin_client.Unreachable(f"said nothing for {patience:g} s") from None
 
 
 def read_on(
-    host: str, port: int, lost: Callable[[str], None], sleep: Callable[[float], None] = time.sleep
+    where: admin_client.Address, lost: Callable[[str], None], sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[Event]:
     """As `read`, but it connects again whenever the stream ends; `lost` is told why, each time.
 
-    What cannot be reached the first time raises `Unreachable`.
+    What cannot be reached the first time raises `admin_client.Unreachable`.
     """
     attempt, was_connected = 0, False
     while True:
         try:
-            for event in read(host, port):
+            for event in read(where):
                 attempt, was_connected = 0, True
                 yield event
-        except Unreachable as error:
+        except admin_client.Unreachable as error:
             if not was_connected:
                 raise
             lost(str(error))

@@ -11,7 +11,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from carpool_sidecar.live import command_line, events_client
+from carpool_sidecar import admin_client
+from carpool_sidecar.live import events_client
 
 PROG = "carpool-sidecar tap"
 
@@ -26,13 +27,13 @@ def main(argv: Sequence[str], environment: Mapping[str, str] = os.environ) -> in
     reached at the beginning. Exits with 2 for bad arguments.
     """
     chosen = _parser(environment).parse_args(argv)
-    where = command_line.address(chosen)
+    where = admin_client.address(chosen)
     is_wanted = _filter(chosen.path, chosen.reason, chosen.request_id, chosen.failed)
     render = _json if chosen.json else _line
     left = chosen.count or -1
     seen: int | None = None
     try:
-        for name, value in events_client.read_on(*where, lost=_note):
+        for name, value in events_client.read_on(where, lost=_note):
             if name == "hello":
                 seen = None
             if name != "batches":
@@ -47,8 +48,8 @@ def main(argv: Sequence[str], environment: Mapping[str, str] = os.environ) -> in
                 if not left:
                     return 0
             sys.stdout.flush()
-    except events_client.Unreachable as error:
-        return command_line.fail(PROG, where, str(error))
+    except admin_client.Unreachable as error:
+        return admin_client.fail(PROG, where, str(error))
     except KeyboardInterrupt:
         return 0
     except BrokenPipeError:  # as `| head` does
@@ -56,8 +57,8 @@ def main(argv: Sequence[str], environment: Mapping[str, str] = os.environ) -> in
     return 0
 
 
-def _parser(environment: Mapping[str, str]) -> command_line.Parser:
-    parser = command_line.parser("tap", _DESCRIPTION, environment)
+def _parser(environment: Mapping[str, str]) -> admin_client.Parser:
+    parser = admin_client.Parser("tap", _DESCRIPTION, events_client.epilog("tap"), environment)
     add = parser.add_argument
     add("--path", metavar="PATTERN", help="only batches of paths like this; * stands for anything")
     add("--reason", metavar="LIST", type=_names, help="only batches that left for these reasons (full,idle,…)")

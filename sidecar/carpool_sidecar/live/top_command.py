@@ -8,7 +8,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from carpool_sidecar.live import command_line, events_client
+from carpool_sidecar import admin_client
+from carpool_sidecar.live import events_client
 
 PROG = "carpool-sidecar top"
 
@@ -23,28 +24,28 @@ def main(argv: Sequence[str], environment: Mapping[str, str] = os.environ) -> in
     Returns 1, with one line on standard error, if the sidecar cannot be reached. Exits with 2 for bad arguments.
     """
     chosen = _parser(environment).parse_args(argv)
-    where = command_line.address(chosen)
+    where = admin_client.address(chosen)
     try:
         if chosen.once or chosen.json or not sys.stdout.isatty():
             _print_once(where, chosen.json)
         else:
             _show(where)
-    except events_client.Unreachable as error:
-        return command_line.fail(PROG, where, str(error))
+    except admin_client.Unreachable as error:
+        return admin_client.fail(PROG, where, str(error))
     except KeyboardInterrupt:
         pass
     return 0
 
 
-def _parser(environment: Mapping[str, str]) -> command_line.Parser:
-    parser = command_line.parser("top", _DESCRIPTION, environment)
+def _parser(environment: Mapping[str, str]) -> admin_client.Parser:
+    parser = admin_client.Parser("top", _DESCRIPTION, events_client.epilog("top"), environment)
     add = parser.add_argument
     add("--once", action="store_true", help="look for two seconds, print what was seen and end; so without a terminal")
     add("--json", action="store_true", help="with --once: print the latest snapshot as JSON, with the batches seen")
     return parser
 
 
-def _print_once(where: tuple[str, int], as_json: bool) -> None:
+def _print_once(where: admin_client.Address, as_json: bool) -> None:
     snapshot, batches = _look(where)
     if as_json:
         sys.stdout.write(json.dumps({**snapshot, "latest": batches}, indent=2) + "\n")
@@ -57,10 +58,10 @@ def _print_once(where: tuple[str, int], as_json: bool) -> None:
     printer.print(top_view.render(snapshot, batches, height=60))
 
 
-def _look(where: tuple[str, int]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def _look(where: admin_client.Address) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     snapshot: dict[str, Any] = {}
     batches: list[dict[str, Any]] | None = None
-    for name, value in events_client.read(*where):
+    for name, value in events_client.read(where):
         if name == "snapshot":
             snapshot = value
         elif name == "batches":  # at least once, with the history of a stream that others watch
@@ -70,7 +71,7 @@ def _look(where: tuple[str, int]) -> tuple[dict[str, Any], list[dict[str, Any]]]
     return snapshot, batches or []
 
 
-def _show(where: tuple[str, int]) -> None:
+def _show(where: admin_client.Address) -> None:
     from rich import console, live
 
     from carpool_sidecar.live import top_view
@@ -86,7 +87,7 @@ def _show(where: tuple[str, int]) -> None:
         shown.update(top_view.render(snapshot, batches, screen.height, trouble), refresh=True)
 
     with live.Live(console=screen, screen=True, auto_refresh=False) as shown:
-        for name, value in events_client.read_on(*where, lost=lost):
+        for name, value in events_client.read_on(where, lost=lost):
             trouble = None
             if name == "snapshot":
                 if snapshot and snapshot["process"] != value["process"]:
