@@ -41,6 +41,7 @@ BELOW_BATCHING = {
     "carpool_sidecar.metrics",
     "carpool_sidecar.config",
     "carpool_sidecar.recording.ring",
+    "carpool_sidecar.turns",
 }
 LIVE_CLIENT = {"carpool_sidecar.admin_client", "carpool_sidecar.live.events_client"}
 
@@ -144,6 +145,7 @@ LAYERS = {
     "carpool_sidecar.tracing": Layer(
         {"carpool_sidecar.batching", "carpool.runtime"} | BELOW_BATCHING, STDLIB | {"opentelemetry"}
     ),
+    "carpool_sidecar.turns": Layer({"carpool_sidecar.protocols.steps", "carpool_sidecar.errors"}, STDLIB),
     "carpool_sidecar.drain": Layer({"carpool.scheduling.ledger", "carpool_sidecar.errors"}, STDLIB),
     "carpool_sidecar.live": Layer({"carpool_sidecar.live", "carpool_sidecar.batching"} | BELOW_BATCHING),
     "carpool_sidecar.live.page": Layer(set(), STDLIB - IO),

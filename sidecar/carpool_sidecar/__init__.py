@@ -11,6 +11,8 @@ histograms are kept as `carpool.measures` does.
 | `metrics.Count` | one number of `/metrics` | whoever counts |
 | `metrics.Counter` | the numbers of a counter, by its labels | whoever counts |
 | `metrics.EventLoopLag` | its timer | the timer |
+| `turns.Turns` | who has work to do on a large message | all servers; answers; the event loop |
+| `turns.Work` | steps that were started, until their outcome is told | its turns; `cancel` |
 | `app.wiring.Sidecar` | settings in force, servers, tasks | `start`, `apply`, `stop` |
 | `app.wiring.Upstreams` | the model registries | its own start |
 | `batching.routes.Lists` | the routes of the paths of `--lists` | the first request to each |

@@ -45,7 +45,7 @@ Lane = Literal["batched", "passthrough"]
 
 Place = Literal[
     "batch", "drain", "fast_lane", "first_contact", "general_lane", "http2", "live", "passthrough", "readiness",
-    "rpc", "tracing", "upstream",
+    "rpc", "tracing", "turns", "upstream",
 ]  # fmt: skip
 """Where a bug was met."""
 

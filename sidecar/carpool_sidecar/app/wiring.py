@@ -24,7 +24,7 @@ import carpool_sidecar
 from carpool.program import allocator, logs
 from carpool.runtime import driver
 from carpool.scheduling import adaptive, limits, packing, policy, scheduler, window
-from carpool_sidecar import config, metrics
+from carpool_sidecar import config, metrics, turns
 from carpool_sidecar import drain as lifecycle
 from carpool_sidecar.batching import calls, executor, model_registry, retried_statuses, routes
 from carpool_sidecar.live import event_stream, snapshots
@@ -96,7 +96,8 @@ class Sidecar:
         self.timings = calls.ServerTimings(clock) if chosen.server_timing else None
         observer = self._observer()
         self.driver = driver.Driver(self.core, self.executor, observer, clock)
-        self.bodies = body_reader.BodyReader(chosen.max_body_bytes, self.ledger, chosen.timeout)
+        self.turns = turns.Turns(self._report)
+        self.bodies = body_reader.BodyReader(chosen.max_body_bytes, self.ledger, chosen.timeout, self.turns)
         self.trimmer = allocator.Trimmer(lambda: self.ledger.held)
         self.ledger.large, self.ledger.on_large = allocator.LARGE, self.trimmer.large_body
         self.connection_limit = data_port.ConnectionLimit(
@@ -164,6 +165,7 @@ class Sidecar:
             self._first_contact.cancel()
             await asyncio.wait([self._first_contact])
         self.trimmer.close()
+        self.turns.close()
         self._lag.stop()
         self.stream.close()
         self.driver.close()
@@ -314,6 +316,10 @@ class Sidecar:
         self._runners.append(runner)
         await runner.setup()
         await web.TCPSite(runner, host, port, backlog=_BACKLOG).start()
+
+    def _report(self, error: Exception) -> None:
+        self.metrics.internal_errors.labels("turns").inc()
+        log.error("work on a large message failed for a reason that is a bug", exc_info=error)
 
     def _watch(self) -> None:
         """Let gauges be read when they are scraped."""

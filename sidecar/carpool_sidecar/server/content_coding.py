@@ -1,23 +1,24 @@
 """Undoing Content-Encoding, with a cap on what may come out.
 
 A few kilobytes can decode to gigabytes, so a coding is undone in steps whose output is bounded, and the sum is checked
-after each step. Between steps the event loop gets its turn, as there are no threads on the data path. RFC 9110, 8.4.
+after each step. Between steps others have their turn (`carpool_sidecar.turns`), as there are no threads on the data
+path. RFC 9110, 8.4.
 """
 
 from __future__ import annotations
 
-import asyncio
 import io
 import zlib
 from collections.abc import Callable, Generator, Iterator
 
 from carpool_sidecar import errors
+from carpool_sidecar.protocols import steps
 
 MAX_MEMBERS = 2000  # of a gzip body: block-wise writers make one for each 64 KiB, 1028 in 64 MiB
 _OUTPUT_STEP = 256 * 1024
 _INPUT_STEP = 64 * 1024
 _FIRST_INPUT_STEP = 512  # a member's; the next are twice as large, so that what follows a small one is hardly copied
-_TURN = 1024 * 1024  # bytes of work between two turns of the event loop: 1 to 10 ms
+_TURN = 256 * 1024  # bytes of work between two turns of the event loop: half a millisecond, or one
 _STEP_COST = _INPUT_STEP  # bytes of work that a step counts at least: it may take in so much and give nothing
 
 _GZIP, _ZLIB, _RAW = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
@@ -30,16 +31,16 @@ class _Corrupt(Exception):
     """The text says what is wrong with the coded data."""
 
 
-async def decode(
+def decoding(
     body: bytes, content_encoding: str, limit: int, reserve: Callable[[int], object] | None = None
-) -> bytes:
+) -> steps.Steps[bytes]:
     """Undo `content_encoding`, the value of the header: at most one coding, `identity` not counted.
 
     gzip (also `x-gzip`; several members) and deflate (with the zlib wrapper or, as some clients send it, without).
     Raises `errors.UnsupportedEncoding` for another coding, or several, `errors.BadRequest` for data that is corrupt,
     cut off, followed by something else or in more than `MAX_MEMBERS` members, and `errors.PayloadTooLarge` as soon as
     the result has more than `limit` bytes. `reserve` is told the number of bytes before they are kept, and may raise to
-    refuse. Lets the event loop run after every megabyte.
+    refuse.
     """
     if len(body) > limit:
         raise too_large(limit)
@@ -47,7 +48,7 @@ async def decode(
     if coding is None:
         return body
     try:
-        return await _collect(_DECODERS[coding](body), limit, reserve)
+        return (yield from _collect(_DECODERS[coding](body), limit, reserve))
     except (_Corrupt, zlib.error) as error:
         raise errors.BadRequest(f"the body is not valid {coding} data: {error}") from None
 
@@ -77,10 +78,10 @@ def _coding(content_encoding: str) -> str | None:
     return codings[0] if codings else None
 
 
-async def _collect(steps: Iterator[bytes], limit: int, reserve: Callable[[int], object] | None) -> bytes:
+def _collect(parts: Iterator[bytes], limit: int, reserve: Callable[[int], object] | None) -> steps.Steps[bytes]:
     decoded = io.BytesIO()  # unlike a list of parts, its value is had without a second copy
     size = work = 0
-    for part in steps:
+    for part in parts:
         size += len(part)
         if size > limit:
             raise too_large(limit)
@@ -90,7 +91,7 @@ async def _collect(steps: Iterator[bytes], limit: int, reserve: Callable[[int], 
         work += max(len(part), _STEP_COST)
         if work >= _TURN:
             work = 0
-            await asyncio.sleep(0)
+            yield
     return decoded.getvalue()
 
 

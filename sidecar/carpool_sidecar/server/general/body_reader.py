@@ -14,7 +14,7 @@ import functools
 from aiohttp import hdrs, web
 
 from carpool.scheduling import ledger
-from carpool_sidecar import errors
+from carpool_sidecar import errors, turns
 from carpool_sidecar.server import content_coding, headers
 
 _CHUNK_OVERHEAD = 5
@@ -42,12 +42,16 @@ class BodyReader:
     `max_body_bytes` caps one body, as sent and as decoded. What is being received and decoded counts in `memory`,
     which tells whether there is room. `read_timeout` is in seconds, for a whole body to arrive and be decoded. What a
     request declares but has not sent is not counted: it would cost its sender nothing to keep everybody else out.
+    Large ones are decoded in `turns`, which all lanes share.
     """
 
-    def __init__(self, max_body_bytes: int, memory: ledger.Ledger, read_timeout: float) -> None:
+    def __init__(
+        self, max_body_bytes: int, memory: ledger.Ledger, read_timeout: float, worked: turns.Turns | None = None
+    ) -> None:
         self.max_body_bytes = max_body_bytes
         self.memory = memory
         self.read_timeout = read_timeout
+        self.turns = worked or turns.Turns()
 
     async def read(self, request: web.BaseRequest) -> bytes:
         """The whole body of `request`, its Content-Encoding undone (the server must not undo it itself).
@@ -111,7 +115,8 @@ class BodyReader:
 
     async def _decode(self, request: web.BaseRequest, body: bytes, reservation: ledger.Reservation) -> bytes:
         grow = functools.partial(self._grow, reservation)
-        return await content_coding.decode(body, _codings(request), self.max_body_bytes, grow)
+        work = content_coding.decoding(body, _codings(request), self.max_body_bytes, grow)
+        return await self.turns.run(work)
 
     def _check_size(self, size: int) -> None:
         if size > self.max_body_bytes:
