@@ -135,7 +135,7 @@ class LearnedLimits:
             learned.pause = _FIRST_PAUSE
             learned.probe_at = now + _FIRST_PAUSE
         if rows > learned.size:
-            learned.size = rows
+            learned.size = float(rows)
             learned.is_raised = False
             if rows >= learned.refused:
                 learned.refused = math.inf
@@ -179,7 +179,7 @@ class LearnedLimits:
         self._lower(learned, max(lower, learned.answered), rows, now)
 
     def _lower(self, learned: _Learned, size: int, refused: int, now: float) -> None:
-        learned.size, learned.refused, learned.told = size, refused, None
+        learned.size, learned.refused, learned.told = float(size), float(refused), None
         learned.answered = min(learned.answered, size)
         learned.doubts = 0
         learned.probe, learned.is_raised = None, False

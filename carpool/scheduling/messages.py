@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 from carpool import errors
 
@@ -131,8 +131,9 @@ class Reason(enum.StrEnum):
     policies: str
     meaning: str
 
-    def __new__(cls, label: str, policies: str, meaning: str) -> Reason:
-        made = str.__new__(cls, label)
+    # Any: a compiled enumeration cannot be named as a type while its members are made.
+    def __new__(cls, label: str, policies: str, meaning: str) -> Any:
+        made = str.__new__(cast(Any, cls), label)
         made._value_ = label
         made.policies, made.meaning = policies, meaning
         return made

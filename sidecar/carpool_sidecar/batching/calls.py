@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from carpool.runtime import driver
 from carpool.scheduling import messages, suspicion
@@ -44,7 +44,8 @@ class Answered:
 
 Outcome = Answered | errors.CarpoolError
 
-BATCH_ID, BATCH_COUNT = "carpool-batch-id", "carpool-batch-count"
+BATCH_ID: Final = "carpool-batch-id"
+BATCH_COUNT: Final = "carpool-batch-count"
 """What tells a caller of its batches where its protocol's answer has no room: the first one's id, and how many there
 were if there were several. Not all ids: clients refuse headers, or metadata, of more than 8 kB."""
 

@@ -162,9 +162,11 @@ def parse_answer(response: interface.UpstreamResponse) -> interface.BatchPredict
 class Codec:
     """See `interface.Codec`; there is one for all models, of which nothing is known."""
 
-    max_batch_size = sys.maxsize
-    parse = staticmethod(parse_request)
-    merge = staticmethod(merge)
+    # Of each instance: a compiled class knows no functions as its attributes.
+    def __init__(self) -> None:
+        self.max_batch_size = sys.maxsize
+        self.parse = parse_request
+        self.merge = merge
 
 
 START = b'{"message":"","batchId":"%b","%b":['

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from carpool_sidecar import errors
 
@@ -33,7 +33,7 @@ class Datatype(NamedTuple):
     contents: str | None
 
 
-DATATYPES = {
+DATATYPES: Final[dict[str, Datatype]] = {
     "BOOL": Datatype(1, "?", bool, "bool_contents"),
     "INT8": Datatype(1, "b", int, "int_contents"),
     "INT16": Datatype(2, "h", int, "int_contents"),

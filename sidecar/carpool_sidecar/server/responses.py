@@ -13,7 +13,7 @@ import functools
 import http
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import msgspec
 
@@ -97,7 +97,7 @@ class Dialect:
         """A request that was accepted and got no predictions."""
         return self.error(error)
 
-    content_type = _JSON
+    content_type: ClassVar[str] = _JSON
 
 
 class KServeDialect(Dialect):
@@ -108,7 +108,7 @@ class KServeDialect(Dialect):
     an unknown coding.
     """
 
-    content_type = _SNIFFED
+    content_type: ClassVar[str] = _SNIFFED
 
     def error(self, error: errors.CarpoolError) -> Response:
         if isinstance(error, errors.BadRequest):

@@ -210,6 +210,7 @@ class AnswerReader:
         "_headers", "_interim", "_outcome", "_overhead", "_parser", "_pieces", "_size", "_size_before", "_status",
         "_tidy", "_told", "begun", "is_in_body", "keep_alive", "max_bytes",
     )  # fmt: skip
+    __deletable__ = ("_parser",)  # read by mypyc
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes

@@ -12,7 +12,7 @@ import math
 import struct
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from carpool.runtime import deadline_timer
 from carpool.scheduling import ledger
@@ -22,7 +22,7 @@ from carpool_sidecar.protocols.v2_grpc import statuses
 ENCODINGS = {b"gzip": 31, b"deflate": 15}
 """What can be inflated, with zlib's window bits for it."""
 
-ACCEPTED = b"identity,deflate,gzip"
+ACCEPTED: Final[bytes] = b"identity,deflate,gzip"
 
 STEP = 256 * 1024
 """Bytes that one step of inflating produces at most: about a millisecond's work."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Iterator
+from typing import Final
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEAD_SIZE = 9
@@ -19,8 +20,9 @@ FIRST_WINDOW = 2**16 - 1
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
 
-END_STREAM = ACK = 0x1
-END_HEADERS = 0x4
+END_STREAM: Final = 0x1
+ACK: Final = 0x1
+END_HEADERS: Final = 0x4
 PADDED = 0x8
 HAS_PRIORITY = 0x20
 
