@@ -200,6 +200,7 @@ class Backlog:
             size += request.size_queued
             cost += request.cost_queued
             request.rows_taken = stop
+            request.was_sent = True
             if stop < request.rows:
                 request.size_queued, request.cost_queued = packing.rest(request, start, stop, limits)
                 size -= request.size_queued
@@ -254,6 +255,7 @@ class Backlog:
                 self._count(request, request.rows_taken - rows)
             parts.append(new(Part, (request, request.rows_taken, rows)))
             request.rows_taken = rows
+            request.was_sent = True
         for fifo in queue.fifos.values():
             fifo.requests.clear()
         self.rows -= queue.rows

@@ -27,7 +27,7 @@ class Request:
     # Owned by the scheduler, mutable: everything else
     __slots__ = (
         "arrived", "cost_queued", "deadline", "goal", "key", "max_batch_size", "open", "payload", "pieces", "priority",
-        "rows", "rows_answered", "rows_taken", "sequence", "size", "size_queued", "tag", "timeout",
+        "rows", "rows_answered", "rows_taken", "sequence", "size", "size_queued", "tag", "timeout", "was_sent",
     )  # fmt: skip
 
     # Set on submission.
@@ -59,6 +59,7 @@ class Request:
         self.max_batch_size = max_batch_size
         self.priority = priority
         self.open = False
+        self.was_sent = False  # some of it left for the predictor, at least once
         self.rows_taken = 0  # rows that have left, or were given up
         self.size_queued = size  # bytes of the rows that wait for a batch, while some do
         self.cost_queued = 0  # what those rows cost

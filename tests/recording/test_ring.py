@@ -19,8 +19,7 @@ class Site:
     def __init__(self) -> None:
         self.now = 100.0
         self.counted = [measures.Histogram(bounds) for bounds in (*[measures.SECONDS] * 3, measures.SIZES)]
-        self.out: list[messages.Batch] = []
-        self.ring = ring.Ring(self.measured, lambda: self.now, lambda: self.out)
+        self.ring = ring.Ring(self.measured, lambda: self.now)
         self.ring.changed(document.Setting(policy="window"))
 
     def measured(self) -> ring.Measures:
@@ -35,6 +34,8 @@ class Site:
         parts = [messages.Part(request, 0, request.rows) for request in requests]
         batch = messages.Batch("id", key, parts, messages.Reason.FULL)
         batch.dispatched = self.now
+        for request in requests:
+            request.was_sent = True  # as the scheduler does
         self.ring.sent(batch, requests, [request.arrived for request in requests])
         return batch
 
@@ -140,7 +141,7 @@ def test_who_was_sent_and_then_refused_does_not_count_twice(site, error):
 
 def test_who_is_too_late_counts_once_whether_it_was_sent_or_not(site):
     sent, waiting = site.request(), site.request()
-    site.out = [site.send(sent)]
+    site.send(sent)
     for request in (sent, waiting):
         site.ring.refused(request, errors.DeadlineExceeded())
     assert (len(site.times), site.ring.blocks()[0].refused) == (2, 1)

@@ -234,3 +234,28 @@ def test_draining_waits_for_an_abandoned_batch_that_goes_on(unbroken):
     assert not unbroken.core.idle
     unbroken.answer()
     assert unbroken.core.idle
+
+
+def test_a_request_knows_whether_it_was_ever_sent_even_once_it_is_refused(driven):
+    for name in "abcd":
+        driven.submit(name, timeout=1)
+    driven.submit("waits", key="other", timeout=0.2)
+    driven.submit("in parts", rows=6, timeout=1)
+    driven.pass_time(1)
+    assert {type(error) for error in driven.refusals.values()} == {errors.DeadlineExceeded}
+    was_sent = {name for name, request in driven.requests.items() if request.was_sent}
+    assert set(driven.refusals) == {*"abcd", "waits", "in parts"}
+    assert was_sent == set("abcd")
+    driven.answer_all()
+    driven.submit("in parts again", rows=6)
+    assert driven.requests["in parts again"].was_sent
+
+
+def test_a_request_that_waits_to_be_sent_again_was_sent(driven):
+    for name in "abcd":
+        driven.submit(name, timeout=1)
+    driven.fail(refused(400))
+    assert [driven.members(batch) for batch in driven.out] == [["a", "b"]]  # c and d have to wait
+    driven.pass_time(1)
+    assert set(driven.refusals) == set("abcd")
+    assert all(request.was_sent for request in driven.requests.values())

@@ -89,7 +89,7 @@ class Sidecar:
         self.upstreams = Upstreams(chosen, str(self._base), clock, on_bug)
         self.tracing = self._start_tracing() if chosen.tracing == "otlp" else None
         self.executor = executor.Executor(retried_statuses.Rules(chosen.retry_statuses), clock, self.tracing)
-        self.arrivals = ring.Ring(self._measured, clock, lambda: self.core.in_flight)
+        self.arrivals = ring.Ring(self._measured, clock)
         self.arrivals.changed(_recorded_settings(chosen))
         self._epoch = time.time() - clock()  # when the clock was at 0, as far as anybody outside can tell
         self.recorder = self._make_recorder()

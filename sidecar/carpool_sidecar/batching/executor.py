@@ -177,7 +177,7 @@ class Observer(driver.Observer):
 
     def left(self, call: driver.Call) -> None:
         self._metrics.abandoned.inc()
-        if self._ring is not None and not call.rows_taken:
+        if self._ring is not None and not call.was_sent:
             self._ring.turned_away(call)
 
     def turned_away(self, call: driver.Call, error: errors.CarpoolError) -> None:

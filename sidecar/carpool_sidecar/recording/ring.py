@@ -14,7 +14,7 @@ import array
 import collections
 import itertools
 import operator
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 from carpool import errors, measures
@@ -36,8 +36,8 @@ _FEW = 8  # requests that are sooner written down one by one
 _KEY_BITS = 0xFFFF_FFFF
 _ROWS, _SIZE = operator.attrgetter("rows"), operator.attrgetter("size")
 
-# Who gets one of these has never been sent; `DeadlineExceeded` may come before or after that.
-_TURNED_AWAY = (errors.Overloaded, errors.PayloadTooLarge)
+# Others are only for requests that were sent, or that go with the process.
+_TURNED_AWAY = (errors.Overloaded, errors.PayloadTooLarge, errors.DeadlineExceeded)
 
 
 class Measures(NamedTuple):
@@ -90,8 +90,8 @@ class Block:
 class Ring:
     """The latest blocks.
 
-    `measured` reads what has been counted so far, `travelling` gives the batches that are out, and `clock` is the
-    scheduler's. `on_sealed` is given each block that has something in it, once.
+    `measured` reads what has been counted so far, and `clock` is the scheduler's. `on_sealed` is given each block that
+    has something in it, once.
     """
 
     # State: the sealed blocks, oldest first, the one being written with its last moment, and how much the sealed hold.
@@ -99,13 +99,11 @@ class Ring:
         self,
         measured: Callable[[], Measures],
         clock: Callable[[], float],
-        travelling: Callable[[], Collection[messages.Batch]] = tuple,
     ) -> None:
         self.on_sealed: Callable[[Block], None] | None = None
         self._about: Any = None
         self._measured = measured
         self._clock = clock
-        self._travelling = travelling
         self._sealed: collections.deque[Block] = collections.deque()
         self._arrivals = self._batches = 0
         self._begin(clock())
@@ -141,10 +139,7 @@ class Ring:
 
     def refused(self, request: messages.Request, error: errors.CarpoolError) -> None:
         """A request was refused. Only one that was never sent counts; the others have been written down."""
-        if isinstance(error, errors.DeadlineExceeded):
-            if not any(part.request is request for batch in self._travelling() for part in batch.parts):
-                self.turned_away(request)
-        elif isinstance(error, _TURNED_AWAY):
+        if isinstance(error, _TURNED_AWAY) and not request.was_sent:
             self.turned_away(request)
 
     def turned_away(self, request: messages.Request) -> None:
