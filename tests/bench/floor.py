@@ -7,16 +7,19 @@ what the bytes of a large body cost at least.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import gc
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import msgspec
 import uvloop
 from rich import console
+from rich.markup import escape
 from rich.table import Table
 
 from carpool.program import allocator
@@ -30,16 +33,24 @@ from carpool_sidecar.server.fast import connection as connections
 from carpool_sidecar.server.fast import heads, requests
 from carpool_sidecar.server.general import body_reader
 from tests import loopback
-from tests.bench import bodies, machine, processes, wrk
+from tests.bench import bodies, command_line, machine, processes, wrk
 
 _CONNECTIONS, _BATCH = 64, 32
 _LARGE = 1_500_000
-_TRIES, _TURNS = 15, 300
+_TRIES = 15
+_FOR_EVER = "30000"  # milliseconds
 _ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 _HEAD = (
     b"POST /v1/models/echo:predict HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 )
 _ID = b"X-Request-ID: 7f3c2b1a-9d0e-4c1b-8a52-0123456789ab\r\nContent-Length"
+
+
+class Disturbed(Exception):
+    """What was to be measured did not happen; `str()` says what did."""
+
+
+FAILURES = (Disturbed, processes.ChildFailed, wrk.WrkFailed, subprocess.TimeoutExpired, OSError)
 
 
 class Null(asyncio.Protocol):
@@ -58,12 +69,15 @@ class Silent(asyncio.Transport):
     def write(self, data: Any) -> None:
         pass
 
+    def close(self) -> None:
+        pass
+
 
 class Predictor:
     """Keeps what is posted until it is answered."""
 
     def __init__(self) -> None:
-        self.waiting: list[tuple[bytes, Callable[[bytes], None]]] = []
+        self.waiting: list[tuple[bytes, Callable[[interface.UpstreamResponse], None]]] = []
 
     def post(self, target: str, headers: Any, body: calls.Pieces, timeout: float, reply: Any) -> Predictor:
         self.waiting.append((b"".join(body), reply))
@@ -72,10 +86,13 @@ class Predictor:
     def cancel(self) -> None:
         self.waiting.clear()
 
-    def answer_all(self) -> None:
+    def answer_all(self) -> int:
+        """Answer all batches; returns how many there were."""
+        count = len(self.waiting)
         while self.waiting:
             body, reply = self.waiting.pop()
             reply(interface.UpstreamResponse(body.replace(b"instances", b"predictions", 1), {}))
+        return count
 
 
 def null_microseconds(seconds: float) -> tuple[float, float]:
@@ -91,13 +108,20 @@ def null_microseconds(seconds: float) -> tuple[float, float]:
         return (machine.cpu_seconds(server.pid) - before) / measured.requests * 1e6, measured.rate
 
 
-async def own_microseconds() -> tuple[float, float]:
-    """The sidecar's own code for one request of 37 B, in batches of 32, without sockets: up to the queue, and after."""
-    chosen = config.load(["--max-batch-size", str(_BATCH), "--max-latency", "10", "--max-in-flight", "2"])
+async def own_microseconds(
+    clock: Callable[[], float] = time.monotonic, tries: int = 15, turns: int = 300
+) -> tuple[float, float]:
+    """The sidecar's own code for one request of 37 B, in batches of 32, without sockets: up to the queue, and after.
+
+    Microseconds, the best of `tries`, each of so many `turns`; `clock` is what the sidecar goes by. Raises `Disturbed`.
+    """
+    # Nothing but a full batch may leave. A window of 10 ms would end where other programs take the core for as long:
+    # smaller batches would be measured, and requests that nobody polls for would be left over.
+    chosen = config.load(["--max-batch-size", str(_BATCH), "--max-latency", _FOR_EVER, "--max-in-flight", "2"])
     limits, predictor = chosen.scheduler_limits, Predictor()
-    core = scheduler.Scheduler(limits, window.Window(limits), time.monotonic, lambda: "0" * 36)
+    core = scheduler.Scheduler(limits, window.Window(limits), clock, lambda: "0" * 36)
     counters = metrics.Metrics()
-    calls_driver = driver.Driver(core, executor.Executor(), executor.Observer(counters))
+    calls_driver = driver.Driver(core, executor.Executor(clock=clock), executor.Observer(counters), clock)
     rules = predict.PredictRules(
         chosen,
         limits,
@@ -106,28 +130,30 @@ async def own_microseconds() -> tuple[float, float]:
         drain.Lifecycle(core.ledger),
         counters,
     )
-    fast_requests = requests.FastRequests(rules, calls_driver, time.monotonic)
+    fast_requests = requests.FastRequests(rules, calls_driver, clock)
     limit = data_port.ConnectionLimit(_BATCH, lambda: None)
     fast = data_port.FastLane(chosen, fast_requests, lambda since: asyncio.Protocol(), limit)
     opened = [connections.Connection(fast) for _ in range(_BATCH)]
     for connection in opened:
         connection.connection_made(Silent())
     request = _HEAD % 37 + bodies.exact(37)
-    tries = []
-    for _ in range(_TRIES):
+    measured = []
+    for _ in range(tries):
         taking = answering = 0.0
-        for _ in range(_TURNS):
+        for _ in range(turns):
             started = time.perf_counter()
             for connection in opened:
                 connection.data_received(request)
             taken = time.perf_counter()
-            predictor.answer_all()
+            batches = predictor.answer_all()
             taking += taken - started
             answering += time.perf_counter() - taken
-        tries.append((taking, answering))
+            if batches != 1:
+                raise Disturbed(f"{_BATCH} requests were {batches} batches instead of one")
+        measured.append((taking, answering))
     calls_driver.close()
-    best = min(tries, key=sum)
-    return best[0] / _TURNS / _BATCH * 1e6, best[1] / _TURNS / _BATCH * 1e6
+    best = min(measured, key=sum)
+    return best[0] / turns / _BATCH * 1e6, best[1] / turns / _BATCH * 1e6
 
 
 def steps() -> list[tuple[str, float]]:
@@ -160,13 +186,34 @@ def steps() -> list[tuple[str, float]]:
     ]
 
 
-def main() -> None:
-    """Print the table."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the table, or in one line why there is none. 0 if there is one."""
+    options = _parser().parse_args(argv)
+    if options.null is not None:
+        uvloop.run(_serve_null(options.null))
+        return 0
+    command_line.end_on_sigterm()
+    screen = console.Console(width=100)
+    if not wrk.is_available():
+        screen.print("[bold red]error:[/] wrk is not on PATH (Debian: apt install wrk)")
+        return 1
+    try:
+        screen.print(_table(options.seconds))
+    except FAILURES as error:
+        screen.print(f"[bold red]bench failed:[/] {escape(str(error))}")
+        return 1
+    except KeyboardInterrupt:
+        screen.print("stopped")
+        return command_line.INTERRUPTED
+    return 0
+
+
+def _table(seconds: float) -> Table:
     allocator.settle()
     with machine.pinned((machine.split_cores() or (None, None))[1]):
         own = uvloop.run(own_microseconds())
         single = steps()
-    null, rate = null_microseconds(4)
+    null, rate = null_microseconds(seconds)
     table = Table("what", "microseconds", title="CPU time", title_justify="left")
     table.columns[1].justify = "right"
     table.add_row(f"a request to a server that does nothing ({rate:,.0f} requests/s)", f"{null:,.2f}")
@@ -174,7 +221,7 @@ def main() -> None:
     table.add_row("the same, out: the batch's answer to bytes", f"{own[1]:,.2f}", end_section=True)
     for name, microseconds in single:
         table.add_row(name, f"{microseconds:,.2f}")
-    console.Console(width=100).print(table)
+    return table
 
 
 def _best(step: Callable[[], object], count: int = 20_000) -> float:
@@ -193,8 +240,17 @@ async def _serve_null(port: int) -> None:
     await server.serve_forever()
 
 
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench.floor",
+        description="Measures what a request costs at least on this event loop, and the sidecar's own steps.",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=4.0, metavar="X", help="of load on the server that does nothing"
+    )
+    parser.add_argument("--null", type=int, metavar="PORT", help="be that server, until stopped")
+    return parser
+
+
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--null"]:
-        uvloop.run(_serve_null(int(sys.argv[2])))
-    else:
-        main()
+    sys.exit(main())
