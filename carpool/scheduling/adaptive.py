@@ -202,17 +202,24 @@ class Adaptive:
         """Wait for callers that should be back any moment, if that is worth more than it costs those who wait."""
         room = queue.max_batch_size - queue.rows
         longest = self._longest_hold()
-        if self.predictor.is_idle:
+        is_idle = self.predictor.is_idle
+        if is_idle:
             back = min(self.returns.expected(), room)
             left = self.returns.until_back(now, self._tick, longest)
         else:
             back = min(self.returns.fraction * self.predictor.oldest_size(), room)
             left = max(0.0, self.predictor.free_at + self.predictor.overhead - now)
             left += max(tuning.HOLD_STRETCH * self.returns.offset, self._tick)
-        if back <= 0.5 or left <= tuning.SHORTEST_WAIT:
+        if back <= 0.5:
             return None
-        gain = back * self.predictor.fixed_work * tuning.HOLD_GAIN
-        if gain <= (queue.rows + back / 2) * left:
+        waiting = queue.rows + back / 2
+        if is_idle and self._loses_by_turns:
+            # A wait pays until it has cost those who wait what a batch of their own would cost those who are missing.
+            lost = self.predictor.fixed_work - self.predictor.overhead
+            left = min(back * lost * tuning.HOLD_GAIN / waiting, longest) - self.returns.quiet(now)
+        elif back * self.predictor.fixed_work * tuning.HOLD_GAIN <= waiting * left:
+            return None
+        if left <= tuning.SHORTEST_WAIT:
             return None
         size = min(queue.max_batch_size, queue.rows + int(back) + 1)
         latest = queue.first.goal - self.predictor.round_trip.pessimistic(size)
@@ -221,6 +228,16 @@ class Adaptive:
             return None
         self._has_waited = True
         return Wait(until)
+
+    @property
+    def _loses_by_turns(self) -> bool:
+        """Whether callers in a closed loop get less from a predictor if they take turns in two batches.
+
+        Not where the way there and back of the one takes longer than what the other saves.
+        """
+        predictor = self.predictor
+        is_serial = predictor.workers == 1 and predictor.knows_overhead
+        return is_serial and predictor.overhead < predictor.fixed_work and self.returns.are_sure
 
     def _longest_hold(self) -> float:
         return min(tuning.HOLD_MAX, self._limits.max_latency, self.predictor.fixed_work / 2)

@@ -40,7 +40,7 @@ class ArrivalRate:
 class ReturningCallers:
     """`fraction` of a batch's callers that send again within the span, and `offset`, seconds until the last did."""
 
-    # State: the two running means, and what happened since the last completion.
+    # State: the two running means, and what happened since the last completion; what came within the span is apart.
     def __init__(self) -> None:
         self.fraction = 0.0
         self.offset = tuning.RETURN_SPAN
@@ -48,24 +48,41 @@ class ReturningCallers:
         self._completed_at = float("-inf")
         self._batch_size = 0
         self._back = 0
-        self._last_back = 0.0
+        self._back_in_span = 0
+        self._last_in_span = 0.0
+        self._has_missed = False
+        self._last_at = float("-inf")  # when something last came or was answered
 
     def arrived(self, rows: int, now: float) -> None:
-        """Instances arrived; soon after a completion they count as a return."""
+        """Instances arrived: a return, as far as anybody can tell. Only soon after a completion it teaches."""
         since = now - self._completed_at
-        if self._batch_size and since <= self._span:
-            self._back += rows
-            self._last_back = since
+        self._back += rows
+        self._last_at = now
+        if since <= self._span:
+            self._back_in_span = self._back
+            self._last_in_span = since
 
     def completed(self, batch_size: int, now: float, span: float) -> None:
         """A batch was answered; returns are looked for within `span` seconds from now."""
         if self._batch_size and now - self._completed_at >= self._span / 2:
-            self.fraction += tuning.EWMA * (min(1.0, self._back / self._batch_size) - self.fraction)
-            if self._back:
-                self.offset += tuning.EWMA * (self._last_back - self.offset)
-        self._batch_size, self._back, self._last_back = batch_size, 0, 0.0
-        self._completed_at = now
+            self._learn()
+        self._batch_size, self._back, self._back_in_span, self._last_in_span = batch_size, 0, 0, 0.0
+        self._completed_at = self._last_at = now
         self._span = max(tuning.RETURN_SPAN, span)
+
+    def _learn(self) -> None:
+        is_first_miss = not self._back_in_span and not self._has_missed
+        self._has_missed = not self._back_in_span
+        if is_first_miss and self.are_sure:
+            return  # all of them are late at once: something held them up
+        self.fraction += tuning.EWMA * (min(1.0, self._back_in_span / self._batch_size) - self.fraction)
+        if self._back_in_span:
+            self.offset += tuning.EWMA * (self._last_in_span - self.offset)
+
+    @property
+    def are_sure(self) -> bool:
+        """Whether nearly all who are answered come back: who is late then is held up somewhere, and not gone."""
+        return self.fraction >= tuning.SURE_RETURN
 
     def expected(self) -> float:
         """Instances of the last batch that are still expected back."""
@@ -77,3 +94,7 @@ class ReturningCallers:
         That is `shortest` to `longest` seconds after the completion.
         """
         return min(max(tuning.HOLD_STRETCH * self.offset, shortest), longest) - (now - self._completed_at)
+
+    def quiet(self, now: float) -> float:
+        """Seconds since the last of them came back; since they were answered, if none has."""
+        return now - self._last_at

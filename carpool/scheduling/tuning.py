@@ -42,6 +42,10 @@ HOLD_GAIN = 0.75
 # An expected return is late by at most this factor of its usual offset.
 HOLD_STRETCH = 1.25
 
+# Share of the answered that come back from which on they are a closed loop. Independent callers stay below a half: of
+# those who come during a batch, the part that comes in the span after it.
+SURE_RETURN = 0.9
+
 # Shortest span in which an arrival counts as the return of an answered caller.
 RETURN_SPAN = 0.001
 

@@ -99,6 +99,28 @@ class TestReturns:
         self.come_back(returns, batches=30, size=8, after=0.02)
         assert returns.expected() == 0.0
 
+    def test_callers_who_all_stay_away_once_are_still_expected_and_not_after_that(self):
+        returns = ReturningCallers()
+        now = self.come_back(returns, batches=30, size=8, after=0.0005)
+        returns.completed(8, now + 0.1, span=0.005)
+        assert returns.are_sure
+        assert returns.fraction == pytest.approx(1.0, abs=0.01)
+        for number in range(2, 6):
+            returns.completed(8, now + number / 10, span=0.005)
+        assert not returns.are_sure
+
+    def test_independent_callers_are_no_closed_loop(self):
+        """About half of a batch comes in the first half of it."""
+        returns, chance, now = ReturningCallers(), random.Random(3), 0.0
+        sure = 0
+        for _ in range(2000):
+            returns.completed(4, now, span=0.005)
+            for since in sorted(chance.uniform(0, 0.01) for _ in range(chance.choice((3, 4, 5)))):
+                returns.arrived(1, now + since)
+            now += 0.01
+            sure += returns.are_sure
+        assert sure < 20
+
 
 class Bench:
     """A predictor with `workers` serial workers and `overhead` seconds of overlappable round trip, driven by hand."""

@@ -87,6 +87,48 @@ def test_answered_callers_who_usually_come_back_are_waited_for(driven):
     assert driven.members(driven.sent[-1]) == ["x1", "y1"]
 
 
+def test_callers_of_a_closed_loop_who_are_held_up_together_are_waited_for_once_the_first_is_back(driven):
+    """Their process had no core for 8 ms: who comes first would leave alone, and the others would wait for that."""
+    teach(driven)
+    driven.submit("w", rows=3)
+    driven.pass_time(0.013)
+    driven.answer()
+    driven.policy.returns.fraction = 1.0
+    driven.pass_time(0.008)
+    for name in "xyz":
+        driven.submit(name)
+        driven.pass_time(0.0003)
+    driven.pass_time(0.01)
+    assert driven.members(driven.sent[-1]) == ["x", "y", "z"]
+
+
+def test_a_caller_of_a_closed_loop_who_stays_away_is_not_waited_for_longer_than_a_batch_of_his_own_would_take(driven):
+    teach(driven)
+    driven.submit("w", rows=3)
+    driven.pass_time(0.013)
+    driven.answer()
+    driven.policy.returns.fraction = 1.0
+    driven.submit("x", rows=2)
+    held_from = driven.now
+    driven.pass_time(0.1)
+    one_is_missing = 1 * 0.010 / 2  # fixed work, over those who wait
+    assert 0 < driven.sent[-1].dispatched - held_from <= one_is_missing
+
+
+def test_callers_who_are_not_sure_to_return_are_waited_for_as_long_as_they_usually_take(driven):
+    teach(driven)
+    driven.submit("w", rows=3)
+    driven.pass_time(0.013)
+    driven.answer()
+    driven.policy.returns.fraction = 0.8
+    driven.policy.returns.offset = 0.001
+    driven.pass_time(0.0005)
+    answered_at = driven.now - 0.0005
+    driven.submit("x")
+    driven.pass_time(0.1)
+    assert driven.sent[-1].dispatched - answered_at == pytest.approx(0.001 * tuning.HOLD_STRETCH)
+
+
 def test_nobody_is_held_for_longer_than_the_bounds(driven):
     teach(driven, fixed=0.2)
     driven.policy.returns.fraction = 1.0

@@ -103,16 +103,28 @@ def test_who_comes_within_a_millisecond_has_come_back_however_short_the_wait_may
     assert returns.fraction == (0.2 if is_return else 0.0)
 
 
-@pytest.mark.parametrize(
-    ("rows", "offset", "is_held"), [(1, 0.0032, True), (3, 0.0024, False)], ids=["worth it", "not worth it"]
-)
-def test_a_batch_is_held_for_callers_if_three_quarters_of_the_gain_are_worth_the_wait(rows, offset, is_held):
+@pytest.mark.parametrize(("offset", "is_held"), [(0.0029, True), (0.0033, False)], ids=["worth it", "not worth it"])
+def test_a_batch_is_held_for_callers_if_three_quarters_of_the_gain_are_worth_the_wait(offset, is_held):
     driven = taught()
-    driven.submit("before", rows=rows + 1)
-    driven.pass_time(FIXED + SLOPE * (rows + 1))
+    driven.submit("before", rows=4)
+    driven.pass_time(FIXED + SLOPE * 4)
     driven.answer()
-    driven.policy.returns.fraction, driven.policy.returns.offset = 1.0, offset
-    driven.submit("comes back", rows=rows)
+    driven.policy.returns.fraction, driven.policy.returns.offset = 0.85, offset
+    driven.submit("comes back", rows=2)
+    assert (len(driven.sent) == 1) == is_held
+
+
+@pytest.mark.parametrize(("fraction", "is_held"), [(0.89, False), (0.91, True)])
+def test_a_batch_waits_for_the_last_of_nine_in_ten_however_long_they_usually_take(fraction, is_held):
+    driven = taught()
+    driven.submit("before", rows=4)
+    driven.pass_time(FIXED + SLOPE * 4)
+    driven.answer()
+    driven.policy.returns.fraction, driven.policy.returns.offset = fraction, 0.0
+    driven.pass_time(0.0015)  # later than usual
+    driven.submit("first")
+    driven.submit("second")
+    driven.submit("third")
     assert (len(driven.sent) == 1) == is_held
 
 

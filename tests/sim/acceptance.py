@@ -135,6 +135,15 @@ def adaptive_answers_the_scene_of_the_docs() -> Checks:
     yield Check("adaptive: five callers, answers a second", "10+0.1b, B=32, h=0: closed 5", figure, ">=", 400)
 
 
+def adaptive_keeps_stalled_callers_together() -> Checks:
+    """The same scene with a client that shares its core: now and then, all five are held up for milliseconds."""
+    for title, rate, longest in (("up to 5 ms", 20, 0.005), ("up to 12 ms", 5, 0.012)):
+        found = stalled_scene(contenders.ADAPTIVE, rate, 0.001, longest)
+        cell = f"10+0.1b, B=32, h=0.7: closed 5, {rate} stalls a second of {title}"
+        yield Check("adaptive: five callers who are held up, p99", cell, found.p99, "<=", 0.014)
+        yield Check("adaptive: five callers who are held up, batch", cell, found.mean_batch, ">=", 4.95)
+
+
 WINDOW_PROMISES: tuple[Callable[[Results], Checks], ...] = (window_is_stable, window_is_no_slower_than_kserve)
 ADAPTIVE_PROMISES: tuple[Callable[[Results], Checks], ...] = (
     adaptive_is_quick,
@@ -146,6 +155,7 @@ HINDSIGHT_PROMISES: tuple[Callable[[Results], Checks], ...] = (adaptive_is_near_
 ADAPTIVE_SCENES: tuple[Callable[[], Checks], ...] = (
     adaptive_keeps_a_burst_after_quiet,
     adaptive_answers_the_scene_of_the_docs,
+    adaptive_keeps_stalled_callers_together,
 )
 
 
@@ -168,6 +178,19 @@ def docs_scene(contender: str) -> engine.Summary:
     load = variants.Closed(5, 10.0, variants.constant_think(0.0), cells.SEED)
     make = contenders.make_scheduler(contender, cell)
     return engine.simulate(make, cell.system.predictor(10.0), load, seed=cells.SEED).summary()
+
+
+def stalled_scene(contender: str, rate: float, shortest: float, longest: float) -> engine.Summary:
+    """The scene as it is on a machine: 0.7 ms around each batch, answers that take a moment, and stalls of the client.
+
+    `rate` stalls a second, of `shortest` to `longest` seconds.
+    """
+    cell, seconds = Cell(Kind.CLOSED, System(10, 0.1, 32, 0.7), 5), 60.0
+    think = variants.network_think(0.00015, 0.00004)
+    held_up = variants.stalls(rate, shortest, longest, cells.SEED)
+    load = variants.Closed(5, seconds, think, cells.SEED, stalls=held_up)
+    make = contenders.make_scheduler(contender, cell)
+    return engine.simulate(make, cell.system.predictor(seconds), load, seed=cells.SEED).summary()
 
 
 def goodput(cell: Cell, summary: engine.Summary) -> float:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import itertools
 import re
 from collections.abc import Callable, Iterable
+from typing import cast
 
 from carpool.scheduling import limits, policy, scheduler, window
 from carpool_sidecar.planning import engine
@@ -91,7 +91,12 @@ def _idle(in_flight: int) -> Make:
 
 def _adaptive(cell: cells.Cell) -> engine.MakeScheduler:
     adaptive = importlib.import_module("carpool.scheduling.adaptive")
-    make_policy = functools.partial(adaptive.Adaptive, tick=ADAPTIVE_TICK)
+
+    def make_policy(bounds: limits.Limits) -> policy.Policy:
+        made = adaptive.Adaptive(bounds, tick=ADAPTIVE_TICK)
+        made.predictor.hint_overhead(cell.system.overhead / 1000)  # which the sidecar measures when it starts
+        return cast(policy.Policy, made)
+
     return production(make_policy, cell.system.size, ADAPTIVE_MAX_LATENCY, ADAPTIVE_MAX_IN_FLIGHT)
 
 

@@ -37,7 +37,10 @@ class Drifting:
 
 
 class Closed:
-    """`callers` that send again a think time after their reply, and `pause` later after a refusal, until `end`."""
+    """`callers` that send again a think time after their reply, and `pause` later after a refusal, until `end`.
+
+    `stalls` are times (from, to), ascending, in which their process does not run: what is due then is sent at the end.
+    """
 
     def __init__(
         self,
@@ -47,12 +50,15 @@ class Closed:
         seed: int,
         request: traffic.RequestKind = traffic.ONE,
         pause: float = 0.005,
+        stalls: Iterable[tuple[float, float]] = (),
     ) -> None:
         self.request = request
         self.end = end
         self._callers = callers
         self._think = think
         self._pause = pause
+        self._stalls = iter(stalls)
+        self._stall = next(self._stalls, None)
         self._random = random.Random(f"callers {seed}")
 
     def first(self) -> Iterable[float]:
@@ -65,8 +71,25 @@ class Closed:
 
     def after_reply(self, now: float, refused: bool) -> float | None:
         """A caller that thinks past the end stops."""
-        back = now + self._think(self._random) + (self._pause if refused else 0.0)
+        back = self._when_running(now, now + self._think(self._random) + (self._pause if refused else 0.0))
         return back if back < self.end else None
+
+    def _when_running(self, now: float, wanted: float) -> float:
+        while self._stall is not None and self._stall[1] <= now:
+            self._stall = next(self._stalls, None)
+        if self._stall is None or not self._stall[0] <= wanted < self._stall[1]:
+            return wanted
+        return self._stall[1]
+
+
+def stalls(rate: float, shortest: float, longest: float, seed: int) -> Iterator[tuple[float, float]]:
+    """`rate` times a second a process does not run for `shortest` to `longest` seconds: others have its core."""
+    source = random.Random(f"stalls {seed}")
+    now = 0.0
+    while True:
+        begin = now + source.expovariate(rate)
+        now = begin + source.uniform(shortest, longest)
+        yield begin, now
 
 
 def bursts(high: float, low: float, high_for: float, low_for: float, seed: int) -> Iterator[float]:
