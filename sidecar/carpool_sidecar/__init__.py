@@ -43,7 +43,7 @@ histograms are kept as `carpool.measures` does.
 | `server.general.passthrough._Upload` | why the caller's body broke off | its own reading |
 | `server.general.tunnel.Tunnels` | open tunnels, whether it is closed | the task of each tunnel; `close` |
 | `server.general.tunnel._End` | one side of a tunnel: whether it is finished or lost | the transport |
-| `server.grpc.service.GrpcService` | the trailers of the latest batch | each answer |
+| `server.grpc.service.GrpcService` | trailers of the latest batch, what its call was tagged with | answers; calls |
 | `server.grpc.service.InferCall` | the message, the one thing that the call waits for | its stream; answers |
 | `server.grpc.heads.HeadReader` | heads by their fields | each call |
 | `server.grpc.arrivals.Inflation` | how far a message is inflated | the turns of `InflatingTurns` |
@@ -78,6 +78,8 @@ histograms are kept as `carpool.measures` does.
 | `upstream.grpc_predictor.PostedCall` | one batch: its reply, until called | `cancel`; the predictor's answer |
 | `upstream.model_questions.HttpQuestions` | its HTTP session | the first question |
 | `upstream.readiness.Readiness` | the latest result, the check that runs | `/readyz`, probes |
+| `protocols.v2_grpc.messages.BatchSignature` | what stands in front of answers' tensors, by rows | each answer |
+| `protocols.v2_grpc.outlines.Outlines` | what the latest requests said beside their tensors | each that is new |
 | `protocols.v2.TemplateCache` | templates of messages by their text | each message whose text is new |
 | `protocols.incremental_scan.IncrementalScan` | the rows found in a body so far | each piece that comes |
 | `protocols.lists.answers.Result` | finished answers, and for which form | each caller's answer |

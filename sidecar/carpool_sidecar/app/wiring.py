@@ -279,7 +279,7 @@ class Sidecar:
         models = self.upstreams.rpc_models(rpc) if self.settings.enable_batcher else None
         self._grpc = port.GrpcPort(
             self.settings, self.limits, models, rpc, self.driver, self.life, self.metrics, self.bodies,
-            self.connection_limit, self.timings,
+            self.connection_limit, self.timings, self._clock,
         )  # fmt: skip
         await self._grpc.server.listen(self.settings.host, self.settings.grpc_port, _BACKLOG)
 

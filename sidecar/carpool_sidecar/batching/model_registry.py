@@ -16,6 +16,7 @@ from typing import Protocol
 
 from carpool.program import logs
 from carpool_sidecar import errors
+from carpool_sidecar.batching import calls
 from carpool_sidecar.protocols import interface as codecs
 from carpool_sidecar.protocols import models
 
@@ -49,7 +50,8 @@ class Model:
     """
 
     # State: info, is_known and failure by the latest answers; failures since then; due: when to ask again;
-    # settled_until: until when nothing has to be looked at; _asked: when the predictor last answered; _avoided_until.
+    # settled_until: until when nothing has to be looked at; _asked: when the predictor last answered; _avoided_until;
+    # route, set once.
     def __init__(
         self,
         name: models.ModelName,
@@ -68,6 +70,8 @@ class Model:
         self._batches_unknown = batches_unknown
         self._clock = clock
         self.codec = make_codec(self)
+        self.route: calls.Route | None = None
+        """The way of its requests, once somebody has made it (`routes.Models.route`)."""
 
     @property
     def objection(self) -> errors.NotBatched | None:

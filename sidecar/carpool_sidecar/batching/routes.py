@@ -74,8 +74,11 @@ class Models(NamedTuple):
         objection = model.objection
         if objection is not None:
             raise errors.Unbatchable(objection)
-        look = functools.partial(self.registry.objection, model)
-        return calls.Route(model.codec, self.predictor, look, DOUBTFUL, model.reconsider, model)
+        route = model.route
+        if route is None or route.predictor is not self.predictor:
+            look = functools.partial(self.registry.objection, model)
+            route = model.route = calls.Route(model.codec, self.predictor, look, DOUBTFUL, model.reconsider, model)
+        return route
 
 
 class Tensors(NamedTuple):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import hpack
+
 from carpool_sidecar.server.grpc import arrivals
 from carpool_sidecar.server.http2 import headers
 
@@ -25,6 +27,9 @@ class FakeStream:
         self.start(head)
         self.send(body)
         self.finish(trailers)
+
+    def answer_encoded(self, head: bytes, body: bytes, trailers: bytes) -> None:
+        self.answer(_decoded(head), body, _decoded(trailers))
 
     def start(self, headers: headers.Headers) -> None:
         assert not self.headers, "begun twice"
@@ -61,3 +66,7 @@ class FakeStream:
     async def end(self) -> None:
         async with asyncio.timeout(5):
             await self.over.wait()
+
+
+def _decoded(block: bytes) -> headers.Headers:
+    return tuple(hpack.Decoder().decode(block, raw=True))

@@ -20,6 +20,7 @@ from tests.server.grpc.test_infer_calls_on_sockets import asking
 from tests.server.grpc.test_inflating import GZIP, squeezed
 
 MESSAGE = request(name="rows", model_name="identity").SerializeToString()
+UNLIKE = request(name="rows", model_name="identity", id="another").SerializeToString()
 
 
 def fail(*_: Any) -> Any:
@@ -43,17 +44,21 @@ async def drained(site: Site) -> None:
         await site.life.drain(site.driver.drain, 0.0, 1.0)
 
 
-@pytest.mark.parametrize("step", ["Infer.data", "Codec.understand", "Driver.submit"])
+@pytest.mark.parametrize("step", ["Infer.data", "Codec.understand", "Codec.payload", "Driver.submit"])
 async def test_a_bug_while_a_call_comes_in_leaves_nothing_behind(site: Site, monkeypatch, step: str) -> None:
     await site.infer(MESSAGE)
+    sent = MESSAGE
     if step == "Infer.data":
-        monkeypatch.setattr(arrivals.Arrival, "feed", fail)
+        monkeypatch.setattr(arrivals, "whole", fail)
     elif step == "Codec.understand":
         monkeypatch.setattr(codec.Codec, "understand", fail)
+        sent = UNLIKE  # it is not recognised by what the first one said
+    elif step == "Codec.payload":
+        monkeypatch.setattr(codec.Codec, "payload", fail)
     else:
         monkeypatch.setattr(site.driver, "submit", fail)
     with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await site.infer(MESSAGE)
+        await site.infer(sent)
     assert refused.value.code() is grpc.StatusCode.INTERNAL
     assert count(site, "http2") == 1
     assert (site.life.active, site.bodies.memory.held) == (0, 0)
@@ -62,7 +67,7 @@ async def test_a_bug_while_a_call_comes_in_leaves_nothing_behind(site: Site, mon
 
 async def test_a_bug_while_an_answer_is_written_is_told_the_caller(site: Site, monkeypatch) -> None:
     await site.infer(MESSAGE)
-    monkeypatch.setattr(site.service, "_trailers", fail)
+    monkeypatch.setattr(site.service, "_latest_trailers", fail)
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await site.infer(MESSAGE)
     assert refused.value.code() is grpc.StatusCode.INTERNAL

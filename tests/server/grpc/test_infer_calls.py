@@ -10,6 +10,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from carpool_sidecar import drain, errors
 from carpool_sidecar.batching import calls
+from carpool_sidecar.protocols import models
 from carpool_sidecar.protocols.v2_grpc import statuses
 from carpool_sidecar.server.grpc import arrivals
 from carpool_sidecar.server.http2 import headers, server_stream
@@ -301,3 +302,27 @@ async def test_without_batching_everything_is_passed_through(site: Site) -> None
     await stream.end()
     assert stream.status == statuses.OK
     assert site.counted("passthrough", "OK") == 1
+
+
+async def test_a_request_like_the_one_before_is_not_batched_once_its_model_must_not_be(
+    site: Site, submitted: Submitted
+) -> None:
+    asked(site)
+    model = site.registry.get(models.ModelName("identity", ""))
+    assert (len(submitted.calls), len(site.service.outlines)) == (1, 1)
+    assert model is not None
+    model.avoid()
+    stream, _ = asked(site)
+    await stream.end()
+    assert (len(submitted.calls), stream.status) == (1, statuses.OK)  # it was passed through
+
+
+async def test_a_request_like_the_one_before_is_refused_once_it_has_more_rows_than_the_queue(site: Site) -> None:
+    body = asking(shape=(3, 2), data=bytes(24))
+    stream, _ = asked(site, body)
+    await stream.end()
+    site.limits.max_queue_instances = 2
+    stream, _ = asked(site, body)
+    await stream.end()
+    assert stream.status == statuses.RESOURCE_EXHAUSTED
+    assert site.bodies.memory.held == 0

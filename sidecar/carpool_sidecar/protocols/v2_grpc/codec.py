@@ -51,24 +51,36 @@ class Rows:
         return self.stop - self.start
 
     def __getitem__(self, which: slice) -> Rows:
-        start, stop, _ = which.indices(len(self))
+        start, stop, _ = which.indices(self.stop - self.start)
         return Rows(self.message, self.start + start, self.start + stop)
+
+    def plain(self) -> list[v2.Data] | None:
+        """An answer without an id that has these rows; None if they are not of one tensor in raw form of one size."""
+        message = self.message
+        signature = message.template.signature
+        if message.is_listed or len(signature.columns) != 1 or signature.has_bytes:
+            return None
+        size, start = signature.row_size, self.start
+        return [signature.plain_head(self.stop - start), message.raw[0][start * size : self.stop * size]]
 
 
 class ResponseFormat:
     """One caller's id; `wants_lists` if its answer has lists of numbers although the predictor gave raw tensors."""
 
-    __slots__ = ("_id", "_wants_lists")
+    __slots__ = ("_id", "_is_plain", "_wants_lists")
 
     def __init__(self, identity: bytes, wants_lists: bool) -> None:
         self._id = tensors.start(messages.ID, len(identity)) + identity if identity else b""
         self._wants_lists = wants_lists
+        self._is_plain = not identity and not wants_lists
 
     def render(self, shares: Sequence[scheduling.Piece]) -> interface.RenderedResponse:
         """A ModelInferResponse."""
         first = shares[0].predictions
         if type(first) is interface.WholeResponse:
             return interface.RenderedResponse((), [first.response.body])
+        if self._is_plain and len(shares) == 1 and (pieces := first.plain()) is not None:
+            return interface.RenderedResponse((), pieces)
         runs: list[Rows] = [share.predictions for share in shares]
         signature, rows = first.message.template.signature, sum(map(len, runs))
         outputs = [
@@ -82,6 +94,9 @@ class ResponseFormat:
             pieces.append(tensors.start(messages.RAW_OUTPUT, sum(map(len, data))))
             pieces += data
         return interface.RenderedResponse((), pieces)
+
+
+_PLAIN = ResponseFormat(b"", False)
 
 
 class Codec:
@@ -114,6 +129,10 @@ class Codec:
         return Payload(
             body, message, ResponseFormat(message.id, message.is_listed and self.info.max_batch_size is None)
         )
+
+    def payload(self, body: bytes, message: messages.Message) -> Payload:
+        """The payload of a request that was recognised: it has raw tensors and no id (see `outlines`)."""
+        return Payload(body, message, _PLAIN)
 
     def merge(self, batch_id: str, target: str, parts: Sequence[scheduling.Part]) -> interface.UpstreamRequest:
         rows = sum([part.stop - part.start for part in parts])

@@ -33,6 +33,7 @@ _OF_A_TENSOR = frozenset(number << 3 | 2 for number in range(1, 6))
 
 _MOST_FIELDS = 4096  # a message of more takes long to look through
 _LARGEST_TEMPLATE = 4 * 1024
+_MOST_PLAIN_HEADS = 16  # of one signature
 
 # From here on a view costs less than a copy.
 _WORTH_A_VIEW = 16 * 1024
@@ -197,6 +198,7 @@ class BatchSignature:
         self._message = message
         self._tensors = listed
         self._heads: v2.TemplateCache[int, bytes] = _cache()
+        self._plain_heads: dict[int, bytes] = {}
 
     def head(self, rows: int) -> bytes:
         """The message for so many rows, without an id; the raw tensors are to follow."""
@@ -204,6 +206,16 @@ class BatchSignature:
         if head is None:
             head = self.message(rows).SerializeToString(deterministic=True)
             self._heads.put(rows, head, len(head))
+        return head
+
+    def plain_head(self, rows: int) -> bytes:
+        """What an answer of so many rows has in front of its only tensor, whose rows are of one size."""
+        head = self._plain_heads.get(rows)
+        if head is None:
+            head = self.head(rows) + tensors.start(RAW_OUTPUT, rows * self.row_size)
+            if len(self._plain_heads) >= _MOST_PLAIN_HEADS:
+                self._plain_heads.clear()
+            self._plain_heads[rows] = head
         return head
 
     def message(self, rows: int) -> Any:

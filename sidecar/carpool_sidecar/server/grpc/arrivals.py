@@ -52,6 +52,18 @@ def frame(pieces: Sequence[bytes | memoryview]) -> bytes:
     return b"".join([_PREFIX.pack(0, sum(map(len, pieces))), *pieces])
 
 
+def whole(data: bytes, limits: MessageLimits) -> bytes | None:
+    """The message if `data` is exactly one that is not compressed; None if it has to be looked at by an `Arrival`.
+
+    Raises `errors.Overloaded`.
+    """
+    limits.memory.check_room(len(data))
+    size = len(data) - _PREFIX.size
+    if 0 <= size <= limits.max_body_bytes and _PREFIX.unpack_from(data) == (0, size):
+        return data[_PREFIX.size :]
+    return None
+
+
 class Inflation:
     """One message that is being inflated. zlib's own memory, many kilobytes, is taken with the first `step`.
 

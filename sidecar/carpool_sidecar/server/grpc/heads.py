@@ -58,11 +58,28 @@ def is_grpc(content_type: bytes) -> bool:
 class HeadReader:
     """Reads the fields of calls. `key_headers` are the names, in lower case, of those that belong to the batch key."""
 
-    # State: heads by their fields.
+    # State: heads by their fields; and by what the decoder made of them, of calls that may be answered.
     def __init__(self, key_headers: Sequence[str]) -> None:
         names = [name for name in key_headers if name != "content-type"]
         self._shared = {name.encode(): name.title() for name in names}
         self._known: dict[headers.Headers, CallHead] = {}
+        self._taken: dict[int, tuple[headers.Head, CallHead]] = {}
+
+    def again(self, head: headers.Head) -> CallHead | None:
+        """What `head` was `taken` for, if it was.
+
+        The decoder of a connection has one object for heads that repeat themselves: to look at its identity is
+        cheaper than to compare fields.
+        """
+        found = self._taken.get(id(head))
+        return found[1] if found is not None and found[0] is head else None
+
+    def taken(self, head: headers.Head, read: CallHead) -> None:
+        """A call began with this head, and was taken."""
+        if read.request_id is None and read.traceparent is None:
+            if len(self._taken) >= _MOST_KNOWN:
+                self._taken.clear()
+            self._taken[id(head)] = head, read
 
     def read(self, fields: headers.Headers) -> CallHead:
         """Raises `errors.BadRequest`."""
@@ -102,6 +119,12 @@ def _text(found: dict[bytes, bytes], name: bytes) -> str | None:
     if not metadata.is_text(value):
         raise errors.BadRequest(f"the metadata {name.decode()!r} must be printable ASCII")
     return value.decode()
+
+
+@functools.lru_cache(maxsize=64)
+def answer_block(content_type: bytes) -> bytes:
+    """`answer_head`, encoded."""
+    return headers.block(answer_head(content_type))
 
 
 @functools.lru_cache(maxsize=64)

@@ -6,6 +6,8 @@ Imported only where gRPC is asked for, as it needs packages that a plain install
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable
 
 from carpool.program import logs
 from carpool.runtime import driver
@@ -34,7 +36,7 @@ def bug_report(counters: metrics.Metrics, where: metrics.Place = "rpc") -> arriv
 class GrpcPort:
     """All that serves gRPC, until `close()`; `server` listens. `models` is None when batching is off.
 
-    `timings` go with answers, if there are any.
+    `timings` go with answers, if there are any. `clock` is the sidecar's.
     """
 
     def __init__(
@@ -49,12 +51,13 @@ class GrpcPort:
         bodies: arrivals.MessageLimits,
         connection_limit: server.ConnectionLimit,
         timings: calls.ServerTimings | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         report = bug_report(counters)
         self._passthrough = passthrough.Passthrough(upstream.channel, report)
         self._service = service.GrpcService(
             models, self._passthrough, calls_driver, life, counters, bodies, report,
-            lambda: int(bounds.max_queue_instances), chosen.key_headers, timings,
+            lambda: int(bounds.max_queue_instances), chosen.key_headers, timings, clock,
         )  # fmt: skip
         self.server = server.Server(
             self._service,

@@ -14,7 +14,7 @@ from carpool_sidecar.protocols import interface
 from carpool_sidecar.protocols import models as model_names
 from carpool_sidecar.protocols.v2_grpc import codec as codecs
 from carpool_sidecar.protocols.v2_grpc import messages as protobuf
-from carpool_sidecar.protocols.v2_grpc import statuses, tensors
+from carpool_sidecar.protocols.v2_grpc import outlines, statuses, tensors
 from carpool_sidecar.server.grpc import arrivals, heads, passthrough
 from carpool_sidecar.server.http2 import headers, server_stream
 
@@ -27,10 +27,11 @@ class GrpcService:
 
     `models` is None when batching is off. `max_rows()` is how many rows a request may have; `key_headers` are the
     names of the headers that belong to the batch key; `report` gets the bugs. `timings` go with
-    answers, if there are any.
+    answers, if there are any. `clock` is the sidecar's.
     """
 
-    # State: the heads that `_heads` remembers, and the trailers of the latest batch.
+    # State: the heads that `_heads` remembers, the trailers of the latest batch, encoded; the latest `about` and the
+    # head that it was made of; the outlines of messages, each with its model's route.
     def __init__(
         self,
         models: routes.Models | None,
@@ -43,6 +44,7 @@ class GrpcService:
         max_rows: Callable[[], int],
         key_headers: Sequence[str],
         timings: calls.ServerTimings | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._timings = timings
         self.models = models
@@ -56,10 +58,39 @@ class GrpcService:
         self.turns = arrivals.InflatingTurns(report)
         self.max_rows = max_rows
         self._heads = heads.HeadReader(key_headers)
-        self._latest = ("", heads.OK)
+        self._latest = ("", b"")
+        self._about: calls.Head | None = None
+        self._about_head: heads.CallHead | None = None
+        self.clock = clock
+        self.outlines: outlines.Outlines[calls.Route] = outlines.Outlines()
+
+    def about(self, head: heads.CallHead, route: calls.Route, timeout: float | None) -> calls.Head:
+        """What the scheduler's request of a call is tagged with: mostly the same object as for the call before."""
+        about = self._about
+        if about is not None and head is self._about_head and route is about.route and timeout is None:
+            return about
+        about = calls.Head(
+            route, tensors.MODEL_INFER, head.shared, timeout, head.request_id, head.traceparent, head.tracestate, None,
+            head.forwarded_for,
+        )  # fmt: skip
+        if timeout is None:
+            self._about, self._about_head = about, head
+        return about
 
     def open(self, stream: server_stream.ServerStream, head: headers.Head) -> server_stream.Handler:
         """Implements `server_stream.Service`."""
+        known = self._heads.again(head)
+        if known is not None and self.models is not None and head.path == tensors.MODEL_INFER:
+            try:
+                self.life.check_open()
+                return InferCall(self, stream, known)
+            except errors.CarpoolError as error:
+                self.counters.rpc_answered("batched", heads.refuse(stream, known.content_type, error))
+                return _Answered()
+        return self._open(stream, head)
+
+    def _open(self, stream: server_stream.ServerStream, head: headers.Head) -> server_stream.Handler:
+        """`open` for a head that is looked at in full."""
         content_type = dict(head.headers).get(b"content-type", b"")
         if head.method != "POST":
             stream.finish(((b":status", b"405"), (b"allow", b"POST")))
@@ -71,7 +102,10 @@ class GrpcService:
         try:
             self.life.check_open()
             read = self._heads.read(head.headers)
-            return InferCall(self, stream, read) if is_infer else self._pass(stream, head.path, read)
+            if not is_infer:
+                return self._pass(stream, head.path, read)
+            self._heads.taken(head, read)
+            return InferCall(self, stream, read)
         except errors.CarpoolError as error:
             lane: metrics.Lane = "batched" if is_infer else "passthrough"
             self.counters.rpc_answered(lane, heads.refuse(stream, content_type, error))
@@ -106,9 +140,10 @@ class GrpcService:
         for request, pieces in answers:
             call = cast(_InferRequest, request).call
             try:
-                trailers = self._trailers(pieces)
-                if self._timings is not None:
-                    trailers = (*trailers, (_SERVER_TIMING, self._timings.of(cast(_InferRequest, request)).encode()))
+                if len(pieces) == 1 and self._timings is None:
+                    trailers = self._latest_trailers(pieces[0].batch_id)
+                else:
+                    trailers = headers.block(self._trailers(cast(_InferRequest, request), pieces))
                 call.answer(pieces, trailers)
             except Exception as error:
                 self.report(error)
@@ -122,14 +157,17 @@ class GrpcService:
         """Implements `driver.Replier`."""
         cast(_InferRequest, call).call.refuse(error)
 
-    def _trailers(self, pieces: Sequence[messages.Piece]) -> headers.Headers:
-        if len(pieces) > 1:
-            batch_id, count = calls.batches(pieces)
-            told = (*heads.OK, (_BATCH_ID, batch_id.encode()))
-            return (*told, (_BATCH_COUNT, b"%d" % count)) if count > 1 else told
-        batch_id = pieces[0].batch_id
+    def _trailers(self, request: _InferRequest, pieces: Sequence[messages.Piece]) -> headers.Headers:
+        batch_id, count = calls.batches(pieces)
+        told = (*heads.OK, (_BATCH_ID, batch_id.encode()))
+        if count > 1:
+            told = (*told, (_BATCH_COUNT, b"%d" % count))
+        return told if self._timings is None else (*told, (_SERVER_TIMING, self._timings.of(request).encode()))
+
+    def _latest_trailers(self, batch_id: str) -> bytes:
+        """What follows the answers of one batch, encoded."""
         if self._latest[0] != batch_id:
-            self._latest = (batch_id, (*heads.OK, (_BATCH_ID, batch_id.encode())))
+            self._latest = (batch_id, headers.block((*heads.OK, (_BATCH_ID, batch_id.encode()))))
         return self._latest[1]
 
 
@@ -174,7 +212,7 @@ class InferCall(ledger.Reservation):
         self._service = service
         self._stream = stream
         self._head = head
-        self._arrival = arrivals.Arrival(service.limits, head.encoding, service.turns, self._inflated)
+        self._arrival: arrivals.Arrival | None = None
         self._message: bytes | None = None
         self._waiting: model_registry.Waiting | None = None
         self._request: _InferRequest | None = None
@@ -195,18 +233,37 @@ class InferCall(ledger.Reservation):
         """Implements `server_stream.Handler`."""
         if self._is_over:
             return
+        arrival = self._arrival
         try:
-            self._take(self._arrival.feed(data))
+            if arrival is None:
+                whole = None if self._message is not None else arrivals.whole(data, self._service.limits)
+                if whole is not None:
+                    self._message = whole
+                    self.add(len(whole))
+                    self._stream.consumed(len(data))
+                    return
+                arrival = self._new_arrival()
+            self._take(arrival.feed(data))
         except errors.CarpoolError as error:
             self.refuse(errors.bare(error))
         else:
             self._stream.consumed(len(data))
-        self._stream.charge(self._arrival.cost)
+        if arrival is not None:
+            self._stream.charge(arrival.cost)
+
+    def _new_arrival(self) -> arrivals.Arrival:
+        """What holds messages from here on, and what is held already: this call is not one message that came whole."""
+        service = self._service
+        arrival = self._arrival = arrivals.Arrival(service.limits, self._head.encoding, service.turns, self._inflated)
+        size = self.size
+        self.add(-size)
+        arrival.add(size)
+        return arrival
 
     def _inflated(self) -> None:
         """A message was inflated, or cannot be."""
         try:
-            self._take(self._arrival.take())
+            self._take(cast(arrivals.Arrival, self._arrival).take())
             if self._has_ended:
                 self.end()
         except errors.CarpoolError as error:
@@ -223,10 +280,12 @@ class InferCall(ledger.Reservation):
     def end(self) -> None:
         """Implements `server_stream.Handler`."""
         self._has_ended = True
-        if self._is_over or self._arrival.is_inflating:
+        arrival = self._arrival
+        if self._is_over or (arrival is not None and arrival.is_inflating):
             return
         try:
-            self._arrival.end()
+            if arrival is not None:
+                arrival.end()
             if self._message is None:
                 raise statuses.Fault(statuses.INTERNAL, "ModelInfer takes one message; none was sent")
             self._service.timeouts.remove(self)
@@ -257,6 +316,8 @@ class InferCall(ledger.Reservation):
     # --- on its way --------------------------------------------------------------------------------------------
 
     def _submit(self, message: bytes) -> None:
+        if self._recall(message):
+            return
         try:
             found = protobuf.scan(message)
             registry = cast(routes.Models, self._service.models).registry
@@ -268,6 +329,22 @@ class InferCall(ledger.Reservation):
                 self._batch(known, found)
         except errors.Unbatchable as verdict:
             self._pass_through(verdict.reason)
+
+    def _recall(self, message: bytes) -> bool:
+        """Batch a message that differs from an earlier one in its tensors alone; False if it is none."""
+        service = self._service
+        known = service.outlines.find(message)
+        if known is None:
+            return False
+        outline, route = known
+        found = outline.read(message)
+        if found is None or found.template.rows > service.max_rows():
+            return False
+        watched = route.watched
+        if watched is not None and service.clock() >= watched.settled_until and _has_objection(route):
+            return False
+        self._enqueue(route, cast(codecs.Codec, route.codec).payload(message, found), len(message))
+        return True
 
     def _learned(self, told: model_registry.Model, found: protobuf.Fields) -> None:
         """The model is known now."""
@@ -290,19 +367,25 @@ class InferCall(ledger.Reservation):
             self._service.driver.cancel(request)
 
     def _batch(self, told: model_registry.Model, found: protobuf.Fields) -> None:
-        service, head, message = self._service, self._head, cast(bytes, self._message)
+        service, message = self._service, cast(bytes, self._message)
         route = cast(routes.Models, service.models).route(told)
         payload = cast(codecs.Codec, route.codec).understand(message, found, service.max_rows())
-        about = calls.Head(
-            route, tensors.MODEL_INFER, head.shared, self._time_left(), head.request_id, head.traceparent,
-            head.tracestate, None, head.forwarded_for,
-        )  # fmt: skip
-        request = _InferRequest(about, payload, len(message))
+        outline = outlines.outline(message, payload.message)
+        if outline is not None:
+            service.outlines.put(message, outline, route)
+        self._enqueue(route, payload, len(message))
+
+    def _enqueue(self, route: calls.Route, payload: codecs.Payload, size: int) -> None:
+        service = self._service
+        request = _InferRequest(service.about(self._head, route, self._time_left()), payload, size)
         request.call = self
         request.replier = service
         self._request = request
         self._message = None
-        self._arrival.release()
+        if self._arrival is None:
+            self.add(-size)
+        else:
+            self._arrival.release()
         service.driver.submit(request)
 
     def _pass_through(self, reason: errors.NotBatched) -> None:
@@ -315,7 +398,8 @@ class InferCall(ledger.Reservation):
         except errors.CarpoolError as error:
             self.refuse(errors.bare(error))
             return
-        call = passthrough.UnaryCall(self._stream, self._head.content_type, self._arrival, self._ended, message)
+        arrival = self._arrival or self._new_arrival()
+        call = passthrough.UnaryCall(self._stream, self._head.content_type, arrival, self._ended, message)
         service.passthrough.start(call, tensors.MODEL_INFER, sent, timeout)
         self._is_over, self._passed = True, call
 
@@ -336,11 +420,11 @@ class InferCall(ledger.Reservation):
 
     # --- back to the caller ------------------------------------------------------------------------------------
 
-    def answer(self, pieces: Sequence[messages.Piece], trailers: headers.Headers) -> None:
-        """Send the caller's outputs, and what follows them."""
+    def answer(self, pieces: Sequence[messages.Piece], trailers: bytes) -> None:
+        """Send the caller's outputs, and what follows them, a header block."""
         response_format = cast(interface.ResponseFormat, cast(_InferRequest, self._request).response_format)
         body = arrivals.frame(response_format.render(pieces).body)
-        self._stream.answer(heads.answer_head(self._head.content_type), body, trailers)
+        self._stream.answer_encoded(heads.answer_block(self._head.content_type), body, trailers)
         self._close()
 
     def refuse(self, error: errors.CarpoolError) -> None:
@@ -356,12 +440,17 @@ class InferCall(ledger.Reservation):
     def _close(self) -> None:
         self._is_over = True
         if self._request is None:  # else nothing of the message is held, and it has arrived
-            self._arrival.release()
+            if self._arrival is not None:
+                self._arrival.release()
             self._service.timeouts.remove(self)
         self._request = self._message = None
         if self._waiting is not None:
             self._waiting.cancel()
         self.release()
+
+
+def _has_objection(route: calls.Route) -> bool:
+    return route.objection is not None and route.objection() is not None
 
 
 def _model_name(found: protobuf.Fields) -> model_names.ModelName:

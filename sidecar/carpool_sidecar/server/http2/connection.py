@@ -251,7 +251,8 @@ class Connection:
         gone.held = 0
         self.sender.forget(gone)
         self._remember(gone.number, is_ours=is_ours)
-        self._check_done()
+        if self._cutoff != frames.STREAM_MASK:
+            self._check_done()
 
     def _remember(self, number: int, *, is_ours: bool) -> None:
         gone, most = (self._broken, 2 * self._limits.max_streams) if is_ours else (self._ended, _MOST_ENDED)

@@ -177,7 +177,7 @@ class Sender:
         start = pack(len(head) << 8 | frames.HEADERS, frames.END_HEADERS, number)
         middle = pack(size << 8, 0, number) if size else b""
         end = pack(len(trailers) << 8 | frames.HEADERS, _END_OF_STREAM, number)
-        self.put(b"".join((start, head, middle, body, end, trailers)))
+        self.put(b"%b%b%b%b%b%b" % (start, head, middle, body, end, trailers))
         queue.sent()
 
     def add(self, queue: SendQueue, data: bytes) -> None:

@@ -91,10 +91,15 @@ class ServerStream(send_queue.SendQueue):
 
     def answer(self, head: headers.Headers, body: bytes, trailers: headers.Headers) -> None:
         """Send the whole answer at once; `head` begins with `:status`."""
+        self.answer_encoded(headers.block(head), body, headers.block(trailers))
+
+    def answer_encoded(self, head: bytes, body: bytes, trailers: bytes) -> None:
+        """`answer` with fields that are header blocks already (`headers.block`)."""
         if not self.is_over:
             self.is_over, self.handler = True, None
-            self._connection.sender.answer(self, headers.block(head), body, headers.block(trailers))
-            self._check_unread()
+            self._connection.sender.answer(self, head, body, trailers)
+            if self.kept:
+                self._check_unread()
 
     def start(self, head: headers.Headers) -> None:
         """Begin an answer whose messages come one by one."""

@@ -1,0 +1,99 @@
+"""A message that differs from an earlier one in the bytes of its tensors alone is recognised, not read.
+
+Clients send the same request again and again with other numbers in it. What an earlier message said in front of its
+tensors, byte for byte, says the same in the next one, so nothing but the tensors has to be cut out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Generic, TypeVar
+
+from carpool_sidecar.protocols.v2_grpc import messages, tensors
+
+_LARGEST = 16 * 1024  # bytes of a message that is worth it: reading a larger one costs little beside its bytes
+_LONGEST_BEGINNING = 2 * 1024
+_MOST = 128
+
+_KEY = 48
+"""Bytes of a message's beginning that tell which outline it may fit: there is the model's name."""
+
+_NO_ENDS: Mapping[int, Sequence[int]] = {}
+
+T = TypeVar("T")
+
+
+class Outline:
+    """One message without an id: what is in front of its raw tensors, and where they are."""
+
+    __slots__ = ("_beginning", "_more", "_start", "_stop", "_template", "size")
+
+    def __init__(
+        self,
+        beginning: bytes,
+        size: int,
+        places: Sequence[tuple[bytes, int, int]],
+        template: messages.MessageTemplate,
+    ) -> None:
+        """`beginning` ends where the first tensor begins. `places` are what is in front of each tensor, its start and
+        its stop; the message has `size` bytes."""
+        self.size = size
+        self._beginning = beginning
+        _, self._start, self._stop = places[0]
+        self._more = places[1:]
+        self._template = template
+
+    def read(self, body: bytes) -> messages.Message | None:
+        """The message that `body` is if it fits."""
+        if len(body) != self.size or not body.startswith(self._beginning):
+            return None
+        raw: list[bytes | memoryview] = [body[self._start : self._stop]]
+        for mark, start, stop in self._more:
+            if not body.startswith(mark, start - len(mark)):
+                return None
+            raw.append(body[start:stop])
+        return messages.Message(self._template, b"", raw, _NO_ENDS, False)
+
+
+def outline(body: bytes, message: messages.Message) -> Outline | None:
+    """The outline of a request that was read; None where none is worth it, or where tensors do not end the message."""
+    sizes = message.template.sizes
+    if message.is_listed or message.id or message.ends or not message.raw or len(body) > _LARGEST:
+        return None
+    places: list[tuple[bytes, int, int]] = []
+    at = len(body)
+    for data, size in zip(reversed(message.raw), reversed(sizes), strict=True):
+        mark = tensors.start(messages.RAW_INPUT, len(data))
+        start = at - len(data)
+        if size != len(data) or body[start - len(mark) : at] != mark + bytes(data):
+            return None
+        places.append((mark, start, at))
+        at = start - len(mark)
+    places.reverse()
+    if places[0][1] > _LONGEST_BEGINNING:
+        return None
+    return Outline(body[: places[0][1]], len(body), places, message.template)
+
+
+class Outlines(Generic[T]):
+    """Outlines of the latest messages, each with something that goes with it.
+
+    Callers choose what they send, so there is a limit: what is full forgets everything.
+    """
+
+    # State: the outlines, by the size and the beginning of their messages.
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, bytes], tuple[Outline, T]] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def find(self, body: bytes) -> tuple[Outline, T] | None:
+        """The outline that a message may fit, with what goes with it."""
+        return self._known.get((len(body), body[:_KEY]))
+
+    def put(self, body: bytes, found: Outline, about: T) -> None:
+        """Remember the outline of a message."""
+        if len(self._known) >= _MOST:
+            self._known.clear()
+        self._known[len(body), body[:_KEY]] = found, about
