@@ -237,6 +237,7 @@ ONLY_IMPORTERS: dict[str, set[str]] = {
     "transformers": {"carpool_predictor.models"},
     "hpack": {"carpool_sidecar.server.http2.headers"},
     "orjson": {
+        "carpool_predictor.vectors",
         "carpool_sidecar.protocols.tensors_from_embeddings",
         "carpool_sidecar.protocols.tensors_from_v1",
     },

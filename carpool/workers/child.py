@@ -1,5 +1,7 @@
 """A worker process: makes the model once, then calls it with one batch after the other. Started by `worker` only.
 
+A model that offers `stages` is called in these instead, with several batches of bytes under way (see `stages`).
+
 The end of the socket is its order to stop. A busy process would not notice that, so it holds one end of a pipe as well,
 its lifeline: when the other end closes, because the process that started it has ended in whatever way, it exits within
 a second, busy or not. (Code that computes for long without letting go of the interpreter's lock delays that.) Signals
@@ -9,6 +11,7 @@ batches are still answered.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -18,10 +21,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from carpool.workers import main_module, messages, payload
+from carpool.workers import main_module, messages, payload, stages
 
 GRACE = 1.0
 """Seconds between the end of a worker's process and of its socket, in either order."""
+
+_SWITCH_INTERVAL = 0.0005  # seconds; Python's own is 0.005
 
 
 def main(descriptor: int, lifeline: int, own_path: Sequence[str] = ()) -> int:
@@ -62,8 +67,31 @@ def _run(channel: messages.Channel) -> int:
         channel.send(messages.Kind.FAILED, payload.dump(_without_this_frame(error)))
         return 1
     channel.send(messages.Kind.READY, payload.dump(None))
+    if getattr(instance, "stages", ()):
+        _serve_in_stages(channel, instance, prepare_main)
     while True:
         channel.send(*_answer(instance, *channel.receive(), prepare_main))
+
+
+def _serve_in_stages(channel: messages.Channel, instance: Any, prepare_main: Callable[[], None]) -> None:
+    """Serve until the socket ends. Raises `messages.Ended`."""
+
+    def send(outcome: stages.Outcome) -> None:
+        with contextlib.suppress(messages.Ended):  # which `receive` finds as well
+            if outcome.error is None:
+                channel.send(messages.Kind.BYTES, payload.Payload(outcome.value, []))
+            else:
+                channel.send(messages.Kind.RAISED, payload.dump(_without_this_frame(outcome.error)))
+
+    # A thread that has something for the device waits for the interpreter no longer than a small batch takes there.
+    sys.setswitchinterval(_SWITCH_INTERVAL)
+    with stages.Stages(instance.stages, send) as under_way:
+        while True:
+            kind, body = channel.receive()
+            if kind is messages.Kind.BYTES:
+                under_way.call(body.pieces[0])
+            else:  # who calls so waits for each answer, so nothing else is under way
+                channel.send(*_answer(instance, kind, body, prepare_main))
 
 
 def _answer(

@@ -56,7 +56,7 @@ def encoded(kind: Kind, body: Payload) -> list[Buffer]:
 
 
 class Channel:
-    """One end of the socket. One thread at a time may use it."""
+    """One end of the socket. One thread at a time may send, and one receive."""
 
     # Mutable state: the decoder, and messages that are not taken yet.
     def __init__(self, sock: socket.socket) -> None:

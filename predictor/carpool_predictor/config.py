@@ -17,6 +17,32 @@ _MiB = 1024 * 1024
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
+_MEMORY = re.compile(r"(?P<number>\d{1,12}(?:\.\d{1,6})?) ?(?P<unit>%|[KMGT]i?B|B)?", re.ASCII)
+_UNITS = {"": 1.0, "%": 0.01, "B": 1.0}
+_UNITS |= {f"{letter}B": 1e3**power for power, letter in enumerate("KMGT", 1)}
+_UNITS |= {f"{letter}iB": 1024.0**power for power, letter in enumerate("KMGT", 1)}
+_LEAST_MEMORY = 16 * _MiB
+
+
+def memory_limit(text: str) -> float | None:
+    """A share of a GPU's memory up to 1.0, or a number of bytes; None if there is no limit.
+
+    Raises ValueError with what is wrong and what is allowed.
+    """
+    if not text:
+        return None
+    found = _MEMORY.fullmatch(text)
+    allowed = "allowed: a share of the GPU's memory (0.5 or 50%) or an amount from 16MiB on (8GiB, 500MB)"
+    if found is None:
+        raise ValueError(f"{text!r} is no amount of memory; {allowed}")
+    unit = found["unit"] or ""
+    amount = float(found["number"]) * _UNITS[unit]
+    is_share = unit in ("", "%")
+    if amount <= 0 or (amount > 1 if is_share else amount < _LEAST_MEMORY):
+        raise ValueError(f"{text!r} is {'no share' if is_share else 'too little'}; {allowed}")
+    return amount
+
+
 class Settings(BaseSettings):
     """Serve models: KServe's v1 protocol, OpenAI's embeddings. Flags win over environment variables (in brackets)."""
 
@@ -76,7 +102,7 @@ class Settings(BaseSettings):
     )
     models: settings.CommaList = settings.field(
         "Models",
-        "Models to serve: built in (echo, minilm), a built-in one renamed (name=echo), or your own"
+        "Models to serve: built in (echo, minilm, vit-random), a built-in one renamed (name=echo), or your own"
         " (name=package.module:Class)",
         ("echo",),
         min_length=1,
@@ -84,12 +110,26 @@ class Settings(BaseSettings):
     device: settings.CommaList = settings.field(
         "Models",
         "Where models compute: auto, cpu, cuda or cuda:N; auto means cuda if there is one, else cpu. Of several"
-        " (cuda:0,cuda:1) each has a worker process of every model",
+        " (cuda:0,cuda:1) each has a worker process of every model. CUDA_VISIBLE_DEVICES decides which GPUs there are",
         ("auto",),
         min_length=1,
     )
     torch_threads: int = settings.field(
         "Models", "Threads torch computes with on the cpu; 0 means as many as this container may use CPUs", 0, ge=0
+    )
+    precision: Literal["auto", "float32", "float16", "bfloat16"] = settings.field(
+        "Models",
+        "Numbers that minilm and vit-random compute with. auto: float16 on a GPU with tensor cores, else float32",
+        "auto",
+    )
+    gpu_memory: str = settings.field(
+        "Models",
+        "Most GPU memory that torch may claim in each worker process of minilm and vit-random: a share (0.5 or 50%) or"
+        " an amount (8GiB, 500MB). CUDA itself takes some 0.5 GB beside it. Empty: all",
+        "",
+    )
+    vit_size: Literal["tiny", "small", "base", "large", "huge"] = settings.field(
+        "Models", "Size of vit-random: ViT-Ti/16, S/16, B/16, L/16 or H/14", "base"
     )
     echo_fixed_ms: float = settings.field(
         "Echo model", "Service time of each call in milliseconds", 0.0, ge=0, allow_inf_nan=False
@@ -125,6 +165,12 @@ class Settings(BaseSettings):
                 raise ValueError(f"{device!r} is no device; allowed: auto, cpu, cuda, cuda:0, cuda:1, …")
         return devices
 
+    @pydantic.field_validator("gpu_memory")
+    @classmethod
+    def _is_an_amount(cls, text: str) -> str:
+        memory_limit(text)
+        return text
+
     @pydantic.model_validator(mode="after")
     def _batching_is_on(self) -> Settings:
         if self.max_latency is not None and not self.max_batch_size:
@@ -154,6 +200,9 @@ class Settings(BaseSettings):
         """What the built-in models are told."""
         return model_loading.Options(
             torch_threads=self.torch_threads,
+            precision=self.precision,
+            gpu_memory=memory_limit(self.gpu_memory),
+            vit_size=self.vit_size,
             echo_fixed_ms=self.echo_fixed_ms,
             echo_per_instance_ms=self.echo_per_instance_ms,
             echo_answer=self.echo_answer,

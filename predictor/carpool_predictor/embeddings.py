@@ -9,7 +9,6 @@ Format: https://platform.openai.com/docs/api-reference/embeddings.
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -86,11 +85,6 @@ def decode(inputs: bytes | bytearray) -> list[model.Input]:
         if each == []:
             raise errors.BadRequest(f"input {place} is an empty list of token ids")
     return found
-
-
-def encode(vector: Sequence[float], is_base64: bool) -> bytes:
-    """An embedding as JSON: a list of numbers, or a string of FP32, little-endian, in base64."""
-    return msgspec.json.encode(struct.pack(f"<{len(vector)}f", *vector) if is_base64 else vector)
 
 
 def render(name: str, rows: Sequence[Row]) -> bytes:

@@ -79,6 +79,12 @@ class ModelFailed(Refusal):
     message = "the model failed"
 
 
+class OutOfMemory(ModelFailed, MemoryError):
+    """The batch takes more memory than the device has. Fewer instances may be predicted."""
+
+    message = "not enough memory for so many instances in one call"
+
+
 class NotReady(Refusal):
     """The model is still loading or warming up, or its worker is down."""
 

@@ -47,6 +47,22 @@ class InvalidInstances(ValueError):
     """
 
 
+class OutOfMemory(Exception):
+    """Raised by a model for a batch that takes more memory than there is; a smaller one may be predicted.
+
+    The caller gets 500 with this message, which a sidecar reads: it must have the words `out of memory` after `CUDA`,
+    `GPU` or `device`. A `MemoryError` and torch's `OutOfMemoryError` need not be caught for this.
+    """
+
+
+class Unusable(Exception):
+    """Raised by `load` or `warm_up` for what no restart can repair. `str(error)` is for the operator."""
+
+
+class DeviceLost(Exception):
+    """Raised by a model whose device can compute nothing more in this process: the worker is started again."""
+
+
 @runtime_checkable
 class Loadable(Protocol):
     """The life of a model before its first call. Both methods run once, in this order, in the worker process."""
@@ -84,10 +100,37 @@ class RawModel(Loadable, Protocol):
         ...
 
 
+@runtime_checkable
+class StagedModel(RawModel, Protocol):
+    """A `RawModel` that predicts in three stages, of which each may work on another batch at the same time.
+
+    Each stage runs in a thread of its own, one batch after the other in the order in which they came. `predict_rows`
+    does all of them for one batch. What a stage raises fails its own batch alone; what was prepared is told to `drop`
+    then, unless `finish` had it. Batches of a server that batches by itself (`--max-batch-size`) go one by one.
+    """
+
+    def prepare(self, rows: Sequence[Row]) -> Any:
+        """Read the instances and lay them ready. Raises as `Model.predict` does."""
+        ...
+
+    def compute(self, prepared: Any) -> Any:
+        """Start the computing. It may return before the device is done, and is then called with the next batch."""
+        ...
+
+    def finish(self, computed: Any) -> Sequence[Row]:
+        """Wait for the device, and write the predictions."""
+        ...
+
+    def drop(self, prepared: Any) -> None:
+        """Let go of what `prepare` or `compute` returned, as `compute` failed."""
+        ...
+
+
 class Embeddings(NamedTuple):
     """What a model made of inputs. `tokens` is how many it read for each, special ones and all.
 
-    `vectors` is a list of numbers for each input, or anything whose `tolist()` gives such lists.
+    `vectors` is a list of numbers for each input, or anything whose `tolist()` gives such lists. Best is a matrix of
+    NumPy's in float32: it is written without a list of Python's numbers.
     """
 
     vectors: Any
@@ -103,4 +146,17 @@ class Embedder(Loadable, Protocol):
 
         Raises `InvalidInstances` for inputs that it could never embed.
         """
+        ...
+
+
+@runtime_checkable
+class StagedEmbedder(Embedder, Protocol):
+    """What a `StagedModel` offers besides, if it makes embeddings: its own first and last stage, around `compute`."""
+
+    def prepare_inputs(self, inputs: list[Input]) -> Any:
+        """Read the inputs and lay them ready. Raises as `embed` does."""
+        ...
+
+    def finish_embeddings(self, computed: Any) -> Embeddings:
+        """Wait for the device."""
         ...

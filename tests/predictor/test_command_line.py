@@ -21,7 +21,7 @@ from carpool_predictor import config, process, served_model
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--models", "gpt"], "'gpt' is not built in; allowed: echo, minilm or name=package.module:Class"),
+        (["--models", "gpt"], "'gpt' is not built in; allowed: echo, minilm, vit-random or name=package.module:Class"),
         (["--models", "a=module"], "'module' is no import path; write a=package.module:Class"),
         (["--models", "a/b=echo"], "'a/b' is no model name"),
         (["--models", "echo,echo"], "two models are named 'echo'"),

@@ -52,20 +52,20 @@ class Layer:
         self._output_norm = pair(weights, prefix + names.output_norm)
         self._shape = shape
 
-    def __call__(self, vectors: torch.Tensor, seen: torch.Tensor | None) -> torch.Tensor:
-        """`seen` is true where a token may be looked at, [rows, 1, 1, tokens]; None: everywhere."""
+    def __call__(self, vectors: torch.Tensor, added: torch.Tensor | None) -> torch.Tensor:
+        """`added` goes to the scores of attention, [rows, 1, 1, tokens]: 0, and very little where nothing is seen."""
         if self._shape.norms_first:
-            vectors = vectors + self._attention(self._normalize(vectors, self._attention_norm), seen)
+            vectors = vectors + self._attention(self._normalize(vectors, self._attention_norm), added)
             return vectors + self._feed_forward(self._normalize(vectors, self._output_norm))
-        vectors = self._normalize(vectors + self._attention(vectors, seen), self._attention_norm)
+        vectors = self._normalize(vectors + self._attention(vectors, added), self._attention_norm)
         return self._normalize(vectors + self._feed_forward(vectors), self._output_norm)
 
-    def _attention(self, vectors: torch.Tensor, seen: torch.Tensor | None) -> torch.Tensor:
+    def _attention(self, vectors: torch.Tensor, added: torch.Tensor | None) -> torch.Tensor:
         rows, tokens, size = vectors.shape
         heads = self._shape.heads
         three = functional.linear(vectors, *self._attend).view(rows, tokens, 3, heads, size // heads)
         query, key, value = three.permute(2, 0, 3, 1, 4)
-        mixed = functional.scaled_dot_product_attention(query, key, value, attn_mask=seen)
+        mixed = functional.scaled_dot_product_attention(query, key, value, attn_mask=added)
         return functional.linear(mixed.transpose(1, 2).reshape(rows, tokens, size), *self._project)
 
     def _feed_forward(self, vectors: torch.Tensor) -> torch.Tensor:

@@ -31,6 +31,7 @@ BATCHES = (1, 8, 32, 64, 128, 256)
 TOKENS = (16, 64, 256)
 PICTURES = (1, 8, 32, 64, 128)
 REPEATS = 10
+ATTEND = torch.nn.functional.scaled_dot_product_attention
 
 Step = Callable[[], Any]
 Row = dict[str, Any]
@@ -132,13 +133,6 @@ class Sentences:
         mask = self.places < self.sizes[:, None]
         return pooled(self.encoder(self.ids, mask), mask, self.sizes)
 
-    def added(self) -> torch.Tensor:
-        """The mask as numbers that are added to the scores."""
-        mask = self.places < self.sizes[:, None]
-        dtype = self.encoder._words.dtype
-        bias = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)
-        return pooled(self.encoder(self.ids, bias), mask, self.sizes)
-
     def whole(self) -> torch.Tensor:
         """Without a mask in attention: right only where nothing is padded."""
         mask = self.places < self.sizes[:, None]
@@ -156,7 +150,7 @@ def minilm_rows(clock: Clock, options: argparse.Namespace) -> Iterator[Row]:
                 row: Row = {"what": "minilm", "precision": name, "rows": rows, "tokens": tokens}
                 row["eager_ms"] = clock.on_the_cpu(batch.masked, 5)
                 row["launch_ms"] = clock.launch(batch.masked, 5)
-                for kind, step in (("graph", batch.masked), ("added", batch.added), ("whole", batch.whole)):
+                for kind, step in (("graph", batch.masked), ("whole", batch.whole)):
                     if clock.is_gpu:
                         try:
                             replay, row[f"{kind}_capture_ms"] = captured(step, pool)
@@ -186,17 +180,15 @@ def compiled(clock: Clock, batch: Sentences) -> Row:
 
 def packed_rows(clock: Clock) -> Iterator[Row]:
     """Attention alone: padded with a mask, padded without one, and packed without padding, one layer of MiniLM's."""
-    functional = torch.nn.functional
     for rows, tokens in ((32, 16), (128, 16), (32, 64), (128, 64), (256, 64), (128, 256)):
         for name in ("float16", "bfloat16", "float32"):
             made = torch.randn(3, rows, 12, tokens, 32, device=clock.device, dtype=PRECISIONS[name])
             query, key, value = made
             mask = (torch.arange(tokens, device=clock.device) < tokens - 3).expand(rows, 1, 1, tokens)
-            attend = functional.scaled_dot_product_attention
             row: Row = {"what": "attention", "precision": name, "rows": rows, "tokens": tokens}
             steps: dict[str, Step] = {
-                "masked": lambda q=query, k=key, v=value, m=mask: attend(q, k, v, attn_mask=m),
-                "whole": lambda q=query, k=key, v=value: attend(q, k, v),
+                "masked": lambda q=query, k=key, v=value, m=mask: ATTEND(q, k, v, attn_mask=m),
+                "whole": lambda q=query, k=key, v=value: ATTEND(q, k, v),
             }
             if clock.is_gpu:
                 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -205,7 +197,7 @@ def packed_rows(clock: Clock) -> Iterator[Row]:
 
                     def forced(b: str = backend, q: Any = query, k: Any = key, v: Any = value, m: Any = mask) -> Any:
                         with sdpa_kernel(getattr(SDPBackend, b)):
-                            return attend(q, k, v, attn_mask=m)
+                            return ATTEND(q, k, v, attn_mask=m)
 
                     steps[backend.split("_")[0].lower()] = forced
             with contextlib.suppress(ImportError):

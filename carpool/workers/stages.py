@@ -1,0 +1,82 @@
+"""A model in stages, for workers that have several calls under way: one thread for each stage.
+
+The first stage of a call runs in the thread that reads it, the others in threads of their own; each hands its result to
+the next. So three calls of a model on a GPU may be under way: one is read while another is computed and a third is
+written. Calls stay in their order. A stage that raises fails its own call alone, which passes the later stages.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+# Calls that may lie between two stages. More would be read and held while they could as well wait on the socket.
+_BETWEEN = 1
+
+Stage = Callable[[Any], Any]
+
+
+class Outcome(NamedTuple):
+    """What a call has become so far: a value, or an error."""
+
+    value: Any
+    error: BaseException | None
+
+
+class Stages:
+    """Calls on their way through at least one stage. `answer` is called with what each of them has become, in order.
+
+    `answer` must not raise. To be used by one thread, as a context manager: at its end all calls are answered.
+    """
+
+    # Mutable state: what lies between the stages.
+    def __init__(self, stages: Sequence[Stage], answer: Callable[[Outcome], None]) -> None:
+        self._first = stages[0]
+        self._answer = answer
+        self._queues: list[queue.Queue[Outcome | None]] = [queue.Queue(_BETWEEN) for _ in stages[1:]]
+        self._threads = [
+            threading.Thread(target=self._run, args=(place, stage), name=f"carpool-stage-{place + 2}", daemon=True)
+            for place, stage in enumerate(stages[1:])
+        ]
+
+    def __enter__(self) -> Stages:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._queues:
+            self._queues[0].put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def call(self, value: Any) -> None:
+        """Take a call through the first stage and hand it on. Waits while the next one has enough to do."""
+        self._hand_on(0, _after(self._first, Outcome(value, None)))
+
+    def _run(self, place: int, stage: Stage) -> None:
+        while True:
+            outcome = self._queues[place].get()
+            if outcome is None:
+                break
+            self._hand_on(place + 1, _after(stage, outcome))
+            del outcome  # a batch takes much memory, and the next one may be long in coming
+        if place + 1 < len(self._queues):
+            self._queues[place + 1].put(None)
+
+    def _hand_on(self, place: int, outcome: Outcome) -> None:
+        if place < len(self._queues):
+            self._queues[place].put(outcome)
+        else:
+            self._answer(outcome)
+
+
+def _after(stage: Stage, outcome: Outcome) -> Outcome:
+    if outcome.error is not None:
+        return outcome
+    try:
+        return Outcome(stage(outcome.value), None)
+    except BaseException as error:
+        return Outcome(None, error)
