@@ -11,20 +11,24 @@ With OUT in the environment, all figures go to `$OUT/model_steps.json` as well.
 from __future__ import annotations
 
 import argparse
+import base64
 import contextlib
 import gc
 import json
+import logging
 import os
 import pathlib
 import platform
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from carpool_predictor.models import minilm, vit_network
+from carpool.workers import stages as workers_stages
+from carpool_predictor.models import minilm, vit, vit_network
 
 PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 BATCHES = (1, 8, 32, 64, 128, 256)
@@ -313,6 +317,101 @@ def picture_rows(clock: Clock) -> Iterator[Row]:
             release(clock)
 
 
+def model_rows(clock: Clock) -> Iterator[Row]:
+    """The models as the predictor runs them: warming up, agreement with float32, and the stages of batches."""
+    device = clock.device
+    texts = [f"{place} " + "rates rose by half a percent " * (place % 3 + 1) for place in range(256)]
+    right: np.ndarray[Any, Any] | None = None
+    for name in PRECISIONS if clock.is_gpu else ("float32",):
+        made = minilm.MiniLM(device, os.cpu_count() or 1, name)
+        row: Row = {"what": "minilm as served", "precision": name}
+        started = time.perf_counter()
+        made.load()
+        row["load_s"] = time.perf_counter() - started
+        started = time.perf_counter()
+        made.warm_up()
+        row["warm_up_s"] = time.perf_counter() - started
+        row["passes"] = len(made._engine._graphs)
+        row["claimed_mib"] = made._engine._device.claimed() / 2**20
+        found = made.predict(texts)
+        right = found if right is None else right
+        row["largest_difference"] = float(np.abs(found - right).max())
+        row["least_cosine"] = float((found * right).sum(1).min())
+        yield row
+        for rows in (1, 8, 32, 128, 256) if clock.is_gpu else (1, 8):
+            body = [json.dumps(text).encode() for text in texts[:rows]]
+            yield {"what": "minilm as served", "precision": name, "rows": rows, **stage_times(clock, made, body)}
+        del made
+        release(clock)
+    for size in ("base", "large") if clock.is_gpu else ("tiny",):
+        picture = vit.RandomViT(device, os.cpu_count() or 1, size, "auto")
+        started = time.perf_counter()
+        picture.load()
+        loaded = time.perf_counter()
+        picture.warm_up()
+        yield {
+            "what": "vit as served",
+            "size": size,
+            "load_s": loaded - started,
+            "warm_up_s": time.perf_counter() - loaded,
+        }
+        for rows in (1, 8, 32, 128) if clock.is_gpu else (1, 2):
+            one = json.dumps({"b64": base64.b64encode(os.urandom(vit.BYTES)).decode()}).encode()
+            yield {"what": "vit as served", "size": size, "rows": rows, **stage_times(clock, picture, [one] * rows)}
+        del picture
+        release(clock)
+
+
+def stage_times(clock: Clock, made: Any, body: list[bytes]) -> Row:
+    """Milliseconds of each stage and of a batch, one by one and with several under way."""
+    repeats = 30 if clock.is_gpu else 2
+    stages = (made.prepare, made.compute, made.finish)
+    made.predict_rows(body)
+    spent: list[list[float]] = [[], [], []]
+    for _ in range(repeats):
+        value: Any = body
+        for place, stage in enumerate(stages):
+            began = time.perf_counter()
+            value = stage(value)
+            spent[place].append((time.perf_counter() - began) * 1e3)
+    row: Row = {f"{stage.__name__}_ms": min(each) for stage, each in zip(stages, spent, strict=True)}
+    row["alone_ms"] = sum(sorted(each)[repeats // 2] for each in spent)
+    answered: list[Any] = []
+    with workers_stages.Stages(stages, answered.append) as under_way:
+        began = time.perf_counter()
+        for _ in range(repeats):
+            under_way.call(body)
+    row["staged_ms"] = (time.perf_counter() - began) / repeats * 1e3
+    row["per_second"] = len(body) / row["staged_ms"] * 1e3
+    assert all(each.error is None for each in answered), answered
+    return row
+
+
+def full_rows(clock: Clock) -> Iterator[Row]:
+    """Memory that is full: what is raised, and whether the model goes on."""
+    if not clock.is_gpu:
+        return
+    made = vit.RandomViT("cuda", 4, "base", "float32", 1.5 * 2**30)
+    made.load()
+    made.warm_up()
+    one = json.dumps({"b64": base64.b64encode(bytes(vit.BYTES)).decode()}).encode()
+    row: Row = {"what": "full memory", "claimed_mib": made._engine._device.claimed() / 2**20}
+    for rows in (8, 2000, 8, 2000, 8):
+        try:
+            batch = made.prepare([one] * rows)
+            try:
+                computed = made.compute(batch)
+            except Exception:
+                made.drop(batch)
+                raise
+            row[f"batch_{len(row)}"] = f"{rows}: {len(made.finish(computed))} answers"
+        except Exception as error:
+            row[f"batch_{len(row)}"] = f"{rows}: {type(error).__name__}: {error}"
+    row["claimed_mib_after"] = made._engine._device.claimed() / 2**20
+    yield row
+    torch.cuda.set_per_process_memory_fraction(1.0)
+
+
 def release(clock: Clock) -> None:
     gc.collect()
     if clock.is_gpu:
@@ -337,7 +436,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cpu", action="store_true", help="a little of everything on the CPU, without a GPU")
     parser.add_argument("--compile", action="store_true", help="also torch.compile, which takes about a minute more")
-    parser.add_argument("--only", default="", help="one of: minilm, attention, host, vit")
+    parser.add_argument("--only", default="", help="some of: models,full,minilm,attention,host,vit")
     options = parser.parse_args()
     clock = Clock("cpu" if options.cpu else "cuda")
     started = time.perf_counter()
@@ -345,7 +444,10 @@ def main() -> int:
     if clock.is_gpu:
         facts["gpu"] = torch.cuda.get_device_name()
     print(facts, flush=True)
+    logging.basicConfig(level=logging.INFO, format="%(message)s %(facts)s")
     parts: dict[str, Callable[[], Iterator[Row]]] = {
+        "models": lambda: model_rows(clock),
+        "full": lambda: full_rows(clock),
         "host": lambda: host_rows(clock),
         "minilm": lambda: minilm_rows(clock, options),
         "vit": lambda: picture_rows(clock),
@@ -354,12 +456,12 @@ def main() -> int:
     rows: list[Row] = []
     with torch.inference_mode():
         for name, part in parts.items():
-            if options.only in ("", name):
+            if not options.only or name in options.only.split(","):
                 found: list[Row] = []
                 try:
-                    found += part()
-                except Exception as error:
-                    print(f"{name} failed: {type(error).__name__}: {error}", flush=True)
+                    found.extend(part())  # keeps those before a failure
+                except Exception:
+                    print(f"{name} failed:\n{traceback.format_exc()}", flush=True)
                 print(*shown(found), sep="\n", flush=True)
                 rows += found
                 print(f"{name}: {time.perf_counter() - started:.0f} s since the start", flush=True)
