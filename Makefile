@@ -77,6 +77,10 @@ bench-peers: $(VENV)/.tests ## measure Carpool beside mosec, Triton, Ray Serve, 
 bench-library: $(VENV)/.tests ## measure batched functions beside batched, async-batcher, Ray Serve and others (ARGS="--quick --only zero")
 	@$(py) -m tests.bench.library $(ARGS)
 
+.PHONY: bench-gpu
+bench-gpu: $(VENV)/.tests $(VENV)/.predictor-$(TORCH) $(VENV)/.gpu ## measure on a GPU: what batching buys, the policy, the sidecar alone (ARGS="--only minilm --plan")
+	@$(py) -m tests.bench.gpu $(ARGS)
+
 .PHONY: attack
 attack: $(VENV)/.tests ## attack a sidecar on loopback beside clients whose answers are checked; h2spec, gRPC interop (ARGS="--only ping")
 	@$(py) -m tests.attack $(ARGS)
@@ -155,6 +159,7 @@ lock: $(py) $(own_uv) ## pin all requirements again (UPGRADE=1: to newer release
 	@$(compile) e2e/page/requirements.in -c tests/requirements.txt -o e2e/page/requirements.txt
 	@$(compile) docs/requirements.in -c tests/requirements.txt -o docs/requirements.txt
 	@$(compile) tests/bench/demo.in -c tests/requirements.txt -c predictor/requirements.txt -o tests/bench/demo.txt
+	@$(compile) tests/bench/gpu/requirements.in -o tests/bench/gpu/requirements.txt
 	@for name in clients mlflow; do $(compile) e2e/lists/requirements/$$name.in -o e2e/lists/requirements/$$name.txt; done
 	@for name in embedder kserve; do $(compile) e2e/lists/requirements/$$name.in -c predictor/requirements.txt \
 	  -o e2e/lists/requirements/$$name.txt; done
@@ -200,6 +205,11 @@ $(VENV)/.docs: docs/requirements.txt | $(py) $(own_uv)
 
 $(VENV)/.demo: tests/bench/demo.txt | $(VENV)/.tests
 	@printf 'set-up: installing %s pinned packages for the demo\n' "$$(grep -c '^[a-z].*==' $<)"
+	@$(install) --require-hashes -r $<
+	@touch $@
+
+$(VENV)/.gpu: tests/bench/gpu/requirements.txt | $(VENV)/.tests
+	@printf 'set-up: installing %s pinned packages for the benchmark on a GPU\n' "$$(grep -c '^[a-z].*==' $<)"
 	@$(install) --require-hashes -r $<
 	@touch $@
 

@@ -54,13 +54,16 @@ async def closed_loop(
     connections: int,
     seconds: float = float("inf"),
     on_answer: OnAnswer | None = None,
+    latencies: list[float] | None = None,
 ) -> Measurement:
     """Send `requests` over so many connections until they are used up or the time is over.
+
+    `latencies` gets that of each successful request, in seconds.
 
     Answers that are outstanding by then are waited for and counted. Anything but a 2xx is an error; a connection
     that breaks is an error too, and is not opened again. Raises `OSError` if a connection cannot be made at all.
     """
-    callers = _Callers(iter(requests), seconds, on_answer)
+    callers = _Callers(iter(requests), seconds, on_answer, [] if latencies is None else latencies)
     loop = asyncio.get_running_loop()
     opened: list[client.Connection] = []
     try:
@@ -78,14 +81,16 @@ async def closed_loop(
 class _Callers:
     """All callers of a closed loop: hands the next request to whichever connection becomes free."""
 
-    def __init__(self, requests: Iterator[bytes], seconds: float, on_answer: OnAnswer | None) -> None:
+    def __init__(
+        self, requests: Iterator[bytes], seconds: float, on_answer: OnAnswer | None, latencies: list[float]
+    ) -> None:
         self._requests = requests
         self._seconds = seconds
         self._on_answer = on_answer
         # The state of a run: what is outstanding (number and start time by connection), and what came of it.
         self._outstanding: dict[client.Connection, tuple[int, float]] = {}
         self._sent = 0
-        self._latencies: list[float] = []
+        self._latencies = latencies
         self._errors: Counter[str] = Counter()
         self._done = asyncio.Event()
         self._start = self._end = 0.0

@@ -37,17 +37,17 @@ def command(python: str, module: str, port: int) -> list[str]:
     return [python, "-m", module, "--port", str(port)]
 
 
-def main(connect: Callable[[], Connection], description: str) -> None:
-    """Serve on the port that the command line names."""
+def main(connect: Callable[[], Connection], description: str, *, shared: bool = False) -> None:
+    """Serve on the port that the command line names; with `shared` others may listen there, too."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--port", type=int, required=True)
-    uvloop.run(_serve(connect, parser.parse_args().port))
+    uvloop.run(_serve(connect, parser.parse_args().port, shared))
 
 
-async def _serve(connect: Callable[[], Connection], port: int) -> None:
+async def _serve(connect: Callable[[], Connection], port: int, shared: bool) -> None:
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stopped.set)
-    server = await loop.create_server(connect, processes.HOST, port)
+    server = await loop.create_server(connect, processes.HOST, port, reuse_port=shared or None)
     await stopped.wait()
     server.close()

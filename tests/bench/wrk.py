@@ -1,4 +1,4 @@
-"""wrk as load generator: one thread of C that a Python server cannot outrun.
+"""wrk as load generator: threads of C, of which a Python server cannot outrun one.
 
 The request body travels through a file that a generated Lua script reads, and the script's `done` prints the
 figures as one JSON line, so nothing depends on wrk's rounded table. https://github.com/wg/wrk, SCRIPTING.
@@ -11,7 +11,7 @@ import pathlib
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tests.bench import client, load, machine
 
@@ -35,6 +35,27 @@ done = function(summary, latency, requests)
 end
 """
 
+
+# Bodies that take turns; each thread begins with another one.
+_IN_TURN = """
+local ready, last, begun = {{}}, 0, 0
+setup = function(thread)
+  thread:set("first", begun)
+  begun = begun + 1
+end
+init = function(arguments)
+  local at = 1
+  for _, size in ipairs({{{sizes}}}) do
+    ready[#ready + 1] = wrk.format(nil, nil, nil, wrk.body:sub(at, at + size - 1))
+    at = at + size
+  end
+  last = first * 97 % #ready
+end
+request = function()
+  last = last % #ready + 1
+  return ready[last]
+end
+"""
 
 # Callers that are traced, each in a trace of its own; so many of a hundred are sampled.
 _TRACED = """
@@ -63,22 +84,26 @@ def is_available() -> bool:
 
 def measure(
     url: str,
-    body: bytes,
+    body: bytes | Sequence[bytes],
     connections: int,
     seconds: float,
     cores: set[int] | None,
     headers: Mapping[str, str] = client.JSON,
     sampled: int | None = None,
+    threads: int = 1,
 ) -> load.Measurement:
     """Post `body` to `url` over so many connections for so many (whole) seconds. Raises `WrkFailed`.
 
-    With `sampled`, each request has a `traceparent`, and so many of a hundred say that they are sampled.
+    Several bodies take turns. With `sampled`, each request has a `traceparent`, and so many of a hundred say that they
+    are sampled.
     """
     with tempfile.TemporaryDirectory(prefix="carpool-wrk-") as folder:
         body_file, script_file = pathlib.Path(folder, "body.json"), pathlib.Path(folder, "post.lua")
-        body_file.write_bytes(body)
-        script_file.write_text(script(str(body_file), headers, sampled))
-        command = ["wrk", "--threads=1", f"--connections={connections}", f"--duration={max(1, round(seconds))}s"]
+        several = [] if isinstance(body, bytes) else list(body)
+        body_file.write_bytes(b"".join(several) if several else bytes(body))
+        script_file.write_text(script(str(body_file), headers, sampled, [len(each) for each in several]))
+        command = ["wrk", f"--threads={min(threads, connections)}", f"--connections={connections}"]
+        command += [f"--duration={max(1, round(seconds))}s"]
         command += ["--timeout=30s", f"--script={script_file}", url]
         with machine.pinned(cores):
             result = subprocess.run(
@@ -87,10 +112,19 @@ def measure(
     return parse(result.stdout + result.stderr)
 
 
-def script(body_file: str, headers: Mapping[str, str] = client.JSON, sampled: int | None = None) -> str:
-    """The Lua script that posts the content of a file with these headers; their values need no escapes in JSON."""
+def script(
+    body_file: str,
+    headers: Mapping[str, str] = client.JSON,
+    sampled: int | None = None,
+    sizes: Sequence[int] = (),
+) -> str:
+    """The Lua script that posts the content of a file with these headers; their values need no escapes in JSON.
+
+    With `sizes` the file has so many bodies of these sizes one after another.
+    """
     lines = [f"wrk.headers[{json.dumps(name)}] = {json.dumps(value)}" for name, value in headers.items()]
     requests = "" if sampled is None else _TRACED.format(sampled=sampled)
+    requests += _IN_TURN.format(sizes=", ".join(map(str, sizes))) if sizes else ""
     return _SCRIPT.format(body=body_file, mark=_MARK, headers="\n".join(lines), requests=requests)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import random
 import selectors
 import socket
@@ -52,6 +53,43 @@ class OpenLoop:
     errors: dict[str, int] = field(default_factory=dict)
 
 
+@dataclass
+class Samples:
+    """Everything that one run saw: each latency, and how late each request left, in seconds; see `OpenLoop`."""
+
+    latencies: list[float] = field(default_factory=list)
+    lags: list[float] = field(default_factory=list)
+    connections: int = 0
+    is_saturated: bool = False
+    errors: Counter[str] = field(default_factory=Counter)
+
+    def __add__(self, other: Samples) -> Samples:
+        """Two runs at the same time, of two clients, as one."""
+        return Samples(
+            self.latencies + other.latencies,
+            self.lags + other.lags,
+            self.connections + other.connections,
+            self.is_saturated or other.is_saturated,
+            self.errors + other.errors,
+        )
+
+    def outcome(self) -> OpenLoop:
+        """The figures of it."""
+        latencies, lags = sorted(self.latencies), sorted(self.lags)
+        return OpenLoop(
+            sent=len(lags),
+            requests=len(latencies),
+            p50=load.percentile(latencies, 0.50),
+            p99=load.percentile(latencies, 0.99),
+            longest=load.percentile(latencies, 1.0),
+            lag_p99=load.percentile(lags, 0.99),
+            lag_max=load.percentile(lags, 1.0),
+            connections=self.connections,
+            is_saturated=self.is_saturated,
+            errors=dict(self.errors),
+        )
+
+
 def draw(rate: float, seconds: float, seed: int) -> list[float]:
     """The send times of a Poisson process of so many requests/s, in seconds from its start."""
     generator = random.Random(seed)
@@ -76,11 +114,23 @@ def run(
     A 2xx answer that is not right counts as an error, and so does none within `patience` seconds of the last request.
     Raises `OSError` if there is no connection at the start.
     """
-    sender = _Sender(address, request, most_outstanding, is_right)
+    return sample(address, [request], times, most_outstanding, is_right, patience).outcome()
+
+
+def sample(
+    address: load.Address,
+    requests: Sequence[bytes],
+    times: Sequence[float],
+    most_outstanding: int,
+    is_right: Callable[[bytes], bool] = lambda answer: True,
+    patience: float = PATIENCE,
+) -> Samples:
+    """As `run`, with requests that take turns, and with all that was seen."""
+    sender = _Sender(address, requests, most_outstanding, is_right)
     with _no_collections(), contextlib.closing(sender):
         sender.connect_ahead(FIRST_CONNECTIONS)
         sender.run(times, patience)
-    return sender.outcome()
+    return sender.samples
 
 
 @contextlib.contextmanager
@@ -96,11 +146,12 @@ def _no_collections() -> Iterator[None]:
 class _Connection:
     """One keep-alive connection. `intended` is when the request on it was due; None while it is free."""
 
-    __slots__ = ("buffer", "intended", "is_written", "socket", "used")
+    __slots__ = ("buffer", "intended", "is_written", "request", "socket", "used")
 
     def __init__(self, connected: socket.socket) -> None:
         self.socket = connected
         self.buffer = b""
+        self.request = b""
         self.intended: float | None = None
         self.is_written = False
         self.used = time.perf_counter()
@@ -108,21 +159,17 @@ class _Connection:
 
 class _Sender:
     def __init__(
-        self, address: load.Address, request: bytes, most_outstanding: int, is_right: Callable[[bytes], bool]
+        self, address: load.Address, requests: Sequence[bytes], most_outstanding: int, is_right: Callable[[bytes], bool]
     ) -> None:
         self._address = address
-        self._request = request
+        self._requests = itertools.cycle(requests)
         self._most_outstanding = most_outstanding
         self._is_right = is_right
         self._selector = selectors.DefaultSelector()
         # The state of a run: who is free, how many wait for an answer, and what came of the rest.
         self._free: list[_Connection] = []
         self._outstanding = 0
-        self._opened = 0
-        self._is_saturated = False
-        self._latencies: list[float] = []
-        self._lags: list[float] = []
-        self._errors: Counter[str] = Counter()
+        self.samples = Samples()
 
     def connect_ahead(self, count: int) -> None:
         for _ in range(count):
@@ -135,29 +182,14 @@ class _Sender:
         for moment in times:
             self._wait_until(start + moment)
             if self._outstanding >= self._most_outstanding:
-                self._is_saturated = True
+                self.samples.is_saturated = True
                 break
             self._send(start + moment)
         deadline = time.perf_counter() + patience
         while self._outstanding and time.perf_counter() < deadline:
             self._poll(0.1)
-        if self._outstanding and not self._is_saturated:
-            self._errors["no answer"] += self._outstanding
-
-    def outcome(self) -> OpenLoop:
-        latencies, lags = sorted(self._latencies), sorted(self._lags)
-        return OpenLoop(
-            sent=len(lags),
-            requests=len(latencies),
-            p50=load.percentile(latencies, 0.50),
-            p99=load.percentile(latencies, 0.99),
-            longest=load.percentile(latencies, 1.0),
-            lag_p99=load.percentile(lags, 0.99),
-            lag_max=load.percentile(lags, 1.0),
-            connections=self._opened,
-            is_saturated=self._is_saturated,
-            errors=dict(self._errors),
-        )
+        if self._outstanding and not self.samples.is_saturated:
+            self.samples.errors["no answer"] += self._outstanding
 
     def close(self) -> None:
         for key in list(self._selector.get_map().values()):
@@ -172,9 +204,9 @@ class _Sender:
 
     def _send(self, intended: float) -> None:
         connection = self._take()
-        connection.intended = intended
+        connection.intended, connection.request = intended, next(self._requests)
         self._outstanding += 1
-        self._lags.append(time.perf_counter() - intended)
+        self.samples.lags.append(time.perf_counter() - intended)
         self._write(connection)
 
     def _take(self) -> _Connection:
@@ -190,19 +222,19 @@ class _Sender:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = _Connection(connected)
         self._selector.register(connected, selectors.EVENT_READ, connection)
-        self._opened += 1
+        self.samples.connections += 1
         return connection
 
     def _write(self, connection: _Connection) -> None:
         try:
-            written = connection.socket.send(self._request)
+            written = connection.socket.send(connection.request)
         except BlockingIOError:  # still connecting: the server's backlog is full
             self._selector.modify(connection.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, connection)
         except OSError as error:
             self._lose(connection, str(error))
         else:
             connection.is_written = True
-            if written < len(self._request):
+            if written < len(connection.request):
                 self._lose(connection, "short write")
 
     def _poll(self, timeout: float) -> None:
@@ -238,11 +270,11 @@ class _Sender:
         connection.buffer, connection.intended, connection.is_written, connection.used = b"", None, False, now
         self._free.append(connection)
         if not 200 <= status < 300:
-            self._errors[f"status {status}"] += 1
+            self.samples.errors[f"status {status}"] += 1
         elif not self._is_right(body):
-            self._errors["wrong answer"] += 1
+            self.samples.errors["wrong answer"] += 1
         else:
-            self._latencies.append(now - intended)
+            self.samples.latencies.append(now - intended)
 
     def _lose(self, connection: _Connection, reason: str) -> None:
         """Give a connection up; an error only if a request was on it."""
@@ -252,4 +284,4 @@ class _Sender:
             self._free.remove(connection)
         else:
             self._outstanding -= 1
-            self._errors[reason] += 1
+            self.samples.errors[reason] += 1
