@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -140,6 +141,60 @@ def test_refusals_wrong_answers_and_broken_connections_are_errors_by_name() -> N
         seen = poisson.run(address, REQUEST, times, most_outstanding=10, is_right=lambda body: body == b"[1]")
     assert seen.requests == 1
     assert seen.errors == {"status 429": 1, "wrong answer": 1, "connection closed": 1}
+
+
+def test_a_request_that_is_larger_than_what_the_socket_takes_is_sent_whole() -> None:
+    body = bytes(8 << 20)
+    request = client.post("127.0.0.1", "/predict", body)
+    received = bytearray()
+
+    def answer(asking: list[socket.socket], count: int) -> None:
+        """Called before the rest is read."""
+        connected = asking.pop()
+        received.extend(b"x")  # the first piece, of unknown length, was read already
+        connected.settimeout(5)
+        while not received.endswith(b"end"):
+            received.extend(connected.recv(1 << 20))
+        connected.sendall(OK)
+
+    with serving(answer) as address:
+        seen = poisson.run(address, request[:-3] + b"end", [0.0], most_outstanding=2)
+    assert (seen.requests, seen.errors) == (1, {})
+
+
+def test_several_requests_take_turns_in_the_order_given() -> None:
+    received: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connected, _ = listener.accept()
+                    threading.Thread(target=talk, args=(connected,)).start()
+
+        def talk(connected: socket.socket) -> None:
+            with connected, contextlib.suppress(OSError):
+                while data := connected.recv(1 << 16):
+                    received.append(data[-3:])
+                    connected.sendall(OK)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        requests = [client.post("127.0.0.1", "/", b"[%d]" % number) for number in range(3)]
+        seen = poisson.sample(listener.getsockname(), requests, [0.0, 0.02, 0.04, 0.06], most_outstanding=9)
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    assert received == [b"[0]", b"[1]", b"[2]", b"[0]"]
+    assert len(seen.latencies) == len(seen.lags) == 4
+
+
+def test_what_two_clients_saw_at_the_same_time_adds_up_to_one_run() -> None:
+    first = poisson.Samples([0.1, 0.2], [0.0, 0.001], 32, False, Counter({"status 429": 1}))
+    second = poisson.Samples([0.3], [0.002], 33, True, Counter({"status 429": 2}))
+    seen = (first + second).outcome()
+    assert (seen.sent, seen.requests, seen.connections, seen.is_saturated) == (3, 3, 65, True)
+    assert (seen.p50, seen.longest, seen.lag_max) == (0.2, 0.3, 0.002)
+    assert seen.errors == {"status 429": 3}
 
 
 def test_nobody_listening_is_an_error_at_once() -> None:

@@ -14,7 +14,13 @@ import carpool_sidecar
 
 ROOT = Path(__file__).parent.parent
 PARTS = ("sidecar", "injector", "predictor", "tests", "docs")
-OTHERS = (".ci/uv.txt", "tests/helm.txt", "tests/bench/demo.txt", "e2e/page/requirements.txt")
+OTHERS = (
+    ".ci/uv.txt",
+    "tests/helm.txt",
+    "tests/bench/demo.txt",
+    "tests/bench/gpu/requirements.txt",
+    "e2e/page/requirements.txt",
+)
 REQUIREMENTS = [*OTHERS, *(f"{part}/requirements.txt" for part in PARTS)]
 HEAVY = re.compile(r"(torch|transformers|triton|nvidia-.*|cuda-.*)$")
 NOT_PLAIN = re.compile(r"(numpy|grpcio|tritonclient|hpack|orjson)$")

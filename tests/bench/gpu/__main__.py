@@ -81,20 +81,21 @@ def _show(options: argparse.Namespace, console: Console) -> int:
         return 1
     wanted = {job.name for job in select(options.only)} if options.only else None
     sections = [section for section in sections if wanted is None or section.name in wanted]
+    if not options.markdown:
+        for section in sections:
+            _print(console, section)
     _publish(options, console, sections)
     return 0 if sections else 1
 
 
 def _publish(options: argparse.Namespace, console: Console, sections: Sequence[results.Section]) -> None:
-    """Tables of everything, on the page and in a file, and the chart."""
+    """The tables as a page, on a file and as asked, what the targets come to, and the chart."""
     page = markdown(sections)
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "gpu.md").write_text(page)
     if options.markdown:
         console.print(page, soft_wrap=True)
     else:
-        for section in sections:
-            _print(console, section)
         console.print(tables.terminal(tables.verdict_table(tables.verdicts(sections))))
     has_chart = chart.draw(sections, options.out / "gpu.svg")
     console.print(f"written to {options.out}: gpu.md{', gpu.svg' if has_chart else ''}")
@@ -134,6 +135,7 @@ def _measure(options: argparse.Namespace, console: Console, gpu: gauges.Gpu) -> 
             seconds=options.seconds or (QUICK_SECONDS if options.quick else SECONDS),
             warm_up=QUICK_WARM_UP if options.quick else WARM_UP,
             quick=options.quick,
+            max_batch=options.max_batch_size,
             say=lambda text: console.print(text, soft_wrap=True),
         )
         console.print(results.heading(facts), soft_wrap=True)
@@ -209,6 +211,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--device", default="cuda", choices=("cuda", "cpu"), help=f"cpu only tries the program {default}")
     add("--precision", default="float16", choices=systems.PRECISIONS, help=f"of all but `agreement` {default}")
+    add("--max-batch-size", type=int, metavar="N", help="most instances in a batch (default: the model's)")
     add("--quick", action="store_true", help="short runs of a few cells: a rough look")
     add("--seconds", type=float, metavar="X", help=f"length of a run (default: {SECONDS:g})")
     add("--budget", type=float, default=BUDGET, metavar="X", help=f"seconds; what does not fit is left out {default}")

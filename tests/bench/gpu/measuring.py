@@ -34,10 +34,12 @@ class Bench:
     warm_up: float
     quick: bool
     say: Callable[[str], None]
+    max_batch: int | None = None
 
     def setup(self, model: systems.Model, precision: str, max_batch: int | None = None) -> systems.Setup:
-        """What a system is told."""
-        return systems.Setup(model, self.device, precision, max_batch or model.max_batch, self.cores)
+        """What a system is told: the largest batch is that of the command line, else this one, else the model's."""
+        size = self.max_batch or max_batch or model.max_batch
+        return systems.Setup(model, self.device, precision, size, self.cores)
 
     def closed(self, name: str, running: systems.Running, count: int) -> Row:
         """So many callers who wait for their answers."""

@@ -82,7 +82,8 @@ class Model:
     """A model and what it is asked: `instances` are JSON texts, all different.
 
     `max_batch` is the most instances in a batch of any system. `flags` are the predictor's, besides device and
-    precision, and `packages` what it needs. `numbers` reads a prediction of Carpool's predictor.
+    precision, and `packages` what it needs. `numbers` reads a prediction of Carpool's predictor. On a CPU, where the
+    program is only tried, `trial_flags` come after the others.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Model:
     flags: tuple[str, ...]
     packages: tuple[str, ...]
     numbers: Callable[[Any], list[float]] = flat
+    trial_flags: tuple[str, ...] = ()
 
     def answered(self, answer: bytes) -> list[list[float]]:
         """The numbers of all predictions in a v1 answer. Raises `ValueError` if it is no such answer."""
@@ -228,7 +230,8 @@ def predictor_flags(setup: Setup, more: Sequence[str] = ()) -> list[str]:
 
     Raises `ValueError` for another precision then.
     """
-    flags = [*setup.model.flags, "--device", setup.device, *more]
+    trial = setup.model.trial_flags if setup.device == "cpu" else ()
+    flags = [*setup.model.flags, *trial, "--device", setup.device, *more]
     if "precision" in config.Settings.model_fields:
         return [*flags, "--precision", setup.precision]
     if setup.precision != "float32":
@@ -281,7 +284,9 @@ def _models() -> dict[str, Model]:
     vit_flags = ("--models", VIT, "--vit-size", VIT_SIZE)
     found = [
         Model(MINILM, "MiniLM", 128, sentences, ("--models", MINILM), packages),
-        Model(VIT, "ViT-H/14 with random weights", 32, pictures, vit_flags, ("torch",), _scores),
+        Model(
+            VIT, "ViT-H/14 with random weights", 32, pictures, vit_flags, ("torch",), _scores, ("--vit-size", "tiny")
+        ),
     ]
     return {model.name.partition("-")[0]: model for model in found}
 

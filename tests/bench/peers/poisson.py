@@ -144,16 +144,18 @@ def _no_collections() -> Iterator[None]:
 
 
 class _Connection:
-    """One keep-alive connection. `intended` is when the request on it was due; None while it is free."""
+    """One keep-alive connection. `intended` is when the request on it was due; None while it is free.
 
-    __slots__ = ("buffer", "intended", "is_written", "request", "socket", "used")
+    `unsent` is what the socket has not taken of it.
+    """
+
+    __slots__ = ("buffer", "intended", "socket", "unsent", "used")
 
     def __init__(self, connected: socket.socket) -> None:
         self.socket = connected
         self.buffer = b""
-        self.request = b""
+        self.unsent = memoryview(b"")
         self.intended: float | None = None
-        self.is_written = False
         self.used = time.perf_counter()
 
 
@@ -204,7 +206,7 @@ class _Sender:
 
     def _send(self, intended: float) -> None:
         connection = self._take()
-        connection.intended, connection.request = intended, next(self._requests)
+        connection.intended, connection.unsent = intended, memoryview(next(self._requests))
         self._outstanding += 1
         self.samples.lags.append(time.perf_counter() - intended)
         self._write(connection)
@@ -226,21 +228,22 @@ class _Sender:
         return connection
 
     def _write(self, connection: _Connection) -> None:
+        """Send what the socket takes, and the rest once it takes more."""
         try:
-            written = connection.socket.send(connection.request)
+            written = connection.socket.send(connection.unsent)
         except BlockingIOError:  # still connecting: the server's backlog is full
-            self._selector.modify(connection.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, connection)
+            written = 0
         except OSError as error:
             self._lose(connection, str(error))
-        else:
-            connection.is_written = True
-            if written < len(connection.request):
-                self._lose(connection, "short write")
+            return
+        connection.unsent = connection.unsent[written:]
+        if connection.unsent:
+            self._selector.modify(connection.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, connection)
 
     def _poll(self, timeout: float) -> None:
         for key, events in self._selector.select(timeout):
             connection: _Connection = key.data
-            if events & selectors.EVENT_WRITE and not connection.is_written:
+            if events & selectors.EVENT_WRITE and connection.unsent:
                 self._selector.modify(connection.socket, selectors.EVENT_READ, connection)
                 self._write(connection)
             elif events & selectors.EVENT_READ:
@@ -265,9 +268,12 @@ class _Sender:
             self._answered(connection, connection.intended, *answer)
 
     def _answered(self, connection: _Connection, intended: float, status: int, body: bytes) -> None:
+        if connection.unsent:
+            self._lose(connection, f"status {status} before all was sent")
+            return
         now = time.perf_counter()
         self._outstanding -= 1
-        connection.buffer, connection.intended, connection.is_written, connection.used = b"", None, False, now
+        connection.buffer, connection.intended, connection.used = b"", None, now
         self._free.append(connection)
         if not 200 <= status < 300:
             self.samples.errors[f"status {status}"] += 1
