@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import IO
 
 import psutil
@@ -104,8 +104,10 @@ class Child:
 
 
 @contextlib.contextmanager
-def running(name: str, command: Sequence[str], cores: set[int] | None = None) -> Iterator[Child]:
-    """Run a command for the length of a `with` block, on the given cores."""
+def running(
+    name: str, command: Sequence[str], cores: set[int] | None = None, env: Mapping[str, str] | None = None
+) -> Iterator[Child]:
+    """Run a command for the length of a `with` block, on the given cores; `env` is added to the environment."""
     with tempfile.NamedTemporaryFile(prefix=f"carpool-{name}-", suffix=".log") as output:
         with machine.pinned(cores):
             process = subprocess.Popen(
@@ -114,7 +116,7 @@ def running(name: str, command: Sequence[str], cores: set[int] | None = None) ->
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env=os.environ | {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"},
+                env={**os.environ, "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false", **(env or {})},
             )
         child = Child(name, process, output)
         try:

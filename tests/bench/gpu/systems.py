@@ -36,6 +36,9 @@ PRECISIONS = ("float32", "float16", "bfloat16")
 _LEAST_CORES = 8  # below that, processes are not pinned: there are more of them than cores
 _MOST_WORKER_CORES = 5
 
+# A GPU waits for the tokenizer, so that has threads of its own, as where people run the predictor.
+_THREADED = {"TOKENIZERS_PARALLELISM": "true"}
+
 Core = set[int] | None
 
 
@@ -181,7 +184,7 @@ class Alone:
     def running(self, setup: Setup) -> Iterator[Running]:
         (port,) = loopback.free_ports(1)
         command = processes.predictor_command(port, predictor_flags(setup, self.flags))
-        with processes.running("predictor", command, _both(setup.cores)) as child:
+        with processes.running("predictor", command, _both(setup.cores), _THREADED) as child:
             child.wait_until_ready(processes.ready_url(port), READY_SECONDS)
             url = f"http://{processes.HOST}:{port}/v1/models/{setup.model.name}:predict"
             yield Running(url, bodies(setup.model), setup.model.first, _place(child.pid, setup.cores))
