@@ -124,8 +124,7 @@ def _print(console: Console, section: results.Section) -> None:
 def _measure(options: argparse.Namespace, console: Console, gpu: gauges.Gpu) -> int:
     cores = systems.share_out(systems.usable_cores())
     has_wrk = options.load == "wrk" or (options.load == "auto" and wrk.is_available())
-    done: list[results.Section] = []
-    with machine.pinned(cores.own), callers.Callers(cores.load, has_wrk) as sending:
+    with callers.Callers(cores.load, has_wrk) as sending:
         facts = results.facts(gpu, options.device, cores, sending.words)
         bench = measuring.Bench(
             gpu=gpu,
@@ -143,19 +142,29 @@ def _measure(options: argparse.Namespace, console: Console, gpu: gauges.Gpu) -> 
         if options.plan:
             return 0
         try:
-            for job in chosen:
-                section = _run(job, bench, facts)
-                if section is not None:
-                    done.append(section)
-                    _print(console, section)
-                    results.write(options.json, done, facts)
+            with machine.pinned(cores.own):
+                done = _run_all(chosen, bench, facts, console, options.json)
         except KeyboardInterrupt:
-            console.print("stopped: what was measured to the end is kept")
+            console.print(f"stopped: what was measured to the end is in {options.json}")
             return command_line.INTERRUPTED
     if done:
         _publish(options, console, done)
         console.print(f"figures: {options.json}")
     return 0 if done else 1
+
+
+def _run_all(
+    chosen: Sequence[Job], bench: measuring.Bench, facts: dict[str, Any], console: Console, file: pathlib.Path
+) -> list[results.Section]:
+    """Those that worked. The file has them from the end of each on."""
+    done: list[results.Section] = []
+    for job in chosen:
+        section = _run(job, bench, facts)
+        if section is not None:
+            done.append(section)
+            _print(console, section)
+            results.write(file, done, facts)
+    return done
 
 
 def _plan(options: argparse.Namespace, console: Console, bench: measuring.Bench) -> list[Job]:
