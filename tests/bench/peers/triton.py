@@ -19,7 +19,7 @@ from collections.abc import Callable
 from tests.bench import processes
 from tests.bench.peers import environments, peer, python_servers
 
-_ENVIRONMENT = "nvidia_pytriton"
+ENVIRONMENT = "nvidia_pytriton"
 _MODEL = pathlib.Path(__file__).with_name("triton_model")
 _TRITON = "2.51.0"  # what the binary of the pinned package says of itself at /v2; nothing in the package tells
 _PYTHONS = {(3, 11), (3, 12)}
@@ -50,10 +50,10 @@ class Triton:
             return "its Python backend needs Python 3.11 or 3.12"
         if _libpython() is None:
             return "its Python backend needs a Python with a shared library, which this one is not"
-        return environments.missing(_ENVIRONMENT)
+        return environments.missing(ENVIRONMENT)
 
     def prepare(self, cache: pathlib.Path, say: Callable[[str], None]) -> None:
-        environments.prepare(cache, _ENVIRONMENT, say)
+        environments.prepare(cache, ENVIRONMENT, say)
         # The backend looks for its stub beside itself, for one version of Python; the package has one for each.
         folder = server(cache)
         stub = folder / "backends" / "python" / "triton_python_backend_stub"
@@ -61,10 +61,10 @@ class Triton:
             shutil.copy2(folder / "python_backend_stubs" / _python() / stub.name, stub)
 
     def version(self, cache: pathlib.Path) -> str:
-        return f"{_TRITON} (nvidia-pytriton {environments.pinned_version(_ENVIRONMENT)})"
+        return f"{_TRITON} (nvidia-pytriton {environments.pinned_version(ENVIRONMENT)})"
 
     def launch(self, cache: pathlib.Path, model: peer.Model, port: int, component_port: int) -> peer.Launch:
-        repository = cache / _ENVIRONMENT / (f"models-{model.wait_ms:g}" if self._batches else "models-alone")
+        repository = cache / ENVIRONMENT / (f"models-{model.wait_ms:g}" if self._batches else "models-alone")
         write_repository(repository, model, self._batches)
         folder, address = server(cache), f"http://{processes.HOST}:{port}"
         folders = [f"--model-repository={repository}", f"--backend-directory={folder / 'backends'}"]
@@ -103,13 +103,13 @@ def _variables(cache: pathlib.Path, model: peer.Model) -> dict[str, str]:
 
 def interpreter(cache: pathlib.Path) -> dict[str, str]:
     """The stub embeds Python: it finds the environment by PATH, the interpreter's library by LD_LIBRARY_PATH."""
-    programs = environments.program(cache, _ENVIRONMENT).parent
+    programs = environments.program(cache, ENVIRONMENT).parent
     return {"PATH": f"{programs}:/usr/bin:/bin", "LD_LIBRARY_PATH": str(_libpython())}
 
 
 def server(cache: pathlib.Path) -> pathlib.Path:
     """The folder of the server: `bin/tritonserver` and `backends/`."""
-    environment = environments.program(cache, _ENVIRONMENT).parents[1]
+    environment = environments.program(cache, ENVIRONMENT).parents[1]
     return environment / "lib" / f"python{_python()}" / "site-packages" / "pytriton" / "tritonserver"
 
 
