@@ -321,11 +321,11 @@ def test_targets_are_met_or_missed_as_the_rows_say() -> None:
     assert found["minilm, float16: 10 times the req/s at 128 callers"].measured == "12.5 times"
     assert all(verdict.is_met for verdict in found.values()), [v for v in found.values() if not v.is_met]
     worse = copy.deepcopy(POLICY)
-    worse["rows"][3]["p99"] = 0.026  # the second run counts as well as the first
+    worse["rows"][3]["p99"] = 0.036  # the second run counts as well as the first
     worse["forecasts"][0]["plan"]["p99"] = 0.0221
     missed = [v.target for v in tables.verdicts([results.Section("policy-minilm", worse, FACTS)]) if not v.is_met]
     assert missed == [
-        "minilm, float16, 80%: adaptive's p99 no worse than the best window's (window 9 ms, 128)",
+        "minilm, float16, 80%: adaptive's p99 as good as the best window's (window 9 ms, 128)",
         "minilm, float16, 80%: plan within 10%",
     ]
 

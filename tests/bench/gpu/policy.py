@@ -32,6 +32,7 @@ CROWD = 4  # callers for each instance of a full batch, who show the capacity
 MOST_CALLERS = 512
 QUICK_BATCH = 16
 FORECAST_SLO = 10.0  # objective of a forecast, in times that a full batch takes: nearly nobody is refused
+LUCK = 1.05  # the adaptive policy is as good as the best window up to so many times its figure
 WITHIN = 0.10  # target: figures of a forecast are so near
 ADAPTIVE = "adaptive"
 _SIZE_SECONDS = 0.4
