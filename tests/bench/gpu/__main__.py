@@ -17,6 +17,7 @@ from rich.console import Console
 
 from tests.bench import command_line, machine, processes, wrk
 from tests.bench.gpu import buys, callers, ceiling, chart, gauges, measuring, policy, results, systems, tables
+from tests.bench.gpu.peers import tables as peer_tables
 
 SECONDS, QUICK_SECONDS = 4.0, 1.0
 WARM_UP, QUICK_WARM_UP = 1.0, 0.3
@@ -109,12 +110,17 @@ def markdown(sections: Sequence[results.Section]) -> str:
         if section.facts != told:
             told = section.facts
             parts.append(results.heading(told))
-        parts += [tables.markdown(table) for table in tables.of(section)]
+        parts += [tables.markdown(table) for table in tables_of(section)]
     return "\n\n".join(parts) + "\n"
 
 
+def tables_of(section: results.Section) -> list[tables.Table]:
+    """Those of any section, also of one that `tests.bench.gpu.peers` measured."""
+    return peer_tables.of(section.content) if section.kind == peer_tables.KIND else tables.of(section)
+
+
 def _print(console: Console, section: results.Section) -> None:
-    for table in tables.of(section):
+    for table in tables_of(section):
         console.print(tables.terminal(table))
 
 

@@ -120,7 +120,8 @@ def _service(plot: Any, content: dict[str, Any]) -> None:
     """S(n), measured and learned."""
     sizes = [row["size"] for row in content["service"]]
     plot.plot(sizes, [row["median"] * 1e3 for row in content["service"]], label="measured", **_WITH)
-    for number, learned in enumerate(each for each in content["learned"] if "service_fixed_seconds" in each):
+    known = [each for each in content["learned"] if each["turn"] == 0 and "service_fixed_seconds" in each]
+    for number, learned in enumerate(known):
         guesses = [policy.predicted(learned, size) * 1e3 for size in sizes]
         colour, dash = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
         plot.plot(

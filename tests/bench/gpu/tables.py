@@ -197,11 +197,11 @@ def _policy(content: dict[str, Any]) -> list[Table]:
 
 
 def _service(content: dict[str, Any]) -> Table:
-    learned = content["learned"]
+    learned = [each for each in content["learned"] if each["turn"] == 0 and "service_fixed_seconds" in each]
     loads = [f"learned at {each['load']:.0%}" for each in learned]
     rows = []
     for row in content["service"]:
-        guesses = [policy.predicted(each, row["size"]) for each in learned if "service_fixed_seconds" in each]
+        guesses = [policy.predicted(each, row["size"]) for each in learned]
         texts = [f"{ms(guess)} ({guess / row['median'] - 1:+.0%})" for guess in guesses]
         rows.append((str(row["size"]), ms(row["median"]), number(row["size"] / row["median"]), *texts))
     return Table(f"S(n), ms: {_who(content)}", ("n", "measured", "instances/s", *loads), rows)
