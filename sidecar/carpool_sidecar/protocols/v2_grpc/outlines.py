@@ -13,10 +13,7 @@ from carpool_sidecar.protocols.v2_grpc import messages, tensors
 
 _LARGEST = 16 * 1024  # bytes of a message that is worth it: reading a larger one costs little beside its bytes
 _LONGEST_BEGINNING = 2 * 1024
-_MOST = 128
-
-_KEY = 48
-"""Bytes of a message's beginning that tell which outline it may fit: there is the model's name."""
+_MOST_SIZES, _MOST_ALIKE = 64, 4  # sizes of messages, and outlines of each
 
 _NO_ENDS: Mapping[int, Sequence[int]] = {}
 
@@ -81,19 +78,24 @@ class Outlines(Generic[T]):
     Callers choose what they send, so there is a limit: what is full forgets everything.
     """
 
-    # State: the outlines, by the size and the beginning of their messages.
+    # State: the outlines, by the size of their messages, those of one size newest first.
     def __init__(self) -> None:
-        self._known: dict[tuple[int, bytes], tuple[Outline, T]] = {}
+        self._known: dict[int, tuple[tuple[Outline, T], ...]] = {}
 
     def __len__(self) -> int:
-        return len(self._known)
+        return sum(map(len, self._known.values()))
 
-    def find(self, body: bytes) -> tuple[Outline, T] | None:
-        """The outline that a message may fit, with what goes with it."""
-        return self._known.get((len(body), body[:_KEY]))
+    def find(self, body: bytes) -> tuple[messages.Message, T] | None:
+        """The message that `body` is, and what goes with the outline that it fits."""
+        for outline, about in self._known.get(len(body), ()):
+            message = outline.read(body)
+            if message is not None:
+                return message, about
+        return None
 
     def put(self, body: bytes, found: Outline, about: T) -> None:
         """Remember the outline of a message."""
-        if len(self._known) >= _MOST:
+        if len(self._known) >= _MOST_SIZES and len(body) not in self._known:
             self._known.clear()
-        self._known[len(body), body[:_KEY]] = found, about
+        before = [pair for pair in self._known.get(len(body), ()) if not pair[0].read(body)]
+        self._known[len(body)] = ((found, about), *before[: _MOST_ALIKE - 1])

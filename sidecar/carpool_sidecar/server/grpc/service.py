@@ -336,9 +336,8 @@ class InferCall(ledger.Reservation):
         known = service.outlines.find(message)
         if known is None:
             return False
-        outline, route = known
-        found = outline.read(message)
-        if found is None or found.template.rows > service.max_rows():
+        found, route = known
+        if found.template.rows > service.max_rows():
             return False
         watched = route.watched
         if watched is not None and service.clock() >= watched.settled_until and _has_objection(route):
