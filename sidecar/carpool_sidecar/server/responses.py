@@ -21,6 +21,7 @@ from carpool.scheduling import messages
 from carpool_sidecar import errors
 from carpool_sidecar.batching import calls
 from carpool_sidecar.protocols import interface, v1
+from carpool_sidecar.protocols.v2_http import answers, tensors
 
 _JSON = "application/json"
 # KServe's batcher sets no Content-Type, and Go's server sniffs this one.
@@ -159,12 +160,15 @@ class Predictions:
 
     def render_form(self, form: interface.ResponseFormat, pieces: Sequence[messages.Piece]) -> tuple[bytes, bytes]:
         """As `render`, for one piece, in the words of another protocol; large ones have a body apart."""
-        headers, body = form.render(pieces)
+        headers: calls.Headers = tensors.JSON
+        text = form.text(pieces[0].predictions) if type(form) is answers.ResponseFormat else None
+        if text is None:
+            headers, body = form.render(pieces)
+            text = b"".join(body)
         batch_id = pieces[0].batch_id
         if batch_id is not self._form_batch_id or headers is not self._form_headers:
             start = _head(200, (*headers, (calls.BATCH_ID, batch_id)), False, int(time.time()))
             self._form_batch_id, self._form_headers, self._form_head = batch_id, headers, start + b"Content-Length: "
-        text = b"".join(body)
         size = len(text)
         if size <= LARGE:
             return b"%b%d\r\n\r\n%b" % (self._form_head, size, text), b""

@@ -31,6 +31,18 @@ def test_each_gets_its_own_rows_and_id_and_the_predictors_words(spoken):
     assert b'"data":[2.50,3.0]' in content.body[0]
 
 
+def test_a_row_of_one_output_in_json_is_written_in_one_go_and_nothing_else(spoken):
+    parts = parts_of(spoken, in_json("[1,2]", ident='"a"'), in_json("[3,4,5,6]", "[2,2]"))
+    first, second = (part.request.payload.response_format for part in parts)
+    rows = spoken.merge("the-batch", TARGET, parts).read(reply_of(output('"data":[[1],[2],[3]]', "[3,1]"))).rows
+    assert first.text(rows[0:1]) == b"".join(first.render([messages.Piece(0, "b", rows[0:1])]).body)
+    assert b'"id":"a"' in first.text(rows[0:1])
+    assert second.text(rows[1:3]) is None
+    two = reply_of(output('"data":[1,2,3]', "[3]"), output('"data":[1,2,3]', "[3]", name="z"))
+    rows = spoken.merge("the-batch", TARGET, parts).read(two).rows
+    assert first.text(rows[0:1]) is None
+
+
 @pytest.mark.parametrize("shape", ["[]", "[1]", "[3,1]", "[1,2]"])
 def test_outputs_without_the_batchs_rows_are_nobodys_and_told_of(spoken, uneven, shape):
     count = math.prod(json.loads(shape))

@@ -16,6 +16,8 @@ from carpool_sidecar.protocols.v2_http import json_bodies, json_lists, tensors
 
 LIST_NAME = b"outputs"
 
+_END = b"]}]}"  # of the last output's data, and of an answer in JSON
+
 _ROWS = msgspec.json.Decoder(list[msgspec.Raw])
 
 # KServe and MLServer write the batch's id, which no other answer has, behind these two.
@@ -65,11 +67,13 @@ def _read_output(place: str, members: json_bodies.Member) -> Output:
 
 
 class Column:
-    """One output of a batch of so many `rows`: `data` is a JSON list with its brackets, or binary."""
+    """One output of a batch of so many `rows`: `data` is a JSON list with its brackets, or binary.
 
-    # State: _converted, by start and stop. _texts are the rows of data in JSON (nested ones with their brackets), _ends
-    # is where rows of BYTES end.
-    __slots__ = ("_converted", "_ends", "_is_nested", "_row_size", "_texts", "data", "is_binary", "rows", "what")
+    `texts` are the rows of data in JSON, nested ones with their brackets.
+    """
+
+    # State: _converted, by start and stop. _ends is where rows of BYTES end.
+    __slots__ = ("_converted", "_ends", "_is_nested", "_row_size", "data", "is_binary", "rows", "texts", "what")
 
     def __init__(self, what: Output, data: v2.Data, rows: int, ends: Sequence[int] | None = None) -> None:
         self.what = what
@@ -81,7 +85,7 @@ class Column:
         self._converted: dict[tuple[int, int], v2.Data] = {}
         nested = None if self.is_binary else _nested_rows(data, rows, what.width)
         self._is_nested = nested is not None
-        self._texts: list[bytes] = nested or ([] if self.is_binary else json_lists.rows(data, rows, what.width))
+        self.texts: list[bytes] = nested or ([] if self.is_binary else json_lists.rows(data, rows, what.width))
 
     def convert(self, start: int, stop: int) -> None:
         """Have the rows ready in the form that they are not in; raises `errors.NotMergeable` if they have none."""
@@ -98,8 +102,8 @@ class Column:
         if self.is_binary:
             return self.flat(start, stop)
         if stop - start == 1:
-            return self._texts[start]
-        return b",".join(self._texts[start:stop]) if self.what.width or self._is_nested else b""
+            return self.texts[start]
+        return b",".join(self.texts[start:stop]) if self.what.width or self._is_nested else b""
 
     def flat(self, start: int, stop: int) -> bytes:
         """The same as elements of a flat JSON list."""
@@ -244,6 +248,19 @@ class ResponseFormat(NamedTuple):
         """The format for a caller with this id, as it wrote it, or none."""
         return cls(b"{" if ident is None else b'{"id":%b,' % ident, wanted)
 
+    def text(self, share: object) -> bytes | None:
+        """The body that `render` makes of one row of one output, in JSON; None of anything else.
+
+        Most answers are such, and most of what they cost is calls.
+        """
+        if type(share) is not Share or not self.wanted.is_json:
+            return None
+        result, start, stop = share
+        rows = result.rows
+        if rows is None or stop - start != 1:
+            return None
+        return b"%b%b%b%b" % (self.opening, result.before, rows[start], _END)
+
     def render(self, shares: Sequence[messages.Piece]) -> interface.RenderedResponse:
         """Raises `errors.UpstreamBroken` if shares of several batches do not make one tensor."""
         first = shares[0].predictions
@@ -268,11 +285,14 @@ Slot = tuple[ResponseFormat, int, int]
 
 
 class Result:
-    """An answer to a batch: `columns` are its outputs with their data."""
+    """An answer to a batch: `columns` are its outputs with their data.
+
+    If there is only one, and it is in JSON, `rows` are its rows, and `before` stands before the data of one of them.
+    """
 
     # State: _texts, what stands around the data of answers in JSON, by their number of rows; what callers get in
     # binary, by what they want.
-    __slots__ = ("_rows", "_texts", "_wants", "columns", "is_json", "template")
+    __slots__ = ("_rows", "_texts", "_wants", "before", "columns", "is_json", "rows", "template")
 
     def __init__(self, template: AnswerTemplate, columns: Sequence[Column], rows: int) -> None:
         self.template = template
@@ -281,6 +301,8 @@ class Result:
         self._rows = rows
         self._texts: dict[int, list[bytes]] = {}
         self._wants: dict[WantedOutputs, list[bool]] = {}
+        self.rows = columns[0].texts if self.is_json and len(columns) == 1 else None
+        self.before = b"" if self.rows is None else self.texts_around(1)[0]
 
     def __len__(self) -> int:
         return self._rows
@@ -319,7 +341,7 @@ class Result:
             for column in self.columns:
                 found.append(start + column.what.text.in_json(rows))
                 start = b"]},"
-            found.append(b"]}]}")
+            found.append(_END)
         return found
 
 

@@ -93,7 +93,8 @@ class _Latest(Generic[T]):
         """The data, which begin at a place in a body, if they are as flat and full as they should be."""
         if not body.endswith(self._last, begin, stop):
             return None
-        text = data_at(body, begin, stop - self._size)
+        end = stop - self._size
+        text: v2.Data = body[begin:end] if end - begin < _WORTH_A_VIEW else memoryview(body)[begin:end]
         return text if json_lists.is_flat(text, self._outline) else None
 
 
