@@ -72,8 +72,14 @@ class _Pipeline(asyncio.BufferedProtocol):
 
     async def _open(self) -> None:
         try:
-            await self._loop.create_unix_connection(lambda: self, sock=self._worker.duplicate_socket())
-        except (OSError, errors.WorkerDied):
+            sock = self._worker.duplicate_socket()
+        except errors.WorkerDied:
+            self.connection_lost(None)
+            return
+        try:
+            await self._loop.create_unix_connection(lambda: self, sock=sock)
+        except OSError:
+            sock.close()
             self.connection_lost(None)
 
     def send(self, request: list[payload.Buffer]) -> Sent:

@@ -1,7 +1,7 @@
 """A model in stages, for workers that have several calls under way: one thread for each stage.
 
 The first stage of a call runs in the thread that reads it, the others in threads of their own; each hands its result to
-the next. So three calls of a model on a GPU may be under way: one is read while another is computed and a third is
+the next. So several calls of a model on a GPU may be under way: one is read while the GPU has another and a third is
 written. Calls stay in their order. A stage that raises fails its own call alone, which passes the later stages.
 """
 

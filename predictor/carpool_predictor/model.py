@@ -102,11 +102,11 @@ class RawModel(Loadable, Protocol):
 
 @runtime_checkable
 class StagedModel(RawModel, Protocol):
-    """A `RawModel` that predicts in three stages, of which each may work on another batch at the same time.
+    """A `RawModel` that predicts in three stages, so that a batch is read or written while the device has another one.
 
-    Each stage runs in a thread of its own, one batch after the other in the order in which they came. `predict_rows`
-    does all of them for one batch. What a stage raises fails its own batch alone; what was prepared is told to `drop`
-    then, unless `finish` had it. Batches of a server that batches by itself (`--max-batch-size`) go one by one.
+    `prepare` and `compute` are called for one batch after the other, and `finish` in the same order in another thread.
+    `predict_rows` does all of them for one batch. What a stage raises fails its own batch alone, and no later
+    stage hears of that. Batches of a server that batches by itself (`--max-batch-size`) go one by one.
     """
 
     def prepare(self, rows: Sequence[Row]) -> Any:
@@ -119,10 +119,6 @@ class StagedModel(RawModel, Protocol):
 
     def finish(self, computed: Any) -> Sequence[Row]:
         """Wait for the device, and write the predictions."""
-        ...
-
-    def drop(self, prepared: Any) -> None:
-        """Let go of what `prepare` or `compute` returned, as `compute` failed."""
         ...
 
 

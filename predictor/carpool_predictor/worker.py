@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import gc
 import logging
 import os
 import sys
@@ -68,7 +69,7 @@ class Reply(NamedTuple):
 
 
 class Requests:
-    """Answers requests one by one. A `model.StagedModel` has several under way at the same time: one in each stage.
+    """Answers requests one by one. A `model.StagedModel` has several under way at the same time.
 
     The last byte of a request says what it asks. The answer is for `reply_of`.
     """
@@ -126,10 +127,13 @@ class _StagedRequest:
 
 
 class _StagedRequests:
-    """Answers requests in the stages of a model. What fails in a stage passes the later ones as it is."""
+    """Answers requests in the stages of a model. What fails in a stage passes the later ones as it is.
+
+    The first two share a thread: more threads than two only wait for each other, as each needs the interpreter.
+    """
 
     def __init__(self, name: str, served: model.StagedModel) -> None:
-        self.stages = (self._prepare, self._compute, self._finish)
+        self.stages = (lambda body: self._compute(self._prepare(body)), self._finish)
         self._name = name
         self._served = served
 
@@ -152,12 +156,10 @@ class _StagedRequests:
 
     def _compute(self, request: _StagedRequest) -> _StagedRequest:
         if request.reply is None:
-            prepared = request.made
             try:
-                request.made = self._served.compute(prepared)
+                request.made = self._served.compute(request.made)
             except Exception as error:
                 request.fail(error)
-                self._served.drop(prepared)
         return request
 
     def _finish(self, request: _StagedRequest) -> list[Body]:
@@ -294,6 +296,9 @@ def _loaded(device: str, setup: Setup) -> model_loading.AnyModel:
     except Exception:
         log.exception("the model failed to load or warm up", extra=logs.facts(model=setup.spec.name))
         raise
+    # What a library like torch has made stays to the end; looking through it again would take 0.1 s now and then.
+    gc.collect()
+    gc.freeze()
     return made
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pathlib
 import stat
+import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from carpool_predictor import model
@@ -176,3 +179,81 @@ class Miscounting(Measuring):
         if inputs[0] == "tokens":
             return model.Embeddings(found.vectors, found.tokens[1:])
         return model.Embeddings(found.vectors[1:], found.tokens)
+
+
+class Staged(Plain):
+    """Predicts texts as themselves in stages; a text may name a stage, and what is to happen there.
+
+    "compute raise" raises, "finish memory" is out of memory, "prepare lost" loses the device. It has room for two
+    batches at a time.
+    """
+
+    def __init__(self) -> None:
+        self.room = threading.Semaphore(2)
+
+    def prepare(self, rows: Sequence[model.Row]) -> list[model.Row]:
+        self._do("prepare", rows)
+        assert self.room.acquire(timeout=10), "somebody did not give back what was prepared"
+        return list(rows)
+
+    def compute(self, prepared: list[model.Row]) -> list[model.Row]:
+        try:
+            self._do("compute", prepared)
+        except Exception:
+            self.room.release()
+            raise
+        return prepared
+
+    def finish(self, computed: list[model.Row]) -> Sequence[model.Row]:
+        self.room.release()
+        self._do("finish", computed)
+        return computed[1:] if b'"too few"' in map(bytes, computed) else computed
+
+    def predict_rows(self, rows: Sequence[model.Row]) -> Sequence[model.Row]:
+        return self.finish(self.compute(self.prepare(rows)))
+
+    def _do(self, stage: str, rows: Sequence[model.Row]) -> None:
+        for row in rows:
+            words = json.loads(bytes(row)).split()
+            if words[:1] == [stage]:
+                raise {
+                    "raise": RuntimeError("the weights caught fire"),
+                    "invalid": model.InvalidInstances("instance 0 is no picture"),
+                    "memory": model.OutOfMemory("CUDA out of memory: 9 instances in one call need more; send fewer"),
+                    "lost": model.DeviceLost("cuda:0 failed"),
+                }[words[1]]
+
+
+class StagedMeasuring(Staged):
+    """Embeds as well: each text as its length."""
+
+    def embed(self, inputs: list[model.Input]) -> model.Embeddings:
+        return self.finish_embeddings(self.compute(self.prepare_inputs(inputs)))
+
+    def prepare_inputs(self, inputs: list[model.Input]) -> list[model.Row]:
+        return self.prepare([json.dumps(each).encode() for each in inputs])
+
+    def finish_embeddings(self, computed: list[model.Row]) -> model.Embeddings:
+        rows = self.finish(computed)
+        return model.Embeddings([[float(len(row) - 2)] for row in map(bytes, rows)], [1] * len(rows))
+
+
+class Hungry(Plain):
+    """Is out of memory, in torch's way, for more than two instances, or for one that says so."""
+
+    def predict(self, instances: list[Any]) -> list[Any]:
+        class OutOfMemoryError(RuntimeError): ...
+
+        if len(instances) > 2 or "hungry" in instances:
+            raise OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return instances
+
+
+class Hopeless(Plain):
+    """Cannot be loaded here."""
+
+    def load(self) -> None:
+        raise model.Unusable("--device cuda:9: of CUDA's GPUs 1 are visible")
+
+    def predict(self, instances: list[Any]) -> list[Any]:
+        return instances

@@ -204,3 +204,11 @@ async def test_a_taken_port_exits_1(unused_tcp_port: int) -> None:
     async with server, program("--port", str(unused_tcp_port)) as running:
         assert (await running.log("cannot listen"))["port"] == unused_tcp_port
         assert await running.end() == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [("", None), ("0.5", 0.5), ("1", 1.0), ("50%", 0.5), ("100 %", 1.0), ("8GiB", 8 * 2**30), ("500MB", 5e8)],
+)
+def test_gpu_memory_is_a_share_or_an_amount(text: str, limit: float | None) -> None:
+    assert config.Settings(gpu_memory=text).options().gpu_memory == limit

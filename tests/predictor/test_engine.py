@@ -159,7 +159,6 @@ def test_a_batch_that_is_too_large_fails_alone_and_smaller_ones_go_on() -> None:
         batch = fill(made.stage([3] * 50), rows)
         with pytest.raises(model.OutOfMemory, match="50 instances in one call"):
             made.start(batch)
-        made.drop(batch)
         assert sums(made, [[1], [2]]) == [1.0, 2.0]
     assert device.recovered
 
@@ -176,6 +175,29 @@ def test_a_batch_for_which_there_is_no_room_from_the_start_fails_alone() -> None
         with pytest.raises(model.OutOfMemory):
             made.stage([8] * 50)
         assert sums(made, [[1], [2]]) == [1.0, 2.0]
+
+
+def test_full_memory_ends_what_an_earlier_batch_has_claimed() -> None:
+    class Counting(FakeGpu):
+        claims = 0
+
+        def grow(self, buffers: devices.Buffers, inputs: int, outputs: int, kind: Any) -> None:
+            self.claims += len(buffers.input_here) < inputs
+            super().grow(buffers, inputs, outputs, kind)
+
+    device = Counting()
+    made = recorded(device)
+    for _ in range(2 * engine.IN_FLIGHT):
+        sums(made, [[1] * 8] * 50)
+    assert device.claims == engine.IN_FLIGHT  # each is claimed once
+    device.most = 20
+    batch = fill(made.stage([3] * 50), [[1, 2, 3]] * 50)
+    with pytest.raises(model.OutOfMemory):
+        made.start(batch)
+    device.most = 10**9
+    for _ in range(2 * engine.IN_FLIGHT):
+        sums(made, [[1] * 8] * 50)
+    assert device.claims == 2 * engine.IN_FLIGHT
 
 
 def test_a_result_that_fails_gives_its_memory_back() -> None:
@@ -211,7 +233,7 @@ def test_more_batches_than_there_is_memory_for_wait_for_their_turn() -> None:
     staged = threading.Event()
 
     def one_more() -> None:
-        made.drop(made.stage([1]))
+        made.result(made.start(fill(made.stage([1]), [[1]])))
         staged.set()
 
     thread = threading.Thread(target=one_more)

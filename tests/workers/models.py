@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
 import signal
 import sys
+import threading
 import time
 from typing import Any
 
@@ -178,6 +180,32 @@ class Bytes:
         if request == b"die":
             os._exit(3)
         return [self.device.encode() if request == b"device" else request, b"!"]
+
+
+class InStages(Bytes):
+    """The same in three stages, of which the second does what the request says."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__(device)
+        self.stages = (bytes, super().__call__, list)
+
+
+class MeetingInStages:
+    """Answers calls in threes: each waits in its stage until the two after it, or before it, are in theirs."""
+
+    def __init__(self, device: str) -> None:
+        meeting = threading.Barrier(3, timeout=30)
+        self.stages = tuple(functools.partial(self._meet, meeting, place) for place in range(3))
+
+    def __call__(self, request: bytes | bytearray) -> list[bytes | bytearray]:
+        return [request]
+
+    @staticmethod
+    def _meet(meeting: threading.Barrier, place: int, request: bytes | list[bytes]) -> bytes | list[bytes]:
+        text = b"".join(request) if isinstance(request, list) else bytes(request)
+        if int(text) % 3 == 2 - place:
+            meeting.wait()
+        return [text]
 
 
 class DyingOnce:

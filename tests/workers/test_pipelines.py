@@ -14,14 +14,18 @@ from .conftest import On, pausing_for_ever
 pytestmark = pytest.mark.both_loops
 
 
+BYTES = pytest.mark.parametrize("kind", [models.Bytes, models.InStages])
+
+
 async def ready(there: pool.Processes[..., object]) -> pipelines.Pipelines:
     there.start()
     assert await asyncio.to_thread(there.wait_ready, 30)
     return pipelines.Pipelines(there)
 
 
-async def test_calls_are_answered_each_with_its_own(on: On) -> None:
-    call = await ready(on(models.Bytes))
+@BYTES
+async def test_calls_are_answered_each_with_its_own(on: On, kind: type[models.Bytes]) -> None:
+    call = await ready(on(kind))
     requests = [b"%d" % number * 1000 for number in range(300)]
     assert await asyncio.gather(*map(call, requests)) == [request + b"!" for request in requests]
 
@@ -33,15 +37,21 @@ async def test_requests_and_answers_of_any_size_pass(on: On, size: int) -> None:
     assert await call(b"y") == b"y!"
 
 
-async def test_what_the_model_raises_is_raised_here_and_the_next_call_answered(on: On) -> None:
-    call = await ready(on(models.Bytes))
+@BYTES
+async def test_what_the_model_raises_is_raised_here_and_the_next_call_answered(
+    on: On, kind: type[models.Bytes]
+) -> None:
+    call = await ready(on(kind))
     failed, answered = await asyncio.gather(call(b"raise"), call(b"x"), return_exceptions=True)
     assert isinstance(failed, ValueError)
     assert answered == b"x!"
 
 
-async def test_calls_before_a_death_keep_their_answers_and_those_after_it_fail(on: On) -> None:
-    there = on(models.Bytes)
+@BYTES
+async def test_calls_before_a_death_keep_their_answers_and_those_after_it_fail(
+    on: On, kind: type[models.Bytes]
+) -> None:
+    there = on(kind)
     call = await ready(there)
     first, *others = await asyncio.gather(call(b"x"), call(b"die"), call(b"y"), return_exceptions=True)
     assert first == b"x!"
@@ -52,8 +62,9 @@ async def test_calls_before_a_death_keep_their_answers_and_those_after_it_fail(o
     assert await call(b"z") == b"z!"
 
 
-async def test_a_cancelled_call_takes_nobody_elses_answer(on: On) -> None:
-    call = await ready(on(models.Bytes))
+@BYTES
+async def test_a_cancelled_call_takes_nobody_elses_answer(on: On, kind: type[models.Bytes]) -> None:
+    call = await ready(on(kind))
     first, second = (asyncio.ensure_future(call(request)) for request in (b"x", b"y"))
     await asyncio.sleep(0)
     first.cancel()
@@ -78,3 +89,14 @@ async def test_calls_go_to_the_worker_with_the_fewest(on: On) -> None:
         await asyncio.sleep(0.001)
     call = pipelines.Pipelines(there)
     assert sorted(await asyncio.gather(*[call(b"device") for _ in range(6)])) == [b"a!"] * 3 + [b"b!"] * 3
+
+
+async def test_a_model_in_stages_has_a_call_in_each_of_them_at_the_same_time(on: On) -> None:
+    call = await ready(on(models.MeetingInStages))
+    assert await asyncio.gather(*(call(b"%d" % number) for number in range(9))) == [b"%d" % each for each in range(9)]
+
+
+async def test_a_model_in_stages_takes_calls_of_the_pool_too(on: On) -> None:
+    there = on(models.InStages)
+    await ready(there)
+    assert await asyncio.to_thread(there, b"x") == [b"x", b"!"]

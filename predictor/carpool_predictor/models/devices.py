@@ -141,6 +141,7 @@ class Gpu:
         self._limit(memory)
         self._computes, self._uploads, self._downloads = (torch.cuda.Stream(self.name) for _ in range(3))
         self._pool = torch.cuda.graph_pool_handle()
+        self._has_recorded = False
 
     def _limit(self, memory: float | None) -> None:
         if memory is None:
@@ -189,12 +190,20 @@ class Gpu:
     def record(self, step: Step) -> Step:
         step()  # chooses kernels and makes workspaces, which must not be part of the graph
         self._computes.synchronize()
+        if self._memory is not None:
+            torch.cuda.empty_cache()  # a graph takes nothing of what was claimed for the step before it
         graph = torch.cuda.CUDAGraph()
-        graph.capture_begin(pool=self._pool)
         try:
-            step()
-        finally:
-            graph.capture_end()
+            graph.capture_begin(pool=self._pool)
+            try:
+                step()
+            finally:
+                graph.capture_end()
+        except Exception:
+            if not self._has_recorded:  # a pool whose only graph failed cannot be used again
+                self._pool = torch.cuda.graph_pool_handle()
+            raise
+        self._has_recorded = True
         replay: Step = graph.replay
         return replay
 
@@ -217,7 +226,8 @@ class Gpu:
         torch.cuda.empty_cache()
 
     def failure(self, error: Exception, what: str) -> Exception:
-        if isinstance(error, torch.cuda.OutOfMemoryError):
+        # Pinned memory and cuBLAS have words of their own, not the allocator's class.
+        if isinstance(error, torch.cuda.OutOfMemoryError) or re.search(r"out of memory|ALLOC_FAILED", str(error)):
             room = torch.cuda.mem_get_info(self.name)[1]
             limit = "" if self._memory is None else f" (--gpu-memory {self._memory:g})"
             return model.OutOfMemory(

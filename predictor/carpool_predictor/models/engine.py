@@ -29,7 +29,7 @@ from carpool_predictor.models import bucketing, devices
 log = logging.getLogger("carpool.predictor.engine")
 
 IN_FLIGHT = 3
-"""Batches that may be between `stage` and `result`: one for each of the three threads."""
+"""Batches that may be between `stage` and `result`: one is laid ready, one computed, one written."""
 
 _TELLS_EVERY = 2.0  # seconds, of the progress of warming up
 
@@ -109,8 +109,13 @@ class Engine:
                 if now - told > _TELLS_EVERY:
                     log.info("recording passes", extra=logs.facts(done=len(costs), of=len(buckets)))
                     told = now
-                with contextlib.suppress(model.OutOfMemory):
+                try:
                     costs[bucket] = self._record(bucket)
+                except model.DeviceLost:
+                    raise
+                except Exception as error:
+                    facts = logs.facts(rows=bucket.rows, width=bucket.width, error=str(error))
+                    log.warning("a pass cannot be recorded", extra=facts)
         self._device.recover()
         usable = {bucket: cost for bucket, cost in costs.items() if bucketing.Bucket(1, bucket.width) in costs}
         self._shapes = bucketing.Buckets(usable, self._eager)
@@ -152,7 +157,7 @@ class Engine:
     def stage(self, lengths: Sequence[int]) -> Staged:
         """Make room for a batch of inputs of these lengths; waits while `IN_FLIGHT` others are under way.
 
-        Raises `model.OutOfMemory`. Each is to be given to `result` or to `drop` in the end.
+        Raises `model.OutOfMemory`. Each is to be given to `start`, then to `result`.
         """
         passes = bucketing.plan(lengths, self._shapes)
         sizes = [self._network.inputs(each.rows, each.width) for each in passes]
@@ -161,12 +166,15 @@ class Engine:
             outputs = len(lengths) * self._network.outputs
             self._device.grow(buffers, _roomy(sum(sizes)), _roomy(outputs), self._network.kind)
         except Exception as error:
-            self._free.put(buffers)
+            self._free.put(devices.Buffers())
             raise self._failure(error, f"{len(lengths)} instances in one call") from None
         return Staged(passes, sizes, buffers)
 
     def start(self, batch: Staged) -> Staged:
-        """Have it computed. On a GPU this returns at once. Raises `model.OutOfMemory`, and `model.DeviceLost`."""
+        """Have it computed. On a GPU this returns at once.
+
+        Raises `model.OutOfMemory`, and `model.DeviceLost`; then the batch is no more.
+        """
         buffers, size = batch.buffers, self._network.outputs
         try:
             with self._device.computing():
@@ -179,6 +187,7 @@ class Engine:
                     at, row = at + inputs, row + count
                 self._device.download(buffers, row)
         except Exception as error:
+            self._drop()
             raise self._failure(error, f"{batch.rows} instances in one call") from None
         return batch
 
@@ -205,12 +214,12 @@ class Engine:
             self._free.put(batch.buffers)
         return found
 
-    def drop(self, batch: Staged) -> None:
-        """Let go of a batch that `start` failed with."""
+    def _drop(self) -> None:
+        """Let go of a batch that was not computed, and of its memory."""
         try:
-            self._device.recover()  # what was begun may still read from its memory
+            self._device.recover()  # what was begun may still read from there
         finally:
-            self._free.put(batch.buffers)
+            self._free.put(devices.Buffers())
 
     def _failure(self, error: Exception, what: str) -> Exception:
         """What an exception means, once the device is able to go on."""
@@ -218,8 +227,16 @@ class Engine:
         if isinstance(failure, model.OutOfMemory):
             log.warning("out of memory", extra=logs.facts(what=what, error=str(error)))
             traceback.clear_frames(error.__traceback__)  # which hold what was computed so far
+            self._shrink()
             self._device.recover()
         return failure
+
+    def _shrink(self) -> None:
+        """Let go of memory that an earlier, larger batch had."""
+        with contextlib.suppress(queue.Empty):
+            for _ in range(IN_FLIGHT):
+                self._free.get_nowait()
+                self._free.put(devices.Buffers())
 
 
 def _roomy(count: int) -> int:

@@ -19,6 +19,7 @@ import logging
 import os
 import pathlib
 import platform
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -366,6 +367,7 @@ def stage_times(clock: Clock, made: Any, body: list[bytes]) -> Row:
     """Milliseconds of each stage and of a batch, one by one and with several under way."""
     repeats = 30 if clock.is_gpu else 2
     stages = (made.prepare, made.compute, made.finish)
+    together = (lambda rows: made.compute(made.prepare(rows)), made.finish)  # as a worker calls them
     made.predict_rows(body)
     spent: list[list[float]] = [[], [], []]
     for _ in range(repeats):
@@ -377,7 +379,7 @@ def stage_times(clock: Clock, made: Any, body: list[bytes]) -> Row:
     row: Row = {f"{stage.__name__}_ms": min(each) for stage, each in zip(stages, spent, strict=True)}
     row["alone_ms"] = sum(sorted(each)[repeats // 2] for each in spent)
     answered: list[Any] = []
-    with workers_stages.Stages(stages, answered.append) as under_way:
+    with workers_stages.Stages(together, answered.append) as under_way:
         began = time.perf_counter()
         for _ in range(repeats):
             under_way.call(body)
@@ -398,13 +400,7 @@ def full_rows(clock: Clock) -> Iterator[Row]:
     row: Row = {"what": "full memory", "claimed_mib": made._engine._device.claimed() / 2**20}
     for rows in (8, 2000, 8, 2000, 8):
         try:
-            batch = made.prepare([one] * rows)
-            try:
-                computed = made.compute(batch)
-            except Exception:
-                made.drop(batch)
-                raise
-            row[f"batch_{len(row)}"] = f"{rows}: {len(made.finish(computed))} answers"
+            row[f"batch_{len(row)}"] = f"{rows}: {len(made.predict_rows([one] * rows))} answers"
         except Exception as error:
             row[f"batch_{len(row)}"] = f"{rows}: {type(error).__name__}: {error}"
     row["claimed_mib_after"] = made._engine._device.claimed() / 2**20
@@ -440,6 +436,7 @@ def main() -> int:
     options = parser.parse_args()
     clock = Clock("cpu" if options.cpu else "cuda")
     started = time.perf_counter()
+    sys.setswitchinterval(0.0002)  # as in a worker
     facts: Row = {"python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda}
     if clock.is_gpu:
         facts["gpu"] = torch.cuda.get_device_name()
