@@ -12,6 +12,7 @@ answer in pieces.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import deque
 from collections.abc import Awaitable
 from typing import Any, cast
@@ -52,7 +53,8 @@ class Pipelines:
 class _Pipeline(asyncio.BufferedProtocol):
     """One worker's process, from the first call to its end. Its length is how many calls are not answered yet."""
 
-    # Mutable state: the transport once it is open, what is to be sent before that, and who waits, oldest call first.
+    # Mutable state: the transport and its socket once it is open, what is to be sent before that, and who waits, oldest
+    # call first.
     def __init__(self, to: worker.Worker, pipelines: dict[worker.Worker, _Pipeline]) -> None:
         self._loop = asyncio.get_running_loop()
         self._worker = to
@@ -61,6 +63,7 @@ class _Pipeline(asyncio.BufferedProtocol):
         self._waiting: deque[Sent] = deque()
         self._transport: asyncio.Transport | None = None
         self._unsent: list[payload.Buffer] = []
+        self._sock: socket.socket | None = None
         self._opening = self._loop.create_task(self._open())
 
     def __len__(self) -> int:
@@ -72,14 +75,11 @@ class _Pipeline(asyncio.BufferedProtocol):
 
     async def _open(self) -> None:
         try:
-            sock = self._worker.duplicate_socket()
-        except errors.WorkerDied:
-            self.connection_lost(None)
-            return
-        try:
-            await self._loop.create_unix_connection(lambda: self, sock=sock)
-        except OSError:
-            sock.close()
+            self._sock = self._worker.duplicate_socket()
+            await self._loop.create_unix_connection(lambda: self, sock=self._sock)
+        except (OSError, errors.WorkerDied):
+            if self._sock is not None:
+                self._sock.close()
             self.connection_lost(None)
 
     def send(self, request: list[payload.Buffer]) -> Sent:
@@ -117,6 +117,10 @@ class _Pipeline(asyncio.BufferedProtocol):
                 future.set_result(answer)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._sock is not None:
+            # After a write that failed, uvloop closes the file but leaves the object open, which would close the number
+            # once more, and whatever has it by then.
+            self._loop.call_soon(self._sock.detach)
         if self._pipelines.get(self._worker) is self:
             del self._pipelines[self._worker]
         while self._waiting:

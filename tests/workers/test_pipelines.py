@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
+import os
+import socket
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from carpool.workers import errors, pipelines, pool
+from carpool.workers import errors, pipelines, pool, worker
 
 from . import models
 from .conftest import On, pausing_for_ever
@@ -100,3 +106,36 @@ async def test_a_model_in_stages_takes_calls_of_the_pool_too(on: On) -> None:
     there = on(models.InStages)
     await ready(there)
     assert await asyncio.to_thread(there, b"x") == [b"x", b"!"]
+
+
+def sockets() -> set[str]:
+    """The sockets that this process has open."""
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # that of the list itself
+            found.add(os.readlink(f"/proc/self/fd/{number}"))
+    return {each for each in found if each.startswith("socket:")}
+
+
+async def test_a_worker_that_is_gone_before_the_first_call_leaves_no_file_open() -> None:
+    class Gone:
+        """A worker whose process has just ended, which nobody has noticed."""
+
+        state = worker.State.READY
+
+        def duplicate_socket(self) -> socket.socket:
+            ours, theirs = socket.socketpair()
+            theirs.close()
+            return ours
+
+        def died(self, *, is_sent: bool) -> errors.WorkerDied:
+            return errors.WorkerDied()
+
+    there: Any = SimpleNamespace(workers=[Gone()], __name__="gone")
+    before = sockets()
+    with pytest.raises(errors.WorkerDied):
+        await pipelines.Pipelines(there)(b"x")
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    gc.collect()  # which would warn of an open socket, and close its number
+    assert sockets() == before
