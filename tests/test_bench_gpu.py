@@ -260,6 +260,7 @@ class FakeGpu:
 
 def test_a_watch_tells_energy_and_the_cpu_of_each_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gauges, "_STALE", 0.0)
+    monkeypatch.setattr(gauges, "PERIOD", 0.02)
     with gauges.watching(FakeGpu(0.75, 5.0), {"me": os.getpid()}) as watch:
         until = time.monotonic() + 0.2
         while time.monotonic() < until:
