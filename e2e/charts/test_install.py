@@ -121,7 +121,8 @@ def test_the_install_manifest_is_accepted_and_taken_back_whole(
 
 
 @pytest.mark.parametrize(
-    "sample", ["deployment", "gpu", "triton", "hpa", "inferenceservice", "inferenceservice-knative"]
+    "sample",
+    ["deployment", "gpu", "gpu-mig", "gpu-two-models", "triton", "hpa", "inferenceservice", "inferenceservice-knative"],
 )
 def test_a_sample_is_accepted(
     tools: None, plane: control_plane.ControlPlane, inference_services: None, sample: str

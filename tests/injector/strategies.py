@@ -76,6 +76,10 @@ def probes(draw: st.DrawFn, port: int, names: list[str]) -> Object:
     )
 
 
+# A GPU, a slice of one, a place on one that is shared; of another maker.
+DEVICES = ["nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/gpu.shared", "amd.com/gpu"]
+
+
 @st.composite
 def servers(draw: st.DrawFn) -> Object:
     """A model server's container, with or without declared ports (one may be for gRPC), probes, hooks, devices."""
@@ -100,7 +104,7 @@ def servers(draw: st.DrawFn) -> Object:
     if draw(st.integers(0, 3)) == 0:
         container["lifecycle"] = {"preStop": {"exec": {"command": ["sleep", "5"]}}}
     if draw(st.booleans()):
-        container["resources"]["limits"] |= {"nvidia.com/gpu": "1"}
+        container["resources"]["limits"] |= {draw(st.sampled_from(DEVICES)): "1"}
         container["resources"]["claims"] = [{"name": "gpu"}]
     return container
 

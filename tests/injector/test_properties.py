@@ -130,6 +130,10 @@ def test_devices_scheduling_and_resources_of_others_stay_as_they_are(situation: 
     for container in api_defaults.containers(situation.pod):
         if container["name"] != "agent":
             assert resources[container["name"]] == container.get("resources")
+    ours = resources.get(model.CONTAINER) or {}
+    assert {name for amounts in ours.values() for name in amounts} <= {"cpu", "memory"}, (
+        "and no device is the sidecar's"
+    )
 
 
 @given(strategies.situations())

@@ -11,8 +11,10 @@ from click import testing
 from ruamel.yaml import YAML
 
 import carpool_injector
+from carpool.program import settings as loader
 from carpool_injector import cli
 from carpool_injector.core import pod_annotations
+from carpool_predictor import config as predictor_config
 from carpool_sidecar import config
 from carpool_sidecar.protocols.lists import rules
 from tests.charts import metric_names
@@ -27,6 +29,10 @@ TAKEOVERS = {
     "deployment.yaml": ("port-swap", 8080, 9083),
     "fastapi.yaml": ("port-swap", 8000, 9083),
     "gpu.yaml": ("port-swap", 8080, 9083),
+    "gpu-dra.yaml": ("port-swap", 8080, 9083),
+    "gpu-mig.yaml": ("port-swap", 8080, 9083),
+    "gpu-shared.yaml": ("port-swap", 8080, 9083),
+    "gpu-two-models.yaml": ("port-swap", 8080, 9083),
     "inferenceservice.yaml": ("port-swap", 8080, 9083),
     "inferenceservice-batcher.yaml": ("kserve-agent", 9081, 8080),
     "inferenceservice-custom.yaml": ("port-swap", 8080, 9083),
@@ -47,6 +53,16 @@ GRPC = {
     "triton.yaml": (8001, 9084),
 }
 WITHOUT_PODS = {"hpa.yaml", "keda.yaml", "kserve-agent-image.yaml"}
+# What the server of each asks for on a GPU node, by limits or claims.
+DEVICES = {
+    "gpu.yaml": "nvidia.com/gpu",
+    "gpu-dra.yaml": "gpu",
+    "gpu-mig.yaml": "nvidia.com/mig-1g.10gb",
+    "gpu-shared.yaml": "nvidia.com/gpu.shared",
+    "gpu-two-models.yaml": "nvidia.com/gpu",
+}
+# The first version that has what a sample uses, where that is not all versions.
+SINCE = {"gpu-dra.yaml": "1.34"}
 
 
 def read(name: str) -> list[Object]:
@@ -94,6 +110,7 @@ def test_what_makes_no_pods_is_none_of_the_injectors_business(name: str) -> None
 @pytest.mark.parametrize("name", TAKEOVERS)
 @pytest.mark.parametrize("version", ["1.29", "1.37"])
 def test_samples_follow_the_published_schemas(name: str, version: str) -> None:
+    version = max(version, SINCE.get(name, version))
     known = [each for each in read(name) if "kserve" not in each["apiVersion"]]
     assert [problem for each in known for problem in pod_rules.off_schema(each, version)] == []
 
@@ -112,7 +129,7 @@ def keys_of_ours(thing: Any) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "name", ["deployment.yaml", "fastapi.yaml", "gpu.yaml", "mlflow.yaml", "triton.yaml", "triton-v1.yaml"]
+    "name", ["deployment.yaml", "fastapi.yaml", "mlflow.yaml", "triton.yaml", "triton-v1.yaml", *DEVICES]
 )
 def test_services_find_the_pods_and_their_ports(name: str) -> None:
     things = {each["kind"]: each for each in read(name)}
@@ -172,15 +189,59 @@ def test_the_sample_to_start_with_is_restricted() -> None:
     assert pod_rules.not_restricted(pod, container) == []
 
 
-def test_a_gpu_stays_with_the_server() -> None:
-    (container,) = read("gpu.yaml")[0]["spec"]["template"]["spec"]["containers"]
-    assert container["resources"]["limits"]["nvidia.com/gpu"] == 1
-    arguments = ["inject", str(SAMPLES / "gpu.yaml")]
-    (deployment, _) = YAML(typ="safe", pure=True).load_all(testing.CliRunner().invoke(cli.program, arguments).stdout)
-    spec = deployment["spec"]["template"]["spec"]
-    assert spec["containers"][0]["resources"] == container["resources"]
+@pytest.mark.parametrize("name", DEVICES)
+def test_a_gpu_stays_with_the_server(name: str) -> None:
+    (container,) = deployment_of(read(name))["spec"]["template"]["spec"]["containers"]
+    resources = container["resources"]
+    assert DEVICES[name] in {*resources["limits"], *(claim["name"] for claim in resources.get("claims", ()))}
+    arguments = ["inject", str(SAMPLES / name)]
+    written = testing.CliRunner().invoke(cli.program, arguments).stdout
+    spec = deployment_of(list(YAML(typ="safe", pure=True).load_all(written)))["spec"]["template"]["spec"]
+    assert spec["containers"][0]["resources"] == resources
+    assert spec["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
     (sidecar,) = spec["initContainers"]
-    assert "nvidia.com/gpu" not in json.dumps(sidecar)
+    assert sidecar["resources"].keys() == {"requests", "limits"}
+    assert sidecar["resources"]["limits"].keys() == sidecar["resources"]["requests"].keys() == {"cpu", "memory"}
+
+
+def deployment_of(things: list[Object]) -> Object:
+    (found,) = [each for each in things if each["kind"] == "Deployment"]
+    return found
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_the_predictor_starts_with_the_arguments_of_a_sample(name: str) -> None:
+    (container,) = deployment_of(read(name))["spec"]["template"]["spec"]["containers"]
+    settings = loader.load(predictor_config.Settings, container["args"])
+    assert settings.device == ("cuda",)
+    named = [spec.name for spec in settings.specs()]
+    probed = container["readinessProbe"]["httpGet"]["path"].removeprefix("/v1/models/")
+    assert probed in [*named, "/readyz"]
+    if settings.gpu_memory:
+        assert len(named) * float(settings.gpu_memory.removesuffix("%")) < 100
+
+
+def test_a_claim_is_made_from_the_template_of_the_sample() -> None:
+    template, deployment, _ = read("gpu-dra.yaml")
+    (claim,) = deployment["spec"]["template"]["spec"]["resourceClaims"]
+    assert claim["resourceClaimTemplateName"] == template["metadata"]["name"]
+
+
+def test_the_shared_gpu_is_the_one_that_the_plugin_is_told_to_offer() -> None:
+    """The plugin appends `.shared` to the names of what it offers several times."""
+    plugin, *_ = read("gpu-shared.yaml")
+    told = {name: YAML(typ="safe", pure=True).load(text) for name, text in plugin["data"].items()}
+    assert all(each["version"] == "v1" for each in told.values())
+    for name, way in (("time-slicing-4", "timeSlicing"), ("mps-4", "mps")):
+        sharing = told[name]["sharing"][way]
+        assert sharing["renameByDefault"]
+        (resource,) = sharing["resources"]
+        assert f"{resource['name']}.shared" == DEVICES["gpu-shared.yaml"]
+        assert name.endswith(f"-{resource['replicas']}")
+    assert (
+        f"nvidia.com/device-plugin.config={next(name for name in told if name.startswith('time'))}"
+        in (SAMPLES / "gpu-shared.yaml").read_text()
+    )
 
 
 def test_the_hpa_scales_the_sample_on_a_series_that_exists() -> None:
