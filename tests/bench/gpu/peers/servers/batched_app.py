@@ -12,7 +12,7 @@ import fastapi
 
 @contextlib.asynccontextmanager
 async def lifespan(app: fastapi.FastAPI) -> AsyncIterator[None]:
-    model = embedder.Embedder()
+    model = embedder.Embedder(own_thread=True)
 
     # The asyncio form, which its documentation has for async code such as this; the model runs in a thread.
     @batched.aio.dynamically(batch_size=embedder.MAX_BATCH, timeout_ms=embedder.WAIT_MS)

@@ -18,7 +18,7 @@ class Embed:
     """Its own JSON form: one member for each parameter of the method, the embeddings themselves as the answer."""
 
     def __init__(self) -> None:
-        self._embedder = embedder.Embedder()
+        self._embedder = embedder.Embedder(own_thread=True)
 
     # max_latency_ms is no window but an objective: it is given up on requests (503) that would miss it, and BentoML
     # learns the window itself. An array, as in its documentation's own example of embeddings.

@@ -2,7 +2,7 @@
 
 `PEER_PREDICTOR` has the predictor's flags (`--models=minilm --device=cuda …`), so that each peer runs exactly the model
 that Carpool's predictor would run for them, warm-up included. A model is called from one thread, as the predictor
-promises its models; `Embedder` sees to that by itself, whatever thread a server calls it from.
+promises its models: that which made the `Embedder`, or for servers that call from others, one of its own.
 """
 
 from __future__ import annotations
@@ -33,10 +33,13 @@ Result = TypeVar("Result")
 
 
 class Embedder:
-    """The model, loaded and warm once this returns. Raises what loading raises."""
+    """The model, loaded and warm once this returns. Raises what loading raises.
 
-    def __init__(self) -> None:
-        self._thread = futures.ThreadPoolExecutor(1, "embedder")
+    With `own_thread` it may be called from any thread; else only from this one, which saves the way to another.
+    """
+
+    def __init__(self, own_thread: bool = False) -> None:
+        self._thread = futures.ThreadPoolExecutor(1, "embedder") if own_thread else None
         self._model: Any = self._in_thread(_loaded)
 
     def answers(self, sentences: Sequence[str]) -> list[bytes]:
@@ -48,7 +51,7 @@ class Embedder:
         return self._in_thread(lambda: self._vectors(sentences))
 
     def _in_thread(self, work: Callable[[], Result]) -> Result:
-        return self._thread.submit(work).result()
+        return work() if self._thread is None else self._thread.submit(work).result()
 
     def _texts(self, sentences: Sequence[str]) -> Sequence[Any]:
         if isinstance(self._model, model.RawModel):
