@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests import loopback
-from tests.bench import load, processes
+from tests.bench import load, processes, wrk
 from tests.bench.gpu import gauges, measuring, systems
 from tests.bench.gpu.peers import __main__ as program
 from tests.bench.gpu.peers import comparison, contenders, tables
@@ -70,13 +70,15 @@ class FakeSystem:
 
 
 class FakeCallers:
-    """Finds the rates that it was told, one after the other; a warm-up takes none."""
+    """Finds the rates that it was told, one after the other; a warm-up takes none. A rate of 0 is no measurement."""
 
     def __init__(self, *rates: float) -> None:
         self._rates = list(rates)
 
     def closed(self, running: systems.Running, callers: int, seconds: float) -> load.Measurement:
         rate = 1.0 if seconds == 0 else self._rates.pop(0)
+        if not rate:
+            raise wrk.WrkFailed("connection refused")
         return load.Measurement(requests=int(rate), seconds=1.0, p50=0.001, p99=0.002)
 
 
@@ -174,6 +176,22 @@ class TestRounds:
         ((name, why),) = made["Left out"].rows
         assert name == "out"
         assert "differs" in why
+
+    def test_one_that_breaks_off_is_named_and_the_others_go_on(self, bench: Callable[..., measuring.Bench]) -> None:
+        field = [entrant("one", "right"), entrant("two", "right")]
+        content = comparison.measure(bench(0.0, 5.0, 6.0), MODEL, "float32", field, 1, FakeSystem())
+        assert [row["system"] for row in content["rows"]] == ["two", "two"]
+        assert [each["absence"] for each in content["systems"]] == ["connection refused", ""]
+        alone = entrant("fake", "right", "right")
+        comparison._sweep(bench(0.0, 7.0), alone, RIGHT)
+        assert alone.chosen.words == "right 1"
+
+    def test_rounds_for_which_no_time_is_left_are_left_out(
+        self, bench: Callable[..., measuring.Bench], said: list[str]
+    ) -> None:
+        content = comparison.measure(bench(), MODEL, "float32", [entrant("one", "right")], 1, FakeSystem(), until=0.0)
+        assert content["rows"] == []
+        assert said[-1] == f"time is up: {comparison.QUICK_CALLERS[-1]} callers are left out"
 
     def test_an_unknown_system_is_refused_with_the_known_ones(self) -> None:
         with pytest.raises(ValueError, match=r"unknown system 'moses'; there are one, two"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import pathlib
 import sys
+import time
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -21,6 +22,7 @@ from tests.bench.peers import environments, registry
 
 PROGRAM = "tests.bench.gpu.peers"
 SECONDS, WARM_UP = 2.0, 1.0  # whole seconds, as wrk wants
+BUDGET = 560.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, console: Console, gpu: gauges.Gpu) -> int:
-    cores = systems.share_out(systems.usable_cores())
+    begun, cores = time.monotonic(), systems.share_out(systems.usable_cores())
     model = systems.MODELS[systems.MINILM]
     with machine.pinned(cores.own), callers.Callers(cores.load, wrk.is_available()) as sending:
         facts = results.facts(gpu, options.device, cores, sending.words)
@@ -70,7 +72,8 @@ def _run(options: argparse.Namespace, console: Console, gpu: gauges.Gpu) -> int:
         console.print(f"plan: {len(present)} systems, about {comparison.seconds(bench, present, rounds):.0f} s")
         if options.plan:
             return 0
-        content = comparison.measure(bench, model, options.precision, taking_part, rounds)
+        until = begun + options.budget
+        content = comparison.measure(bench, model, options.precision, taking_part, rounds, until=until)
     section = results.Section(f"{peer_tables.KIND}-{model.name}", content, facts)
     results.write(options.json, [section], facts)
     for table in peer_tables.of(content):
@@ -110,6 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--quick", action="store_true", help="one setting of each, one round of 1 s, two numbers of callers")
     add("--seconds", type=float, default=SECONDS, metavar="X", help=f"length of a run {default}")
     add("--rounds", type=int, default=comparison.ROUNDS, metavar="N", help=f"at each number of callers {default}")
+    add("--budget", type=float, default=BUDGET, metavar="X", help=f"seconds; rounds beyond it are left out {default}")
     add("--plan", action="store_true", help="only say who takes part, and how long that takes")
     add("--packages", type=pathlib.Path, metavar="DIR", help="a folder with the packages of all Python peers")
     add("--triton", type=pathlib.Path, metavar="DIR", help="a folder with Triton; else both are installed")

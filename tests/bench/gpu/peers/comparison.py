@@ -13,7 +13,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import math
 import statistics
+import time
 from collections.abc import Sequence
 from concurrent import futures
 from dataclasses import dataclass, field
@@ -25,7 +27,7 @@ from tests.bench import client, load, processes, wrk
 from tests.bench.gpu import buys, measuring, systems
 from tests.bench.gpu.peers import contenders
 
-CALLERS = (1, 32, 128, 512)
+CALLERS = (128, 512, 32, 1)  # the most telling first, should time run out
 QUICK_CALLERS = (1, 32)
 AT = 128  # callers for whom settings are chosen
 QUICK_AT = 32
@@ -36,6 +38,7 @@ WAITS = (1.0, 5.0)  # milliseconds
 FRONTS = 4  # processes in front of the model, where there may be several
 SWEEP_SECONDS = 1.0  # of a run of one setting
 _CHECKING = 64  # callers while answers are compared
+_CHECKING_SECONDS = 10.0  # for all to be asked; a server that does not answer is waited for a minute longer
 _REFERENCE: systems.System = systems.Alone()
 
 
@@ -105,9 +108,14 @@ def tunings(peer: contenders.Peer, sizes: Sequence[int]) -> list[contenders.Tuni
 
 def seconds(bench: measuring.Bench, taking_part: Sequence[Entrant], rounds: int) -> float:
     """About how long `measure` takes."""
-    one, swept = (length + bench.warm_up + 0.5 for length in (bench.seconds, SWEEP_SECONDS))
+    one, swept = _turn(bench), _turn(dataclasses.replace(bench, seconds=SWEEP_SECONDS))
     sweeps = sum(15 + len(each.candidates) * swept for each in taking_part if len(each.candidates) > 1)
     return sweeps + 40 + len(taking_part) * rounds * len(QUICK_CALLERS if bench.quick else CALLERS) * one
+
+
+def _turn(bench: measuring.Bench) -> float:
+    """About how long one run of one system takes."""
+    return bench.seconds + bench.warm_up + 0.5
 
 
 def measure(
@@ -117,8 +125,12 @@ def measure(
     field_: Sequence[Entrant],
     rounds: int = ROUNDS,
     reference: systems.System = _REFERENCE,
+    until: float = math.inf,
 ) -> dict[str, Any]:
-    """The rows of all rounds, and of each system what was chosen or why it is left out. `reference` answers right."""
+    """The rows of all rounds, and of each system what was chosen or why it is left out. `reference` answers right.
+
+    Rounds that would not be over at `until`, by the monotonic clock, are left out, which is told.
+    """
     rows: list[measuring.Row] = []
     right = _right_answers(bench, reference, bench.setup(model, precision))
     for entrant in field_:
@@ -135,7 +147,15 @@ def measure(
             else:
                 running[entrant.name] = begun
         for count, _ in itertools.product(QUICK_CALLERS if bench.quick else CALLERS, range(rounds)):
-            rows += [bench.closed(name, each, count) for name, each in running.items()]
+            if time.monotonic() + len(running) * _turn(bench) > until:
+                bench.say(f"time is up: {count} callers are left out")
+                continue
+            for name, each in list(running.items()):
+                try:
+                    rows.append(bench.closed(name, each, count))
+                except FAILURES as error:  # it is out, and costs nobody else theirs
+                    next(one for one in present if one.name == name).absence = _explained(error)
+                    del running[name]
     told = [
         {"name": each.name, "version": each.version, "setting": each.chosen.words, "absence": each.absence}
         | {"sweep": each.sweep}
@@ -154,11 +174,13 @@ def _sweep(bench: measuring.Bench, entrant: Entrant, right: Sequence[Sequence[fl
             if isinstance(begun, Exception):
                 problem = _explained(begun)
             elif not (problem := _problem(begun, right)):
-                row = bench.closed(f"{entrant.name} ({candidate.words})", begun, QUICK_AT if bench.quick else AT)
-                if row["errors"]:
-                    problem = ", ".join(f"{count} x {what}" for what, count in row["errors"].items())
+                try:
+                    row = bench.closed(f"{entrant.name} ({candidate.words})", begun, QUICK_AT if bench.quick else AT)
+                except FAILURES as error:
+                    problem = _explained(error)
                 else:
-                    entrant.sweep.append(row | {"setting": candidate.words})
+                    problem = ", ".join(f"{count} x {what}" for what, count in row["errors"].items())
+                    entrant.sweep += [] if problem else [row | {"setting": candidate.words}]
     if not entrant.sweep:
         entrant.absence = problem
     if problem:
@@ -206,7 +228,8 @@ def check(running: systems.Running, right: Sequence[Sequence[float]]) -> None:
 
     host, _ = running.address
     requests = [client.post(host, running.path, body) for body in running.bodies]
-    uvloop.run(load.closed_loop(running.address, requests, min(_CHECKING, len(requests)), on_answer=keep))
+    callers = min(_CHECKING, len(requests))
+    uvloop.run(load.closed_loop(running.address, requests, callers, _CHECKING_SECONDS, on_answer=keep))
     if len(answers) < len(requests):
         raise AnsweredWrong(f"{len(requests) - len(answers)} of {len(requests)} requests got no answer")
     found = [running.numbers(answers[number]) for number in range(len(requests))]
