@@ -157,9 +157,10 @@ class TestSweep:
         found = {each.name: each for each in comparison.entrants(whole, MODEL, "float32", place)}
         words = {name: [candidate.words for candidate in each.candidates] for name, each in found.items()}
         assert words["mosec"] == ["32, 1 ms", "64, 1 ms", "128, 1 ms", "128, 5 ms"]
-        assert words["BentoML"] == words["Carpool sidecar"] == [f"{size}, learned wait" for size in (32, 64, 128)]
+        assert words["BentoML"] == [f"{size}, learned wait" for size in (32, 64, 128)]
+        assert words["Carpool sidecar"] == words["carpool-predictor alone"] == ["128, learned wait"]
         assert words["LitServe"][-1] == "128, 1 ms, 4 front ends"
-        assert [candidate.setup.max_batch for candidate in found["Carpool sidecar"].candidates] == [32, 64, 128]
+        assert [candidate.setup.max_batch for candidate in found["mosec"].candidates] == [32, 64, 128, 128]
         assert comparison.seconds(whole, list(found.values()), 2) > comparison.seconds(bench(), list(found.values()), 1)
 
 

@@ -1,6 +1,6 @@
 """The comparison: each system tuned by a small sweep, then all of them up at once and measured in turns.
 
-A sweep starts all settings of one system together, asks each in turn with the same callers, and keeps the one with the
+A sweep starts all settings of one peer together, asks each in turn with the same callers, and keeps the one with the
 most requests/s. The systems that are left are then measured in rounds, A B A B, at each number of callers, so that what
 disturbs the machine or the GPU for a while disturbs everybody. Whoever waits for his turn computes nothing.
 
@@ -82,12 +82,11 @@ def entrants(bench: measuring.Bench, model: systems.Model, precision: str, place
     def setup(size: int) -> systems.Setup:
         return bench.setup(model, precision, size)
 
+    size = sizes[-1]  # Carpool is told the largest and no more
+    alone = systems.Alone("carpool-predictor alone", ("--max-batch-size", str(size)))
     found = [
-        Entrant(name, "", [Candidate(make(size), setup(size), f"{size}, learned wait") for size in sizes])
-        for name, make in (
-            ("Carpool sidecar", lambda size: systems.Sidecar("Carpool sidecar")),
-            ("carpool-predictor alone", lambda size: systems.Alone("alone", ("--max-batch-size", str(size)))),
-        )
+        Entrant(each.name, "", [Candidate(each, setup(size), f"{size}, learned wait")])
+        for each in (systems.Sidecar("Carpool sidecar"), alone)
     ]
     for peer in contenders.all_of(place):
         candidates = [Candidate(peer.tuned(each), setup(each.max_batch), str(each)) for each in tunings(peer, sizes)]
@@ -110,7 +109,11 @@ def seconds(bench: measuring.Bench, taking_part: Sequence[Entrant], rounds: int)
     """About how long `measure` takes."""
     one, swept = _turn(bench), _turn(dataclasses.replace(bench, seconds=SWEEP_SECONDS))
     sweeps = sum(15 + len(each.candidates) * swept for each in taking_part if len(each.candidates) > 1)
-    return sweeps + 40 + len(taking_part) * rounds * len(QUICK_CALLERS if bench.quick else CALLERS) * one
+    return (
+        sweeps
+        + 12 * (1 + len(taking_part))
+        + len(taking_part) * rounds * len(QUICK_CALLERS if bench.quick else CALLERS) * one
+    )
 
 
 def _turn(bench: measuring.Bench) -> float:
@@ -139,7 +142,7 @@ def measure(
     with contextlib.ExitStack() as stack:
         running: dict[str, systems.Running] = {}
         present = [each for each in field_ if not each.absence]
-        for entrant, begun in zip(present, _start(bench, stack, [each.chosen for each in present]), strict=True):
+        for entrant, begun in zip(present, _start(stack, [each.chosen for each in present]), strict=True):
             if isinstance(begun, Exception):
                 entrant.absence = _explained(begun)
             elif problem := _problem(begun, right):
@@ -168,9 +171,9 @@ def _sweep(bench: measuring.Bench, entrant: Entrant, right: Sequence[Sequence[fl
     """All settings of one system, one after the other under the same load; the failures of all end it."""
     bench.say(f"{entrant.name}: {len(entrant.candidates)} settings")
     bench = dataclasses.replace(bench, seconds=SWEEP_SECONDS)
-    problem = ""
+    problem, at_once = "", bench.cores.is_pinned  # where there are cores for that
     with contextlib.ExitStack() as stack:
-        for candidate, begun in zip(entrant.candidates, _start(bench, stack, entrant.candidates), strict=True):
+        for candidate, begun in zip(entrant.candidates, _start(stack, entrant.candidates, at_once), strict=True):
             if isinstance(begun, Exception):
                 problem = _explained(begun)
             elif not (problem := _problem(begun, right)):
@@ -188,9 +191,13 @@ def _sweep(bench: measuring.Bench, entrant: Entrant, right: Sequence[Sequence[fl
 
 
 def _start(
-    bench: measuring.Bench, stack: contextlib.ExitStack, candidates: Sequence[Candidate]
+    stack: contextlib.ExitStack, candidates: Sequence[Candidate], at_once: bool = False
 ) -> list[systems.Running | Exception]:
-    """All of them at the same time where there are cores for that; what did not start is its exception."""
+    """All of them; what did not start is its exception.
+
+    One by one, as a model measures its passes while it warms up, and would find a GPU that others use. Those who start
+    `at_once` do so as settings of one system, and are disturbed alike.
+    """
 
     def start(candidate: Candidate) -> systems.Running | Exception:
         try:
@@ -198,7 +205,7 @@ def _start(
         except FAILURES as error:
             return error
 
-    with futures.ThreadPoolExecutor(len(candidates) if bench.cores.is_pinned else 1) as pool:
+    with futures.ThreadPoolExecutor(len(candidates) if at_once else 1) as pool:
         return list(pool.map(start, candidates))
 
 
