@@ -91,6 +91,13 @@ def test_each_row_in_v2_json_is_answered_with_its_mark_however_the_body_is_cut(s
     assert output == {"name": "marks", "datatype": "FP32", "shape": [3, 1], "data": [0.0, -0.00001, -0.00002]}
 
 
+@pytest.mark.parametrize("step", [1, 7, 100, 1_000_000])
+def test_the_hyphens_of_a_batchs_id_are_no_marks(step: int) -> None:
+    body = _merged(3).replace(b"{", b'{"id":"7f3c2b1a-9d0e-4c1b-8a52-0123456789ab",', 1)
+    answer = _answer(stub.Marks(is_v1=False), body, step)
+    assert json.loads(answer.body)["outputs"][0]["shape"] == [3, 1]
+
+
 def test_a_batch_that_says_another_number_of_rows_than_came_is_refused() -> None:
     with pytest.raises(stub.WrongShape, match="3 rows came"):
         _answer(stub.Marks(is_v1=False), _merged(3, said=4), 1_000)

@@ -70,6 +70,7 @@ class Marks:
 
     def __init__(self, is_v1: bool) -> None:
         self._is_v1 = is_v1
+        self._is_ahead = not is_v1  # of v2's data: the batch's id, in front of them, has hyphens as well
         self._beginning = b""
         self._cut = b""  # the beginning of a mark whose end is in the next piece
         self.found: list[bytes] = []
@@ -77,9 +78,15 @@ class Marks:
     def feed(self, piece: bytes) -> None:
         if self._cut:
             piece, self._cut = self._cut + piece, b""
-        if len(self._beginning) < _BEGINNING:
+        start = 0
+        if self._is_ahead:
+            before = len(self._beginning)
             self._beginning += piece[:_BEGINNING]
-        at = piece.find(b"-")
+            start = self._beginning.find(b'"data"') - before
+            if start < -before:
+                return
+            self._is_ahead = False
+        at = piece.find(b"-", max(0, start))
         while at >= 0:
             end = at + traffic.MARK_BYTES
             if end > len(piece):
