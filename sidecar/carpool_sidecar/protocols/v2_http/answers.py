@@ -313,9 +313,13 @@ class Result:
     def prepare(self, slots: Sequence[Slot]) -> None:
         """Write what has to be converted for a caller, as only that can fail."""
         had = [column.is_binary for column in self.columns]
+        as_it_is: WantedOutputs | None = None  # wanted by the caller before, as by most
         for place, ((_, wanted), start, stop) in enumerate(slots):
+            if wanted is as_it_is:
+                continue
             wants = self.wants(wanted)
             if wants == had:
+                as_it_is = wanted
                 continue
             try:
                 for column, is_binary in zip(self.columns, wants, strict=True):

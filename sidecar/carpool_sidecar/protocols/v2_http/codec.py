@@ -23,6 +23,7 @@ _MOST_OBJECTS = 64 * 1024
 
 _LITTLE = 64 * 1024  # so much is joined rather than sent in pieces
 _FAR = 64  # brackets stand together at the beginning
+_BLANK_OR_LIST = frozenset(json_lists.BLANK_OR_LIST)
 
 
 class Memory:
@@ -274,7 +275,7 @@ def _spliced(number: int, payloads: Sequence[Payload], parts: Sequence[messages.
 
 def _are_alike(data: Sequence[v2.Data]) -> bool:
     """Whether all lists are nested equally deep."""
-    if all(text[1] not in json_lists.BLANK_OR_LIST for text in data):
+    if _BLANK_OR_LIST.isdisjoint([text[1] for text in data]):
         return True
     return len({json_lists.depth(bytes(text[:_FAR])) for text in data}) == 1
 

@@ -94,8 +94,11 @@ class _Latest(Generic[T]):
         if not body.endswith(self._last, begin, stop):
             return None
         end = stop - self._size
-        text: v2.Data = body[begin:end] if end - begin < _WORTH_A_VIEW else memoryview(body)[begin:end]
-        return text if json_lists.is_flat(text, self._outline) else None
+        if end - begin < _WORTH_A_VIEW:
+            text = body[begin:end]
+            return text if json_lists.is_flat(text, self._outline) else None
+        view = memoryview(body)[begin:end]
+        return view if json_lists.is_flat(view, self._outline) else None
 
 
 class BodySplitter(Generic[T]):
