@@ -12,6 +12,7 @@ from carpool_sidecar import errors
 from carpool_sidecar.protocols import incremental_scan
 from tests.app.plain_client import GET, connect, connections, is_at_rest, numbered, request, until
 
+PUT = b"PUT /v1/x HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc"
 LARGE = json.dumps({"instances": ["x" * 8_000_000]}).encode()
 
 
@@ -62,17 +63,22 @@ class OnAnyLoop:
         status, body, _ = await bench.post('{"instances":[1]}')
         assert (status, json.loads(body)) == (200, {"predictions": [1]})
 
-    async def test_the_fast_lane_gives_a_connection_away_for_good_with_the_first_other_request(self, sidecar_of):
+    async def test_a_connection_is_lent_for_another_request_and_comes_back(self, sidecar_of):
         bench = await sidecar_of(max_latency=0)
         client = await connect(bench)
-        await client.send(numbered(1))
-        assert await client.predictions() == [1]
-        assert connections(bench) == 1
-        await client.send(GET[:20])
-        await client.send(GET[20:])
-        assert (await client.answer())[2] == b"passed:"
-        assert connections(bench) == 0
+        for number in range(3):
+            await client.send(numbered(number))
+            assert await client.predictions() == [number]
+            assert connections(bench) == 1
+            await client.send(PUT[:20])
+            await client.send(PUT[20:-1])
+            await until(lambda: connections(bench) == 0)
+            await client.send(PUT[-1:])
+            assert (await client.answer())[2] == b"passed:abc"
+            await until(lambda: connections(bench) == 1)
         await client.leave()
+        await until(lambda: is_at_rest(bench))
+        assert bench.sidecar.connection_limit.open == 0
 
     async def test_pipelined_requests_of_all_kinds_are_answered_in_order(self, sidecar_of):
         bench = await sidecar_of(max_latency=0, max_in_flight=8, max_batch_size=2)

@@ -238,9 +238,14 @@ class Bench:
     def left(self, connection: connections.Connection) -> None:
         self.connections.discard(connection)
 
-    def general(self, since: float | None) -> asyncio.Protocol:
+    def lend(self, connection: connections.Connection, since: float | None) -> asyncio.Protocol:
+        self.connections.discard(connection)
         self.generals.append(General())
         return self.generals[-1]
+
+    def returned(self, connection: connections.Connection) -> bool:
+        self.connections.add(connection)
+        return True
 
 
 async def settle() -> None:

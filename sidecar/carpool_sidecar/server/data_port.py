@@ -3,7 +3,8 @@
 A general HTTP server spends more on a small predict request than all the rest of the sidecar: it starts a coroutine,
 copies headers into maps, and builds a response object. Plain predict requests need none of that. What a connection of
 this lane does not recognise as one of those it leaves to the general server, bytes and all, so there is one answer to
-every question about HTTP. How many clients may be connected at once is counted for all ports and protocols together.
+every question about HTTP; it comes back when that is answered, so that one odd request does not slow down those behind
+it. How many clients may be connected at once is counted for all ports and protocols together.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import contextlib
 import math
 import resource
 from collections.abc import Callable
+from typing import Protocol
 
 from carpool.runtime import deadline_timer
 from carpool_sidecar import config
@@ -28,24 +30,39 @@ _MOST_CONNECTIONS = 10_000
 _OWN_FILES = 64
 
 
-class FastLane:
-    """Listens, and watches over the connections that have not been left to `general` servers."""
+class Home(Protocol):
+    """A connection that a general server has on loan."""
 
-    # State: the connections, the event that is set when one is gone, and the timer while there are any; the server.
+    def come_back(self) -> bool:
+        """All that came is answered: whether the transport has another protocol from here on."""
+        ...
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is gone."""
+        ...
+
+
+class FastLane:
+    """Listens, and watches over the connections that are not on loan to `general` servers."""
+
+    # State: the connections that are here and those on loan, the event that is set when one of the former is gone, and
+    # the timer while there are any; the server.
     def __init__(
         self,
         chosen: config.Settings,
         fast_requests: requests.FastRequests,
-        general: Callable[[float | None], asyncio.Protocol],
+        general: Callable[[float | None, Home], asyncio.Protocol],
         limit: ConnectionLimit,
     ) -> None:
         self.requests = fast_requests
         self.reader = heads.Reader(fast_requests.rules)
         self.keep_alive = chosen.keep_alive
         self.head_timeout = chosen.head_timeout
-        self.general = general
+        self._general = general
         self._limit = limit
         self._connections: set[connections.Connection] = set()
+        self._lent: set[connections.Connection] = set()
+        self._is_closed = False
         self._gone = asyncio.Event()
         self._timer = deadline_timer.DeadlineTimer(self._go_round, fast_requests.clock)
         self._server: asyncio.Server | None = None
@@ -56,7 +73,11 @@ class FastLane:
         self._server = await loop.create_server(lambda: connections.Connection(self), host, port, backlog=backlog)
 
     async def close(self, patience: float) -> None:
-        """Accept nothing more and end all connections of this lane; last answers have `patience` seconds to be read."""
+        """Accept nothing more and end all connections that are here; last answers have `patience` seconds to be read.
+
+        None comes back any more.
+        """
+        self._is_closed = True
         if self._server is not None:
             self._server.close()
         for connection in list(self._connections):
@@ -79,11 +100,31 @@ class FastLane:
         return True
 
     def left(self, connection: connections.Connection) -> None:
-        """A connection ended, or the general server has it now; nothing if it was not to stay."""
+        """A connection ended, here or on loan; nothing if it was not to stay."""
         if connection in self._connections:
             self._connections.remove(connection)
-            self._limit.leave()
             self._gone.set()
+        elif connection in self._lent:
+            self._lent.remove(connection)
+        else:
+            return
+        self._limit.leave()
+
+    def lend(self, connection: connections.Connection, since: float | None) -> asyncio.Protocol:
+        """A general server for a connection, whose client has been at its first head since then."""
+        self._connections.remove(connection)
+        self._lent.add(connection)
+        self._gone.set()
+        return self._general(since, connection)
+
+    def returned(self, connection: connections.Connection) -> bool:
+        """Whether a connection on loan may come back."""
+        if self._is_closed:
+            return False
+        self._lent.remove(connection)
+        self._connections.add(connection)
+        self._timer.look_by(self.requests.clock() + self._pause)
+        return True
 
     def _go_round(self, now: float) -> float:
         """End connections whose time is up; returns when to look again."""

@@ -1,8 +1,8 @@
 """A client's connection on the fast lane: plain predict requests, as many and as close together as the client likes.
 
 Bytes are taken as they come. What is complete and plain becomes a call at once; everything else makes this step aside
-for the general server, which gets the bytes and serves the connection from then on. So nothing here answers an error
-of the client, but what stops arriving.
+for the general server, which gets the bytes and serves the connection until all that came is answered. Then the
+connection comes back. So nothing here answers an error of the client, but what stops arriving.
 
 Answers are given in the order of the requests. A client that sends and does not read must not fill the memory: while
 its answers wait in the transport, nothing more is read from it, large answers count as bytes held, and if it takes too
@@ -42,11 +42,18 @@ class Port(Protocol):
         ...
 
     def left(self, connection: Connection) -> None:
-        """It is gone, or the general server's."""
+        """It is gone."""
         ...
 
-    def general(self, since: float | None) -> asyncio.Protocol:
-        """A general server for one connection, whose client has been at its first head since then."""
+    def lend(self, connection: Connection, since: float | None) -> asyncio.Protocol:
+        """A general server for the requests that come next; the client has been at the first head since then.
+
+        It calls `come_back` when these are answered, or `connection_lost`.
+        """
+        ...
+
+    def returned(self, connection: Connection) -> bool:
+        """The general server has done its part: whether the connection may come back."""
         ...
 
 
@@ -79,15 +86,15 @@ class _PartialBody:
 
 
 class Connection(asyncio.Protocol):
-    """One connection, from its start to its end or to the first request for the general server."""
+    """One connection, from its start to its end; it is away while the general server answers requests on it."""
 
     # State of reading: _template, of the last head. _rest: bytes not yet understood, with _partial_head while they are
     # the start of a head that came at _began. _body: a body that is arriving. _waiting: to be told of a model.
     # _is_reading: the transport reads. _is_held: bytes of the client have to wait for answers.
     # State of answering: _pending: requests without an answer yet, in order. _unsent, _unsent_bytes: answers, and their
     # bytes, that the client has not read. _is_paused: there are such.
-    # Of both: _touched: when the client last did something, or was last answered. _is_over: closed, lost, or another
-    # protocol's. _held: the bytes of all that, and the requests being handled.
+    # Of both: _touched: when the client last did something, or was last answered. _is_over: closed, lost, or away.
+    # _held: the bytes of all that, and the requests being handled.
     __slots__ = (
         "_began", "_body", "_held", "_is_held", "_is_over", "_is_paused", "_is_reading", "_partial_head", "_pending",
         "_port", "_requests", "_rest", "_template", "_touched", "_transport", "_unsent", "_unsent_bytes", "_waiting",
@@ -294,15 +301,26 @@ class Connection(asyncio.Protocol):
         if self._pending or self._is_paused:
             self._hold(b"".join(parts))  # answers come in order
             return
-        self._port.left(self)
         self._is_over = True
         self._keep(b"")
-        general = self._port.general(since)
+        general = self._port.lend(self, since)
         self._transport.set_protocol(general)
         general.connection_made(self._transport)
         for part in parts:
             if part:
                 general.data_received(part)
+
+    def come_back(self) -> bool:
+        """All that the general server was given is answered, and no byte is left over: whether it is served here again.
+
+        The transport reads, and has room to write.
+        """
+        if not self._port.returned(self):
+            return False
+        self._is_over = False
+        self._touched = self._requests.clock()
+        self._transport.set_protocol(self)
+        return True
 
     def _hold(self, data: bytes) -> None:
         self._keep(data)

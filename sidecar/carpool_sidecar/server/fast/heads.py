@@ -162,11 +162,22 @@ class Watch:
     def __init__(self) -> None:
         self._marks = _Marks()
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self._marks)
+        self._has_changed = False
 
     @property
     def is_open(self) -> bool:
         """Whether there is more to come. Not so after what is no HTTP: aiohttp's parser has found that too."""
         return self._marks.is_open
+
+    @property
+    def is_between(self) -> bool:
+        """Whether all that has begun is complete. Not so for good after what is no HTTP, or a change of protocols."""
+        return self._marks.is_between and not self._has_changed
+
+    @property
+    def heads(self) -> int:
+        """Heads that were complete so far."""
+        return self._marks.heads
 
     @property
     def begun(self) -> int:
@@ -193,11 +204,13 @@ class Watch:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as change:
+            self._has_changed = True
             marks.is_open, marks.unread = False, marks.length
             self._parser = httptools.HttpRequestParser(marks)
             return int(change.args[0])
         except httptools.HttpParserError:
             marks.is_open, self._parser = False, None
+            self._has_changed = True
         return len(data)
 
 
@@ -210,11 +223,13 @@ class _Marks:
 
     def __init__(self) -> None:
         self.is_open = False
+        self.is_between = True
         self.heads = 0
         self.length = self.unread = self.begun = self.chunks = 0
 
     def on_message_begin(self) -> None:
         self.is_open = True
+        self.is_between = False
         self.length = self.chunks = 0
         self.begun += 1
 
@@ -229,6 +244,9 @@ class _Marks:
     def on_headers_complete(self) -> None:
         self.is_open = False
         self.heads += 1
+
+    def on_message_complete(self) -> None:
+        self.is_between = True
 
 
 class _Collector:

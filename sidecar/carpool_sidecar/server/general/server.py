@@ -69,8 +69,9 @@ class Server(web.Server):
         self._waiting: dict[Connection, None] = {}
         self._timer = deadline_timer.DeadlineTimer(self._go_round, clock)
 
-    def __call__(self, since: float | None = None) -> web.RequestHandler:
-        return Connection(self, since, loop=asyncio.get_running_loop(), **self._options)
+    def __call__(self, since: float | None = None, home: data_port.Home | None = None) -> web.RequestHandler:
+        """A protocol; one with a `home` is for a connection that comes from there, is counted there, and goes back."""
+        return Connection(self, since, home, loop=asyncio.get_running_loop(), **self._options)
 
     def close(self) -> None:
         """Stop the timer."""
@@ -107,8 +108,8 @@ class Connection(web.RequestHandler, body_reader.Chunked):
 
     # State beside aiohttp's: _watch until the connection is lost; _held bytes of a head that _began then, the first one
     # _since if not now; _is_in once it counts among the connections; _later, bytes for the next turns; _is_full while
-    # aiohttp wants no more.
-    def __init__(self, server: Server, since: float | None, **options: Any) -> None:
+    # aiohttp wants no more; _home until the connection goes back there or is lost, _answered requests meanwhile.
+    def __init__(self, server: Server, since: float | None, home: data_port.Home | None, **options: Any) -> None:
         super().__init__(server, **options)
         self.is_busy = False
         self._since = since
@@ -119,6 +120,8 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         self._began = 0.0
         self._is_in = self._is_full = False
         self._later = b""
+        self._home = home
+        self._answered = 0
 
     @property
     def chunks(self) -> int:
@@ -127,6 +130,8 @@ class Connection(web.RequestHandler, body_reader.Chunked):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        if self._home is not None:
+            return
         self._is_in = self._server.limit.enter()
         if not self._is_in:
             self._end(b"".join(responses.render(responses.TOO_MANY_CONNECTIONS, close=True)))
@@ -138,7 +143,43 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         self._hold(0)
         self._watch = None
         self._put_off(b"")
+        home, self._home = self._home, None
         super().connection_lost(exc)
+        if home is not None:
+            home.connection_lost(exc if isinstance(exc, Exception) else None)
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """aiohttp's last step of a request, after which the connection may go home.
+
+        To say that the client is gone ends aiohttp's task, and so does without cancelling it.
+        """
+        resp, is_gone = await super().finish_response(request, resp, start_time)
+        self._answered += 1
+        if not is_gone and resp.keep_alive and self._has_done_all:
+            try:
+                await request.writer.drain()
+            except ConnectionError:
+                return resp, True
+            is_gone = self._has_done_all and self._go_home(request.task)
+        return resp, is_gone
+
+    @property
+    def _has_done_all(self) -> bool:
+        """Whether all that came is answered, and no part of another request is here."""
+        watch = self._watch
+        is_whole = watch is not None and watch.is_between and watch.heads == self._answered
+        return is_whole and not self._later and not self._is_full
+
+    def _go_home(self, task: asyncio.Task[None]) -> bool:
+        """Whether the connection is its home's now; this has to be cleared up when `task` has ended."""
+        transport, home = self.transport, self._home
+        if home is None or transport is None or transport.is_closing() or not home.come_back():
+            return False
+        self.transport = self._home = None
+        task.add_done_callback(lambda _: self.connection_lost(None))
+        return True
 
     def data_received(self, data: bytes) -> None:
         if self._watch is None or not data:  # aiohttp itself calls with nothing, to go on with what it has
