@@ -3,6 +3,10 @@
 Kubernetes sends SIGTERM and removes the pod from its endpoints at the same time, and requests keep coming until every
 proxy knows. So readiness turns off first, and for a quiet period everything is still served. How long proxies take
 depends on how busy the cluster is: requests that still come after the quiet period tell that one does not know yet.
+
+While endpoints still name the pod, a connection that is closed is opened again, to this pod as likely as to another:
+all of them at once, at the worst moment. But one that is kept open ties its client to this pod for good. So answers
+close their connections at the end of the quiet period, when a client that connects anew gets elsewhere.
 """
 
 from __future__ import annotations
@@ -21,6 +25,8 @@ log = logging.getLogger("carpool.sidecar.drain")
 
 # After the quiet period all proxies count as told once no request has come for so long.
 _SILENCE_SECONDS = 2.0
+# The end of the quiet period, in which answers close their connections; half of it if it is shorter than twice that.
+_PARTING_SECONDS = 2.0
 # Clients that confirm need one second; clients that do not are not waited for.
 _TURNING_AWAY_SECONDS = 2.0
 # However long a quiet period is asked for, so much of the time is left to answer what was accepted in it.
@@ -39,11 +45,13 @@ class Phase(enum.Enum):
 class Lifecycle:
     """Knows the phase and the number of requests being handled, and carries out the shutdown."""
 
-    # State: phase and draining; _latest; _skip and _begun, set once; _draining, the task of the shutdown.
+    # State: phase, draining and parting; _latest; _skip and _begun, set once; _draining, the task of the shutdown.
     def __init__(self, requests: ledger.Ledger) -> None:
         self.phase = Phase.SERVING
         self.draining = False
         """Whether the shutdown has begun: readiness is off."""
+        self.parting = False
+        """Whether connections are closed behind their answers."""
         self.ledger = requests
         """Counts the requests that are being handled."""
         self._latest = -math.inf  # when a request last came in the quiet period, by the loop's clock
@@ -53,10 +61,14 @@ class Lifecycle:
 
     def check_open(self) -> None:
         """Raises `errors.Draining` once new work is refused."""
-        if self.phase in (Phase.REFUSING, Phase.DRAINED):
+        if not self.admits():
             raise errors.Draining
+
+    def admits(self) -> bool:
+        """Whether a request that comes now is served; to be asked once for each, as the quiet period waits for them."""
         if self.phase is Phase.QUIET:
             self._latest = asyncio.get_running_loop().time()
+        return self.phase in (Phase.SERVING, Phase.QUIET)
 
     @property
     def active(self) -> int:
@@ -78,6 +90,8 @@ class Lifecycle:
 
         Bounds (`longest` is half of the time for the whole shutdown):
 
+        - in the last two seconds of the quiet period, or its second half if it is short, connections are closed behind
+          answers, and so they are from then on
         - the quiet period lasts longer while requests keep coming: until `longest` less the time to turn clients away;
           one of 0 is not extended
         - it is never longer than twice `longest`, less the times to turn clients away and to answer
@@ -128,8 +142,11 @@ class Lifecycle:
         self.phase = Phase.QUIET
         self.draining = True
         log.info("draining: not ready any more, still serving for at least %g s", quiet_period)
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._skip.wait(), quiet_period)
+        parting_time = min(_PARTING_SECONDS, quiet_period / 2)
+        for seconds in (quiet_period - parting_time, parting_time):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._skip.wait(), seconds)
+            self.parting = True
         if quiet_period:
             await self._until_silence(latest_end - time_to_turn_away)
         if turn_away is not None:

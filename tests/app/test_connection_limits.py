@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from carpool_sidecar.server import data_port
-from carpool_sidecar.server.fast import heads
+from carpool_sidecar.server.fast import progress
 from carpool_sidecar.server.general import server
 from tests.app import plain_client
 
@@ -193,7 +193,7 @@ async def test_a_connection_that_was_served_is_freed_without_the_collector(bench
             await client.leave()
         await plain_client.until(lambda: plain_client.is_at_rest(bench_of_three))
         await asyncio.sleep(1)
-        assert not [each for each in gc.get_objects() if isinstance(each, heads.Watch)]
+        assert not [each for each in gc.get_objects() if isinstance(each, progress.Watch)]
     finally:
         gc.enable()
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tests.bench import mix
 from tests.sim import cells as sim_cells
 
 CONNECTIONS = 64
@@ -32,7 +33,7 @@ class Cell:
     itself or its `length`), `sidecar` its flags or None to load the predictor directly. `target` is in requests/s
     (None: for orientation), `limit` the highest rate that is possible (None: unknown). `load_beside` names whose
     core the load generator shares. `system` is the predictor as the simulator knows it, for cells that are
-    simulated too (None: is not).
+    simulated too (None: is not). `mix` says which of the requests of `mix` are sent (None: all are alike).
     """
 
     name: str
@@ -46,6 +47,7 @@ class Cell:
     load_beside: str = "predictor"
     connections: int = CONNECTIONS
     system: sim_cells.System | None = None
+    mix: mix.Kind | None = None
 
     @property
     def predictor_arguments(self) -> list[str]:
@@ -108,6 +110,12 @@ def _adaptive(name: str, title: str, system: sim_cells.System, callers: int, tar
     )
 
 
+_MIXES: tuple[tuple[mix.Kind, str], ...] = (
+    ("repeated", "37 B, eleven headers"),
+    ("varied", "the same, headers vary"),
+    ("mixed", "these, 11 % others"),
+)
+
 IDLE = "idle"
 """The name, for `--only`, of the pause in which idle CPU and memory are measured."""
 
@@ -119,6 +127,9 @@ BODY_CELLS: tuple[Cell, ...] = (
     *_pair("8kB", "8 kB", 8_000, "length", 8_000),
     *_pair("100kB", "100 kB", 100_000, "length", None),
     *_pair("1.5MB", "1.5 MB", 1_500_000, "length", 150),
+)
+MIX_CELLS: tuple[Cell, ...] = tuple(
+    Cell(f"mix-{kind}", title, 37, "instance", _service(0, 0), _settings(2), mix=kind) for kind, title in _MIXES
 )
 SERIAL_CELLS: tuple[Cell, ...] = (_serial(1, None), _serial(2, 0.98 * SERIAL_LIMIT))
 # The predictors of the simulator's grid, and the scene of KServe's documentation: `hey -c 5`.
@@ -141,7 +152,12 @@ LAG_SCENES: tuple[Scene, ...] = (
     Scene(f"16 MB, {BATCH} instances", 16_000_000, BATCH),
 )
 
-NAMES = (*(cell.name for cell in BODY_CELLS), IDLE, *(cell.name for cell in (*SERIAL_CELLS, *ADAPTIVE_CELLS)), LAG)
+NAMES = (
+    *(cell.name for cell in (*BODY_CELLS, *MIX_CELLS)),
+    IDLE,
+    *(cell.name for cell in (*SERIAL_CELLS, *ADAPTIVE_CELLS)),
+    LAG,
+)
 
 
 class Selection(NamedTuple):
@@ -169,6 +185,7 @@ def select(only: Sequence[str]) -> Selection:
         raise ValueError(f"unknown cell {unknown[0]!r}; there are {', '.join(NAMES)}")
     wanted = set(only or NAMES)
     bodies, serial, adaptive = (
-        [cell for cell in group if cell.name in wanted] for group in (BODY_CELLS, SERIAL_CELLS, ADAPTIVE_CELLS)
+        [cell for cell in group if cell.name in wanted]
+        for group in ((*BODY_CELLS, *MIX_CELLS), SERIAL_CELLS, ADAPTIVE_CELLS)
     )
     return Selection(bodies, IDLE in wanted, serial, adaptive, list(LAG_SCENES) if LAG in wanted else [])

@@ -165,7 +165,9 @@ def steps() -> list[tuple[str, float]]:
     reader, body = heads.Reader(rules), bodies.exact(37)
     text, with_id = _HEAD % 37, (_HEAD % 37).replace(b"Content-Length", _ID)
     request, request_with_id = text + body, with_id + body
-    (_, template), (_, template_with_id) = cast(Any, reader.read(text)), cast(Any, reader.read(with_id))
+    template, template_with_id = (
+        cast(Any, reader.template(each, cast(Any, reader.read(each))[2])) for each in (text, with_id)
+    )
     renderer = responses.Predictions(rules.dialect)
     answer = interface.UpstreamResponse(b'{"predictions":[[5.1,3.5,1.4,0.2]]}', {})
     pieces = [messages.Piece(0, "0" * 36, v1.parse_answer(answer).rows)]

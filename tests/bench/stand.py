@@ -14,7 +14,7 @@ import uvloop
 
 from carpool_sidecar.planning import engine
 from tests import loopback
-from tests.bench import bodies, cells, client, load, machine, metrics, processes, wrk
+from tests.bench import bodies, cells, client, load, machine, metrics, mix, processes, wrk
 
 PATH = "/v1/models/echo:predict"
 READY_SECONDS = 60.0
@@ -161,11 +161,12 @@ class Stand:
     def _load(self, cell: cells.Cell, seconds: float) -> load.Measurement:
         host, port = self._address(cell)
         body = bodies.exact(cell.size)
+        mixed = [] if cell.mix is None else mix.requests(cell.mix, host, PATH, cell.size)
         if self._generator == "wrk":
             url = f"http://{host}:{port}{PATH}"
             cores = self._cores.get(cell.load_beside)
-            return wrk.measure(url, body, cell.connections, seconds, cores, sampled=self._sampled)
-        requests = itertools.repeat(client.post(host, PATH, body))
+            return wrk.measure(url, body, cell.connections, seconds, cores, sampled=self._sampled, prepared=mixed)
+        requests = itertools.cycle(mixed or [client.post(host, PATH, body)])
         with machine.pinned(self._cores.get(cell.load_beside)):
             return uvloop.run(load.closed_loop((host, port), requests, cell.connections, seconds))
 

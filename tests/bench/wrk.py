@@ -74,6 +74,25 @@ end
 """
 
 
+# Requests that were made beforehand, each behind a line that tells its length.
+_PREPARED = """
+local ready, last = {{}}, 0
+init = function(arguments)
+  local prepared = assert(io.open({requests!r}, "rb"))
+  local size = prepared:read("*n", "*l")
+  while size do
+    ready[#ready + 1] = prepared:read(size)
+    size = prepared:read("*n", "*l")
+  end
+  prepared:close()
+end
+request = function()
+  last = last % #ready + 1
+  return ready[last]
+end
+"""
+
+
 class WrkFailed(Exception):
     """wrk did not report figures; `str()` is what it printed instead."""
 
@@ -91,17 +110,23 @@ def measure(
     headers: Mapping[str, str] = client.JSON,
     sampled: int | None = None,
     threads: int = 1,
+    prepared: Sequence[bytes] = (),
 ) -> load.Measurement:
     """Post `body` to `url` over so many connections for so many (whole) seconds. Raises `WrkFailed`.
 
     Several bodies take turns. With `sampled`, each request has a `traceparent`, and so many of a hundred say that they
-    are sampled.
+    are sampled. Whole requests that are `prepared` are sent instead, one after the other, over and over.
     """
     with tempfile.TemporaryDirectory(prefix="carpool-wrk-") as folder:
         body_file, script_file = pathlib.Path(folder, "body.json"), pathlib.Path(folder, "post.lua")
         several = [] if isinstance(body, bytes) else list(body)
         body_file.write_bytes(b"".join(several) if several else bytes(body))
-        script_file.write_text(script(str(body_file), headers, sampled, [len(each) for each in several]))
+        text = script(str(body_file), headers, sampled, [len(each) for each in several])
+        if prepared:
+            requests_file = pathlib.Path(folder, "requests")
+            requests_file.write_bytes(b"".join(b"%d\n%b" % (len(each), each) for each in prepared))
+            text += _PREPARED.format(requests=str(requests_file))
+        script_file.write_text(text)
         command = ["wrk", f"--threads={min(threads, connections)}", f"--connections={connections}"]
         command += [f"--duration={max(1, round(seconds))}s"]
         command += ["--timeout=30s", f"--script={script_file}", url]

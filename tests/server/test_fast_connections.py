@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
+import zlib
 
 import pytest
 from hypothesis import given
@@ -156,9 +158,18 @@ async def test_a_connection_that_was_handed_over_is_the_general_servers_alone(be
 
 @pytest.mark.parametrize(
     "request_",
-    [post(b"{}"), post(b"nonsense"), post(b'{"inputs":{"a":[1]}}'), post(b"x" * 2000), post(b"", length=2000)],
-    ids=["no instances", "no JSON", "columns", "too large", "to be too large"],
-)
+    [
+        post(b'{"inputs":{"a":[1]}}'), post(b"x" * 2000), post(b"", length=2000),
+        post(b"nonsense").replace(b"application/json", b"text/html"),
+        post(b"not gzip", b"Content-Encoding: gzip"), post(gzip.compress(b"x" * 70_000), b"Content-Encoding: gzip"),
+        post(gzip.compress(BODY) * 2, b"Content-Encoding: gzip"),
+        post(gzip.compress(b"{" + b" " * 2000), b"Content-Encoding: gzip"),
+    ],
+    ids=[
+        "columns", "too large", "to be too large", "perhaps no JSON at all", "not in its coding", "large in the end",
+        "in two pieces", "too large in the end",
+    ],
+)  # fmt: skip
 async def test_a_body_that_is_no_call_is_left_to_the_general_server(request_: bytes) -> None:
     bench = Bench(max_body_bytes=1024)
     for cut in (len(request_), len(request_) - 1):
@@ -169,6 +180,48 @@ async def test_a_body_that_is_no_call_is_left_to_the_general_server(request_: by
         assert bench.generals[-1].data == request_[: len(bench.generals[-1].data)]
     assert bench.generals[0].data == request_
     assert (bench.life.active, bench.bodies.memory.held, bench.driver.submitted) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("body", [b"{}", b"nonsense", b'{"instances":[]}', b'{"instances":[1]}x'])
+@pytest.mark.parametrize("coding", [False, True], ids=["plain", "gzip"])
+async def test_a_body_that_is_no_predict_request_is_told_so_and_the_connection_goes_on(
+    bench: Bench, body: bytes, coding: bool
+) -> None:
+    request = post(gzip.compress(body), b"Content-Encoding: gzip") if coding else post(body)
+    client = bench.connect()
+    for cut in (len(request), len(request) - 1):
+        client.send(request[:cut])
+        client.send(request[cut:] + post())
+        bench.driver.answer()
+    assert client.statuses == [400, 200] * 2
+    assert bench.generals == []
+    assert (bench.life.active, bench.bodies.memory.held, bench.driver.submitted) == (0, 0, 2)
+    refused = bench.metrics.registry.get_sample_value
+    assert refused("carpool_requests_total", {"lane": "batched", "code": "400"}) == 2
+
+
+async def test_a_body_that_is_no_predict_request_is_told_so_in_its_turn(bench: Bench) -> None:
+    client = bench.connect()
+    client.send(post() + post(b"{") + post() + post(b"{"))
+    assert client.statuses == []
+    bench.driver.answer()
+    await settle()
+    assert client.statuses == [200, 400]
+    bench.driver.answer()
+    await settle()
+    assert client.statuses == [200, 400, 200, 400]
+
+
+@pytest.mark.parametrize("coding", ["gzip", "x-gzip", "GZip", "deflate"])
+async def test_a_small_coded_body_is_a_call_of_its_size_when_it_is_undone(bench: Bench, coding: str) -> None:
+    client = bench.connect()
+    coded = zlib.compress(BODY) if coding == "deflate" else gzip.compress(BODY)
+    client.send(post(coded, b"Content-Encoding: " + coding.encode()) + post())
+    assert [call.size for call in bench.driver.calls] == [len(BODY)] * 2
+    bench.driver.answer()
+    bench.driver.answer()
+    assert client.statuses == [200, 200]
+    assert bench.generals == []
 
 
 async def test_bytes_after_an_answer_that_closes_are_not_served(bench: Bench) -> None:

@@ -9,7 +9,7 @@ import struct
 import pytest
 
 from carpool.scheduling import messages
-from carpool_sidecar import errors
+from carpool_sidecar import drain, errors
 from carpool_sidecar.batching import model_registry, routes
 from carpool_sidecar.protocols import interface as codecs
 from carpool_sidecar.protocols import models
@@ -164,7 +164,7 @@ async def test_a_request_counts_as_accepted_while_its_model_is_asked_about(predi
     client.send(infer())
     await settle()
     assert bench.life.active == 1
-    bench.life.draining = True
+    bench.life.draining, bench.life.phase = True, drain.Phase.REFUSING
     await told(predictor, client)
     assert [general.data for general in bench.generals] == [infer()]
     assert bench.life.active == 0

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from carpool_sidecar import errors
+from carpool_sidecar import drain, errors
 from tests.server.fast_lane import Bench, Transport, get, post, settle
 
 ROW = b'"%b"'
@@ -217,10 +217,32 @@ async def test_a_refused_request_that_waits_for_its_turn_keeps_no_body(bench: Be
 # --- shutting down ----------------------------------------------------------------------------------------------
 
 
+async def test_in_the_quiet_period_all_is_served_here_and_connections_are_kept(bench: Bench) -> None:
+    bench.life.draining, bench.life.phase = True, drain.Phase.QUIET
+    client = bench.connect()
+    for _ in range(3):
+        client.send(post())
+        bench.driver.answer()
+        client.send(post(b"{"))
+    assert client.statuses == [200, 400] * 3
+    assert b"Connection: close" not in client.received
+    assert bench.generals == []
+
+
+async def test_at_the_end_of_the_quiet_period_a_refusal_closes_the_connection_too(bench: Bench) -> None:
+    bench.life.draining, bench.life.phase, bench.life.parting = True, drain.Phase.QUIET, True
+    client = bench.connect()
+    client.send(post(b"{"))
+    await settle()
+    assert client.statuses == [400]
+    assert b"Connection: close" in client.received
+    assert client.is_lost
+
+
 async def test_while_draining_an_answer_says_that_the_connection_closes(bench: Bench) -> None:
     client = bench.connect()
     client.send(post())
-    bench.life.draining = True
+    bench.life.draining = bench.life.parting = True
     bench.driver.answer()
     await settle()
     assert client.statuses == [200]
@@ -231,7 +253,7 @@ async def test_while_draining_an_answer_says_that_the_connection_closes(bench: B
 async def test_while_draining_all_accepted_requests_are_answered_before_the_connection_closes(bench: Bench) -> None:
     client = bench.connect()
     client.send(post() * 3)
-    bench.life.draining = True
+    bench.life.draining = bench.life.parting = True
     for call in reversed(bench.driver.calls[:]):
         bench.driver.answer(call)
     await settle()
@@ -241,7 +263,7 @@ async def test_while_draining_all_accepted_requests_are_answered_before_the_conn
 
 
 async def test_while_draining_new_requests_are_the_general_servers_to_refuse(bench: Bench) -> None:
-    bench.life.draining = True
+    bench.life.draining, bench.life.phase = True, drain.Phase.REFUSING
     client = bench.connect()
     client.send(post())
     assert bench.generals[0].data == post()

@@ -244,7 +244,7 @@ class Sidecar:
 
     async def _open_data_port(self) -> None:
         relay = self._relay = passthrough.PassThrough(
-            self._base, connect_timeout=self.settings.connect_timeout, is_ending=lambda: self.life.draining,
+            self._base, connect_timeout=self.settings.connect_timeout, is_ending=lambda: self.life.parting,
             on_bug=self.metrics.internal_errors.labels("passthrough").inc, hold=self.ledger.reserve,
         )  # fmt: skip
         self.metrics.tunnels.set_function(lambda: relay.tunnels)

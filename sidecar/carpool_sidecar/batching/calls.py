@@ -115,7 +115,8 @@ class Head(NamedTuple):
     `target` is the path and query as received, in origin form, `headers` those that belong to the batch key, `timeout`
     the caller's in seconds. `traceparent` and `tracestate` are the caller's, not yet checked. `json_size` is how many
     bytes of the body are JSON, if it says so (v2's binary tensors). `forwarded_for` names the caller where a proxy
-    stands in front.
+    stands in front. `coding` is the one coding of the body, if it has not been undone, and `says_so` is False where its
+    media type speaks against a predict request.
     """
 
     route: Route
@@ -127,6 +128,8 @@ class Head(NamedTuple):
     tracestate: str | None = None
     json_size: int | None = None
     forwarded_for: str | None = None
+    coding: str | None = None
+    says_so: bool = True
 
 
 class Call(driver.Call):

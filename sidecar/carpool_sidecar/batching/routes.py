@@ -104,7 +104,7 @@ class Lists:
 
     # State: the routes of the rules that were asked for together, which are few.
     def __init__(self, chosen: Sequence[rules.Rule], predictor: calls.Predictor, clock: Callable[[], float]) -> None:
-        self._rules = tuple(chosen)
+        self.rules = tuple(chosen)
         self._predictor = predictor
         self._clock = clock
         self._routes: dict[tuple[str, ...], tuple[calls.Route, calls.Route]] = {}
@@ -114,7 +114,7 @@ class Lists:
 
         Raises `errors.Unbatchable` for paths at which one query goes with many texts, and for streams.
         """
-        found = codec.rules_for(path, self._rules)
+        found = codec.rules_for(path, self.rules)
         if not found:
             return None
         if _STREAM in headers.get(hdrs.ACCEPT, ""):
@@ -214,6 +214,19 @@ class Routes:
         self._v1 = v1
         self._infer = infer
         self._lists = lists
+
+    @property
+    def looked_at(self) -> frozenset[str]:
+        """The headers, in lower case, that may decide about the way of a request, or belong to its key there."""
+        chosen: Sequence[rules.Rule] = ()
+        if isinstance(self._lists, Embeddings):
+            chosen = [self._lists.rule]
+        elif self._lists is not None:
+            chosen = self._lists.rules
+        names = [hdrs.CONTENT_TYPE, _EVENT_ID, JSON_SIZE, *(name for name, _ in _key_headers(chosen))]
+        if chosen:
+            names.append(hdrs.ACCEPT)
+        return frozenset([str(name).lower() for name in names])
 
     def match(self, method: str, target: str, headers: MultiMapping[str]) -> Match | None:
         """The request of one of the protocols that this may be, or None if it is none; `target` as received.

@@ -15,6 +15,7 @@ from carpool_sidecar import errors
 from carpool_sidecar.protocols import steps
 
 MAX_MEMBERS = 2000  # of a gzip body: block-wise writers make one for each 64 KiB, 1028 in 64 MiB
+_SMALL = 64 * 1024  # bytes, decoded in a fraction of a millisecond
 _OUTPUT_STEP = 256 * 1024
 _INPUT_STEP = 64 * 1024
 _FIRST_INPUT_STEP = 512  # a member's; the next are twice as large, so that what follows a small one is hardly copied
@@ -51,6 +52,21 @@ def decoding(
         return (yield from _collect(_DECODERS[coding](body), limit, reserve))
     except (_Corrupt, zlib.error) as error:
         raise errors.BadRequest(f"the body is not valid {coding} data: {error}") from None
+
+
+def decode_small(body: bytes, coding: str) -> bytes | None:
+    """Undo one coding of a small body at once, if it is small then, too.
+
+    None if it is not, or if the data is not one whole stream: `decode` tells what there is to say of those.
+    """
+    if len(body) > _SMALL:
+        return None
+    stream = zlib.decompressobj(_wrapper(body) if coding.lower() == "deflate" else _GZIP)
+    try:
+        decoded = stream.decompress(body, _SMALL + 1)
+    except zlib.error:
+        return None
+    return decoded if stream.eof and not stream.unused_data and len(decoded) <= _SMALL else None
 
 
 def can_undo(content_encoding: str) -> bool:
@@ -110,15 +126,19 @@ def _gzip(body: bytes) -> Iterator[bytes]:
 
 
 def _deflate(body: bytes) -> Iterator[bytes]:
-    """RFC 1950, or bare RFC 1951.
+    """RFC 1950, or bare RFC 1951."""
+    end = yield from _inflate(body, 0, _wrapper(body))
+    if end < len(body):
+        raise _Corrupt("something follows its end")
+
+
+def _wrapper(body: bytes) -> int:
+    """What zlib has to be told of data that is said to be deflate.
 
     The low four bits of a zlib header are 8. A bare stream that began so would open with a stored block whose
     padding is not zero, which no compressor writes.
     """
-    has_wrapper = not body or body[0] & 0x0F == 8
-    end = yield from _inflate(body, 0, _ZLIB if has_wrapper else _RAW)
-    if end < len(body):
-        raise _Corrupt("something follows its end")
+    return _ZLIB if not body or body[0] & 0x0F == 8 else _RAW
 
 
 def _inflate(body: bytes, start: int, window_bits: int) -> Generator[bytes, None, int]:

@@ -21,7 +21,7 @@ from carpool_sidecar.protocols import models
 from carpool_sidecar.server import headers as headers_
 from carpool_sidecar.server import responses
 
-_PROBER_AGENTS = ("kube-probe/", "Knative-Activator-Probe")
+PROBER_AGENTS = ("kube-probe/", "Knative-Activator-Probe")
 _KIND = istr("K-Network-Probe")
 _HASH = "K-Network-Hash"
 _MODEL = re.compile(r"/v1/models/([^/:]+)(?:/versions/([^/:]+))?")
@@ -37,7 +37,7 @@ def is_probe(headers: MultiMapping[str]) -> bool:
 
 def comes_from_prober(headers: MultiMapping[str]) -> bool:
     """Whether the sender says it is a kubelet or an activator."""
-    return headers.get("User-Agent", "").startswith(_PROBER_AGENTS)
+    return headers.get("User-Agent", "").startswith(PROBER_AGENTS)
 
 
 async def probe_answer(

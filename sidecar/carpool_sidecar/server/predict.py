@@ -70,6 +70,12 @@ class PredictRules:
         self.dialect = responses.KServeDialect() if chosen.kserve_errors else responses.Dialect()
         self._plain_dialect = responses.Dialect()
 
+    @property
+    def looked_at(self) -> frozenset[str]:
+        """The headers, in lower case, that may decide about a request's route, key or deadline."""
+        own = {str(name).lower() for name, _ in self._v1_headers}
+        return frozenset({_TIMEOUT.lower(), *own, *self.routes.looked_at})
+
     # --- what is accepted --------------------------------------------------------------------------------------
 
     async def route(self, headers: MultiMapping[str], match: routes.Match, body: bytes | None = None) -> calls.Route:
@@ -110,6 +116,7 @@ class PredictRules:
             _value(headers, _TRACESTATE),
             _json_size(headers.get(routes.JSON_SIZE)) if match.protocol == "v2" else None,
             headers.get(_FORWARDED_FOR),
+            says_so=match.says_so,
         )
 
     def _key_headers(self, headers: MultiMapping[str], match: routes.Match, route: calls.Route) -> calls.Headers:

@@ -2,7 +2,8 @@
 
 Bytes are taken as they come. What is complete and plain becomes a call at once; everything else makes this step aside
 for the general server, which gets the bytes and serves the connection until all that came is answered. Then the
-connection comes back. So nothing here answers an error of the client, but what stops arriving.
+connection comes back. Errors of the client are told here where they are as plain as that: a body that is no predict
+request, and what stops arriving.
 
 Answers are given in the order of the requests. A client that sends and does not read must not fill the memory: while
 its answers wait in the transport, nothing more is read from it, large answers count as bytes held, and if it takes too
@@ -20,7 +21,7 @@ from carpool_sidecar import errors
 from carpool_sidecar.batching import calls, model_registry, routes
 from carpool_sidecar.protocols import incremental_scan
 from carpool_sidecar.server import responses
-from carpool_sidecar.server.fast import heads, requests
+from carpool_sidecar.server.fast import heads, progress, requests
 
 _MOST_PENDING = 64
 """At most so many unanswered requests, all with one batch key; later ones stay unparsed."""
@@ -88,24 +89,27 @@ class _PartialBody:
 class Connection(asyncio.Protocol):
     """One connection, from its start to its end; it is away while the general server answers requests on it."""
 
-    # State of reading: _template, of the last head. _rest: bytes not yet understood, with _partial_head while they are
-    # the start of a head that came at _began. _body: a body that is arriving. _waiting: to be told of a model.
-    # _is_reading: the transport reads. _is_held: bytes of the client have to wait for answers.
+    # State of reading: _template, of one of the _heads_read, which are those that fitted none. _rest: bytes not yet
+    # understood, with _partial_head while they are the start of a head that came at _began. _body: a body that is
+    # arriving. _waiting: to be told of a model. _is_reading: the transport reads. _is_held: bytes of the client have to
+    # wait for answers.
     # State of answering: _pending: requests without an answer yet, in order. _unsent, _unsent_bytes: answers, and their
     # bytes, that the client has not read. _is_paused: there are such.
     # Of both: _touched: when the client last did something, or was last answered. _is_over: closed, lost, or away.
     # _held: the bytes of all that, and the requests being handled.
     __slots__ = (
-        "_began", "_body", "_held", "_is_held", "_is_over", "_is_paused", "_is_reading", "_partial_head", "_pending",
-        "_port", "_requests", "_rest", "_template", "_touched", "_transport", "_unsent", "_unsent_bytes", "_waiting",
+        "_began", "_body", "_heads_read", "_held", "_is_held", "_is_over", "_is_paused", "_is_reading", "_partial_head",
+        "_pending", "_port", "_requests", "_rest", "_template", "_touched", "_transport", "_unsent", "_unsent_bytes",
+        "_waiting",
     )  # fmt: skip
 
     def __init__(self, port: Port) -> None:
         self._port = port
         self._requests = port.requests
         self._template: heads.HeadTemplate | None = None
+        self._heads_read = 0
         self._rest = b""
-        self._partial_head: heads.PartialHead | None = None
+        self._partial_head: progress.PartialHead | None = None
         self._began = 0.0
         self._body: _PartialBody | None = None
         self._waiting: model_registry.Waiting | None = None
@@ -183,7 +187,15 @@ class Connection(asyncio.Protocol):
             if self._is_paused or len(self._pending) >= _MOST_PENDING:
                 self._hold(data[at:])
                 return
-            request = self._requests.accept(head, data[end:stop], self, self._touched)
+            try:
+                request = self._requests.accept(head, data[end:stop], self, self._touched)
+            except errors.CarpoolError as error:
+                if self._pending:
+                    self._hold(data[at:])
+                    return
+                self._refuse(error, self._touched)
+                at = stop
+                continue
             if request is None:
                 self._step_aside(data[at:])
                 return
@@ -201,8 +213,9 @@ class Connection(asyncio.Protocol):
         if end < 4:
             self._wait_for_head(data[at:])
             return None
+        reader, text = self._port.reader, data[at:end]
         try:
-            found = self._port.reader.read(data[at:end])
+            found = reader.read(text)
         except routes.ModelUnknownYet as pause:
             self._partial_head = None
             self._hold(data[at:])
@@ -213,7 +226,11 @@ class Connection(asyncio.Protocol):
             self._partial_head = None
             self._step_aside(data[at:])
             return None
-        (_, length, head), self._template = found
+        _, length, head = found
+        # Where heads repeat, the second is that of the next ones; where they do not, to try each time would be dear.
+        self._heads_read += 1
+        if self._heads_read > 1 and not self._heads_read & (self._heads_read - 1):
+            self._template = reader.template(text, head)
         return end, length, head
 
     def _learned(self, _: object) -> None:
@@ -227,7 +244,7 @@ class Connection(asyncio.Protocol):
             self._keep(b"")
             return
         if self._partial_head is None:
-            self._partial_head = heads.PartialHead()
+            self._partial_head = progress.PartialHead()
             self._began = self._touched
         else:
             more = begun[self._partial_head.size :]
@@ -276,15 +293,26 @@ class Connection(asyncio.Protocol):
         self._drop_body()
         whole = b"".join(body.parts)
         body.parts.clear()
-        request = self._requests.accept(body.head, whole, self, body.started, body.scan)
-        if request is None:
-            self._step_aside(body.text, whole, following)
-            return
+        try:
+            request = self._requests.accept(body.head, whole, self, body.started, body.scan)
+        except errors.CarpoolError as error:
+            self._refuse(error, body.started)
+        else:
+            if request is None:
+                self._step_aside(body.text, whole, following)
+                return
+            self._pending.append(request)
+            self._requests.submit(request, self._held)
         del whole
-        self._pending.append(request)
-        self._requests.submit(request, self._held)
-        if following:
+        if following and not self._is_over:
             self._serve(following)
+
+    def _refuse(self, error: errors.CarpoolError, started: float) -> None:
+        """Answer a request that no other waits before, and that came at `started`."""
+        message, close = self._requests.refused(error, started)
+        self._transport.write(message)
+        if close:
+            self._close()
 
     def _drop_body(self) -> None:
         if self._body is not None:

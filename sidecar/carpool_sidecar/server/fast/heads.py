@@ -1,13 +1,15 @@
 """Which requests take the fast lane, judged by their heads, and what a call needs of those.
 
 It is for plain predict requests: whatever is unusual about a head is left to the general server, so that nothing
-needs to be decided twice. httptools (llhttp) reads a head once. The next one on the same connection nearly always
-differs in a few values only, and finding that out costs a tenth of reading it.
+needs to be decided twice. httptools (llhttp) reads a head once. The next one on the same connection mostly differs in
+a few values only, and finding that out costs a twentieth of reading it. Behind a proxy that mixes callers it differs in
+lines that do not matter, too: reading the others costs a fifth.
 """
 
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 import httptools
 from multidict import CIMultiDict
@@ -33,22 +35,37 @@ _ZERO = ord("0")
 
 # Headers that give a request, or its connection, a meaning beyond "here is a body, answer it".
 _UNUSUAL = (
-    "Transfer-Encoding", "Content-Encoding", "Expect", "Upgrade", "Trailer", "HTTP2-Settings", "Sec-WebSocket-Key1",
+    "Transfer-Encoding", "Expect", "Upgrade", "Trailer", "HTTP2-Settings", "Sec-WebSocket-Key1",
 )  # fmt: skip
 
 Gaps = list[tuple[int, int, int]]
 """Where values begin and end in a head, and which they are."""
 
-# Whose values are new with every request of a connection.
-_LENGTH, _REQUEST_ID, _TRACEPARENT, _JSON_SIZE = range(4)
+_CODINGS = frozenset({"gzip", "x-gzip", "deflate"})
+
+# The kinds of lines. A line of one kind is looked at for its value, which may be new with every request: of the first
+# four also by `HeadTemplate`. Other lines mean nothing here, matter as they stand, matter only if they name a prober,
+# mean something unusual, or are no header.
+_LENGTH, _REQUEST_ID, _TRACEPARENT, _JSON_SIZE, _TRACESTATE, _FORWARDED_FOR = range(1, 7)
+_COUNT = 7
+_IGNORED, _MATTERS, _AGENT, _UNLIKELY, _NO_NAME = 0, -1, -2, -3, -4
+_NAMES = {
+    _LENGTH: b"content-length", _REQUEST_ID: b"x-request-id", _TRACEPARENT: b"traceparent",
+    _JSON_SIZE: b"inference-header-content-length", _TRACESTATE: b"tracestate", _FORWARDED_FOR: b"x-forwarded-for",
+}  # fmt: skip
+_KINDS: dict[bytes, int] = {
+    **dict.fromkeys((name.lower().encode() for name in (*_UNUSUAL, "K-Network-Probe")), _UNLIKELY),
+    **dict.fromkeys((b"host", b"connection", b"proxy-connection", b"content-encoding"), _MATTERS),
+    **{name: kind for kind, name in _NAMES.items()},
+    b"user-agent": _AGENT,
+}
+_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:")  # RFC 9110, section 5.6.2
+_PROBERS = tuple([each.encode() for each in local_answers.PROBER_AGENTS])
+# Heads are cheap to send: what is remembered of them has to end somewhere.
+_MOST_NAMES, _MOST_PLANS = 1024, 512
 _LINES = {
-    which: re.compile(rb"\r\n%b: ?([!-~]{1,256})(?=\r)" % name, re.IGNORECASE)
-    for which, name in (
-        (_LENGTH, b"content-length"),
-        (_REQUEST_ID, b"x-request-id"),
-        (_TRACEPARENT, b"traceparent"),
-        (_JSON_SIZE, b"inference-header-content-length"),
-    )
+    which: re.compile(rb"\r\n%b: ?([!-~]{1,256})(?=\r)" % _NAMES[which], re.IGNORECASE)
+    for which in (_LENGTH, _REQUEST_ID, _TRACEPARENT, _JSON_SIZE)
 }
 
 
@@ -104,149 +121,160 @@ class HeadTemplate:
         return (at + self._end_size, length, head) if data.startswith(self._end, at) else None
 
 
-class Reader:
-    """Reads heads by the rules of predict requests."""
+class _Plan(NamedTuple):
+    """What heads have in common whose lines that matter are the same, but for values that vary.
 
+    `route` is None if it has to be asked for each time, because the predictor may tell of the model anew.
+    """
+
+    match: routes.Match
+    route: calls.Route | None
+    target: str
+    headers: calls.Headers
+    timeout: float | None
+    coding: str | None
+
+
+class Reader:
+    """Reads heads by the rules of predict requests.
+
+    A head is cut into lines, and the lines that matter, together, are looked up among those of heads that were read in
+    full by llhttp: everybody's, as proxies mix callers. Only values that vary are looked at each time, and all other
+    lines only for being lines.
+    """
+
+    # State: _plans by lines that matter, _kinds of lines by the names met so far. Both are bounded.
     def __init__(self, rules: predict.PredictRules) -> None:
         self._rules = rules
+        looked_at = [name.encode() for name in rules.looked_at]
+        self._known: dict[bytes, int] = dict.fromkeys(looked_at, _MATTERS) | _KINDS
+        if b"user-agent" in looked_at:
+            self._known[b"user-agent"] = _MATTERS  # whom it names is found out with the rest
+        varying = [kind for name in looked_at if (kind := self._known[name]) > 0]
+        self._keyed = tuple([kind for kind in varying if kind != _JSON_SIZE])
+        self._kinds: dict[bytes, int] = {}
+        self._plans: dict[tuple[bytes, ...], _Plan] = {}
 
-    def read(self, text: bytes) -> tuple[Plain, HeadTemplate | None] | None:
+    def read(self, text: bytes) -> Plain | None:
         """Judge a complete head, up to and with its empty line; None if it is for the general server.
 
         Raises `routes.ModelUnknownYet` if that depends on a model of which nothing is known, and the caller has time.
         """
+        lines = text.split(b"\r\n")
+        count = len(lines) - 1
+        if len(text) > MAX_HEAD or count - 2 > _MAX_HEADERS or text.translate(None, _ORDINARY):
+            return None
+        if not text.count(b"\n") == text.count(b"\r") == count:
+            return None
+        kinds, matter = self._kinds, [lines[0]]
+        values: list[bytes | None] = [None] * _COUNT
+        for line in lines[1:-2]:
+            name = line[: line.find(b":") + 1]
+            kind = kinds.get(name)
+            if kind is None:
+                kind = self._learn(name)
+            if kind == _IGNORED:
+                continue
+            if kind > 0:
+                if values[kind] is not None:
+                    return None
+                values[kind] = line[len(name) :].strip(b" ")
+            elif kind == _MATTERS:
+                matter.append(line)
+            elif kind != _AGENT or line[len(name) :].lstrip(b" ").startswith(_PROBERS):
+                return None
+        if self._keyed:
+            matter += [_NAMES[kind] + b":" + value for kind in self._keyed if (value := values[kind]) is not None]
+        return self._judge(matter, values, len(text))
+
+    def _judge(self, matter: list[bytes], values: list[bytes | None], size: int) -> Plain | None:
+        """What lines that matter, and values that vary, make of a head of `size` bytes."""
+        _, length, request_id, traceparent, json_size, tracestate, forwarded_for = values
+        if length is None or not _is_length(length):
+            return None
+        if json_size is not None:
+            if not _is_size(json_size):
+                return None
+            matter.append(_NAMES[_JSON_SIZE] + b":0")  # that it is there matters
+        key = tuple(matter)
+        plan = self._plans.get(key) or self._plan(key)
+        if plan is None:
+            return None
+        match, route, target, headers, timeout, coding = plan
+        if route is None:
+            route = self._route(match, timeout is not None)
+            if route is None:
+                return None
+        head = calls.Head(
+            route,
+            target,
+            headers,
+            timeout,
+            None if request_id is None else request_id.decode(),
+            None if traceparent is None else traceparent.decode(),
+            None if tracestate is None else tracestate.decode(),
+            int(json_size) if json_size is not None and match.protocol == "v2" else None,
+            None if forwarded_for is None else forwarded_for.decode(),
+            coding,
+            match.says_so,
+        )
+        return size, int(length), head
+
+    def template(self, text: bytes, head: calls.Head) -> HeadTemplate | None:
+        """What recognises a head that was read when it comes again; None if it may not be so plain then."""
+        gaps = [gap for gap in _gaps(text) if gap[2] not in self._keyed]
+        return HeadTemplate(text, head, gaps) if gaps and len(text) + _MAX_GROWTH <= MAX_HEAD else None
+
+    def _learn(self, name: bytes) -> int:
+        """The kind of a line whose name was not met before."""
+        kind = self._known.get(name[:-1].lower(), _IGNORED) if _NAME.fullmatch(name) else _NO_NAME
+        if len(self._kinds) < _MOST_NAMES:
+            self._kinds[name] = kind
+        return kind
+
+    def _plan(self, matter: tuple[bytes, ...]) -> _Plan | None:
+        """Read the lines that matter as a head of their own."""
+        plan = self._read_fully(b"\r\n".join((*matter, b"Content-Length: 1", b"", b"")))
+        if plan is not None:
+            if len(self._plans) >= _MOST_PLANS:
+                self._plans.clear()  # those in use are soon here again
+            self._plans[matter] = plan
+        return plan
+
+    def _read_fully(self, text: bytes) -> _Plan | None:
         fields = _fields(text)
         if fields is None:
             return None
         target, headers = fields
-        length = headers.get("Content-Length", "").encode()
-        if not _is_length(length) or not _is_usual(headers):
+        if not _is_usual(headers):
+            return None
+        coding = headers.get("Content-Encoding")
+        if coding is not None and coding.lower() not in _CODINGS:
             return None
         try:
             match = self._rules.routes.match("POST", target, headers)
             if match is None or match.by_body is not None:
                 return None
-            head = self._rules.head(target, headers, match, self._rules.routes.route(match))
+            route = self._rules.routes.route(match)
+            head = self._rules.head(target, headers, match, route)
         except (errors.CarpoolError, errors.Unbatchable):
             return None
         except routes.ModelUnknownYet:
             if predict.has_deadline(headers):
                 return None  # it may pass before the model is known
             raise
-        gaps = _gaps(text)
-        is_repeatable = gaps and len(text) + _MAX_GROWTH <= MAX_HEAD
-        return (len(text), int(length), head), HeadTemplate(text, head, gaps) if is_repeatable else None
+        is_lasting = route.watched is None
+        return _Plan(match, route if is_lasting else None, head.target, head.headers, head.timeout, coding)
 
-
-class PartialHead:
-    """Watches a head that arrives bit by bit. `size` is how much of it did."""
-
-    def __init__(self) -> None:
-        self.size = 0
-        self._marks = _Marks()
-        self._parser = httptools.HttpRequestParser(self._marks)
-
-    def may_go_on(self, more: bytes) -> bool:
-        """Whether all that came so far, `more` included, may become a request whose head ends in an empty line."""
-        self.size += len(more)
+    def _route(self, match: routes.Match, has_deadline: bool) -> calls.Route | None:
         try:
-            self._parser.feed_data(more)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            return False
-        return not self._marks.heads
-
-
-class Watch:
-    """Knows whether a head has begun and not ended, by llhttp: aiohttp's own parser is that, too, but does not tell."""
-
-    def __init__(self) -> None:
-        self._marks = _Marks()
-        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self._marks)
-        self._has_changed = False
-
-    @property
-    def is_open(self) -> bool:
-        """Whether there is more to come. Not so after what is no HTTP: aiohttp's parser has found that too."""
-        return self._marks.is_open
-
-    @property
-    def is_between(self) -> bool:
-        """Whether all that has begun is complete. Not so for good after what is no HTTP, or a change of protocols."""
-        return self._marks.is_between and not self._has_changed
-
-    @property
-    def heads(self) -> int:
-        """Heads that were complete so far."""
-        return self._marks.heads
-
-    @property
-    def begun(self) -> int:
-        """Messages and chunks of bodies that have begun so far: what aiohttp's parser takes its time for."""
-        return self._marks.begun
-
-    @property
-    def chunks(self) -> int:
-        """Chunks of the last message."""
-        return self._marks.chunks
-
-    def feed(self, data: bytes | memoryview) -> int:
-        """Take bytes: all, or those up to the end of a request for a change of protocols; how many that are.
-
-        What follows such a request in one read is dropped by aiohttp's parser where it does not know the protocol.
-        """
-        marks = self._marks
-        if marks.unread:
-            taken = min(marks.unread, len(data))
-            marks.unread -= taken
-            return taken
-        if self._parser is None:
-            return len(data)
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as change:
-            self._has_changed = True
-            marks.is_open, marks.unread = False, marks.length
-            self._parser = httptools.HttpRequestParser(marks)
-            return int(change.args[0])
-        except httptools.HttpParserError:
-            marks.is_open, self._parser = False, None
-            self._has_changed = True
-        return len(data)
-
-
-class _Marks:
-    """What llhttp calls back with: not the owner of the parser, or each would keep the other alive.
-
-    `heads` is how many are complete. `length` is what the last one says of its body, `unread` how much of that is to
-    come in a request for a change of protocols, which llhttp leaves to others.
-    """
-
-    def __init__(self) -> None:
-        self.is_open = False
-        self.is_between = True
-        self.heads = 0
-        self.length = self.unread = self.begun = self.chunks = 0
-
-    def on_message_begin(self) -> None:
-        self.is_open = True
-        self.is_between = False
-        self.length = self.chunks = 0
-        self.begun += 1
-
-    def on_chunk_header(self) -> None:
-        self.begun += 1
-        self.chunks += 1
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if name.lower() == b"content-length" and value.isdigit():
-            self.length = int(value[:18])
-
-    def on_headers_complete(self) -> None:
-        self.is_open = False
-        self.heads += 1
-
-    def on_message_complete(self) -> None:
-        self.is_between = True
+            return self._rules.routes.route(match)
+        except (errors.CarpoolError, errors.Unbatchable):
+            return None
+        except routes.ModelUnknownYet:
+            if has_deadline:
+                return None
+            raise
 
 
 class _Collector:
@@ -292,15 +320,23 @@ def _is_usual(headers: CIMultiDict[str]) -> bool:
 
 
 def _with(head: calls.Head, which: int, value: str) -> calls.Head:
-    route, target, headers, timeout, request_id, traceparent, tracestate, json_size, caller = head
+    route, target, headers, timeout, request_id, traceparent, tracestate, json_size, caller, coding, says_so = head
     if which == _REQUEST_ID:
-        return calls.Head(route, target, headers, timeout, value, traceparent, tracestate, json_size, caller)
-    return calls.Head(route, target, headers, timeout, request_id, value, tracestate, json_size, caller)
+        request_id = value
+    else:
+        traceparent = value
+    return calls.Head(
+        route, target, headers, timeout, request_id, traceparent, tracestate, json_size, caller, coding, says_so
+    )
 
 
 def _is_length(digits: bytes) -> bool:
     """Whether this is the length of a body, as anybody would write it."""
     return digits.isdigit() and len(digits) <= _MAX_DIGITS and not digits.startswith(b"0")
+
+
+def _is_size(digits: bytes) -> bool:
+    return digits.isdigit() and len(digits) <= _MAX_DIGITS
 
 
 def _gaps(text: bytes) -> Gaps:

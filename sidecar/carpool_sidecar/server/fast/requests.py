@@ -14,7 +14,7 @@ from carpool.scheduling import ledger, messages
 from carpool_sidecar import errors
 from carpool_sidecar.batching import calls
 from carpool_sidecar.protocols import incremental_scan, interface, v1
-from carpool_sidecar.server import predict, responses
+from carpool_sidecar.server import content_coding, predict, responses
 
 _LANE: predict.LaneName = "fast_lane"
 
@@ -57,11 +57,13 @@ class FastRequests:
 
     def takes(self, size: int) -> bool:
         """Whether nothing speaks against a body of `size` bytes; else the general server will tell what."""
-        return not self.rules.life.draining and size <= self.rules.bodies.max_body_bytes and self.memory.has_room(size)
+        is_small = size <= self.rules.bodies.max_body_bytes and self.memory.has_room(size)
+        return is_small and not (self.rules.life.draining and not self.rules.life.admits())
 
     def scan(self, head: calls.Head, size: int) -> incremental_scan.IncrementalScan | None:
         """What looks through a v1 body of `size` bytes while it arrives; None if that is not worth it."""
-        if size < incremental_scan.LARGE or not isinstance(head.route.codec, v1.Codec):
+        is_plain = head.coding is None and isinstance(head.route.codec, v1.Codec)
+        if size < incremental_scan.LARGE or not is_plain:
             return None
         return incremental_scan.IncrementalScan(int(self.rules.bounds.max_queue_instances))
 
@@ -75,10 +77,19 @@ class FastRequests:
     ) -> FastRequest | None:
         """Make a call of a request; None if anything speaks against it: the general server will tell what.
 
-        A `scan` that was fed with the body spares another look at it, most times.
+        Raises `errors.CarpoolError` if it is no predict request, in the words that its client has to be told. A `scan`
+        that was fed with the body spares another look at it, most times.
         """
-        size, rules, route, memory = len(body), self.rules, head.route, self.memory
-        if rules.life.draining or size > rules.bodies.max_body_bytes or memory.held + size > memory.limit:
+        rules, route, memory = self.rules, head.route, self.memory
+        if rules.life.draining and not rules.life.admits():
+            return None
+        if head.coding is not None:
+            decoded = content_coding.decode_small(body, head.coding)
+            if decoded is None:
+                return None
+            body = decoded
+        size = len(body)
+        if size > rules.bodies.max_body_bytes or memory.held + size > memory.limit:
             return None
         try:
             watched = route.watched
@@ -87,7 +98,11 @@ class FastRequests:
             payload: interface.Payload | None = None if scan is None else scan.payload(body)
             if payload is None:
                 payload = route.codec.parse(body, int(rules.bounds.max_queue_instances), head.json_size)
-        except (errors.CarpoolError, errors.Unbatchable):
+        except errors.Unbatchable:
+            return None
+        except errors.CarpoolError as error:
+            if _is_certain(error, head):
+                raise errors.bare(error) from None
             return None
         except Exception:
             rules.bug(_LANE, "a request could not be looked at for a reason that is a bug: it goes the general way")
@@ -114,7 +129,7 @@ class FastRequests:
         self.now = now = self.clock()
         render, render_form, seconds = self._predictions.render, self._predictions.render_form, []
         timings = self.rules.timings
-        is_plain = timings is None and not self.rules.life.draining  # when draining, the connection may have to close
+        is_plain = timings is None and not self.rules.life.parting  # the connection may have to close
         for call, pieces in answers:
             request: FastRequest = call  # type: ignore[assignment]
             try:
@@ -143,6 +158,13 @@ class FastRequests:
         """Implements `driver.Replier`."""
         self._tell(cast(FastRequest, call), error)
 
+    def refused(self, error: errors.CarpoolError, started: float) -> tuple[bytes, bool]:
+        """The answer to a request that `accept` refused, and whether the connection ends behind it."""
+        self.now = self.clock()
+        answer = self.rules.render_outcome(error, _LANE, self.now - started, is_accepted=False)
+        close = answer.close or self.rules.life.parting
+        return b"".join(responses.render(answer, close)), close
+
     def refusal(self, error: errors.CarpoolError, since: float) -> bytes:
         """The answer to a request that began at `since` and is not waited for any more."""
         return self.rules.refusal(error, self.clock() - since)
@@ -154,9 +176,14 @@ class FastRequests:
         words = request.tag.route.error_words
         answer = rules.render_outcome(outcome, _LANE, self.now - request.started, is_v1=is_v1, words=words)
         request.payload = None  # one that was refused may have to wait for its turn
-        close = answer.close or (rules.life.draining and request.connection.is_last(request))
+        close = answer.close or (rules.life.parting and request.connection.is_last(request))
         message, *body = responses.render(answer, close)
         request.connection.answered(request, message, b"".join(body), close)
+
+
+def _is_certain(error: errors.CarpoolError, head: calls.Head) -> bool:
+    """Whether the error of a body is what its client has to be told, as v1 does, and not that it is something else."""
+    return isinstance(head.route.codec, v1.Codec) and (head.says_so or not isinstance(error, errors.BadRequest))
 
 
 def _has_objection(route: calls.Route) -> bool:

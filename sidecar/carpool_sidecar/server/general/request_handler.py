@@ -120,7 +120,7 @@ class RequestHandler:
             is_accepted=is_accepted,
             words=match.error_words,
         )
-        response = respond(request, answer, close=self._life.draining)
+        response = respond(request, answer, close=self._life.parting)
         if len(answer.body) <= responses.LARGE:
             await deliver(request, response)
         else:

@@ -20,7 +20,7 @@ from carpool.runtime import deadline_timer
 from carpool.scheduling import ledger
 from carpool_sidecar import errors
 from carpool_sidecar.server import data_port, responses
-from carpool_sidecar.server.fast import heads
+from carpool_sidecar.server.fast import progress
 from carpool_sidecar.server.general import body_reader
 
 MAX_HEAD = 256 * 1024
@@ -114,7 +114,7 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         self.is_busy = False
         self._since = since
         self._server = server
-        self._watch: heads.Watch | None = heads.Watch()
+        self._watch: progress.Watch | None = progress.Watch()
         self._held = server.memory.reserve()
         self._later_held = server.memory.reserve()
         self._began = 0.0
@@ -232,7 +232,7 @@ class Connection(web.RequestHandler, body_reader.Chunked):
                 return
             watch = self._watch
 
-    def _extent(self, watch: heads.Watch, data: bytes) -> tuple[int, bool]:
+    def _extent(self, watch: progress.Watch, data: bytes) -> tuple[int, bool]:
         """How many bytes to take at once, and whether they are enough for one turn."""
         begun, at, step = watch.begun, 0, _STEP
         most = begun + _MOST_BEGUN
@@ -277,7 +277,7 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         if not self._later and not self._is_full:
             super().resume_reading(resume_parser=False)
 
-    def _look(self, watch: heads.Watch, data: bytes) -> None:
+    def _look(self, watch: progress.Watch, data: bytes) -> None:
         """Count what came last of a head, if that is not complete."""
         if not watch.is_open:
             self._since = None

@@ -1,0 +1,119 @@
+"""How far a client is: whether a head has begun, or a whole request, by llhttp, of bytes that others read.
+
+aiohttp's parser is llhttp, too, but does not tell.
+"""
+
+from __future__ import annotations
+
+import httptools
+
+
+class PartialHead:
+    """Watches a head that arrives bit by bit. `size` is how much of it did."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._marks = _Marks()
+        self._parser = httptools.HttpRequestParser(self._marks)
+
+    def may_go_on(self, more: bytes) -> bool:
+        """Whether all that came so far, `more` included, may become a request whose head ends in an empty line."""
+        self.size += len(more)
+        try:
+            self._parser.feed_data(more)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            return False
+        return not self._marks.heads
+
+
+class Watch:
+    """Knows whether a head has begun and not ended, and how many."""
+
+    def __init__(self) -> None:
+        self._marks = _Marks()
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self._marks)
+        self._has_changed = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is more to come. Not so after what is no HTTP: aiohttp's parser has found that too."""
+        return self._marks.is_open
+
+    @property
+    def is_between(self) -> bool:
+        """Whether all that has begun is complete. Not so for good after what is no HTTP, or a change of protocols."""
+        return self._marks.is_between and not self._has_changed
+
+    @property
+    def heads(self) -> int:
+        """Heads that were complete so far."""
+        return self._marks.heads
+
+    @property
+    def begun(self) -> int:
+        """Messages and chunks of bodies that have begun so far: what aiohttp's parser takes its time for."""
+        return self._marks.begun
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of the last message."""
+        return self._marks.chunks
+
+    def feed(self, data: bytes | memoryview) -> int:
+        """Take bytes: all, or those up to the end of a request for a change of protocols; how many that are.
+
+        What follows such a request in one read is dropped by aiohttp's parser where it does not know the protocol.
+        """
+        marks = self._marks
+        if marks.unread:
+            taken = min(marks.unread, len(data))
+            marks.unread -= taken
+            return taken
+        if self._parser is None:
+            return len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as change:
+            self._has_changed = True
+            marks.is_open, marks.unread = False, marks.length
+            self._parser = httptools.HttpRequestParser(marks)
+            return int(change.args[0])
+        except httptools.HttpParserError:
+            marks.is_open, self._parser = False, None
+            self._has_changed = True
+        return len(data)
+
+
+class _Marks:
+    """What llhttp calls back with: not the owner of the parser, or each would keep the other alive.
+
+    `heads` is how many are complete. `length` is what the last one says of its body, `unread` how much of that is to
+    come in a request for a change of protocols, which llhttp leaves to others.
+    """
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self.is_between = True
+        self.heads = 0
+        self.length = self.unread = self.begun = self.chunks = 0
+
+    def on_message_begin(self) -> None:
+        self.is_open = True
+        self.is_between = False
+        self.length = self.chunks = 0
+        self.begun += 1
+
+    def on_chunk_header(self) -> None:
+        self.begun += 1
+        self.chunks += 1
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() == b"content-length" and value.isdigit():
+            self.length = int(value[:18])
+
+    def on_headers_complete(self) -> None:
+        self.is_open = False
+        self.heads += 1
+
+    def on_message_complete(self) -> None:
+        self.is_between = True
