@@ -28,13 +28,14 @@ histograms are kept as `carpool.measures` does.
 | `live.snapshots.Snapshots` | the counts of the last ten seconds | the timer of the stream |
 | `server.responses.Predictions` | what the answers of the latest batch begin with | each answer |
 | `server.admin.Admin` | the shutdown that was asked for, `carpool_ready` | `/drain`, `/readyz` |
-| `server.data_port.FastLane` | the connections of the fast lane, the listening socket | the event loop; `close` |
+| `server.data_port.FastLane` | its connections, here and on loan, the listening socket | the event loop; `close` |
 | `server.data_port.ConnectionLimit` | how many clients are connected | all three servers |
 | `server.fast.connection.Connection` | bytes not yet understood, requests without an answer | the transport; answers |
 | `server.fast.connection._PartialBody` | the parts of one body that came | its connection |
-| `server.fast.heads.PartialHead` | how much of a head was looked at | its connection |
-| `server.fast.heads.Watch` | the parser that looks for heads | each piece that comes |
-| `server.fast.heads._Marks` | what the parser met of heads and chunks | the parser |
+| `server.fast.heads.Reader` | what heads meant that came lately, names of headers | each head that is new |
+| `server.fast.progress.PartialHead` | how much of a head was looked at | its connection |
+| `server.fast.progress.Watch` | the parser that looks for heads | each piece that comes |
+| `server.fast.progress._Marks` | what the parser met of heads and chunks | the parser |
 | `server.fast.heads._Collector` | fields of the head that is being read | the parser |
 | `server.fast.requests.FastRequests` | when an answer was last made | each answer |
 | `server.general.server.Server` | connections whose head is incomplete | its connections |
@@ -74,6 +75,7 @@ histograms are kept as `carpool.measures` does.
 | `upstream.predictor._Pool` | connections, and which are free | batches; its timer |
 | `upstream.connection.Connection` | the reply that is due, what is unsent | `send`, `abort`; the transport |
 | `upstream.connection.AnswerReader` | the answer that is arriving | each piece that comes |
+| `upstream.connection.PassedAnswerReader` | its words, as they came | each piece that comes |
 | `upstream.grpc_predictor.GrpcPredictor` | batches that are out | `post`; the predictor's answers |
 | `upstream.grpc_predictor.PostedCall` | one batch: its reply, until called | `cancel`; the predictor's answer |
 | `upstream.model_questions.HttpQuestions` | its HTTP session | the first question |

@@ -49,6 +49,14 @@ Place = Literal[
 ]  # fmt: skip
 """Where a bug was met."""
 
+HttpLane = Literal["fast_lane", "general_lane"]
+"""The server that has a connection."""
+
+Handover = Literal[
+    "method", "head", "chunked", "expect", "upgrade", "coding", "unfinished", "body", "limits", "refusing"
+]
+"""What was unusual about the request for which a connection was lent to the general server."""
+
 RPC_CODES = (
     "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
     "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
@@ -217,6 +225,15 @@ class Metrics:
             "event_loop_lag_seconds", "How much later than asked a timer of the event loop ran; 4 samples/s.", _STALLS
         )
         self.connections = gauge("connections", "Client connections open now, HTTP and gRPC.")
+        by_lane = self._gauge("lane_connections", "Of the HTTP ones, those that are open now, by lane.", "lane")
+        self.lane_connections = {lane: by_lane.labels(lane) for lane in get_args(HttpLane)}
+        self.handovers: Counter[Handover] = counter(
+            "handovers",
+            "Times that a connection was lent to the general lane for requests that the fast lane does not serve, by "
+            "reason.",
+            "reason",
+            shown_at_once=get_args(Handover),
+        )
         refused: Counter[()] = counter(
             "connections_refused", "Client connections closed at once because there were too many."
         )

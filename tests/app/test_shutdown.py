@@ -18,14 +18,27 @@ async def test_readiness_turns_at_once_and_requests_are_still_served_in_the_quie
     await asyncio.sleep(1)
     assert (await bench.get(bench.admin + "/readyz"))[0] == 503
     assert (await bench.get(bench.admin + "/livez"))[0] == 200
-    status, _, headers = await bench.post('{"instances":[1]}')
+    status, _, _ = await bench.post('{"instances":[1]}')
     assert status == 200
-    assert headers["Connection"] == "close"
-    status, _, headers = await bench.get(bench.url + "/v1/models")
-    assert status == 200
-    assert headers["Connection"] == "close"
     await draining
     assert asyncio.get_running_loop().time() >= 5
+
+
+@pytest.mark.parametrize("fast_lane", ["on", "off"])
+async def test_connections_are_kept_in_the_quiet_period_and_closed_behind_answers_at_its_end(sidecar_of, fast_lane):
+    """A client that connects anew comes back while endpoints name the pod."""
+    bench = await sidecar_of(max_latency=0, quiet_period=5, fast_lane=fast_lane)
+    draining = asyncio.ensure_future(bench.sidecar.drain())
+    kept = {}
+    for moment in (1, 2.5, 3.5, 4.5):
+        await asyncio.sleep(moment - asyncio.get_running_loop().time())
+        answers = [
+            await bench.post('{"instances":[1]}'), await bench.get(bench.url + "/v1/models"),
+            await bench.post("{"), await bench.get(bench.url + "/x"),
+        ]  # fmt: skip
+        kept[moment] = ["close" not in headers.get("Connection", "") for _, _, headers in answers]
+    await draining
+    assert kept == {1: [True] * 4, 2.5: [True] * 4, 3.5: [False] * 4, 4.5: [False] * 4}
 
 
 async def test_requests_that_still_come_after_the_quiet_period_are_served_until_they_stop(sidecar_of):

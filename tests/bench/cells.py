@@ -129,7 +129,8 @@ BODY_CELLS: tuple[Cell, ...] = (
     *_pair("1.5MB", "1.5 MB", 1_500_000, "length", 150),
 )
 MIX_CELLS: tuple[Cell, ...] = tuple(
-    Cell(f"mix-{kind}", title, 37, "instance", _service(0, 0), _settings(2), mix=kind) for kind, title in _MIXES
+    Cell(f"mix-{kind}", title, 37, "instance", _service(0, 0), _settings(2), connections=128, mix=kind)
+    for kind, title in _MIXES
 )
 SERIAL_CELLS: tuple[Cell, ...] = (_serial(1, None), _serial(2, 0.98 * SERIAL_LIMIT))
 # The predictors of the simulator's grid, and the scene of KServe's documentation: `hey -c 5`.

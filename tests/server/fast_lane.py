@@ -213,9 +213,11 @@ class Bench:
         self.rules = predict.PredictRules(self.settings, limits, self.bodies, ways, self.life, self.metrics)
         self.requests = requests.FastRequests(self.rules, self.driver, lambda: self.now)  # type: ignore[arg-type]
         self.reader = heads.Reader(self.rules)
+        self.questions = None
         self.keep_alive, self.head_timeout = self.settings.keep_alive, self.settings.head_timeout
         self.connections: set[connections.Connection] = set()
         self.generals: list[General] = []
+        self.handovers: list[str] = []
 
     def connect(self) -> Transport:
         return Transport(connections.Connection(self))
@@ -238,8 +240,9 @@ class Bench:
     def left(self, connection: connections.Connection) -> None:
         self.connections.discard(connection)
 
-    def lend(self, connection: connections.Connection, since: float | None) -> asyncio.Protocol:
+    def lend(self, connection: connections.Connection, reason: str, since: float | None) -> asyncio.Protocol:
         self.connections.discard(connection)
+        self.handovers.append(reason)
         self.generals.append(General())
         return self.generals[-1]
 

@@ -33,10 +33,10 @@ from carpool_sidecar.protocols.lists import rules
 from carpool_sidecar.protocols.v2_http import codec, tensors
 from carpool_sidecar.recording import document, file, ring
 from carpool_sidecar.server import admin, data_port, local_answers, predict
-from carpool_sidecar.server.fast import requests
+from carpool_sidecar.server.fast import questions, requests
 from carpool_sidecar.server.general import body_reader, passthrough, request_handler
 from carpool_sidecar.server.general import server as general
-from carpool_sidecar.upstream import model_questions, predictor, probes, readiness
+from carpool_sidecar.upstream import connection, model_questions, predictor, probes, readiness
 
 if TYPE_CHECKING:
     from carpool_sidecar import tracing
@@ -260,6 +260,7 @@ class Sidecar:
         outcomes = predict.Outcomes(self.driver, self.timings) if self.settings.enable_batcher else None
         handler = request_handler.RequestHandler(rules, outcomes, relay, self.ready, self.upstreams.v1_models())
         server = self._general = self._general_server(handler, rules)
+        self.metrics.lane_connections["general_lane"].set_function(lambda: len(server.connections))
         runner = web.ServerRunner(server, shutdown_timeout=_CLOSING_SECONDS)
         if outcomes is None or self.settings.fast_lane == "off":
             await self._listen(runner, self.settings.host, self.settings.port)
@@ -267,7 +268,12 @@ class Sidecar:
         self._runners.append(runner)
         await runner.setup()
         fast_requests = requests.FastRequests(rules, self.driver, self._clock)
-        self._fast_lane = data_port.FastLane(self.settings, fast_requests, server, self.connection_limit)
+        asking = None
+        if self.upstreams.v1_models() is None:
+            asking = questions.Questions(self.upstreams.relay, self.life, self.metrics)
+        lane = data_port.FastLane(self.settings, fast_requests, server, self.connection_limit, asking)
+        self._fast_lane = lane
+        self.metrics.lane_connections["fast_lane"].set_function(lambda: lane.open)
         await self._fast_lane.listen(self.settings.host, self.settings.port, _BACKLOG)
 
     async def _open_grpc_port(self) -> None:
@@ -391,6 +397,9 @@ class Upstreams:
         self._clock = clock
         self._registries: list[model_registry.ModelRegistry] = []
         self.http = predictor.HttpPredictor(base, chosen.connect_timeout, chosen.max_queue_bytes, on_bug)
+        self.relay = predictor.HttpPredictor(
+            base, chosen.connect_timeout, questions.MOST_BYTES, on_bug, connection.PassedAnswerReader
+        )
         self.questions = model_questions.HttpQuestions(base)
         self.rpc = self._open_rpc() if chosen.grpc_port or chosen.upstream == "triton-grpc" else None
         memory = codec.Memory()
@@ -417,6 +426,7 @@ class Upstreams:
         for each in self._registries:
             await each.close()
         await self.http.close()
+        await self.relay.close()
         await self.questions.close()
         if self.rpc is not None:
             await self.rpc.close()

@@ -36,11 +36,16 @@ class KeepsBody:
 
 
 class UpstreamResponse(NamedTuple):
-    """The predictor's answer to a call: its body, its headers by their names in lower case, and its HTTP status."""
+    """The predictor's answer to a call: its body, its headers by their names in lower case, and its HTTP status.
+
+    `reason` and `fields`, all headers, are as they came, for who passes the answer on; else empty.
+    """
 
     body: bytes
     headers: Mapping[bytes, bytes]
     status: int = 200
+    reason: bytes = b""
+    fields: Sequence[tuple[bytes, bytes]] = ()
 
 
 class BatchPredictions(NamedTuple):

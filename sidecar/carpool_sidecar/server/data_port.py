@@ -17,9 +17,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from carpool.runtime import deadline_timer
-from carpool_sidecar import config
+from carpool_sidecar import config, metrics
 from carpool_sidecar.server.fast import connection as connections
-from carpool_sidecar.server.fast import heads, requests
+from carpool_sidecar.server.fast import heads, questions, requests
 
 # Seconds between looks at the clock on behalf of all connections; a timer for each would cost as much as an answer.
 _SHORTEST_ROUND, _LONGEST_ROUND = 0.05, 1.0
@@ -53,8 +53,11 @@ class FastLane:
         fast_requests: requests.FastRequests,
         general: Callable[[float | None, Home], asyncio.Protocol],
         limit: ConnectionLimit,
+        asking: questions.Questions | None = None,
     ) -> None:
+        """Questions are left to the general servers, too, unless there is somebody for them."""
         self.requests = fast_requests
+        self.questions = asking
         self.reader = heads.Reader(fast_requests.rules)
         self.keep_alive = chosen.keep_alive
         self.head_timeout = chosen.head_timeout
@@ -110,10 +113,18 @@ class FastLane:
             return
         self._limit.leave()
 
-    def lend(self, connection: connections.Connection, since: float | None) -> asyncio.Protocol:
+    @property
+    def open(self) -> int:
+        """Connections that are here now."""
+        return len(self._connections)
+
+    def lend(
+        self, connection: connections.Connection, reason: metrics.Handover, since: float | None
+    ) -> asyncio.Protocol:
         """A general server for a connection, whose client has been at its first head since then."""
         self._connections.remove(connection)
         self._lent.add(connection)
+        self.requests.rules.metrics.handovers.labels(reason).inc()
         self._gone.set()
         return self._general(since, connection)
 

@@ -71,10 +71,10 @@ class Connection(asyncio.BufferedProtocol):
         "is_closing", "news",
     )  # fmt: skip
 
-    def __init__(self, owner: Owner, scratch: memoryview, max_answer_bytes: int) -> None:
+    def __init__(self, owner: Owner, scratch: memoryview, reader: AnswerReader) -> None:
         self._owner = owner
         self._scratch = scratch
-        self._reader = AnswerReader(max_answer_bytes)
+        self._reader = reader
         # From connection_made on:
         self._transport: asyncio.Transport
         self.is_closing: Callable[[], bool]
@@ -299,10 +299,12 @@ class AnswerReader:
         pieces, self._pieces = self._pieces, []
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self._size = self._size_before = self._overhead = self._tidy = 0
+        self._outcome = self._make(body)
+
+    def _make(self, body: bytes) -> Outcome:
         if 200 <= self._status < 300:
-            self._outcome = interface.UpstreamResponse(body, self._headers, self._status)
-        else:
-            self._outcome = errors.UpstreamStatus(self._status, body, self._told)
+            return interface.UpstreamResponse(body, self._headers, self._status)
+        return errors.UpstreamStatus(self._status, body, self._told)
 
     # --- what the parser does not judge ------------------------------------------------------------------------
 
@@ -333,6 +335,35 @@ class AnswerReader:
         found = ((name, self._headers.get(key, b"")) for name, key in _TELLING_KEYS)
         told = ((name, value.decode(errors="surrogateescape")) for name, value in found)
         return tuple((name, value) for name, value in told if value and value.isprintable())
+
+
+class PassedAnswerReader(AnswerReader):
+    """Reads answers that are passed on: of any status, with all that came."""
+
+    # State: of the present answer, beside the rest.
+    __slots__ = ("_fields", "_phrase")
+
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(max_bytes)
+        self._fields: list[tuple[bytes, bytes]] = []
+        self._phrase = b""
+
+    def on_message_begin(self) -> None:
+        """As of any answer."""
+        super().on_message_begin()
+        self._fields = []
+
+    def on_status(self, status: bytes) -> None:
+        """Remember the words behind the status."""
+        self._phrase = status
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Remember a header as it came."""
+        super().on_header(name, value)
+        self._fields.append((name, value))
+
+    def _make(self, body: bytes) -> Outcome:
+        return interface.UpstreamResponse(body, self._headers, self._status, self._phrase, self._fields)
 
 
 def _reason(error: Exception) -> errors.UpstreamError:

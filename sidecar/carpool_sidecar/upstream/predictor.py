@@ -94,7 +94,8 @@ class HttpPredictor:
     """Posts merged bodies, over kept-alive connections of its own, to the same path the callers used.
 
     `base` is the predictor's scheme (`http`), host and port, `connect_timeout` is in seconds. An answer of more than
-    `max_answer_bytes` is broken off. `on_bug` is called when a call fails by a bug, which is in the log.
+    `max_answer_bytes` is broken off. `on_bug` is called when a call fails by a bug, which is in the log. `make_reader`
+    makes what reads the answers of a connection.
     """
 
     # State: the requests that are out, and the timer for their deadlines; the connections.
@@ -104,13 +105,14 @@ class HttpPredictor:
         connect_timeout: float,
         max_answer_bytes: int = _NO_LIMIT,
         on_bug: Callable[[], None] = lambda: None,
+        make_reader: Callable[[int], connection.AnswerReader] = connection.AnswerReader,
     ) -> None:
         url = yarl.URL(base)
         host = url.host_port_subcomponent
         if url.scheme != "http" or not url.host or not url.port or not host:
             raise ValueError(f"the predictor's address {base!r} must be http://HOST:PORT")
         self._host = host
-        self._pool = _Pool(url.host, url.port, max_answer_bytes)
+        self._pool = _Pool(url.host, url.port, functools.partial(make_reader, max_answer_bytes))
         self._connect_timeout = connect_timeout
         self._on_bug = on_bug
         self._out: set[Post] = set()
@@ -127,7 +129,12 @@ class HttpPredictor:
         that cannot be written.
         """
         length = sum(map(len, body))
-        head = b"%b%d\r\n\r\n" % (request_head(self._host, target, headers), length)
+        return self.send(
+            b"%b%d\r\n\r\n" % (request_head(self._host, target, headers), length), body, length, timeout, reply
+        )
+
+    def send(self, head: bytes, body: calls.Pieces, length: int, timeout: float, reply: connection.Reply) -> Post:
+        """`post` for a head that is complete, and a body of `length` bytes."""
         loop = asyncio.get_running_loop()
         free = self._pool.take()
         post = Post(self._out, loop.time() + timeout, reply, None, free)
@@ -199,9 +206,9 @@ class _Pool:
     """
 
     # State: all connections; those that are free, the one used last at the end; _gone, set up by `close`.
-    def __init__(self, host: str, port: int, max_answer_bytes: int) -> None:
+    def __init__(self, host: str, port: int, make_reader: Callable[[], connection.AnswerReader]) -> None:
         self._address = (host, port)
-        self._max_answer_bytes = max_answer_bytes
+        self._make_reader = make_reader
         self._scratch = memoryview(bytearray(_SCRATCH))
         self._all: set[connection.Connection] = set()
         self._free: list[connection.Connection] = []
@@ -221,7 +228,7 @@ class _Pool:
         """A new connection; raises `errors.UpstreamUnreachable`, `errors.OutOfSockets` or `errors.UpstreamClosed`."""
         if self._gone is not None:
             raise errors.UpstreamUnreachable("the predictor cannot be reached: all connections to it were closed")
-        opened = connection.Connection(self, self._scratch, self._max_answer_bytes)
+        opened = connection.Connection(self, self._scratch, self._make_reader())
         try:
             await asyncio.get_running_loop().create_connection(lambda: opened, *self._address)
         except OSError as error:

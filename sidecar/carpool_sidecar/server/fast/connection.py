@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import functools
 from collections.abc import Hashable
 from typing import Protocol, cast
 
-from carpool_sidecar import errors
-from carpool_sidecar.batching import calls, model_registry, routes
+from carpool_sidecar import errors, metrics
+from carpool_sidecar.batching import calls, routes
 from carpool_sidecar.protocols import incremental_scan
 from carpool_sidecar.server import responses
-from carpool_sidecar.server.fast import heads, progress, requests
+from carpool_sidecar.server.fast import heads, progress, questions, requests
 
 _MOST_PENDING = 64
 """At most so many unanswered requests, all with one batch key; later ones stay unparsed."""
@@ -35,6 +36,7 @@ class Port(Protocol):
 
     requests: requests.FastRequests
     reader: heads.Reader
+    questions: questions.Questions | None
     keep_alive: float
     head_timeout: float
 
@@ -46,15 +48,23 @@ class Port(Protocol):
         """It is gone."""
         ...
 
-    def lend(self, connection: Connection, since: float | None) -> asyncio.Protocol:
+    def lend(self, connection: Connection, reason: metrics.Handover, since: float | None) -> asyncio.Protocol:
         """A general server for the requests that come next; the client has been at the first head since then.
 
-        It calls `come_back` when these are answered, or `connection_lost`.
+        `reason` is what is unusual about the first. It calls `come_back` when these are answered, or `connection_lost`.
         """
         ...
 
     def returned(self, connection: Connection) -> bool:
         """The general server has done its part: whether the connection may come back."""
+        ...
+
+
+class Cancellable(Protocol):
+    """What a connection waits for."""
+
+    def cancel(self) -> None:
+        """It is not wanted any more."""
         ...
 
 
@@ -91,8 +101,8 @@ class Connection(asyncio.Protocol):
 
     # State of reading: _template, of one of the _heads_read, which are those that fitted none. _rest: bytes not yet
     # understood, with _partial_head while they are the start of a head that came at _began. _body: a body that is
-    # arriving. _waiting: to be told of a model. _is_reading: the transport reads. _is_held: bytes of the client have to
-    # wait for answers.
+    # arriving. _waiting: to be told of a model, or for the answer to a question. _is_reading: the transport reads.
+    # _is_held: bytes of the client have to wait for answers.
     # State of answering: _pending: requests without an answer yet, in order. _unsent, _unsent_bytes: answers, and their
     # bytes, that the client has not read. _is_paused: there are such.
     # Of both: _touched: when the client last did something, or was last answered. _is_over: closed, lost, or away.
@@ -112,7 +122,7 @@ class Connection(asyncio.Protocol):
         self._partial_head: progress.PartialHead | None = None
         self._began = 0.0
         self._body: _PartialBody | None = None
-        self._waiting: model_registry.Waiting | None = None
+        self._waiting: Cancellable | None = None
         self._is_reading = True
         self._pending: collections.deque[requests.FastRequest] = collections.deque()
         self._unsent = self._unsent_bytes = 0
@@ -197,7 +207,7 @@ class Connection(asyncio.Protocol):
                 at = stop
                 continue
             if request is None:
-                self._step_aside(data[at:])
+                self._step_aside(self._requests.objection(length), data[at:])
                 return
             if self._pending and request.key != self._pending[-1].key:
                 # Each key is a queue, and queues take turns: one connection must not have many of them at once.
@@ -214,6 +224,9 @@ class Connection(asyncio.Protocol):
             self._wait_for_head(data[at:])
             return None
         reader, text = self._port.reader, data[at:end]
+        if text.startswith(questions.START):
+            self._ask(text, data, at, end)
+            return None
         try:
             found = reader.read(text)
         except routes.ModelUnknownYet as pause:
@@ -224,7 +237,7 @@ class Connection(asyncio.Protocol):
             return None
         if found is None:
             self._partial_head = None
-            self._step_aside(data[at:])
+            self._step_aside(heads.handover(text), data[at:])
             return None
         _, length, head = found
         # Where heads repeat, the second is that of the next ones; where they do not, to try each time would be dear.
@@ -232,6 +245,40 @@ class Connection(asyncio.Protocol):
         if self._heads_read > 1 and not self._heads_read & (self._heads_read - 1):
             self._template = reader.template(text, head)
         return end, length, head
+
+    def _ask(self, text: bytes, data: bytes, at: int, end: int) -> None:
+        """Pass on what is asked from `at` to `end` of `data`, or leave it to the general server."""
+        self._partial_head = None
+        if self._pending or self._is_paused:
+            self._hold(data[at:])
+            return
+        asking = self._port.questions
+        if asking is not None:
+            self._waiting = asking.ask(text, self.peer, functools.partial(self._told, text))
+        if self._waiting is None:
+            self._step_aside(heads.handover(text), data[at:])
+            return
+        self._held.add(len(text), 1)
+        self._hold(data[end:])
+
+    def _told(self, question: bytes, message: bytes | None, close: bool) -> None:
+        """A question is answered with `message`, or has to be asked in another way."""
+        self._waiting = None
+        self._held.add(-len(question), -1)
+        if self._is_over:
+            return
+        if message is None:
+            rest = self._rest
+            self._is_held = False
+            self._update_reading()
+            self._step_aside("method", question, rest)
+            return
+        self._touched = self._requests.clock()
+        self._transport.write(message)
+        if close:
+            self._close()
+        else:
+            self._go_on()
 
     def _learned(self, _: object) -> None:
         self._waiting = None
@@ -254,7 +301,7 @@ class Connection(asyncio.Protocol):
                 self._end(errors.MemoryFull(), self._began)
         else:
             self._partial_head = None
-            self._step_aside(begun, since=self._began)
+            self._step_aside("unfinished", begun, since=self._began)
 
     # --- bodies that come in parts -----------------------------------------------------------------------------
 
@@ -263,7 +310,7 @@ class Connection(asyncio.Protocol):
         if self._pending:
             self._hold(data[at:])
         elif not self._requests.takes(length):
-            self._step_aside(data[at:])
+            self._step_aside(self._requests.objection(length), data[at:])
         else:
             self._body = _PartialBody(data[at:end], head, length, self._touched, self._requests.scan(head, length))
             self._body.add(data[end:])
@@ -273,7 +320,7 @@ class Connection(asyncio.Protocol):
         data, following = (data, b"") if len(data) <= body.missing else (data[: body.missing], data[body.missing :])
         if not self._requests.memory.has_room(len(data)):
             self._drop_body()
-            self._step_aside(body.text, *body.parts, data, following)
+            self._step_aside("limits", body.text, *body.parts, data, following)
             return
         body.add(data)
         self._held.add(len(data))
@@ -299,7 +346,7 @@ class Connection(asyncio.Protocol):
             self._refuse(error, body.started)
         else:
             if request is None:
-                self._step_aside(body.text, whole, following)
+                self._step_aside(self._requests.objection(len(whole)), body.text, whole, following)
                 return
             self._pending.append(request)
             self._requests.submit(request, self._held)
@@ -321,7 +368,7 @@ class Connection(asyncio.Protocol):
 
     # --- other ways on -----------------------------------------------------------------------------------------
 
-    def _step_aside(self, *parts: bytes, since: float | None = None) -> None:
+    def _step_aside(self, reason: metrics.Handover, *parts: bytes, since: float | None = None) -> None:
         """Leave the connection, with the bytes that were not served here, to the general server.
 
         `since` is when the first of them came, if that was not now.
@@ -331,7 +378,7 @@ class Connection(asyncio.Protocol):
             return
         self._is_over = True
         self._keep(b"")
-        general = self._port.lend(self, since)
+        general = self._port.lend(self, reason, since)
         self._transport.set_protocol(general)
         general.connection_made(self._transport)
         for part in parts:
@@ -361,7 +408,7 @@ class Connection(asyncio.Protocol):
         self._rest = data
 
     def _go_on(self) -> None:
-        if self._is_over or self._is_paused or self._pending or not self._is_held:
+        if self._is_over or self._is_paused or self._pending or not self._is_held or self._waiting is not None:
             return
         self._is_held = False
         self._update_reading()

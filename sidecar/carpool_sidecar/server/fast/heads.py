@@ -14,7 +14,7 @@ from typing import NamedTuple
 import httptools
 from multidict import CIMultiDict
 
-from carpool_sidecar import errors
+from carpool_sidecar import errors, metrics
 from carpool_sidecar.batching import calls, routes
 from carpool_sidecar.server import headers as headers_
 from carpool_sidecar.server import local_answers, predict
@@ -22,20 +22,26 @@ from carpool_sidecar.server import local_answers, predict
 MAX_HEAD = 16 * 1024
 """Bytes of a head; longer ones are the general server's business."""
 
-# The ends of lines, and what may be within: no tabs, no obs-fold, nothing beyond ASCII.
-_ORDINARY = bytes(range(32, 127)) + b"\r\n"
+# aiohttp's limit.
+_MAX_HEADERS = 128
+# What lines may consist of: no tabs, no obs-fold, nothing beyond ASCII; and what is left of a head without that.
+_VISIBLE = bytes(range(32, 127))
+_ENDS = b"\r\n" * (_MAX_HEADERS + 2)
 _TARGET = re.compile(rb"/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*")
 _TOKEN = re.compile(rb"[!-~]{1,256}")
 _MAX_DIGITS = 12
 # What the values that vary may add to a head.
 _MAX_GROWTH = 1024
-# aiohttp's limit.
-_MAX_HEADERS = 128
 _ZERO = ord("0")
 
 # Headers that give a request, or its connection, a meaning beyond "here is a body, answer it".
 _UNUSUAL = (
     "Transfer-Encoding", "Expect", "Upgrade", "Trailer", "HTTP2-Settings", "Sec-WebSocket-Key1",
+)  # fmt: skip
+
+_SIGNS: tuple[tuple[bytes, metrics.Handover], ...] = (
+    (b"\r\nupgrade:", "upgrade"), (b"\r\nexpect:", "expect"), (b"\r\ntransfer-encoding:", "chunked"),
+    (b"\r\ncontent-encoding:", "coding"),
 )  # fmt: skip
 
 Gaps = list[tuple[int, int, int]]
@@ -162,9 +168,7 @@ class Reader:
         """
         lines = text.split(b"\r\n")
         count = len(lines) - 1
-        if len(text) > MAX_HEAD or count - 2 > _MAX_HEADERS or text.translate(None, _ORDINARY):
-            return None
-        if not text.count(b"\n") == text.count(b"\r") == count:
+        if len(text) > MAX_HEAD or count - 2 > _MAX_HEADERS or text.translate(None, _VISIBLE) != _ENDS[: 2 * count]:
             return None
         kinds, matter = self._kinds, [lines[0]]
         values: list[bytes | None] = [None] * _COUNT
@@ -242,11 +246,11 @@ class Reader:
         return plan
 
     def _read_fully(self, text: bytes) -> _Plan | None:
-        fields = _fields(text)
-        if fields is None:
+        found = fields(text, b"POST")
+        if found is None:
             return None
-        target, headers = fields
-        if not _is_usual(headers):
+        target, headers = found
+        if not is_usual(headers):
             return None
         coding = headers.get("Content-Encoding")
         if coding is not None and coding.lower() not in _CODINGS:
@@ -291,10 +295,19 @@ class _Collector:
         self.headers.append((name.decode(), value.rstrip(b" ").decode()))
 
 
-def _fields(text: bytes) -> tuple[str, CIMultiDict[str]] | None:
-    """Target and headers of a POST over HTTP/1.1 on a connection to be kept, each header once; else None."""
+def handover(text: bytes) -> metrics.Handover:
+    """What is most unusual about a complete head that is not for this lane."""
+    lowered = text.lower()
+    for sign, reason in _SIGNS:
+        if sign in lowered:
+            return reason
+    return "head" if text.startswith(b"POST ") else "method"
+
+
+def fields(text: bytes, method: bytes) -> tuple[str, CIMultiDict[str]] | None:
+    """Target and headers of a complete head over HTTP/1.1 on a connection to be kept, each header once; else None."""
     lines = text.count(b"\r\n")
-    if len(text) > MAX_HEAD or text.translate(None, _ORDINARY) or not text.count(b"\n") == text.count(b"\r") == lines:
+    if len(text) > MAX_HEAD or text.translate(None, _VISIBLE) != _ENDS[: 2 * lines]:
         return None
     collector = _Collector()
     parser = httptools.HttpRequestParser(collector)
@@ -302,14 +315,15 @@ def _fields(text: bytes) -> tuple[str, CIMultiDict[str]] | None:
         parser.feed_data(text)
     except (httptools.HttpParserError, httptools.HttpParserUpgrade):
         return None
-    if parser.get_method() != b"POST" or parser.get_http_version() != "1.1" or not parser.should_keep_alive():
+    if parser.get_method() != method or parser.get_http_version() != "1.1" or not parser.should_keep_alive():
         return None
     headers = CIMultiDict(collector.headers)
     is_each_once = len({name.lower() for name, _ in collector.headers}) == len(headers) == lines - 2
     return (collector.target.decode(), headers) if is_each_once and _TARGET.fullmatch(collector.target) else None
 
 
-def _is_usual(headers: CIMultiDict[str]) -> bool:
+def is_usual(headers: CIMultiDict[str]) -> bool:
+    """Whether no header has a meaning for this connection, or for this server, that only the general server knows."""
     if "Host" not in headers or len(headers) > _MAX_HEADERS or not headers_.is_host(headers["Host"]):
         return False
     if local_answers.is_probe(headers) or local_answers.comes_from_prober(headers):

@@ -11,7 +11,7 @@ from typing import Protocol, cast
 
 from carpool.runtime import driver
 from carpool.scheduling import ledger, messages
-from carpool_sidecar import errors
+from carpool_sidecar import errors, metrics
 from carpool_sidecar.batching import calls
 from carpool_sidecar.protocols import incremental_scan, interface, v1
 from carpool_sidecar.server import content_coding, predict, responses
@@ -59,6 +59,12 @@ class FastRequests:
         """Whether nothing speaks against a body of `size` bytes; else the general server will tell what."""
         is_small = size <= self.rules.bodies.max_body_bytes and self.memory.has_room(size)
         return is_small and not (self.rules.life.draining and not self.rules.life.admits())
+
+    def objection(self, size: int) -> metrics.Handover:
+        """Why `takes` or `accept` want nothing of a body of `size` bytes."""
+        if self.rules.life.draining and not self.rules.life.admits():
+            return "refusing"
+        return "body" if size <= self.rules.bodies.max_body_bytes and self.memory.has_room(size) else "limits"
 
     def scan(self, head: calls.Head, size: int) -> incremental_scan.IncrementalScan | None:
         """What looks through a v1 body of `size` bytes while it arrives; None if that is not worth it."""
