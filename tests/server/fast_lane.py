@@ -240,7 +240,9 @@ class Bench:
     def left(self, connection: connections.Connection) -> None:
         self.connections.discard(connection)
 
-    def lend(self, connection: connections.Connection, reason: str, since: float | None) -> asyncio.Protocol:
+    def lend(
+        self, connection: connections.Connection, reason: str, size: int | None, since: float | None
+    ) -> asyncio.Protocol:
         self.connections.discard(connection)
         self.handovers.append(reason)
         self.generals.append(General())

@@ -33,6 +33,14 @@ _OWN_FILES = 64
 class Home(Protocol):
     """A connection that a general server has on loan."""
 
+    def keep(self, data: bytes) -> None:
+        """Bytes came behind the request that is on loan."""
+        ...
+
+    def give(self) -> bytes:
+        """Hand over all that was to be kept."""
+        ...
+
     def come_back(self) -> bool:
         """All that came is answered: whether the transport has another protocol from here on."""
         ...
@@ -51,7 +59,7 @@ class FastLane:
         self,
         chosen: config.Settings,
         fast_requests: requests.FastRequests,
-        general: Callable[[float | None, Home], asyncio.Protocol],
+        general: Callable[[float | None, Home, int | None], asyncio.Protocol],
         limit: ConnectionLimit,
         asking: questions.Questions | None = None,
     ) -> None:
@@ -119,14 +127,14 @@ class FastLane:
         return len(self._connections)
 
     def lend(
-        self, connection: connections.Connection, reason: metrics.Handover, since: float | None
+        self, connection: connections.Connection, reason: metrics.Handover, size: int | None, since: float | None
     ) -> asyncio.Protocol:
         """A general server for a connection, whose client has been at its first head since then."""
         self._connections.remove(connection)
         self._lent.add(connection)
         self.requests.rules.metrics.handovers.labels(reason).inc()
         self._gone.set()
-        return self._general(since, connection)
+        return self._general(since, connection, size)
 
     def returned(self, connection: connections.Connection) -> bool:
         """Whether a connection on loan may come back."""

@@ -48,10 +48,14 @@ class Port(Protocol):
         """It is gone."""
         ...
 
-    def lend(self, connection: Connection, reason: metrics.Handover, since: float | None) -> asyncio.Protocol:
-        """A general server for the requests that come next; the client has been at the first head since then.
+    def lend(
+        self, connection: Connection, reason: metrics.Handover, size: int | None, since: float | None
+    ) -> asyncio.Protocol:
+        """A general server for the request that comes next; the client has been at its head since then.
 
-        `reason` is what is unusual about the first. It calls `come_back` when these are answered, or `connection_lost`.
+        `reason` is what is unusual about it, and `size` how many bytes it has, head and body: what follows these is
+        handed to `keep`. If that is None, nobody knows its end beforehand, and the server takes all that comes. In the
+        end it calls `come_back` or `connection_lost`.
         """
         ...
 
@@ -207,7 +211,7 @@ class Connection(asyncio.Protocol):
                 at = stop
                 continue
             if request is None:
-                self._step_aside(self._requests.objection(length), data[at:])
+                self._step_aside(self._requests.objection(length), stop - at, data[at:])
                 return
             if self._pending and request.key != self._pending[-1].key:
                 # Each key is a queue, and queues take turns: one connection must not have many of them at once.
@@ -237,7 +241,7 @@ class Connection(asyncio.Protocol):
             return None
         if found is None:
             self._partial_head = None
-            self._step_aside(heads.handover(text), data[at:])
+            self._step_aside(heads.handover(text), heads.extent(text), data[at:])
             return None
         _, length, head = found
         # Where heads repeat, the second is that of the next ones; where they do not, to try each time would be dear.
@@ -256,7 +260,7 @@ class Connection(asyncio.Protocol):
         if asking is not None:
             self._waiting = asking.ask(text, self.peer, functools.partial(self._told, text))
         if self._waiting is None:
-            self._step_aside(heads.handover(text), data[at:])
+            self._step_aside(heads.handover(text), heads.extent(text), data[at:])
             return
         self._held.add(len(text), 1)
         self._hold(data[end:])
@@ -271,7 +275,7 @@ class Connection(asyncio.Protocol):
             rest = self._rest
             self._is_held = False
             self._update_reading()
-            self._step_aside("method", question, rest)
+            self._step_aside("method", len(question), question, rest)
             return
         self._touched = self._requests.clock()
         self._transport.write(message)
@@ -301,7 +305,7 @@ class Connection(asyncio.Protocol):
                 self._end(errors.MemoryFull(), self._began)
         else:
             self._partial_head = None
-            self._step_aside("unfinished", begun, since=self._began)
+            self._step_aside("unfinished", None, begun, since=self._began)
 
     # --- bodies that come in parts -----------------------------------------------------------------------------
 
@@ -310,7 +314,7 @@ class Connection(asyncio.Protocol):
         if self._pending:
             self._hold(data[at:])
         elif not self._requests.takes(length):
-            self._step_aside(self._requests.objection(length), data[at:])
+            self._step_aside(self._requests.objection(length), end - at + length, data[at:])
         else:
             self._body = _PartialBody(data[at:end], head, length, self._touched, self._requests.scan(head, length))
             self._body.add(data[end:])
@@ -320,7 +324,8 @@ class Connection(asyncio.Protocol):
         data, following = (data, b"") if len(data) <= body.missing else (data[: body.missing], data[body.missing :])
         if not self._requests.memory.has_room(len(data)):
             self._drop_body()
-            self._step_aside("limits", body.text, *body.parts, data, following)
+            size = len(body.text) + body.received + body.missing
+            self._step_aside("limits", size, body.text, *body.parts, data, following)
             return
         body.add(data)
         self._held.add(len(data))
@@ -346,7 +351,8 @@ class Connection(asyncio.Protocol):
             self._refuse(error, body.started)
         else:
             if request is None:
-                self._step_aside(self._requests.objection(len(whole)), body.text, whole, following)
+                size = len(body.text) + len(whole)
+                self._step_aside(self._requests.objection(len(whole)), size, body.text, whole, following)
                 return
             self._pending.append(request)
             self._requests.submit(request, self._held)
@@ -368,9 +374,12 @@ class Connection(asyncio.Protocol):
 
     # --- other ways on -----------------------------------------------------------------------------------------
 
-    def _step_aside(self, reason: metrics.Handover, *parts: bytes, since: float | None = None) -> None:
+    def _step_aside(
+        self, reason: metrics.Handover, size: int | None, *parts: bytes, since: float | None = None
+    ) -> None:
         """Leave the connection, with the bytes that were not served here, to the general server.
 
+        The first request has `size` bytes, if that is known.
         `since` is when the first of them came, if that was not now.
         """
         if self._pending or self._is_paused:
@@ -378,23 +387,38 @@ class Connection(asyncio.Protocol):
             return
         self._is_over = True
         self._keep(b"")
-        general = self._port.lend(self, reason, since)
+        general = self._port.lend(self, reason, size, since)
         self._transport.set_protocol(general)
         general.connection_made(self._transport)
         for part in parts:
             if part:
                 general.data_received(part)
 
+    def keep(self, data: bytes) -> None:
+        """Bytes came behind the request that the general server has."""
+        self._hold(self._rest + data)
+
+    def give(self) -> bytes:
+        """All that was to be kept: the general server goes on with it."""
+        rest = self._rest
+        self._keep(b"")
+        self._is_held = False
+        self._update_reading()
+        return rest
+
     def come_back(self) -> bool:
         """All that the general server was given is answered, and no byte is left over: whether it is served here again.
 
-        The transport reads, and has room to write.
+        The transport has room to write.
         """
         if not self._port.returned(self):
             return False
         self._is_over = False
         self._touched = self._requests.clock()
         self._transport.set_protocol(self)
+        if self._is_held:
+            # Not now: the general server is in the midst of its last request.
+            asyncio.get_running_loop().call_soon(self._go_on)
         return True
 
     def _hold(self, data: bytes) -> None:

@@ -39,6 +39,7 @@ _UNUSUAL = (
     "Transfer-Encoding", "Expect", "Upgrade", "Trailer", "HTTP2-Settings", "Sec-WebSocket-Key1",
 )  # fmt: skip
 
+_FRAMED = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"PATCH ", b"DELETE ", b"OPTIONS ")
 _SIGNS: tuple[tuple[bytes, metrics.Handover], ...] = (
     (b"\r\nupgrade:", "upgrade"), (b"\r\nexpect:", "expect"), (b"\r\ntransfer-encoding:", "chunked"),
     (b"\r\ncontent-encoding:", "coding"),
@@ -293,6 +294,30 @@ class _Collector:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers.append((name.decode(), value.rstrip(b" ").decode()))
+
+
+def extent(text: bytes) -> int | None:
+    """How many bytes the request has whose complete head is `text`; None if servers may differ on that.
+
+    Also None if its connection is not kept: then nothing may follow it.
+    """
+    lines = text.split(b"\r\n")
+    is_tidy = text.translate(None, _VISIBLE) == b"\r\n" * (len(lines) - 1)
+    if not is_tidy or not text.startswith(_FRAMED) or not lines[0].endswith(b" HTTP/1.1"):
+        return None
+    length = None
+    for line in lines[1:-2]:
+        name = line[: line.find(b":") + 1].lower()
+        if not _NAME.fullmatch(name) or name in (b"transfer-encoding:", b"upgrade:", b"proxy-connection:"):
+            return None
+        if name == b"connection:" and line[len(name) :].strip(b" ").lower() != b"keep-alive":
+            return None
+        if name == b"content-length:":
+            digits = line[len(name) :].strip(b" ")
+            if length is not None or not _is_size(digits):
+                return None
+            length = int(digits)
+    return len(text) + (length or 0)
 
 
 def handover(text: bytes) -> metrics.Handover:

@@ -69,9 +69,14 @@ class Server(web.Server):
         self._waiting: dict[Connection, None] = {}
         self._timer = deadline_timer.DeadlineTimer(self._go_round, clock)
 
-    def __call__(self, since: float | None = None, home: data_port.Home | None = None) -> web.RequestHandler:
-        """A protocol; one with a `home` is for a connection that comes from there, is counted there, and goes back."""
-        return Connection(self, since, home, loop=asyncio.get_running_loop(), **self._options)
+    def __call__(
+        self, since: float | None = None, home: data_port.Home | None = None, size: int | None = None
+    ) -> web.RequestHandler:
+        """A protocol; one with a `home` is for a connection that comes from there, is counted there, and goes back.
+
+        With a `size` it takes so many bytes, which are one request, and home keeps what follows.
+        """
+        return Connection(self, since, home, size, loop=asyncio.get_running_loop(), **self._options)
 
     def close(self) -> None:
         """Stop the timer."""
@@ -108,8 +113,11 @@ class Connection(web.RequestHandler, body_reader.Chunked):
 
     # State beside aiohttp's: _watch until the connection is lost; _held bytes of a head that _began then, the first one
     # _since if not now; _is_in once it counts among the connections; _later, bytes for the next turns; _is_full while
-    # aiohttp wants no more; _home until the connection goes back there or is lost, _answered requests meanwhile.
-    def __init__(self, server: Server, since: float | None, home: data_port.Home | None, **options: Any) -> None:
+    # aiohttp wants no more; _home until the connection goes back there or is lost, _answered requests meanwhile, and
+    # _due bytes of the only one if their number is known.
+    def __init__(
+        self, server: Server, since: float | None, home: data_port.Home | None, size: int | None, **options: Any
+    ) -> None:
         super().__init__(server, **options)
         self.is_busy = False
         self._since = since
@@ -121,6 +129,7 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         self._is_in = self._is_full = False
         self._later = b""
         self._home = home
+        self._due = size
         self._answered = 0
 
     @property
@@ -163,6 +172,10 @@ class Connection(web.RequestHandler, body_reader.Chunked):
             except ConnectionError:
                 return resp, True
             is_gone = self._has_done_all and self._go_home(request.task)
+        if not is_gone and self._due is not None and self._home is not None:
+            self._due = None  # what is left of the request is read and dropped, and what follows is served here
+            if rest := self._home.give():
+                self.data_received(rest)
         return resp, is_gone
 
     @property
@@ -170,13 +183,15 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         """Whether all that came is answered, and no part of another request is here."""
         watch = self._watch
         is_whole = watch is not None and watch.is_between and watch.heads == self._answered
-        return is_whole and not self._later and not self._is_full
+        return is_whole and not self._later
 
     def _go_home(self, task: asyncio.Task[None]) -> bool:
         """Whether the connection is its home's now; this has to be cleared up when `task` has ended."""
         transport, home = self.transport, self._home
         if home is None or transport is None or transport.is_closing() or not home.come_back():
             return False
+        if self._is_full:
+            transport.resume_reading()  # aiohttp had enough of a body that nobody wanted
         self.transport = self._home = None
         task.add_done_callback(lambda _: self.connection_lost(None))
         return True
@@ -184,7 +199,19 @@ class Connection(web.RequestHandler, body_reader.Chunked):
     def data_received(self, data: bytes) -> None:
         if self._watch is None or not data:  # aiohttp itself calls with nothing, to go on with what it has
             super().data_received(data)
-        elif self._later:
+        elif self._due is not None and len(data) > self._due:
+            own, behind, self._due = data[: self._due], data[self._due :], 0
+            if self._home is not None:
+                self._home.keep(behind)
+            if own:
+                self._receive(own)
+        else:
+            if self._due is not None:
+                self._due -= len(data)
+            self._receive(data)
+
+    def _receive(self, data: bytes) -> None:
+        if self._later:
             self._put_off(self._later + data)
             self._read_on(False)  # aiohttp has reasons of its own to read on
         else:
