@@ -31,7 +31,7 @@ carpool_requests_total{code="429"} 10.0
 """
 
 
-ALL_CELLS = (*cells.BODY_CELLS, *cells.SERIAL_CELLS, *cells.ADAPTIVE_CELLS)
+ALL_CELLS = (*cells.BODY_CELLS, *cells.MIX_CELLS, *cells.SERIAL_CELLS, *cells.ADAPTIVE_CELLS)
 
 
 def result(rate: float = 15_000.0, name: str = "37B", wrong: int = 0, **errors: int) -> stand.Result:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import socket
 
@@ -10,6 +11,7 @@ import pytest
 
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import incremental_scan
+from carpool_sidecar.server.fast import progress
 from tests.app.plain_client import GET, connect, connections, is_at_rest, numbered, request, until
 
 PUT = b"PUT /v1/x HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc"
@@ -77,6 +79,36 @@ class OnAnyLoop:
             assert (await client.answer())[2] == b"passed:abc"
             await until(lambda: connections(bench) == 1)
         await client.leave()
+        await until(lambda: is_at_rest(bench) and not bench.sidecar.connection_limit.open)
+
+    async def test_hundreds_of_loans_leave_nothing_behind(self, sidecar_of):
+        bench = await sidecar_of(max_latency=0, max_in_flight=8)
+        client, other = await connect(bench), await connect(bench)
+        await client.send(PUT + numbered(0))
+        assert (await client.answer())[2] == b"passed:abc"
+        assert await client.predictions() == [0]
+        tasks = len(asyncio.all_tasks())
+        for number in range(300):
+            await other.send(PUT[:30])
+            await client.send(numbered(number) + PUT + GET + request("{") + numbered(number) + PUT)
+            assert await client.predictions() == [number]
+            assert (await client.answer())[2] == b"passed:abc"
+            assert (await client.answer())[2] == b"passed:"
+            assert (await client.answer())[0] == 400
+            assert await client.predictions() == [number]
+            assert (await client.answer())[2] == b"passed:abc"
+            await other.send(PUT[30:])
+            assert (await other.answer())[2] == b"passed:abc"
+        # Each connection to the fake predictor has a task, too.
+        await until(lambda: not bench.sidecar._general.connections and len(asyncio.all_tasks()) < tasks + 20)
+        assert connections(bench) == 2
+        gc.collect()
+        assert not [each for each in gc.get_objects() if isinstance(each, progress.Watch)]
+        assert await bench.metric('carpool_lane_connections{lane="fast_lane"}') == 2
+        assert await bench.metric('carpool_lane_connections{lane="general_lane"}') == 0
+        assert await bench.metric('carpool_handovers_total{reason="method"}') == 901
+        await client.leave()
+        await other.leave()
         await until(lambda: is_at_rest(bench) and not bench.sidecar.connection_limit.open)
 
     async def test_pipelined_requests_of_all_kinds_are_answered_in_order(self, sidecar_of):

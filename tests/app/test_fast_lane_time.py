@@ -141,11 +141,14 @@ async def test_accepted_requests_of_one_connection_are_all_answered_when_drainin
     await client.leave()
 
 
-async def test_while_draining_an_answer_closes_its_connection_and_a_new_request_is_refused(sidecar_of):
-    bench = await sidecar_of(max_latency=0, quiet_period=1000, grace_period=3000)
+async def test_at_the_end_of_the_quiet_period_an_answer_closes_its_connection_and_then_a_request_is_refused(sidecar_of):
+    bench = await sidecar_of(max_latency=0, quiet_period=10, grace_period=3000, keep_alive=1000)
     early, late = await connect(bench), await connect(bench)
     draining = asyncio.ensure_future(bench.sidecar.drain())
     await asyncio.sleep(1)
+    await early.send(numbered(1))
+    assert await early.predictions() == [1]
+    await asyncio.sleep(8)
     await early.send(numbered(1))
     status, headers, _ = await early.answer()
     assert (status, headers["connection"]) == (200, "close")

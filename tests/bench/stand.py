@@ -6,6 +6,7 @@ Between cells only what differs is restarted, so the sidecar that idles at the e
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import time
 from dataclasses import dataclass
@@ -94,7 +95,7 @@ class Stand:
             self._load(cell, LEARNING_SECONDS)
         neighbours = self._neighbours()
         before, start = self._reading(cell), time.monotonic()
-        measured = self._load(cell, seconds)
+        measured = _with_refusals(cell, self._load(cell, seconds))
         after, elapsed = self._reading(cell), time.monotonic() - start
         result = Result(cell, measured, wrong)
         result.predictor_busy = (after["predictor"] - before["predictor"]) / elapsed
@@ -179,3 +180,16 @@ class Stand:
             run = load.closed_loop(self._address(cell), requests, cell.connections, on_answer=wrong.look_at)
             uvloop.run(run)
         return wrong.count
+
+
+def _with_refusals(cell: cells.Cell, measured: load.Measurement) -> load.Measurement:
+    """The same, with the refusals that a mix asks for among the answers; if there are others, none counts as one."""
+    if cell.mix is None:
+        return measured
+    refused = sum(measured.errors.get(kind, 0) for kind in ("status", "status 400"))
+    total = measured.requests + refused
+    expected = mix.refused(cell.mix, total)
+    if not 0.9 * expected <= refused <= 1.1 * expected:
+        return measured
+    errors = {kind: count for kind, count in measured.errors.items() if kind not in ("status", "status 400")}
+    return dataclasses.replace(measured, requests=total, errors=errors)

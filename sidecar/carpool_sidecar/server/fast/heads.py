@@ -35,7 +35,7 @@ _MAX_GROWTH = 1024
 _ZERO = ord("0")
 
 # Headers that give a request, or its connection, a meaning beyond "here is a body, answer it".
-_UNUSUAL = (
+UNUSUAL = (
     "Transfer-Encoding", "Expect", "Upgrade", "Trailer", "HTTP2-Settings", "Sec-WebSocket-Key1",
 )  # fmt: skip
 
@@ -61,7 +61,7 @@ _NAMES = {
     _JSON_SIZE: b"inference-header-content-length", _TRACESTATE: b"tracestate", _FORWARDED_FOR: b"x-forwarded-for",
 }  # fmt: skip
 _KINDS: dict[bytes, int] = {
-    **dict.fromkeys((name.lower().encode() for name in (*_UNUSUAL, "K-Network-Probe")), _UNLIKELY),
+    **dict.fromkeys((name.lower().encode() for name in (*UNUSUAL, "K-Network-Probe")), _UNLIKELY),
     **dict.fromkeys((b"host", b"connection", b"proxy-connection", b"content-encoding"), _MATTERS),
     **{name: kind for kind, name in _NAMES.items()},
     b"user-agent": _AGENT,
@@ -167,13 +167,12 @@ class Reader:
 
         Raises `routes.ModelUnknownYet` if that depends on a model of which nothing is known, and the caller has time.
         """
-        lines = text.split(b"\r\n")
-        count = len(lines) - 1
-        if len(text) > MAX_HEAD or count - 2 > _MAX_HEADERS or text.translate(None, _VISIBLE) != _ENDS[: 2 * count]:
+        found = lines(text)
+        if found is None:
             return None
-        kinds, matter = self._kinds, [lines[0]]
+        kinds, matter = self._kinds, [found[0]]
         values: list[bytes | None] = [None] * _COUNT
-        for line in lines[1:-2]:
+        for line in found[1:]:
             name = line[: line.find(b":") + 1]
             kind = kinds.get(name)
             if kind is None:
@@ -247,11 +246,11 @@ class Reader:
         return plan
 
     def _read_fully(self, text: bytes) -> _Plan | None:
-        found = fields(text, b"POST")
+        found = _fields(text)
         if found is None:
             return None
         target, headers = found
-        if not is_usual(headers):
+        if not _is_usual(headers):
             return None
         coding = headers.get("Content-Encoding")
         if coding is not None and coding.lower() not in _CODINGS:
@@ -296,19 +295,32 @@ class _Collector:
         self.headers.append((name.decode(), value.rstrip(b" ").decode()))
 
 
+def lines(text: bytes) -> list[bytes] | None:
+    """The lines of a complete head; None if it is long, or if there is anything but visible ASCII in them."""
+    found = text.split(b"\r\n")
+    count = len(found) - 1
+    if len(text) > MAX_HEAD or count - 2 > _MAX_HEADERS or text.translate(None, _VISIBLE) != _ENDS[: 2 * count]:
+        return None
+    return found[:-2]
+
+
+def is_name(name: bytes) -> bool:
+    """Whether this is the name of a header, and its colon."""
+    return _NAME.fullmatch(name) is not None
+
+
 def extent(text: bytes) -> int | None:
     """How many bytes the request has whose complete head is `text`; None if servers may differ on that.
 
     Also None if its connection is not kept: then nothing may follow it.
     """
-    lines = text.split(b"\r\n")
-    is_tidy = text.translate(None, _VISIBLE) == b"\r\n" * (len(lines) - 1)
-    if not is_tidy or not text.startswith(_FRAMED) or not lines[0].endswith(b" HTTP/1.1"):
+    found = lines(text)
+    if found is None or not text.startswith(_FRAMED) or not found[0].endswith(b" HTTP/1.1"):
         return None
     length = None
-    for line in lines[1:-2]:
+    for line in found[1:]:
         name = line[: line.find(b":") + 1].lower()
-        if not _NAME.fullmatch(name) or name in (b"transfer-encoding:", b"upgrade:", b"proxy-connection:"):
+        if not is_name(name) or name in (b"transfer-encoding:", b"upgrade:", b"proxy-connection:"):
             return None
         if name == b"connection:" and line[len(name) :].strip(b" ").lower() != b"keep-alive":
             return None
@@ -329,8 +341,8 @@ def handover(text: bytes) -> metrics.Handover:
     return "head" if text.startswith(b"POST ") else "method"
 
 
-def fields(text: bytes, method: bytes) -> tuple[str, CIMultiDict[str]] | None:
-    """Target and headers of a complete head over HTTP/1.1 on a connection to be kept, each header once; else None."""
+def _fields(text: bytes) -> tuple[str, CIMultiDict[str]] | None:
+    """Target and headers of a POST over HTTP/1.1 on a connection to be kept, each header once; else None."""
     lines = text.count(b"\r\n")
     if len(text) > MAX_HEAD or text.translate(None, _VISIBLE) != _ENDS[: 2 * lines]:
         return None
@@ -340,22 +352,21 @@ def fields(text: bytes, method: bytes) -> tuple[str, CIMultiDict[str]] | None:
         parser.feed_data(text)
     except (httptools.HttpParserError, httptools.HttpParserUpgrade):
         return None
-    if parser.get_method() != method or parser.get_http_version() != "1.1" or not parser.should_keep_alive():
+    if parser.get_method() != b"POST" or parser.get_http_version() != "1.1" or not parser.should_keep_alive():
         return None
     headers = CIMultiDict(collector.headers)
     is_each_once = len({name.lower() for name, _ in collector.headers}) == len(headers) == lines - 2
     return (collector.target.decode(), headers) if is_each_once and _TARGET.fullmatch(collector.target) else None
 
 
-def is_usual(headers: CIMultiDict[str]) -> bool:
-    """Whether no header has a meaning for this connection, or for this server, that only the general server knows."""
+def _is_usual(headers: CIMultiDict[str]) -> bool:
     if "Host" not in headers or len(headers) > _MAX_HEADERS or not headers_.is_host(headers["Host"]):
         return False
     if local_answers.is_probe(headers) or local_answers.comes_from_prober(headers):
         return False
     if headers.get("Connection", "keep-alive").lower() != "keep-alive":
         return False
-    return not any(name in headers for name in _UNUSUAL)
+    return not any(name in headers for name in UNUSUAL)
 
 
 def _with(head: calls.Head, which: int, value: str) -> calls.Head:

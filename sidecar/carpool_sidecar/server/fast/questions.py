@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import email.utils
 import functools
+import math
 import re
 import time
 from collections.abc import Callable, Hashable
@@ -18,6 +19,7 @@ from multidict import CIMultiDict
 from carpool_sidecar import drain, errors, metrics
 from carpool_sidecar.protocols import interface
 from carpool_sidecar.server import headers as headers_
+from carpool_sidecar.server import local_answers
 from carpool_sidecar.server.fast import heads
 from carpool_sidecar.upstream import connection, predictor
 
@@ -27,8 +29,21 @@ START = b"GET "
 MOST_BYTES = 64 * 1024
 """Bytes of an answer that is given here."""
 
-_NAME = r"[A-Za-z0-9._~!$&'()*+,;=@%-]+"
-_PATH = re.compile(rf"/v1/models(/{_NAME})?|/v2(/health/(live|ready)|/models/{_NAME}(/versions/{_NAME})?(/ready)?)?")
+_NAME = rb"[A-Za-z0-9._~!$&'()*+,;=@%-]+"
+_PATH = re.compile(
+    rb"GET (/v1/models(/%b)?|/v2(/health/(live|ready)|/models/%b(/versions/%b)?(/ready)?)?) HTTP/1\.1"
+    % (_NAME, _NAME, _NAME)
+)
+# What is done with a line: it is passed on, left out, extended, or the general server knows what it means.
+_PASSED, _DROPPED, _HOST, _AGENT, _FORWARDED_FOR, _FORWARDED, _PROTO, _FORWARDED_HOST, _REFUSED = range(9)
+_KINDS: dict[bytes, int] = {
+    **dict.fromkeys((name.encode() + b":" for name in headers_.HOP_BY_HOP), _DROPPED),
+    **dict.fromkeys((name.lower().encode() + b":" for name in (*heads.UNUSUAL, "TE")), _REFUSED),
+    **dict.fromkeys((b"content-length:", b"content-encoding:", b"proxy-connection:", b"k-network-probe:"), _REFUSED),
+    b"connection:": _REFUSED, b"host:": _HOST, b"user-agent:": _AGENT, b"x-forwarded-for:": _FORWARDED_FOR,
+    b"forwarded:": _FORWARDED, b"x-forwarded-proto:": _PROTO, b"x-forwarded-host:": _FORWARDED_HOST,
+}  # fmt: skip
+_PROBERS = tuple([each.encode() for each in local_answers.PROBER_AGENTS])
 # These have no body, or mean something else without one.
 _UNUSUAL = frozenset({204, 205, 304})
 
@@ -50,16 +65,11 @@ class Questions:
         `peer` is the client's address. `reply` is called later, with None if it has to be asked in another way. What is
         returned can be cancelled.
         """
-        fields = heads.fields(head, START.strip())
-        if fields is None:
-            return None
-        target, headers = fields
-        is_plain = heads.is_usual(headers) and not any(name in headers for name in ("Content-Length", "TE"))
-        if not (is_plain and _PATH.fullmatch(target) and self._life.admits()):
-            return None
         address = peer[0] if isinstance(peer, tuple) and peer else None
-        message = _request(target, headers, str(address) if address else None)
-        return self._relay.send(message, (), 0, float("inf"), functools.partial(self._answered, reply))
+        message = _request(head, str(address) if address else None)
+        if message is None or not self._life.admits():
+            return None
+        return self._relay.send(message, (), 0, math.inf, functools.partial(self._answered, reply))
 
     def _answered(self, reply: Reply, outcome: connection.Outcome) -> None:
         close = self._life.parting
@@ -69,13 +79,58 @@ class Questions:
         reply(message, close)
 
 
-def _request(target: str, headers: CIMultiDict[str], peer: str | None) -> bytes:
-    passed = headers_.end_to_end(headers)
-    host = headers["Host"]
-    headers_.add_forwarding(passed, peer, "http", host)
-    del passed["Host"]
-    lines = [f"{name}: {value}\r\n" for name, value in passed.items()]
-    return f"GET {target} HTTP/1.1\r\nHost: {host}\r\n{''.join(lines)}\r\n".encode()
+def _request(head: bytes, peer: str | None) -> bytes | None:
+    """What the predictor is sent, as the general server would; None if the head is not plain."""
+    lines = heads.lines(head)
+    if lines is None:
+        return None
+    start, *rest = lines
+    if not _PATH.fullmatch(start):
+        return None
+    passed: list[bytes] = []
+    places: dict[int, int] = {}  # of the lines that are to be there once
+    names: set[bytes] = set()
+    host = b""
+    for line in rest:
+        name = line[: line.find(b":") + 1]
+        lowered = name.lower()
+        kind = _KINDS.get(lowered, _PASSED)
+        value = line[len(name) :].strip(b" ")
+        if kind == _REFUSED and lowered == b"connection:" and value.lower() == b"keep-alive":
+            kind = _DROPPED
+        if kind == _REFUSED or lowered in names or not heads.is_name(name):
+            return None
+        names.add(lowered)
+        if kind == _HOST:
+            host = value
+        elif kind == _AGENT and value.startswith(_PROBERS):
+            return None
+        elif kind != _DROPPED:
+            places[kind] = len(passed)
+            passed.append(name + b" " + value)
+    if b"host:" not in names or not headers_.is_host(host.decode()):
+        return None
+    _add_forwarding(passed, places, host, peer)
+    return b"\r\n".join((start, b"Host: " + host, *passed, b"", b""))
+
+
+def _add_forwarding(passed: list[bytes], places: dict[int, int], host: bytes, peer: str | None) -> None:
+    """As `headers.add_forwarding`, of lines."""
+    if peer:
+        _extend(passed, places.get(_FORWARDED_FOR), b"X-Forwarded-For: ", peer.encode())
+    if _PROTO not in places:
+        passed.append(b"X-Forwarded-Proto: http")
+    if host and _FORWARDED_HOST not in places:
+        passed.append(b"X-Forwarded-Host: " + host)
+    element = headers_.forwarded_element(peer, "http", host.decode())
+    _extend(passed, places.get(_FORWARDED), b"Forwarded: ", element.encode())
+
+
+def _extend(passed: list[bytes], at: int | None, name: bytes, element: bytes) -> None:
+    if at is None:
+        passed.append(name + element)
+    else:
+        passed[at] = name + passed[at].partition(b": ")[2] + b", " + element
 
 
 def _answer(answer: interface.UpstreamResponse, close: bool) -> bytes | None:
