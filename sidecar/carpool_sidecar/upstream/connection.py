@@ -299,12 +299,10 @@ class AnswerReader:
         pieces, self._pieces = self._pieces, []
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self._size = self._size_before = self._overhead = self._tidy = 0
-        self._outcome = self._make(body)
-
-    def _make(self, body: bytes) -> Outcome:
         if 200 <= self._status < 300:
-            return interface.UpstreamResponse(body, self._headers, self._status)
-        return errors.UpstreamStatus(self._status, body, self._told)
+            self._outcome = interface.UpstreamResponse(body, self._headers, self._status)
+        else:
+            self._outcome = errors.UpstreamStatus(self._status, body, self._told)
 
     # --- what the parser does not judge ------------------------------------------------------------------------
 
@@ -362,8 +360,14 @@ class PassedAnswerReader(AnswerReader):
         super().on_header(name, value)
         self._fields.append((name, value))
 
-    def _make(self, body: bytes) -> Outcome:
-        return interface.UpstreamResponse(body, self._headers, self._status, self._phrase, self._fields)
+    def on_message_complete(self) -> None:
+        """Make the outcome of what was collected."""
+        super().on_message_complete()
+        outcome = self._outcome
+        if isinstance(outcome, interface.UpstreamResponse | errors.UpstreamStatus):
+            self._outcome = interface.UpstreamResponse(
+                outcome.body, self._headers, self._status, self._phrase, self._fields
+            )
 
 
 def _reason(error: Exception) -> errors.UpstreamError:

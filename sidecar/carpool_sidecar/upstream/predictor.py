@@ -119,9 +119,17 @@ class HttpPredictor:
         self._deadlines = deadline_timer.DeadlineTimer(self._expire)
 
     def post(
-        self, target: str, headers: calls.Headers, body: calls.Pieces, timeout: float, reply: connection.Reply
+        self,
+        target: str,
+        headers: calls.Headers,
+        body: calls.Pieces,
+        timeout: float,
+        reply: connection.Reply,
+        head: bytes = b"",
     ) -> Post:
-        """Post a body to `target`, a path with its query. What it returns is for `cancel`.
+        """Post a body to `target`, a path with its query, or send the request of a `head` that is complete.
+
+        What it returns is for `cancel`.
 
         `reply` is called once, after this has returned, from the event loop: with an answer of status
         2xx, `errors.UpstreamStatus` for any other, or another `errors.UpstreamError` if the predictor cannot be
@@ -129,12 +137,8 @@ class HttpPredictor:
         that cannot be written.
         """
         length = sum(map(len, body))
-        return self.send(
-            b"%b%d\r\n\r\n" % (request_head(self._host, target, headers), length), body, length, timeout, reply
-        )
-
-    def send(self, head: bytes, body: calls.Pieces, length: int, timeout: float, reply: connection.Reply) -> Post:
-        """`post` for a head that is complete, and a body of `length` bytes."""
+        if not head:
+            head = b"%b%d\r\n\r\n" % (request_head(self._host, target, headers), length)
         loop = asyncio.get_running_loop()
         free = self._pool.take()
         post = Post(self._out, loop.time() + timeout, reply, None, free)

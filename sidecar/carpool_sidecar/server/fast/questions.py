@@ -69,7 +69,7 @@ class Questions:
         message = _request(head, str(address) if address else None)
         if message is None or not self._life.admits():
             return None
-        return self._relay.send(message, (), 0, math.inf, functools.partial(self._answered, reply))
+        return self._relay.post("", (), (), math.inf, functools.partial(self._answered, reply), message)
 
     def _answered(self, reply: Reply, outcome: connection.Outcome) -> None:
         close = self._life.parting
