@@ -111,6 +111,19 @@ def test_what_varies_from_request_to_request_is_recognised() -> None:
     assert shape.match(other, 0) == (len(other), 345, told)
 
 
+@pytest.mark.parametrize("name", ["user-agent", "x-forwarded-for"])
+def test_a_header_that_varies_belongs_to_the_key_where_that_is_asked_for(name: str) -> None:
+    settings = config.Settings(key_headers=(name,))
+    rules = predict.PredictRules(settings, settings.scheduler_limits, None, V1_ROUTES, None, None)  # type: ignore[arg-type]
+    reader = heads.Reader(rules)
+    texts = [post(b"", f"{name}: {value}".encode(), length=17) for value in ("one", "two")]
+    found = [reader.read(text) for text in texts]
+    assert [dict(each[2].headers) for each in found if each] == [{name.title(): "one"}, {name.title(): "two"}]
+    shape = reader.template(texts[0], found[0][2]) if found[0] else None
+    assert shape is not None
+    assert shape.match(texts[1], 0) is None
+
+
 @pytest.mark.parametrize("cut", [1, 40, 60, 90, -1])
 def test_an_incomplete_head_is_not_recognised(cut: int) -> None:
     head = post(b"", length=17)
