@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.bench import bodies, cells, client, heavy, lag, load, metrics, report
+from tests.bench import bodies, cells, client, heavy, lag, lag_traffic, load, metrics, report
 from tests.bench.peers import poisson, stub
 
 PAGE = """\
@@ -61,7 +61,7 @@ class TestBodies:
         assert [instance[-1] for instance in instances] == [bodies.mark(number) for number in range(count)]
 
     def test_the_stub_answers_what_a_scene_expects(self) -> None:
-        body, expected = lag.large_body(cells.Scene("", 100_000, 32))
+        body, expected = lag_traffic.body(cells.Scene("", 100_000, 32))
         seen = stub.LastNumbers()
         seen.feed(body)
         assert json.loads(seen.answer()) == {"predictions": expected}

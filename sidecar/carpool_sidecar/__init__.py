@@ -47,9 +47,8 @@ histograms are kept as `carpool.measures` does.
 | `server.grpc.service.GrpcService` | trailers of the latest batch, what its call was tagged with | answers; calls |
 | `server.grpc.service.InferCall` | the message, the one thing that the call waits for | its stream; answers |
 | `server.grpc.heads.HeadReader` | heads by their fields | each call |
-| `server.grpc.arrivals.Inflation` | how far a message is inflated | the turns of `InflatingTurns` |
+| `server.grpc.arrivals.Inflation` | how far a message is inflated | the turns of its arrival |
 | `server.grpc.arrivals.Unframer` | the incomplete message of a stream | each piece that comes |
-| `server.grpc.arrivals.InflatingTurns` | calls that have something to inflate | calls; the event loop |
 | `server.grpc.arrivals.Arrival` | the messages of a call that are not taken yet | its stream; its turns |
 | `server.grpc.arrivals.MessageTimeouts` | calls whose message is incomplete | calls; its timer |
 | `server.grpc.passthrough.Passthrough` | tasks of the calls that are passed through | each call |

@@ -31,35 +31,40 @@ class Worker(Protocol):
 class Work:
     """Steps that were started, until their outcome was told or nobody wants it."""
 
-    __slots__ = ("_steps", "_then")
+    # State: the steps, until they are over and _outcome has what came of them; _then until it is told.
+    __slots__ = ("_outcome", "_steps", "_then")
 
     def __init__(self, work: steps.Steps[Any], then: Callable[[Any], None]) -> None:
         self._steps: steps.Steps[Any] | None = work
         self._then: Callable[[Any], None] | None = then
+        self._outcome: Any = None
 
     def cancel(self) -> None:
         """Nobody wants the outcome any more: take no more steps, and keep nothing. Does nothing once it was told."""
-        work, self._steps, self._then = self._steps, None, None
+        work, self._steps = self._steps, None
+        self._then = self._outcome = None
         if work is not None:
             work.close()
 
     def work(self) -> bool:
         """Implements `Worker`."""
         work, then = self._steps, self._then
-        if work is None or then is None:
+        if then is None:
             return False
-        outcome: Any
+        if work is None:  # what is done with the outcome may take as long as a step
+            outcome, self._outcome, self._then = self._outcome, None, None
+            then(outcome)
+            return False
         try:
             next(work)
             return True
         except StopIteration as end:
-            outcome = end.value
+            self._outcome = end.value
         except Exception as error:
             # The frames of one that is handed on would keep the message; a bug is logged with them.
-            outcome = errors.bare(error) if isinstance(error, errors.CarpoolError) else error
-        self._steps = self._then = None
-        then(outcome)
-        return False
+            self._outcome = errors.bare(error) if isinstance(error, errors.CarpoolError) else error
+        self._steps = None
+        return True
 
 
 class Turns:

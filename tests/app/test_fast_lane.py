@@ -10,7 +10,7 @@ import socket
 import pytest
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import incremental_scan
+from carpool_sidecar.protocols import v1
 from carpool_sidecar.server.fast import progress
 from tests.app.plain_client import GET, connect, connections, is_at_rest, numbered, request, until
 
@@ -49,7 +49,7 @@ class OnAnyLoop:
         bench = await sidecar_of(max_latency=0, max_batch_size=8)
         rows = [[[number / 8, -1], [0.25] * 50_000] for number in range(12)]
         body = json.dumps({"instances": rows}).encode()
-        assert len(body) > incremental_scan.LARGE
+        assert len(body) > v1.LARGE
         told = json.dumps({"instances": rows, "signature_name": "s"}).encode()
         for sent in (body, told):
             client = await connect(bench)

@@ -56,11 +56,20 @@ class Cell:
 
 @dataclass(frozen=True)
 class Scene:
-    """What one client sends, one after the other, beside small requests: bodies of so many bytes (0: nothing)."""
+    """What one client sends, one after the other, beside small requests: bodies of so many bytes (0: nothing).
+
+    `kind` is what they are made of (see `lag_traffic`), and `has_peers` says that others can do the same.
+    """
 
     title: str
     size: int = 0
     instances: int = 1
+    kind: str = "numbers"
+
+    @property
+    def has_peers(self) -> bool:
+        """Whether KServe's batcher takes the same requests."""
+        return self.kind == "numbers"
 
 
 def _settings(in_flight: int) -> tuple[str, ...]:
@@ -151,6 +160,12 @@ LAG_SCENES: tuple[Scene, ...] = (
     Scene("1.5 MB", 1_500_000),
     Scene("16 MB", 16_000_000),
     Scene(f"16 MB, {BATCH} instances", 16_000_000, BATCH),
+    Scene("4 MB of strings", 4_000_000, kind="strings"),
+    Scene("4 MB of objects", 4_000_000, kind="objects"),
+    Scene("gzip, to 32 MB", 32_000_000, kind="gzip"),
+    Scene("answers of 4 MB", 4_000_000, kind="answers"),
+    Scene("4 MB of floats to Triton", 4_000_000, kind="tensors"),
+    Scene("4 MB of strings by gRPC", 3_960_000, kind="rpc"),
 )
 
 NAMES = (

@@ -16,6 +16,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import grpc
+
 from tests.bench import client, load
 
 PATIENCE = 30.0  # seconds that the last answer may take
@@ -90,10 +92,14 @@ class Sender:
         status, answer = self._receive(self._socket)
         if not 200 <= status < 300:
             self._errors[f"large: status {status}"] += 1
-        elif not self._is_right(answer):
-            self._errors["large: wrong answer"] += 1
         else:
+            self._count(self._is_right(answer))
+
+    def _count(self, is_right: bool) -> None:
+        if is_right:
             self._requests += 1
+        else:
+            self._errors["large: wrong answer"] += 1
 
     @staticmethod
     def _receive(connected: socket.socket) -> tuple[int, bytes]:
@@ -104,3 +110,24 @@ class Sender:
                 raise ConnectionError("connection closed")
             received += data
         return answer
+
+
+class RpcSender(Sender):
+    """The same with messages for `ModelInfer`, over gRPC."""
+
+    def __enter__(self) -> RpcSender:
+        limits = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+        self._channel = grpc.insecure_channel("{}:{}".format(*self._address), options=limits)
+        self._infer = self._channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        super().__enter__()
+        return self
+
+    def __exit__(self, *why: object) -> None:
+        super().__exit__(*why)
+        self._channel.close()
+
+    def _exchange(self) -> None:
+        try:
+            self._count(self._is_right(self._infer(self._request, timeout=PATIENCE)))
+        except grpc.RpcError as error:
+            self._errors[f"large: {error.code()}"] += 1

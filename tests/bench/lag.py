@@ -8,7 +8,6 @@ and works on both in slices, so what holds the small ones up is the sidecar.
 from __future__ import annotations
 
 import contextlib
-import json
 import pathlib
 import subprocess
 import sys
@@ -19,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tests import loopback
-from tests.bench import bodies, cells, client, heavy, load, machine, metrics, processes
-from tests.bench.peers import ground, kserve, peer, poisson, stub
+from tests.bench import bodies, cells, client, heavy, lag_stub, lag_traffic, load, machine, metrics, processes
+from tests.bench.peers import ground, kserve, peer, poisson
 
 PACE = 200  # small requests/s
 MOST_OUTSTANDING = 10_000  # more than a whole run sends: it goes on, however long it stalls
@@ -29,7 +28,6 @@ QUIET_SECONDS = 3.0
 """After the load, before memory is read: the sidecar gives memory back one to two seconds after the last large body."""
 LATE = 0.002  # seconds that the prober itself may be late (99th percentile) before the report says so
 
-SMALL_PATH, LARGE_PATH = "/v1/models/small:predict", "/v1/models/large:predict"
 _LAG = "carpool_event_loop_lag_seconds"
 _MARK = 4321
 # Nothing waits for company, and there is a place at the predictor for small batches beside a large one.
@@ -137,7 +135,7 @@ def run(
     except (OSError, subprocess.CalledProcessError) as error:
         found.absent[KServe.name] = str(error).strip() or "it could not be built"
     for scene in scenes:
-        for system in systems:
+        for system in systems if scene.has_peers else systems[:1]:
             say(f"{system.name} beside {scene.title}")
             found.results.append(measure(system, scene, seconds, cores))
             advance()
@@ -146,17 +144,22 @@ def run(
 
 def measure(system: System, scene: cells.Scene, seconds: float, cores: ground.Cores) -> Result:
     """One scene with one system, freshly started: its peak is the scene's own."""
-    port, component_port, admin_port = loopback.free_ports(3)
+    port, component_port, admin_port, rpc_port, component_rpc_port = loopback.free_ports(5)
     address = (processes.HOST, port)
+    large = lag_traffic.of(scene) if scene.size else None
+    settings = large.settings if large is not None else ()
+    if large is not None and large.is_rpc:
+        settings = (*settings, "--grpc-port", str(rpc_port), "--component-grpc-port", str(component_rpc_port))
     with contextlib.ExitStack() as stack:
-        stand_in = stub.command(sys.executable, component_port)
+        stand_in = lag_stub.command(sys.executable, component_port, component_rpc_port)
         behind = stack.enter_context(processes.running("stub", stand_in, cores.load))
         behind.wait_until_ready(processes.ready_url(component_port), ground.READY_SECONDS)
         argv, ready_url = system.command(port, component_port, admin_port)
+        argv = [*argv, *settings]
         child = stack.enter_context(processes.running(system.name.split()[0].lower(), argv, cores.peer))
         child.wait_until_ready(ready_url, ground.READY_SECONDS)
         before = system.lag(admin_port)
-        with machine.pinned(cores.load), _beside(address, scene) as sender:
+        with machine.pinned(cores.load), _beside(address, rpc_port, large) as sender:
             small = _probe(address, seconds)
         after = system.lag(admin_port)
         peak = machine.peak_rss_megabytes(child.pid)
@@ -167,35 +170,30 @@ def measure(system: System, scene: cells.Scene, seconds: float, cores: ground.Co
     return result
 
 
-def large_body(scene: cells.Scene) -> tuple[bytes, list[float]]:
-    """A scene's large body, and the predictions that the stub gives for it."""
-    return bodies.several(scene.size, scene.instances), [bodies.mark(number) for number in range(scene.instances)]
-
-
 @contextlib.contextmanager
-def _beside(address: load.Address, scene: cells.Scene) -> Iterator[heavy.Sender]:
-    """The scene's large bodies, under way for the length of a `with` block."""
-    if not scene.size:
+def _beside(address: load.Address, rpc_port: int, large: lag_traffic.Large | None) -> Iterator[heavy.Sender]:
+    """The scene's large requests, under way for the length of a `with` block."""
+    if large is None:
         yield heavy.Sender(address, b"", lambda answer: True)
         return
-    body, expected = large_body(scene)
-    request = client.post(processes.HOST, LARGE_PATH, body)
-    with heavy.Sender(address, request, lambda answer: _predictions(answer) == expected) as sender:
+    if large.is_rpc:
+        exchange: heavy.Sender = heavy.RpcSender((processes.HOST, rpc_port), large.request, large.is_right)
+    else:
+        exchange = heavy.Sender(address, large.request, large.is_right)
+    with exchange as sender:
         time.sleep(UNDER_WAY)
         yield sender
 
 
 def _probe(address: load.Address, seconds: float) -> poisson.OpenLoop:
-    request = client.post(processes.HOST, SMALL_PATH, bodies.exact(bodies.SMALLEST, _MARK))
+    request = client.post(processes.HOST, lag_traffic.SMALL_PATH, bodies.exact(bodies.SMALLEST, _MARK))
     times = [number / PACE for number in range(round(seconds * PACE))]
     right = [bodies.mark(_MARK)]
     return poisson.run(
-        address, request, times, MOST_OUTSTANDING, lambda answer: _predictions(answer) == right, heavy.PATIENCE
+        address,
+        request,
+        times,
+        MOST_OUTSTANDING,
+        lambda answer: lag_traffic.predictions(answer) == right,
+        heavy.PATIENCE,
     )
-
-
-def _predictions(answer: bytes) -> object:
-    try:
-        return json.loads(answer)["predictions"]
-    except (ValueError, KeyError, TypeError):
-        return None

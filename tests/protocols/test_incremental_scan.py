@@ -1,18 +1,43 @@
-"""Scanned while it arrives or all at once: the same bodies are fine, with the same instances."""
+"""Scanned while it arrives, in steps, or all at once: the same bodies are fine, with the same rows."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import incremental_scan, v1
+from carpool_sidecar.protocols import incremental_scan, interface, steps, v1
 
 ATOMS = st.sampled_from([b"1", b"-2.5e3", b"0.125", b"true", b"null"])
-ODD = st.sampled_from([b'"a,]"', b'{"a":[1]}', b"NaN", b"01", b"", b"1 2", b",", b"[", b"]", "é".encode(), b"}"])
+STRINGS = st.sampled_from(
+    [
+        b'"a,]"', b'""', b'"a long text, with words [in] it"', b'"\\""', b'"\\\\"', b'"\\\\\\",{"', b'"\\ud83d\\ude00"',
+        b'"\\u3042\\u3044\\u3046\\u3048\\u304a\\u3042\\u3044\\u3046\\u3048\\u304a"', '"日本語, 日本語"'.encode(),
+        b'"' + b"QUFB" * 30 + b'"', b'"\\n\\n\\n\\n\\n\\n\\n\\n\\n\\n\\n\\n\\n\\n"',
+    ]
+)  # fmt: skip
+ODD = st.sampled_from(
+    [
+        b"NaN",
+        b"01",
+        b"",
+        b"1 2",
+        b",",
+        b"[",
+        b"]",
+        "é".encode(),
+        b"}",
+        b"{",
+        b'"',
+        b'{"a"}',
+        b'{"a":}',
+        b'"\xff"',
+        b"[}",
+    ]
+)
 SPACE = st.sampled_from([b"", b"", b" ", b"\n\t "])
 
 
@@ -23,24 +48,62 @@ def lists(draw, values):
     return b"[" + draw(SPACE) + between.join(items) + draw(SPACE) + b"]"
 
 
-ROWS = st.recursive(ATOMS, lists, max_leaves=40)
+@st.composite
+def objects(draw, values):
+    names = st.sampled_from([b"a", b"b64", b"", b"x,y", b'"', b"instances", b"\\u0061"])
+    items = draw(st.lists(st.tuples(names, values), max_size=4))
+    between = draw(st.sampled_from([b",", b", "]))
+    return (
+        b"{"
+        + between.join(b'"%b":%b%b' % (name.replace(b'"', b'\\"'), draw(SPACE), each) for name, each in items)
+        + b"}"
+    )
+
+
+NUMBERS = st.recursive(ATOMS, lists, max_leaves=40)
+ROWS = st.recursive(ATOMS | STRINGS, lambda values: lists(values) | objects(values), max_leaves=40)
+NAMES = [b"instances", b"instances", b"inputs", b"predictions", b"outputs", b"others"]
+OTHERS = st.sampled_from(
+    [
+        b'"signature_name":"x"', b'"a":1.5', b'"a":null', b'"a":"\\"["', b'"a":[1,"]"]', b'"instances":[1]',
+        b'"a":1,"a":2', b'"predictions":[2]', b'"inst\\u0061nces":[1]', b'"outputs":"x"', b'"inputs":"x"',
+    ]
+)  # fmt: skip
 
 
 @st.composite
-def bodies(draw, rows=ROWS):
-    member = draw(st.sampled_from([b"instances", b"instances", b"inputs", b"others"]))
+def bodies(draw, rows=NUMBERS | ROWS):
+    member = draw(st.sampled_from(NAMES))
     space = [draw(SPACE) for _ in range(5)]
-    return b'%b{%b"%b":%b%b%b}%b' % (*space[:2], member, space[2], draw(lists(rows)), *space[3:])
+    before = [each + b"," for each in draw(st.lists(OTHERS, max_size=2))]
+    after = [b"," + each for each in draw(st.lists(OTHERS, max_size=2))]
+    if draw(st.booleans()):
+        before = after = []
+    around = (
+        space[0],
+        space[1],
+        b"".join(before),
+        member,
+        space[2],
+        draw(lists(rows)),
+        space[3],
+        b"".join(after),
+        space[4],
+    )
+    return b'%b{%b%b"%b":%b%b%b%b}%b' % around
 
 
 @st.composite
 def broken(draw):
     """With things in it that a scan leaves to others, or bytes changed, added or taken away."""
-    body = bytearray(draw(bodies(st.recursive(ATOMS | ODD, lists, max_leaves=40))))
+    values = st.recursive(ATOMS | STRINGS | ODD, lambda values: lists(values) | objects(values), max_leaves=40)
+    body = bytearray(draw(bodies(values)))
     for _ in range(draw(st.integers(0, 2))):
         at, kind = draw(st.integers(0, len(body) - 1)), draw(st.integers(0, 2))
         body[at : at + (kind != 1)] = (
-            draw(st.sampled_from([b"[", b"]", b",", b",,", b" ", b"1", b"-", b"}"])) if kind else b""
+            draw(st.sampled_from([b"[", b"]", b",", b",,", b" ", b"1", b"-", b"}", b"{", b'"', b"\\", b'",']))
+            if kind
+            else b""
         )
     return bytes(body)
 
@@ -48,34 +111,60 @@ def broken(draw):
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
     monkeypatch.setattr(incremental_scan, "_PIECE", 6)
+    monkeypatch.setattr(incremental_scan, "STEP", 40)
 
 
 def scanned(body, sizes, max_rows=1000):
-    scan, at = incremental_scan.IncrementalScan(max_rows), 0
+    scan, at = v1.RequestScan(max_rows), 0
     for size in [30, *sizes, len(body)]:
         scan.feed(body[at : at + size])
         at = min(len(body), at + size)
     return scan.payload(body)
 
 
-def parsed(body):
+def parsed(body, parse=v1.parse_request):
     try:
-        return v1.parse_request(body)
-    except (errors.CarpoolError, errors.Unbatchable):
-        return None
+        return parse(body)
+    except (errors.CarpoolError, errors.Unbatchable) as error:
+        return str(error)
 
 
 def seen(payload):
-    return payload and (payload.list_name, payload.body, bytes(payload.text), [bytes(row) for row in payload.rows])
+    if not isinstance(payload, v1.Payload):
+        return payload
+    text, rows = bytes(payload.text), [bytes(row) for row in payload.rows]
+    return payload.list_name, payload.body, text, rows, payload.others, payload.key
+
+
+def read(body, how):
+    try:
+        name, rows = how(interface.UpstreamResponse(body, {}))
+    except errors.CarpoolError as error:
+        return str(error)
+    return name, [bytes(row) for row in rows]
 
 
 SIZES = st.lists(st.integers(1, 30), max_size=30)
 
 
+@settings(max_examples=400)
 @given(body=bodies() | broken(), sizes=SIZES)
 def test_what_a_scan_finds_is_what_the_parser_finds(body, sizes):
     found = scanned(body, sizes)
     assert found is None or seen(found) == seen(parsed(body))
+
+
+@settings(max_examples=400)
+@given(body=bodies() | broken())
+def test_in_steps_the_same_comes_of_a_request_as_at_once(body):
+    in_steps = parsed(body, lambda body: steps.at_once(v1.parse_in_steps(body)))
+    assert seen(in_steps) == seen(parsed(body))
+
+
+@settings(max_examples=400)
+@given(body=bodies() | broken())
+def test_in_steps_the_same_comes_of_an_answer_as_at_once(body):
+    assert read(body, lambda response: steps.at_once(v1.read_in_steps(response))) == read(body, v1.parse_answer)
 
 
 @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
@@ -86,8 +175,52 @@ def test_nested_lists_of_numbers_are_never_left_to_the_parser(rows, sizes, separ
     assert seen(scanned(body, sizes)) == seen(parsed(body))
 
 
+TEXTS = st.text(st.sampled_from('ab1 ,:[]{}"\\\n日é\U0001f600'), max_size=40)
+VALUES = st.recursive(
+    TEXTS | st.floats(0, 1) | st.booleans(),
+    lambda values: st.lists(values, min_size=1, max_size=4) | st.dictionaries(TEXTS, values, min_size=1, max_size=4),
+    max_leaves=30,
+)
+
+
+@pytest.mark.parametrize("is_ascii", [True, False])
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
+@given(rows=st.lists(VALUES, min_size=1), others=st.booleans(), sizes=st.lists(st.integers(60, 200), max_size=30))
+def test_strings_and_objects_are_never_left_to_the_parser(rows, sizes, separators, is_ascii, others):
+    told = {"signature_name": "x", "instances": rows, "parameters": {"a": [1]}} if others else {"instances": rows}
+    body = json.dumps(told, separators=separators, ensure_ascii=is_ascii).encode()
+    incremental_scan._PIECE = 60
+    assert seen(scanned(body, sizes)) == seen(parsed(body))
+
+
+@pytest.mark.parametrize(
+    "value", ["x" * 3000, "日本" * 1000, "\U0001f600\n" * 500, '\\"' * 1000, {"b64": "QUFB" * 900}, [["y" * 2500]]]
+)
+@pytest.mark.parametrize("is_ascii", [True, False])
+def test_a_string_longer_than_any_piece_is_cut(value, is_ascii):
+    body = json.dumps({"instances": [value, 1, value]}, ensure_ascii=is_ascii).encode()
+    incremental_scan._PIECE = 60
+    scan, at, most = v1.RequestScan(), 0, 0
+    while at < len(body):
+        scan.feed(body[at : at + 100])
+        at += 100
+        most = max(most, len(scan._rest))
+    assert most < 300
+    assert seen(scan.payload(body)) == seen(parsed(body))
+
+
 def test_more_rows_than_allowed_are_left_to_the_parser():
     incremental_scan._PIECE = 12
     body = b'{"instances":[' + b",".join([b"0.25"] * 20) + b"]}"
     assert scanned(body, [9] * 20, max_rows=20) is not None
     assert scanned(body, [9] * 20, max_rows=19) is None
+
+
+@pytest.mark.parametrize(
+    "end", [b",]}", b"]", b"]}}", b"]]}", b'"]}', b"}}", b"", b'],"a":}', b'],"a":1', b',"\xff"]}']
+)
+def test_a_body_that_is_wrong_at_its_very_end_is_refused_in_the_same_words(end):
+    body = b'{"instances":[' + b'["abc",{"a":1}],' * 50 + b'"x"' + end
+    told = parsed(body)
+    assert isinstance(told, str)
+    assert parsed(body, lambda body: steps.at_once(v1.parse_in_steps(body))) == told

@@ -88,7 +88,9 @@ class Sidecar:
         on_bug = self.metrics.internal_errors.labels("upstream").inc
         self.upstreams = Upstreams(chosen, str(self._base), clock, on_bug)
         self.tracing = self._start_tracing() if chosen.tracing == "otlp" else None
-        self.executor = executor.Executor(retried_statuses.Rules(chosen.retry_statuses), clock, self.tracing)
+        self.turns = turns.Turns(self._report)
+        rules = retried_statuses.Rules(chosen.retry_statuses)
+        self.executor = executor.Executor(rules, clock, self.tracing, self.turns)
         self.arrivals = ring.Ring(self._measured, clock)
         self.arrivals.changed(_recorded_settings(chosen))
         self._epoch = time.time() - clock()  # when the clock was at 0, as far as anybody outside can tell
@@ -96,7 +98,6 @@ class Sidecar:
         self.timings = calls.ServerTimings(clock) if chosen.server_timing else None
         observer = self._observer()
         self.driver = driver.Driver(self.core, self.executor, observer, clock)
-        self.turns = turns.Turns(self._report)
         self.bodies = body_reader.BodyReader(chosen.max_body_bytes, self.ledger, chosen.timeout, self.turns)
         self.trimmer = allocator.Trimmer(lambda: self.ledger.held)
         self.ledger.large, self.ledger.on_large = allocator.LARGE, self.trimmer.large_body
@@ -285,7 +286,7 @@ class Sidecar:
         models = self.upstreams.rpc_models(rpc) if self.settings.enable_batcher else None
         self._grpc = port.GrpcPort(
             self.settings, self.limits, models, rpc, self.driver, self.life, self.metrics, self.bodies,
-            self.connection_limit, self.timings, self._clock,
+            self.connection_limit, self.timings, self._clock, self.turns,
         )  # fmt: skip
         await self._grpc.server.listen(self.settings.host, self.settings.grpc_port, _BACKLOG)
 

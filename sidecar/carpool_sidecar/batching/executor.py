@@ -14,7 +14,7 @@ from typing import Protocol
 from carpool.program import logs
 from carpool.runtime import driver
 from carpool.scheduling import messages
-from carpool_sidecar import errors, metrics
+from carpool_sidecar import errors, metrics, turns
 from carpool_sidecar.batching import calls, retried_statuses
 from carpool_sidecar.protocols import interface
 from carpool_sidecar.recording import ring
@@ -37,7 +37,8 @@ class Tracing(Protocol):
 class Executor:
     """Implements `driver.Executor`: one call to the route's predictor for each batch. `batch.about` is its list's name.
 
-    `rules` tell what is done after a status of the predictor's. `clock` is the driver's.
+    `rules` tell what is done after a status of the predictor's. `clock` is the driver's. Large replies are read in the
+    `worked` turns.
     """
 
     def __init__(
@@ -45,29 +46,35 @@ class Executor:
         rules: retried_statuses.Rules | None = None,
         clock: Callable[[], float] = time.monotonic,
         tracing: Tracing | None = None,
+        worked: turns.Turns | None = None,
     ) -> None:
         self._rules = rules or retried_statuses.Rules()
         self._clock = clock
         self._tracing = tracing
+        self._turns = worked or turns.Turns()
 
     def start(self, batch: messages.Batch, done: Callable[[driver.Outcome], None]) -> driver.Execution:
         """Post a batch."""
         heads: Sequence[calls.Head] = [part.request.tag for part in batch.parts]
         route = heads[0].route
-        target, own, body, read = route.codec.merge(batch.id, heads[0].target, batch.parts)
-        trace = () if self._tracing is None else self._tracing.headers_of(batch, route, target)
-        headers = calls.merged_headers(heads, own, trace)
+        call = route.codec.merge(batch.id, heads[0].target, batch.parts)
+        trace = () if self._tracing is None else self._tracing.headers_of(batch, route, call.target)
+        headers = calls.merged_headers(heads, call.headers, trace)
         last_deadline = max([part.request.deadline for part in batch.parts])
         timeout = max(0.001, last_deadline - self._clock())
-        reply = functools.partial(self._returned, batch, read, route, done)
-        return route.predictor.post(target, headers, body, timeout, reply)
+        out = _Out()
+        out.work = None
+        reply = functools.partial(self._returned, batch, call, route, done, out)
+        out.post = route.predictor.post(call.target, headers, call.body, timeout, reply)
+        return out
 
     def _returned(
         self,
         batch: messages.Batch,
-        read: Callable[[interface.UpstreamResponse], interface.BatchPredictions],
+        call: interface.UpstreamRequest,
         route: calls.Route,
         done: Callable[[driver.Outcome], None],
+        out: _Out,
         reply: interface.UpstreamResponse | errors.UpstreamError,
     ) -> None:
         """Read the predictor's reply: predictions, or an error with its remedy."""
@@ -81,11 +88,43 @@ class Executor:
                     self._rules.judge(reply, route.doubtful, batch.rows)
                     if route.rejected is not None and len(batch.parts) > 1:
                         route.rejected()
+            elif call.read_in_steps is not None and len(reply.body) >= interface.LARGE_ANSWER:
+                told = functools.partial(self._read, batch, done)
+                out.work = self._turns.start(call.read_in_steps(reply), told)
+                return
             else:
-                batch.about, outcome = read(reply)
+                batch.about, outcome = call.read(reply)
         except Exception as error:
             outcome = error
         done(outcome)
+
+    def _read(
+        self,
+        batch: messages.Batch,
+        done: Callable[[driver.Outcome], None],
+        found: interface.BatchPredictions | Exception,
+    ) -> None:
+        """A large reply was read."""
+        if isinstance(found, Exception):
+            done(found)
+        else:
+            batch.about, rows = found
+            done(rows)
+
+
+class _Out:
+    """Implements `driver.Execution`: a call that was posted, until its reply is read."""
+
+    __slots__ = ("post", "work")
+    post: driver.Execution
+    work: turns.Work | None
+
+    def cancel(self) -> bool | None:
+        """Nobody waits for it any more."""
+        if self.work is not None:
+            self.work.cancel()
+            return None
+        return self.post.cancel()
 
 
 class Recorder(Protocol):

@@ -1,127 +1,382 @@
-"""Large bodies, scanned while they arrive.
+"""Large lists in JSON, scanned piece by piece: while their body arrives, or in steps.
 
-Scanning 16 MB at once holds the event loop, and everybody on it, for ten milliseconds or more. But a body that is one
-list of nested lists of numbers can be cut at any comma: with the lists that are open there opened again in front of
-each piece, and closed after it, each piece is a JSON list of its own, and all are valid exactly if the body is.
-Strings and objects would hide commas and brackets, so bodies with those are left to `v1.parse_request`, and so is
-whatever is wrong.
+Scanning 16 MB at once holds the event loop, and everybody on it, for ten milliseconds or more. But a list can be cut
+behind any of its values, however deep: with the lists and objects that are open there opened again in front of each
+piece, and closed after it, each piece is a JSON list of its own, and all are valid exactly if the whole is. A long
+string can be cut between two characters in the same way.
+
+Where a piece may end is guessed by what a comma stands between, as the decoder finds out whether it was right: a piece
+that ends in a string, or in other lists than thought, is no JSON. Only after wrong guesses all quotes and brackets are
+looked at. Whatever is still wrong then is left to those who read the whole.
 """
 
 from __future__ import annotations
 
+import itertools
+import operator
 import re
 import sys
 from collections.abc import Sequence
+from typing import cast
 
 import msgspec
 
-from carpool_sidecar.protocols import json_rows, v1
-
-LARGE = 2 * 1024 * 1024
-"""From so many bytes on it is worth it: a smaller body takes up to two milliseconds at once, and fewer in all."""
+from carpool_sidecar import errors
+from carpool_sidecar.protocols import json_rows, steps
 
 _SPACE = b" \t\r\n"
 _BETWEEN = re.compile(rb"[ \t\r\n]*,?[ \t\r\n]*")
+_ALL_BUT_STRUCTURE = bytes(set(range(256)) - set(b'[]{}"'))
 _ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]"))
+_TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
+_CLOSING = {ord("["): b"]", ord("{"): b"}"}
+
+STEP = 256 * 1024
+"""Bytes of a body that are scanned in one step."""
+
 _PIECE = 64 * 1024  # less is kept until there is more
+_LONGEST = 1024 * 1024  # what is not cut until then is no list of many values
+_LONGEST_HEAD = 4096
+_LONGEST_TAIL = 64 * 1024
 _DEEPEST = 64
 _EDGE = 64  # white space at a cut is shorter
+_MOST_WRONG = 2  # guesses, before there are none any more
+_MOST_TRIES = 8
+_LONGEST_ESCAPE = 12  # `\ud83d\ude00`
 
 
 class IncrementalScan:
-    """Fed with all parts of one body in order, finds its instances; it gives up on any body that is not so simple."""
+    """Fed with all parts of one body in order, finds the rows of a list in it, and checks that it is one.
 
-    # State: _depth of open lists at _at, the place in the body from which on the _rest is not scanned yet; _starts and
-    # _ends of the rows so far. _is_over once it has given up.
-    def __init__(self, max_rows: int = sys.maxsize) -> None:
+    `head` is the pattern of what stands before the list; its first group has the list's name. It gives up on a list of
+    more than `max_rows` rows, and on any text that it cannot cut.
+    """
+
+    # State: _stack has the brackets that are open at _at, the place in the body from which on the _rest is not scanned
+    # yet; _is_in_string if a string is open as well. _starts and _ends of the rows so far. _start of the list, and its
+    # _end once it is found; the _tail behind it. _wrong guesses. _is_over once it has given up.
+    def __init__(self, head: re.Pattern[bytes], max_rows: int = sys.maxsize) -> None:
+        self._head = head
         self._max_rows = max_rows
-        self._member = b""
-        self._depth = self._at = 0
-        self._rest = b""
+        self._stack = b""
+        self._is_in_string = False
+        self._at = self._start = self._wrong = 0
+        self._end = -1
+        self._rest = self._tail = b""
         self._starts: list[int] = []
         self._ends: list[int] = []
         self._is_over = False
+        self.name = b""
+        """That of the list, once it is there."""
 
     def feed(self, part: bytes) -> None:
         """The next bytes of the body."""
         if self._is_over:
             return
-        if not self._member:
-            part = self._skip_start(self._rest + part)
-        if b'"' in part or b"{" in part:
-            self._give_up()
+        if not self.name:
+            part = self._skip_head(self._rest + part)
+        if self._end >= 0:
+            self._add_tail(part)
         elif len(self._rest) + len(part) < _PIECE:
             self._rest += part
-        else:
-            self._cut(part)
+        elif not self._cut(part):
+            self._give_up()
 
-    def payload(self, body: bytes) -> v1.Payload | None:
-        """The payload of the `body` that was fed; None if it is for `v1.parse_request` to tell."""
-        end = len(self._rest.rstrip(_SPACE)) - 1
-        last, brace = self._rest[:end].rstrip(_SPACE), self._rest[end : end + 1]
-        if self._is_over or not self._member or brace != b"}" or not self._take([last], _rise(last)) or self._depth:
+    def rows(self, body: bytes) -> tuple[memoryview, json_rows.Rows, bytes] | None:
+        """The list in the `body` that was fed, its rows, and the rest of the body with `[0]` for the list.
+
+        None if it is for others to tell what the body is.
+        """
+        if self._is_over or not self.name or (self._end < 0 and not self._finish()):
             return None
-        view = memoryview(body)
-        rows = [msgspec.Raw(view[start:stop]) for start, stop in zip(self._starts, self._ends, strict=True)]
-        return v1.Payload(self._member, body, view[body.index(b"[") : self._at - 1], rows, b"") if rows else None
+        rows = cast(json_rows.Rows, json_rows.Spans(body, self._starts, self._ends))
+        return memoryview(body)[self._start : self._end], rows, b"%b[0]%b" % (body[: self._start], self._tail)
+
+    def feed_in_steps(self, body: bytes) -> steps.Steps[None]:
+        """A whole body, part by part, as long as that makes a difference."""
+        for at in range(0, len(body), STEP):
+            if self._is_over:
+                break
+            self.feed(body[at : at + STEP])
+            yield
 
     def _give_up(self) -> None:
         self._is_over = True
-        self._rest = b""
+        self._rest = self._tail = b""
+        self._starts, self._ends = [], []
 
-    def _skip_start(self, data: bytes) -> bytes:
-        match = v1.ONLY_REQUEST_MEMBER.match(data)
+    # --- the text around the list ------------------------------------------------------------------------------
+
+    def _skip_head(self, data: bytes) -> bytes:
+        match = self._head.match(data)
         if match is None:
-            self._give_up()
+            if len(data) >= _LONGEST_HEAD:
+                self._give_up()
+            self._rest = data
             return b""
-        self._member, self._at, self._rest = match[1], match.end(), b""
-        return data[match.end() :]
+        self.name, self._rest, self._stack = match[1], b"", b"["
+        self._start = match.end()
+        self._at = self._start + 1
+        return data[self._at :]
 
-    def _cut(self, part: bytes) -> None:
-        if b"," not in part:
-            part, self._rest = self._rest + part, b""
-        cut = part.rfind(b",")
-        tail = part[cut + 1 :]
-        risen = _rise(self._rest) + _rise(part) - _rise(tail)
-        if cut < 0 or not self._take([self._rest, memoryview(part)[:cut]], risen) or not self._depth:
+    def _add_tail(self, part: bytes) -> None:
+        self._tail += part
+        if len(self._tail) > _LONGEST_TAIL:
             self._give_up()
-        else:
-            self._rest = tail
 
-    def _take(self, piece: Sequence[bytes | memoryview], risen: int) -> bool:
-        """Scan the bytes from `_at` to before a comma, or to the end of the list; whether they can be part of one."""
-        before, after = self._depth, self._depth + risen
-        if not 0 <= after <= _DEEPEST:
+    def _finish(self) -> bool:
+        """The end of the list is in the rest."""
+        last = self._rest.rstrip(_SPACE)
+        inner = last[:-1].rstrip(_SPACE)
+        if last.endswith(b"}") and inner.endswith(b"]") and self._take((inner[:-1],), b"", False, b"]"):
+            self._tail = b"}"
+            return True
+        return self._close(self._rest)
+
+    def _close(self, data: bytes) -> bool:
+        """The list ends somewhere in the data, and what follows is not its own."""
+        prefix = _opened(self._stack, self._is_in_string)
+        try:
+            json_rows.LIST.decode(prefix + data)
             return False
-        text = b"".join((b"[" * before, *piece, b"]" * after))
+        except msgspec.DecodeError as error:
+            found = _TRAILING.search(str(error))
+        except RecursionError:
+            return False
+        if found is None:
+            return False
+        stop = data.rfind(b"]", 0, int(found[1]) - len(prefix))
+        if stop < 0 or not self._take((data[:stop],), b"", False, b"]"):
+            return False
+        self._rest = b""
+        self._add_tail(data[stop + 1 :])
+        return not self._is_over
+
+    # --- cuts --------------------------------------------------------------------------------------------------
+
+    def _cut(self, part: bytes) -> bool:
+        """Scan as much as can be of the rest and this part; False if it cannot be cut."""
+        data = self._rest + part
+        if self._is_in_string and b'"' not in data:
+            return self._cut_string(data)
+        if self._wrong < _MOST_WRONG and not self._is_in_string:
+            cut = _guess(data)
+            if cut > 0:
+                if self._take((memoryview(data)[:cut],), self._stack, False):
+                    self._rest = data[cut + 1 :]
+                    return True
+                self._wrong += 1
+        has_strings = self._is_in_string or b'"' in data or b"{" in data or b"{" in self._stack
+        return self._cut_carefully(data) if has_strings else self._cut_numbers(data)
+
+    def _cut_numbers(self, data: bytes) -> bool:
+        """The same where there are neither strings nor objects."""
+        cut = data.rfind(b",")
+        if cut < 0:
+            return self._keep(data)
+        after = len(self._stack) + _rise(data) - _rise(data[cut:])
+        if after < 1 or not self._take((memoryview(data)[:cut],), b"[" * after, False):
+            return False
+        self._rest = data[cut + 1 :]
+        return True
+
+    def _keep(self, data: bytes) -> bool:
+        """There is no place to cut yet."""
+        self._rest = data
+        return len(data) < _LONGEST
+
+    def _cut_carefully(self, data: bytes) -> bool:
+        """The same for any text: all its quotes and brackets are looked at."""
+        masked = data
+        if b"\\" in data:
+            masked = data.replace(b"\\\\", b"xx").replace(b'\\"', b"xx")
+        is_odd = self._is_in_string
+        cut = _last_comma(masked, is_odd)
+        if cut < 0 or len(data) - cut > _PIECE:
+            inside = self._place_in_string(data, masked)
+            if inside > 0:
+                stack = self._stack_after(masked[:inside])
+                if stack is None:
+                    return self._close(data)
+                if not self._take((memoryview(data)[:inside],), stack, True):
+                    return False
+                self._rest = data[inside:]
+                return True
+        if cut < 0:
+            return self._close(data) or self._keep(data)
+        stack = self._stack_after(masked[:cut])
+        if stack is None:
+            return self._close(data)
+        if not stack or not self._take((memoryview(data)[:cut],), stack, False):
+            return False
+        self._rest = data[cut + 1 :]
+        return True
+
+    def _cut_string(self, data: bytes) -> bool:
+        """Nothing but more of a string."""
+        cut = _between_characters(data)
+        if not self._take((memoryview(data)[:cut],), self._stack, True):
+            return False
+        self._rest = data[cut:]
+        return True
+
+    def _place_in_string(self, data: bytes, masked: bytes) -> int:
+        """Where to cut a value that is a string without an end; 0 if there is none."""
+        quotes = masked.count(b'"')
+        if (quotes + self._is_in_string) % 2 == 0:
+            return 0
+        opening = masked.rfind(b'"')  # -1 if the string began in a piece before
+        if opening >= 0 and not _is_value(masked[max(0, opening - _EDGE) : opening], opening, self._stack, data):
+            return 0
+        cut = _between_characters(data)
+        return cut if cut > opening + 1 else 0
+
+    def _stack_after(self, masked: bytes) -> bytes | None:
+        """The brackets that are open after this text; None if the list itself is closed in it, or something is odd."""
+        left = masked.translate(None, _ALL_BUT_STRUCTURE)
+        if self._is_in_string:
+            left = b'"' + left
+        left = left.replace(b'""', b"")
+        if b'"' in left:
+            left = b"".join(left.split(b'"')[::2])
+        before = len(left) + 1
+        while len(left) < before:
+            before = len(left)
+            left = left.replace(b"[]", b"").replace(b"{}", b"")
+        stack = self._stack
+        opened = len(left.lstrip(b"]}"))
+        for closing in left[: len(left) - opened]:
+            if len(stack) < 2 or _CLOSING[stack[-1]][0] != closing:
+                return None
+            stack = stack[:-1]
+        stack += left[len(left) - opened :]
+        return stack if b"]" not in stack and b"}" not in stack else None
+
+    def _take(
+        self, piece: Sequence[bytes | memoryview], stack: bytes, ends_in_string: bool, ending: bytes | None = None
+    ) -> bool:
+        """Scan the bytes from `_at` to before a comma, or to within a string; whether they can be part of the list.
+
+        `stack` are the brackets that are open then; there are none at the list's end, where it is closed by `ending`.
+        """
+        if len(stack) > _DEEPEST:
+            return False
+        prefix = _opened(self._stack, self._is_in_string)
+        suffix = _closed(stack, ends_in_string) if ending is None else ending
+        text = b"".join((prefix, *piece, suffix))
         # Nothing, or a bracket at the wrong side, would be a list of its own but is none with a comma beside it.
-        stop = len(text) - after
-        first, last = text[before : min(stop, before + _EDGE)].lstrip(_SPACE), text[max(before, stop - _EDGE) : stop]
-        if not first or (before and first.startswith(b"]")) or last.rstrip(_SPACE)[-1:] in (b"", b"["):
+        stop = len(text) - len(suffix)
+        if not self._is_in_string:
+            first = text[len(prefix) : min(stop, len(prefix) + _EDGE)].lstrip(_SPACE)[:1]
+            if first in (b"", b"}") or (first == b"]" and len(self._stack) > 1):
+                return False
+        if not ends_in_string and text[max(len(prefix), stop - _EDGE) : stop].rstrip(_SPACE)[-1:] in b"[{":
             return False
         try:
+            if not text.isascii():
+                json_rows.check_utf8(text)
             found = json_rows.LIST.decode(text)
-        except (msgspec.MsgspecError, RecursionError):
+        except (msgspec.MsgspecError, UnicodeDecodeError, errors.BadRequest, RecursionError):
             return False
-        self._depth = after
-        is_noted = self._note(text, found, before, after)
-        self._at += stop - before + 1
+        is_noted = self._note(text, found, len(prefix), len(stack) > 1 or ends_in_string)
+        self._at += stop - len(prefix) + (not ends_in_string)
+        if ending is not None:
+            self._end = self._at
+        self._stack, self._is_in_string = stack, ends_in_string
         return is_noted
 
-    def _note(self, text: bytes, found: list[msgspec.Raw], before: int, after: int) -> bool:
+    def _note(self, text: bytes, found: list[msgspec.Raw], shift: int, goes_on: bool) -> bool:
         """Where rows start and end; the first row in `text` may be the end of one, the last the beginning of one."""
         if len(self._starts) + len(found) > self._max_rows:
             return False
-        shift = self._at - before
-        # The list's own bracket; then a row that began earlier has the other brackets before it that are not its own.
-        at = 1 if before > 1 else _skip(text, text.index(b"[") + 1)
-        for number, row in enumerate(found):
-            if number or before < 2:
-                self._starts.append(shift + at)
-            if number < len(found) - 1 or after < 2:
-                self._ends.append(shift + at + len(row))
-                at = _skip(text, at + len(row))
+        began_before = len(self._stack) > 1 or self._is_in_string
+        # The list's own bracket; then a row that began earlier has what is before it that is not its own.
+        at = 1 if began_before else _skip(text, 1)
+        shift = self._at - shift
+        sizes = list(map(len, found))
+        if sum(sizes) + len(sizes) == len(text) - at:  # nothing but commas between them
+            starts = list(itertools.accumulate(sizes[:-1], _behind_comma, initial=shift + at))
+            ends = list(map(operator.add, starts, sizes))
+        else:
+            starts, ends = [], []
+            for size in sizes:
+                starts.append(shift + at)
+                ends.append(shift + at + size)
+                at = _skip(text, at + size)
+        self._starts += starts[1:] if began_before else starts
+        self._ends += ends[:-1] if goes_on else ends
         return True
+
+
+def _behind_comma(at: int, size: int) -> int:
+    return at + size + 1
+
+
+def _opened(stack: bytes, is_in_string: bool) -> bytes:
+    """What opens these brackets, and a string in them if one is open."""
+    inner = stack if is_in_string else stack[:-1]
+    return inner.replace(b"{", b'{"":') + (b'"' if is_in_string else stack[-1:])
+
+
+def _closed(stack: bytes, is_in_string: bool) -> bytes:
+    closing = stack[::-1].replace(b"[", b"]").replace(b"{", b"}")
+    return b'"' + closing if is_in_string else closing
+
+
+def _guess(data: bytes) -> int:
+    """The last comma between two values like the first one; -1 if there is none."""
+    begun = data[:_EDGE].lstrip(_SPACE)
+    opened = begun[: len(begun) - len(begun.lstrip(b"[{"))]
+    if not opened and begun[:1] != b'"':
+        return data.rfind(b",")
+    before, after = (_closed(opened, False), opened) if opened else (b'"', b'"')
+    for between in (b",", b", "):
+        found = data.rfind(before + between + after)
+        if found >= 0:
+            return found + len(before)
+    return -1
+
+
+def _last_comma(masked: bytes, is_in_string: bool) -> int:
+    """The last comma that is in no string; -1 if there is none, or it is not soon found."""
+    stop = len(masked)
+    for _ in range(_MOST_TRIES):
+        cut = masked.rfind(b",", 0, stop)
+        if cut < 0 or (masked.count(b'"', 0, cut) + is_in_string) % 2 == 0:
+            return cut
+        stop = masked.rfind(b'"', 0, cut)
+        if stop < 0:
+            return -1
+    return -1
+
+
+def _is_value(before: bytes, opening: int, stack: bytes, data: bytes) -> bool:
+    """Whether a string that begins behind this text is no name of a member; if that is wrong, the decoder tells."""
+    last = before.rstrip(_SPACE)[-1:]
+    if not last:
+        return stack.endswith(b"[")
+    return last in b":[" or (last == b"," and b"{" not in stack and b"{" not in data[:opening])
+
+
+def _between_characters(data: bytes) -> int:
+    """The last place but the end, in a string, that is within no escape and no character of several bytes; or 0."""
+    stop = len(data) - 1
+    slash = data.rfind(b"\\", max(0, stop - _LONGEST_ESCAPE), stop)
+    if slash >= 0:
+        # A backslash that follows none begins an escape. Two halves of a surrogate pair stay together.
+        window = max(0, slash - 64 * _LONGEST_ESCAPE)
+        for _ in range(_MOST_TRIES):
+            slash = len(data[window : slash + 1].rstrip(b"\\")) + window
+            if slash <= window:
+                return 0
+            before = data[max(0, slash - 6) : slash].lower()
+            if not (before.startswith(b"\\u") and before[2:4] in (b"d8", b"d9", b"da", b"db")):
+                break
+            slash -= 6
+        stop = slash
+    while stop > 0 and data[stop] & 0xC0 == 0x80:
+        stop -= 1
+    return max(0, stop)
 
 
 def _skip(text: bytes, at: int) -> int:

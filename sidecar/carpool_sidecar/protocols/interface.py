@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from carpool.scheduling import messages
+from carpool_sidecar.protocols import steps
 
 Headers = tuple[tuple[str, str], ...]
 Pieces = Sequence[bytes | memoryview]  # a body, to be sent in order
@@ -33,6 +34,10 @@ class KeepsBody:
     def row_pattern(self) -> Hashable | None:
         """Implements `Payload`: nothing beside what the key tells."""
         return None
+
+
+LARGE_ANSWER = 512 * 1024
+"""From so many bytes on the predictor's answers are read in steps."""
 
 
 class UpstreamResponse(NamedTuple):
@@ -81,13 +86,15 @@ class UpstreamRequest(NamedTuple):
 
     `headers` are the message's own and stand for those of the same name that its members share. `read` finds the rows
     in the answer; it raises `errors.UpstreamBroken` for what is no answer to this call, so that nothing can be wrong
-    with the shares any more.
+    with the shares any more. `read_in_steps` does the same for an answer of `LARGE_ANSWER` bytes and more; None if even
+    that takes no time.
     """
 
     target: str
     headers: Headers
     body: Pieces
     read: Callable[[UpstreamResponse], BatchPredictions]
+    read_in_steps: Callable[[UpstreamResponse], steps.Steps[BatchPredictions]] | None = None
 
 
 class RenderedResponse(NamedTuple):
@@ -155,6 +162,15 @@ class Codec(Protocol):
         Raises `errors.BadRequest`, `errors.PayloadTooLarge` for more than `max_rows` rows, and `errors.Unbatchable`
         for what is valid but has to travel alone.
         """
+        ...
+
+    @property
+    def large(self) -> int:
+        """From so many bytes on a body is for `parse_in_steps`; a smaller one takes a millisecond or two at once."""
+        ...
+
+    def parse_in_steps(self, body: bytes, max_rows: int, json_size: int | None = None) -> steps.Steps[Payload]:
+        """As `parse`, with the same outcome, for large bodies."""
         ...
 
     def merge(self, batch_id: str, target: str, parts: Sequence[messages.Part]) -> UpstreamRequest:

@@ -9,13 +9,15 @@ import bisect
 import codecs
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 
 from carpool_sidecar import errors
 
-Rows = Sequence[msgspec.Raw]
+Rows = Sequence[Any]
+"""Each is a `msgspec.Raw`, a view or bytes."""
 
 LIST = msgspec.json.Decoder(list[msgspec.Raw])
 """Finds the rows of a list, and checks that it is one."""
@@ -35,6 +37,32 @@ _LONGEST_PATTERN = 16 * 1024
 
 # What is decoded at once: as fast as the whole, and never a large string.
 _STEP = 256 * 1024
+
+
+class Spans:
+    """Rows of a list as places in its text, each of which becomes a view of it when it is asked for.
+
+    Views are made in a third of the time that `msgspec.Raw` takes, and mostly all rows travel together.
+    """
+
+    __slots__ = ("_ends", "_starts", "_text")
+
+    def __init__(self, text: bytes, starts: Sequence[int], ends: Sequence[int]) -> None:
+        self._text = memoryview(text)
+        self._starts = starts
+        self._ends = ends
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __getitem__(self, which: Any) -> Any:
+        starts, ends = self._starts[which], self._ends[which]
+        if isinstance(which, slice):
+            return list(map(self._text.__getitem__, map(slice, starts, ends)))
+        return self._text[starts:ends]
+
+    def __iter__(self) -> Iterator[memoryview]:
+        return map(self._text.__getitem__, map(slice, self._starts, self._ends))
 
 
 def careful_decoder(body: bytes, max_rows: int) -> Callable[[bytes | memoryview], Rows]:

@@ -17,7 +17,7 @@ import msgspec
 
 from carpool.scheduling import messages
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import interface, json_members, json_rows
+from carpool_sidecar.protocols import incremental_scan, interface, json_members, json_rows, steps
 
 Rows = json_rows.Rows
 
@@ -27,13 +27,24 @@ _MAX_OTHERS = 64 * 1024
 # Nearly every body has one member, known from its first bytes. `json_rows.LIST` then proves that all the rest is
 # exactly one JSON list, so that nothing else (a duplicate key, a second member) can hide behind it.
 _ONLY_MEMBER = rb'[ \t\r\n]*\{[ \t\r\n]*"(%b)"[ \t\r\n]*:[ \t\r\n]*(?=\[)'
-ONLY_REQUEST_MEMBER = re.compile(_ONLY_MEMBER % b"instances|inputs")
+_ONLY_REQUEST_MEMBER = re.compile(_ONLY_MEMBER % b"instances|inputs")
 _ONLY_ANSWER_MEMBER = re.compile(_ONLY_MEMBER % b"predictions|outputs")
+# The same behind some members that are no lists or objects.
+_AFTER_SIMPLE_MEMBERS = (
+    rb'[ \t\r\n]*\{(?:[ \t\r\n]*"[^"\\]{0,200}"[ \t\r\n]*:[ \t\r\n]*(?:"[^"\\]{0,1000}"|[-+.\w]{1,30})[ \t\r\n]*,){0,8}'
+    rb'[ \t\r\n]*"(%b)"[ \t\r\n]*:[ \t\r\n]*(?=\[)'
+)
+_REQUEST_HEAD = re.compile(_AFTER_SIMPLE_MEMBERS % b"instances|inputs")
+_ANSWER_HEAD = re.compile(_AFTER_SIMPLE_MEMBERS % b"predictions|outputs")
 _SPACE = b" \t\r\n"
 _SPACE_AND_COLON = _SPACE + b":"
 
 # From here on a view costs less than a copy.
 _WORTH_A_VIEW = 64 * 1024
+
+LARGE = 1024 * 1024
+"""From so many bytes on a body is scanned while it arrives, or in steps: a smaller one takes one or two milliseconds
+at once, and fewer in all."""
 
 _REQUEST_MEMBERS = ("instances", "inputs")
 _ANSWER_MEMBERS = ("predictions", "outputs")
@@ -100,7 +111,7 @@ def parse_request(body: bytes, max_rows: int = sys.maxsize, json_size: int | Non
     # A row takes at least two bytes, so most bodies are cleared by a glance.
     decode = json_rows.LIST.decode if len(body) <= 2 * max_rows else json_rows.careful_decoder(body, max_rows)
     try:
-        single = _single_member(body, ONLY_REQUEST_MEMBER, decode)
+        single = _single_member(body, _ONLY_REQUEST_MEMBER, decode)
         if single is not None:
             member, text, rows = single
             payload = Payload(member, body, text, rows, b"")
@@ -124,7 +135,7 @@ def merge(batch_id: str, target: str, parts: Sequence[messages.Part]) -> interfa
         payload: Payload = request.payload
         is_whole = stop - start == len(payload.rows)
         if is_whole and len(parts) == 1:
-            return interface.UpstreamRequest(target, (), [payload.body], parse_answer)
+            return interface.UpstreamRequest(target, (), [payload.body], parse_answer, read_in_steps)
         if pieces:
             pieces.append(b",")
         else:
@@ -134,7 +145,7 @@ def merge(batch_id: str, target: str, parts: Sequence[messages.Part]) -> interfa
     if not pieces:
         raise ValueError("a batch needs at least one part")
     pieces.append(b"]}")
-    return interface.UpstreamRequest(target, (), pieces, parse_answer)
+    return interface.UpstreamRequest(target, (), pieces, parse_answer, read_in_steps)
 
 
 def parse_answer(response: interface.UpstreamResponse) -> interface.BatchPredictions:
@@ -159,13 +170,71 @@ def parse_answer(response: interface.UpstreamResponse) -> interface.BatchPredict
         raise errors.UpstreamBroken(f"the predictor's answer is not a valid predict response: {error}") from None
 
 
+# --- in steps ---------------------------------------------------------------------------------------------------
+
+
+class RequestScan(incremental_scan.IncrementalScan):
+    """Fed with all parts of a body in order, finds the instances of a predict request."""
+
+    def __init__(self, max_rows: int = sys.maxsize) -> None:
+        super().__init__(_REQUEST_HEAD, max_rows)
+
+    def payload(self, body: bytes) -> Payload | None:
+        """The payload of the `body` that was fed; None if it is for `parse_request` to tell."""
+        found = self.rows(body)
+        if found is None:
+            return None
+        text, rows, around = found
+        if not rows:
+            return None
+        if _is_bare(around):
+            return Payload(self.name, body, text, rows, b"")
+        try:
+            alike = parse_request(around)  # what it says of all but the list
+        except (errors.CarpoolError, errors.Unbatchable):
+            return None
+        return Payload(alike.list_name, body, text, rows, alike.others) if alike.list_name == self.name else None
+
+
+def parse_in_steps(body: bytes, max_rows: int = sys.maxsize, json_size: int | None = None) -> steps.Steps[Payload]:
+    """`parse_request` for a large body."""
+    scan = RequestScan(max_rows)
+    yield from scan.feed_in_steps(body)
+    return scan.payload(body) or parse_request(body, max_rows)
+
+
+def read_in_steps(response: interface.UpstreamResponse) -> steps.Steps[interface.BatchPredictions]:
+    """`parse_answer` for a large body."""
+    body = response.body
+    scan = incremental_scan.IncrementalScan(_ANSWER_HEAD)
+    yield from scan.feed_in_steps(body)
+    found = scan.rows(body)
+    if found is None:
+        return parse_answer(response)
+    _, rows, around = found
+    if not _is_bare(around):
+        # Of several lists the last counts.
+        count = sum(around.count(b'"%b"' % name) for name in (b"predictions", b"outputs")) + around.count(b"\\u")
+        alike = parse_answer(response._replace(body=around))
+        if count > 1 or alike.list_name != scan.name:
+            return parse_answer(response)
+    return interface.BatchPredictions(scan.name, rows)
+
+
+def _is_bare(around: bytes) -> bool:
+    """Whether there is nothing but the list in the body."""
+    return around.endswith(b":[0]}") and around.count(b":") == 1
+
+
 class Codec:
     """See `interface.Codec`; there is one for all models, of which nothing is known."""
 
     # Of each instance: a compiled class knows no functions as its attributes.
     def __init__(self) -> None:
         self.max_batch_size = sys.maxsize
+        self.large = LARGE
         self.parse = parse_request
+        self.parse_in_steps = parse_in_steps
         self.merge = merge
 
 
@@ -179,7 +248,11 @@ END = b"]}"
 def render(batch_id: str, member: bytes, pieces: Sequence[Rows]) -> bytes:
     """Build one caller's answer from its predictions, given as one or more runs of rows."""
     rows = pieces[0] if len(pieces) == 1 else [row for piece in pieces for row in piece]
-    return b"".join((START % (batch_id.encode(), member), b",".join(rows), END))
+    start = START % (batch_id.encode(), member)
+    if len(rows) < 2:
+        return b"".join((start, *rows, END))
+    # Joined once, as it may be large.
+    return b",".join((start + bytes(rows[0]), *rows[1:-1], bytes(rows[-1]) + END))
 
 
 def render_error(message: str) -> bytes:

@@ -14,6 +14,7 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, S
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from carpool_sidecar import errors
+from carpool_sidecar.protocols import steps
 
 Data = bytes | memoryview
 BYTES = "BYTES"
@@ -50,6 +51,9 @@ DATATYPES: Final[dict[str, Datatype]] = {
     BYTES: Datatype(None, "", str, "bytes_contents"),
 }
 
+ELEMENTS_A_STEP = 2048
+"""So many are looked at one by one in a step of work on a large tensor."""
+
 # --- data in binary ---------------------------------------------------------------------------------------------
 
 _LENGTH = struct.Struct("<I")
@@ -66,6 +70,29 @@ def row_ends(data: Data, rows: int, width: int) -> Sequence[int] | None:
         for _ in range(rows):
             for _ in range(width):
                 at += 4 + read(data, at)[0]
+            ends.append(at)
+    except struct.error:  # a length would begin behind the end
+        return None
+    return ends if at == size else None
+
+
+def row_ends_in_steps(data: Data, rows: int, width: int) -> steps.Steps[Sequence[int] | None]:
+    """The same for large data."""
+    if len(data) < _LENGTH.size * rows * width:
+        return None
+    if not width:
+        return None if data else [0] * (rows + 1)
+    ends, at, size, read, work = [0], 0, len(data), _LENGTH.unpack_from, 0
+    try:
+        for _ in range(rows):
+            for start in range(0, width, ELEMENTS_A_STEP):
+                count = min(width - start, ELEMENTS_A_STEP)
+                for _ in range(count):
+                    at += 4 + read(data, at)[0]
+                work += count
+                if work >= ELEMENTS_A_STEP:
+                    work = 0
+                    yield
             ends.append(at)
     except struct.error:  # a length would begin behind the end
         return None

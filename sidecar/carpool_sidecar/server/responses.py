@@ -179,6 +179,8 @@ class Predictions:
         if len(pieces) > 1:
             return None
         _, batch_id, rows = pieces[0]
+        if len(rows[0]) > LARGE:
+            return None
         if batch_id is not self._batch_id or list_name != self._list_name:
             # All answers of a batch are given within one turn of the loop, so one Date is right for all.
             self._batch_id, self._list_name = batch_id, list_name

@@ -13,6 +13,7 @@ from tritonclient.grpc import service_pb2 as pb
 from carpool_sidecar import errors
 from carpool_sidecar.protocols.v2_grpc import statuses
 from carpool_sidecar.server.grpc import arrivals
+from carpool_sidecar.turns import Turns
 from tests.server.grpc.any_calls import PATH, echo, framed, opened
 from tests.server.grpc.peer import Peer
 from tests.server.grpc.site import INFER, Bodies, Site, turns, until
@@ -34,7 +35,7 @@ def unexpected(error: Exception) -> None:
 class Inbox:
     """What comes of one arrival; `taken` has what was there after each piece of news."""
 
-    def __init__(self, bodies: Bodies, turns: arrivals.InflatingTurns) -> None:
+    def __init__(self, bodies: Bodies, turns: Turns) -> None:
         self.arrival = arrivals.Arrival(bodies, b"gzip", turns, self.news)
         self.taken: list[bytes] = []
         self.error: errors.CarpoolError | None = None
@@ -55,7 +56,7 @@ def bodies() -> Bodies:
 
 
 async def test_others_have_their_turn_after_every_step(bodies: Bodies) -> None:
-    worked = arrivals.InflatingTurns(unexpected)
+    worked = Turns(unexpected)
     inboxes = [Inbox(bodies, worked) for _ in range(3)]
     for inbox in inboxes:
         inbox.feed(squeezed(bytes(4 * MIB)))
@@ -76,7 +77,7 @@ async def test_others_have_their_turn_after_every_step(bodies: Bodies) -> None:
 
 
 async def test_messages_keep_their_order_whatever_takes_longer(bodies: Bodies) -> None:
-    inbox = Inbox(bodies, arrivals.InflatingTurns(unexpected))
+    inbox = Inbox(bodies, Turns(unexpected))
     large = bytes(MIB)
     inbox.feed(squeezed(b"first") + squeezed(large) + framed(b"plain") + squeezed(b"last"))
     assert inbox.taken == [b"first"]
@@ -88,7 +89,7 @@ async def test_messages_keep_their_order_whatever_takes_longer(bodies: Bodies) -
 
 
 async def test_many_small_messages_that_become_large_are_one_steps_work_as_well(bodies: Bodies) -> None:
-    inbox = Inbox(bodies, arrivals.InflatingTurns(unexpected))
+    inbox = Inbox(bodies, Turns(unexpected))
     inbox.feed(squeezed(bytes(100_000)) * 200)  # 20 MB in 30 kB
     assert len(inbox.taken) <= 3
     await turns(200)
@@ -96,7 +97,7 @@ async def test_many_small_messages_that_become_large_are_one_steps_work_as_well(
 
 
 async def test_a_bomb_is_refused_when_it_passes_the_limit_and_nothing_of_it_is_kept(bodies: Bodies) -> None:
-    inbox = Inbox(bodies, arrivals.InflatingTurns(unexpected))
+    inbox = Inbox(bodies, Turns(unexpected))
     inbox.feed(squeezed(bytes(64 * MIB)))
     most = 0
     while inbox.error is None:
@@ -110,7 +111,7 @@ async def test_a_bomb_is_refused_when_it_passes_the_limit_and_nothing_of_it_is_k
 
 async def test_inflating_ends_where_the_memory_does(bodies: Bodies) -> None:
     bodies.memory.limit = MIB
-    inbox = Inbox(bodies, arrivals.InflatingTurns(unexpected))
+    inbox = Inbox(bodies, Turns(unexpected))
     inbox.feed(squeezed(bytes(4 * MIB)))
     while inbox.error is None:
         await asyncio.sleep(0)
@@ -119,7 +120,7 @@ async def test_inflating_ends_where_the_memory_does(bodies: Bodies) -> None:
 
 
 async def test_what_is_let_go_in_between_has_no_more_turns(bodies: Bodies) -> None:
-    worked = arrivals.InflatingTurns(unexpected)
+    worked = Turns(unexpected)
     inbox = Inbox(bodies, worked)
     inbox.feed(squeezed(bytes(4 * MIB)))
     await turns(2)
@@ -132,7 +133,7 @@ async def test_what_is_let_go_in_between_has_no_more_turns(bodies: Bodies) -> No
 async def test_what_turns_out_to_be_no_gzip_later_is_refused(bodies: Bodies, cut: int) -> None:
     data = gzip.compress(np.random.default_rng(1).bytes(MIB))
     data = data[:-cut] if cut > 0 else data + b"x"
-    inbox = Inbox(bodies, arrivals.InflatingTurns(unexpected))
+    inbox = Inbox(bodies, Turns(unexpected))
     inbox.feed(b"\1" + len(data).to_bytes(4, "big") + data)
     await turns(30)
     assert isinstance(inbox.error, statuses.Fault)
@@ -151,7 +152,7 @@ async def test_who_fails_is_reported_and_the_others_have_their_turns() -> None:
             return self.left > 0
 
     caught: list[Exception] = []
-    worked = arrivals.InflatingTurns(caught.append)
+    worked = Turns(caught.append)
     workers = [Worker(left) for left in (3, 0, 2)]
     for worker in workers:
         worked.add(worker)
@@ -161,7 +162,7 @@ async def test_who_fails_is_reported_and_the_others_have_their_turns() -> None:
 
 
 async def test_messages_that_wait_to_be_inflated_take_no_more_memory_than_they_count(bodies: Bodies) -> None:
-    inbox = Inbox(bodies, arrivals.InflatingTurns(unexpected))
+    inbox = Inbox(bodies, Turns(unexpected))
     data = squeezed(b"x") * 5000
     tracemalloc.start()
     try:

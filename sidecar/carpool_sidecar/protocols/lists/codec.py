@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import re
 import sys
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import NamedTuple
@@ -16,7 +17,7 @@ import msgspec
 
 from carpool.scheduling import messages
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import interface, json_rows, v1
+from carpool_sidecar.protocols import incremental_scan, interface, json_rows, steps, v1
 from carpool_sidecar.protocols.lists import answers, members, others, places, rules
 
 AVOID_SECONDS = 60.0
@@ -142,6 +143,8 @@ class Codec:
 
     # State: the templates that were used last, the latest first; by the names of rules the outlines of their last
     # answers; which keys are not batched, and until when.
+    large = v1.LARGE
+
     def __init__(self, chosen: Sequence[rules.Rule], clock: Callable[[], float]) -> None:
         self._rules = tuple(chosen)
         self._clock = clock
@@ -165,6 +168,25 @@ class Codec:
         if self._avoided and self._avoids(payload.key):
             raise errors.Unbatchable(errors.NotBatched.OUTPUTS)
         return payload
+
+    def parse_in_steps(self, body: bytes, max_rows: int, json_size: int | None = None) -> steps.Steps[Payload]:
+        """See `interface.Codec`: a list in a text that is known is scanned in steps."""
+        for template in self._templates:
+            if not (body.startswith(template.before + b"[") and body.endswith(b"]" + template.after)):
+                continue
+            scan = incremental_scan.IncrementalScan(re.compile(b"(?s:(%b))" % re.escape(template.before)), max_rows)
+            yield from scan.feed_in_steps(body)
+            found = scan.rows(body)
+            if found is None or found[2] != b"%b[0]%b" % (template.before, template.after):
+                continue
+            try:
+                column, form = _column(template.rule, bytes(found[0]), max_rows, found[1])
+            except errors.Unbatchable:
+                continue
+            if self._avoided and self._avoids(template.key(column.kind)):
+                raise errors.Unbatchable(errors.NotBatched.OUTPUTS)
+            return Payload(template, body, (column,), form)
+        return self.parse(body, max_rows)
 
     def merge(self, batch_id: str, target: str, parts: Sequence[messages.Part]) -> interface.UpstreamRequest:
         """See `interface.Codec`."""
@@ -308,6 +330,7 @@ class V1First(v1.Codec):
     def __init__(self, lists: Codec) -> None:
         self._lists = lists
         self.max_batch_size = lists.max_batch_size
+        self.large = v1.LARGE
 
     def parse(self, body: bytes, max_rows: int, json_size: int | None = None) -> interface.Payload:  # type: ignore[override] # more than v1's
         """See `interface.Codec`; raises what v1 does."""
@@ -316,6 +339,19 @@ class V1First(v1.Codec):
         except (errors.BadRequest, errors.Unbatchable):
             try:
                 return self._lists.parse(body, max_rows)
+            except errors.Unbatchable:
+                pass
+            raise
+
+    def parse_in_steps(  # type: ignore[override] # more than v1's
+        self, body: bytes, max_rows: int, json_size: int | None = None
+    ) -> steps.Steps[interface.Payload]:
+        """See `interface.Codec`; raises what v1 does."""
+        try:
+            return (yield from v1.parse_in_steps(body, max_rows))
+        except (errors.BadRequest, errors.Unbatchable):
+            try:
+                return (yield from self._lists.parse_in_steps(body, max_rows))
             except errors.Unbatchable:
                 pass
             raise
@@ -340,8 +376,10 @@ def _along(value: bytes, max_rows: int) -> Column:
     return Column(json_rows.careful_decoder(value, max_rows)(value), value[1:-1], "along")
 
 
-def _column(rule: rules.Rule, value: bytes, max_rows: int) -> tuple[Column, answers.ResponseFormat]:
-    """The rows of a value, and how its caller is answered.
+def _column(
+    rule: rules.Rule, value: bytes, max_rows: int, found: json_rows.Rows | None = None
+) -> tuple[Column, answers.ResponseFormat]:
+    """The rows of a value, and how its caller is answered. Of a list they may have been `found`.
 
     Raises `msgspec.DecodeError` for what is not exactly one JSON value, `errors.PayloadTooLarge` for too many rows,
     and `errors.Unbatchable` for a value without rows.
@@ -356,8 +394,7 @@ def _column(rule: rules.Rule, value: bytes, max_rows: int) -> tuple[Column, answ
     if value.startswith(b"["):
         if rule.token_ids and _are_integers(value) and value[1:-1].strip(_SPACE):
             return _single(rule, value)
-        decode = json_rows.careful_decoder(value, max_rows) if len(value) > 2 * max_rows else json_rows.LIST.decode
-        rows = decode(value)
+        rows = _rows(value, max_rows) if found is None else found
         if not rows:
             raise errors.Unbatchable(errors.NotBatched.NO_ROWS)
         kind: Hashable = _kind(rows)
@@ -369,6 +406,11 @@ def _column(rule: rules.Rule, value: bytes, max_rows: int) -> tuple[Column, answ
             kind = (kind, members.of(rows))
         return Column(rows, value[1:-1], kind), answers.ResponseFormat.LIST
     return _single(rule, value)
+
+
+def _rows(value: bytes, max_rows: int) -> json_rows.Rows:
+    decode = json_rows.careful_decoder(value, max_rows) if len(value) > 2 * max_rows else json_rows.LIST.decode
+    return decode(value)
 
 
 _FORMS = {

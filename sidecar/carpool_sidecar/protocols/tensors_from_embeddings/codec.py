@@ -14,7 +14,7 @@ import msgspec
 
 from carpool.scheduling import messages
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import interface, models
+from carpool_sidecar.protocols import interface, models, steps
 from carpool_sidecar.protocols.tensors_from_embeddings import answers, requests, signatures
 from carpool_sidecar.protocols.tensors_from_v1 import Transport, columns, values
 
@@ -73,6 +73,8 @@ class Codec:
         self._read_for: models.ModelInfo | None = None
         self._uneven: models.ModelInfo | None = None
 
+    large = 64 * 1024
+
     @property
     def max_batch_size(self) -> int:
         """A text for a model without a batch dimension is a call of its own."""
@@ -84,7 +86,10 @@ class Codec:
 
     def parse(self, body: bytes, max_rows: int, json_size: int | None = None) -> Payload:
         """Decode a body by the model's metadata. Nothing raises `errors.Unbatchable`."""
-        asked = requests.read(body, max_rows)
+        return steps.at_once(self.parse_in_steps(body, max_rows))
+
+    def parse_in_steps(self, body: bytes, max_rows: int, json_size: int | None = None) -> steps.Steps[Payload]:
+        asked = yield from requests.read(body, max_rows)
         signature = self._signature
         if signature is None or self._read_for is not self.info:
             signature = self._signature = signatures.read(self.info, self._has_rows, self._wanted)
@@ -92,7 +97,7 @@ class Codec:
         found = signature.tokens if asked.are_tokens else signature.texts
         if isinstance(found, str):
             raise errors.BadMember(found, "input")
-        column = values.read(requests.Items(found.spec, found.shape, asked.rows, asked.text))
+        column = yield from values.read(requests.Items(found.spec, found.shape, asked.rows, asked.text))
         form = answers.Form(msgspec.json.encode(asked.model), asked.is_base64)
         return Payload(self._name, column, found.before, self._has_rows, self.max_batch_size, signature.output, form)
 

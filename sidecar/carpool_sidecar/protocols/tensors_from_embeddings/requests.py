@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import json_members, json_rows, v2
+from carpool_sidecar.protocols import json_members, json_rows, steps, v2
 from carpool_sidecar.protocols.tensors_from_v1 import columns
+
+_LARGE = 256 * 1024  # bytes of a body: from here on others have their turn between looking at it in one way and another
 
 LONGEST_NAME = 256
 """Characters of a model's name: names are remembered, and no predictor has longer ones."""
@@ -90,7 +92,7 @@ def _name(found: _Body) -> str:
     return name
 
 
-def read(body: bytes, max_rows: int) -> Request:
+def read(body: bytes, max_rows: int) -> steps.Steps[Request]:
     """The parts of a request.
 
     Raises as `read_model` does, `errors.BadRequest` also for duplicate members, and `errors.PayloadTooLarge` for more
@@ -98,12 +100,19 @@ def read(body: bytes, max_rows: int) -> Request:
     """
     found = _members(body)
     name = _name(found)
+    is_large = len(body) >= _LARGE
+    if is_large:
+        yield
     if not body.isascii():
         json_rows.check_utf8(body)
+    if is_large:
+        yield
     json_members.find(body)  # refuses duplicates; there are few members, as unknown ones were refused
     chosen = _value(found.encoding_format, "encoding_format")
     if not (chosen is None or isinstance(chosen, str)) or chosen not in _FORMATS:
         raise errors.BadMember('\'encoding_format\' must be "float" or "base64"', "encoding_format")
+    if is_large:
+        yield
     rows, text, are_tokens = _read_input(bytes(found.input), max_rows)
     return Request(name, rows, text, are_tokens, _FORMATS[chosen])
 

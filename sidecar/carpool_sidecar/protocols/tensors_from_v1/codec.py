@@ -9,7 +9,7 @@ from typing import ClassVar, Protocol
 
 from carpool.scheduling import messages
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import interface, models, v2
+from carpool_sidecar.protocols import interface, models, steps, v2
 from carpool_sidecar.protocols.tensors_from_v1 import columns, outputs, requests, values
 
 
@@ -77,6 +77,8 @@ class Codec:
         self._read_for: models.ModelInfo | None = None
         self._uneven: models.ModelInfo | None = None
 
+    large = 64 * 1024
+
     @property
     def max_batch_size(self) -> int:
         """An instance for a model without a batch dimension is a call of its own."""
@@ -88,11 +90,17 @@ class Codec:
 
     def parse(self, body: bytes, max_rows: int, json_size: int | None = None) -> Payload:
         """Decode a body by the model's metadata. Nothing raises `errors.Unbatchable`."""
+        return steps.at_once(self.parse_in_steps(body, max_rows))
+
+    def parse_in_steps(self, body: bytes, max_rows: int, json_size: int | None = None) -> steps.Steps[Payload]:
         reader = self._reader
         if reader is None or self._read_for is not self.info:
             reader = self._reader = self._make_reader()
             self._read_for = self.info
-        found = tuple(map(values.read, reader.read(body, max_rows)))
+        given = yield from reader.read(body, max_rows)
+        found: tuple[columns.Column, ...] = ()
+        for each in given:
+            found += ((yield from values.read(each)),)
         return Payload(found, found[0].rows, self._has_rows, self.max_batch_size)
 
     def merge(self, batch_id: str, target: str, parts: Sequence[messages.Part]) -> interface.UpstreamRequest:
@@ -106,11 +114,12 @@ class Codec:
             shape = column.shape if rows is None else (rows, *column.shape)
             tensors.append(models.Tensor(column.name, column.datatype, shape, data))
         to, headers, body = self._transport.write_request(batch_id, self._name, tensors)
-        return interface.UpstreamRequest(to, headers, body, functools.partial(self._read, rows))
+        read = functools.partial(self._read, rows)
+        return interface.UpstreamRequest(to, headers, body, lambda reply: steps.at_once(read(reply)), read)
 
-    def _read(self, rows: int | None, reply: interface.UpstreamResponse) -> interface.BatchPredictions:
+    def _read(self, rows: int | None, reply: interface.UpstreamResponse) -> steps.Steps[interface.BatchPredictions]:
         try:
-            found = outputs.predictions(self._transport.read_answer(reply), rows)
+            found = yield from outputs.predictions(self._transport.read_answer(reply), rows)
             return interface.BatchPredictions(b"predictions", found)
         except errors.Uneven:
             self._uneven = self.info

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import models, v2
+from carpool_sidecar.protocols import models, steps, v2
 
 Shape = tuple[int, ...]
 
@@ -21,6 +21,7 @@ DEEPEST = 16
 
 _ALL_BUT_STRUCTURE = bytes(set(range(256)) - set(b"[],"))
 _SPACE = b" \t\r\n"
+_LARGE = 512 * 1024  # bytes of text that are looked at in one step
 
 
 @dataclass(slots=True)
@@ -114,14 +115,38 @@ def _skeleton(text: bytes) -> bytes:
     return text.translate(None, _ALL_BUT_STRUCTURE)
 
 
-def has_shape(text: bytes, shape: Shape) -> bool:
+def has_shape(text: bytes, shape: Shape) -> steps.Steps[bool]:
     """Whether a text is nested lists of this shape, as far as brackets tell: a list of none looks like one of one."""
-    return _is_possible(shape, text) and _skeleton(text) == _expected(shape)
+    if not _is_possible(shape, len(text)):
+        return False
+    if len(text) < _LARGE:
+        return _skeleton(text) == _expected(shape)
+    expected, at = _expected(shape), 0
+    for start in range(0, len(text), _LARGE):
+        bones = _skeleton(text[start : start + _LARGE])
+        if not expected.startswith(bones, at):
+            return False
+        at += len(bones)
+        yield
+    return at == len(expected)
+
+
+def shape_in_steps(text: v2.Data) -> steps.Steps[Shape | None]:
+    """`shape_of` a large text."""
+    pieces, view = [], memoryview(text)
+    for at in range(0, len(view), _LARGE):
+        pieces.append(_skeleton(bytes(view[at : at + _LARGE])))
+        yield
+    return _shape(b"".join(pieces), bytes(view[:_LARGE]), len(view))
 
 
 def shape_of(text: bytes) -> Shape | None:
     """The shape of nested lists, () for a value; None if they are ragged or nested more than `DEEPEST` times."""
-    bones = _skeleton(text)
+    return _shape(_skeleton(text), text, len(text))
+
+
+def _shape(bones: bytes, text: bytes, size: int) -> Shape | None:
+    """The same by the skeleton of a text, its beginning and its size."""
     depth = len(bones) - len(bones.lstrip(b"["))
     if depth > DEEPEST:
         return None
@@ -132,7 +157,7 @@ def shape_of(text: bytes) -> Shape | None:
         found.append(0 if is_empty else innermost.count(b",") + 1)
         left = left.replace(innermost, b"") if innermost else left
     shape = tuple(reversed(found))
-    return shape if _is_possible(shape, text) and _expected(shape) == bones else None
+    return shape if _is_possible(shape, size) and _expected(shape) == bones else None
 
 
 def fits(shape: Shape, expected: Shape) -> bool:
@@ -149,15 +174,15 @@ def describe(shape: Sequence[int] | None) -> str:
     return f"[{','.join(map(str, shape))}]" if shape else "[] (a single value)"
 
 
-def _is_possible(shape: Shape, text: bytes) -> bool:
-    """Whether so many values fit into a text: none takes less than a byte, and what is expected must not be larger."""
-    return math.prod(max(1, size) for size in shape) <= len(text)
+def _is_possible(shape: Shape, size: int) -> bool:
+    """Whether so many values fit into so many bytes of text: none takes less than one, and nor may what is expected."""
+    return math.prod(max(1, each) for each in shape) <= size
 
 
 def _expected(shape: Shape) -> bytes:
     bones = b""
     for size in reversed(shape):
-        bones = b"[%b]" % b",".join([bones] * size)
+        bones = b"[%b]" % ((bones + b",") * size)[:-1]
     return bones
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import models, v1, v2
+from carpool_sidecar.protocols import models, steps, v1, v2
 from carpool_sidecar.protocols.tensors_from_v1 import columns, values
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -45,13 +45,16 @@ class Reader:
         self._names = ", ".join(spec.name for spec in inputs)
         self._objects = _objects(self._inputs)
 
-    def read(self, body: bytes, max_rows: int) -> Iterator[columns.Values]:
+    def read(self, body: bytes, max_rows: int) -> steps.Steps[Iterator[columns.Values]]:
         """The values of each input that is there; at least one is.
 
         Raises `errors.BadRequest`, and `errors.PayloadTooLarge` for more than `max_rows` instances.
         """
         try:
-            payload = v1.parse_request(body, max_rows)
+            if len(body) < v1.LARGE:
+                payload = v1.parse_request(body, max_rows)
+            else:
+                payload = yield from v1.parse_in_steps(body, max_rows)
         except errors.Unbatchable:
             members = _OBJECT.decode(body)
             _refuse_others(members.keys() - {"inputs"})

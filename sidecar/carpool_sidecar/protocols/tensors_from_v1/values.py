@@ -21,12 +21,13 @@ import numpy as np
 import numpy.typing as npt
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import v2
+from carpool_sidecar.protocols import steps, v2
 from carpool_sidecar.protocols.tensors_from_v1 import columns
 
 Array = npt.NDArray[Any]
 
 _PIECE = 64 * 1024  # bytes of text
+_LARGE = 512 * 1024  # of it, for what is done with all of it at little cost
 
 _BOOLS = msgspec.json.Decoder(list[bool])
 _FLOATS = msgspec.json.Decoder(list[float])
@@ -43,7 +44,7 @@ _NO_NUMBER = re.compile(rb'"[^"]{0,80}"?|\{')
 _SPACE_AND_COMMAS = b" \t\r\n,"
 
 
-_GROUP = 256 * 1024  # bytes of text: decoded strings take several times their text's size
+_GROUP = 32 * 1024  # bytes of text: decoded strings take several times their text's size
 _ROW_AND_PLACE = re.compile(r"^(.*) - at `\$\[(\d+)\]")
 _GIVEN = re.compile(r"got `(\w+)`")
 
@@ -138,27 +139,37 @@ def dtype_of(datatype: str) -> str:
 # --- numbers of all instances -----------------------------------------------------------------------------------
 
 
-def read(values: columns.Values) -> columns.Column:
+def read(values: columns.Values) -> steps.Steps[columns.Column]:
     """An input's values; raises `errors.BadRequest` for the first instance whose shape or values are wrong."""
-    return _read_strings(values) if values.spec.datatype == v2.BYTES else _read_numbers(values)
+    return (yield from (_read_strings(values) if values.spec.datatype == v2.BYTES else _read_numbers(values)))
 
 
-def _read_numbers(values: columns.Values) -> columns.Column:
+def _read_numbers(values: columns.Values) -> steps.Steps[columns.Column]:
     text = bytes(values.text)
     if b'"' in text or b"{" in text:
         raise _not_numbers(values)
-    shape = _shape(values)
+    shape = yield from _shape(values)
     written = () if values.has_single_values() else shape
-    if not columns.has_shape(text, (len(values.rows), *written)):
+    if not (yield from columns.has_shape(text, (len(values.rows), *written))):
         raise _misshapen(values, written)
-    flat = text.replace(b"[", b"").replace(b"]", b"")
+    flat = yield from _without_brackets(text)
     if math.prod(shape):
-        data = _read_flat(values, shape, flat)
+        data = yield from _read_flat(values, shape, flat)
     elif flat.strip(_SPACE_AND_COMMAS):
         raise _misshapen(values, shape)
     else:
         data = b""
     return columns.Column(values.spec.name, values.spec.datatype, shape, len(values.rows), data)
+
+
+def _without_brackets(text: bytes) -> steps.Steps[bytes]:
+    if len(text) < _LARGE:
+        return text.translate(None, b"[]")
+    pieces = []
+    for at in range(0, len(text), _LARGE):
+        pieces.append(text[at : at + _LARGE].translate(None, b"[]"))
+        yield
+    return b"".join(pieces)
 
 
 def _not_numbers(values: columns.Values) -> errors.BadRequest:
@@ -170,17 +181,18 @@ def _not_numbers(values: columns.Values) -> errors.BadRequest:
     raise AssertionError("what is in the list is in one of its rows")
 
 
-def _shape(values: columns.Values) -> columns.Shape:
+def _shape(values: columns.Values) -> steps.Steps[columns.Shape]:
     """The shape of all instances: the model's, and the first one's where the model leaves it open."""
     if min(values.shape, default=0) >= 0:
         return values.shape
-    given = columns.shape_of(bytes(values.rows[0]))
+    first = values.rows[0]
+    given = (yield from columns.shape_in_steps(first)) if len(first) >= _LARGE else columns.shape_of(bytes(first))
     if given is None or not columns.fits(given, values.shape):
         raise values.misshapen(0, given)
     return given
 
 
-def _read_flat(values: columns.Values, shape: columns.Shape, flat: bytes) -> bytes:
+def _read_flat(values: columns.Values, shape: columns.Shape, flat: bytes) -> steps.Steps[bytes]:
     read_piece, dtype = _SPECIAL.get(values.spec.datatype, _integers), dtype_of(values.spec.datatype)
     arrays, count = [], 0
     for piece in _pieces(flat):
@@ -192,6 +204,7 @@ def _read_flat(values: columns.Values, shape: columns.Shape, flat: bytes) -> byt
         except msgspec.DecodeError:  # two commas with nothing between: an empty list is among the others
             raise _misshapen(values, shape) from None
         count += len(arrays[-1])
+        yield
     return b"".join(array.tobytes() for array in arrays)
 
 
@@ -219,7 +232,7 @@ class _Base64(msgspec.Struct, forbid_unknown_fields=True):
     b64: bytes
 
 
-def _read_strings(values: columns.Values) -> columns.Column:
+def _read_strings(values: columns.Values) -> steps.Steps[columns.Column]:
     is_short = values.has_single_values()
     rank = 0 if is_short else len(values.shape)
     decoder = _decoder(rank + 1)
@@ -232,6 +245,7 @@ def _read_strings(values: columns.Values) -> columns.Column:
             shape = _check(values, number, (row,) if is_short else row, shape)
             pieces.append(_pack(values, number, _flatten(row, rank)))
             bounds.append(bounds[-1] + len(pieces[-1]))
+        yield
     return columns.Column(
         values.spec.name, values.spec.datatype, shape or (), len(values.rows), b"".join(pieces), bounds
     )

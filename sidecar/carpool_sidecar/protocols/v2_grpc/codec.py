@@ -5,12 +5,13 @@ Tensors are joined and cut as bytes. Requests with lists of numbers share batche
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from carpool.scheduling import messages as scheduling
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import interface, models, v2
+from carpool_sidecar.protocols import interface, models, steps, v2
 from carpool_sidecar.protocols.v2_grpc import messages, tensors
 
 
@@ -112,6 +113,8 @@ class Codec:
         self._requests = messages.Reader(messages.REQUEST)
         self._responses = messages.Reader(messages.RESPONSE)
 
+    large = 128 * 1024
+
     @property
     def max_batch_size(self) -> int:
         return self.info.most_rows
@@ -119,16 +122,29 @@ class Codec:
     def parse(self, body: bytes, max_rows: int, json_size: int | None = None) -> Payload:
         return self.understand(body, messages.scan(body), max_rows)
 
+    def parse_in_steps(self, body: bytes, max_rows: int, json_size: int | None = None) -> steps.Steps[Payload]:
+        return (yield from self.understand_in_steps(body, messages.scan(body), max_rows))
+
     def understand(self, body: bytes, found: messages.Fields, max_rows: int) -> Payload:
         """`parse` for a body that was scanned already."""
+        template = self._template(found, max_rows)
+        return self._read_payload(body, self._requests.read(found, template, is_bounded=True))
+
+    def understand_in_steps(self, body: bytes, found: messages.Fields, max_rows: int) -> steps.Steps[Payload]:
+        """The same for a large body."""
+        template = self._template(found, max_rows)
+        return self._read_payload(body, (yield from self._requests.read_in_steps(found, template, is_bounded=True)))
+
+    def _template(self, found: messages.Fields, max_rows: int) -> messages.MessageTemplate:
         template = self._requests.template(found)
         if template.rows > max_rows:
             raise errors.PayloadTooLarge(f"the request has {template.rows} rows; at most {max_rows} are allowed")
-        message = self._requests.read(found, template, is_bounded=True)
+        return template
+
+    def _read_payload(self, body: bytes, message: messages.Message) -> Payload:
         # Triton, which alone tells of a batch size, answers in raw form whatever it was asked in.
-        return Payload(
-            body, message, ResponseFormat(message.id, message.is_listed and self.info.max_batch_size is None)
-        )
+        wants_lists = message.is_listed and self.info.max_batch_size is None
+        return Payload(body, message, ResponseFormat(message.id, wants_lists))
 
     def payload(self, body: bytes, message: messages.Message) -> Payload:
         """The payload of a request that was recognised: it has raw tensors and no id (see `outlines`)."""
@@ -153,18 +169,35 @@ class Codec:
                 data = [part.request.payload.message.raw[index] for part in parts]
             pieces.append(tensors.start(messages.RAW_INPUT, sum(map(len, data))))
             pieces += data
-        return interface.UpstreamRequest(target, (), pieces, functools.partial(self._read, rows, cut))
+        read = functools.partial(self._read, rows, cut)
+        return interface.UpstreamRequest(target, (), pieces, read, functools.partial(self._read_in_steps, rows, cut))
 
     def _read(
         self, rows: int, cut: Sequence[Payload], response: interface.UpstreamResponse
     ) -> interface.BatchPredictions:
-        try:
+        with self._saying_what_is_wrong():
             found = messages.scan(response.body, messages.RESPONSE)
             message = self._responses.read(found, self._responses.template(found))
+        return self._shared_out(rows, cut, message)
+
+    def _read_in_steps(
+        self, rows: int, cut: Sequence[Payload], response: interface.UpstreamResponse
+    ) -> steps.Steps[interface.BatchPredictions]:
+        with self._saying_what_is_wrong():
+            found = messages.scan(response.body, messages.RESPONSE)
+            message = yield from self._responses.read_in_steps(found, self._responses.template(found))
+        return self._shared_out(rows, cut, message)
+
+    @contextlib.contextmanager
+    def _saying_what_is_wrong(self) -> Iterator[None]:
+        try:
+            yield
         except errors.Unbatchable as verdict:
             raise self._uneven(f"its outputs have no rows that could be shared out ({verdict.reason})") from None
         except errors.BadRequest as error:
             raise errors.UpstreamBroken(f"the predictor's answer is broken: {error}") from None
+
+    def _shared_out(self, rows: int, cut: Sequence[Payload], message: messages.Message) -> interface.BatchPredictions:
         template = message.template
         if template.rows != rows:
             raise self._uneven(f"{rows} rows were answered with {template.rows}")

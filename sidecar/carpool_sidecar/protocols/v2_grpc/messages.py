@@ -17,7 +17,7 @@ from google.protobuf import message as protobuf
 from tritonclient.grpc import service_pb2
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import v2
+from carpool_sidecar.protocols import steps, v2
 from carpool_sidecar.protocols.v2_grpc import tensors
 
 # Tags: the field's number and wire type 2, which is a length and so many bytes. ModelInferRequest and
@@ -304,6 +304,27 @@ class Reader:
         if not found.id.isascii():
             _check_text(found.id)
         return Message(template, found.id, raw, ends, is_listed)
+
+    def read_in_steps(self, found: Fields, template: MessageTemplate, is_bounded: bool = False) -> steps.Steps[Message]:
+        """The same for a large message."""
+        noun, columns = self._kind.noun, template.signature.columns
+        shapes = [(template.rows, *column.shape) for column in columns]
+        raw: list[v2.Data] = found.raw
+        if not raw:
+            raw = []
+            for written, column, shape in zip(found.contents, columns, shapes, strict=True):
+                with tensors.naming(noun, column.name):
+                    raw.append((yield from tensors.to_raw_in_steps(written, column.datatype, shape, is_bounded)))
+        ends: dict[int, Sequence[int]] = {}
+        for index, (data, size) in enumerate(zip(raw, template.sizes, strict=True)):
+            if len(data) != size:
+                with tensors.naming(noun, columns[index].name):
+                    told = yield from tensors.check_raw_in_steps(data, columns[index].datatype, shapes[index])
+                if told is not None:
+                    ends[index] = told
+        if not found.id.isascii():
+            _check_text(found.id)
+        return Message(template, found.id, raw, ends, not found.raw)
 
     def _unlisted(self, found: Fields, template: MessageTemplate, is_bounded: bool) -> list[v2.Data]:
         raw = []

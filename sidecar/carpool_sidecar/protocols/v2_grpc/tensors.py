@@ -8,6 +8,7 @@ protocols.
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,7 +18,7 @@ from google.protobuf import message as protobuf
 from tritonclient.grpc import service_pb2
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import interface, models, v2
+from carpool_sidecar.protocols import interface, models, steps, v2
 
 SERVICE = "/inference.GRPCInferenceService/"
 MODEL_INFER = SERVICE + "ModelInfer"
@@ -27,6 +28,8 @@ _NUMBERS = {field.name: field.number for field in service_pb2.InferTensorContent
 # What is looked at number by number: at most so many, in at most so many bytes. It takes some milliseconds.
 _MOST_LISTED = 256 * 1024
 _MOST_LOOKED_AT = 1024 * 1024
+_NUMBERS_A_STEP = 16 * 1024  # bytes
+_LENGTH = struct.Struct("<I")
 
 
 @contextmanager
@@ -52,6 +55,16 @@ def check_raw(data: v2.Data, datatype: str, shape: Sequence[int]) -> Sequence[in
         raise errors.BadRequest(f"{count} elements of BYTES, each after its length, do not fill {len(data)} bytes")
     needed = f"{count * size} bytes are needed for shape {list(shape)} of {datatype}"
     raise errors.BadRequest(f"{needed}; got {len(data)}")
+
+
+def check_raw_in_steps(data: v2.Data, datatype: str, shape: Sequence[int]) -> steps.Steps[Sequence[int] | None]:
+    """The same for large data."""
+    rows = shape[0] if shape else 1
+    if v2.DATATYPES[datatype].size is None and rows:
+        ends = yield from v2.row_ends_in_steps(data, rows, math.prod(shape) // rows)
+        if ends is not None:
+            return ends
+    return check_raw(data, datatype, shape)
 
 
 def to_raw(written: v2.Data, datatype: str, shape: Sequence[int], is_bounded: bool = False) -> v2.Data:
@@ -140,6 +153,68 @@ def to_contents(data: v2.Data, datatype: str) -> Any:
 def has_lists(datatypes: Sequence[str]) -> bool:
     """Whether tensors of all these datatypes can be written as lists."""
     return all(v2.DATATYPES[datatype].contents is not None for datatype in datatypes)
+
+
+def to_raw_in_steps(
+    written: v2.Data, datatype: str, shape: Sequence[int], is_bounded: bool = False
+) -> steps.Steps[v2.Data]:
+    """The same as `to_raw` for a large message."""
+    kind = v2.DATATYPES[datatype]
+    if kind.contents is not None:
+        tag, count = _NUMBERS[kind.contents] << 3 | 2, math.prod(shape)
+        if kind.size is None:
+            raw = yield from _strings_in_steps(bytes(written), tag, count)
+            if raw is not None:
+                return raw
+        elif kind.json_type is not float and not (is_bounded and len(written) > _MOST_LOOKED_AT):
+            numbers = yield from _integers_in_steps(written, tag, datatype)
+            if numbers is not None and len(numbers) == count * kind.size:
+                return numbers
+    return to_raw(written, datatype, shape, is_bounded)
+
+
+def _strings_in_steps(data: bytes, tag: int, count: int) -> steps.Steps[bytes | None]:
+    """As `_strings`."""
+    pieces: list[bytes] = []
+    at, end = 0, len(data)
+    for first in range(0, count, v2.ELEMENTS_A_STEP):
+        found: list[bytes] = []
+        for _ in range(first, min(count, first + v2.ELEMENTS_A_STEP)):
+            if at >= end or data[at] != tag:
+                return None
+            try:
+                length = data[at + 1]
+                at += 2
+                if length > 0x7F:
+                    length, at = varint(data, at - 1)
+            except (IndexError, ValueError):
+                return None
+            found += (_LENGTH.pack(length), data[at : at + length])
+            at += length
+        pieces.append(b"".join(found))
+        yield
+    return b"".join(pieces) if at == end else None
+
+
+def _integers_in_steps(written: v2.Data, tag: int, datatype: str) -> steps.Steps[bytes | None]:
+    """The raw form of numbers that are the only field, with this tag; None if there is anything else."""
+    packed, field = _packed(written, tag), v2.DATATYPES[datatype].contents
+    if packed is None or field is None:
+        return None
+    found, text, at = [], bytes(packed), 0
+    while at < len(text):
+        stop = min(len(text), at + _NUMBERS_A_STEP)
+        while stop < len(text) and text[stop - 1] > 0x7F:  # within a number, of which the last byte is smaller
+            stop += 1
+        piece = text[at:stop]
+        try:
+            contents = service_pb2.InferTensorContents.FromString(start(tag, len(piece)) + piece)
+            found.append(_integers(getattr(contents, field), datatype, "<" + v2.DATATYPES[datatype].code))
+        except (protobuf.DecodeError, errors.BadRequest):
+            return None  # `to_raw` says what is wrong first
+        at = stop
+        yield
+    return b"".join(found)
 
 
 def _integers(values: Any, datatype: str, kind: str) -> bytes:

@@ -15,7 +15,7 @@ import msgspec
 
 from carpool.scheduling import messages
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import interface, models, v2
+from carpool_sidecar.protocols import interface, models, steps, v2
 from carpool_sidecar.protocols.v2_http import answers, json_bodies, json_lists, templates, tensors
 
 # A request with more takes seconds to be looked through, and many times its size in memory.
@@ -37,12 +37,15 @@ class Memory:
 class Codec:
     """One model's requests. `info` is what its predictor tells of it and may be replaced at any time."""
 
+    large = 2 * 1024 * 1024
+
     def __init__(self, info: models.ModelInfo, on_uneven: Callable[[], None], memory: Memory | None = None) -> None:
         """`on_uneven` is told of outputs whose first dimension is not the batch's: the model cannot be batched."""
         self.info = info
         memory = memory or Memory()
         self._answers = answers.Reader(on_uneven, memory.answers)
         self.parse = memory.requests.parse
+        self.parse_in_steps = memory.requests.parse_in_steps
 
     @property
     def info(self) -> models.ModelInfo:
@@ -153,8 +156,18 @@ class Payload(interface.KeepsBody):
 class Reader:
     """Parses requests, of one model or of several alike."""
 
+    # Those in JSON are nearly all like the last one, which is found out piece by piece.
+
     def __init__(self) -> None:
         self._splitter = json_bodies.BodySplitter("inputs", templates.learn, _MOST_OBJECTS)
+
+    def parse_in_steps(self, body: bytes, max_rows: int, json_size: int | None = None) -> steps.Steps[Payload]:
+        """See `interface.Codec`: a flat list of numbers in a text that is known is looked at in steps."""
+        if json_size is None:
+            like_the_last = yield from self._splitter.match_last_in_steps(body)
+            if like_the_last is not None and like_the_last[0].rows <= max_rows:
+                return Payload(like_the_last[0], body, None, (like_the_last[1],), None)
+        return self.parse(body, max_rows, json_size)
 
     def parse(self, body: bytes, max_rows: int, json_size: int | None = None) -> Payload:
         stop = len(body)

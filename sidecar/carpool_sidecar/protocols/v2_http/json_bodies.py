@@ -17,7 +17,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import json_rows, v2
+from carpool_sidecar.protocols import json_rows, steps, v2
 from carpool_sidecar.protocols.v2_http import json_lists
 
 PLACEHOLDER = b"0"
@@ -100,6 +100,13 @@ class _Latest(Generic[T]):
         view = memoryview(body)[begin:end]
         return view if json_lists.is_flat(view, self._outline) else None
 
+    def data_in_steps(self, body: bytes) -> steps.Steps[v2.Data | None]:
+        """The same for a large body that begins like this."""
+        if not body.endswith(self._last):
+            return None
+        text = data_at(body, self.begin, len(body) - self._size)
+        return text if (yield from json_lists.is_flat_in_steps(text, self._outline)) else None
+
 
 class BodySplitter(Generic[T]):
     """Takes bodies apart and remembers what `learn` made of their rests."""
@@ -124,6 +131,14 @@ class BodySplitter(Generic[T]):
         if latest is None or not body.startswith(latest.opening):
             return None
         text = latest.data(body, latest.begin, len(body))
+        return None if text is None else (latest.kept, text)
+
+    def match_last_in_steps(self, body: bytes) -> steps.Steps[tuple[T, v2.Data] | None]:
+        """The same for a large body."""
+        latest = self._latest
+        if latest is None or not body.startswith(latest.opening):
+            return None
+        text = yield from latest.data_in_steps(body)
         return None if text is None else (latest.kept, text)
 
     def split(self, body: bytes, stop: int) -> tuple[T, bytes | None, list[v2.Data], bool]:

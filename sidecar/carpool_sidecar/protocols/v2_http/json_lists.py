@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import json_rows, v2
+from carpool_sidecar.protocols import json_rows, steps, v2
 
 _decode = msgspec.json.Decoder(msgspec.Raw).decode  # checks that a text is one JSON value, and nothing else
 _ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
@@ -39,6 +39,7 @@ _OPENINGS = re.compile(rb"[\[ \t\r\n]*")
 # Rows of so many elements are found by their ends, narrower ones by their elements.
 _WIDE = 16
 _FEW = 8
+_STEP = 512 * 1024  # bytes that are looked at in one step
 
 # Each level of lists is read once more where strings are in it.
 _DEEPEST = 16
@@ -75,11 +76,26 @@ def is_flat(data: v2.Data, outlined: bytes) -> bool:
     makes their list invalid, but never moves an element to another place. Looking closer takes twice as long.
     """
     text = data if type(data) is bytes else bytes(data)
-    if text.translate(None, _NUMERIC) != outlined:
-        return False
+    return text.translate(None, _NUMERIC) == outlined and _has_clean_ends(text)
+
+
+def is_flat_in_steps(data: v2.Data, outlined: bytes) -> steps.Steps[bool]:
+    """The same for a large text."""
+    at = 0
+    for start in range(0, len(data), _STEP):
+        piece = bytes(data[start : start + _STEP]).translate(None, _NUMERIC)
+        if not outlined.startswith(piece, at):
+            return False
+        at += len(piece)
+        yield
+    return at == len(outlined) and _has_clean_ends(data)
+
+
+def _has_clean_ends(text: v2.Data) -> bool:
     if text[1] in _BEGIN_NUMBERS and text[-2] in _END_NUMBERS:
         return True
-    return text[1:_EDGE].lstrip(b" ")[:1] not in _NO_ELEMENT and text[-_EDGE:-1].rstrip(b" ")[-1:] not in _NO_ELEMENT
+    first, last = bytes(text[1:_EDGE]).lstrip(b" ")[:1], bytes(text[-_EDGE:-1]).rstrip(b" ")[-1:]
+    return first not in _NO_ELEMENT and last not in _NO_ELEMENT
 
 
 def is_plain(text: v2.Data) -> bool:

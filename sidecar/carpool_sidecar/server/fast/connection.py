@@ -18,9 +18,9 @@ import functools
 from collections.abc import Hashable
 from typing import Protocol, cast
 
-from carpool_sidecar import errors, metrics
+from carpool_sidecar import errors, metrics, turns
 from carpool_sidecar.batching import calls, routes
-from carpool_sidecar.protocols import incremental_scan
+from carpool_sidecar.protocols import interface, v1
 from carpool_sidecar.server import responses
 from carpool_sidecar.server.fast import heads, progress, questions, requests
 
@@ -80,9 +80,7 @@ class _PartialBody:
 
     __slots__ = ("head", "missing", "parts", "received", "scan", "started", "text")
 
-    def __init__(
-        self, text: bytes, head: calls.Head, length: int, started: float, scan: incremental_scan.IncrementalScan | None
-    ) -> None:
+    def __init__(self, text: bytes, head: calls.Head, length: int, started: float, scan: v1.RequestScan | None) -> None:
         self.text = text
         self.head = head
         self.parts: list[bytes] = []
@@ -105,8 +103,8 @@ class Connection(asyncio.Protocol):
 
     # State of reading: _template, of one of the _heads_read, which are those that fitted none. _rest: bytes not yet
     # understood, with _partial_head while they are the start of a head that came at _began. _body: a body that is
-    # arriving. _waiting: to be told of a model, or for the answer to a question. _is_reading: the transport reads.
-    # _is_held: bytes of the client have to wait for answers.
+    # arriving. _waiting: to be told of a model, or for the answer to a question. _working: a large body is looked
+    # through. _is_reading: the transport reads. _is_held: bytes of the client have to wait for answers.
     # State of answering: _pending: requests without an answer yet, in order. _unsent, _unsent_bytes: answers, and their
     # bytes, that the client has not read. _is_paused: there are such.
     # Of both: _touched: when the client last did something, or was last answered. _is_over: closed, lost, or away.
@@ -114,7 +112,7 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_began", "_body", "_heads_read", "_held", "_is_held", "_is_over", "_is_paused", "_is_reading", "_partial_head",
         "_pending", "_port", "_requests", "_rest", "_template", "_touched", "_transport", "_unsent", "_unsent_bytes",
-        "_waiting",
+        "_waiting", "_working",
     )  # fmt: skip
 
     def __init__(self, port: Port) -> None:
@@ -127,6 +125,7 @@ class Connection(asyncio.Protocol):
         self._began = 0.0
         self._body: _PartialBody | None = None
         self._waiting: Cancellable | None = None
+        self._working: turns.Work | None = None
         self._is_reading = True
         self._pending: collections.deque[requests.FastRequest] = collections.deque()
         self._unsent = self._unsent_bytes = 0
@@ -345,8 +344,34 @@ class Connection(asyncio.Protocol):
         self._drop_body()
         whole = b"".join(body.parts)
         body.parts.clear()
+        payload = None if body.scan is None else body.scan.payload(whole)
+        if payload is None:
+            told = functools.partial(self._parsed, body, whole)
+            self._working = self._requests.work_on(body.head, whole, told)
+            if self._working is not None:
+                self._held.add(len(whole), 1)
+                self._hold(following)
+                return
+        self._submit_large(body, whole, payload, following)
+
+    def _parsed(self, body: _PartialBody, whole: bytes, outcome: interface.Payload | Exception) -> None:
+        """A large body was looked through; what came meanwhile is held."""
+        self._working = None
+        self._held.add(-len(whole), -1)
+        following = self._rest
+        self._is_held = False
+        self._keep(b"")
+        self._update_reading()
+        if isinstance(outcome, Exception):
+            self._step_aside("body", len(body.text) + len(whole), body.text, whole, following)
+        else:
+            self._submit_large(body, whole, outcome, following)
+
+    def _submit_large(
+        self, body: _PartialBody, whole: bytes, payload: interface.Payload | None, following: bytes
+    ) -> None:
         try:
-            request = self._requests.accept(body.head, whole, self, body.started, body.scan)
+            request = self._requests.accept(body.head, whole, self, body.started, payload)
         except errors.CarpoolError as error:
             self._refuse(error, body.started)
         else:
@@ -432,7 +457,9 @@ class Connection(asyncio.Protocol):
         self._rest = data
 
     def _go_on(self) -> None:
-        if self._is_over or self._is_paused or self._pending or not self._is_held or self._waiting is not None:
+        if self._is_over or self._is_paused or self._pending or not self._is_held:
+            return
+        if self._waiting is not None or self._working is not None:
             return
         self._is_held = False
         self._update_reading()
@@ -548,6 +575,9 @@ class Connection(asyncio.Protocol):
         self._transport.close()
 
     def _cancel_pending(self) -> None:
+        if self._working is not None:
+            self._working.cancel()
+            self._working = None
         while self._pending:
             request = self._pending.popleft()
             waiting = request.message

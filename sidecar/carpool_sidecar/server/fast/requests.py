@@ -11,9 +11,9 @@ from typing import Protocol, cast
 
 from carpool.runtime import driver
 from carpool.scheduling import ledger, messages
-from carpool_sidecar import errors, metrics
+from carpool_sidecar import errors, metrics, turns
 from carpool_sidecar.batching import calls
-from carpool_sidecar.protocols import incremental_scan, interface, v1
+from carpool_sidecar.protocols import interface, v1
 from carpool_sidecar.server import content_coding, predict, responses
 
 _LANE: predict.LaneName = "fast_lane"
@@ -66,12 +66,22 @@ class FastRequests:
             return "refusing"
         return "body" if size <= self.rules.bodies.max_body_bytes and self.memory.has_room(size) else "limits"
 
-    def scan(self, head: calls.Head, size: int) -> incremental_scan.IncrementalScan | None:
+    def scan(self, head: calls.Head, size: int) -> v1.RequestScan | None:
         """What looks through a v1 body of `size` bytes while it arrives; None if that is not worth it."""
         is_plain = head.coding is None and isinstance(head.route.codec, v1.Codec)
-        if size < incremental_scan.LARGE or not is_plain:
+        if size < v1.LARGE or not is_plain:
             return None
-        return incremental_scan.IncrementalScan(int(self.rules.bounds.max_queue_instances))
+        return v1.RequestScan(int(self.rules.bounds.max_queue_instances))
+
+    def work_on(
+        self, head: calls.Head, body: bytes, then: Callable[[interface.Payload | Exception], None]
+    ) -> turns.Work | None:
+        """Parse a large body in later turns of the loop; None for one that is parsed at once."""
+        codec = head.route.codec
+        if head.coding is not None or len(body) < codec.large:
+            return None
+        work = codec.parse_in_steps(body, int(self.rules.bounds.max_queue_instances), head.json_size)
+        return self.rules.bodies.turns.start(work, then)
 
     def accept(
         self,
@@ -79,12 +89,12 @@ class FastRequests:
         body: bytes,
         connection: Connection,
         started: float,
-        scan: incremental_scan.IncrementalScan | None = None,
+        payload: interface.Payload | None = None,
     ) -> FastRequest | None:
         """Make a call of a request; None if anything speaks against it: the general server will tell what.
 
-        Raises `errors.CarpoolError` if it is no predict request, in the words that its client has to be told. A `scan`
-        that was fed with the body spares another look at it, most times.
+        Raises `errors.CarpoolError` if it is no predict request, in the words that its client has to be told. The
+        `payload` may have been found before.
         """
         rules, route, memory = self.rules, head.route, self.memory
         if rules.life.draining and not rules.life.admits():
@@ -101,7 +111,6 @@ class FastRequests:
             watched = route.watched
             if watched is not None and started >= watched.settled_until and _has_objection(route):
                 return None
-            payload: interface.Payload | None = None if scan is None else scan.payload(body)
             if payload is None:
                 payload = route.codec.parse(body, int(rules.bounds.max_queue_instances), head.json_size)
         except errors.Unbatchable:

@@ -101,7 +101,8 @@ class RequestHandler:
             if body is None:
                 body = await self._read(request, match)
             head = rules.head(request.raw_path, request.headers, match, route, spent)
-            outcome = await outcomes.of(head, self._payload(head, body, match), len(body), request.transport)
+            payload = await self._payload(head, body, match)
+            outcome = await outcomes.of(head, payload, len(body), request.transport)
         except errors.Unbatchable as verdict:
             self._metrics.unbatched(verdict.reason)
             with memory.reserve(len(body or b"")):
@@ -138,14 +139,19 @@ class RequestHandler:
             raise errors.Unbatchable(errors.NotBatched.MEDIA_TYPE)
         return await self._rules.bodies.read(request)
 
-    def _payload(self, head: calls.Head, body: bytes, match: routes.Match) -> interface.Payload:
+    async def _payload(self, head: calls.Head, body: bytes, match: routes.Match) -> interface.Payload:
         """The rows of a decoded body; raises `errors.CarpoolError`.
 
         Raises `errors.Unbatchable` if it is valid but has to travel alone, or is what its media type says and no
         predict request at all.
         """
+        codec, bodies = head.route.codec, self._rules.bodies
+        most = int(self._rules.bounds.max_queue_instances)
         try:
-            return head.route.codec.parse(body, int(self._rules.bounds.max_queue_instances), head.json_size)
+            if len(body) < codec.large:
+                return codec.parse(body, most, head.json_size)
+            with bodies.memory.reserve(len(body)):
+                return await bodies.turns.run(codec.parse_in_steps(body, most, head.json_size))
         except errors.BadRequest:
             if match.says_so:
                 raise

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 from carpool.runtime import deadline_timer
 from carpool.scheduling import ledger
-from carpool_sidecar import errors
+from carpool_sidecar import errors, turns
 from carpool_sidecar.protocols.v2_grpc import statuses
 
 ENCODINGS = {b"gzip": 31, b"deflate": 15}
@@ -35,8 +35,7 @@ _MESSAGES_A_UNIT = 2  # see `ServerStream.charge`
 
 _PREFIX = struct.Struct(">BI")
 
-Report = Callable[[Exception], None]
-"""Logs and counts a bug that was caught; it does not raise."""
+Report = turns.Report
 
 
 class MessageLimits(Protocol):
@@ -212,56 +211,6 @@ def _too_large(limit: int) -> errors.PayloadTooLarge:
     return errors.PayloadTooLarge(f"a message is larger than the limit of {limit} bytes")
 
 
-class Worker(Protocol):
-    """A call with something to inflate."""
-
-    def work(self) -> bool:
-        """Do about `STEP` bytes of work; returns whether there is more to do."""
-        ...
-
-
-class InflatingTurns:
-    """Lets one worker work in each turn of the event loop, one after another.
-
-    Kilobytes can become gigabytes. However many calls inflate at once, no turn of the loop takes longer for it.
-    """
-
-    # State: the workers with work left, and the next turn, if it is due.
-    def __init__(self, report: Report) -> None:
-        self.report = report
-        """Gets the bugs of workers, which must not stop the others."""
-        self._workers: collections.deque[Worker] = collections.deque()
-        self._next: asyncio.Handle | None = None
-
-    def add(self, worker: Worker) -> None:
-        """The worker has work until its `work` returns False."""
-        self._workers.append(worker)
-        self._await_turn()
-
-    def close(self) -> None:
-        """No worker works any more."""
-        self._workers.clear()
-        if self._next is not None:
-            self._next.cancel()
-            self._next = None
-
-    def _turn(self) -> None:
-        self._next = None
-        if self._workers:
-            worker = self._workers.popleft()
-            try:
-                if worker.work():
-                    self._workers.append(worker)
-            except Exception as error:
-                self.report(error)
-            finally:
-                self._await_turn()
-
-    def _await_turn(self) -> None:
-        if self._workers and self._next is None:
-            self._next = asyncio.get_running_loop().call_soon(self._turn)
-
-
 class Arrival(ledger.Reservation):
     """The messages of one call, and the memory that they take until they are released.
 
@@ -275,12 +224,12 @@ class Arrival(ledger.Reservation):
     __slots__ = ("_encoding", "_error", "_has_turn", "_limit", "_news", "_queue", "_turns", "_unframer", "cost")
 
     def __init__(
-        self, limits: MessageLimits, encoding: bytes | None, turns: InflatingTurns, news: Callable[[], None]
+        self, limits: MessageLimits, encoding: bytes | None, worked: turns.Turns, news: Callable[[], None]
     ) -> None:
         super().__init__(limits.memory)
         self._limit = limits.max_body_bytes
         self._encoding = encoding
-        self._turns = turns
+        self._turns = worked
         self._news: Callable[[], None] | None = news
         self._unframer: Unframer | None = None
         self._queue: collections.deque[bytes | Inflation] | None = None
@@ -354,7 +303,7 @@ class Arrival(ledger.Reservation):
         super().release()
 
     def work(self) -> bool:
-        """Implements `Worker`."""
+        """Implements `turns.Worker`."""
         if self._news is None:
             return False
         self._has_turn = False

@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc.aio
 
-from carpool_sidecar import errors
+from carpool_sidecar import errors, turns
 from carpool_sidecar.protocols.v2_grpc import metadata, statuses
 from carpool_sidecar.server.grpc import arrivals, heads, read_slots
 from carpool_sidecar.server.http2 import headers, server_stream
@@ -265,11 +265,11 @@ class StreamingCall(PassedCall):
         stream: server_stream.ServerStream,
         head: heads.CallHead,
         limits: arrivals.MessageLimits,
-        turns: arrivals.InflatingTurns,
+        worked: turns.Turns,
         ended: Callable[[int | None], None],
         timeouts: arrivals.MessageTimeouts,
     ) -> None:
-        arrival = arrivals.Arrival(limits, head.encoding, turns, self._inflated)
+        arrival = arrivals.Arrival(limits, head.encoding, worked, self._inflated)
         super().__init__(stream, head.content_type, arrival, ended)
         self._timeouts = timeouts
         self._is_watched = False

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from carpool.program import logs
 from carpool.runtime import driver
 from carpool.scheduling import limits
-from carpool_sidecar import config, drain, metrics
+from carpool_sidecar import config, drain, metrics, turns
 from carpool_sidecar.batching import calls, routes
 from carpool_sidecar.server.grpc import arrivals, passthrough, service
 from carpool_sidecar.server.http2 import limits as http2_limits
@@ -52,12 +52,13 @@ class GrpcPort:
         connection_limit: server.ConnectionLimit,
         timings: calls.ServerTimings | None = None,
         clock: Callable[[], float] = time.monotonic,
+        worked: turns.Turns | None = None,
     ) -> None:
         report = bug_report(counters)
         self._passthrough = passthrough.Passthrough(upstream.channel, report)
         self._service = service.GrpcService(
             models, self._passthrough, calls_driver, life, counters, bodies, report,
-            lambda: int(bounds.max_queue_instances), chosen.key_headers, timings, clock,
+            lambda: int(bounds.max_queue_instances), chosen.key_headers, timings, clock, worked,
         )  # fmt: skip
         self.server = server.Server(
             self._service,

@@ -8,7 +8,7 @@ from typing import cast
 
 from carpool.runtime import driver
 from carpool.scheduling import ledger, messages
-from carpool_sidecar import drain, errors, metrics
+from carpool_sidecar import drain, errors, metrics, turns
 from carpool_sidecar.batching import calls, model_registry, routes
 from carpool_sidecar.protocols import interface
 from carpool_sidecar.protocols import models as model_names
@@ -27,7 +27,7 @@ class GrpcService:
 
     `models` is None when batching is off. `max_rows()` is how many rows a request may have; `key_headers` are the
     names of the headers that belong to the batch key; `report` gets the bugs. `timings` go with
-    answers, if there are any. `clock` is the sidecar's.
+    answers, if there are any. `clock` is the sidecar's. Large messages are worked on in the `worked` turns.
     """
 
     # State: the heads that `_heads` remembers, the trailers of the latest batch, encoded; the latest `about` and the
@@ -45,6 +45,7 @@ class GrpcService:
         key_headers: Sequence[str],
         timings: calls.ServerTimings | None = None,
         clock: Callable[[], float] = time.monotonic,
+        worked: turns.Turns | None = None,
     ) -> None:
         self._timings = timings
         self.models = models
@@ -55,7 +56,7 @@ class GrpcService:
         self.limits = limits
         self.report = report
         self.timeouts = arrivals.MessageTimeouts(limits, report)
-        self.turns = arrivals.InflatingTurns(report)
+        self.turns = worked or turns.Turns(report)
         self.max_rows = max_rows
         self._heads = heads.HeadReader(key_headers)
         self._latest = ("", b"")
@@ -131,7 +132,6 @@ class GrpcService:
     def close(self) -> None:
         """No stream is open any more."""
         self.timeouts.close()
-        self.turns.close()
 
     def answer(self, answers: Sequence[messages.Answer], list_name: bytes) -> None:
         """Implements `driver.Replier`."""
@@ -202,10 +202,11 @@ class InferCall(ledger.Reservation):
     """
 
     # State: the message once it is complete; the one thing that the call waits for (_waiting for a model to be known,
-    # its _request in the scheduler, or the _passed call); whether the caller has sent all; whether all is over.
+    # _working on a large message, its _request in the scheduler, or the _passed call); whether the caller has sent all;
+    # whether all is over.
     __slots__ = (
         "_arrival", "_has_ended", "_head", "_is_over", "_message", "_passed", "_request", "_service", "_stream",
-        "_waiting", "started",
+        "_waiting", "_working", "started",
     )  # fmt: skip
 
     def __init__(self, service: GrpcService, stream: server_stream.ServerStream, head: heads.CallHead) -> None:
@@ -215,6 +216,7 @@ class InferCall(ledger.Reservation):
         self._arrival: arrivals.Arrival | None = None
         self._message: bytes | None = None
         self._waiting: model_registry.Waiting | None = None
+        self._working: turns.Work | None = None
         self._request: _InferRequest | None = None
         self._passed: passthrough.PassedCall | None = None
         self._is_over = self._has_ended = False
@@ -368,11 +370,30 @@ class InferCall(ledger.Reservation):
     def _batch(self, told: model_registry.Model, found: protobuf.Fields) -> None:
         service, message = self._service, cast(bytes, self._message)
         route = cast(routes.Models, service.models).route(told)
-        payload = cast(codecs.Codec, route.codec).understand(message, found, service.max_rows())
+        codec = cast(codecs.Codec, route.codec)
+        if len(message) >= codec.large:
+            work = codec.understand_in_steps(message, found, service.max_rows())
+            self._working = service.turns.start(work, lambda told: self._understood(route, len(message), told))
+            return
+        payload = codec.understand(message, found, service.max_rows())
         outline = outlines.outline(message, payload.message)
         if outline is not None:
             service.outlines.put(message, outline, route)
         self._enqueue(route, payload, len(message))
+
+    def _understood(self, route: calls.Route, size: int, told: codecs.Payload | Exception) -> None:
+        """A large message was looked through."""
+        self._working = None
+        try:
+            if isinstance(told, Exception):
+                raise told
+            self._enqueue(route, told, size)
+        except errors.Unbatchable as verdict:
+            self._pass_through(verdict.reason)
+        except errors.CarpoolError as error:
+            self.refuse(errors.bare(error))
+        except Exception as error:
+            self._fail(error)
 
     def _enqueue(self, route: calls.Route, payload: codecs.Payload, size: int) -> None:
         service = self._service
@@ -445,6 +466,9 @@ class InferCall(ledger.Reservation):
         self._request = self._message = None
         if self._waiting is not None:
             self._waiting.cancel()
+        if self._working is not None:
+            self._working.cancel()
+            self._working = None
         self.release()
 
 

@@ -1,0 +1,178 @@
+"""In steps the same comes of a message as at once, wherever it is cut, and whatever is wrong with it."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tritonclient.grpc import service_pb2
+
+from carpool.scheduling import messages
+from carpool_sidecar import errors
+from carpool_sidecar.protocols import incremental_scan, interface, models, steps, tensors_from_v1, v2
+from carpool_sidecar.protocols.lists import codec as lists
+from carpool_sidecar.protocols.lists import rules
+from carpool_sidecar.protocols.tensors_from_v1 import columns, outputs, values
+from carpool_sidecar.protocols.v2_grpc import codec as grpc_codec
+from carpool_sidecar.protocols.v2_grpc import tensors as grpc_tensors
+from carpool_sidecar.protocols.v2_http import codec as http_codec
+from carpool_sidecar.protocols.v2_http import json_lists
+from carpool_sidecar.protocols.v2_http import tensors as http_tensors
+
+NUMBERS = {"INT8": (-128, 127), "UINT32": (0, 2**32 - 1), "INT64": (-(2**63), 2**63 - 1), "BOOL": (0, 1)}
+
+
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name, size in (
+        (v2, "ELEMENTS_A_STEP", 3), (grpc_tensors, "_NUMBERS_A_STEP", 5), (values, "_LARGE", 7), (values, "_GROUP", 20),
+        (values, "_PIECE", 9), (columns, "_LARGE", 5), (outputs, "_PIECE", 12), (json_lists, "_STEP", 6),
+        (incremental_scan, "_PIECE", 6), (incremental_scan, "STEP", 40),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, size)
+
+
+def told(how: Callable[[], Any]) -> Any:
+    """What comes of it, or the kind and the words of the error."""
+    try:
+        return how()
+    except (errors.CarpoolError, errors.Unbatchable) as error:
+        return type(error), str(error)
+
+
+@given(st.lists(st.binary(max_size=5), max_size=12), st.integers(0, 4), st.integers(0, 5), st.binary(max_size=3))
+def test_rows_of_strings_end_where_they_end(strings: list[bytes], rows: int, width: int, more: bytes) -> None:
+    data = v2.pack(strings) + more
+    assert steps.at_once(v2.row_ends_in_steps(data, rows, width)) == v2.row_ends(data, rows, width)
+    if len(strings) == rows * width and width:
+        data = v2.pack(strings)
+        assert steps.at_once(v2.row_ends_in_steps(data, rows, width)) == v2.row_ends(data, rows, width)
+
+
+@st.composite
+def rpc_requests(draw: st.DrawFn) -> bytes:
+    """Whole ones, with lists or raw, and some that are cut off or have an odd count."""
+    rows, width = draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    count = rows * width + draw(st.sampled_from([0, 0, 0, -1, 1]))
+    datatype = draw(st.sampled_from([*NUMBERS, "BYTES"]))
+    message = service_pb2.ModelInferRequest(model_name="m")
+    tensor = message.inputs.add(name="x", datatype=datatype, shape=[rows, width])
+    field = v2.DATATYPES[datatype].contents
+    if datatype == "BYTES":
+        found = draw(st.lists(st.binary(max_size=200), min_size=count, max_size=count))
+        if draw(st.booleans()):
+            tensor.contents.bytes_contents.extend(found)
+        else:
+            message.raw_input_contents.append(v2.pack(found))
+    else:
+        low, high = NUMBERS[datatype]
+        wide = draw(st.booleans()) and datatype == "INT8"
+        limits = st.integers(low * (2 if wide else 1), high)
+        getattr(tensor.contents, field).extend(draw(st.lists(limits, min_size=count, max_size=count)))
+    text: bytes = message.SerializeToString()
+    return text[: draw(st.sampled_from([len(text)] * 4 + [len(text) - 1, len(text) - 3]))]
+
+
+def seen_rpc(payload: Any) -> Any:
+    if not isinstance(payload, grpc_codec.Payload):
+        return payload
+    message = payload.message
+    return payload.key, payload.row_count, [bytes(raw) for raw in message.raw], dict(message.ends), message.is_listed
+
+
+@given(rpc_requests())
+def test_a_request_over_grpc(body: bytes) -> None:
+    made = grpc_codec.Codec(models.ModelInfo(max_batch_size=8), lambda: None)
+    in_steps = told(lambda: steps.at_once(made.parse_in_steps(body, 100)))
+    assert seen_rpc(in_steps) == seen_rpc(told(lambda: made.parse(body, 100)))
+
+
+@given(st.lists(st.lists(st.binary(max_size=9), min_size=2, max_size=2), min_size=2, max_size=9), st.booleans())
+def test_an_answer_over_grpc(rows: list[list[bytes]], is_cut: bool) -> None:
+    made = grpc_codec.Codec(models.ModelInfo(max_batch_size=8), lambda: None)
+    message = service_pb2.ModelInferResponse(model_name="m")
+    message.outputs.add(name="y", datatype="BYTES", shape=[len(rows), 2])
+    message.raw_output_contents.append(v2.pack([each for row in rows for each in row])[: -1 if is_cut else None])
+    request = service_pb2.ModelInferRequest(model_name="m")
+    request.inputs.add(name="x", datatype="INT8", shape=[len(rows), 1])
+    request.raw_input_contents.append(bytes(len(rows)))
+    whole = SimpleNamespace(payload=made.parse(request.SerializeToString(), 100))
+    halves: Any = [messages.Part(whole, 0, 1), messages.Part(whole, 1, len(rows))]
+    call = made.merge("b", "t", halves)
+    assert call.read_in_steps is not None
+    reply, read_in_steps = interface.UpstreamResponse(message.SerializeToString(), {}), call.read_in_steps
+    answers = [told(lambda: call.read(reply)), told(lambda: steps.at_once(read_in_steps(reply)))]
+    found = [each if isinstance(each[0], type) else bytes(each.rows.message.cut(0, 0, len(rows))) for each in answers]
+    assert found[0] == found[1]
+
+
+@given(st.data())
+def test_v1_instances_as_tensors_are_the_same_in_steps_of_any_size(data: st.DataObject) -> None:
+    rows, width = data.draw(st.integers(1, 5)), data.draw(st.integers(0, 5))
+    datatype = data.draw(st.sampled_from(["FP32", "INT64", "BYTES"]))
+    value: Any = {"FP32": st.integers(-9, 9).map(float), "INT64": st.integers(-99, 99), "BYTES": st.text(max_size=9)}
+    given_rows = data.draw(
+        st.lists(st.lists(value[datatype], min_size=width, max_size=width), min_size=rows, max_size=rows)
+    )
+    spec = models.TensorSpec("x", datatype, (-1, -1))
+    info = models.ModelInfo((spec,), (models.TensorSpec("y", datatype, (-1, -1)),), 100)
+    made = tensors_from_v1.Codec(models.ModelName("m", ""), info, http_tensors)
+    payload = made.parse(json.dumps({"instances": given_rows}).encode(), 100)
+    flat = [each for row in given_rows for each in row]
+    if datatype == "BYTES":
+        expected = v2.pack([each.encode() for each in flat])
+    else:
+        expected = struct.pack(f"<{len(flat)}{v2.DATATYPES[datatype].code}", *flat)
+    assert bytes(payload.columns[0].data) == expected
+    tensor = models.Tensor("y", datatype, (rows, width), expected)
+    written = steps.at_once(outputs.predictions([tensor], rows))
+    assert [json.loads(bytes(row)) for row in written] == given_rows
+
+
+@pytest.mark.parametrize("end", ["", "1,", ",1,1", '"x"', "true", "[1]"])
+def test_tensors_of_a_body_that_is_wrong_at_its_end_are_refused(end: str) -> None:
+    info = models.ModelInfo((models.TensorSpec("x", "FP32", (-1, -1)),), (models.TensorSpec("y", "FP32", (-1, 1)),), 9)
+    made = tensors_from_v1.Codec(models.ModelName("m", ""), info, http_tensors)
+    body = b'{"instances":[[1,2,3],[4,5,6],[7,8%b]]}' % end.encode()
+    with pytest.raises(errors.BadRequest):
+        made.parse(body, 100)
+
+
+@given(st.lists(st.floats(-9, 9), min_size=1, max_size=30), st.sampled_from(["", "", ",", "1", " ", "x", ",,", "]"]))
+def test_a_request_in_v2_json(numbers: list[float], odd: str) -> None:
+    made = http_codec.Reader()
+    body = '{"inputs":[{"name":"x","shape":[1,%d],"datatype":"FP32","data":%s}]}'
+    made.parse((body % (len(numbers), numbers)).encode(), 100)  # so that it is known
+    made.parse((body % (len(numbers), numbers)).encode(), 100)
+    text = json.dumps(numbers)
+    sent = (body % (len(numbers), text[:-1] + odd + "]")).encode()
+    one = told(lambda: made.parse(sent, 100))
+    other = told(lambda: steps.at_once(made.parse_in_steps(sent, 100)))
+    seen = [
+        each if isinstance(each, tuple) else (each.key, each.row_count, [bytes(d) for d in each.data])
+        for each in (one, other)
+    ]
+    assert seen[0] == seen[1]
+
+
+@given(st.lists(st.text(max_size=9) | st.integers() | st.lists(st.integers(), max_size=3), max_size=9), st.data())
+def test_a_request_with_a_list(rows: list[Any], data: st.DataObject) -> None:
+    chosen = rules.load(["openai-embeddings"])
+    made = lists.Codec(chosen, lambda: 0.0)
+    told(lambda: made.parse(b'{"model":"m","input":["known"]}', 100))
+    body = json.dumps({"model": "m", "input": rows}, separators=(",", ":")).encode()
+    at = data.draw(st.sampled_from([len(body)] * 4 + [len(body) - 2, 16]))
+    body = body[:at] + data.draw(st.sampled_from([b"", b"", b",", b'"', b"\xff"])) + body[at:]
+    in_steps = told(lambda: steps.at_once(made.parse_in_steps(body, 100)))
+    at_once = told(lambda: made.parse(body, 100))
+    seen = [
+        each if isinstance(each, tuple) else (each.key, [bytes(r) for r in each.main.rows], bytes(each.main.text))
+        for each in (in_steps, at_once)
+    ]
+    assert seen[0] == seen[1]

@@ -1,0 +1,146 @@
+"""Large bodies on the fast lane are looked through in later turns of the loop; all else on the connection waits."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from carpool_sidecar.batching import calls, routes
+from carpool_sidecar.protocols import interface, steps, v1
+from tests.server.fast_lane import BODY, Bench, Transport, get, post, settle
+
+LARGE = b'{"instances":[%b]}' % b",".join([b'"a string"'] * 100)
+BROKEN = LARGE[:-1]
+
+
+class Slow:
+    """v1, but a large body takes a turn of the loop for each step until it is let go."""
+
+    large = len(BROKEN)
+    max_batch_size = 1000
+    parse = staticmethod(v1.parse_request)
+
+    def __init__(self) -> None:
+        self.may_end = asyncio.Event()
+        self.is_closed = False
+
+    def parse_in_steps(
+        self, body: bytes, max_rows: int, json_size: int | None = None
+    ) -> steps.Steps[interface.Payload]:
+        try:
+            while not self.may_end.is_set():
+                yield
+        finally:
+            self.is_closed = True
+        return v1.parse_request(body, max_rows)
+
+
+@pytest.fixture
+async def slow() -> Slow:
+    return Slow()
+
+
+@pytest.fixture
+async def bench(slow: Slow) -> Bench:
+    return Bench(routes.Routes(calls.Route(slow, None), None))  # type: ignore[arg-type] # nothing is sent
+
+
+def send(client: Transport, body: bytes, after: bytes = b"") -> None:
+    request = post(body)
+    client.send(request[:200])
+    client.send(request[200:] + after)
+
+
+async def let_go(slow: Slow) -> None:
+    slow.may_end.set()
+    for _ in range(5):
+        await settle()
+
+
+async def test_a_large_body_becomes_a_call_once_it_was_looked_through(bench: Bench, slow: Slow) -> None:
+    client = bench.connect()
+    send(client, LARGE)
+    await settle()
+    assert not bench.driver.calls
+    assert (bench.memory.held, bench.memory.active) == (len(LARGE), 1)
+    await let_go(slow)
+    bench.driver.answer()
+    assert client.statuses == [200]
+    await settle()
+    assert (bench.memory.held, bench.memory.active) == (0, 0)
+
+
+async def test_requests_behind_it_keep_their_order(bench: Bench, slow: Slow) -> None:
+    client = bench.connect()
+    send(client, LARGE, post()[:30])
+    await settle()
+    client.send(post()[30:])
+    await settle()
+    assert not bench.driver.calls
+    await let_go(slow)
+    assert [call.rows for call in bench.driver.calls] == [100, 1]
+
+
+async def test_small_requests_of_others_are_served_meanwhile(bench: Bench, slow: Slow) -> None:
+    large, small = bench.connect(), bench.connect()
+    send(large, LARGE)
+    await settle()
+    small.send(post(BODY))
+    bench.driver.answer()
+    assert small.statuses == [200]
+    await let_go(slow)
+
+
+@pytest.mark.parametrize("after", [b"", post()])
+async def test_what_turns_out_to_be_no_call_is_left_to_the_general_server_with_what_follows(
+    bench: Bench, slow: Slow, after: bytes
+) -> None:
+    client = bench.connect()
+    send(client, BROKEN, after)
+    await let_go(slow)
+    assert bench.generals[0].data == post(BROKEN) + after
+    assert bench.memory.held == 0
+
+
+async def test_a_caller_that_leaves_meanwhile_leaves_nothing_behind(bench: Bench, slow: Slow) -> None:
+    client = bench.connect()
+    send(client, LARGE)
+    await settle()
+    client.leave()
+    assert slow.is_closed
+    await let_go(slow)
+    assert not bench.driver.calls
+    assert (bench.memory.held, bench.memory.active) == (0, 0)
+
+
+async def test_a_connection_that_is_shut_meanwhile_leaves_nothing_behind(bench: Bench, slow: Slow) -> None:
+    client = bench.connect()
+    send(client, LARGE)
+    await settle()
+    (connection,) = bench.connections
+    connection.shut()
+    await let_go(slow)
+    assert client.is_lost
+    assert not bench.driver.calls
+    assert (bench.memory.held, bench.memory.active) == (0, 0)
+
+
+async def test_draining_leaves_it_to_the_general_server_to_refuse(bench: Bench, slow: Slow) -> None:
+    client = bench.connect()
+    send(client, LARGE)
+    await settle()
+    bench.life.draining = True
+    await let_go(slow)
+    assert bench.generals[0].data == post(LARGE)
+
+
+async def test_a_request_for_the_general_server_waits_for_it(bench: Bench, slow: Slow) -> None:
+    client = bench.connect()
+    send(client, LARGE, get())
+    await let_go(slow)
+    assert not bench.generals
+    bench.driver.answer()
+    await settle()
+    assert bench.generals[0].data == get()
+    assert client.statuses == [200]
