@@ -129,9 +129,13 @@ class Driver:
 
     Without a `timer` it has one of the running event loop. `call_soon` calls a function with arguments once the present
     call of the driver is over; that, too, is the running loop's.
+
+    What is put in during one turn of the event loop goes to the scheduler together, at the end of the turn or before
+    anything else happens: each by itself would find an idle predictor and leave alone, and would cost more.
     """
 
-    # Mutable state: the scheduler's; _executions, one for each batch out; the timer; _on_idle.
+    # Mutable state: the scheduler's; _arrived, what it has not got yet; _executions, one for each batch out; the timer;
+    # _on_idle.
     def __init__(
         self,
         core: scheduler.Scheduler,
@@ -148,35 +152,58 @@ class Driver:
         self._executions: dict[messages.Batch, Execution] = {}
         self._timer = timer or deadline_timer.DeadlineTimer(self._look, clock)
         self._call_soon = call_soon
+        self._arrived: list[Call] = []
         self._on_idle: list[Callable[[], None]] = []  # once draining: called when nothing is left
 
     def submit(self, call: Call) -> None:
-        """Put a call in; it is answered or refused once, perhaps before this returns."""
+        """Put a call in; it is answered or refused once, after this has returned."""
+        arrived = self._arrived
+        if not arrived:
+            (self._call_soon or asyncio.get_running_loop().call_soon)(self.flush)
+        arrived.append(call)
+
+    def flush(self) -> None:
+        """Let the scheduler have what was put in during this turn of the event loop."""
+        arrived = self._arrived
+        if not arrived:
+            return
+        self._arrived = []
         core, timer = self.core, self._timer
-        effects = core.submit(call)
-        if effects or core.policy_deadline < timer.due_at or call.deadline < timer.due_at:
+        try:
+            effects = core.submit_all(arrived)
+        except Exception as error:
+            self._observer.bug("calls could not be taken for a reason that is a bug", error)
+            effects = [messages.Refuse(call, errors.CarpoolError()) for call in arrived if not call.open]
+        is_next = core.policy_deadline < timer.due_at
+        # A call's own deadline is rarely the next thing to happen; the timer knows of an earlier one then.
+        if effects or is_next or min([call.deadline for call in arrived]) < timer.due_at:
             self._carry_out(effects)
 
     def submit_all(self, calls: Sequence[Call]) -> None:
-        """Put calls in that came at the same moment."""
+        """Put calls in that came at the same moment, at once."""
+        self.flush()
         self._carry_out(self.core.submit_all(calls))
 
     def cancel(self, call: Call) -> None:
         """The caller left; it will not be answered."""
+        self.flush()
         if call.open:
             self._observer.left(call)
         self._carry_out(self.core.cancel(call))
 
     def limits_changed(self) -> None:
         """The scheduler's limits were edited."""
+        self.flush()
         self._carry_out(self.core.limits_changed())
 
     def reconsider(self) -> None:
         """The scheduler's policy was told something."""
+        self.flush()
         self._carry_out(self.core.reconsider())
 
     def poll(self) -> None:
         """A deadline may have passed."""
+        self.flush()
         self._carry_out(self.core.poll())
 
     async def drain(self) -> None:
@@ -187,6 +214,7 @@ class Driver:
 
     def start_draining(self, on_idle: Callable[[], None]) -> None:
         """Take nothing new; `on_idle` is called once everything accepted has been answered, perhaps at once."""
+        self.flush()
         self._on_idle.append(on_idle)
         self._carry_out(self.core.drain())
 
@@ -195,6 +223,7 @@ class Driver:
 
         For the end of a grace period.
         """
+        self.flush()
         self._carry_out(self.core.abort(error or errors.Draining()))
         for batch in list(self._executions):
             self._break_off(batch)
@@ -254,6 +283,7 @@ class Driver:
         """A batch came back, with results or without."""
         if self._executions.pop(batch, None) is None:
             return  # it was broken off, although it said that it goes on
+        self.flush()  # who came before an answer may leave with what it makes room for
         if isinstance(outcome, Exception):
             self._fail(batch, self._told(batch, outcome, "a batch failed for a reason that is a bug"))
             return

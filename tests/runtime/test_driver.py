@@ -36,6 +36,18 @@ class Predictor:
         reply(self.error or interface.UpstreamResponse(body.replace(b"instances", b"predictions", 1), {}))
 
 
+class _Broken:
+    """A scheduler that takes nothing."""
+
+    idle, policy_deadline = True, math.inf
+
+    def submit_all(self, calls):
+        raise ZeroDivisionError("bug")
+
+    def next_deadline(self):
+        return None
+
+
 class Replier:
     """Notes the outcome of one call."""
 
@@ -99,6 +111,61 @@ async def test_one_timer_serves_the_window_and_leaves_nothing_behind(looptime):
     await asyncio.sleep(0.11)
     await turns()
     assert [body for _, _, body, _ in bench.predictor.posted] == [b'{"instances":["a","b"]}']
+    assert bench.rows("b") == [b'"b"']
+    bench.driver.close()
+
+
+async def test_calls_of_one_turn_of_the_loop_leave_together_though_the_predictor_is_idle():
+    bench = Bench(max_latency=0.0)
+    bench.submit("a")
+    bench.submit("b")
+    assert bench.predictor.posted == []
+    await turns()
+    bench.submit("c")
+    await turns()
+    assert [body for _, _, body, _ in bench.predictor.posted] == [b'{"instances":["a","b"]}', b'{"instances":["c"]}']
+    assert bench.rows("b") == [b'"b"']
+    bench.driver.close()
+
+
+async def test_a_caller_who_leaves_in_the_turn_of_his_call_is_not_waited_for():
+    bench = Bench(max_latency=0.0)
+    leaving = bench.submit("leaving")
+    bench.submit("stays")
+    bench.driver.cancel(leaving)
+    await turns()
+    assert "leaving" not in bench.outcomes
+    assert bench.rows("stays") == [b'"stays"']
+    assert bench.driver.core.idle
+    bench.driver.close()
+
+
+async def test_calls_of_the_turn_in_which_the_driver_closes_are_refused():
+    bench = Bench(max_latency=0.3)
+    bench.submit("a")
+    bench.driver.close()
+    await turns()
+    assert isinstance(bench.outcomes["a"], errors.Draining)
+
+
+async def test_calls_of_the_turn_in_which_draining_starts_are_answered():
+    bench = Bench(max_latency=0.3)
+    bench.submit("a")
+    await bench.driver.drain()
+    assert bench.rows("a") == [b'"a"']
+    bench.driver.close()
+
+
+async def test_calls_that_a_bug_keeps_out_are_told_so(caplog):
+    bench = Bench(max_latency=0.0)
+    working, bench.driver.core = bench.driver.core, _Broken()
+    bench.submit("a")
+    bench.driver.flush()
+    bench.driver.core = working
+    assert type(bench.outcomes["a"]) is errors.CarpoolError
+    assert "calls could not be taken" in caplog.text
+    bench.submit("b")
+    await turns()
     assert bench.rows("b") == [b'"b"']
     bench.driver.close()
 
@@ -255,8 +322,10 @@ async def test_a_caller_whose_reply_raises_disturbs_nobody_else(caplog):
     bench = Bench(max_latency=0.0, max_batch_size=2)
     bench.predictor.gate.clear()
     bench.submit("first")
+    bench.driver.flush()
     bench.submit("broken", rows=1)
     bench.submit("fine")
+    bench.driver.flush()
     bench.driver.core.backlog.oldest().oldest.replier.note = _raise
     bench.predictor.gate.set()
     await turns(20)

@@ -164,6 +164,7 @@ async def test_a_share_of_batches_is_sampled_where_no_caller_has_decided(memory,
     bench = Bench(memory, max_latency=0.0, max_in_flight=1000)
     for number in range(400):
         bench.submit(str(number))
+        bench.driver.flush()
     await bench.settle(0.1)
     assert len(bench.predictor.posted) == 400
     assert 50 < len(memory.batches) < 150  # 100 of them, give or take five standard deviations
