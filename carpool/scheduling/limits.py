@@ -33,6 +33,9 @@ class Limits:
 
     `slo` is the service objective: seconds from arrival to answer. `max_queue_instances` bounds what waits for a batch;
     `max_queue_bytes` bounds everything held, waiting or at the predictor, because that is what memory is spent on.
+    Where `learns_in_flight`, the window policy finds out how many batches are worth having at the predictor, up to
+    `max_in_flight`; the adaptive policy always does.
+
     `retry_budget` is the number of extra predictor calls that each regular batch earns for isolating failures, see
     `isolation.TokenBucket`.
 
@@ -51,6 +54,7 @@ class Limits:
     timeout: float = 60.0
     slo: float = math.inf
     max_in_flight: float = 1
+    learns_in_flight: bool = False
     max_queue_instances: float = 4096
     max_queue_bytes: float = 256 * 1024 * 1024
     retry_budget: float = 2.0
@@ -72,6 +76,7 @@ class Admission:
         self._memory = memory
         self._batch_seconds = 0.0
         self._batch_rows = 0.0
+        self._batches_out = 1.0
 
     def has_room(self, waiting: int, size: int) -> bool:
         """Whether so many instances may wait in all, and so many bytes more be held."""
@@ -96,19 +101,19 @@ class Admission:
             return errors.Overloaded(f"{waiting} instances are waiting already", self.drain_seconds(waiting))
         return errors.MemoryFull(f"{memory.held} bytes are held already", self.drain_seconds(waiting))
 
-    def observe(self, batch: Batch, now: float) -> None:
-        """Learn the predictor's pace from a batch that came back."""
+    def observe(self, batch: Batch, now: float, out: int) -> None:
+        """Learn the predictor's pace from a batch that came back; `out` were out until then, with it."""
         weight = _EWMA if self._batch_rows else 1.0
         self._batch_seconds += weight * (now - batch.dispatched - self._batch_seconds)
         self._batch_rows += weight * (batch.rows - self._batch_rows)
+        self._batches_out += weight * (out - self._batches_out)
 
     def drain_seconds(self, waiting: int) -> int:
         """Predicted time until so many instances have left, in whole seconds from 1 to 60."""
         if not self._batch_rows:
             return 1
         batches = waiting / self._batch_rows
-        seconds = batches * self._batch_seconds / self._limits.max_in_flight
-        return whole_seconds(seconds)
+        return whole_seconds(batches * self._batch_seconds / self._batches_out)
 
 
 def whole_seconds(predicted: float) -> int:

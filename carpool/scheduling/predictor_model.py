@@ -185,6 +185,10 @@ class PredictorModel:
         """Batches at the predictor."""
         return len(self._in_flight)
 
+    def watches(self, batch: Batch) -> bool:
+        """Whether it was told that this batch left, and not yet that it is back."""
+        return batch in self._in_flight
+
     def work(self, size: float) -> float:
         """Seconds a worker is busy with a batch of `size`."""
         if self.gap.is_trusted and (self.gap.is_varied or not self.round_trip.is_varied):

@@ -174,8 +174,8 @@ class Scheduler:
             text = f"the predictor gave {len(predictions)} predictions for {batch.rows} instances"
             return self.failed(batch, errors.UpstreamBroken(text))
         now = self._clock()
+        self.admission.observe(batch, now, len(self.in_flight))
         self.in_flight.remove(batch)
-        self.admission.observe(batch, now)
         self.policy.completed(batch, now)
         if self.learned_limits.now and self.learned_limits.answered(batch, now):
             self._resize(batch)

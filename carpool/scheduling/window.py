@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from carpool import errors
-from carpool.scheduling import packing
+from carpool.scheduling import packing, tuning
 from carpool.scheduling.backlog import Backlog, Queue
 from carpool.scheduling.limits import Limits
 from carpool.scheduling.messages import Batch, Reason
 from carpool.scheduling.policy import Decision, Release, Wait
+from carpool.scheduling.predictor_model import PredictorModel
 
 
 class Window:
     """Full or old enough.
 
     A batch is due when it is full (in instances, bytes or cost) or its oldest request has waited `max_latency` since it
-    arrived. With `max_latency` 0 a batch leaves as soon as the predictor is free. It learns nothing.
+    arrived. With `max_latency` 0 a batch leaves as soon as the predictor is free. When it is due does not depend on
+    anything learned.
+
+    How many may be out at once does where `limits.learns_in_flight`: one for each batch that the predictor works on at
+    a time, and another one that is full, or leaves just in time to arrive when the predictor is done. `tick` is the
+    grain of the timers that carry out its waits, in seconds.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    # State: what was learned of the predictor.
+    def __init__(self, limits: Limits, tick: float = 0.0) -> None:
+        self.predictor = PredictorModel()
         self._limits = limits
+        self._grain = max(tick / 2, tuning.SHORTEST_WAIT)
 
     def choose(self, backlog: Backlog, now: float) -> Decision:
         """Collect until the oldest request has waited long enough, or a queue is full."""
@@ -30,37 +40,65 @@ class Window:
         due_at = oldest_queue.oldest.arrived + window
         if now < due_at:
             queue = self._full(backlog)
-            return Wait(due_at, due_at) if queue is None else self._release(queue, Reason.REST)
+            return Wait(due_at, due_at) if queue is None else self._release(queue, Reason.REST, now)
         # Of several queues that are due the one that travels first goes: a busy key cannot starve a quiet one.
         queue = backlog.due(now, window) or oldest_queue
-        return self._release(queue, Reason.DUE if window else Reason.IDLE)
+        return self._release(queue, Reason.DUE if window else Reason.IDLE, now)
 
     def _full(self, backlog: Backlog) -> Queue | None:
         """A queue that need not wait: it holds a whole batch, or the rest of a request that was larger than one."""
         return backlog.full() or backlog.partly_sent()
 
-    def _release(self, queue: Queue, reason: Reason) -> Release:
+    def _release(self, queue: Queue, reason: Reason, now: float) -> Decision:
+        if self._limits.learns_in_flight and not self.predictor.is_idle:
+            wait = self._until_wanted(queue, now)
+            if wait is not None:
+                return wait
         allowed = self._limits.allowed_sizes
         rows = packing.best_size(queue.next_rows, allowed) if allowed else None
         return Release(queue, Reason.FULL if queue.is_full else reason, rows)
 
+    def _until_wanted(self, queue: Queue, now: float) -> Wait | None:
+        """How long one that is due waits for a predictor that is busy; it fills meanwhile. None: it leaves now."""
+        predictor = self.predictor
+        if predictor.should_run_dry:
+            return Wait(None, math.inf)
+        if queue.is_full:
+            return None
+        if predictor.out > predictor.workers or not predictor.knows_overhead:
+            return Wait(None, math.inf)
+        lead = min(self._grain, max(predictor.overhead, tuning.SHORTEST_WAIT))
+        if now < predictor.free_at - lead:
+            return Wait(predictor.free_at - lead / 2, predictor.free_at - lead)
+        return None
+
     @property
     def max_in_flight(self) -> float:
-        return self._limits.max_in_flight
+        most = self._limits.max_in_flight
+        if not self._limits.learns_in_flight:
+            return most
+        wanted = self.predictor.workers + 1 + (tuning.EXPLORE if self.predictor.is_exploring else 0)
+        return min(wanted, most)
+
+    def sent(self, batch: Batch, now: float) -> None:
+        """A batch left."""
+        if self._limits.learns_in_flight:
+            self.predictor.sent(batch, now)
+
+    def completed(self, batch: Batch, now: float) -> None:
+        """A batch came back with predictions."""
+        if self.predictor.watches(batch):
+            self.predictor.completed(batch, now)
+
+    def batch_failed(self, batch: Batch, error: errors.CarpoolError, now: float) -> None:
+        """A batch failed."""
+        if self.predictor.watches(batch):
+            self.predictor.gone(batch, now)
 
     # --- what it need not know ---------------------------------------------------------------------------------
 
     def arrived(self, rows: int, goal: float, ahead: int, now: float) -> errors.CarpoolError | None:
         return None
-
-    def sent(self, batch: Batch, now: float) -> None:
-        pass
-
-    def completed(self, batch: Batch, now: float) -> None:
-        pass
-
-    def batch_failed(self, batch: Batch, error: errors.CarpoolError, now: float) -> None:
-        pass
 
     def learned(self, backlog: Backlog, now: float) -> Mapping[str, float]:
         return {}

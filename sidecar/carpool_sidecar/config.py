@@ -26,7 +26,7 @@ PROG = "carpool-sidecar"
 _KIB, _MIB = 1024, 1024 * 1024
 
 _WINDOW_LATENCY = 500.0  # what KServe documents
-_ADAPTIVE_IN_FLIGHT = 8
+_MOST_LEARNED_IN_FLIGHT = 8
 
 EXPERTS = "For experts"
 """The group of settings that tests and emergencies need; it comes last."""
@@ -148,8 +148,8 @@ class Settings(BaseSettings):
     )  # fmt: skip
     max_in_flight: int | None = settings.field(
         "Batching",
-        "Most batches at the predictor at once. Empty: 1 with the window policy (2 hides the network and JSON time of "
-        "a serial predictor); the adaptive policy learns it, up to 8.",
+        "Most batches at the predictor at once. Empty: it is learned, up to 8: one for each batch that the predictor "
+        "works on at a time, and one that arrives when the predictor is done.",
         None, ge=1, le=1024,
     )  # fmt: skip
     timeout: float = settings.field(
@@ -429,7 +429,8 @@ class Settings(BaseSettings):
             max_latency=self.latency_bound / 1000,
             timeout=self.timeout,
             slo=math.inf if self.slo is None else self.slo / 1000,
-            max_in_flight=self.max_in_flight or (_ADAPTIVE_IN_FLIGHT if self.is_adaptive else 1),
+            max_in_flight=self.max_in_flight or _MOST_LEARNED_IN_FLIGHT,
+            learns_in_flight=self.max_in_flight is None,
             max_queue_instances=self.max_queue_instances,
             max_queue_bytes=self.max_queue_bytes,
             retry_budget=self.retry_budget,

@@ -38,14 +38,14 @@ def test_defaults_are_the_documented_ones():
     ("argv", "policy", "max_latency", "max_in_flight"),
     [
         ("", "adaptive", 0.5, 8),
-        ("--max-latency 20", "window", 0.02, 1),
-        ("--max-latency 0", "window", 0.0, 1),
-        ("--enable-batcher", "window", 0.5, 1),
-        ("--enable-batcher --max-batchsize 8", "window", 0.5, 1),
-        ("--enable-batcher --max-latency 100", "window", 0.1, 1),
+        ("--max-latency 20", "window", 0.02, 8),
+        ("--max-latency 0", "window", 0.0, 8),
+        ("--enable-batcher", "window", 0.5, 8),
+        ("--enable-batcher --max-batchsize 8", "window", 0.5, 8),
+        ("--enable-batcher --max-latency 100", "window", 0.1, 8),
         ("--policy adaptive --max-latency 5", "adaptive", 0.005, 8),
         ("--policy adaptive --enable-batcher", "adaptive", 0.5, 8),
-        ("--policy window", "window", 0.5, 1),
+        ("--policy window", "window", 0.5, 8),
         ("--max-in-flight 2", "adaptive", 0.5, 2),
         ("--policy window --max-in-flight 3", "window", 0.5, 3),
     ],
@@ -57,6 +57,7 @@ def test_who_names_a_latency_gets_the_window_and_who_names_none_the_adaptive_pol
     assert chosen.is_adaptive == (policy == "adaptive")
     assert chosen.scheduler_limits.max_latency == max_latency
     assert chosen.scheduler_limits.max_in_flight == max_in_flight
+    assert chosen.scheduler_limits.learns_in_flight == (chosen.max_in_flight is None)
 
 
 def test_a_latency_given_at_run_time_does_not_change_the_policy():

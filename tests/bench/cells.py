@@ -22,7 +22,7 @@ SERIAL_LIMIT = BATCH / (SERIAL_FIXED_MS + BATCH * SERIAL_PER_INSTANCE_MS) * 1000
 # Milliseconds around each batch that the predictor does not work on it: HTTP, JSON, and the sidecar's own part.
 ADAPTIVE_OVERHEAD_MS = 1.0
 ADAPTIVE_CALLERS = (8, 64)
-SCENE_CALLERS, SCENE_TARGET = 5, 400.0
+SCENE_CALLERS, SCENE_TARGET = 5, 440.0
 
 
 @dataclass(frozen=True)
@@ -72,12 +72,9 @@ class Scene:
         return self.kind == "numbers"
 
 
-def _settings(in_flight: int) -> tuple[str, ...]:
-    return (
-        *("--max-batch-size", str(BATCH)),
-        *("--max-latency", "10"),
-        *("--max-in-flight", str(in_flight)),
-    )
+def _settings(in_flight: int | None) -> tuple[str, ...]:
+    at_once = () if in_flight is None else ("--max-in-flight", str(in_flight))
+    return ("--max-batch-size", str(BATCH), "--max-latency", "10", *at_once)
 
 
 def _pair(name: str, title: str, size: int, answer: str, target: float | None) -> list[Cell]:
@@ -93,14 +90,11 @@ def _service(fixed_ms: float, per_instance_ms: float) -> tuple[str, ...]:
     return ("--echo-fixed-ms", str(fixed_ms), "--echo-per-instance-ms", str(per_instance_ms))
 
 
-def _serial(in_flight: int, target: float | None) -> Cell:
+def _serial(name: str, title: str, settings: tuple[str, ...], target: float | None) -> Cell:
     service = _service(SERIAL_FIXED_MS, SERIAL_PER_INSTANCE_MS)
-    title = f"serial 10 + 0.1 ms, {in_flight} in flight"
-    settings = _settings(in_flight)
+    title = f"serial 10 + 0.1 ms, {title}"
     # This predictor stands for a GPU, which no load generator delays; the sidecar has time to spare here.
-    return Cell(
-        f"serial-{in_flight}", title, 37, "instance", service, settings, target, SERIAL_LIMIT, load_beside="sidecar"
-    )
+    return Cell(name, title, 37, "instance", service, settings, target, SERIAL_LIMIT, load_beside="sidecar")
 
 
 def _adaptive(name: str, title: str, system: sim_cells.System, callers: int, target: float | None = None) -> Cell:
@@ -141,7 +135,11 @@ MIX_CELLS: tuple[Cell, ...] = tuple(
     Cell(f"mix-{kind}", title, 37, "instance", _service(0, 0), _settings(2), connections=128, mix=kind)
     for kind, title in _MIXES
 )
-SERIAL_CELLS: tuple[Cell, ...] = (_serial(1, None), _serial(2, 0.98 * SERIAL_LIMIT))
+SERIAL_CELLS: tuple[Cell, ...] = (
+    _serial("serial-1", "1 in flight", _settings(1), None),
+    _serial("serial-window", "window, in flight as learned", _settings(None), 0.99 * SERIAL_LIMIT),
+    _serial("serial-adaptive", "adaptive", ("--max-batch-size", str(BATCH)), 0.99 * SERIAL_LIMIT),
+)
 # The predictors of the simulator's grid, and the scene of KServe's documentation: `hey -c 5`.
 ADAPTIVE_CELLS: tuple[Cell, ...] = (
     *(

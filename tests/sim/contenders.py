@@ -25,19 +25,23 @@ ADAPTIVE = "adaptive"
 BENTOML_LATENCY, CLIPPER_OBJECTIVE = 1.0, 0.1
 # The default of `maxLatency` where nobody set one, which bounds the voluntary wait of `adaptive`.
 ADAPTIVE_MAX_LATENCY = 0.5
-ADAPTIVE_MAX_IN_FLIGHT = 8
+MOST_IN_FLIGHT = 8
 # The grain of the event loop's timers that the sidecar allows for; here they are exact.
-ADAPTIVE_TICK = 0.001
+TICK = 0.001
 
 _FIXED = re.compile(r"fixed (\d+) ms, (\d+) in flight")
 
 
-def production(make_policy: MakePolicy, size: int, max_latency: float, max_in_flight: int = 1) -> engine.MakeScheduler:
+def production(
+    make_policy: MakePolicy, size: int, max_latency: float, max_in_flight: int = 1, learns_in_flight: bool = False
+) -> engine.MakeScheduler:
     """The scheduler that ships."""
 
     def make(clock: engine.Clock) -> engine.Scheduler:
         ids = itertools.count()
-        bounds = limits.Limits(max_batch_size=size, max_latency=max_latency, max_in_flight=max_in_flight)
+        bounds = limits.Limits(
+            max_batch_size=size, max_latency=max_latency, max_in_flight=max_in_flight, learns_in_flight=learns_in_flight
+        )
         return scheduler.Scheduler(bounds, make_policy(bounds), clock, lambda: str(next(ids)))
 
     return make
@@ -74,7 +78,10 @@ def has_adaptive() -> bool:
 
 
 def _window(milliseconds: int) -> Make:
-    return lambda cell: production(window.Window, cell.system.size, milliseconds / 1000)
+    def make_policy(bounds: limits.Limits) -> policy.Policy:
+        return window.Window(bounds, TICK)
+
+    return lambda cell: production(make_policy, cell.system.size, milliseconds / 1000, MOST_IN_FLIGHT, True)
 
 
 def _kserve(milliseconds: int) -> Make:
@@ -93,11 +100,11 @@ def _adaptive(cell: cells.Cell) -> engine.MakeScheduler:
     adaptive = importlib.import_module("carpool.scheduling.adaptive")
 
     def make_policy(bounds: limits.Limits) -> policy.Policy:
-        made = adaptive.Adaptive(bounds, tick=ADAPTIVE_TICK)
+        made = adaptive.Adaptive(bounds, tick=TICK)
         made.predictor.hint_overhead(cell.system.overhead / 1000)  # which the sidecar measures when it starts
         return cast(policy.Policy, made)
 
-    return production(make_policy, cell.system.size, ADAPTIVE_MAX_LATENCY, ADAPTIVE_MAX_IN_FLIGHT)
+    return production(make_policy, cell.system.size, ADAPTIVE_MAX_LATENCY, MOST_IN_FLIGHT)
 
 
 # What takes part everywhere.

@@ -491,7 +491,7 @@ class Upstreams:
 
 def _make_policy(chosen: config.Settings, bounds: limits.Limits) -> policy.Policy:
     if not chosen.is_adaptive:
-        return window.Window(bounds)
+        return window.Window(bounds, _TIMER_TICK)
     chance = random.random()  # noqa: S311 - it spreads pods in time and guards nothing
     return adaptive.Adaptive(bounds, _TIMER_TICK, chance)
 

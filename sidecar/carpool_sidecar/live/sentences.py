@@ -18,12 +18,14 @@ def adaptive(learned: Mapping[str, float]) -> list[str]:
     return list(_of_predictor(learned, fixed, each))
 
 
-def window(max_batch_size: float, latency_ms: float, max_in_flight: float) -> list[str]:
+def window(max_batch_size: float, latency_ms: float, max_in_flight: float, learns_in_flight: bool = False) -> list[str]:
     """What the window policy does instead of learning."""
     age = f"its oldest request is {_short(latency_ms)} ms old" if latency_ms else "the predictor has a free place"
     at_once = "one batch is" if max_in_flight == 1 else f"{max_in_flight:.0f} batches are"
     return [
-        "The window policy learns nothing.",
+        "The window policy learns only how many batches to send at once."
+        if learns_in_flight
+        else "The window policy learns nothing.",
         f"A batch leaves when it holds {max_batch_size:.0f} instances or {age}.",
         f"At most {at_once} at the predictor.",
     ]

@@ -297,4 +297,5 @@ def _sentences(settings: config.Settings, core: scheduler.Scheduler, learned: Ma
         return ["Nothing is batched: --enable-batcher is false."]
     if settings.is_adaptive:
         return sentences.adaptive(learned)
-    return sentences.window(core.limits.max_batch_size, settings.latency_bound, core.policy.max_in_flight)
+    size, most, learns = core.limits.max_batch_size, core.policy.max_in_flight, core.limits.learns_in_flight
+    return sentences.window(size, settings.latency_bound, most, learns)

@@ -150,12 +150,9 @@ def _sizes(setting: document.Setting, model: replay.Model) -> Iterator[_Try]:
 
 def _policies(setting: document.Setting, model: replay.Model, slo: float | None) -> Iterator[_Try]:
     is_adaptive = setting.policy == "adaptive"
-    wide = model.predictor.workers + 1
     if not is_adaptive:
         yield "adaptive", {"policy": "adaptive", "max_latency": None, "max_in_flight": None}
-        if (setting.max_in_flight or 1) < wide:
-            yield f"{wide} in flight", {"max_in_flight": wide}
-    elif setting.max_in_flight is not None:
+    if setting.max_in_flight is not None:
         yield "in flight as learned", {"max_in_flight": None}
     if slo is not None and setting.slo != slo * 1000:
         told: dict[str, Any] = {"slo": slo * 1000}
@@ -166,7 +163,7 @@ def _policies(setting: document.Setting, model: replay.Model, slo: float | None)
         if is_adaptive or setting.max_latency != latency:
             changes: dict[str, Any] = {"max_latency": latency}
             if is_adaptive:
-                changes = {"policy": "window", **changes, "max_in_flight": wide}
+                changes = {"policy": "window", **changes, "max_in_flight": None}
             yield f"window of {latency:g} ms", changes
 
 

@@ -22,8 +22,7 @@ LEARNING = 0.25
 """So much of a recording is played before it, to learn from."""
 
 # The sidecar's own defaults, in its units.
-_WINDOW_LATENCY, _WINDOW_IN_FLIGHT = 500.0, 1
-_ADAPTIVE_IN_FLIGHT = 8
+_WINDOW_LATENCY, _MOST_IN_FLIGHT = 500.0, 8
 
 _TICK = 0.001  # of the timers that carry out the policy's waits
 _USUAL_NOISE, _MOST_NOISE = 0.05, 0.5
@@ -115,7 +114,8 @@ def replay(
 
     def make(clock: engine.Clock) -> engine.Scheduler:
         ids = itertools.count()
-        policy = adaptive.Adaptive(bounds, _TICK) if setting.policy == "adaptive" else window.Window(bounds)
+        make_policy = adaptive.Adaptive if setting.policy == "adaptive" else window.Window
+        policy = make_policy(bounds, _TICK)
         return scheduler.Scheduler(bounds, policy, clock, lambda: str(next(ids)))
 
     result = engine.simulate(make, predictor, workload, 1, traffic.LeastLoaded, planner.SEED)
@@ -152,14 +152,14 @@ def scheduler_limits(setting: document.Setting) -> limits.Limits:
     What an instance costs is known where that is its bytes, taken to be those of the request in equal parts.
     """
     allowed = setting.allowed_batch_sizes
-    is_adaptive = setting.policy == "adaptive"
     has_cost = bool(setting.max_batch_cost) and setting.instance_cost == "bytes"
     return limits.Limits(
         max_batch_size=allowed[-1] if allowed else setting.max_batch_size,
         max_latency=(_WINDOW_LATENCY if setting.max_latency is None else setting.max_latency) / 1000,
         timeout=setting.timeout,
         slo=math.inf if setting.slo is None else setting.slo / 1000,
-        max_in_flight=setting.max_in_flight or (_ADAPTIVE_IN_FLIGHT if is_adaptive else _WINDOW_IN_FLIGHT),
+        max_in_flight=setting.max_in_flight or _MOST_IN_FLIGHT,
+        learns_in_flight=setting.max_in_flight is None,
         max_queue_instances=setting.max_queue_instances,
         max_queue_bytes=setting.max_queue_bytes,
         max_batch_bytes=setting.max_batch_bytes or math.inf,

@@ -53,9 +53,7 @@ def predictor_arguments(model: peer.Model) -> list[str]:
 
 
 def _window(model: peer.Model) -> list[str]:
-    # Two in flight: as the sidecar's help says, that hides the network and JSON time of a serial predictor.
-    wait = ["--max-latency", f"{model.wait_ms:g}", "--max-in-flight", "2"]
-    return ["--policy", "window", "--max-batch-size", str(model.max_batch), *wait]
+    return ["--policy", "window", "--max-batch-size", str(model.max_batch), "--max-latency", f"{model.wait_ms:g}"]
 
 
 def _adaptive(model: peer.Model) -> list[str]:
