@@ -181,6 +181,15 @@ class TestRows:
         assert json.loads(json.dumps(content))["cells"][0]["failed"] is True
 
 
+class TestSpread:
+    def test_a_cell_that_ran_several_times_shows_its_lowest_rate_and_its_longest_p99(self):
+        (line,) = report.spread([result(rate=rate, name="scene") for rate in (450, 430, 440)])
+        assert "3 runs: 430 req/s at least, 440 median" in line
+
+    def test_a_cell_that_ran_once_shows_nothing(self):
+        assert report.spread([result(rate=450, name="scene")]) == []
+
+
 class TestAdaptive:
     def test_a_row_shows_the_measured_figures_beside_the_simulated_ones(self) -> None:
         one = result(rate=450, name="scene")

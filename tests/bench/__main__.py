@@ -51,13 +51,14 @@ def _run(options: argparse.Namespace, console: Console) -> int:
     idle = met = None
     extra = shlex.split(options.sidecar_args)
     with _progress(console) as progress, stand.Stand(options.load, extra) as tested:
-        task = progress.add_task("", total=chosen.steps)
+        task = progress.add_task("", total=chosen.steps + (len(chosen.loaded) * (options.runs - 1)))
 
         def measure(group: list[cells.Cell], length: float) -> None:
             for cell in group:
-                progress.update(task, description=cell.title)
-                results.append(tested.measure(cell, length))
-                progress.advance(task)
+                for _ in range(options.runs):
+                    progress.update(task, description=cell.title)
+                    results.append(tested.measure(cell, length))
+                    progress.advance(task)
 
         measure(chosen.bodies, seconds)
         if chosen.idle:
@@ -111,6 +112,8 @@ def _show(console: Console, results: list[stand.Result], idle: stand.Idle | None
         console.print(report.adaptive_table(adaptive, markdown))
     if disturbed := report.disturbances(results):
         console.print(f"[yellow]disturbed[/] by other programs on the sidecar's core: {', '.join(disturbed)}")
+    for line in report.spread(results):
+        console.print(line)
     if idle is not None:
         console.print(report.idle_table(idle, markdown))
 
@@ -147,6 +150,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help=f"{QUICK_SECONDS:g} s a cell, not {FULL_SECONDS:g} ({ADAPTIVE_SECONDS:g} adaptive)",
     )
+    parser.add_argument("--runs", type=int, default=1, metavar="N", help="each cell so many times, and how they spread")
     parser.add_argument("--seconds", type=float, metavar="X", help="another length of a cell")
     parser.add_argument(
         "--only",

@@ -184,9 +184,14 @@ class Selection(NamedTuple):
     lag: list[Scene]
 
     @property
+    def loaded(self) -> list[Cell]:
+        """All cells."""
+        return [*self.bodies, *self.serial, *self.adaptive]
+
+    @property
     def steps(self) -> int:
         """How many there are, `lag` aside."""
-        return len(self.bodies) + self.idle + len(self.serial) + len(self.adaptive)
+        return len(self.loaded) + self.idle
 
 
 def select(only: Sequence[str]) -> Selection:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -56,6 +57,20 @@ def verdict(result: stand.Result) -> str:
     if result.cell.target is None:
         return ""
     return _met(result.measured.rate >= result.cell.target)
+
+
+def spread(results: Sequence[stand.Result]) -> list[str]:
+    """One line for each cell that was measured several times: its rates, and the longest p99."""
+    lines = []
+    for cell in dict.fromkeys(result.cell for result in results):
+        runs = [result.measured for result in results if result.cell == cell]
+        if len(runs) > 1:
+            rates, p99 = [run.rate for run in runs], max(run.p99 for run in runs) * 1000
+            figures = (
+                f"{min(rates):,.0f} req/s at least, {statistics.median(rates):,.0f} median; p99 {p99:.1f} ms at most"
+            )
+            lines.append(f"{cell.title}, {len(runs)} runs: {figures}")
+    return lines
 
 
 def disturbances(results: Sequence[stand.Result]) -> list[str]:
