@@ -170,7 +170,10 @@ class Driver:
         self._arrived = []
         core, timer = self.core, self._timer
         try:
-            effects = core.submit_all(arrived)
+            if core.has_room(arrived):
+                effects = core.submit_all(arrived)
+            else:  # one after the other: what leaves makes room for the next
+                effects = [effect for call in arrived for effect in core.submit(call)]
         except Exception as error:
             self._observer.bug("calls could not be taken for a reason that is a bug", error)
             effects = [messages.Refuse(call, errors.CarpoolError()) for call in arrived if not call.open]

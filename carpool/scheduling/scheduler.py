@@ -251,6 +251,11 @@ class Scheduler:
 
     # --- questions ---------------------------------------------------------------------------------------------
 
+    def has_room(self, requests: Sequence[Request]) -> bool:
+        """Whether all of them may wait at once."""
+        rows = self.waiting_rows + sum([request.rows for request in requests])
+        return self.admission.has_room(rows, sum([request.size for request in requests]))
+
     def next_deadline(self) -> float | None:
         """When to call `poll()` next, or None if only events can change anything."""
         expiry, deadline = self._deadlines.next(), self.policy_deadline

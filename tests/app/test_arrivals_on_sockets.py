@@ -78,7 +78,7 @@ async def test_overload_is_replayed_with_those_who_were_refused(sidecar_of):
 
 
 async def test_what_left_the_queue_in_time_and_what_did_not_is_written_down_once(sidecar_of):
-    bench = await sidecar_of(policy="window", max_latency=50, max_batch_size=2, timeout=1)
+    bench = await sidecar_of(policy="window", max_latency=50, max_batch_size=2, max_in_flight=1, timeout=1)
     bench.predictor.gate.clear()
     body = json.dumps({"instances": [1]})
     tasks = [asyncio.ensure_future(bench.post(body)) for _ in range(5)]

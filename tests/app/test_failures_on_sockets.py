@@ -107,7 +107,7 @@ async def test_a_caller_that_keeps_sending_bad_requests_spoils_one_batch_and_no_
 @pytest.mark.parametrize("fast_lane", ["on", "off"])
 async def test_a_caller_behind_a_proxy_is_known_by_the_address_that_the_proxy_tells(sidecar_of, fast_lane):
     """Its bad requests are always new, look like those of others, and come on any connection."""
-    bench = await sidecar_of(max_batch_size=4, max_latency=500, fast_lane=fast_lane)
+    bench = await sidecar_of(max_batch_size=4, max_latency=500, max_in_flight=1, fast_lane=fast_lane)
     bench.predictor.behave = lambda seen, request: (
         web.Response(status=400, text="no") if any(b"bad" in row for row in seen.rows) else None
     )
@@ -190,7 +190,7 @@ async def test_a_deadline_that_is_no_number_of_milliseconds_is_400(bench, text):
 
 
 async def test_full_queue_answers_429_with_retry_after_and_serves_who_was_accepted(sidecar_of):
-    bench = await sidecar_of(max_batch_size=1, max_latency=0, max_queue_instances=2)
+    bench = await sidecar_of(max_batch_size=1, max_latency=0, max_in_flight=1, max_queue_instances=2)
     bench.predictor.gate.clear()
     tasks = [asyncio.ensure_future(bench.post(f'{{"instances":[{i}]}}')) for i in range(3)]
     await bench.queued(3)
@@ -353,7 +353,9 @@ class TestKServeErrors:
         assert headers["Content-Type"] == "text/plain; charset=utf-8"
 
     async def test_overload_is_told_honestly(self, sidecar_of):
-        bench = await sidecar_of(max_batch_size=1, max_latency=0, max_queue_instances=1, kserve_errors=True)
+        bench = await sidecar_of(
+            max_batch_size=1, max_latency=0, max_in_flight=1, max_queue_instances=1, kserve_errors=True
+        )
         bench.predictor.gate.clear()
         tasks = [asyncio.ensure_future(bench.post('{"instances":[1]}')) for _ in range(2)]
         await bench.queued(2)

@@ -173,7 +173,9 @@ class OnAnyLoop:
     @pytest.mark.parametrize("fast_lane", ["on", "off"])
     @pytest.mark.parametrize("stage", ["head", "body", "queued", "at the predictor", "unread"])
     async def test_a_client_may_leave_at_any_stage(self, sidecar_of, stage, fast_lane):
-        bench = await sidecar_of(max_latency=60_000, timeout=100, fast_lane=fast_lane, max_batch_size=2)
+        bench = await sidecar_of(
+            max_latency=60_000, timeout=100, max_in_flight=1, fast_lane=fast_lane, max_batch_size=2
+        )
         client = await connect(bench, receive_buffer=4096)
         sent = {"head": request()[:40], "body": request(length=100_000), "queued": request()}
         await client.send(sent.get(stage, request('{"instances":[1,2]}') if stage != "unread" else b""))

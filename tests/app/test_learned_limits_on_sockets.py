@@ -58,7 +58,7 @@ async def test_requests_of_a_batch_that_is_too_large_are_all_answered(
     retry_statuses: str | None,
 ) -> None:
     chosen = {} if retry_statuses is None else {"retry_statuses": retry_statuses}
-    bench = await sidecar_of(max_batch_size=32, max_latency=500, retry_budget=0, **chosen)
+    bench = await sidecar_of(max_batch_size=32, max_latency=500, max_in_flight=1, retry_budget=0, **chosen)
     bench.predictor.behave = behave
     for expected in (first, later):
         bench.predictor.seen.clear()

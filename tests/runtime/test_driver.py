@@ -41,7 +41,7 @@ class _Broken:
 
     idle, policy_deadline = True, math.inf
 
-    def submit_all(self, calls):
+    def has_room(self, calls):
         raise ZeroDivisionError("bug")
 
     def next_deadline(self):
@@ -125,6 +125,20 @@ async def test_calls_of_one_turn_of_the_loop_leave_together_though_the_predictor
     await turns()
     assert [body for _, _, body, _ in bench.predictor.posted] == [b'{"instances":["a","b"]}', b'{"instances":["c"]}']
     assert bench.rows("b") == [b'"b"']
+    bench.driver.close()
+
+
+async def test_calls_of_one_turn_that_cannot_all_wait_at_once_leave_as_if_each_had_come_alone():
+    bench = Bench(max_latency=0.0, max_queue_instances=2)
+    bench.predictor.gate.clear()
+    for name in "abcd":
+        bench.submit(name)
+    await turns()
+    assert [body for _, _, body, _ in bench.predictor.posted] == [b'{"instances":["a"]}']
+    assert isinstance(bench.outcomes["d"], errors.Overloaded)
+    bench.predictor.gate.set()
+    await turns(20)
+    assert bench.rows("c") == [b'"c"']
     bench.driver.close()
 
 
