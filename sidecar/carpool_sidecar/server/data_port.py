@@ -12,7 +12,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import os
 import resource
+import socket
 from collections.abc import Callable
 from typing import Protocol
 
@@ -24,6 +26,10 @@ from carpool_sidecar.server.fast import heads, questions, requests
 # Seconds between looks at the clock on behalf of all connections; a timer for each would cost as much as an answer.
 _SHORTEST_ROUND, _LONGEST_ROUND = 0.05, 1.0
 _ROUNDS_IN_A_TIMEOUT = 4
+
+# libuv takes one connection from a listening socket in each turn of its loop. Under load a turn takes milliseconds, and
+# of hundreds of callers who come at once the last would wait for seconds. So as many handles share the socket.
+_ACCEPTED_IN_A_TURN = 16
 
 _MOST_CONNECTIONS = 10_000
 # What the sidecar needs for itself: ports, the way to the predictor, probes.
@@ -54,7 +60,7 @@ class FastLane:
     """Listens, and watches over the connections that are not on loan to `general` servers."""
 
     # State: the connections that are here and those on loan, the event that is set when one of the former is gone, and
-    # the timer while there are any; the server.
+    # the timer while there are any; the servers.
     def __init__(
         self,
         chosen: config.Settings,
@@ -76,12 +82,22 @@ class FastLane:
         self._is_closed = False
         self._gone = asyncio.Event()
         self._timer = deadline_timer.DeadlineTimer(self._go_round, fast_requests.clock)
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
+
+    @property
+    def connected(self) -> int:
+        """How many connections have not been left to general servers."""
+        return len(self._connections)
 
     async def listen(self, host: str, port: int, backlog: int) -> None:
         """Accept connections; raises `OSError` if the port is taken."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: connections.Connection(self), host, port, backlog=backlog)
+        server = await loop.create_server(self._connection, host, port, backlog=backlog)
+        self._servers.append(server)
+        for bound in server.sockets:
+            for _ in range(_ACCEPTED_IN_A_TURN - 1):
+                again = socket.socket(fileno=os.dup(bound.fileno()))
+                self._servers.append(await loop.create_server(self._connection, sock=again, backlog=backlog))
 
     async def close(self, patience: float) -> None:
         """Accept nothing more and end all connections that are here; last answers have `patience` seconds to be read.
@@ -89,8 +105,8 @@ class FastLane:
         None comes back any more.
         """
         self._is_closed = True
-        if self._server is not None:
-            self._server.close()
+        while self._servers:
+            self._servers.pop().close()
         for connection in list(self._connections):
             connection.shut()
         with contextlib.suppress(TimeoutError):
@@ -101,6 +117,9 @@ class FastLane:
         for connection in list(self._connections):
             connection.cut()
         self._timer.stop()
+
+    def _connection(self) -> connections.Connection:
+        return connections.Connection(self)
 
     def joined(self, connection: connections.Connection) -> bool:
         """A client connected: whether it may stay."""
