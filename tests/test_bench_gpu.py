@@ -351,6 +351,15 @@ def test_the_page_has_every_table_and_names_each_run_once() -> None:
     assert len(widths) <= 2  # the table's, and the line that names the run
 
 
+def test_a_run_is_named_by_its_command_without_places_and_by_a_commit_that_has_no_changes() -> None:
+    run = FACTS | {"command": "python -m tests.bench.gpu --only a --json /x/a.json --out /x"}
+    assert results.heading(run).startswith(
+        "`python -m tests.bench.gpu --only a`, 2026-11-23T03:00:00+00:00, 0123456789ab;"
+    )
+    assert "0123456789ab" not in results.heading(run | {"uncommitted_changes": True})
+    assert "no GPU" in results.heading(run | {"gpu": {}, "commit": None})
+
+
 def test_sections_of_several_files_are_one_set_and_the_last_one_read_counts(tmp_path: pathlib.Path) -> None:
     first, second = tmp_path / "a.json", tmp_path / "b.json"
     results.write(first, SECTIONS[:2], FACTS)
@@ -361,6 +370,13 @@ def test_sections_of_several_files_are_one_set_and_the_last_one_read_counts(tmp_
     assert found["batching-minilm"].content["max_batch"] == 64
     assert found["batching-minilm"].facts == later
     assert found["policy-minilm"].facts == FACTS
+
+
+def test_the_tables_of_a_document_are_renewed_and_the_rest_stays() -> None:
+    text = f"before\n{program._BEGIN}\nold\n{program._END}\nafter\n"
+    assert program.renewed(text, "new\n") == text.replace("old", "new")
+    with pytest.raises(ValueError, match="there is no"):
+        program.renewed("nothing", "new\n")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"facts": {}, "sections": 3}'])

@@ -22,6 +22,7 @@ from tests.bench.gpu.peers import tables as peer_tables
 SECONDS, QUICK_SECONDS = 4.0, 1.0
 WARM_UP, QUICK_WARM_UP = 1.0, 0.3
 BUDGET = 540.0
+_BEGIN, _END = "<!-- figures: made by python -m tests.bench.gpu --from … --page docs/gpu.md -->", "<!-- end -->"
 
 
 class Job(NamedTuple):
@@ -99,6 +100,10 @@ def _publish(options: argparse.Namespace, console: Console, sections: Sequence[r
     else:
         console.print(tables.terminal(tables.verdict_table(tables.verdicts(sections))))
     has_chart = chart.draw(sections, options.out / "gpu.svg")
+    if options.page:
+        options.page.write_text(renewed(options.page.read_text(), page))
+        chart.draw(sections, options.page.with_suffix(".svg"))
+        console.print(f"written to {options.page}")
     console.print(f"written to {options.out}: gpu.md{', gpu.svg' if has_chart else ''}")
 
 
@@ -117,6 +122,15 @@ def markdown(sections: Sequence[results.Section]) -> str:
 def tables_of(section: results.Section) -> list[tables.Table]:
     """Those of any section, also of one that `tests.bench.gpu.peers` measured."""
     return peer_tables.of(section.content) if section.kind == peer_tables.KIND else tables.of(section)
+
+
+def renewed(text: str, page: str) -> str:
+    """A document with this page in place of the one between its marks. Raises `ValueError` if it has no marks."""
+    before, begin, rest = text.partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if not begin or not end:
+        raise ValueError(f"there is no {_BEGIN!r} with {_END!r} after it")
+    return f"{before}{begin}\n{page}{end}{after}"
 
 
 def _print(console: Console, section: results.Section) -> None:
@@ -240,6 +254,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="A,B",
         help="show the figures of these files, measure nothing",
     )
+    add("--page", type=pathlib.Path, metavar="FILE", help="put the tables into this document, and the chart beside it")
     add("--out", type=pathlib.Path, default=pathlib.Path("out/gpu"), metavar="DIR", help=f"tables and chart {default}")
     command_line.add_results(parser, "out/gpu/gpu.json")
     return parser

@@ -10,6 +10,7 @@ import contextlib
 import importlib.metadata
 import json
 import pathlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from tests.bench import command_line, machine, report
 from tests.bench.gpu import gauges, systems
 
 PROGRAM = "tests.bench.gpu"
+_PLACES = re.compile(r" --(json|out) \S+")  # options that change no figure
 _PACKAGES = ("transformers", "tokenizers", "numpy", "nvidia-ml-py", "httptools", "orjson")
 
 
@@ -88,10 +90,12 @@ def read(files: Sequence[pathlib.Path]) -> list[Section]:
 def heading(run: dict[str, Any]) -> str:
     """Where, when and with what, in a line of Markdown."""
     here, gpu = run["machine"], run["gpu"]
-    commit = (run["commit"] or "no commit")[:12] + (" with changes" if run["uncommitted_changes"] else "")
+    # Of a tree with changes the commit says nothing.
+    commit = f", {run['commit'][:12]}" if run["commit"] and not run["uncommitted_changes"] else ""
+    command = _PLACES.sub("", run["command"])
     names = ("torch", "transformers", "aiohttp", "uvloop", "msgspec")
     packages = ", ".join(f"{name} {here['packages'][name]}" for name in names if name in here["packages"])
     card = f"{gpu['name']}, driver {gpu['driver']}, CUDA {gpu['cuda']}; " if gpu else "no GPU; "
     pinned = "processes pinned" if run["pinned"] else "nothing pinned"
     where = f"{card}{here['cpu']}, {here['usable_cores']} cores, {pinned}; Python {here['python']}, {packages}"
-    return f"`{run['command']}`, {run['date']}, {commit}; {where}; load by {run['load']}."
+    return f"`{command}`, {run['date']}{commit}; {where}; load by {run['load']}."
