@@ -84,11 +84,6 @@ class FastLane:
         self._timer = deadline_timer.DeadlineTimer(self._go_round, fast_requests.clock)
         self._servers: list[asyncio.Server] = []
 
-    @property
-    def connected(self) -> int:
-        """How many connections have not been left to general servers."""
-        return len(self._connections)
-
     async def listen(self, host: str, port: int, backlog: int) -> None:
         """Accept connections; raises `OSError` if the port is taken."""
         loop = asyncio.get_running_loop()
