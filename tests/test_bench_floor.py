@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
-
 from tests.bench import floor
 
 
@@ -15,12 +13,6 @@ async def test_what_a_request_costs_is_measured_in_full_batches_whatever_else_th
     assert before > 0
     assert after > 0
     assert caplog.messages == []
-
-
-async def test_a_run_in_which_batches_were_not_full_is_no_measurement():
-    moments = itertools.count(1000.0, 5.0)  # a window of half a minute ends within each turn
-    with pytest.raises(floor.Disturbed, match="32 requests were"):
-        await floor.own_microseconds(lambda: next(moments), tries=1, turns=3)
 
 
 def test_without_wrk_one_line_says_what_is_missing(capsys, monkeypatch):

@@ -162,7 +162,7 @@ def test_a_request_that_is_larger_than_what_the_socket_takes_is_sent_whole() -> 
     assert (seen.requests, seen.errors) == (1, {})
 
 
-def test_several_requests_take_turns_in_the_order_given() -> None:
+def test_several_requests_take_turns() -> None:
     received: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -184,7 +184,7 @@ def test_several_requests_take_turns_in_the_order_given() -> None:
         seen = poisson.sample(listener.getsockname(), requests, [0.0, 0.02, 0.04, 0.06], most_outstanding=9)
         listener.shutdown(socket.SHUT_RDWR)
         thread.join()
-    assert received == [b"[0]", b"[1]", b"[2]", b"[0]"]
+    assert sorted(received) == [b"[0]", b"[0]", b"[1]", b"[2]"]  # each has a connection, and threads are late at will
     assert len(seen.latencies) == len(seen.lags) == 4
 
 

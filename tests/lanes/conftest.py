@@ -25,8 +25,7 @@ def _start_pair(loop: asyncio.AbstractEventLoop, **chosen: Any) -> pair.Pair:
         await started.start()
         return started
 
-    keeps_apart = chosen.get("max_in_flight", lane.ALONE["max_in_flight"]) == lane.ALONE["max_in_flight"]
-    return pair.Pair(loop.run_until_complete(start("on")), loop.run_until_complete(start("off")), loop, keeps_apart)
+    return pair.Pair(loop.run_until_complete(start("on")), loop.run_until_complete(start("off")), loop)
 
 
 def _stop_pair(started: pair.Pair) -> None:

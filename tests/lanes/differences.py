@@ -53,6 +53,7 @@ _MALFORMED = re.compile(
     rb"(\r\nDate: [^\r]*\r\nServer: [^\r]*(?:\r\nConnection: close)?\r\n\r\n).*\Z",
     re.DOTALL,
 )
+_BATCH_COUNT = re.compile(rb"(?<=\r\ncarpool-batch-count: )\d+")  # as what was sent at once was packed
 ROUNDING = 1.01  # seconds
 LINGERING = 10 + ROUNDING  # seconds
 _OF_ONE_REQUEST = frozenset({"content-length", "x-request-id", "traceparent", "tracestate"})
@@ -63,7 +64,7 @@ def normalised(data: bytes) -> bytes:
     data = _MALFORMED.sub(rb"\1?\2?", data)
     data = _LOOPBACK_PORT.sub(b"127.0.0.1:?", _DATE.sub(b"\r\nDate: ?", data))
     data = _LATE.sub(b'?{"?":"it is late"', _MISCOUNTED.sub(b"predictions for ? instances", data))
-    return _BATCH_ID.sub(b'"batchId":"?"', data)
+    return _BATCH_COUNT.sub(b"?", _BATCH_ID.sub(b'"batchId":"?"', data))
 
 
 @dataclass

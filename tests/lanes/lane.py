@@ -17,7 +17,7 @@ from tests.lanes import exchange, recorder
 # Short where a test waits in virtual time, different where it matters which of them it was.
 TIMES = {"timeout": 10.0, "head_timeout": 15.0, "keep_alive": 40.0, "connect_timeout": 5.0}
 PATIENCE = 500.0  # seconds; longer than anything the server may take
-# Every request finds a free place at the predictor: batches hold one request, and nobody waits for others.
+# Every request finds a free place at the predictor: batches hold what one client sent at once, and nobody waits.
 ALONE = {"policy": "window", "max_latency": 0.0, "max_in_flight": 1000, "max_batch_size": 8, "retry_budget": 100.0}
 LIMITS = {"max_body_bytes": 400_000, "max_queue_instances": 64, "max_queue_bytes": 1 << 30}
 

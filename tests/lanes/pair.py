@@ -40,6 +40,8 @@ class Stream:
     leave: float | None = None
     predicts: int = field(default=1, compare=False)
     """How many of the parts may become batches."""
+    are_apart: bool = field(default=False, compare=False)
+    """Whether they surely become batches of their own."""
 
     def __repr__(self) -> str:
         parts = ", ".join(repr(part[:_SHOWN]) + f"… {len(part)} bytes" * (len(part) > _SHOWN) for part in self.parts)
@@ -112,16 +114,11 @@ class Complaints(logging.Handler):
 
 @dataclass
 class Pair:
-    """Runs streams through both lanes.
-
-    `keeps_apart`: requests never share a batch, because there is always a place at the predictor. `granted` counts by
-    name where a special allowance was needed.
-    """
+    """Runs streams through both lanes. `granted` counts by name where a special allowance was needed."""
 
     fast: lane.Lane
     slow: lane.Lane
     loop: asyncio.AbstractEventLoop
-    keeps_apart: bool
     granted: Counter[str] = field(default_factory=Counter)
     _number: int = 0
 
@@ -174,7 +171,7 @@ class Pair:
             ours,
             theirs,
             is_timed=stream.predicts < 2 and self._is_virtual,
-            is_alone=stream.predicts < 2 or self.keeps_apart,
+            is_alone=stream.predicts < 2 or stream.are_apart,
             is_virtual=self._is_virtual,
         )
 

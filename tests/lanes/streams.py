@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -177,3 +178,9 @@ def pipelined(draw: st.DrawFn) -> Stream:
     kinds = st.one_of(*[proper()] * 6, passed_through, closing, malformed, anything)
     parts = draw(st.lists(kinds, min_size=2, max_size=draw(st.sampled_from([3, 6, 20]))))
     return draw(cut(parts, most=12)) if draw(st.booleans()) else Stream(tuple(parts), predicts=len(parts))
+
+
+def one_by_one(parts: Sequence[bytes]) -> Stream:
+    """Requests each of which comes long after the answer to the one before, so none shares a batch with another."""
+    ends = tuple(itertools.accumulate(map(len, parts)))
+    return Stream(tuple(parts), ends, exchange.Wait(2.3), predicts=len(parts), are_apart=True)

@@ -63,7 +63,7 @@ def test_any_sequence_of_ordinary_and_odd_requests_is_answered_alike(lanes: Pair
         st.lists(
             st.one_of(streams.proper(), st.sampled_from(sorted(_ODD.values())), streams.encoded(), streams.odd()),
             min_size=2, max_size=6,
-        ).map(lambda parts: _one_by_one(parts)),
+        ).map(streams.one_by_one),
         min_size=1, max_size=10,
     )
 )  # fmt: skip
@@ -71,11 +71,6 @@ def test_requests_of_all_kinds_each_after_the_answer_to_the_one_before_are_answe
     lanes: Pair, sent: list[Stream]
 ) -> None:
     lanes.compare(sent)
-
-
-def _one_by_one(parts: list[bytes]) -> Stream:
-    ends = [sum(map(len, parts[: count + 1])) for count in range(len(parts))]
-    return Stream(tuple(parts), tuple(ends), Wait(2.3), predicts=len(parts))
 
 
 def test_the_connection_comes_back_after_each_odd_request(lanes: Pair) -> None:

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from carpool_sidecar import drain
 from carpool_sidecar.batching import calls, routes
 from carpool_sidecar.protocols import interface, steps, v1
 from tests.server.fast_lane import BODY, Bench, Transport, get, post, settle
@@ -130,7 +131,7 @@ async def test_draining_leaves_it_to_the_general_server_to_refuse(bench: Bench, 
     client = bench.connect()
     send(client, LARGE)
     await settle()
-    bench.life.draining = True
+    bench.life.draining, bench.life.phase = True, drain.Phase.REFUSING
     await let_go(slow)
     assert bench.generals[0].data == post(LARGE)
 

@@ -20,7 +20,7 @@ TURNS = 40
 async def lane() -> AsyncIterator[data_port.FastLane]:
     bench = fast_lane.Bench()
     limit = data_port.ConnectionLimit(CALLERS, lambda: None)
-    made = data_port.FastLane(bench.settings, bench.requests, bench.general, limit)
+    made = data_port.FastLane(bench.settings, bench.requests, lambda since, home, size: fast_lane.General(), limit)
     yield made
     await made.close(0)
 
@@ -34,7 +34,7 @@ async def test_hundreds_who_connect_at_once_are_let_in_within_few_turns_of_a_bus
     clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(CALLERS)]
     for _ in range(TURNS):
         await asyncio.sleep(0)
-    connected = lane.connected
+    connected = lane.open
     for client in clients:
         client.close()
     assert connected == CALLERS

@@ -59,7 +59,11 @@ async def test_calls_before_a_death_keep_their_answers_and_those_after_it_fail(
 ) -> None:
     there = on(kind)
     call = await ready(there)
-    first, *others = await asyncio.gather(call(b"x"), call(b"die"), call(b"y"), return_exceptions=True)
+    if kind is models.Bytes:
+        first, *others = await asyncio.gather(call(b"x"), call(b"die"), call(b"y"), return_exceptions=True)
+    else:  # in stages, a call may be under way while the one behind it dies
+        first = await call(b"x")
+        others = await asyncio.gather(call(b"die"), call(b"y"), return_exceptions=True)
     assert first == b"x!"
     assert [type(each) for each in others] == [errors.WorkerDied] * 2
     while there.is_ready:  # noqa: ASYNC110

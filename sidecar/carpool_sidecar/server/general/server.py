@@ -309,13 +309,14 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         if not watch.is_open:
             self._since = None
             self._hold(0)
-        elif not self._held.size:
+            return
+        end = data.rfind(b"\r\n\r\n")  # of what came before
+        if self._held.size and end < 0:
+            self._hold(self._held.size + len(data))
+        else:
             self._began = self._server.clock() if self._since is None else self._since
             self._since = None
-            end = data.rfind(b"\r\n\r\n")  # of what came before
             self._hold(len(data) - (end + 4 if end >= 0 else 0))
-        else:
-            self._hold(self._held.size + len(data))
 
     def _hold(self, size: int) -> None:
         server, before = self._server, self._held.size
