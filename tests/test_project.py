@@ -16,6 +16,7 @@ ROOT = Path(__file__).parent.parent
 PARTS = ("sidecar", "injector", "predictor", "tests", "docs")
 OTHERS = (
     ".ci/uv.txt",
+    ".ci/compiled.txt",
     "tests/helm.txt",
     "tests/bench/demo.txt",
     "tests/bench/gpu/requirements.txt",

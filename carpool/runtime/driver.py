@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from carpool import errors
+from carpool.compiled import mypyc_attr
 from carpool.runtime import deadline_timer
 from carpool.scheduling import messages, scheduler
 
@@ -94,6 +95,7 @@ class Replier(Protocol):
         ...
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Call(messages.Request):
     """A request with the `replier` that takes its outcome, once, from the event loop, unless it is cancelled first."""
 
@@ -101,6 +103,7 @@ class Call(messages.Request):
     replier: Replier
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Observer:
     """Is told what happens, for metrics and logs. This one only logs bugs."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 from carpool import errors
+from carpool.compiled import mypyc_attr
 from carpool.scheduling import packing, tuning
 from carpool.scheduling.arrivals import ArrivalRate, ReturningCallers
 from carpool.scheduling.backlog import Backlog, Queue
@@ -19,6 +20,7 @@ from carpool.scheduling.policy import Decision, Drop, Release, Wait
 from carpool.scheduling.predictor_model import PredictorModel
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Adaptive:
     """Learns the predictor's time per batch, its overhead, its parallelism, and its callers' habits.
 

@@ -10,8 +10,10 @@ import math
 from collections.abc import Callable
 
 from carpool import errors
+from carpool.compiled import mypyc_attr
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Ledger:
     """`held` is how many bytes are held, `active` how many requests are being handled.
 
@@ -43,6 +45,7 @@ class Ledger:
         return Reservation(self, size, requests)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Reservation:
     """Bytes and requests of one holder, in a ledger. It may be used again after its release.
 

@@ -8,8 +8,10 @@ from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple, Protocol, cast
 
 from carpool import errors
+from carpool.compiled import mypyc_attr
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Request:
     """One caller's instances, from submission to answer.
 

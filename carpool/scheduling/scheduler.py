@@ -28,6 +28,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from carpool import errors
+from carpool.compiled import mypyc_attr
 from carpool.scheduling import isolation, ledger, suspicion
 from carpool.scheduling.backlog import Backlog
 from carpool.scheduling.learned_limits import LearnedLimits
@@ -74,6 +75,7 @@ _sequence        number of the request that came last        _accept, _accept_al
 """All mutable state of a `Scheduler`, and who writes it. A request carries its own: `messages.Request`."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Scheduler:
     """Owns every accepted request until it is answered, refused or cancelled; each happens exactly once.
 

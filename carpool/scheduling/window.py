@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 from carpool import errors
+from carpool.compiled import mypyc_attr
 from carpool.scheduling import packing, tuning
 from carpool.scheduling.backlog import Backlog, Queue
 from carpool.scheduling.limits import Limits
@@ -14,6 +15,7 @@ from carpool.scheduling.policy import Decision, Release, Wait
 from carpool.scheduling.predictor_model import PredictorModel
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Window:
     """Full or old enough.
 

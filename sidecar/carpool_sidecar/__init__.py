@@ -96,5 +96,15 @@ histograms are kept as `carpool.measures` does.
 | `protocols.v2_http.answers.Result` | what stands around the data of answers | each caller's answer |
 """
 
+import carpool
+from carpool import compiled
+
 __version__ = "0.1.0"
 __all__ = ["__version__"]
+
+compiled.choose(__path__, beside=carpool.__path__)
+
+
+def build() -> str:
+    """Whether the hot path runs `compiled` or as `python`; `partly compiled` if that differs by distribution."""
+    return compiled.running("carpool.scheduling.scheduler", "carpool_sidecar.server.fast.connection")

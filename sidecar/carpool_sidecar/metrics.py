@@ -245,8 +245,9 @@ class Metrics:
         self.settings_changes = changes.labels()
         self.ready = gauge("ready", "1 while ready for traffic, else 0, as last asked.")
         self.draining = gauge("draining", "1 from the moment shutdown began.")
-        info = self._gauge("build_info", "Always 1; the version is in the label.", "version")
-        info.labels(carpool_sidecar.__version__).set(1)
+        about = "Always 1; the labels tell the version, and whether the hot path is `compiled` or `python`."
+        info = self._gauge("build_info", about, "version", "build")
+        info.labels(carpool_sidecar.__version__, carpool_sidecar.build()).set(1)
 
     # --- events ------------------------------------------------------------------------------------------------
 

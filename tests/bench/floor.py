@@ -126,7 +126,7 @@ async def own_microseconds(
         chosen,
         limits,
         body_reader.BodyReader(chosen.max_body_bytes, core.ledger, 60.0),
-        routes.Routes(calls.Route(v1.Codec(), predictor), cast(Any, None)),
+        routes.Routes(calls.Route(v1.Codec(), predictor), routes.Models(cast(Any, None), predictor)),
         drain.Lifecycle(core.ledger),
         counters,
     )
@@ -160,8 +160,8 @@ async def own_microseconds(
 def steps() -> list[tuple[str, float]]:
     """Single steps, in microseconds."""
     chosen = config.load([])
-    ways = routes.Routes(calls.Route(v1.Codec(), cast(Any, None)), cast(Any, None))
     nothing = cast(Any, None)
+    ways = routes.Routes(calls.Route(v1.Codec(), nothing), routes.Models(nothing, nothing))
     rules = predict.PredictRules(chosen, chosen.scheduler_limits, nothing, ways, nothing, nothing)
     reader, body = heads.Reader(rules), bodies.exact(37)
     text, with_id = _HEAD % 37, (_HEAD % 37).replace(b"Content-Length", _ID)

@@ -17,7 +17,7 @@ def seconds(size: float) -> float:
 
 def batch(rows: int) -> messages.Batch:
     request = messages.Request("key", rows)
-    return messages.Batch("id", "key", [messages.Part(request, 0, rows)], "full")
+    return messages.Batch("id", "key", [messages.Part(request, 0, rows)], messages.Reason.FULL)
 
 
 class TestLatencyModel:

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+import carpool_sidecar
+
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Serve until SIGTERM or SIGINT, or do what the first argument says.
@@ -26,6 +28,9 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 def _exit_status(argv: list[str]) -> int:
     match argv:
+        case ["--version"]:
+            sys.stdout.write(f"carpool-sidecar {carpool_sidecar.__version__} ({carpool_sidecar.build()})\n")
+            return 0
         case ["plan", *rest]:
             from carpool_sidecar.planning import command
 

@@ -379,6 +379,7 @@ class Sidecar:
             "max_batch_size": chosen.max_batch_size,
             "policy": "adaptive" if chosen.is_adaptive else "window",
             "max_latency_ms": chosen.latency_bound,
+            "build": carpool_sidecar.build(),
         }
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
+from carpool.compiled import mypyc_attr
 from carpool.runtime import driver
 from carpool.scheduling import messages, suspicion
 from carpool_sidecar import errors
@@ -132,6 +133,7 @@ class Head(NamedTuple):
     says_so: bool = True
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Call(driver.Call):
     """A predict request on its way: the core's request, whose tag is a `Head` and whose payload an `interface.Payload`.
 

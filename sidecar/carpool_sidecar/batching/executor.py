@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from carpool.compiled import mypyc_attr
 from carpool.program import logs
 from carpool.runtime import driver
 from carpool.scheduling import messages
@@ -143,6 +144,7 @@ class Recorder(Protocol):
         ...
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Observer(driver.Observer):
     """Counts what happens to batches, and logs what goes wrong. A `recorder` is told as well, while there is one.
 

@@ -19,6 +19,7 @@ from typing import Literal, NamedTuple
 from aiohttp import hdrs
 from multidict import MultiMapping, istr
 
+from carpool.compiled import mypyc_attr
 from carpool_sidecar import errors
 from carpool_sidecar.batching import calls, model_registry
 from carpool_sidecar.protocols import models
@@ -196,6 +197,7 @@ class Match(NamedTuple):
         return None if self.route is None else self.route.error_words
 
 
+@mypyc_attr(native_class=False)
 class ModelUnknownYet(Exception):
     """The predictor has not been asked about this model yet. `wait(callback)` does that."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from carpool.compiled import mypyc_attr
 from carpool.scheduling import messages
 from carpool_sidecar.protocols import steps
 
@@ -19,6 +20,7 @@ LARGEST_CONTENT = 64 * 1024
 """Largest body that is compared with others: hashing a larger one would take longer than all other work on it."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class KeepsBody:
     """Base of payloads that keep their caller's `body`."""
 

@@ -1,0 +1,159 @@
+"""Compiles the hot path with mypyc: what a request crosses becomes C, from the same sources, types and all.
+
+    CARPOOL_COMPILE=1 pip wheel . ./sidecar            wheels with compiled modules, by way of hatch_build.py
+    python .ci/compiled.py FOLDER                      both packages' modules into a folder, as the images have them
+
+Modules of one build call each other as C functions, across both distributions, and know where each other's objects
+keep their attributes. So the two fit only if they were built from the same sources: the names of their libraries end
+in the same digest, and `carpool.compiled` looks at that before it lets a compiled module be loaded. The `.py` files
+stay beside the compiled modules, for tracebacks and for running without them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = {"carpool": ROOT, "carpool_sidecar": ROOT / "sidecar"}
+
+# The one list of what is compiled. Not in it: exceptions (what a compiled one carries is never freed by some releases
+# of mypyc), settings, and whatever a request on its common way does not cross.
+MODULES = {
+    "carpool": """
+        measures
+        runtime.deadline_timer runtime.driver
+        scheduling.adaptive scheduling.arrivals scheduling.backlog scheduling.isolation scheduling.learned_limits
+        scheduling.ledger scheduling.limits scheduling.messages scheduling.packing scheduling.policy
+        scheduling.predictor_model scheduling.queues scheduling.scheduler scheduling.suspicion scheduling.tuning
+        scheduling.window
+    """,
+    "carpool_sidecar": """
+        batching.calls batching.executor batching.retried_statuses batching.routes batching.size_refusals
+        protocols.incremental_scan protocols.interface protocols.json_members protocols.json_rows protocols.models
+        protocols.v1 protocols.v2
+        recording.ring
+        server.fast.connection server.fast.heads server.fast.requests
+        server.headers server.local_answers server.predict server.responses
+        upstream.connection upstream.predictor
+    """,
+}
+OPTIMISATION = os.environ.get("CARPOOL_OPTIMISATION", "2")  # 0: a quarter of the time, for trying
+
+
+class Problem(Exception):
+    """Nothing can be compiled here; the message says why and what to do."""
+
+
+def sources(package: str) -> list[Path]:
+    """The files of a package's compiled modules."""
+    return [FOLDERS[package] / package / (name.replace(".", "/") + ".py") for name in MODULES[package].split()]
+
+
+def digest() -> str:
+    """The name of what is built here: by all sources, the compiler's version and the interpreter."""
+    import mypy.version
+
+    parts = [mypy.version.__version__, sysconfig.get_config_var("SOABI") or sys.version, OPTIMISATION]
+    made = hashlib.sha256("\n".join(parts).encode())
+    for package in MODULES:
+        for file in sources(package):
+            made.update(f"\n{file.relative_to(ROOT)}\n".encode() + file.read_bytes())
+    return made.hexdigest()[:12]
+
+
+def check(*, tools: bool = True) -> None:
+    """Raises Problem unless a C compiler, Python's headers and, if asked for, mypyc and setuptools are here."""
+    compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
+    if shutil.which(compiler) is None:
+        raise Problem(
+            f"there is no C compiler ({compiler}); install one (Debian, Ubuntu: gcc and libc6-dev), or set CC"
+        )
+    if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
+        raise Problem("there are no headers of Python (Python.h); install them (Debian, Ubuntu: python3-dev)")
+    if not tools:
+        return
+    try:
+        import mypyc.build  # noqa: F401
+        import setuptools  # noqa: F401
+    except ImportError as error:
+        raise Problem(f"{error.name} is not installed: pip install -r .ci/compiled.txt") from None
+
+
+def build(package: str, folder: Path, python: str = sys.executable) -> list[Path]:
+    """Compile a package's modules into `folder`, laid out as in a wheel; returns the files, relative to it.
+
+    `python` is the interpreter whose environment has what the sources import; the types of that count. Raises Problem.
+    """
+    check()
+    missing = [str(file.relative_to(ROOT)) for each in MODULES for file in sources(each) if not file.exists()]
+    if missing:
+        raise Problem(f"compiling needs the whole checkout; there is no {', '.join(missing)}")
+    with tempfile.TemporaryDirectory(prefix="carpool-compiled-") as scratch:
+        # A process of its own: mypyc reads the command line, prints to standard output and exits when it is unhappy.
+        command = [sys.executable, str(Path(__file__)), "--compile", package, str(folder), scratch, python]
+        ended = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if ended.returncode:
+            raise Problem(f"{package} could not be compiled:\n{ended.stdout[-4000:]}")
+    return sorted(file.relative_to(folder) for file in (folder / package).rglob("*.so"))
+
+
+def compile_group(package: str, folder: Path, scratch: Path, python: str) -> None:
+    """All groups are translated, since they know of each other; of one C is compiled."""
+    from mypyc.build import mypycify
+    from setuptools import Distribution
+    from setuptools.command.build_ext import build_ext
+
+    os.environ.setdefault("SOURCE_DATE_EPOCH", "0")
+    made = digest()
+    groups = [([str(file.relative_to(ROOT)) for file in sources(each)], f"{each}.compiled_{made}") for each in MODULES]
+    options = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(scratch / "cache")]
+    extensions = mypycify(
+        [*options, "--python-executable", python, *(file for files, _ in groups for file in files)],
+        separate=groups,
+        target_dir=str(scratch / "c"),
+        opt_level=OPTIMISATION,
+        debug_level="0",
+    )
+    chosen = [each for each in extensions if each.name.split(".")[0] == package]
+    for each in chosen:
+        # Without this the folder of the sources would be told in each library, and no two builds would be alike.
+        each.extra_compile_args += [f"-ffile-prefix-map={scratch}=.", "-Wno-error"]
+        each.extra_link_args += ["-Wl,--build-id=none", "-s"]
+    command = build_ext(Distribution({"name": package, "ext_modules": chosen}))
+    command.build_lib, command.build_temp = str(folder), str(scratch / "o")
+    command.parallel = os.cpu_count()
+    command.ensure_finalized()
+    command.run()
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--compile"]:
+        package, folder, scratch, python = sys.argv[2:]
+        compile_group(package, Path(folder), Path(scratch), python)
+        return
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, nargs="?", help="where the compiled modules go, laid out as in a wheel")
+    parser.add_argument("--python", default=sys.executable, help="whose environment has what the sources import")
+    parser.add_argument("--check", action="store_true", help="only whether there is a C compiler")
+    wanted = parser.parse_args()
+    try:
+        check(tools=not wanted.check)
+        if not wanted.check:
+            for package in MODULES:
+                files = build(package, wanted.folder, wanted.python)
+                size = sum((wanted.folder / file).stat().st_size for file in files)
+                print(f"{package}: {len(files) - 1} modules compiled, {size / 1e6:.1f} MB", flush=True)
+    except Problem as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()
