@@ -93,6 +93,7 @@ def build(package: str, folder: Path, python: str = sys.executable) -> list[Path
     `python` is the interpreter whose environment has what the sources import; the types of that count. Raises Problem.
     """
     check()
+    folder = folder.resolve()
     missing = [str(file.relative_to(ROOT)) for each in MODULES for file in sources(each) if not file.exists()]
     if missing:
         raise Problem(f"compiling needs the whole checkout; there is no {', '.join(missing)}")
@@ -102,7 +103,10 @@ def build(package: str, folder: Path, python: str = sys.executable) -> list[Path
         ended = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if ended.returncode:
             raise Problem(f"{package} could not be compiled:\n{ended.stdout[-4000:]}")
-    return sorted(file.relative_to(folder) for file in (folder / package).rglob("*.so"))
+    made = sorted(file.relative_to(folder) for file in (folder / package).rglob("*.so"))
+    if len(made) != len(sources(package)) + 1:
+        raise Problem(f"of {package} there are {len(made)} files for {len(sources(package))} modules and their library")
+    return made
 
 
 def compile_group(package: str, folder: Path, scratch: Path, python: str) -> None:

@@ -189,7 +189,7 @@ def test_a_predictor_without_work_for_a_quarter_of_a_second_gets_the_next_reques
 
 
 def sent(device: PredictorModel, now: float, size: int = 4) -> messages.Batch:
-    batch = messages.Batch("id", "key", [messages.Part(messages.Request("key", size), 0, size)], "full")
+    batch = messages.Batch("id", "key", [messages.Part(messages.Request("key", size), 0, size)], messages.Reason.FULL)
     device.sent(batch, now)
     return batch
 
