@@ -126,6 +126,9 @@ def compile_group(package: str, folder: Path, scratch: Path, python: str) -> Non
         opt_level=OPTIMISATION,
         debug_level="0",
     )
+    for file in (scratch / "c").rglob("__native*.c"):
+        # mypyc's own slicing of bytes (2.4) raises SystemError where the start lies behind the stop; Python's does not.
+        file.write_text(file.read_text().replace("CPyBytes_GetSlice(", "CPyObject_GetSlice("))
     chosen = [each for each in extensions if each.name.split(".")[0] == package]
     for each in chosen:
         # Without this the folder of the sources would be told in each library, and no two builds would be alike.

@@ -19,7 +19,7 @@ from carpool_sidecar.server.general import body_reader
 PREDICT = b"/v1/models/m:predict"
 BODY = b'{"instances":[1]}'
 V1_ROUTE = calls.Route(v1.Codec(), None)  # type: ignore[arg-type] # nothing is sent
-V1_ROUTES = routes.Routes(V1_ROUTE, None)  # type: ignore[arg-type] # no v2 request comes
+V1_ROUTES = routes.Routes(V1_ROUTE, routes.Models(None, None))  # type: ignore[arg-type] # no v2 request comes
 # As asyncio and uvloop have them.
 _HIGH_WATER, _LOW_WATER = 64 * 1024, 16 * 1024
 
