@@ -10,7 +10,6 @@ import zlib
 import pytest
 from aiohttp import web
 
-from carpool_sidecar.protocols import v1
 from carpool_sidecar.upstream import probes
 from tests import loopback
 from tests.app.conftest import PREDICT
@@ -270,7 +269,7 @@ async def test_a_bug_is_a_500_in_json_on_a_connection_that_lives(bench, monkeypa
         raise ZeroDivisionError("secret")
 
     with monkeypatch.context() as patch:
-        patch.setattr(bench.sidecar.driver, "submit", break_down)
+        patch.setattr(bench.sidecar.driver, "_call_soon", break_down)  # what `submit` calls
         patch.setattr(bench.sidecar._relay, "handle", break_down)
         status, body, headers = await bench.post('{"instances":[1]}', path=path)
     assert (status, headers["Content-Type"]) == (500, "application/json")
@@ -287,14 +286,15 @@ async def test_a_bug_is_a_500_in_json_on_a_connection_that_lives(bench, monkeypa
 async def test_a_bug_before_a_request_is_a_call_is_logged_and_counted_and_takes_nothing_from_the_caller(
     bench, monkeypatch, caplog
 ):
-    whole, failures = v1.Codec.parse, [ZeroDivisionError("bug")]
+    codec, failures = bench.sidecar.upstreams.routes._v1.codec, [ZeroDivisionError("bug")]
+    whole = codec.parse
 
     def break_down_once(body, max_rows, json_size):
         if failures:
             raise failures.pop()
         return whole(body, max_rows, json_size)
 
-    monkeypatch.setattr(v1.Codec, "parse", staticmethod(break_down_once))
+    monkeypatch.setattr(codec, "parse", break_down_once)
     assert (await bench.post('{"instances":[1]}'))[0] == 200
     assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError]
     assert await bench.metric('carpool_internal_errors_total{where="fast_lane"}') == 1
@@ -383,11 +383,11 @@ class TestKServeErrors:
 
 
 async def test_a_bug_when_the_predictor_is_called_is_logged_and_counted(bench, monkeypatch, caplog):
-    async def break_down():
+    def break_down():
         raise ZeroDivisionError("bug")
 
     with monkeypatch.context() as patch:
-        patch.setattr(bench.sidecar.upstreams.http._pool, "open", break_down)
+        patch.setattr(bench.sidecar.upstreams.http._pool, "_make_reader", break_down)  # for a new connection
         status, body, _ = await bench.post('{"instances":[1]}')
     assert (status, json.loads(body)) == (502, {"error": "the predictor could not be called"})
     assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError]

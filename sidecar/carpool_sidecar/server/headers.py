@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import ipaddress
 import re
+from typing import Final
 
 from aiohttp import HttpVersion, HttpVersion10, HttpVersion11, hdrs, web
 from multidict import CIMultiDict, MultiMapping
@@ -24,7 +25,7 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HOST = re.compile(r"[A-Za-z0-9!$%&'()*+,\-.:;=\[\]_~]*")
 _NO_VERSION = HttpVersion(0, 9)
 # The list of Go's httputil.ReverseProxy. TE goes too, although `TE: trailers` is harmless: trailers are not relayed.
-HOP_BY_HOP = frozenset(
+HOP_BY_HOP: Final[frozenset[str]] = frozenset(
     {
         "connection",
         "keep-alive",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import urllib.parse
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 from multidict import MultiMapping, istr
@@ -21,7 +21,7 @@ from carpool_sidecar.protocols import models
 from carpool_sidecar.server import headers as headers_
 from carpool_sidecar.server import responses
 
-PROBER_AGENTS = ("kube-probe/", "Knative-Activator-Probe")
+PROBER_AGENTS: Final[tuple[str, str]] = ("kube-probe/", "Knative-Activator-Probe")
 _KIND = istr("K-Network-Probe")
 _HASH = "K-Network-Hash"
 _MODEL = re.compile(r"/v1/models/([^/:]+)(?:/versions/([^/:]+))?")

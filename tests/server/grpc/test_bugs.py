@@ -56,7 +56,7 @@ async def test_a_bug_while_a_call_comes_in_leaves_nothing_behind(site: Site, mon
     elif step == "Codec.payload":
         monkeypatch.setattr(codec.Codec, "payload", fail)
     else:
-        monkeypatch.setattr(site.driver, "submit", fail)
+        monkeypatch.setattr(site.driver, "_call_soon", fail)  # what `submit` calls
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await site.infer(sent)
     assert refused.value.code() is grpc.StatusCode.INTERNAL
@@ -120,7 +120,7 @@ async def test_a_bug_once_a_message_is_inflated_is_told_the_caller(site: Site, m
     if step == "take":
         monkeypatch.setattr(arrivals.Arrival, "take", fail)
     else:
-        monkeypatch.setattr(site.driver, "submit", fail)
+        monkeypatch.setattr(site.driver, "_call_soon", fail)  # what `submit` calls
     await stream.end()
     assert stream.status == grpc.StatusCode.INTERNAL.value[0]
     assert count(site, "rpc") == 1

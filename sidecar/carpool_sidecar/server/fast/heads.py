@@ -9,7 +9,7 @@ lines that do not matter, too: reading the others costs a fifth.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import httptools
 from multidict import CIMultiDict
@@ -35,7 +35,7 @@ _MAX_GROWTH = 1024
 _ZERO = ord("0")
 
 # Headers that give a request, or its connection, a meaning beyond "here is a body, answer it".
-UNUSUAL = (
+UNUSUAL: Final[tuple[str, ...]] = (
     "Transfer-Encoding", "Expect", "Upgrade", "Trailer", "HTTP2-Settings", "Sec-WebSocket-Key1",
 )  # fmt: skip
 
