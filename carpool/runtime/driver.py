@@ -127,6 +127,7 @@ class Observer:
         log.error(words, exc_info=error, extra={"facts": {} if batch is None else {"batch": batch.id}})
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Driver:
     """Takes calls, answers each exactly once. `clock` is the scheduler's.
 

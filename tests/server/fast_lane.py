@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from carpool.program import allocator
+from carpool.runtime import driver
 from carpool.scheduling import ledger, messages
 from carpool_sidecar import config, drain, errors, metrics
 from carpool_sidecar.batching import calls, routes
@@ -158,10 +159,10 @@ class General(asyncio.Protocol):
         return b"".join(self.parts)
 
 
-class Driver:
+class Driver(driver.Driver):
     """`calls` are those that wait, `cancelled` those whose client left; `on_submit` may answer at once, or fail."""
 
-    def __init__(self, memory: ledger.Ledger) -> None:
+    def __init__(self, memory: ledger.Ledger) -> None:  # of the real one it has no state
         self.calls: list[calls.Call] = []
         self._memory = memory
         self.cancelled: list[calls.Call] = []
@@ -211,7 +212,7 @@ class Bench:
         self.metrics = metrics.Metrics()
         limits = self.settings.scheduler_limits
         self.rules = predict.PredictRules(self.settings, limits, self.bodies, ways, self.life, self.metrics)
-        self.requests = requests.FastRequests(self.rules, self.driver, lambda: self.now)  # type: ignore[arg-type]
+        self.requests = requests.FastRequests(self.rules, self.driver, lambda: self.now)
         self.reader = heads.Reader(self.rules)
         self.questions = None
         self.keep_alive, self.head_timeout = self.settings.keep_alive, self.settings.head_timeout

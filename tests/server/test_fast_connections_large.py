@@ -44,7 +44,7 @@ async def slow() -> Slow:
 
 @pytest.fixture
 async def bench(slow: Slow) -> Bench:
-    return Bench(routes.Routes(calls.Route(slow, None), None))  # type: ignore[arg-type] # nothing is sent
+    return Bench(routes.Routes(calls.Route(slow, None), routes.Models(None, None)))  # type: ignore[arg-type] # nothing is sent
 
 
 def send(client: Transport, body: bytes, after: bytes = b"") -> None:
