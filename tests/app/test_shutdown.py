@@ -98,14 +98,16 @@ async def test_a_quiet_period_nearly_as_long_as_the_grace_period_still_ends_in_r
     assert asyncio.get_running_loop().time() < grace_period
 
 
-async def test_a_bug_in_the_drain_is_logged_and_counted_and_the_process_does_not_end_well(bench, caplog):
-    async def break_down():
-        raise ZeroDivisionError("bug")
+async def test_a_bug_in_the_drain_is_logged_and_counted_and_the_process_does_not_end_well(bench, monkeypatch, caplog):
+    class Broken:
+        async def drain(self):
+            raise ZeroDivisionError("bug")
 
-    bench.sidecar.driver.drain = break_down
-    async with bench.client.post(bench.admin + "/drain") as response:
-        assert (await response.json())["phase"] != "drained"
-    assert await bench.sidecar.drain() is False
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.sidecar, "driver", Broken())
+        async with bench.client.post(bench.admin + "/drain") as response:
+            assert (await response.json())["phase"] != "drained"
+        assert await bench.sidecar.drain() is False
     assert {record.exc_info[0] for record in caplog.records if record.exc_info} == {ZeroDivisionError}
     assert await bench.metric('carpool_internal_errors_total{where="drain"}') == 2
 

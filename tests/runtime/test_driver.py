@@ -36,16 +36,11 @@ class Predictor:
         reply(self.error or interface.UpstreamResponse(body.replace(b"instances", b"predictions", 1), {}))
 
 
-class _Broken:
-    """A scheduler that takes nothing."""
+class _Broken(scheduler.Scheduler):
+    """Takes nothing."""
 
-    idle, policy_deadline = True, math.inf
-
-    def has_room(self, calls):
+    def has_room(self, requests):
         raise ZeroDivisionError("bug")
-
-    def next_deadline(self):
-        return None
 
 
 class Replier:
@@ -172,7 +167,8 @@ async def test_calls_of_the_turn_in_which_draining_starts_are_answered():
 
 async def test_calls_that_a_bug_keeps_out_are_told_so(caplog):
     bench = Bench(max_latency=0.0)
-    working, bench.driver.core = bench.driver.core, _Broken()
+    chosen, working = core_limits.Limits(max_latency=0.0), bench.driver.core
+    bench.driver.core = _Broken(chosen, window.Window(chosen), asyncio.get_running_loop().time, str)
     bench.submit("a")
     bench.driver.flush()
     bench.driver.core = working
@@ -410,8 +406,12 @@ class _Unshareable(v1.Codec):
         def __getitem__(self, place):
             return super().__getitem__(place) if place.start == 0 else 1 / 0
 
-    def merge(self, batch_id, target, parts):
-        call = super().merge(batch_id, target, parts)
+    def __init__(self):
+        super().__init__()
+        self.merge = self._merge
+
+    def _merge(self, batch_id, target, parts):
+        call = v1.merge(batch_id, target, parts)
 
         def read(reply):
             answer = call.read(reply)

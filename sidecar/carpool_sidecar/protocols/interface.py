@@ -24,7 +24,7 @@ LARGEST_CONTENT = 64 * 1024
 class KeepsBody:
     """Base of payloads that keep their caller's `body`."""
 
-    __slots__ = ()
+    __slots__ = ("body",)
     body: bytes
 
     @property

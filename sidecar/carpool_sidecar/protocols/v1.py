@@ -15,6 +15,7 @@ from typing import ClassVar
 
 import msgspec
 
+from carpool.compiled import mypyc_attr
 from carpool.scheduling import messages
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import incremental_scan, interface, json_members, json_rows, steps
@@ -70,7 +71,7 @@ class Payload(interface.KeepsBody):
     is all of it.
     """
 
-    __slots__ = ("body", "key", "list_name", "others", "row_count", "rows", "text")
+    __slots__ = ("key", "list_name", "others", "row_count", "rows", "text")
     response_format: ClassVar[None] = None
 
     def __init__(self, list_name: bytes, body: bytes, text: bytes | memoryview, rows: Rows, others: bytes) -> None:
@@ -226,6 +227,7 @@ def _is_bare(around: bytes) -> bool:
     return around.endswith(b":[0]}") and around.count(b":") == 1
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Codec:
     """See `interface.Codec`; there is one for all models, of which nothing is known."""
 

@@ -19,7 +19,7 @@ class Payload(interface.KeepsBody):
     """One parsed request."""
 
     # State: answered, the outputs that the first of its answers had, if it is cut.
-    __slots__ = ("answered", "body", "key", "message", "response_format", "row_count")
+    __slots__ = ("answered", "key", "message", "response_format", "row_count")
 
     def __init__(self, body: bytes, message: messages.Message, response_format: interface.ResponseFormat) -> None:
         self.body = body

@@ -89,7 +89,7 @@ class Payload(interface.KeepsBody):
     """
 
     # State: _cut, what was found out for cutting it, from the first cut on.
-    __slots__ = ("_cut", "body", "data", "json_size", "key", "response_format", "row_count", "template")
+    __slots__ = ("_cut", "data", "json_size", "key", "response_format", "row_count", "template")
 
     def __init__(
         self,
