@@ -14,8 +14,7 @@ import image_engines
 
 # The same release of Debian, and so the same Python, as the public image that the Dockerfiles name.
 SUITE = "trixie"
-# The compiler is for the build stage alone: images take none of it.
-PACKAGES = ("ca-certificates", "gcc", "libc6-dev", "python3-dev", "python3-venv")
+PACKAGES = ("ca-certificates", "python3", "python3-venv")
 
 
 class Unavailable(Exception):

@@ -3,7 +3,7 @@
     python .ci/images.py                                       all three
     python .ci/images.py --only sidecar --output sidecar.tar   one, as an archive for `ctr images import`
     python .ci/images.py --check-reproducible                  builds each twice and compares
-    python .ci/images.py --pure                                the sidecar's hot path as Python, not compiled
+    python .ci/images.py --compiled                            with the sidecar's hot path compiled (an experiment)
     python .ci/images.py --push registry.example.com/team      and pushes them there
 
 The same commit on the same base gives the same layers. Files have the same time in all commits (SOURCE_DATE_EPOCH
@@ -142,7 +142,7 @@ class Builder:
             arguments |= {"TORCH": self._torch, "TORCH_CPU_INDEX": predictor_packages.CPU_INDEX}
             arguments |= {"TORCH_CPU_SHA256": os.environ.get("TORCH_CPU_SHA256", "")}
         if part == "sidecar":
-            arguments |= {"COMPILED": "no" if self._wanted.pure else "yes"}
+            arguments |= {"COMPILED": "yes" if self._wanted.compiled else "no"}
         epoch = int(os.environ.get("SOURCE_DATE_EPOCH") or 0)
         dockerfile = ROOT / part / "Dockerfile"
         # buildah's cache knows no times: it would give layers of another epoch.
@@ -184,7 +184,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         default="auto",
         help="the predictor's build (cpu, else none)",
     )
-    add("--pure", action="store_true", help="do not compile the sidecar's hot path; needs no C compiler")
+    add("--compiled", action="store_true", help="compile the sidecar's hot path (an experiment; see docs/speed.md)")
     add("--tag", default="", help="of the images (the version)")
     add("--push", default="", metavar="REGISTRY/PATH", help="where to push them")
     add("--plain-http", action="store_true", help="registries without TLS, for bases and pushes")

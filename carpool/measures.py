@@ -12,6 +12,8 @@ import operator
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from carpool.compiled import mypyc_attr
+
 SECONDS = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
 )  # fmt: skip
@@ -20,6 +22,7 @@ SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
 _FEW = 3  # values that are sooner counted one by one than sorted
 
 
+@mypyc_attr(native_class=False)  # a native class cannot be pickled
 @dataclass(frozen=True, slots=True)
 class Distribution:
     """How many values fell between ascending bounds.

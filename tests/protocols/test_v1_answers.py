@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 
 import hypothesis.strategies as st
 import pytest
@@ -76,7 +75,10 @@ def test_errors_have_the_protocols_shape():
 def test_what_was_merged_can_be_taken_apart_again(groups):
     """An echoing predictor's answer, cut by the members' sizes, gives each member its own rows."""
     payloads = [v1.parse_request(json.dumps({"instances": group}).encode()) for group in groups]
-    parts = [messages.Part(SimpleNamespace(payload=payload), 0, len(payload.rows)) for payload in payloads]
+    parts = [
+        messages.Part(messages.Request("key", len(payload.rows), payload=payload), 0, len(payload.rows))
+        for payload in payloads
+    ]
     merged = b"".join(v1.merge("the-batch", "/t", parts).body)
     answer = parsed(merged.replace(b'"instances"', b'"predictions"', 1))
     start = 0

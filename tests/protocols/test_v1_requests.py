@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tracemalloc
-from types import SimpleNamespace
 
 import hypothesis.strategies as st
 import pytest
@@ -27,7 +26,9 @@ def rows_of(payload):
 
 def merged(ranges):
     """The body of a call for ranges of rows."""
-    parts = [messages.Part(SimpleNamespace(payload=payload), *rows) for payload, *rows in ranges]
+    parts = [
+        messages.Part(messages.Request("key", len(payload.rows), payload=payload), *rows) for payload, *rows in ranges
+    ]
     return v1.merge("the-batch", "/t", parts).body
 
 
