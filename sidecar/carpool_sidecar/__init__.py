@@ -28,7 +28,8 @@ histograms are kept as `carpool.measures` does.
 | `live.snapshots.Snapshots` | the counts of the last ten seconds | the timer of the stream |
 | `server.responses.Predictions` | what the answers of the latest batch begin with | each answer |
 | `server.admin.Admin` | the shutdown that was asked for, `carpool_ready` | `/drain`, `/readyz` |
-| `server.data_port.FastLane` | its connections, here and on loan, the listening socket | the event loop; `close` |
+| `server.data_port.FastLane` | its connections, here and on loan | the event loop; `close` |
+| `server.listening.Listener` | connections that are being made, how many had asked | the event loop; `close` |
 | `server.data_port.ConnectionLimit` | how many clients are connected | all three servers |
 | `server.fast.connection.Connection` | bytes not yet understood, requests without an answer | the transport; answers |
 | `server.fast.connection._PartialBody` | the parts of one body that came | its connection |
@@ -37,7 +38,7 @@ histograms are kept as `carpool.measures` does.
 | `server.fast.progress.Watch` | the parser that looks for heads | each piece that comes |
 | `server.fast.progress._Marks` | what the parser met of heads and chunks | the parser |
 | `server.fast.heads._Collector` | fields of the head that is being read | the parser |
-| `server.fast.requests.FastRequests` | when an answer was last made | each answer |
+| `server.fast.requests.FastRequests` | when an answer was last made, how many came | requests; answers |
 | `server.general.server.Server` | connections whose head is incomplete | its connections |
 | `server.general.server.Connection` | bytes of a head, bytes put off | the transport, its timer |
 | `server.general.request_handler._Complete` | the answer, until it is written | its own writing |

@@ -266,3 +266,40 @@ def test_what_can_become_no_head_is_known_at_once(begun: bytes) -> None:
     assert not progress.PartialHead().may_go_on(begun)
     beginning = progress.PartialHead()
     assert not all(beginning.may_go_on(begun[at : at + 1]) for at in range(len(begun)))
+
+
+def test_the_first_head_of_a_connection_is_recognised_by_those_of_others() -> None:
+    reader = heads.Reader(RULES)
+    known, other = (post(target=b"/v1/models/%b:predict" % name, body=b"") for name in (b"m", b"n"))
+    for text in (known, other):
+        text = text.replace(b"Length: 0", b"Length: 17")
+        found = reader.read(text)
+        assert found is not None
+        reader.template(text, found[2])
+    newcomer = known.replace(b"Length: 0", b"Length: 4321")
+    shared = reader.shared(newcomer, 0)
+    assert shared is not None
+    assert shared[1] == reader.read(newcomer)
+    assert reader.shared(newcomer.replace(b"/m:", b"/k:"), 0) is None
+
+
+@pytest.mark.parametrize("lines", [[b"Authorization: b"], [b"X-Tenant: b"], [b"carpool-timeout-ms: 5"], [b"X-More: 1"]])
+def test_a_head_with_another_line_is_not_taken_for_that_of_another_connection(lines: list[bytes]) -> None:
+    reader = heads.Reader(RULES)
+    known = post(b"", b"Authorization: a", b"X-Tenant: a", b"carpool-timeout-ms: 9", length=17)
+    found = reader.read(known)
+    assert found is not None
+    reader.template(known, found[2])
+    assert reader.shared(known, 0) is not None
+    assert reader.shared(post(b"", *lines, length=17), 0) is None
+
+
+def test_templates_that_connections_share_are_few_and_those_in_use_stay() -> None:
+    reader = heads.Reader(RULES)
+    texts = [post(b"", target=b"/v1/models/%d:predict" % number, length=17) for number in range(100)]
+    for text in texts:
+        found = reader.read(text)
+        assert found is not None
+        reader.template(text, found[2])
+        assert reader.shared(texts[0], 0) is not None
+    assert sum(reader.shared(text, 0) is not None for text in texts) == 4

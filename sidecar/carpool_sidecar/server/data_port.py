@@ -12,24 +12,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import os
 import resource
-import socket
 from collections.abc import Callable
 from typing import Protocol
 
 from carpool.runtime import deadline_timer
 from carpool_sidecar import config, metrics
+from carpool_sidecar.server import listening
 from carpool_sidecar.server.fast import connection as connections
 from carpool_sidecar.server.fast import heads, questions, requests
 
 # Seconds between looks at the clock on behalf of all connections; a timer for each would cost as much as an answer.
 _SHORTEST_ROUND, _LONGEST_ROUND = 0.05, 1.0
 _ROUNDS_IN_A_TIMEOUT = 4
-
-# libuv takes one connection from a listening socket in each turn of its loop. Under load a turn takes milliseconds, and
-# of hundreds of callers who come at once the last would wait for seconds. So as many handles share the socket.
-_ACCEPTED_IN_A_TURN = 16
 
 _MOST_CONNECTIONS = 10_000
 # What the sidecar needs for itself: ports, the way to the predictor, probes.
@@ -60,7 +55,7 @@ class FastLane:
     """Listens, and watches over the connections that are not on loan to `general` servers."""
 
     # State: the connections that are here and those on loan, the event that is set when one of the former is gone, and
-    # the timer while there are any; the servers.
+    # the timer while there are any; what listens.
     def __init__(
         self,
         chosen: config.Settings,
@@ -82,17 +77,11 @@ class FastLane:
         self._is_closed = False
         self._gone = asyncio.Event()
         self._timer = deadline_timer.DeadlineTimer(self._go_round, fast_requests.clock)
-        self._servers: list[asyncio.Server] = []
+        self._listeners: list[listening.Listener] = []
 
     async def listen(self, host: str, port: int, backlog: int) -> None:
         """Accept connections; raises `OSError` if the port is taken."""
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(self._connection, host, port, backlog=backlog)
-        self._servers.append(server)
-        for bound in server.sockets:
-            for _ in range(_ACCEPTED_IN_A_TURN - 1):
-                again = socket.socket(fileno=os.dup(bound.fileno()))
-                self._servers.append(await loop.create_server(self._connection, sock=again, backlog=backlog))
+        self._listeners += await listening.listen(host, port, backlog, self._connection, self)
 
     async def close(self, patience: float) -> None:
         """Accept nothing more and end all connections that are here; last answers have `patience` seconds to be read.
@@ -100,8 +89,8 @@ class FastLane:
         None comes back any more.
         """
         self._is_closed = True
-        while self._servers:
-            self._servers.pop().close()
+        while self._listeners:
+            await self._listeners.pop().close()
         for connection in list(self._connections):
             connection.shut()
         with contextlib.suppress(TimeoutError):
@@ -139,6 +128,16 @@ class FastLane:
     def open(self) -> int:
         """Connections that are here now."""
         return len(self._connections)
+
+    @property
+    def asked(self) -> int:
+        """Predict requests that ever came to them."""
+        return self.requests.submitted
+
+    @property
+    def waiting(self) -> int:
+        """Requests being handled, here or elsewhere."""
+        return self.requests.memory.active
 
     def lend(
         self, connection: connections.Connection, reason: metrics.Handover, size: int | None, since: float | None

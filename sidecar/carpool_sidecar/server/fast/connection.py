@@ -221,7 +221,12 @@ class Connection(asyncio.Protocol):
             at = stop
 
     def _read(self, data: bytes, at: int) -> heads.Plain | None:
-        """The head at `at` in full; None if more of it has to come, or if this is not for us any more."""
+        """The head at `at`; None if more of it has to come, or if this is not for us any more."""
+        if not self._heads_read and self._template is None:
+            shared = self._port.reader.shared(data, at)
+            if shared is not None:
+                self._template, plain = shared
+                return plain
         end = data.find(b"\r\n\r\n", at) + 4
         if end < 4:
             self._wait_for_head(data[at:])

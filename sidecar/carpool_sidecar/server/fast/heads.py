@@ -70,6 +70,8 @@ _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:")  # RFC 9110, section 5.6.2
 _PROBERS = tuple([each.encode() for each in local_answers.PROBER_AGENTS])
 # Heads are cheap to send: what is remembered of them has to end somewhere.
 _MOST_NAMES, _MOST_PLANS = 1024, 512
+# Templates that a connection's first head is compared with. Each costs a tenth of reading it.
+_MOST_SHARED = 4
 _LINES = {
     which: re.compile(rb"\r\n%b: ?([!-~]{1,256})(?=\r)" % _NAMES[which], re.IGNORECASE)
     for which in (_LENGTH, _REQUEST_ID, _TRACEPARENT, _JSON_SIZE)
@@ -150,7 +152,8 @@ class Reader:
     lines only for being lines.
     """
 
-    # State: _plans by lines that matter, _kinds of lines by the names met so far. Both are bounded.
+    # State: _plans by lines that matter, _kinds of lines by the names met so far; _shared, the templates that were made
+    # or came in useful last. All are bounded.
     def __init__(self, rules: predict.PredictRules) -> None:
         self._rules = rules
         looked_at = [name.encode() for name in rules.looked_at]
@@ -161,6 +164,7 @@ class Reader:
         self._keyed = tuple([kind for kind in varying if kind != _JSON_SIZE])
         self._kinds: dict[bytes, int] = {}
         self._plans: dict[tuple[bytes, ...], _Plan] = {}
+        self._shared: list[HeadTemplate] = []
 
     def read(self, text: bytes) -> Plain | None:
         """Judge a complete head, up to and with its empty line; None if it is for the general server.
@@ -227,7 +231,24 @@ class Reader:
     def template(self, text: bytes, head: calls.Head) -> HeadTemplate | None:
         """What recognises a head that was read when it comes again; None if it may not be so plain then."""
         gaps = [gap for gap in _gaps(text) if gap[2] not in self._keyed]
-        return HeadTemplate(text, head, gaps) if gaps and len(text) + _MAX_GROWTH <= MAX_HEAD else None
+        if not gaps or len(text) + _MAX_GROWTH > MAX_HEAD:
+            return None
+        made = HeadTemplate(text, head, gaps)
+        self._shared = [made, *self._shared[: _MOST_SHARED - 1]]
+        return made
+
+    def shared(self, data: bytes, at: int) -> tuple[HeadTemplate, Plain] | None:
+        """A template of another connection that fits the head at `at`, and what it makes of it.
+
+        Callers have many connections and write the same head on each, so that the first of a new one need not be read.
+        """
+        for place, template in enumerate(self._shared):
+            found = template.match(data, at)
+            if found is not None:
+                if place:
+                    self._shared.insert(0, self._shared.pop(place))
+                return template, found
+        return None
 
     def _learn(self, name: bytes) -> int:
         """The kind of a line whose name was not met before."""

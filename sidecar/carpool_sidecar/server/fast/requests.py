@@ -45,13 +45,17 @@ class FastRequest(calls.Call):
 
 
 class FastRequests:
-    """Makes calls of requests and answers of outcomes. `now` is when that last happened, on `clock`."""
+    """Makes calls of requests and answers of outcomes.
+
+    `now` is when that last happened, on `clock`, and `submitted` how many calls were put in the queue.
+    """
 
     def __init__(self, rules: predict.PredictRules, calls_driver: driver.Driver, clock: Callable[[], float]) -> None:
         self.rules = rules
         self.memory = rules.bodies.memory
         self.clock = clock
         self.now = clock()
+        self.submitted = 0
         self.driver = calls_driver
         self._predictions = responses.Predictions(rules.dialect)
 
@@ -132,6 +136,7 @@ class FastRequests:
     def submit(self, request: FastRequest, held: ledger.Reservation) -> None:
         """Put it in the queue and count it; it is answered once, perhaps before this returns."""
         held.add(0, 1)
+        self.submitted += 1
         try:
             self.driver.submit(request)
         except Exception:

@@ -1,0 +1,145 @@
+"""Lets callers in: many at once while few requests wait, and no faster than the others are served once many do.
+
+libuv takes one connection from a listening socket in each turn of its loop. Of hundreds of callers who come at once to
+a sidecar with work to do, the last would wait for seconds. But a connection costs as much as several requests, and
+callers open another one whenever all of theirs are busy: a sidecar that lets in all who come spends its time on that as
+soon as it is a little behind, is more behind, and thousands of connections come of it. None of them makes a batch
+larger. They wait as well in the kernel's queue, which costs nothing.
+
+So once there are enough requests to fill batches, how many a turn lets in depends on how many requests came since the
+last one: while everybody who is in asks once, some more are let in. Where callers are thousands, that is hardly more
+than the one of each turn, and turns are long while there is much to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import socket
+from collections.abc import Callable
+from typing import Final, Protocol
+
+log = logging.getLogger("carpool.sidecar.listening")
+
+MOST_IN_A_TURN: Final = 16
+"""Callers let in by one turn of the event loop. So many take less than a millisecond."""
+
+# Requests being handled; more callers rarely make batches larger.
+_ENOUGH: Final = 256
+# Callers let in while everybody who is in asks once.
+_NEWCOMERS: Final = 16
+
+# The process, or the machine, has too many open files: seconds until somebody may be let in again.
+_REST: Final = 1.0
+_FULL: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Crowd(Protocol):
+    """Who is in, and what they ask."""
+
+    @property
+    def open(self) -> int:
+        """Connections that are in."""
+        ...
+
+    @property
+    def asked(self) -> int:
+        """Requests that ever came."""
+        ...
+
+    @property
+    def waiting(self) -> int:
+        """Requests being handled."""
+        ...
+
+
+def allowance(crowd: Crowd, asked: int) -> int:
+    """How many may be let in when so many requests came since that was last asked; at least one."""
+    if crowd.waiting < _ENOUGH or not crowd.open:
+        return MOST_IN_A_TURN
+    return min(MOST_IN_A_TURN, 1 + asked * _NEWCOMERS // crowd.open)
+
+
+class Listener:
+    """Listens on one socket, which it closes in the end; each caller gets a protocol from `make`.
+
+    When there are no more files to be had, nobody is let in for `rest` seconds.
+    """
+
+    # State: the connections that are being made; how much had been asked when callers were last let in; the timer while
+    # it rests; whether it is closed.
+    def __init__(
+        self, listening: socket.socket, make: Callable[[], asyncio.Protocol], crowd: Crowd, rest: float = _REST
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._socket = listening
+        self._make = make
+        self._crowd = crowd
+        self._rest = rest
+        self._arriving: set[asyncio.Task[object]] = set()
+        self._asked = crowd.asked
+        self._resting: asyncio.TimerHandle | None = None
+        self._loop.add_reader(listening, self._let_in)
+
+    def _let_in(self) -> None:
+        """Somebody waits outside. The event loop calls this once in each turn until nobody does."""
+        asked = self._crowd.asked
+        room, self._asked = allowance(self._crowd, asked - self._asked), asked
+        try:
+            for _ in range(room):
+                self._take(self._socket.accept()[0])
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return  # nobody waits any more
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            log.warning("no caller is let in for %g s: %s", self._rest, error)
+            self._loop.remove_reader(self._socket)
+            self._resting = self._loop.call_later(self._rest, self._go_on)
+
+    def _go_on(self) -> None:
+        self._resting = None
+        self._loop.add_reader(self._socket, self._let_in)
+
+    def _take(self, caller: socket.socket) -> None:
+        caller.setblocking(False)
+        arriving = self._loop.create_task(self._loop.connect_accepted_socket(self._make, caller))
+        self._arriving.add(arriving)
+        arriving.add_done_callback(self._arrived)
+
+    def _arrived(self, arriving: asyncio.Task[object]) -> None:
+        self._arriving.discard(arriving)
+        error = None if arriving.cancelled() else arriving.exception()
+        if error is not None and not isinstance(error, OSError):  # an `OSError` is a caller who has left
+            context = {"message": "a caller could not be let in", "exception": error}
+            self._loop.call_exception_handler(context)
+
+    async def close(self) -> None:
+        """Let nobody in any more; returns when those who were have their protocols."""
+        if self._resting is not None:
+            self._resting.cancel()
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+        if self._arriving:
+            await asyncio.wait(self._arriving)
+
+
+async def listen(
+    host: str, port: int, backlog: int, make: Callable[[], asyncio.Protocol], crowd: Crowd
+) -> list[Listener]:
+    """Listen on all addresses that a host has; raises `OSError` if the port is taken.
+
+    Up to `backlog` callers wait outside; the kernel turns more away.
+    """
+    # The loop finds the addresses and binds to them; what it would listen with has no way to wait.
+    server = await asyncio.get_running_loop().create_server(make, host, port, start_serving=False)
+    found = []
+    for bound in server.sockets:
+        listening = socket.socket(fileno=os.dup(bound.fileno()))
+        listening.setblocking(False)
+        listening.listen(backlog)
+        found.append(Listener(listening, make, crowd))
+    server.close()
+    return found
