@@ -76,8 +76,9 @@ class Bench:
         batch = f", batches of {row['mean_batch']:.1f}" if row["mean_batch"] else ""
         busy = "" if row["gpu_busy"] is None else f", GPU {row['gpu_busy']:.0%}"
         failed = f"  FAILED: {row['errors']}" if row["errors"] else ""
+        rate = "too many waiting" if row.get("is_saturated") else f"{row['rate']:,.0f}/s"
         self.say(
-            f"  {row['system']}, {load_text}: {row['rate']:,.0f}/s, p50 {row['p50'] * 1e3:.1f} ms, "
+            f"  {row['system']}, {load_text}: {rate}, p50 {row['p50'] * 1e3:.1f} ms, "
             f"p99 {row['p99'] * 1e3:.1f} ms{batch}{busy}{failed}"
         )
         return row

@@ -235,7 +235,7 @@ def _sweeps(content: dict[str, Any]) -> list[Table]:
                 row["system"],
                 ms(row["p50"]),
                 ms(row["p99"]),
-                number(row["rate"]),
+                "" if row["is_saturated"] else number(row["rate"]),  # the client broke off before the time was over
                 number(row["mean_batch"], 1),
                 share(row["gpu_busy"]),
                 number(row["joules_per_1000"], 1),
