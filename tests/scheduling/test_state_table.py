@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+import carpool
 from carpool.scheduling import scheduler
 from tests.scheduling.driven import DrivenScheduler
 
@@ -38,7 +39,7 @@ def path_of(node: ast.expr) -> list[str]:
 
 def methods() -> list[ast.FunctionDef]:
     """The scheduler's, as its file has them: a compiled module knows no source."""
-    tree = ast.parse(Path(scheduler.__file__).with_name("scheduler.py").read_text())
+    tree = ast.parse(Path(carpool.__file__).with_name("scheduling").joinpath("scheduler.py").read_text())
     (body,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Scheduler"]
     return [node for node in ast.walk(body) if isinstance(node, ast.FunctionDef)]
 
