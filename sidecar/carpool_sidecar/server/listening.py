@@ -105,6 +105,7 @@ class Listener:
 
     def _take(self, caller: socket.socket) -> None:
         caller.setblocking(False)
+        caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as uvloop does, and asyncio for its own
         arriving = self._loop.create_task(self._loop.connect_accepted_socket(self._make, caller))
         self._arriving.add(arriving)
         arriving.add_done_callback(self._arrived)
