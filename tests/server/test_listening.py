@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from carpool_sidecar import drain
 from carpool_sidecar.server import data_port, listening
 from tests import loopback
 from tests.server import fast_lane
@@ -160,3 +161,20 @@ async def test_nobody_is_let_in_once_the_lane_is_closed(lane: data_port.FastLane
 async def test_a_port_that_is_taken_is_an_error(lane: data_port.FastLane) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(OSError, match="in use"):
         await lane.listen("127.0.0.1", other.getsockname()[1], CALLERS)
+
+
+@pytest.mark.both_loops
+async def test_who_was_let_in_just_before_the_end_and_has_asked_is_answered(clients: list[socket.socket]) -> None:
+    bench = fast_lane.Bench()
+    limit = data_port.ConnectionLimit(CALLERS, lambda: None)
+    lane = data_port.FastLane(bench.settings, bench.requests, lambda since, home, size: fast_lane.General(), limit)
+    port = loopback.free_port()
+    await lane.listen("127.0.0.1", port, CALLERS)
+    bench.life.draining, bench.life.phase, bench.life.parting = True, drain.Phase.QUIET, True
+    client = socket.create_connection(("127.0.0.1", port))
+    clients.append(client)
+    client.sendall(fast_lane.post(b"{}"))
+    while not lane.open:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    await lane.close(1.0)
+    assert client.recv(100).startswith(b"HTTP/1.1 400 ")
