@@ -68,24 +68,20 @@ class Clock:
 
     def on_the_cpu(self, step: Step, repeats: int = REPEATS) -> float:
         """The least time of one run by the CPU's clock, the GPU's work included."""
-        step()
-        best = float("inf")
-        for _ in range(repeats):
-            self.wait()
-            started = time.perf_counter()
-            step()
-            self.wait()
-            best = min(best, (time.perf_counter() - started) * 1e3)
-        return best
+        return self._by_the_cpu(step, repeats, after=self.wait)
 
     def launch(self, step: Step, repeats: int = REPEATS) -> float:
         """The least time until the call returns, whether or not the GPU is done."""
+        return self._by_the_cpu(step, repeats, after=lambda: None)
+
+    def _by_the_cpu(self, step: Step, repeats: int, after: Callable[[], object]) -> float:
         step()
         best = float("inf")
         for _ in range(repeats):
             self.wait()
             started = time.perf_counter()
             step()
+            after()
             best = min(best, (time.perf_counter() - started) * 1e3)
         self.wait()
         return best

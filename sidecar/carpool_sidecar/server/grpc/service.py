@@ -350,8 +350,12 @@ class InferCall(ledger.Reservation):
     def _learned(self, told: model_registry.Model, found: protobuf.Fields) -> None:
         """The model is known now."""
         self._waiting = None
+        self._go_on(lambda: self._batch(told, found))
+
+    def _go_on(self, step: Callable[[], None]) -> None:
+        """Take a step in a turn of the event loop of its own, where nobody else would answer the call if it failed."""
         try:
-            self._batch(told, found)
+            step()
         except errors.Unbatchable as verdict:
             self._pass_through(verdict.reason)
         except errors.CarpoolError as error:
@@ -384,16 +388,13 @@ class InferCall(ledger.Reservation):
     def _understood(self, route: calls.Route, size: int, told: codecs.Payload | Exception) -> None:
         """A large message was looked through."""
         self._working = None
-        try:
+
+        def enqueue() -> None:
             if isinstance(told, Exception):
                 raise told
             self._enqueue(route, told, size)
-        except errors.Unbatchable as verdict:
-            self._pass_through(verdict.reason)
-        except errors.CarpoolError as error:
-            self.refuse(errors.bare(error))
-        except Exception as error:
-            self._fail(error)
+
+        self._go_on(enqueue)
 
     def _enqueue(self, route: calls.Route, payload: codecs.Payload, size: int) -> None:
         service = self._service
