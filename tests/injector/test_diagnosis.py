@@ -19,7 +19,7 @@ from carpool_injector import cli
 from carpool_injector.api import calls
 from carpool_injector.certificates import pki, rotation, serving_certificate
 from carpool_injector.commands import check
-from carpool_injector.diagnosis import checks, cluster_state
+from carpool_injector.diagnosis import checks, cluster_state, places
 from carpool_injector.webhook import options
 
 NOW = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)
@@ -101,11 +101,20 @@ STRANGER = pki.issue_authority(NOW)
         ({"kubelets": [(1, 28)]}, "warning", "sidecars are ordinary containers here (oldest node 1.28)"),
         ({"kubelets": [(1, 30)], "server": (1, 31)}, "warning", "Services do not find their named ports"),
         ({"kubelets": NOT_ALLOWED}, "warning", "the versions of the nodes could not be checked"),
-        ({"mutating": None}, "failed", "there is no MutatingWebhookConfiguration carpool-injector: no pod is injected"),
+        (
+            {"mutating": None},
+            "failed",
+            "there is no MutatingWebhookConfiguration zz-carpool-injector: no pod is injected",
+        ),
         ({"validating": None}, "warning", "nobody hears of bad annotations"),
         ({"mutating": {"webhooks": []}}, "failed", "has no webhooks"),
-        ({"mutating": NOT_ALLOWED}, "warning", "MutatingWebhookConfiguration carpool-injector could not be checked"),
-        ({"mutating": webhooks()}, "warning", "is called before inferenceservice.serving.kserve.io and not again"),
+        ({"mutating": NOT_ALLOWED}, "warning", "MutatingWebhookConfiguration zz-carpool-injector could not be checked"),
+        (
+            {"mutating": webhooks(), "place": dataclasses.replace(PLACE, mutating="carpool-injector")},
+            "warning",
+            "is called before inferenceservice.serving.kserve.io and not again",
+        ),
+        ({"kubelets": []}, "ok", "native sidecars work everywhere (no node tells its version)"),
         ({"mutating": webhooks(b"", reinvocationPolicy="IfNeeded")}, "failed", "its caBundle is empty"),
         ({"validating": webhooks(STRANGER.certificate)}, "failed", "does not trust the injector (ValidatingWebhook"),
         ({"now": NEAR_ITS_END}, "failed", "it is not renewed any more"),
@@ -143,7 +152,7 @@ STRANGER = pki.issue_authority(NOW)
 def test_what_is_wrong_is_told_with_the_next_step(changes: dict[str, Any], verdict: str, text: str) -> None:
     found = [finding for finding in said(**changes) if text in finding.text]
     assert [finding.verdict for finding in found] == [verdict], bad(**changes)
-    assert found[0].fix
+    assert found[0].fix or verdict == "ok"
 
 
 def test_blocking_webhooks_need_two_endpoints() -> None:
@@ -232,6 +241,7 @@ async def test_facts_that_cannot_be_had_do_not_keep_the_rest_from_being_told() -
         list_pods=calls.Unavailable("list pods: no answer"),
         read_endpoint_slices=endpoints(True),
         dry_run_create_pod=lambda namespace, sample: {**sample, "namespace": namespace},
+        list_webhooks=[BLUE],
     )
     known = await cluster_state.gather(api, PLACE, NOW, nobody)
     assert known.server == (1, 33)
@@ -251,7 +261,7 @@ async def test_the_certificate_is_taken_from_the_first_endpoint_that_shows_one()
         asked.append((address, port, host))
         return b"PEM" if address.endswith("2") else None
 
-    api = FakeKube(read_endpoint_slices=endpoints(True, False, True))
+    api = FakeKube(read_endpoint_slices=endpoints(True, False, True), list_webhooks=[])
     assert (await cluster_state.gather(api, PLACE, NOW, dial)).served == b"PEM"
     host = "carpool-injector.carpool-system.svc"
     assert asked == [("10.0.0.0", 9443, host), ("10.0.0.2", 9443, host)]
@@ -269,11 +279,65 @@ async def test_a_certificate_is_read_from_a_real_handshake() -> None:
     assert await cluster_state.shown_certificate("127.0.0.1", port, PLACE.host) is None
 
 
-def test_the_places_are_those_of_serve() -> None:
+def test_the_places_are_those_of_serve_and_of_the_chart() -> None:
     chosen = options.Options()
     assert (PLACE.namespace, PLACE.service, PLACE.secret, PLACE.mutating, PLACE.validating) == (
-        chosen.namespace, chosen.service_name, chosen.secret_name, chosen.mutating_webhook, chosen.validating_webhook,
+        chosen.namespace, chosen.service_name, chosen.secret_name, f"zz-{chosen.mutating_webhook}",
+        chosen.validating_webhook,
     )  # fmt: skip
+
+
+def registration(name: str, namespace: str, service: str, *terms: str) -> dict[str, Any]:
+    selector = {"matchExpressions": [{"key": key, "operator": "Exists"} for key in terms]}
+    client = {"service": {"namespace": namespace, "name": service}}
+    return {"metadata": {"name": name}, "webhooks": [{"clientConfig": client, "namespaceSelector": selector}]}
+
+
+BLUE = registration("zz-blue-carpool-injector", "blue-system", "blue-carpool-injector")
+GREEN = registration("green-injector", "green-system", "green-injector", "kubernetes.io/metadata.name", "team")
+
+
+async def found(*registered: Any, **given: str) -> cluster_state.Place:
+    return await places.find(FakeKube(list_webhooks=lambda kind, labels: list(registered)), places.Given(**given))
+
+
+async def test_a_release_is_found_whatever_it_is_called() -> None:
+    place = await found(BLUE)
+    assert (place.namespace, place.service, place.mutating) == (
+        "blue-system", "blue-carpool-injector", "zz-blue-carpool-injector",
+    )  # fmt: skip
+    assert (place.secret, place.validating) == ("blue-carpool-injector-certificates", "blue-carpool-injector")
+
+
+async def test_where_nothing_is_found_names_are_the_charts() -> None:
+    assert await found() == PLACE
+    api = FakeKube(list_webhooks=calls.Forbidden("list mutatingwebhookconfigurations: forbidden"))
+    assert await places.find(api, places.Given()) == PLACE
+    assert (await found(service="mine-injector")).secret == "mine-injector-certificates"
+
+
+async def test_of_several_releases_one_has_to_be_named() -> None:
+    with pytest.raises(places.Ambiguous, match=r"blue-system.*green-system.*--namespace"):
+        await found(BLUE, GREEN)
+    assert (await found(BLUE, GREEN, namespace="green-system")).mutating == "green-injector"
+    assert (await found(BLUE, GREEN, mutating="zz-blue-carpool-injector")).namespace == "blue-system"
+
+
+async def test_what_is_given_counts() -> None:
+    given = {"namespace": "n", "service": "s", "mutating": "m", "secret": "x", "validating": "v"}
+    place = await found(BLUE, GREEN, **given)
+    assert {key: getattr(place, key) for key in given} == given
+
+
+def test_another_injector_on_the_same_namespaces_is_told() -> None:
+    assert bad(others=[BLUE])[0][1] == (
+        "another injector, blue-carpool-injector in namespace blue-system, acts on the same namespaces: the one that "
+        "is called last decides"
+    )
+    narrow = {**webhooks(reinvocationPolicy="IfNeeded"), **registration("x", "y", "z", "team")}
+    assert not [text for _, text in bad(others=[GREEN], mutating=narrow) if "another injector" in text]
+    assert [text for _, text in bad(others=[GREEN]) if "another injector" in text]
+    assert bad(others=NOT_ALLOWED) == []
 
 
 def test_the_exit_status_tells_whether_something_failed(capsys: pytest.CaptureFixture[str]) -> None:

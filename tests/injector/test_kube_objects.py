@@ -140,6 +140,39 @@ async def test_versions_of_server_and_kubelets_are_numbers(api, client):
     assert len(api.requests) == 4
 
 
+@pytest.mark.parametrize(
+    "node",
+    [{}, {"status": {}}, *({"status": {"nodeInfo": {"kubeletVersion": told}}} for told in ("", "unknown", None))],
+)
+async def test_a_node_that_tells_no_version_is_left_out(api, client, node):
+    api.put("/api/v1/nodes/virtual", node)
+    api.put("/api/v1/nodes/real", {"status": {"nodeInfo": {"kubeletVersion": "v1.31.0"}}})
+    assert await client.kubelet_versions() == [(1, 31)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "version"),
+    [({"major": "1", "minor": "29+"}, (1, 29)), ({"major": "", "minor": "", "gitVersion": "v1.30.2-x"}, (1, 30))],
+)
+async def test_the_servers_version_is_read_from_what_it_tells(api, client, answer, version):
+    api.git_version = answer
+    assert await client.server_version() == version
+
+
+async def test_a_server_that_tells_no_version_is_a_failure_in_words(api, client):
+    api.git_version = {"major": "", "minor": ""}
+    with pytest.raises(calls.Rejected, match="no version that can be read"):
+        await client.server_version()
+
+
+async def test_webhook_configurations_are_listed_by_label(api, client):
+    folder = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+    for name, labels in {"ours": {"part": "a"}, "theirs": {}}.items():
+        api.put(f"{folder}/{name}", {"metadata": {"labels": labels}})
+    found = await client.list_webhooks("MutatingWebhookConfiguration", "part=a")
+    assert [each["metadata"]["name"] for each in found] == ["ours"]
+
+
 async def test_pods_config_maps_and_endpoint_slices_are_raw(api, client):
     pod = {"metadata": {"labels": {"app": "bert"}}, "spec": {"futurePodField": 1}}
     api.put("/api/v1/namespaces/models/pods/a", pod)

@@ -223,5 +223,19 @@ def version(text: str) -> Version:
     return int(match[1]), int(match[2])
 
 
+def known_version(*texts: object) -> Version | None:
+    """The first that is a version; None where there is none."""
+    for text in texts:
+        if isinstance(text, str) and _VERSION.match(text):
+            return version(text)
+    return None
+
+
+def kubelet_version(node: Object) -> Version | None:
+    """What a node tells of its kubelet; None where that is no version: nobody can rely on such a node having one."""
+    info = (node.get("status") or {}).get("nodeInfo") or {}
+    return known_version(info.get("kubeletVersion"))
+
+
 def _encoded(value: bytes) -> str:
     return base64.b64encode(value).decode()

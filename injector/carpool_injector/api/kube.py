@@ -155,6 +155,11 @@ class Kube:
         """A MutatingWebhookConfiguration or ValidatingWebhookConfiguration, None when there is none."""
         return await self._find(Call("get", _WEBHOOK_RESOURCES[kind], name=name, group=_ADMISSION))
 
+    async def list_webhooks(self, kind: str, label_selector: str) -> list[Object]:
+        """The configurations of this kind whose labels match."""
+        call = Call("list", _WEBHOOK_RESOURCES[kind], group=_ADMISSION)
+        return (await self._list(call, {"labelSelector": label_selector}))[0]
+
     async def set_ca_bundle(self, kind: str, name: str, pem: bytes, resource_version: str | None = None) -> Object:
         """Gives every entry of a webhook configuration this caBundle; returns the configuration as it is then.
 
@@ -217,17 +222,21 @@ class Kube:
 
     async def server_version(self) -> Version:
         """The API server's version, major and minor."""
-        found = await self._ask(Call("get", "version", group="/"))
-        return calls.version(f"{found['major']}.{found['minor']}")
+        call = Call("get", "version", group="/")
+        found = await self._ask(call)
+        version = calls.known_version(f"{found.get('major')}.{found.get('minor')}", found.get("gitVersion"))
+        if version is None:
+            raise calls.Rejected(f"{call}: the answer has no version that can be read ({str(found)[:200]})")
+        return version
 
     async def kubelet_versions(self) -> list[Version]:
-        """The version of each node's kubelet, in no order."""
+        """The version of each node's kubelet, in no order.
+
+        Left out are nodes that tell none that can be read: those that are not up yet, and some that are no kubelets.
+        """
         nodes = self._pages(Call("list", "nodes"), limit=_PAGE_OF_NODES)
-        return [
-            calls.version(node["status"]["nodeInfo"]["kubeletVersion"])
-            async for page in nodes
-            for node in page.get("items") or ()
-        ]
+        told = [calls.kubelet_version(node) async for page in nodes for node in page.get("items") or ()]
+        return [version for version in told if version is not None]
 
     async def list_pods(self, namespace: str | None = None, label_selector: str = "") -> list[Object]:
         """The pods of a namespace (None: of all) whose labels match."""

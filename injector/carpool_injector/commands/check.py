@@ -13,20 +13,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from carpool_injector import cli
-from carpool_injector.diagnosis import cluster_state
+from carpool_injector.diagnosis import cluster_state, places
 
 if TYPE_CHECKING:
     from carpool_injector.diagnosis import checks
 
 _HELP = """Look at a cluster for what keeps pods from getting the sidecar.
 
-Nothing is changed: a sample pod is created as a dry run only. For what the account may not read, the RBAC rule that it
-lacks is shown. The exit status is 1 if a check failed, 2 if there is no cluster to talk to.
+The injector is found by the labels of its chart, whatever its release is called. Nothing is changed: a sample pod is
+created as a dry run only. For what the account may not read, the RBAC rule that it lacks is shown. The exit status is 1
+if a check failed, 2 if there is no cluster to talk to.
 """
 _COLOURS = {"ok": "green", "warning": "yellow", "failed": "red"}
 _cluster = functools.partial(cli.option, heading="Cluster", variable=True)
 _place = functools.partial(cli.option, heading="Where things are", variable=True)
-_DEFAULT = cluster_state.Place()
+_DEFAULT = places.Given()
 
 Diagnosis = dict[str, "list[checks.Finding]"]
 
@@ -34,16 +35,16 @@ Diagnosis = dict[str, "list[checks.Finding]"]
 @click.command("check", cls=cli.Command, help=_HELP)
 @_cluster("--kubeconfig", metavar="FILE", help="Without: the pod's service account, else the usual places.")
 @_cluster("--context", metavar="NAME", help="Context of the kubeconfig; without: its current one.")
-@_place("--namespace", "-n", default=_DEFAULT.namespace, help="Namespace of the injector.")
-@_place("--service-name", "service", default=_DEFAULT.service, help="Its Service.")
-@_place("--secret-name", "secret", default=_DEFAULT.secret, help="Secret with its certificate.")
-@_place("--mutating-webhook", "mutating", default=_DEFAULT.mutating, help="Its MutatingWebhookConfiguration.")
-@_place("--validating-webhook", "validating", default=_DEFAULT.validating, help="Its ValidatingWebhookConfiguration.")
+@_place("--namespace", "-n", help="Namespace of the injector. Without: where it is found, else carpool-system.")
+@_place("--service-name", "service", help="Its Service. Without: the one its webhooks call, else carpool-injector.")
+@_place("--secret-name", "secret", help="Secret with its certificate. Without: the Service's name and -certificates.")
+@_place("--mutating-webhook", "mutating", help="Its MutatingWebhookConfiguration. Without: the one that is found.")
+@_place("--validating-webhook", "validating", help="Its ValidatingWebhookConfiguration. Without: named as its Service.")
 @_place("--kserve-namespace", default=_DEFAULT.kserve_namespace, help="Namespace of KServe's controller.")
 @_place("--sample-namespace", default=_DEFAULT.sample_namespace, help="Namespace for the sample pod (dry run).")
 @cli.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help="For people or for programs.")
-def check(kubeconfig: str | None, context: str | None, output: str, **place: str) -> int:
-    return tell(asyncio.run(_diagnose(kubeconfig, context, cluster_state.Place(**place))), output)
+def check(kubeconfig: str | None, context: str | None, output: str, **place: Any) -> int:
+    return tell(asyncio.run(_diagnose(kubeconfig, context, places.Given(**place))), output)
 
 
 def tell(found: Diagnosis, output: str) -> int:
@@ -54,13 +55,15 @@ def tell(found: Diagnosis, output: str) -> int:
     return int(any(finding.verdict == "failed" for each in found.values() for finding in each))
 
 
-async def _diagnose(kubeconfig: str | None, context: str | None, place: cluster_state.Place) -> Diagnosis:
+async def _diagnose(kubeconfig: str | None, context: str | None, given: places.Given) -> Diagnosis:
     from carpool_injector.api import calls, kube
     from carpool_injector.diagnosis import checks
 
     with cli.told(calls.Unconfigured):
         api = await kube.Kube.connect(kubeconfig, context)
     try:
+        with cli.told(places.Ambiguous):
+            place = await places.find(api, given)
         now = datetime.datetime.now(datetime.UTC)
         return checks.run(await cluster_state.gather(api, place, now, cluster_state.shown_certificate))
     finally:

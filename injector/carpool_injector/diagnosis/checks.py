@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from carpool_injector.certificates import pki, rotation
 from carpool_injector.core import model, pod_annotations
-from carpool_injector.diagnosis import cluster_state
+from carpool_injector.diagnosis import cluster_state, places
 
 Verdict = Literal["ok", "warning", "failed"]
 
@@ -63,7 +63,7 @@ def versions(known: cluster_state.ClusterState) -> Iterator[Finding]:
         return
     oldest = min(known.kubelets, default=None)
     able = model.Capabilities.of(known.server, oldest)
-    shown = f"oldest node {_text(oldest)}" if oldest else "no nodes"
+    shown = f"oldest node {_text(oldest)}" if oldest else "no node tells its version"
     if not able.native_sidecars:
         yield warning(
             f"sidecars are ordinary containers here ({shown}): Jobs are refused, and they start beside the app",
@@ -126,9 +126,26 @@ _DAYS = 7  # a self-managed leaf is renewed with ten days left
 
 def registration(known: cluster_state.ClusterState) -> Iterator[Finding]:
     """The API server knows the webhooks, and calls ours such that KServe's may come before or after."""
-    yield from _registered(known.mutating, cluster_state.MUTATING, known.place.mutating, required=True)
-    yield from _registered(known.validating, cluster_state.VALIDATING, known.place.validating, required=False)
+    yield from _registered(known.mutating, places.MUTATING, known.place.mutating, required=True)
+    yield from _registered(known.validating, places.VALIDATING, known.place.validating, required=False)
     yield from _order(known)
+    yield from _alone(known)
+
+
+def _alone(known: cluster_state.ClusterState) -> Iterator[Finding]:
+    """Of two injectors that see the same pod, the one that is called last decides: nobody wants that by accident."""
+    if isinstance(known.others, cluster_state.Failed) or not isinstance(known.mutating, dict):
+        return
+    for each in known.others:
+        namespace, service = places.service_of(each)
+        what = f"another injector, {service} in namespace {namespace}"
+        if places.is_narrowed(each) and places.is_narrowed(known.mutating):
+            yield ok(f"{what}, acts on namespaces of its own choice")
+        else:
+            yield warning(
+                f"{what}, acts on the same namespaces: the one that is called last decides",
+                "uninstall one of the releases, or give each webhook.namespaceSelector",
+            )
 
 
 def _registered(
@@ -208,7 +225,7 @@ def _no_certificate(known: cluster_state.ClusterState) -> Iterator[Finding]:
 
 
 def _trusted(known: cluster_state.ClusterState, chain: bytes) -> Iterator[Finding]:
-    for configuration, kind in ((known.mutating, cluster_state.MUTATING), (known.validating, cluster_state.VALIDATING)):
+    for configuration, kind in ((known.mutating, places.MUTATING), (known.validating, places.VALIDATING)):
         if not isinstance(configuration, dict):
             continue
         problems = [

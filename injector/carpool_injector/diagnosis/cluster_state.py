@@ -11,8 +11,9 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from carpool_injector.api import calls
 from carpool_injector.core import model, pod_annotations
+from carpool_injector.diagnosis import places
+from carpool_injector.diagnosis.places import MUTATING, VALIDATING, Place
 
-MUTATING, VALIDATING = "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"
 KSERVE_WEBHOOK = "inferenceservice.serving.kserve.io"  # config/webhook of kserve/kserve
 KSERVE_CONFIG = "inferenceservice-config"
 _HANDSHAKE_SECONDS = 3.0
@@ -25,24 +26,6 @@ class Failed:
 
     why: str
     forbidden: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where the injector and KServe are in the cluster, and where a sample pod is tried (nothing is created)."""
-
-    namespace: str = "carpool-system"
-    service: str = "carpool-injector"
-    secret: str = "carpool-injector-certificates"  # noqa: S105 - a name
-    mutating: str = "carpool-injector"
-    validating: str = "carpool-injector"
-    kserve_namespace: str = "kserve"
-    sample_namespace: str = "default"
-
-    @property
-    def host(self) -> str:
-        """The name the API server expects in the certificate."""
-        return f"{self.service}.{self.namespace}.svc"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +46,8 @@ class ClusterState:
     endpoints: Sequence[model.Object] | Failed
     pods: Sequence[model.Object] | Failed
     sample: model.Object | Failed
+    others: Sequence[model.Object] | Failed = ()
+    """Registrations of other releases."""
     served: bytes | None = None
 
 
@@ -72,6 +57,7 @@ class Api(Protocol):
     async def server_version(self) -> model.Version: ...
     async def kubelet_versions(self) -> list[model.Version]: ...
     async def read_webhooks(self, kind: str, name: str) -> model.Object | None: ...
+    async def list_webhooks(self, kind: str, label_selector: str) -> list[model.Object]: ...
     async def read_config_map(self, namespace: str, name: str) -> model.Object | None: ...
     async def read_secret(self, namespace: str, name: str) -> calls.Secret | None: ...
     async def read_endpoint_slices(self, namespace: str, service: str) -> list[model.Object]: ...
@@ -114,6 +100,7 @@ async def gather(api: Api, place: Place, now: datetime.datetime, dial: Dial) -> 
         kubelets = ask(_tried(api.kubelet_versions()))
         mutating = ask(_tried(api.read_webhooks(MUTATING, place.mutating)))
         validating = ask(_tried(api.read_webhooks(VALIDATING, place.validating)))
+        registered = ask(_tried(api.list_webhooks(MUTATING, places.LABELS)))
         kserve_webhook = ask(_tried(api.read_webhooks(MUTATING, KSERVE_WEBHOOK)))
         kserve_config = ask(_tried(api.read_config_map(place.kserve_namespace, KSERVE_CONFIG)))
         secret = ask(_tried(api.read_secret(place.namespace, place.secret)))
@@ -133,8 +120,13 @@ async def gather(api: Api, place: Place, now: datetime.datetime, dial: Dial) -> 
         endpoints=endpoints.result(),
         pods=pods.result(),
         sample=sample.result(),
+        others=_others(registered.result(), place),
         served=await _served(endpoints.result(), place, dial),
     )
+
+
+def _others(found: Sequence[model.Object] | Failed, place: Place) -> Sequence[model.Object] | Failed:
+    return found if isinstance(found, Failed) else places.others(found, place)
 
 
 def ready_addresses(slices: Sequence[model.Object]) -> list[tuple[str, int]]:
