@@ -238,6 +238,24 @@ def test_the_image_is_named_by_tag_or_by_digest() -> None:
     assert image("image.tag=next", f"image.digest={digest}") == f"carpool-injector@{digest}"
 
 
+def test_one_registry_is_that_of_all_images_that_name_none() -> None:
+    def images(*values: str) -> list[str]:
+        things = objects.rendered(*(word for each in values for word in ("--set", each)))
+        (config,) = objects.parse(objects.one(things, "ConfigMap")["data"]["config.yaml"])
+        return [objects.container(things)["image"], config["image"], *config["channels"].values()]
+
+    mirror = "global.imageRegistry=registry.example.com:5000/team/mirror"
+    at = "registry.example.com:5000/team/mirror"
+    channels = "config.channels.a=team/b:1,config.channels.c=localhost/d:2,config.channels.e=other:5000/f"
+    assert images(mirror, channels) == [
+        f"{at}/carpool-injector:0.1.0", f"{at}/carpool-sidecar:0.1.0", f"{at}/team/b:1", "localhost/d:2",
+        "other:5000/f",
+    ]  # fmt: skip
+    assert images(mirror, "config.image=ghcr.io/x/y:1")[1] == "ghcr.io/x/y:1"
+    assert images(mirror, "image.registry=own.example.com/path")[0] == "own.example.com/path/carpool-injector:0.1.0"
+    assert images()[:2] == ["carpool-injector:0.1.0", "carpool-sidecar:0.1.0"]
+
+
 def test_on_the_nodes_network_the_old_pod_makes_room_for_the_new_one() -> None:
     deployment = objects.one(objects.scenario("host-network"), "Deployment")["spec"]
     assert deployment["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}

@@ -147,6 +147,8 @@ STRANGER = pki.issue_authority(NOW)
         ),
         ({"pods": NOT_ALLOWED}, "warning", "pods could not be checked"),
         ({"kserve_config": NOT_ALLOWED}, "warning", "could not be checked"),
+        ({"missing_secrets": {"ml": ["registry"]}}, "warning", "namespace ml has no Secret registry, with which"),
+        ({"missing_secrets": NOT_ALLOWED}, "warning", "the secrets with which sidecars' images are pulled could not"),
     ],
 )
 def test_what_is_wrong_is_told_with_the_next_step(changes: dict[str, Any], verdict: str, text: str) -> None:
@@ -242,6 +244,7 @@ async def test_facts_that_cannot_be_had_do_not_keep_the_rest_from_being_told() -
         read_endpoint_slices=endpoints(True),
         dry_run_create_pod=lambda namespace, sample: {**sample, "namespace": namespace},
         list_webhooks=[BLUE],
+        read_labelled_namespaces=[],
     )
     known = await cluster_state.gather(api, PLACE, NOW, nobody)
     assert known.server == (1, 33)
@@ -261,7 +264,10 @@ async def test_the_certificate_is_taken_from_the_first_endpoint_that_shows_one()
         asked.append((address, port, host))
         return b"PEM" if address.endswith("2") else None
 
-    api = FakeKube(read_endpoint_slices=endpoints(True, False, True), list_webhooks=[])
+    api = FakeKube(
+        read_endpoint_slices=endpoints(True, False, True), list_webhooks=[], list_pods=[], dry_run_create_pod={},
+        read_labelled_namespaces=[],
+    )  # fmt: skip
     assert (await cluster_state.gather(api, PLACE, NOW, dial)).served == b"PEM"
     host = "carpool-injector.carpool-system.svc"
     assert asked == [("10.0.0.0", 9443, host), ("10.0.0.2", 9443, host)]
@@ -285,6 +291,32 @@ def test_the_places_are_those_of_serve_and_of_the_chart() -> None:
         chosen.namespace, chosen.service_name, chosen.secret_name, f"zz-{chosen.mutating_webhook}",
         chosen.validating_webhook,
     )  # fmt: skip
+
+
+async def test_pull_secrets_are_looked_for_where_pods_get_the_sidecar_or_are_to_get_it() -> None:
+    there = {("a", "registry"), ("b", "mirror")}
+    with_secrets = {**STATUS, "pullSecrets": ["registry", "mirror"]}
+
+    def placed(namespace: str, **members: Any) -> dict[str, Any]:
+        made = pod("p", **members)
+        made["metadata"]["namespace"] = namespace
+        return made
+
+    api = FakeKube(
+        dry_run_create_pod=pod("sample", with_secrets),
+        list_pods=[placed("a", status=STATUS), placed("b", asks=True), placed("other")],
+        read_labelled_namespaces=["c"],
+        read_endpoint_slices=[],
+        list_webhooks=[],
+        has_secret=lambda *asked: asked in there,
+    )
+    known = await cluster_state.gather(api, PLACE, NOW, nobody)
+    assert known.missing_secrets == {"a": ["mirror"], "b": ["registry"], "c": ["mirror", "registry"]}
+    api.answers["has_secret"] = calls.Forbidden("get secrets: forbidden")
+    known = await cluster_state.gather(api, PLACE, NOW, nobody)
+    assert known.missing_secrets == cluster_state.Failed("get secrets: forbidden", forbidden=True)
+    api.answers["dry_run_create_pod"] = pod("sample", STATUS)
+    assert (await cluster_state.gather(api, PLACE, NOW, nobody)).missing_secrets == {}
 
 
 def registration(name: str, namespace: str, service: str, *terms: str) -> dict[str, Any]:

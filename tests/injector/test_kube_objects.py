@@ -173,6 +173,19 @@ async def test_webhook_configurations_are_listed_by_label(api, client):
     assert [each["metadata"]["name"] for each in found] == ["ours"]
 
 
+async def test_a_secret_is_known_to_exist_without_its_content(api, client):
+    api.put("/api/v1/namespaces/ml/secrets/registry", {"data": {}})
+    assert await client.has_secret("ml", "registry")
+    assert not await client.has_secret("ml", "none")
+    assert "as=PartialObjectMetadata;" in api.requests[0].headers["Accept"]
+
+
+async def test_namespaces_are_found_by_label(api, client):
+    for name, labels in {"a": {"x": "y"}, "b": {}}.items():
+        api.put(f"/api/v1/namespaces/{name}", {"metadata": {"labels": labels}})
+    assert await client.read_labelled_namespaces("x=y") == ["a"]
+
+
 async def test_pods_config_maps_and_endpoint_slices_are_raw(api, client):
     pod = {"metadata": {"labels": {"app": "bert"}}, "spec": {"futurePodField": 1}}
     api.put("/api/v1/namespaces/models/pods/a", pod)

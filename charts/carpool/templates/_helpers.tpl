@@ -57,9 +57,19 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{- define "carpool.image" -}}
 {{- $image := .Values.image -}}
-{{- with $image.registry }}{{ . }}/{{ end -}}
+{{- with default .Values.global.imageRegistry $image.registry }}{{ . }}/{{ end -}}
 {{- $image.repository -}}
 {{- if $image.digest }}@{{ $image.digest }}{{ else }}:{{ default .Chart.AppVersion $image.tag }}{{ end -}}
+{{- end -}}
+
+{{/* A sidecar's image, with the registry of all images where it names none: what stands before a name's first / is a host
+     if it has a dot or a port. */}}
+{{- define "carpool.sidecarImage" -}}
+{{- $registry := index . 0 -}}
+{{- $image := index . 1 -}}
+{{- $first := splitList "/" $image | first -}}
+{{- $named := and (contains "/" $image) (or (regexMatch "[.:]" $first) (eq $first "localhost")) -}}
+{{- if and $registry (not $named) }}{{ $registry }}/{{ end }}{{ $image -}}
 {{- end -}}
 
 {{/* Namespaces no webhook is asked for. Without the release's own an injector could wait for itself. */}}
@@ -139,5 +149,12 @@ seccompProfile: {type: RuntimeDefault}
 {{- $_ := set $config $name $value -}}
 {{- end -}}
 {{- end -}}
+{{- $registry := .Values.global.imageRegistry -}}
+{{- $_ := set $config "image" (include "carpool.sidecarImage" (list $registry $config.image)) -}}
+{{- $channels := dict -}}
+{{- range $name, $image := $config.channels -}}
+{{- $_ := set $channels $name (include "carpool.sidecarImage" (list $registry $image)) -}}
+{{- end -}}
+{{- $_ := set $config "channels" $channels -}}
 {{- toYaml $config -}}
 {{- end -}}

@@ -73,6 +73,8 @@ _WATCH_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=_W
 
 FIELD_MANAGER = "carpool-injector"
 JSON = "application/json"
+# Name, labels and annotations in place of the whole object.
+_METADATA_ONLY = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
 _PAGE = 250
 _PAGE_OF_NODES = 50  # a node lists all its images: tens of kilobytes
@@ -242,6 +244,19 @@ class Kube:
         """The pods of a namespace (None: of all) whose labels match."""
         return (await self._list(Call("list", "pods", namespace), {"labelSelector": label_selector}))[0]
 
+    async def read_labelled_namespaces(self, label_selector: str) -> list[str]:
+        """The names of the namespaces whose labels match."""
+        found = await self._list(Call("list", "namespaces"), {"labelSelector": label_selector})
+        return [each["metadata"]["name"] for each in found[0]]
+
+    async def has_secret(self, namespace: str, name: str) -> bool:
+        """Whether there is such a Secret. Its content is not asked for."""
+        try:
+            await self._request(Call("get", "secrets", namespace, name), {}, None, JSON, _METADATA_ONLY)
+        except calls.NotFound:
+            return False
+        return True
+
     async def read_config_map(self, namespace: str, name: str) -> Object | None:
         """The ConfigMap, None when there is none."""
         return await self._find(Call("get", "configmaps", namespace, name))
@@ -303,11 +318,16 @@ class Kube:
                 yield event["type"], event["object"]
 
     async def _request(
-        self, call: calls.Call, query: Mapping[str, str], body: calls.Object | None, content_type: str
+        self,
+        call: calls.Call,
+        query: Mapping[str, str],
+        body: calls.Object | None,
+        content_type: str,
+        accept: str = JSON,
     ) -> calls.Object:
         """Sends one call and returns the answer. Raises Failure."""
         with _translated(call):
-            response = await self._open(call, query, body, content_type, _TIMEOUT)
+            response = await self._open(call, query, body, content_type, _TIMEOUT, accept)
             answer: calls.Object = json.loads(await response.read())
             return answer
 
@@ -329,13 +349,14 @@ class Kube:
         body: calls.Object | None,
         content_type: str,
         timeout: aiohttp.ClientTimeout,
+        accept: str = JSON,
     ) -> aiohttp.ClientResponse:
         """The answer, its body still to be read. Raises Failure for one that is no success."""
         method, url, headers, content, _ = await self._client.param_serialize(
             call.method,
             call.path,
             query_params=[(key, value) for key, value in query.items() if value],
-            header_params={"Accept": JSON, "Content-Type": content_type},
+            header_params={"Accept": accept, "Content-Type": content_type},
             body=body,
             auth_settings=["BearerToken"],
         )

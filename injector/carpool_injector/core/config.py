@@ -22,6 +22,10 @@ KServeBatcher = Literal["takeover", "leave"]
 Port = Annotated[int, pydantic.Field(ge=1, le=65535)]
 # What a reference to an image may consist of (distribution/reference), loosely: no blanks, no control characters.
 _Image = Annotated[str, pydantic.Field(pattern=r"^[a-zA-Z0-9][a-zA-Z0-9._:/@-]{0,511}$")]
+# The name of a Secret: a DNS subdomain.
+_Secret = Annotated[
+    str, pydantic.Field(pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$", max_length=253)
+]
 _Channel = Annotated[str, pydantic.Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 
 
@@ -67,6 +71,9 @@ class Config(_Form):
     """Other images, by the name that `carpool.dev/image-channel` may give; no annotation carries a reference."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
     """None leaves it to Kubernetes: Always for the tag latest, else IfNotPresent."""
+    image_pull_secrets: Annotated[list[_Secret], pydantic.Field(max_length=16)] = pydantic.Field(default_factory=list)
+    """Names of Secrets with which sidecars' images are pulled. Each injected pod gets those that it does not name yet;
+    its namespace has to have them."""
     resources: Resources = Resources()
     """What a sidecar requests and is limited to; a pod of the class Guaranteed gets requests equal to the limits."""
     max_resources: Amounts = Amounts(cpu="4", memory="8Gi")

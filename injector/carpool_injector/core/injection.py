@@ -209,15 +209,26 @@ def _put(draft: Draft, asked: context.Context, plan: model.Plan) -> pod_annotati
     draft.put(group, sidecar)
     draft.put("volumes", container.volume())
     _hook(app, plan.admin_port)
-    done = _status_of(asked, plan, effects)
+    done = _status_of(asked, plan, effects, _pull_secrets(draft, asked))
     draft.annotate(pod_annotations.STATUS, done.text())
     return done
+
+
+def _pull_secrets(draft: Draft, asked: context.Context) -> list[str]:
+    """Let the kubelet pull the sidecar's image. Returns the names that the pod did not have."""
+    own = {reference.name for reference in asked.pod.spec.image_pull_secrets}
+    added = [name for name in dict.fromkeys(asked.config.image_pull_secrets) if name not in own]
+    for name in added:
+        draft.put("imagePullSecrets", {"name": name})
+    return added
 
 
 def _revert(draft: Draft, done: pod_annotations.Injected) -> None:
     """Give the app its place back; the sidecar itself stays where it is, for `put` or `remove`."""
     choice.WAYS[done.takeover].revert(draft, done)
     _unhook(draft.container(done.container), done.admin_port)
+    for name in done.pull_secrets or ():
+        draft.remove("imagePullSecrets", name)
 
 
 def _remove(draft: Draft, pod: pods.Pod) -> None:
@@ -229,7 +240,9 @@ def _remove(draft: Draft, pod: pods.Pod) -> None:
     draft.unannotate(pod_annotations.STATUS)
 
 
-def _status_of(asked: context.Context, plan: model.Plan, effects: context.Effects) -> pod_annotations.Injected:
+def _status_of(
+    asked: context.Context, plan: model.Plan, effects: context.Effects, pull_secrets: list[str]
+) -> pod_annotations.Injected:
     return pod_annotations.Injected(
         version=carpool_injector.__version__,
         config=asked.config.hash,
@@ -246,6 +259,7 @@ def _status_of(asked: context.Context, plan: model.Plan, effects: context.Effect
         grpc_listen_port=plan.grpc_listen_port,
         grpc_told_by=effects.grpc.told_by if effects.grpc else None,
         grpc_added=effects.grpc.added if effects.grpc else None,
+        pull_secrets=pull_secrets or None,
     )
 
 

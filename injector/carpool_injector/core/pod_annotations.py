@@ -156,10 +156,14 @@ _Port = Annotated[int, pydantic.Field(ge=1, le=65535)]
 _ToldBy = Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
 
 
+_SecretName = Annotated[str, pydantic.Field(pattern=r"^[a-z0-9][a-z0-9.-]{0,252}$")]
+
+
 class Injected(pydantic.BaseModel):
     """How a pod was injected. `told_by` is the flag or variable that tells the app its port, `added` whether it is new.
 
     `grpc_…` are the same for gRPC. `batcher` is the value of KServe's batcher annotation that was taken over.
+    `pull_secrets` are the names of those that were added.
     """
 
     model_config = pydantic.ConfigDict(
@@ -181,6 +185,7 @@ class Injected(pydantic.BaseModel):
     grpc_told_by: _ToldBy | None = None
     grpc_added: bool | None = None
     batcher: Annotated[str | None, pydantic.Field(max_length=64)] = None
+    pull_secrets: Annotated[list[_SecretName] | None, pydantic.Field(max_length=16)] = None
 
     def text(self) -> str:
         """The annotation's value."""

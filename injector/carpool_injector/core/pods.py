@@ -188,6 +188,12 @@ class SecurityContext(_View):
     run_as_user: int | None = None
 
 
+class SecretReference(_View):
+    """The name of a Secret in the pod's namespace."""
+
+    name: str | None = None
+
+
 class Spec(_View):
     """The part of a pod's spec that is read."""
 
@@ -201,6 +207,7 @@ class Spec(_View):
     resources: Resources | None = None
     volumes: Annotated[tuple[Volume, ...], pydantic.BeforeValidator(_none_for_null)] = ()
     os: OperatingSystem | None = None
+    image_pull_secrets: Annotated[tuple[SecretReference, ...], pydantic.BeforeValidator(_none_for_null)] = ()
 
 
 class Pod(_View):

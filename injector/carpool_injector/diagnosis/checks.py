@@ -346,10 +346,9 @@ class State(NamedTuple):
 def state_of(pod: model.Object) -> State:
     """What a pod's metadata and containers say."""
     metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
-    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    status = _decoded_status(annotations.get(pod_annotations.STATUS))
+    status = cluster_state.status_of(pod)
     name = f"{metadata.get('namespace')}/{metadata.get('name')}"
-    asks = labels.get(pod_annotations.INJECT, annotations.get(pod_annotations.INJECT)) == "true"
+    asks = cluster_state.pod_asks(pod)
     refused = str(status.get("message") or status.get("refused") or "") if status else ""
     return State(name, asks, status if status and not refused else None, refused, _sidecar(spec))
 
@@ -372,6 +371,18 @@ def coverage(known: cluster_state.ClusterState) -> Iterator[Finding]:
         yield warning(
             f"another webhook removed or changed the sidecar of: {_named(lost)}",
             "set carpool.dev/sidecar-mode: classic there, or update that webhook",
+        )
+
+
+def pulling(known: cluster_state.ClusterState) -> Iterator[Finding]:
+    """Namespaces whose pods get the sidecar have the secrets with which its image is pulled."""
+    if isinstance(known.missing_secrets, cluster_state.Failed):
+        yield from unknown("the secrets with which sidecars' images are pulled", known.missing_secrets)
+        return
+    for namespace, names in known.missing_secrets.items():
+        yield warning(
+            f"namespace {namespace} has no Secret {', '.join(names)}, with which sidecars' images are pulled",
+            f"create it there: kubectl -n {namespace} create secret docker-registry {names[0]} --docker-server=…",
         )
 
 
@@ -402,14 +413,6 @@ def _runs(pod: model.Object) -> bool:
     return (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
 
 
-def _decoded_status(text: str | None) -> model.Object | None:
-    try:
-        found = json.loads(text or "")
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) and ("refused" in found or "native" in found) else None
-
-
 def _named(names: Sequence[str]) -> str:
     rest = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(sorted(names)[:_SHOWN]) + rest
@@ -422,7 +425,7 @@ CHECKS: Mapping[str, Sequence[Check]] = {
     "Webhooks": (registration, endpoints),
     "Certificates": (certificate,),
     "Injection": (trial,),
-    "Pods": (coverage, drift),
+    "Pods": (coverage, pulling, drift),
     "KServe": (kserve,),
 }
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import datetime
+import json
 import ssl
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -16,6 +18,7 @@ from carpool_injector.diagnosis.places import MUTATING, VALIDATING, Place
 
 KSERVE_WEBHOOK = "inferenceservice.serving.kserve.io"  # config/webhook of kserve/kserve
 KSERVE_CONFIG = "inferenceservice-config"
+_ASKING = f"{pod_annotations.INJECT} in (true,enabled)"
 _HANDSHAKE_SECONDS = 3.0
 _T = TypeVar("_T")
 
@@ -48,6 +51,8 @@ class ClusterState:
     sample: model.Object | Failed
     others: Sequence[model.Object] | Failed = ()
     """Registrations of other releases."""
+    missing_secrets: Mapping[str, Sequence[str]] | Failed = dataclasses.field(default_factory=dict)
+    """Namespaces whose pods get the sidecar, and the names of the pull secrets for it that are not there."""
     served: bytes | None = None
 
 
@@ -62,6 +67,8 @@ class Api(Protocol):
     async def read_secret(self, namespace: str, name: str) -> calls.Secret | None: ...
     async def read_endpoint_slices(self, namespace: str, service: str) -> list[model.Object]: ...
     async def list_pods(self, namespace: str | None = None, label_selector: str = "") -> list[model.Object]: ...
+    async def read_labelled_namespaces(self, label_selector: str) -> list[str]: ...
+    async def has_secret(self, namespace: str, name: str) -> bool: ...
     async def dry_run_create_pod(self, namespace: str, pod: model.Object) -> model.Object: ...
 
 
@@ -106,6 +113,7 @@ async def gather(api: Api, place: Place, now: datetime.datetime, dial: Dial) -> 
         secret = ask(_tried(api.read_secret(place.namespace, place.secret)))
         endpoints = ask(_tried(api.read_endpoint_slices(place.namespace, place.service)))
         pods = ask(_tried(api.list_pods()))
+        labelled = ask(_tried(api.read_labelled_namespaces(_ASKING)))
         sample = ask(_tried(api.dry_run_create_pod(place.sample_namespace, SAMPLE)))
     return ClusterState(
         place=place,
@@ -121,8 +129,60 @@ async def gather(api: Api, place: Place, now: datetime.datetime, dial: Dial) -> 
         pods=pods.result(),
         sample=sample.result(),
         others=_others(registered.result(), place),
+        missing_secrets=await _missing_secrets(api, sample.result(), pods.result(), labelled.result()),
         served=await _served(endpoints.result(), place, dial),
     )
+
+
+async def _missing_secrets(
+    api: Api,
+    sample: model.Object | Failed,
+    pods: Sequence[model.Object] | Failed,
+    labelled: Sequence[str] | Failed,
+) -> Mapping[str, Sequence[str]] | Failed:
+    """What the injector would name in pods, asked of each namespace that has such pods or wants them."""
+    known = [] if isinstance(pods, Failed) else pods
+    injected = [*([] if isinstance(sample, Failed) else [sample]), *known]
+    names = sorted({name for pod in injected for name in pull_secrets(pod)})
+    spaces = {str(pod["metadata"].get("namespace")) for pod in known if pod_asks(pod) or is_injected(pod)}
+    spaces |= set() if isinstance(labelled, Failed) else set(labelled)
+    missing: dict[str, list[str]] = {}
+    for namespace in sorted(spaces):
+        for name in names:
+            there = await _tried(api.has_secret(namespace, name))
+            if isinstance(there, Failed):
+                return there
+            if not there:
+                missing.setdefault(namespace, []).append(name)
+    return missing
+
+
+def pull_secrets(pod: model.Object) -> list[str]:
+    """The pull secrets that the injector added to a pod, by its status."""
+    found = (status_of(pod) or {}).get("pullSecrets")
+    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
+
+
+def status_of(pod: model.Object) -> model.Object | None:
+    """The status that the injector left on a pod, that of a refusal included."""
+    annotations = (pod.get("metadata") or {}).get("annotations") or {}
+    try:
+        found = json.loads(annotations.get(pod_annotations.STATUS) or "")
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and ("refused" in found or "native" in found) else None
+
+
+def is_injected(pod: model.Object) -> bool:
+    """Whether its status says that it has the sidecar."""
+    return "native" in (status_of(pod) or {})
+
+
+def pod_asks(pod: model.Object) -> bool:
+    """Whether the pod itself asks for the sidecar; its label counts before its annotation."""
+    metadata = pod.get("metadata") or {}
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    return bool(labels.get(pod_annotations.INJECT, annotations.get(pod_annotations.INJECT)) == "true")
 
 
 def _others(found: Sequence[model.Object] | Failed, place: Place) -> Sequence[model.Object] | Failed:

@@ -166,6 +166,9 @@ def _warnings(service: inference_services.InferenceService, config: Config) -> l
         found.append("should its runtime declare a port, Knative refuses the pod: only the sidecar may declare one")
     if service.labels.get(pod_annotations.INJECT) == "true":
         found.append(f"label {pod_annotations.INJECT} asks the webhook for a second sidecar; remove it")
+    own = [each.get("name") for each in service.predictor.spec.get("imagePullSecrets") or () if isinstance(each, dict)]
+    if missing := [name for name in config.image_pull_secrets if name not in own]:
+        found.append(f"its image is pulled with {', '.join(missing)}: name that in spec.predictor.imagePullSecrets")
     settings = pod_annotations.read_settings(_sources(service, config), config)
     found += list_servers.advice(_server(service), settings)
     return found

@@ -88,7 +88,7 @@ def inject(thing: model.Object, injector: Injector) -> tuple[model.Object, Repor
     pod = _annotated(found.pod, injector.annotations)
     wanted = pod if injector.opted_in_only or _says(pod) is not None else asking(pod)
     outcome = injector.outcome(wanted, injector.in_namespace(found.namespace))
-    warnings = (*outcome.warnings, *about(thing, injector, outcome.warnings))
+    warnings = (*outcome.warnings, *about(thing, injector, outcome.warnings), *_about_pull_secrets(pod, outcome))
     if outcome.refusal is not None:
         refused = outcome.refusal
         result: Result = "refused" if outcome.decision.explicit else "skipped"
@@ -173,6 +173,17 @@ def about(thing: model.Object, injector: Injector, known: tuple[str, ...]) -> tu
     """Further warnings for the author of the workload: settings in places that do not reach its pods."""
     found = validation.examine(thing, None, validation.Rules(injector.outcome, injector.config))
     return tuple(text for text in (found.warnings if found else ()) if text not in known)
+
+
+def _about_pull_secrets(pod: model.Object, outcome: model.Outcome) -> tuple[str, ...]:
+    """In a manifest, other than in a pod that the API server has seen, the first pull secret has a consequence."""
+    own = (pod.get("spec") or {}).get("imagePullSecrets")
+    if own or not (outcome.status or {}).get("pullSecrets"):
+        return ()
+    return (
+        "pods that name pull secrets do not get those of their service account: if it has some, name them in "
+        "imagePullSecrets as well",
+    )
 
 
 def _says(pod: model.Object) -> str | None:
