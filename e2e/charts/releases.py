@@ -19,7 +19,12 @@ ACTS_HERE = "e2e.carpool.dev/installation"
 READY_SECONDS = 60.0
 WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 # Where else the chart's objects are, besides the kinds that the client knows.
-MORE_LISTS = ("/apis/policy/v1/poddisruptionbudgets", "/apis/networking.k8s.io/v1/networkpolicies")
+MORE_LISTS = (
+    "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
+    "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
+    "/apis/policy/v1/poddisruptionbudgets",
+    "/apis/networking.k8s.io/v1/networkpolicies",
+)
 _FLAGS_OF_THIS_MACHINE = ("--config=", "--host=", "--port=", "--metrics-port=", "--quiet-period=")
 
 

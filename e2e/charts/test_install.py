@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent import futures
-from pathlib import Path
 
 import pytest
 
@@ -18,39 +15,6 @@ from tests.charts import helm
 
 NewRelease = Callable[[], releases.Release]
 SETTLED_SECONDS = 20.0
-_numbers = itertools.count(1)
-
-
-@pytest.fixture
-def tools() -> None:
-    """Skips where there is no Helm or no kubectl."""
-    try:
-        helm.find()
-        helm.find("kubectl")
-    except helm.Unavailable as missing:
-        pytest.skip(str(missing))
-
-
-@pytest.fixture
-def new_release(
-    tools: None, admin: client.Client, plane: control_plane.ControlPlane, tmp_path: Path
-) -> Iterator[NewRelease]:
-    """Makes releases for one test, and takes away what is left of them."""
-    with contextlib.ExitStack() as stack:
-
-        def make() -> releases.Release:
-            made = releases.Release(admin, plane, f"chart-{next(_numbers)}", tmp_path)
-            stack.callback(remove, admin, made)
-            return made
-
-        yield make
-
-
-def remove(admin: client.Client, release: releases.Release) -> None:
-    release.stop()
-    release.uninstall()
-    with contextlib.suppress(client.Refused):
-        admin.delete("Namespace", release.namespace)
 
 
 def test_helm_install_is_accepted_and_the_injector_gets_ready_with_the_rights_it_has(new_release: NewRelease) -> None:

@@ -24,6 +24,7 @@ SERVICE_RANGE = "10.96.0.0/16"
 # What a certificate of the API server has to say for clients outside and inside a cluster. 10.96.0.1 is the address
 # that the range above gives to the service named kubernetes.
 API_SERVER_NAMES = (HOST, "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "10.96.0.1")
+POLICIES = "admissionregistration.k8s.io/v1beta1"
 # The reconciler that announces the API server as the Service `kubernetes` refuses loopback addresses.
 ON_LOOPBACK = {"endpoint-reconciler-type": "none"}
 # The user that the API server is when it passes a request on to an extension of its API, and when it asks a kubelet.
@@ -152,6 +153,9 @@ class ControlPlane:
             "authorization-mode": "Node,RBAC",
             "enable-admission-plugins": "NodeRestriction",  # on top of the defaults, PodSecurity among them
             "allow-privileged": "true",
+            # Beta and off in this release; the chart's mode policy is made of it.
+            "feature-gates": "MutatingAdmissionPolicy=true",
+            "runtime-config": f"{POLICIES}=true",
             "service-cluster-ip-range": SERVICE_RANGE,
             "service-account-issuer": "https://kubernetes.default.svc.cluster.local",
             "service-account-key-file": accounts.with_suffix(".pub"),

@@ -17,7 +17,10 @@ from tests.injector import pod_rules
 VERSIONS = ("1.28", "1.30", "1.33", "1.37")
 CLUSTER_WIDE = {
     "ClusterRole", "ClusterRoleBinding", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration",
+    "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
 }  # fmt: skip
+# Kinds that older versions do not have, and are not given.
+SINCE = {"ValidatingAdmissionPolicy": "1.30", "ValidatingAdmissionPolicyBinding": "1.30"}
 every_scenario = pytest.mark.parametrize("name", objects.SCENARIOS)
 
 
@@ -44,8 +47,15 @@ def test_every_object_follows_the_published_schemas(name: str, version: str) -> 
         if custom_resources.is_custom(thing)
         else pod_rules.off_schema(thing, version)
         for thing in things
+        if SINCE.get(thing["kind"], version) <= version
     }
     assert {what: problems for what, problems in found.items() if problems} == {}
+
+
+def test_an_older_version_is_given_only_kinds_that_it_has() -> None:
+    assert SINCE.keys() <= {thing["kind"] for thing in objects.rendered()}
+    older = {thing["kind"] for thing in objects.rendered("--kube-version", "1.29")}
+    assert not older & {kind for kind, version in SINCE.items() if version > "1.29"}
 
 
 @every_scenario
@@ -254,6 +264,19 @@ def test_one_registry_is_that_of_all_images_that_name_none() -> None:
     assert images(mirror, "config.image=ghcr.io/x/y:1")[1] == "ghcr.io/x/y:1"
     assert images(mirror, "image.registry=own.example.com/path")[0] == "own.example.com/path/carpool-injector:0.1.0"
     assert images()[:2] == ["carpool-injector:0.1.0", "carpool-sidecar:0.1.0"]
+
+
+def test_a_critical_injector_has_the_quota_that_some_clusters_want_for_its_class() -> None:
+    things = objects.scenario("ha")
+    deployment = objects.one(things, "Deployment")["spec"]
+    quota = objects.one(things, "ResourceQuota")["spec"]
+    (scope,) = quota["scopeSelector"]["matchExpressions"]
+    assert (scope["scopeName"], scope["values"]) == (
+        "PriorityClass",
+        [deployment["template"]["spec"]["priorityClassName"]],
+    )
+    assert int(quota["hard"]["pods"]) >= 2 * deployment["replicas"]
+    assert objects.of_kind(objects.rendered(), "ResourceQuota") == []
 
 
 def test_on_the_nodes_network_the_old_pod_makes_room_for_the_new_one() -> None:

@@ -132,6 +132,7 @@ CONTRADICTIONS = {
     "certificates.mode=existingSecret": "certificates.mode existingSecret needs certificates.existingSecret.name",
     "certificates.mode=existingSecret,certificates.existingSecret.name=x": "--set-file certificates.existingSecret.caB",
     "certificates.existingSecret.name=x": "but certificates.mode is selfManaged",
+    "priorityQuota=true": "priorityQuota needs priorityClassName",
     "tls.clientCA.names={x}": "tls.clientCA.names need tls.clientCA.configMap",
     "serviceAccount.create=false": "serviceAccount.name must name an existing ServiceAccount",
 }

@@ -32,6 +32,9 @@
 {{- if lt (int64 $v.maxHeldBytes) (int64 $v.maxBodyBytes) -}}
 {{- $found = append $found (printf "maxHeldBytes (%d) must not be below maxBodyBytes (%d)" (int64 $v.maxHeldBytes) (int64 $v.maxBodyBytes)) -}}
 {{- end -}}
+{{- if and $v.priorityQuota (not $v.priorityClassName) -}}
+{{- $found = append $found "priorityQuota needs priorityClassName: the quota is for pods of that class" -}}
+{{- end -}}
 {{- if and $v.tls.clientCA.names (not $v.tls.clientCA.configMap) -}}
 {{- $found = append $found "tls.clientCA.names need tls.clientCA.configMap: without it no caller shows a certificate" -}}
 {{- end -}}
