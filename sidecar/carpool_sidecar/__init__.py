@@ -75,6 +75,7 @@ histograms are kept as `carpool.measures` does.
 | `upstream.predictor._Pool` | connections, and which are free | batches; its timer |
 | `upstream.connection.Connection` | the reply that is due, what is unsent | `send`, `abort`; the transport |
 | `upstream.connection.AnswerReader` | the answer that is arriving | each piece that comes |
+| `upstream.connection.KnownHeads` | heads of answers, and what was read of them | answers that came whole |
 | `upstream.connection.PassedAnswerReader` | its words, as they came | each piece that comes |
 | `upstream.grpc_predictor.GrpcPredictor` | batches that are out | `post`; the predictor's answers |
 | `upstream.grpc_predictor.PostedCall` | one batch: its reply, until called | `cancel`; the predictor's answer |

@@ -399,9 +399,8 @@ class Upstreams:
         self._clock = clock
         self._registries: list[model_registry.ModelRegistry] = []
         self.http = predictor.HttpPredictor(base, chosen.connect_timeout, chosen.max_queue_bytes, on_bug)
-        self.relay = predictor.HttpPredictor(
-            base, chosen.connect_timeout, questions.MOST_BYTES, on_bug, connection.PassedAnswerReader
-        )
+        reader = functools.partial(connection.PassedAnswerReader, connection.KnownHeads())
+        self.relay = predictor.HttpPredictor(base, chosen.connect_timeout, questions.MOST_BYTES, on_bug, reader)
         self.questions = model_questions.HttpQuestions(base)
         self.rpc = self._open_rpc() if chosen.grpc_port or chosen.upstream == "triton-grpc" else None
         memory = codec.Memory()

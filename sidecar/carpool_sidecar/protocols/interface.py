@@ -45,7 +45,8 @@ LARGE_ANSWER = 512 * 1024
 class UpstreamResponse(NamedTuple):
     """The predictor's answer to a call: its body, its headers by their names in lower case, and its HTTP status.
 
-    `reason` and `fields`, all headers, are as they came, for who passes the answer on; else empty.
+    `reason` and `fields`, all headers, are as they came, for who passes the answer on; else empty. So is `head`, all of
+    it, if the body is what follows it.
     """
 
     body: bytes
@@ -53,6 +54,7 @@ class UpstreamResponse(NamedTuple):
     status: int = 200
     reason: bytes = b""
     fields: Sequence[tuple[bytes, bytes]] = ()
+    head: bytes = b""
 
 
 class BatchPredictions(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import select
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 import httptools
 
@@ -34,6 +34,10 @@ _MOST_OVERHEAD = 64 * 1024
 # Headers of a refusal that mean something to the caller; the rest speaks of the batch's connection.
 _TELLING = ("Content-Type", "Retry-After", "Location", "WWW-Authenticate", "Allow")
 _TELLING_KEYS = tuple((name, name.lower().encode()) for name in _TELLING)
+
+# Heads of answers that are remembered, and the bytes of each.
+_MOST_KNOWN: Final = 64
+_MOST_KNOWN_BYTES: Final = 2048
 
 # Up to this size one copy costs less than handing over the pieces; so it does where they are smaller on average.
 _WORTH_NO_COPY = 64 * 1024
@@ -335,16 +339,70 @@ class AnswerReader:
         return tuple((name, value) for name, value in told if value and value.isprintable())
 
 
+class KnownHeads:
+    """Heads of answers that were read, and what was read of them: equal ones mean the same and need not be read again.
+
+    Servers write the same head to the same question, for as long as `Date` is the same.
+    """
+
+    # State: so many answers without their bodies, and how long these have to be, by heads.
+    __slots__ = ("_answers",)
+
+    def __init__(self) -> None:
+        self._answers: dict[bytes, tuple[interface.UpstreamResponse, int]] = {}
+
+    def answer(self, text: bytes) -> interface.UpstreamResponse | None:
+        """The answer that `text` is, if it is a whole one with a known head."""
+        end = text.find(b"\r\n\r\n") + 4
+        known = self._answers.get(text[:end])
+        if known is None:
+            return None
+        read, size = known
+        if len(text) != end + size:
+            return None
+        _, headers, status, reason, fields, head = read
+        return interface.UpstreamResponse(text[end:], headers, status, reason, fields, head)
+
+    def learn(self, text: bytes, read: interface.UpstreamResponse) -> interface.UpstreamResponse:
+        """`text` was read as this answer, and its connection goes on: the same, with its head if that is known."""
+        end = text.find(b"\r\n\r\n") + 4
+        if b"content-length" not in read.headers or text[end:] != read.body or end > _MOST_KNOWN_BYTES:
+            return read
+        if len(self._answers) >= _MOST_KNOWN:
+            self._answers.clear()  # those in use are soon here again
+        read = read._replace(head=text[:end])
+        self._answers[read.head] = read._replace(body=b""), len(read.body)
+        return read
+
+
 class PassedAnswerReader(AnswerReader):
-    """Reads answers that are passed on: of any status, with all that came."""
+    """Reads answers that are passed on: of any status, with all that came.
+
+    What is `known` is shared by the readers of all connections.
+    """
 
     # State: of the present answer, beside the rest.
-    __slots__ = ("_fields", "_phrase")
+    __slots__ = ("_fields", "_known", "_phrase")
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, known: KnownHeads, max_bytes: int) -> None:
         super().__init__(max_bytes)
+        self._known = known
         self._fields: list[tuple[bytes, bytes]] = []
         self._phrase = b""
+
+    def feed(self, data: memoryview) -> Outcome | None:
+        """As of any answer; one that is here as a whole, with a known head, is not shown to the parser."""
+        if self.begun or self._overhead or len(data) > _MOST_OVERHEAD:
+            return super().feed(data)
+        text = bytes(data)
+        found = self._known.answer(text)
+        if found is not None:
+            self.keep_alive = True
+            return found
+        outcome = super().feed(data)
+        if self.keep_alive and isinstance(outcome, interface.UpstreamResponse):
+            return self._known.learn(text, outcome)
+        return outcome
 
     def on_message_begin(self) -> None:
         """As of any answer."""

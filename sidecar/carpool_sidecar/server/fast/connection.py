@@ -222,7 +222,7 @@ class Connection(asyncio.Protocol):
 
     def _read(self, data: bytes, at: int) -> heads.Plain | None:
         """The head at `at`; None if more of it has to come, or if this is not for us any more."""
-        if not self._heads_read and self._template is None:
+        if not self._heads_read and self._template is None and not data.startswith(questions.START, at):
             shared = self._port.reader.shared(data, at)
             if shared is not None:
                 self._template, plain = shared
@@ -267,7 +267,10 @@ class Connection(asyncio.Protocol):
             self._step_aside(heads.handover(text), heads.extent(text), data[at:])
             return
         self._held.add(len(text), 1)
-        self._hold(data[end:])
+        if end < len(data) or self._rest:
+            self._hold(data[end:])
+        else:
+            self._is_held = True
 
     def _told(self, question: bytes, message: bytes | None, close: bool) -> None:
         """A question is answered with `message`, or has to be asked in another way."""
@@ -285,8 +288,10 @@ class Connection(asyncio.Protocol):
         self._transport.write(message)
         if close:
             self._close()
-        else:
+        elif self._rest or self._is_paused:
             self._go_on()
+        else:
+            self._is_held = False
 
     def _learned(self, _: object) -> None:
         self._waiting = None

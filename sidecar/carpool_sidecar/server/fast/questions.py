@@ -13,10 +13,11 @@ import math
 import re
 import time
 from collections.abc import Callable, Hashable
+from typing import Final
 
 from multidict import CIMultiDict
 
-from carpool_sidecar import drain, errors, metrics
+from carpool_sidecar import drain, metrics
 from carpool_sidecar.protocols import interface
 from carpool_sidecar.server import headers as headers_
 from carpool_sidecar.server import local_answers
@@ -35,15 +36,29 @@ _PATH = re.compile(
     % (_NAME, _NAME, _NAME)
 )
 # What is done with a line: it is passed on, left out, extended, or the general server knows what it means.
-_PASSED, _DROPPED, _HOST, _AGENT, _FORWARDED_FOR, _FORWARDED, _PROTO, _FORWARDED_HOST, _REFUSED = range(9)
-_KINDS: dict[bytes, int] = {
-    **dict.fromkeys((name.encode() + b":" for name in headers_.HOP_BY_HOP), _DROPPED),
-    **dict.fromkeys((name.lower().encode() + b":" for name in (*heads.UNUSUAL, "TE")), _REFUSED),
+_PASSED: Final = 0
+_DROPPED: Final = 1
+_HOST: Final = 2
+_AGENT: Final = 3
+_FORWARDED_FOR: Final = 4
+_FORWARDED: Final = 5
+_PROTO: Final = 6
+_FORWARDED_HOST: Final = 7
+_CONNECTION: Final = 8
+_REFUSED: Final = 9
+_KINDS: Final[dict[bytes, int]] = {
+    **dict.fromkeys([name.encode() + b":" for name in headers_.HOP_BY_HOP], _DROPPED),
+    **dict.fromkeys([name.lower().encode() + b":" for name in (*heads.UNUSUAL, "TE")], _REFUSED),
     **dict.fromkeys((b"content-length:", b"content-encoding:", b"proxy-connection:", b"k-network-probe:"), _REFUSED),
-    b"connection:": _REFUSED, b"host:": _HOST, b"user-agent:": _AGENT, b"x-forwarded-for:": _FORWARDED_FOR,
+    b"connection:": _CONNECTION, b"host:": _HOST, b"user-agent:": _AGENT, b"x-forwarded-for:": _FORWARDED_FOR,
     b"forwarded:": _FORWARDED, b"x-forwarded-proto:": _PROTO, b"x-forwarded-host:": _FORWARDED_HOST,
 }  # fmt: skip
+# Anybody may send names and make servers write heads: what is remembered of them has to end somewhere.
+_MOST_NAMES: Final = 1024
+_MOST_ANSWERS: Final = 64
 _PROBERS = tuple([each.encode() for each in local_answers.PROBER_AGENTS])
+# The end of a head, as lines.
+_END: Final = (b"", b"")
 # These have no body, or mean something else without one.
 _UNUSUAL = frozenset({204, 205, 304})
 
@@ -54,10 +69,14 @@ Reply = Callable[[bytes | None, bool], None]
 class Questions:
     """Passes them on over connections of `relay`, which is made with `connection.PassedAnswerReader`."""
 
+    # State: the kind of each line, and its name in lower case, by the names met so far; heads of answers as they are
+    # written, by heads as they came. Both are bounded.
     def __init__(self, relay: predictor.HttpPredictor, life: drain.Lifecycle, counters: metrics.Metrics) -> None:
         self._relay = relay
         self._life = life
         self._metrics = counters
+        self._kinds: dict[bytes, tuple[int, bytes]] = {}
+        self._written: dict[bytes, bytes] = {}
 
     def ask(self, head: bytes, peer: Hashable, reply: Reply) -> predictor.Post | None:
         """Pass on what a complete head asks; None if that is no such question, or is not answered any more.
@@ -65,65 +84,114 @@ class Questions:
         `peer` is the client's address. `reply` is called later, with None if it has to be asked in another way. What is
         returned can be cancelled.
         """
-        address = peer[0] if isinstance(peer, tuple) and peer else None
-        message = _request(head, str(address) if address else None)
+        address = str(peer[0]) if isinstance(peer, tuple) and peer else None
+        message = self._request(head, address or None)
         if message is None or not self._life.admits():
             return None
         return self._relay.post("", (), (), math.inf, functools.partial(self._answered, reply), message)
 
     def _answered(self, reply: Reply, outcome: connection.Outcome) -> None:
         close = self._life.parting
-        message = _answer(outcome, close) if isinstance(outcome, interface.UpstreamResponse) else None
-        if message is not None and not isinstance(outcome, errors.UpstreamError):
-            self._metrics.answered("passthrough", outcome.status)
+        message = None
+        if type(outcome) is interface.UpstreamResponse:
+            message = self._answer(outcome, close)
+            if message is not None:
+                self._metrics.answered("passthrough", outcome.status)
         reply(message, close)
 
+    # --- what the predictor is sent ----------------------------------------------------------------------------
 
-def _request(head: bytes, peer: str | None) -> bytes | None:
-    """What the predictor is sent, as the general server would; None if the head is not plain."""
-    lines = heads.lines(head)
-    if lines is None:
-        return None
-    start, *rest = lines
-    if not _PATH.fullmatch(start):
-        return None
-    passed: list[bytes] = []
-    places: dict[int, int] = {}  # of the lines that are to be there once
-    names: set[bytes] = set()
-    host = b""
-    for line in rest:
-        name = line[: line.find(b":") + 1]
-        lowered = name.lower()
-        kind = _KINDS.get(lowered, _PASSED)
-        value = line[len(name) :].strip(b" ")
-        if kind == _REFUSED and lowered == b"connection:" and value.lower() == b"keep-alive":
-            kind = _DROPPED
-        if kind == _REFUSED or lowered in names or not heads.is_name(name):
+    def _request(self, head: bytes, peer: str | None) -> bytes | None:
+        """What the predictor is sent, as the general server would; None if the head is not plain."""
+        lines = heads.lines(head)
+        if lines is None or not _PATH.fullmatch(lines[0]):
             return None
-        names.add(lowered)
-        if kind == _HOST:
-            host = value
-        elif kind == _AGENT and value.startswith(_PROBERS):
-            return None
-        elif kind != _DROPPED:
-            places[kind] = len(passed)
+        passed = [lines[0], b""]
+        places: dict[int, int] = {}  # of the lines that are to be there once
+        names: list[bytes] = []
+        host, kinds = b"", self._kinds
+        for line in lines[1:]:
+            name = line[: line.find(b":") + 1]
+            kind, lowered = kinds.get(name) or self._learn(name)
+            names.append(lowered)
+            value = line[len(name) :].strip(b" ")
+            if kind != _PASSED:
+                if kind == _HOST:
+                    host = value
+                if kind in (_HOST, _DROPPED) or (kind == _CONNECTION and value.lower() == b"keep-alive"):
+                    continue
+                if kind in (_CONNECTION, _REFUSED) or (kind == _AGENT and value.startswith(_PROBERS)):
+                    return None
+                places[kind] = len(passed)
             passed.append(name + b" " + value)
-    if b"host:" not in names or not headers_.is_host(host.decode()):
+        if len(set(names)) != len(names) or b"host:" not in names:
+            return None
+        forwarding = _forwarding(host, peer)
+        if forwarding is None:
+            return None
+        passed[1], caller, host_line, element = forwarding
+        if caller:
+            _extend(passed, places.get(_FORWARDED_FOR), b"X-Forwarded-For: ", caller)
+        if _PROTO not in places:
+            passed.append(b"X-Forwarded-Proto: http")
+        if host and _FORWARDED_HOST not in places:
+            passed.append(host_line)
+        _extend(passed, places.get(_FORWARDED), b"Forwarded: ", element)
+        passed += _END
+        return b"\r\n".join(passed)
+
+    def _learn(self, name: bytes) -> tuple[int, bytes]:
+        """What is done with lines of a name that was not met before, and the name in lower case."""
+        lowered = name.lower()
+        learned = (_KINDS.get(lowered, _PASSED) if heads.is_name(name) else _REFUSED), lowered
+        if len(self._kinds) < _MOST_NAMES:
+            self._kinds[name] = learned
+        return learned
+
+    # --- what the client is told -------------------------------------------------------------------------------
+
+    def _answer(self, answer: interface.UpstreamResponse, close: bool) -> bytes | None:
+        """The answer as the general server writes it; None if there is something unusual about it."""
+        written = self._written.get(answer.head)
+        if written is not None and not close:
+            return written + answer.body
+        if answer.status in _UNUSUAL:
+            return None
+        try:
+            told = CIMultiDict([(name.decode(), value.decode()) for name, value in answer.fields])
+            start = f"HTTP/1.1 {answer.status} {answer.reason.decode()}"
+        except UnicodeDecodeError:
+            return None
+        fields = headers_.end_to_end(told)
+        is_lasting = bool(answer.head) and not close and "Date" in fields and "Content-Length" in fields
+        body = answer.body
+        if "Content-Length" not in fields:
+            fields["Transfer-Encoding"] = "chunked"
+            body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if body else b"0\r\n\r\n"
+        if "Date" not in fields:
+            fields["Date"] = email.utils.formatdate(time.time(), usegmt=True)
+        if close:
+            fields["Connection"] = "close"
+        lines = [f"{name}: {value}\r\n" for name, value in fields.items()]
+        head = f"{start}\r\n{''.join(lines)}\r\n".encode()
+        if is_lasting:
+            if len(self._written) >= _MOST_ANSWERS:
+                self._written.clear()  # those in use are soon here again
+            self._written[answer.head] = head
+        return head + body
+
+
+@functools.lru_cache(maxsize=64)
+def _forwarding(host: bytes, peer: str | None) -> tuple[bytes, bytes, bytes, bytes] | None:
+    """What is told of a host that was asked for and of who asked, as by `headers.add_forwarding`; None for no host.
+
+    The line of the host, the caller's address, the line X-Forwarded-Host, and the element of Forwarded.
+    """
+    name = host.decode()
+    if not headers_.is_host(name):
         return None
-    _add_forwarding(passed, places, host, peer)
-    return b"\r\n".join((start, b"Host: " + host, *passed, b"", b""))
-
-
-def _add_forwarding(passed: list[bytes], places: dict[int, int], host: bytes, peer: str | None) -> None:
-    """As `headers.add_forwarding`, of lines."""
-    if peer:
-        _extend(passed, places.get(_FORWARDED_FOR), b"X-Forwarded-For: ", peer.encode())
-    if _PROTO not in places:
-        passed.append(b"X-Forwarded-Proto: http")
-    if host and _FORWARDED_HOST not in places:
-        passed.append(b"X-Forwarded-Host: " + host)
-    element = headers_.forwarded_element(peer, "http", host.decode())
-    _extend(passed, places.get(_FORWARDED), b"Forwarded: ", element.encode())
+    element = headers_.forwarded_element(peer, "http", name).encode()
+    return b"Host: " + host, (peer or "").encode(), b"X-Forwarded-Host: " + host, element
 
 
 def _extend(passed: list[bytes], at: int | None, name: bytes, element: bytes) -> None:
@@ -131,25 +199,3 @@ def _extend(passed: list[bytes], at: int | None, name: bytes, element: bytes) ->
         passed.append(name + element)
     else:
         passed[at] = name + passed[at].partition(b": ")[2] + b", " + element
-
-
-def _answer(answer: interface.UpstreamResponse, close: bool) -> bytes | None:
-    """The answer as the general server writes it; None if there is something unusual about it."""
-    if answer.status in _UNUSUAL:
-        return None
-    try:
-        told = CIMultiDict([(name.decode(), value.decode()) for name, value in answer.fields])
-        reason = answer.reason.decode()
-    except UnicodeDecodeError:
-        return None
-    fields = headers_.end_to_end(told)
-    body = answer.body
-    if "Content-Length" not in fields:
-        fields["Transfer-Encoding"] = "chunked"
-        body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if body else b"0\r\n\r\n"
-    if "Date" not in fields:
-        fields["Date"] = email.utils.formatdate(time.time(), usegmt=True)
-    if close:
-        fields["Connection"] = "close"
-    lines = [f"{name}: {value}\r\n" for name, value in fields.items()]
-    return f"HTTP/1.1 {answer.status} {reason}\r\n{''.join(lines)}\r\n".encode() + body
