@@ -22,6 +22,8 @@ WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 MORE_LISTS = (
     "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
     "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
+    f"/apis/{control_plane.POLICIES}/mutatingadmissionpolicies",
+    f"/apis/{control_plane.POLICIES}/mutatingadmissionpolicybindings",
     "/apis/policy/v1/poddisruptionbudgets",
     "/apis/networking.k8s.io/v1/networkpolicies",
 )

@@ -32,6 +32,22 @@
 {{- if lt (int64 $v.maxHeldBytes) (int64 $v.maxBodyBytes) -}}
 {{- $found = append $found (printf "maxHeldBytes (%d) must not be below maxBodyBytes (%d)" (int64 $v.maxHeldBytes) (int64 $v.maxBodyBytes)) -}}
 {{- end -}}
+{{- if and (eq $v.mode "policy") (semverCompare "<1.34.0-0" .Capabilities.KubeVersion.Version) -}}
+{{- $found = append $found (printf "mode policy needs Kubernetes 1.34 with MutatingAdmissionPolicy switched on, or 1.36; this is %s: set mode: webhook" .Capabilities.KubeVersion.Version) -}}
+{{- end -}}
+{{- if and (eq $v.mode "policy") (eq $v.config.sidecarMode "classic") -}}
+{{- $found = append $found "mode policy makes native sidecars only: leave config.sidecarMode at auto, or set mode: webhook" -}}
+{{- end -}}
+{{- if eq $v.mode "policy" -}}
+{{- $known := include "carpool.policySettings" . | fromYaml -}}
+{{- range $key, $value := $v.config.defaults -}}
+{{- if not (hasKey $known $key) -}}
+{{- $found = append $found (printf "config.defaults.%s is none of the settings of mode policy, and no pod would get the sidecar: leave it out, or set mode: webhook" $key) -}}
+{{- else if not (regexMatch (printf "^(%s)$" (get $known $key)) $value) -}}
+{{- $found = append $found (printf "config.defaults.%s is %q, but mode policy takes only what matches %s" $key $value (get $known $key)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- if and $v.priorityQuota (not $v.priorityClassName) -}}
 {{- $found = append $found "priorityQuota needs priorityClassName: the quota is for pods of that class" -}}
 {{- end -}}
