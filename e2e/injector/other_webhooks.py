@@ -10,8 +10,6 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 
-import jsonpatch
-
 from e2e.cluster import client, control_plane
 
 Mutate = Callable[[client.Object], client.Object]
@@ -20,8 +18,10 @@ Mutate = Callable[[client.Object], client.Object]
 def answer_to(review: client.Object, mutate: Mutate) -> client.Object:
     """The AdmissionReview that answers one, with the difference that `mutate` makes as its patch."""
     pod = review["request"]["object"]
-    patch = jsonpatch.make_patch(pod, mutate(pod)).to_string()
-    encoded = base64.b64encode(patch.encode()).decode()
+    after = mutate(pod)
+    # Member by member: jsonpatch's differences of lists in another order do not always apply.
+    patch = [{"op": "add", "path": f"/{key}", "value": after[key]} for key in after if after[key] != pod.get(key)]
+    encoded = base64.b64encode(json.dumps(patch).encode()).decode()
     response = {"uid": review["request"]["uid"], "allowed": True, "patchType": "JSONPatch", "patch": encoded}
     return {"apiVersion": review["apiVersion"], "kind": "AdmissionReview", "response": response}
 

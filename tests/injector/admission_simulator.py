@@ -15,7 +15,7 @@ from typing import Any
 
 import jsonpatch
 
-from tests.injector import api_defaults, kserve_model
+from tests.injector import api_defaults, istio_model, kserve_model
 
 Object = dict[str, Any]
 TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -61,6 +61,17 @@ def kserve(settings: kserve_model.Settings | None = None) -> Webhook:
         return jsonpatch.make_patch(pod, kserve_model.mutate(pod, known)).patch
 
     return Webhook("inferenceservice.serving.kserve.io", review, reinvoked=known.knows_native_sidecars)
+
+
+def istio(settings: istio_model.Settings | None = None, reinvoked: bool = False) -> Webhook:
+    """Istio's webhook under the name it is installed with; its chart says that it is never called again."""
+
+    def review(pod: Object) -> list[Object]:
+        after = istio_model.mutate(pod, settings)
+        # Member by member: jsonpatch's differences of lists in another order do not always apply.
+        return [{"op": "add", "path": f"/{key}", "value": after[key]} for key in after if after[key] != pod.get(key)]
+
+    return Webhook(istio_model.NAME, review, reinvoked=reinvoked)
 
 
 class _Chain:

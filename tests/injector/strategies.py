@@ -129,7 +129,7 @@ def predictor_pods(draw: st.DrawFn, modes: tuple[str, ...] = ("standard", "knati
         pod = make(container, *more, annotations={**settings, **asked})
         if draw(st.booleans()):
             pod = kserve_model.mutate(pod, kserve_model.Settings(aggregate_metrics=draw(st.booleans())))
-    mesh = draw(st.sampled_from([None, meshes.with_istio, meshes.with_linkerd]))
+    mesh = draw(st.sampled_from([None, *meshes.ALL]))
     pod = mesh(pod) if mesh else pod
     return draw(decorated(pod))
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable
 from typing import Any
 
 import jsonpatch
 import pytest
 
 from carpool_injector.core import injection, model, pod_annotations
+from carpool_injector.core.pods import MESH_PROXIES
 from carpool_sidecar import config as sidecar_config
 from tests.injector import admission_simulator, api_defaults, meshes, pod_rules, pods
 from tests.injector.golden import cases, facts
@@ -64,10 +66,14 @@ def test_injecting_what_an_api_server_made_of_the_result_changes_nothing_more(na
 
 
 @every_injected_case
-def test_init_containers_that_come_later_change_nothing(name: str) -> None:
+@pytest.mark.parametrize("mesh", [meshes.with_istio, meshes.with_kuma])
+def test_a_mesh_that_comes_later_and_sends_probes_through_its_proxy_changes_nothing(
+    name: str, mesh: Callable[[dict[str, Any]], dict[str, Any]]
+) -> None:
     case = CASES[name]
-    later = meshes.with_istio(case.inject().pod, first=False)
-    assert case.inject(later).patch == []
+    injected = api_defaults.defaulted(case.inject(api_defaults.defaulted(case.pod)).pod)
+    if not any(container["name"] in MESH_PROXIES for container in api_defaults.containers(injected)):
+        assert case.inject(api_defaults.defaulted(mesh(injected))).patch == []
 
 
 @every_injected_case

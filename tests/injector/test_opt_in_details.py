@@ -10,7 +10,6 @@ import pytest
 
 from carpool_injector.core import decision, injection, model, pods, sites, values
 from carpool_injector.core.config import Amounts, Config
-from tests.injector import meshes
 from tests.injector import pods as sample_pods
 
 Object = dict[str, Any]
@@ -297,18 +296,11 @@ def test_a_concurrency_below_the_batch_size_is_warned_of(concurrency, size, warn
         ({"exec": {"command": ["sleep", "1"]}}, True),
         ({"httpGet": {"path": "/bye", "port": 1}}, True),
         ({"httpGet": {"path": "/wait-for-drain", "port": 8022}}, False),
-        ({"httpGet": {"path": "/app-lifecycle/app/prestopz", "port": 15020}}, False),
     ],
 )
 def test_a_hook_of_the_apps_own_is_warned_of_and_not_one_that_belongs_to_the_platform(hook, warned):
     found = outcome(pod({"lifecycle": {"preStop": hook}}))
     assert any("preStop hook of its own" in text for text in found.warnings) is warned
-
-
-def test_istio_before_the_sidecar_is_warned_of_and_not_istio_after_it():
-    first, again = outcome(meshes.with_istio(pod())), outcome(meshes.with_istio(outcome(pod()).pod, first=False))
-    assert [("excludeInboundPorts" in text) for text in first.warnings] == [True]
-    assert again.warnings == ()
 
 
 @pytest.mark.parametrize(

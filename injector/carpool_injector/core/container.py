@@ -63,7 +63,7 @@ def drained_hook(admin_port: int) -> model.Object:
 def merged(existing: model.Object | None, built: model.Object) -> model.Object:
     """The container built anew, with what others added to the one that was there before.
 
-    Kept are variables and mounts of other names, fields that are none of ours, and the probes as Istio rewrote them.
+    Kept are variables and mounts of other names, and fields that are none of ours.
     """
     if existing is None:
         return built
@@ -71,7 +71,6 @@ def merged(existing: model.Object | None, built: model.Object) -> model.Object:
     env = _with_others(existing.get("env"), built.get("env") or [], "name", leave_out={PROBE_VARIABLE})
     return {
         **built,
-        **{key: existing[key] for key in _PROBES if _is_istios(existing.get(key))},
         **({"env": env} if env else {}),
         "volumeMounts": _with_others(existing.get("volumeMounts"), built["volumeMounts"], "mountPath"),
         "ports": [{**_defaults_of(existing.get("ports"), port), **port} for port in built["ports"]],
@@ -81,15 +80,8 @@ def merged(existing: model.Object | None, built: model.Object) -> model.Object:
     }
 
 
-_PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 # What we set in some pods and not in others, and what decides which program runs: never taken over from anybody.
 _OURS = {"env", "restartPolicy", "command", "workingDir", "stdin", "stdinOnce", "tty"}
-
-
-def _is_istios(probe: Any) -> bool:
-    """Istio, coming after us, lets the kubelet ask its own proxy, which asks us (pilot agent's app-health paths)."""
-    action = probe.get("httpGet") if isinstance(probe, dict) else None
-    return isinstance(action, dict) and str(action.get("path")).startswith("/app-health/")
 
 
 def _assigned(existing: Any) -> model.Object:

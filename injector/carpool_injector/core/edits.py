@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from carpool_injector.core import model
@@ -17,7 +17,8 @@ from carpool_injector.core import model
 class Draft:
     """Edits of a pod's JSON. The original is never changed; `pod` is the result.
 
-    State: the copied spine (pod, metadata, spec and the lists below them) and the containers touched so far.
+    State: the copied spine (pod, metadata, spec and the lists below them), the containers touched so far, and what is
+    `at_last` to be done to it.
     """
 
     def __init__(self, pod: model.Object) -> None:
@@ -26,6 +27,14 @@ class Draft:
             if self.pod.get(key) is not None:
                 self.pod[key] = dict(self.pod[key])
         self._touched: dict[str, model.Object] = {}
+        self.at_last: Callable[[Draft], None] | None = None
+
+    def finish(self) -> model.Object:
+        """The result, once everything has been edited."""
+        last, self.at_last = self.at_last, None
+        if last is not None:
+            last(self)
+        return self.pod
 
     def annotate(self, key: str, value: str) -> None:
         """Set an annotation."""
@@ -48,6 +57,20 @@ class Draft:
             self.pod["spec"]["containers"] = list(self.pod["spec"]["containers"])
             self.pod["spec"]["containers"][at] = self._touched[name] = copy.deepcopy(found)
         return self._touched[name]
+
+    def any_container(self, name: str) -> model.Object:
+        """Likewise of both lists, init containers first; KeyError if there is none."""
+        if all(each.get("name") != name for each in self._list("initContainers")):
+            return self.container(name)
+        _, found = self._find("initContainers", name)
+        copied = copy.deepcopy(found)
+        self.put("initContainers", copied)
+        return copied
+
+    def replace(self, group: str, items: list[model.Object]) -> None:
+        """Put other containers in the place of all in a list of the spec."""
+        self.pod["spec"][group] = items
+        self._touched = {}
 
     def has(self, name: str) -> bool:
         """Whether there is a regular container of that name."""

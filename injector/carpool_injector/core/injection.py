@@ -2,7 +2,8 @@
 
 The steps; those from 2 to 5 can end without the sidecar (`refusals`):
 
-1. revert: undo what an earlier run did (`takeover`), so that a second run starts from the same pod as the first
+1. revert: undo what an earlier run did (`takeover`), so that a second run starts from the same pod as the first, and
+   what a mesh did to probes (`meshes`), which is done again at the end
 2. decide: who asks for the sidecar, and who forbids it (`decision`)
 3. settings: the admin's defaults, namespace, KServe's batcher, the pod's annotations (`pod_annotations`)
 4. site: is this pod meant and able to run the sidecar, which container is the app, on which ports predictions enter
@@ -17,6 +18,7 @@ Injecting twice is injecting once, whichever other webhooks come in between.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 
 import carpool_injector
@@ -25,6 +27,7 @@ from carpool_injector.core import (
     decision,
     edits,
     list_servers,
+    meshes,
     model,
     pod_annotations,
     pods,
@@ -74,10 +77,14 @@ def uninject(pod: model.Object) -> model.Outcome:
 def _reverted(pod: model.Object) -> tuple[Draft, pods.Pod]:
     """A draft in which the app has its place back (the sidecar itself is still there), and the view of it."""
     view, draft = pods.read(pod), Draft(pod)
+    detour = meshes.take_back(draft, view)
     before = pod_annotations.read_status(view)
-    if before is None:
+    if before is None and detour is None:
         return draft, view
-    _revert(draft, before)
+    if detour is not None:
+        draft.at_last = functools.partial(meshes.give, detour=detour)
+    if before is not None:
+        _revert(draft, before)
     return draft, pods.read(draft.pod)
 
 
@@ -108,6 +115,7 @@ def _injected(
         settings = settings.model_copy(update={"lists": listed.rule})
     site = context.Context(view, found, settings, config, capabilities)
     plan = _with_lists(choice.plan(site), listed)  # step 5
+    meshes.check(view, plan.admin_port)
     done = _put(draft, site, plan)  # step 6
     warnings = (*_warnings(asked), *_advice(site, plan))
     return _outcome(pod, draft, decided, warnings, plan=plan, status=done.model_dump(by_alias=True, exclude_none=True))
@@ -158,7 +166,7 @@ def _outcome(
     refusal: refusals.Refusal | None = None,
     status: model.Object | None = None,
 ) -> model.Outcome:
-    operations = edits.json_patch(pod, draft.pod)  # step 7
+    operations = edits.json_patch(pod, draft.finish())  # step 7
     return model.Outcome(
         pod=draft.pod if operations else pod,
         decision=decided,
@@ -284,7 +292,6 @@ def _unhook(app: model.Object, admin_port: int) -> None:
 
 _BATCH_SIZE = 32  # the sidecar's own default
 _KNATIVE_DRAIN = "/wait-for-drain"
-_ISTIOS_HOOKS = "/app-lifecycle/"  # ours, rewritten by Istio
 
 
 def _advice(asked: context.Context, plan: model.Plan) -> Iterator[str]:
@@ -295,7 +302,7 @@ def _advice(asked: context.Context, plan: model.Plan) -> Iterator[str]:
     yield from _hook_advice(asked.site.container)
     if container.outlasts_the_pod(asked.pod, asked.settings):
         yield "carpool.dev/grace-period is longer than terminationGracePeriodSeconds, after which the pod is killed"
-    yield from _istio_advice(asked.pod, plan)
+    yield from meshes.advice(asked.pod, plan.admin_port)
 
 
 def _concurrency_advice(asked: context.Context) -> Iterator[str]:
@@ -310,18 +317,9 @@ def _concurrency_advice(asked: context.Context) -> Iterator[str]:
 def _hook_advice(app: pods.Container) -> Iterator[str]:
     hook = app.lifecycle.pre_stop if app.lifecycle else None
     path = (hook.http_get.path if hook and hook.http_get else None) or ""
-    if hook is None or path == _KNATIVE_DRAIN or path.startswith(_ISTIOS_HOOKS):
+    if hook is None or path == _KNATIVE_DRAIN:
         return
     yield (
         f"container {app.name!r} has a preStop hook of its own, which is kept; it must last until the sidecar has "
         "drained (about 5 s)"
     )
-
-
-def _istio_advice(pod: pods.Pod, plan: model.Plan) -> Iterator[str]:
-    ours = next((container for container in pod.all_containers if container.name == model.CONTAINER), None)
-    if ours is None and any(container.name == "istio-proxy" for container in pod.all_containers):
-        yield (
-            "Istio was injected first, so it does not rewrite the sidecar's probes; with strict mTLS set "
-            f'traffic.sidecar.istio.io/excludeInboundPorts: "{plan.admin_port}"'
-        )

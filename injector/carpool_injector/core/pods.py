@@ -15,7 +15,7 @@ from pydantic import alias_generators
 
 from carpool_injector.core import model, refusals
 
-MESH_PROXIES = ("istio-proxy", "linkerd-proxy")
+MESH_PROXIES = ("istio-proxy", "linkerd-proxy", "kuma-sidecar", "consul-dataplane")
 _INFRASTRUCTURE = {"queue-proxy", "daprd", "istio-validation", *MESH_PROXIES, model.CONTAINER}
 _OF_KSERVE = {"agent", "modelcar", "storage-initializer"}
 KSERVE_POD = "serving.kserve.io/inferenceservice"

@@ -109,6 +109,12 @@ class Reason(enum.Enum):
         "rename it; or give it the sidecar's image, and its variables and mounts are kept",
     )
 
+    MESH_IN_BETWEEN = (
+        "mesh-in-between",
+        "{mesh} takes over all ports of the pod and keeps the kubelet from asking the sidecar on {port}",
+        'set the annotation {annotation}: "{port}" on the pod',
+    )
+
     LISTS_NOT_MOUNTED = (
         "no-such-file",
         "carpool.dev/lists names {file}, and nothing is mounted there in the sidecar's container",
