@@ -6,6 +6,7 @@ import asyncio
 import errno
 import socket
 from collections.abc import AsyncIterator, Iterator
+from typing import cast
 
 import pytest
 
@@ -178,3 +179,80 @@ async def test_who_was_let_in_just_before_the_end_and_has_asked_is_answered(clie
         await asyncio.sleep(0)
     await lane.close(1.0)
     assert client.recv(100).startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.fixture
+async def closing() -> AsyncIterator[tuple[data_port.FastLane, int]]:
+    """A lane whose sidecar refuses new requests, and its port."""
+    bench = fast_lane.Bench()
+    limit = data_port.ConnectionLimit(CALLERS, lambda: None)
+    lane = data_port.FastLane(bench.settings, bench.requests, lambda since, home, size: Refusing(home), limit)
+    port = loopback.free_port()
+    await lane.listen("127.0.0.1", port, CALLERS)
+    bench.life.draining, bench.life.phase, bench.life.parting = True, drain.Phase.DRAINED, True
+    yield lane, port
+    await lane.close(0)
+
+
+class Refusing(asyncio.Protocol):
+    """A general server of a sidecar that is shutting down, which takes a while."""
+
+    def __init__(self, home: data_port.Home) -> None:
+        self._home = home
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+
+    def data_received(self, data: bytes) -> None:
+        asyncio.get_running_loop().call_later(0.01, self._answer)
+
+    def _answer(self) -> None:
+        self._transport.write(b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+        self._transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._home.connection_lost(exc)
+
+
+@pytest.mark.both_loops
+async def test_who_waits_outside_at_the_end_is_let_in_and_told(
+    closing: tuple[data_port.FastLane, int], clients: list[socket.socket]
+) -> None:
+    lane, port = closing
+    clients += [socket.create_connection(("127.0.0.1", port)) for _ in range(CALLERS // 4)]
+    for client in clients:
+        client.sendall(fast_lane.post())
+    await lane.close(1.0)
+    assert {client.recv(12) for client in clients} == {b"HTTP/1.1 503"}
+
+
+@pytest.mark.both_loops
+@pytest.mark.parametrize("begun", [0, 10, 60])
+async def test_who_has_just_connected_and_asks_a_moment_later_is_told(
+    closing: tuple[data_port.FastLane, int], clients: list[socket.socket], begun: int
+) -> None:
+    lane, port = closing
+    request = fast_lane.post()
+    client = socket.create_connection(("127.0.0.1", port))
+    clients.append(client)
+    while not lane.open:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    client.sendall(request[:begun])
+    ended = asyncio.create_task(lane.close(1.0))
+    await asyncio.sleep(0.02)
+    client.sendall(request[begun:])
+    await ended
+    assert client.recv(12) == b"HTTP/1.1 503"
+
+
+@pytest.mark.both_loops
+async def test_who_has_connected_and_never_asks_is_waited_for_a_quarter_of_a_second(
+    closing: tuple[data_port.FastLane, int], clients: list[socket.socket]
+) -> None:
+    lane, port = closing
+    clients.append(socket.create_connection(("127.0.0.1", port)))
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    await lane.close(1.0)
+    assert loop.time() - begun < 0.9
+    assert clients[0].recv(12) == b""

@@ -26,6 +26,9 @@ from carpool_sidecar.server.fast import heads, questions, requests
 _SHORTEST_ROUND, _LONGEST_ROUND = 0.05, 1.0
 _ROUNDS_IN_A_TIMEOUT = 4
 
+# Seconds that a client who has just connected gets to ask before its connection is closed unasked.
+_LINGER = 0.25
+
 _MOST_CONNECTIONS = 10_000
 # What the sidecar needs for itself: ports, the way to the predictor, probes.
 _OWN_FILES = 64
@@ -86,21 +89,30 @@ class FastLane:
     async def close(self, patience: float) -> None:
         """Accept nothing more and end all connections that are here; last answers have `patience` seconds to be read.
 
-        None comes back any more.
+        Clients who have just connected may be about to ask, and get an answer: a connection that is closed before that
+        tells them nothing. None comes back any more.
         """
         self._is_closed = True
         while self._listeners:
             await self._listeners.pop().close()
-        for connection in list(self._connections):
+        begun = self.requests.clock() - _LINGER
+        asking = {connection for connection in self._connections | self._lent if connection.may_ask(begun)}
+        for connection in self._connections - asking:
             connection.shut()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(patience):
-                while self._connections:
-                    self._gone.clear()
-                    await self._gone.wait()
+        await self._until_gone(lambda: bool(asking & self._connections), min(patience, _LINGER))
+        for connection in asking & self._connections:
+            connection.shut()
+        await self._until_gone(lambda: bool(self._connections or asking & self._lent), patience)
         for connection in list(self._connections):
             connection.cut()
         self._timer.stop()
+
+    async def _until_gone(self, is_anybody: Callable[[], bool], patience: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                while is_anybody():
+                    self._gone.clear()
+                    await self._gone.wait()
 
     def _connection(self) -> connections.Connection:
         return connections.Connection(self)
@@ -117,11 +129,11 @@ class FastLane:
         """A connection ended, here or on loan; nothing if it was not to stay."""
         if connection in self._connections:
             self._connections.remove(connection)
-            self._gone.set()
         elif connection in self._lent:
             self._lent.remove(connection)
         else:
             return
+        self._gone.set()
         self._limit.leave()
 
     @property

@@ -14,6 +14,7 @@ than the one of each turn, and turns are long while there is much to do.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
@@ -30,6 +31,9 @@ MOST_IN_A_TURN: Final = 16
 _ENOUGH: Final = 256
 # Callers let in while everybody who is in asks once.
 _NEWCOMERS: Final = 16
+
+# Callers let in at the end; more do not wait outside.
+_MOST_LEFT: Final = 4096
 
 # The process, or the machine, has too many open files: seconds until somebody may be let in again.
 _REST: Final = 1.0
@@ -83,15 +87,17 @@ class Listener:
         self._resting: asyncio.TimerHandle | None = None
         self._loop.add_reader(listening, self._let_in)
 
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self._socket.getsockname()[1])
+
     def _let_in(self) -> None:
         """Somebody waits outside. The event loop calls this once in each turn until nobody does."""
         asked = self._crowd.asked
         room, self._asked = allowance(self._crowd, asked - self._asked), asked
         try:
-            for _ in range(room):
-                self._take(self._socket.accept()[0])
-        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return  # nobody waits any more
+            self._take_most(room)
         except OSError as error:
             if error.errno not in _FULL:
                 raise
@@ -102,6 +108,12 @@ class Listener:
     def _go_on(self) -> None:
         self._resting = None
         self._loop.add_reader(self._socket, self._let_in)
+
+    def _take_most(self, most: int) -> None:
+        """Let in so many of those who wait; raises `OSError` if the system has no room for another."""
+        with contextlib.suppress(BlockingIOError, InterruptedError, ConnectionAbortedError):  # nobody waits any more
+            for _ in range(most):
+                self._take(self._socket.accept()[0])
 
     def _take(self, caller: socket.socket) -> None:
         caller.setblocking(False)
@@ -118,10 +130,15 @@ class Listener:
             self._loop.call_exception_handler(context)
 
     async def close(self) -> None:
-        """Let nobody in any more; returns when those who were have their protocols."""
+        """Let in those who wait outside, who are connected as far as they know, and nobody after them.
+
+        Returns when all have their protocols.
+        """
         if self._resting is not None:
             self._resting.cancel()
         self._loop.remove_reader(self._socket)
+        with contextlib.suppress(OSError):
+            self._take_most(_MOST_LEFT)
         self._socket.close()
         if self._arriving:
             await asyncio.wait(self._arriving)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 
 import grpc
@@ -19,7 +20,7 @@ PATIENCE = 5.0
 @pytest.fixture
 async def served() -> AsyncIterator[server.Server]:
     here = server.Server(echo.Echo())
-    await here.listen("127.0.0.1", 0)
+    await here.listen("127.0.0.1", 0, backlog=256)
     yield here
     await here.close(PATIENCE)
 
@@ -113,7 +114,23 @@ async def test_a_deadline_or_a_cancelled_call_reaches_the_handler() -> None:
         async with asyncio.timeout(PATIENCE):
             await door.gone.wait()
     await here.close(PATIENCE)
-    assert here.connections == 0
+    assert here.open == 0
+
+
+async def test_hundreds_who_connect_at_once_are_let_in_within_few_turns(served: server.Server) -> None:
+    clients = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(200)]
+    for _ in range(40):
+        await asyncio.sleep(0)
+    let_in = served.open
+    for client in clients:
+        client.close()
+    assert let_in == 200
+
+
+async def test_streams_are_counted(served: server.Server, channel: grpc.aio.Channel) -> None:
+    for _ in range(3):
+        await channel.unary_unary("/echo/Unary")(b"", timeout=PATIENCE)
+    assert served.asked == 3
 
 
 async def test_a_server_that_leaves_finishes_what_runs_and_clients_come_back(
@@ -121,7 +138,7 @@ async def test_a_server_that_leaves_finishes_what_runs_and_clients_come_back(
 ) -> None:
     call = channel.unary_unary("/late")
     running = [asyncio.ensure_future(call(b"", timeout=PATIENCE)) for _ in range(20)]
-    await peer.until(lambda: served.connections)
+    await peer.until(lambda: served.open)
     await asyncio.sleep(0.02)
     served.goaway()
     assert len(await asyncio.gather(*running)) == 20
@@ -152,6 +169,6 @@ async def test_close_cancels_what_does_not_end_in_time() -> None:
         await peer.until(lambda: door.opened)
         await here.close(0.05)
         assert door.gone.is_set()
-        assert here.connections == 0
+        assert here.open == 0
         with pytest.raises(grpc.aio.AioRpcError):
             await running

@@ -24,7 +24,7 @@ async def test_a_client_too_many_is_closed_at_once_and_there_is_room_when_one_le
     late_reader, late_writer = await asyncio.open_connection("127.0.0.1", here.port)
     with contextlib.suppress(ConnectionResetError):
         assert await late_reader.read() == b""
-    assert (limit.open, refused, here.connections) == (1, [True], 1)
+    assert (limit.open, refused, here.open) == (1, [True], 1)
     for each in (writer, late_writer):
         each.close()
     await asyncio.sleep(1)

@@ -87,7 +87,7 @@ async def test_a_connection_in_use_is_kept(here: server.Server) -> None:
         await asyncio.sleep(50)
         writer.write(client.headers(number) + frames.frame(frames.DATA, frames.END_STREAM, number, b"x"))
     await asyncio.sleep(30)
-    assert here.connections == 1
+    assert here.open == 1
     found = await read_all(reader)
     assert sum(frame.kind == frames.DATA for frame in found) == 5
     writer.close()
@@ -136,23 +136,23 @@ async def test_a_server_turns_everybody_away_once_they_know(here: server.Server)
 @pytest.mark.looptime
 async def test_a_client_that_does_not_say_whether_it_knows_is_not_waited_for(here: server.Server) -> None:
     _, writer = await connect(here, GREETING + peer.Peer().headers(1))
-    await peer.until(lambda: here.connections, step=0.01)
+    await peer.until(lambda: here.open, step=0.01)
     await asyncio.sleep(0.1)
     began = seconds()
     await here.turn_away()
     assert 1 <= seconds() - began <= 1.6
-    assert here.connections == 1, "what it asked before is still answered"
+    assert here.open == 1, "what it asked before is still answered"
     writer.close()
 
 
 async def test_a_client_that_leaves_is_forgotten(here: server.Server) -> None:
     reader, writer = await connect(here, GREETING)
     await reader.read(9)
-    assert here.connections == 1
+    assert here.open == 1
     writer.close()
     await writer.wait_closed()
     async with asyncio.timeout(5):
-        await peer.until(lambda: not here.connections)
+        await peer.until(lambda: not here.open)
 
 
 async def test_an_error_of_the_client_is_told_before_the_connection_closes(here: server.Server) -> None:
@@ -172,7 +172,7 @@ async def test_a_deaf_client_is_cut_off_and_its_calls_are_cancelled(fountain: Fo
     deaf.sendall(frames.PREFACE + wide + client.headers(1))
     await peer.until(lambda: fountain.calls)
     began = seconds()
-    await peer.until(lambda: not flowing.connections, step=1)
+    await peer.until(lambda: not flowing.open, step=1)
     assert 20 <= seconds() - began < 25
     assert fountain.calls[0].events == ["cancelled"]
     deaf.close()

@@ -134,7 +134,7 @@ async def test_a_bug_of_the_server_is_reported_and_costs_one_connection(monkeypa
     monkeypatch.setattr(client.connection, "_on_frame", [fail] * 10)
     writer.write(frames.frame(frames.PING, 0, 0, bytes(8)))
     async with asyncio.timeout(5):
-        await peer.until(lambda: not here.connections)
+        await peer.until(lambda: not here.open)
     assert [str(error) for error in caught] == ["a bug"]
     assert door.calls[0].events == ["cancelled"]
     writer.close()
@@ -147,7 +147,7 @@ async def test_who_broke_a_rule_and_goes_on_sending_is_cut_off() -> None:
     _, writer = await asyncio.open_connection("127.0.0.1", here.port)
     writer.write(GREETING + frames.frame(frames.PING, 0, 1, bytes(8)))
     async with asyncio.timeout(5):
-        while here.connections:
+        while here.open:
             writer.write(bytes(100_000))
             await asyncio.sleep(0)
     writer.close()

@@ -214,7 +214,7 @@ async def test_what_the_socket_does_not_take_is_counted_until_its_client_is_cut_
     wide = frames.settings({frames.Setting.INITIAL_WINDOW_SIZE: 2**31 - 1}) + frames.window_update(0, 2**30)
     deaf.sendall(frames.PREFACE + wide + peer.Peer().headers(1))
     await peer.until(lambda: memory.held > 64 * MB)
-    await peer.until(lambda: not here.connections, step=1)
+    await peer.until(lambda: not here.open, step=1)
     assert memory.held == 0
     deaf.close()
     await here.close(1.0)

@@ -107,12 +107,12 @@ class Connection(asyncio.Protocol):
     # through. _is_reading: the transport reads. _is_held: bytes of the client have to wait for answers.
     # State of answering: _pending: requests without an answer yet, in order. _unsent, _unsent_bytes: answers, and their
     # bytes, that the client has not read. _is_paused: there are such.
-    # Of both: _touched: when the client last did something, or was last answered. _is_over: closed, lost, or away.
-    # _held: the bytes of all that, and the requests being handled.
+    # Of both: _came, _touched: when the client came, and last did something or was last answered. _is_over: closed,
+    # lost, or away. _held: the bytes of all that, and the requests being handled.
     __slots__ = (
-        "_began", "_body", "_heads_read", "_held", "_is_held", "_is_over", "_is_paused", "_is_reading", "_partial_head",
-        "_pending", "_port", "_requests", "_rest", "_template", "_touched", "_transport", "_unsent", "_unsent_bytes",
-        "_waiting", "_working",
+        "_began", "_body", "_came", "_heads_read", "_held", "_is_held", "_is_over", "_is_paused", "_is_reading",
+        "_partial_head", "_pending", "_port", "_requests", "_rest", "_template", "_touched", "_transport", "_unsent",
+        "_unsent_bytes", "_waiting", "_working",
     )  # fmt: skip
 
     def __init__(self, port: Port) -> None:
@@ -130,7 +130,7 @@ class Connection(asyncio.Protocol):
         self._pending: collections.deque[requests.FastRequest] = collections.deque()
         self._unsent = self._unsent_bytes = 0
         self._is_held = self._is_over = self._is_paused = False
-        self._touched = port.requests.clock()
+        self._touched = self._came = port.requests.clock()
         self._held = port.requests.memory.reserve()
 
     # --- the transport's calls ---------------------------------------------------------------------------------
@@ -560,6 +560,14 @@ class Connection(asyncio.Protocol):
                 self._end(errors.HeadTooLate(), self._began)
         elif now - self._touched > self._port.keep_alive:
             self._close()
+
+    def may_ask(self, begun: float) -> bool:
+        """Whether the client came since then and has asked nothing yet, or has asked or begun to ask since then."""
+        if self._is_over:
+            return self._touched >= begun  # the general server has it
+        if self._partial_head is not None:
+            return self._began >= begun
+        return self._touched == self._came >= begun
 
     def shut(self) -> None:
         """End the connection; an answer that the client does not read is cut off."""

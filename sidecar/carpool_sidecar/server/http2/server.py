@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from carpool.scheduling import ledger
+from carpool_sidecar.server import listening
 from carpool_sidecar.server.http2 import connection, limits, server_stream
 
 log = logging.getLogger("carpool.sidecar.server")
@@ -62,7 +63,7 @@ class ServerProtocol(asyncio.Protocol):
     # loop; _is_held: nothing is read until what was received has had its turns. _is_lost, _has_parted: nothing will be
     # read, or written, any more. _began, _quiet_since, _deaf_since, _parting_since: times of the loop; _last_seen,
     # _progress_seen: the last stream and the progress then. _buffered: what is in the socket's buffer while it is
-    # full. _drained: bytes that came after the connection had parted.
+    # full. _drained: bytes that came after the connection had parted. _opened: streams counted so far.
     _transport: asyncio.Transport
     connection: connection.Connection
 
@@ -74,7 +75,7 @@ class ServerProtocol(asyncio.Protocol):
         self._has_parted = False
         self._began = self._quiet_since = self._deaf_since = self._loop.time()
         self._parting_since: float | None = None
-        self._last_seen = self._progress_seen = self._drained = 0
+        self._last_seen = self._progress_seen = self._drained = self._opened = 0
         self._buffered = server.memory.reserve()
 
     # --- the transport's calls ---------------------------------------------------------------------------------
@@ -138,6 +139,9 @@ class ServerProtocol(asyncio.Protocol):
         finally:
             self._is_reading = False
         self._server.turns.spend(self.connection.work)
+        opened = (self.connection.last + 1) // 2
+        self._server.asked += opened - self._opened
+        self._opened = opened
         self._flush()
         self._go_on_or_rest()
 
@@ -278,23 +282,30 @@ class Server:
         self.is_leaving = self._is_closing = False
         self._changed = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
-        self._server: asyncio.Server | None = None
+        self._listeners: list[listening.Listener] = []
+        self.asked = 0
+        """Streams that clients ever opened."""
 
     @property
-    def connections(self) -> int:
+    def open(self) -> int:
         """How many clients are connected."""
         return len(self._clients)
 
     @property
+    def waiting(self) -> int:
+        """Requests being handled, here or elsewhere."""
+        return self.memory.active
+
+    @property
     def port(self) -> int:
-        """The port in use, also where 0 was asked for; 0 before `listen`."""
-        return int(self._server.sockets[0].getsockname()[1]) if self._server is not None else 0
+        """The port in use, also where 0 was asked for; 0 unless somebody listens."""
+        return self._listeners[0].port if self._listeners else 0
 
     async def listen(self, host: str, port: int, backlog: int = 100) -> None:
         """Accept connections; raises `OSError` if the port is taken."""
         loop = asyncio.get_running_loop()
         self.turns = limits.Turns(loop.call_soon)
-        self._server = await loop.create_server(lambda: ServerProtocol(self), host, port, backlog=backlog)
+        self._listeners += await listening.listen(host, port, backlog, lambda: ServerProtocol(self), self)
 
     def goaway(self) -> None:
         """Ask all clients to open no more streams on their connections, and close each when it has its answers.
@@ -311,13 +322,13 @@ class Server:
 
         Running streams go on.
         """
-        self._shut()
+        await self._shut()
         while not all(client.is_closed_to_new_streams for client in self._clients):
             await self._change()
 
     async def close(self, patience: float) -> None:
         """Accept no more connections; running streams have `patience` seconds to end, then they are cancelled."""
-        self._shut()
+        await self._shut()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience):
                 await self._wait_for_all()
@@ -328,10 +339,10 @@ class Server:
             self._timer.cancel()
             self._timer = None
 
-    def _shut(self) -> None:
+    async def _shut(self) -> None:
         self._is_closing = True
-        if self._server is not None:
-            self._server.close()
+        while self._listeners:
+            await self._listeners.pop().close()
         self.goaway()
 
     async def _wait_for_all(self) -> None:
