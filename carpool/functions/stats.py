@@ -81,7 +81,8 @@ class Recorder(driver.Observer):
         self.sizes.observe(batch.rows)
         if reason not in messages.RETRIES:
             # By index: this is done for every item, and unpacking takes a quarter more.
-            self.waits.observe_since([part[0].arrived for part in batch.parts if not part[1]], batch.dispatched)
+            came = [part[0].arrived for part in batch.parts if not part[1] and not part[0].goes_again]
+            self.waits.observe_since(came, batch.dispatched)
         if self.tracing is not None:
             self.tracing.sent(batch)
 

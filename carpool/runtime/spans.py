@@ -152,7 +152,7 @@ class Spans:
         links = [trace.Link(span.get_span_context())] if is_recorded else []
         of_batch = {"carpool.batch.id": batch.id, "carpool.batch.reason": batch.reason.value}
         for (request, start, stop), caller in callers.sampled:
-            if not start:
+            if not start and not request.goes_again:
                 told = {"carpool.rows": stop - start, **of_batch, **source.of_wait(request)}
                 self._wait(caller, self._time_of(request.arrived), told, links).end(at)
 

@@ -318,6 +318,7 @@ class Isolation:
             is_whole = part.stop - part.start == request.rows
             if is_whole and self._suspicion.accuses(request, now):
                 request.rows_taken = 0
+                request.goes_again = True
                 self.add(request)
             else:
                 rest.append(part)

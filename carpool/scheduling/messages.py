@@ -28,8 +28,9 @@ class Request:
     #                                  puts one of its own in its place as long as the request is there
     # Owned by the scheduler, mutable: everything else
     __slots__ = (
-        "arrived", "cost_queued", "deadline", "goal", "key", "max_batch_size", "open", "payload", "pieces", "priority",
-        "rows", "rows_answered", "rows_taken", "sequence", "size", "size_queued", "tag", "timeout", "was_sent",
+        "arrived", "cost_queued", "deadline", "goal", "goes_again", "key", "max_batch_size", "open", "payload",
+        "pieces", "priority", "rows", "rows_answered", "rows_taken", "sequence", "size", "size_queued", "tag",
+        "timeout", "was_sent",
     )  # fmt: skip
 
     # Set on submission.
@@ -62,6 +63,7 @@ class Request:
         self.priority = priority
         self.open = False
         self.was_sent = False  # some of it left for the predictor, at least once
+        self.goes_again = False  # all of it left with others, which failed, and waits among suspects or did
         self.rows_taken = 0  # rows that have left, or were given up
         self.size_queued = size  # bytes of the rows that wait for a batch, while some do
         self.cost_queued = 0  # what those rows cost

@@ -11,6 +11,7 @@ from carpool import measures
 from carpool.scheduling import messages
 from carpool_sidecar import metrics
 from carpool_sidecar.batching import executor
+from carpool_sidecar.recording import ring
 
 BOUNDS = (0.5, 1, 2.5, 1024)
 VALUES = st.lists(st.sampled_from([0.0, *BOUNDS]) | st.floats(0, 2000))
@@ -97,3 +98,17 @@ def test_a_request_has_waited_when_its_first_rows_leave_for_the_first_time(reaso
     assert value(counters, "queue_wait_seconds_sum") == waits * 0.5
     assert value(counters, "batch_size_sum") == 5
     assert value(counters, "retries_total", reason=reason) == (retries and 2)
+
+
+def test_who_goes_again_among_suspects_has_waited_and_come_once():
+    counters = metrics.Metrics()
+    kept = ring.Ring(lambda: ring.Measures(*[counters.queue_seconds.read()] * 4), lambda: 2.0)
+    observer, request = executor.Observer(counters, kept=kept), messages.Request("key", 5)
+    request.arrived = 1.0
+    for reason in (messages.Reason.FULL, messages.Reason.SUSPECT, messages.Reason.FULL):
+        batch = messages.Batch("id", "key", [messages.Part(request, 0, 5)], reason)
+        batch.dispatched = 1.5
+        observer.sent(batch)
+        request.goes_again = True  # as the scheduler does when it puts it among suspects
+    assert value(counters, "queue_wait_seconds_count") == 1
+    assert [time for block in kept.blocks() for time in block.times] == [1.0]

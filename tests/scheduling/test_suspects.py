@@ -188,6 +188,7 @@ def test_members_known_to_be_bad_by_then_are_taken_out_and_their_mates_travel_to
     assert ["d@1", "e@2", "f@3"] in later
     assert ["bad@2"] in later
     assert has_own_error(driven, "bad@2")
+    assert [name for name, request in driven.requests.items() if request.goes_again] == ["bad@2"]
 
 
 def test_while_regular_batches_come_suspects_get_one_call_for_four_of_them():

@@ -176,7 +176,7 @@ class ServerTimings:
         if batch.reason in messages.RETRIES:
             return
         for request, start, _ in batch.parts:
-            if not start:
+            if not start and not request.goes_again:
                 request.left = (batch.dispatched, batch.rows, batch.reason)  # type: ignore[attr-defined] # a `Call`
 
     def of(self, call: Call) -> str:

@@ -174,7 +174,7 @@ class Observer(driver.Observer):
             counters.retries.labels(reason).inc()
             waited = None
         else:
-            requests = [request for request, start, _ in batch.parts if not start]
+            requests = [request for request, start, _ in batch.parts if not start and not request.goes_again]
             arrived = [request.arrived for request in requests]
             left = batch.dispatched
             waited = [left - moment for moment in arrived]
