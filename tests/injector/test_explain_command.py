@@ -15,7 +15,7 @@ from click import testing
 from carpool_injector import cli
 from carpool_injector.core import pods as views
 from carpool_injector.core import servers, sites
-from carpool_injector.objects import inference_services, kserve_pods
+from carpool_injector.objects import kserve_pods, kserve_runtimes
 
 Run = Callable[..., testing.Result]
 
@@ -158,14 +158,15 @@ def test_a_knative_service_has_its_queue_proxy(values: Callable[..., Any]) -> No
 
 def test_every_runtime_of_kserve_that_can_be_told_its_port_is_recognised() -> None:
     """The table of runtimes and the table of servers speak of the same servers."""
-    for name in inference_services.RUNTIMES:
-        pod = kserve_pods.expect(service({"model": {"modelFormat": {"name": name}}})).pod
+    told_nothing = {"kserve-openvino", "kserve-huggingfaceserver-multinode"}
+    for runtime in kserve_runtimes.RUNTIMES:
+        pod = kserve_pods.expect(service({"model": {"runtime": runtime.name}})).pod
         container = views.read(pod).spec.containers[0]
         known = servers.recognise(container)
-        assert known is not None or name == "openvino", name
+        assert (known is None) == (runtime.name in told_nothing), runtime.name
         assert sites.is_predictor(views.read(pod))
         setting = servers.port_setting(known, container) if known else None
-        assert setting is None or setting.port == 8080, name
+        assert setting is None or setting.port == 8080, runtime.name
 
 
 def test_lists_and_several_documents_are_explained_one_by_one(run: Run) -> None:

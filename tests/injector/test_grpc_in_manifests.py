@@ -40,7 +40,7 @@ def explained(thing: Object) -> Object:
     return dict(found)
 
 
-@pytest.mark.parametrize("runtime", ["triton", "kserve-tritonserver", "onnx", "mlserver", "kserve-mlserver"])
+@pytest.mark.parametrize("runtime", ["triton", "kserve-tritonserver", "tensorrt", "mlserver", "kserve-mlserver"])
 def test_kserves_runtimes_of_the_v2_protocol_are_expected_to_give_up_both_ports(runtime: str) -> None:
     found = explained(service(runtime=runtime))["plan"]
     assert (found["listenPort"], found["appPort"]) == (8080, 9083)

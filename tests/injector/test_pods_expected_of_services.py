@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from carpool_injector.objects import inference_services, kserve_pods
+from carpool_injector.objects import inference_services, kserve_pods, kserve_runtimes
 from tests.injector import pods as sample_pods
 from tests.injector.object_samples import MODE, Object, service
 
@@ -15,7 +15,7 @@ from tests.injector.object_samples import MODE, Object, service
 
 @pytest.mark.parametrize(("name", "known"), [("kserve-sklearnserver", True), ("my-triton-23", True), ("acme", False)])
 def test_a_runtime_is_known_by_a_name_within_its_own(name: str, known: bool) -> None:
-    assert (inference_services.runtime_container(name) is not None) is known
+    assert (kserve_runtimes.named(name) is not None) is known
 
 
 def test_the_runtimes_name_counts_before_the_models_format() -> None:
@@ -104,3 +104,90 @@ def test_a_runtimes_container_is_there_once_whatever_the_manifest_adds_to_it() -
     }
     pod = kserve_pods.expect(service(predictor)).pod
     assert [each["name"] for each in pod["spec"]["containers"]] == ["kserve-container", "x"]
+
+
+# --- Old-style predictors: `tensorflow`, `triton` and the like in place of `model`
+
+
+def server_of(predictor: Object) -> Object:
+    return sample_pods.container(kserve_pods.expect(service(predictor)).pod, "kserve-container")
+
+
+@pytest.mark.parametrize(
+    ("name", "runtime"),
+    [
+        ("sklearn", "kserve-sklearnserver"),
+        ("xgboost", "kserve-xgbserver"),
+        ("lightgbm", "kserve-lgbserver"),
+        ("pmml", "kserve-pmmlserver"),
+        ("paddle", "kserve-paddleserver"),
+        ("huggingface", "kserve-huggingfaceserver"),
+        ("triton", "kserve-tritonserver"),
+        ("pytorch", "kserve-torchserve"),
+        ("onnx", "kserve-openvino"),
+        ("tensorflow", "kserve-openvino"),
+    ],
+)
+def test_an_old_style_field_means_the_runtime_that_kserve_chooses_for_it(name: str, runtime: str) -> None:
+    for given in ({"storageUri": "gs://m"}, {"storage": {"key": "m"}}, {"runtimeVersion": "1"}, {}):
+        found = inference_services.read(service({name: given})).predictor
+        assert found.kserves_runtime is not None and found.kserves_runtime.name == runtime
+        assert found.kserves_runtime is inference_services.read(service({"model": found.model})).predictor.kserves_runtime
+
+
+def test_ports_arguments_and_variables_of_an_old_style_field_are_those_of_the_container() -> None:
+    given = {
+        "storageUri": "gs://m",
+        "name": "mine",
+        "args": ["--log-verbose=1"],
+        "env": [{"name": "A", "value": "b"}],
+        "ports": [{"containerPort": 9000, "name": "h2c"}],
+        "readinessProbe": {"tcpSocket": {"port": 9000}},
+        "resources": {"limits": {"cpu": "1"}},
+    }
+    found = server_of({"triton": given})
+    assert found["args"] == ["tritonserver", "--grpc-port=9000", "--http-port=8080", "--log-verbose=1"]
+    assert found["name"] == "kserve-container"
+    for key in ("env", "ports", "readinessProbe", "resources"):
+        assert found[key] == given[key]
+
+
+def test_what_an_old_style_field_sets_again_takes_the_place_of_the_runtimes() -> None:
+    runtime = {"modelFormat": {"name": "sklearn"}, "protocolVersion": "v2", "image": "mine/mlserver:1"}
+    found = server_of({"model": {**runtime, "env": [{"name": "MLSERVER_HTTP_PORT", "value": "8000"}]}})
+    assert found["image"] == "mine/mlserver:1"
+    assert [(each["name"], each["value"]) for each in found["env"]] == [
+        ("MLSERVER_GRPC_PORT", "9000"), ("MLSERVER_HTTP_PORT", "8000"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "protocol", "runtime"),
+    [
+        ("sklearn", "v1", "kserve-sklearnserver"),
+        ("sklearn", "v2", "kserve-mlserver"),
+        ("tensorflow", "grpc-v1", "kserve-tensorflow-serving"),
+        ("onnx", "grpc-v2", "kserve-openvino"),
+        ("tensorrt", "v2", "kserve-tritonserver"),
+        ("pytorch", "v2", "kserve-torchserve"),
+        ("vllm", "v2", "kserve-vllmserver"),
+    ],
+)
+def test_the_protocol_decides_with_the_format_which_runtime_it_is(name: str, protocol: str, runtime: str) -> None:
+    given = {"model": {"modelFormat": {"name": name}, "protocolVersion": protocol}}
+    found = inference_services.read(service(given)).predictor.kserves_runtime
+    assert found is not None and found.name == runtime
+
+
+def test_a_runtime_that_older_releases_lack_is_said_to_be_one() -> None:
+    said = " ".join(kserve_pods.expect(service({"onnx": {"storageUri": "gs://m"}})).expected)
+    assert "kserve-openvino came with KServe v0.17, older ones choose kserve-tritonserver" in said
+    assert "spec.predictor.model.runtime makes it certain" in said
+    told = {"model": {"modelFormat": {"name": "onnx"}, "runtime": "kserve-tritonserver"}}
+    assert "older" not in " ".join(kserve_pods.expect(service(told)).expected)
+
+
+def test_a_multi_node_predictors_head_is_started_by_a_shell_as_kserve_does_it() -> None:
+    predictor = {"model": {"modelFormat": {"name": "huggingface"}}, "workerSpec": {}}
+    assert server_of(predictor)["command"][0] == "bash"
+    assert "workers get none" in " ".join(kserve_pods.expect(service(predictor)).certain)

@@ -80,7 +80,7 @@ def _check(service: inference_services.InferenceService) -> None:
     if own and _SERVER not in own and not predictor.runtime:
         raise refusals.Reason.UNNAMED_SERVER(name=_SERVER)
     if service.mode != "Standard":
-        _check_knative(own.get(_SERVER) or inference_services.part(predictor.spec, "model"))
+        _check_knative(own.get(_SERVER) or predictor.model)
 
 
 def _check_knative(server: model.Object) -> None:
@@ -96,7 +96,7 @@ def _server_port(service: inference_services.InferenceService) -> int:
     """The model server's port. Raises `Refusal` where it speaks no HTTP/1.1."""
     predictor = service.predictor
     own = {each.get("name"): each for each in predictor.containers}
-    ports = (own.get(_SERVER) or inference_services.part(predictor.spec, "model")).get("ports") or []
+    ports = (own.get(_SERVER) or predictor.model).get("ports") or []
     chosen = predictor.annotations.get(f"{model.PREFIX}port", "")
     if chosen.isascii() and chosen.isdecimal():
         return int(chosen)

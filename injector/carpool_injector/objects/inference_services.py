@@ -1,8 +1,7 @@
 """A read-only view of KServe's InferenceService (v1beta1): what its pods will be told, as far as it can be known here.
 
-KServe's controller chooses the runtime, and so the container, later. What is merged from where follows kserve/kserve,
-pkg/controller/v1beta1/inferenceservice/components: metadata first, then the component's own. The runtimes are those of
-KServe v0.20 (config/runtimes): none declares a port, all use 8080, and 9000 for gRPC.
+KServe's controller chooses the runtime, and so the container, later (`kserve_runtimes`). What is merged from where
+follows kserve/kserve, pkg/controller/v1beta1/inferenceservice/components: metadata first, then the component's own.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from carpool_injector.core import model, pods, servers
+from carpool_injector.objects import kserve_runtimes
 
 MODE = "serving.kserve.io/deploymentMode"
 MODES = {
@@ -28,6 +28,17 @@ _TOLD = {f"{model.PREFIX}{name}" for name in ("app-port-arg", "app-port-env", "a
 _GRPC = {f"{model.PREFIX}{name}" for name in ("grpc-port", "app-grpc-port-arg", "app-grpc-port-env")}
 _UPSTREAM = f"{model.PREFIX}upstream"
 _GRPC_PORT = "9000"  # of KServe's runtimes
+# Fields from before `model`, which KServe's webhook turns into it (inference_service_defaults.go), and the protocol of
+# those that get one from it.
+_OLD_STYLE = {
+    "sklearn": "", "tensorflow": "", "xgboost": "", "pytorch": "", "triton": "v2", "onnx": "v2", "huggingface": "v2",
+    "pmml": "", "lightgbm": "", "paddle": "",
+}  # fmt: skip
+_V2_FORMATS = ("triton", "vllm")  # of `model`, likewise
+# What a model says beside the fields of its container.
+_OF_MODEL = {
+    "modelFormat", "runtime", "runtimeVersion", "protocolVersion", "storageUri", "storage", "confidential", "name",
+}  # fmt: skip
 _BATCHER_KEYS = {"maxBatchSize": "max-batchsize", "maxLatency": "max-latency"}
 
 
@@ -57,18 +68,43 @@ class Component:
         return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
     @property
+    def model(self) -> model.Object:
+        """`model`, or an old-style field such as `tensorflow` as KServe rewrites it; {} for a custom predictor."""
+        if found := part(self.spec, "model"):
+            return found
+        for name, protocol in _OLD_STYLE.items():
+            if isinstance(self.spec.get(name), dict):
+                defaults = {"modelFormat": {"name": name}, **({"protocolVersion": protocol} if protocol else {})}
+                return {**defaults, **self.spec[name]}
+        return {}
+
+    @property
     def model_format(self) -> str:
         """The model format, in lower case; "" where none is said."""
-        found = part(self.spec, "model")
-        return str(part(found, "modelFormat").get("name") or "").lower() if found else self.runtime
+        return str(part(self.model, "modelFormat").get("name") or "").lower()
+
+    @property
+    def protocol(self) -> str:
+        """The protocol by which KServe chooses a runtime."""
+        default = "v2" if self.model_format in _V2_FORMATS else "v1"
+        return str(self.model.get("protocolVersion") or default)
 
     @property
     def runtime(self) -> str:
         """The runtime, else the model format, in lower case; "" where neither is said, as of a custom predictor."""
-        if found := part(self.spec, "model"):
-            return str(found.get("runtime") or part(found, "modelFormat").get("name") or "").lower()
-        old_style = (key for key, value in self.spec.items() if isinstance(value, dict) and "storageUri" in value)
-        return next(old_style, "").lower()
+        return str(self.model.get("runtime") or self.model_format).lower()
+
+    @property
+    def is_multi_node(self) -> bool:
+        """Whether workers belong to each pod that clients call."""
+        return isinstance(self.spec.get("workerSpec"), dict)
+
+    @property
+    def kserves_runtime(self) -> kserve_runtimes.Runtime | None:
+        """Which of KServe's runtimes serves the model, as far as it can be known; None for others."""
+        found = self.model.get("runtime")
+        chosen = None if found else kserve_runtimes.chosen(self.model_format, self.protocol, self.is_multi_node)
+        return chosen or (kserve_runtimes.named(self.runtime) if self.runtime else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +178,12 @@ def _containers(predictor: Component) -> list[model.Object]:
 
 def _stand_in(predictor: Component) -> model.Object:
     """The runtime's own container where it answers gRPC calls, with the ports that the manifest gives it."""
-    given = part(predictor.spec, "model")
-    if speaks_grpc(predictor.runtime) and _TOLD.isdisjoint(predictor.annotations):
+    given = predictor.model
+    if speaks_grpc(predictor) and _TOLD.isdisjoint(predictor.annotations):
         return serving_container(predictor) or {}
     if _GRPC.isdisjoint(predictor.annotations) and predictor.annotations.get(_UPSTREAM) != "triton-grpc":
         return _told(predictor.annotations)
-    return with_model(_told_both(predictor.annotations), {"ports": given.get("ports")})
+    return with_model(_told_both(predictor.annotations), {"ports": given.get("ports") or []})
 
 
 def _told_both(annotations: Mapping[str, str]) -> model.Object:
@@ -181,80 +217,56 @@ def _agent(predictor: Component) -> dict[str, str]:
     return {**given, pods.BATCHER: "true", **sizes}
 
 
-_HTTP_PORT_FLAG: model.Object = {"image": "kserve-sklearnserver", "args": ["--http_port=8080"]}
-_MLSERVER: model.Object = {
-    "image": "mlserver",
-    "env": [{"name": "MLSERVER_HTTP_PORT", "value": "8080"}, {"name": "MLSERVER_GRPC_PORT", "value": "9000"}],
-}
-_TRITON: model.Object = {
-    "image": "tritonserver", "args": ["tritonserver", "--grpc-port=9000", "--http-port=8080"],
-}  # fmt: skip
-RUNTIMES: Mapping[str, model.Object] = {
-    "sklearn": _HTTP_PORT_FLAG,
-    "xgb": _HTTP_PORT_FLAG,
-    "lgb": _HTTP_PORT_FLAG,
-    "lightgbm": _HTTP_PORT_FLAG,
-    "pmml": _HTTP_PORT_FLAG,
-    "paddle": _HTTP_PORT_FLAG,
-    "autogluon": _HTTP_PORT_FLAG,
-    "predictive": _HTTP_PORT_FLAG,
-    "huggingface": {"image": "huggingfaceserver"},
-    "mlserver": _MLSERVER,
-    "mlflow": _MLSERVER,
-    "tensorflow": {"image": "tensorflow-serving", "args": ["--port=9000", "--rest_api_port=8080"]},
-    "triton": _TRITON,
-    "tensorrt": _TRITON,
-    "onnx": _TRITON,
-    "vllm": {"image": "vllm-openai", "args": ["--port=8080"]},
-    "torchserve": {"image": "torchserve-kfs"},
-    "pytorch": {"image": "torchserve-kfs"},
-    "openvino": {"image": "openvino/model_server", "args": ["--port=9000", "--rest_port=8080"]},
-}
-"""What a runtime's container is known by: the first name that a runtime or model format contains."""
-
-
-def runtime_container(name: str) -> model.Object | None:
-    """The fields a runtime or model format of that name (in lower case) is known by; None for unknown ones."""
-    key = next((known for known in RUNTIMES if known in name), None)
-    return None if key is None else RUNTIMES[key]
-
-
 def serving_container(predictor: Component) -> model.Object | None:
     """A runtime's container with what the InferenceService adds; None for unknown runtimes and custom predictors.
 
     KServe tells MLServer the implementation by the model format (inference_service_defaults.go of kserve/kserve).
     """
-    known = runtime_container(predictor.runtime) if predictor.runtime else None
-    if known is None:
+    found = predictor.kserves_runtime
+    if found is None:
         return None
-    if known is _MLSERVER and predictor.model_format == "mlflow":
+    known = found.container
+    if found is kserve_runtimes.MLSERVER and predictor.model_format == "mlflow":
         implementation = {"name": "MLSERVER_MODEL_IMPLEMENTATION", "value": "mlserver_mlflow.MLflowRuntime"}
         known = {**known, "env": [implementation, *known["env"]]}
-    return with_model(known, part(predictor.spec, "model"))
+    return with_model(known, predictor.model)
 
 
-def speaks_grpc(name: str) -> bool:
-    """Whether a runtime or model format of that name answers gRPC calls of the v2 protocol."""
-    server = _runtime_server(name)
+def speaks_grpc(predictor: Component) -> bool:
+    """Whether the predictor's runtime answers gRPC calls of the v2 protocol."""
+    server = _runtime_server(predictor)
     return server is not None and server.grpc is not None
 
 
 def with_model(found: model.Object, given: model.Object) -> model.Object:
-    """A runtime's container with what an InferenceService adds to it in `spec.predictor.model`."""
-    fields = ("image", "args", "env", "ports", "command")
-    added = {field: [*found.get(field, []), *given[field]] for field in fields if isinstance(given.get(field), list)}
+    """A runtime's container with the fields that a model gives it, as KServe merges them.
+
+    Arguments come behind the runtime's (MergeRuntimeContainers), variables and ports take the place of those of the
+    same name and number, and everything else takes the place of what was there.
+    """
+    added = {key: value for key, value in given.items() if key not in _OF_MODEL and value is not None}
+    for key, by in (("env", "name"), ("ports", "containerPort"), ("args", "")):
+        if isinstance(added.get(key), list):
+            kept = [each for each in found.get(key, []) if not by or each.get(by) not in _values(added[key], by)]
+            added[key] = [*kept, *added[key]]
     return {**found, **added}
 
 
-def is_movable(name: str) -> bool:
+def _values(items: list[Any], key: str) -> list[Any]:
+    return [each.get(key) for each in items if isinstance(each, dict)]
+
+
+def is_movable(predictor: Component) -> bool:
     """Whether its server can be told another port, so that the sidecar can take its own."""
-    server = _runtime_server(name)
-    return server is not None and servers.port_setting(server, _runtime_view(name)) is not None
+    server = _runtime_server(predictor)
+    return server is not None and servers.port_setting(server, _runtime_view(predictor)) is not None
 
 
-def _runtime_server(name: str) -> servers.Server | None:
-    return servers.recognise(_runtime_view(name))
+def _runtime_server(predictor: Component) -> servers.Server | None:
+    return servers.recognise(_runtime_view(predictor))
 
 
-def _runtime_view(name: str) -> pods.Container:
-    return pods.Container.model_validate({"name": "kserve-container", **(runtime_container(name) or {})})
+def _runtime_view(predictor: Component) -> pods.Container:
+    """The runtime's own container: what a manifest adds may be of any shape."""
+    found = predictor.kserves_runtime
+    return pods.Container.model_validate({"name": _SERVING, **(found.container if found else {})})

@@ -7,12 +7,13 @@ be.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from carpool_injector.core import injection, model, refusals
 from carpool_injector.core.config import Config
-from carpool_injector.objects import inference_services, validation, workloads
+from carpool_injector.objects import inference_services, kserve_runtimes, validation, workloads
 
 Mode = Literal["Standard", "Knative"]
 
@@ -87,13 +88,36 @@ def _container(service: inference_services.InferenceService, pod: model.Object) 
     if own and not name:
         return [f"the containers are the manifest's own: {', '.join(str(name) for name in own)}"], []
     known = inference_services.serving_container(predictor)
-    found = known or inference_services.with_model(
-        {"image": name or "unknown"}, inference_services.part(predictor.spec, "model")
-    )
+    found = known or inference_services.with_model({"image": name or "unknown"}, predictor.model)
     others = [each for each in predictor.containers if each.get("name") != "kserve-container"]
-    pod["spec"]["containers"] = [{"name": "kserve-container", **found}, *others]
-    title = f"KServe's runtime for {name!r}" if known else f"the runtime {name!r}, which is not known here"
-    return [], [f"the server is {title}; it listens on {_port(pod['spec']['containers'])}"]
+    pod["spec"]["containers"] = [{**found, "name": "kserve-container"}, *others]
+    expected = [f"the server is {_title(predictor)}; it listens on {_port(pod['spec']['containers'])}"]
+    return list(_workers(predictor)), [*expected, *_other_releases(predictor)]
+
+
+def _title(predictor: inference_services.Component) -> str:
+    """What the runtime is called, and who chose it."""
+    found, name = predictor.kserves_runtime, predictor.runtime
+    if found is None:
+        return f"the runtime {name!r}, which is not known here"
+    if predictor.model.get("runtime"):
+        return f"KServe's runtime for {name!r}"
+    return f"KServe's runtime for {name!r} by protocol {predictor.protocol}, {found.name}"
+
+
+def _other_releases(predictor: inference_services.Component) -> Iterator[str]:
+    """What another release of KServe would choose."""
+    found = predictor.kserves_runtime
+    if found is None or not found.since or predictor.model.get("runtime"):
+        return
+    older = kserve_runtimes.before(found, predictor.model_format, predictor.protocol)
+    instead = f"older ones choose {older.name}" if older else "older ones have none"
+    yield f"{found.name} came with KServe {found.since}, {instead}: spec.predictor.model.runtime makes it certain"
+
+
+def _workers(predictor: inference_services.Component) -> Iterator[str]:
+    if predictor.is_multi_node:
+        yield "spec.predictor.workerSpec: the head may get the sidecar; its workers get none, as clients call the head"
 
 
 def _senders(service: inference_services.InferenceService, pod: model.Object, mode: str, certain: list[str]) -> None:

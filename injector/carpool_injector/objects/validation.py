@@ -250,7 +250,7 @@ def unknown_server(change: Change) -> Iterator[str]:
     if change.new.mode == "Knative" or predictor.agent or not runtime:
         return
     told = {f"{model.PREFIX}app-port-arg", f"{model.PREFIX}app-port-env"} & predictor.annotations.keys()
-    if not told and not inference_services.is_movable(runtime):
+    if not told and not inference_services.is_movable(predictor):
         yield (
             f"in Standard mode the port of {runtime[:60]!r} cannot be taken over; set spec.predictor.batcher: {{}}, "
             f"or name its port flag in {model.PREFIX}app-port-arg"
