@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from carpool_injector.objects import inference_services, kserve_pods, kserve_runtimes
+from carpool_injector.objects import explanation, inference_services, kserve_pods, kserve_runtimes, manifests
 from tests.injector import pods as sample_pods
 from tests.injector.object_samples import MODE, Object, service
 
@@ -131,8 +131,11 @@ def server_of(predictor: Object) -> Object:
 def test_an_old_style_field_means_the_runtime_that_kserve_chooses_for_it(name: str, runtime: str) -> None:
     for given in ({"storageUri": "gs://m"}, {"storage": {"key": "m"}}, {"runtimeVersion": "1"}, {}):
         found = inference_services.read(service({name: given})).predictor
-        assert found.kserves_runtime is not None and found.kserves_runtime.name == runtime
-        assert found.kserves_runtime is inference_services.read(service({"model": found.model})).predictor.kserves_runtime
+        assert found.kserves_runtime is not None
+        assert found.kserves_runtime.name == runtime
+        assert (
+            found.kserves_runtime is inference_services.read(service({"model": found.model})).predictor.kserves_runtime
+        )
 
 
 def test_ports_arguments_and_variables_of_an_old_style_field_are_those_of_the_container() -> None:
@@ -176,7 +179,8 @@ def test_what_an_old_style_field_sets_again_takes_the_place_of_the_runtimes() ->
 def test_the_protocol_decides_with_the_format_which_runtime_it_is(name: str, protocol: str, runtime: str) -> None:
     given = {"model": {"modelFormat": {"name": name}, "protocolVersion": protocol}}
     found = inference_services.read(service(given)).predictor.kserves_runtime
-    assert found is not None and found.name == runtime
+    assert found is not None
+    assert found.name == runtime
 
 
 def test_a_runtime_that_older_releases_lack_is_said_to_be_one() -> None:
@@ -191,3 +195,75 @@ def test_a_multi_node_predictors_head_is_started_by_a_shell_as_kserve_does_it() 
     predictor = {"model": {"modelFormat": {"name": "huggingface"}}, "workerSpec": {}}
     assert server_of(predictor)["command"][0] == "bash"
     assert "workers get none" in " ".join(kserve_pods.expect(service(predictor)).certain)
+
+
+# --- Canaries (KServe v0.20), and what modes and pods are called
+
+
+def with_canary(canary: Object, **predictor: Any) -> Object:
+    stable = {"model": {"modelFormat": {"name": "triton"}, "storageUri": "gs://old", "args": ["--x"]}, **predictor}
+    return service(stable, spec={"canary": [{"predictor": {"name": "next", **canary}, "trafficPercent": 10}]})
+
+
+def test_a_canary_is_the_predictor_with_what_it_says_itself() -> None:
+    thing = with_canary({"model": {"storageUri": "gs://new", "args": ["--y"]}, "labels": {"a": "c"}}, labels={"b": "p"})
+    [(name, merged)] = inference_services.canaries(thing)
+    found = inference_services.read(merged).predictor
+    assert (name, found.model["storageUri"], found.model["args"]) == ("next", "gs://new", ["--y"])
+    assert found.model["modelFormat"] == {"name": "triton"}
+    assert (found.labels["a"], found.labels["b"]) == ("c", "p")
+
+
+def test_every_canary_is_explained_beside_the_predictor() -> None:
+    thing = with_canary({"annotations": {"carpool.dev/takeover": "none"}})
+    stable, canary = explanation.explain_all(thing, manifests.Injector())
+    assert (stable.name, canary.name) == ("InferenceService/iris", "InferenceService/iris, canary next")
+    assert stable.plan is not None
+    assert canary.plan is not None
+    assert (stable.plan.takeover, canary.plan.takeover) == ("port-swap", "none")
+
+
+def test_a_canary_whose_calls_go_past_kserves_agent_is_told_of() -> None:
+    told = "\n".join(validation_warnings(with_canary({}, batcher={})))
+    assert "canary 'next' has spec.predictor.batcher" in told
+    assert "takeover: port-swap" in told
+    swapped = with_canary({"annotations": {"carpool.dev/takeover": "port-swap"}}, batcher={})
+    assert "canary" not in "\n".join(validation_warnings(swapped))
+
+
+def validation_warnings(thing: Object) -> tuple[str, ...]:
+    found = explanation.explain(thing, manifests.Injector())
+    assert found is not None
+    return found.warnings
+
+
+@pytest.mark.parametrize(("mode", "older"), [("Standard", "RawDeployment"), ("Knative", "Serverless")])
+def test_a_mode_that_older_releases_do_not_know_is_said_to_be_one(mode: str, older: str) -> None:
+    def said(value: str) -> str:
+        return " ".join(kserve_pods.expect(service(metadata={"annotations": {MODE: value}})).expected)
+
+    assert f"v0.15 and older know {older} only" in said(mode)
+    assert "v0.15" not in said(older)
+
+
+# --- Pods of ModelMesh: one answer everywhere
+
+
+def test_explain_and_inject_say_the_same_of_modelmesh() -> None:
+    thing = service(metadata={"annotations": {MODE: "ModelMesh"}})
+    explained = explanation.explain(thing, manifests.Injector())
+    assert explained is not None
+    assert explained.plan is None
+    assert explained.refusal is not None
+    for injector in (manifests.Injector(), manifests.Injector(without_webhook=True)):
+        after, report = manifests.inject(thing, injector)
+        assert after is thing
+        assert report is not None
+        assert (report.result, report.text) == ("refused", explained.refusal.message)
+    assert explained.result == "refused"
+    assert explanation.explain(service(labels={}, metadata={"annotations": {MODE: "ModelMesh"}}), manifests.Injector())
+
+
+def test_modelmesh_that_asks_for_nothing_is_left_alone_where_only_those_that_ask_are_meant() -> None:
+    thing = service(labels={}, metadata={"annotations": {MODE: "ModelMesh"}})
+    assert manifests.inject(thing, manifests.Injector(opted_in_only=True)) == (thing, None)

@@ -58,9 +58,8 @@ def _explanations(
     for file, documents in inputs.read_manifests(names):
         for thing in (thing for document in documents for thing in _objects(document.data)):
             with cli.told(refusals.Malformed):
-                found = explanation.explain(thing, injector, mode)
-            if found is not None:
-                yield file.name, found
+                found = list(explanation.explain_all(thing, injector, mode))
+            yield from ((file.name, each) for each in found)
 
 
 def _objects(data: Any) -> Iterator[model.Object]:

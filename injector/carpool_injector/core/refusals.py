@@ -297,12 +297,12 @@ class Reason(enum.Enum):
     DECLARES_A_PORT = (
         "declares-a-port",
         "the model server declares a port, and Knative allows one in a pod: the sidecar's",
-        'remove its ports ({port} is assumed without), or set the annotation {mode}: "Standard"',
+        'remove its ports ({port} is assumed without), or set the annotation {mode}: "RawDeployment"',
     )
     HAS_PROBES = (
         "has-probes",
         "the model server has a {probe}, which Knative allows only in the container that declares the port",
-        'remove it (the sidecar\'s readiness asks the server), or set the annotation {mode}: "Standard"',
+        'remove it (the sidecar\'s readiness asks the server), or set the annotation {mode}: "RawDeployment"',
     )
     DECLARED_NOT_HTTP = (
         "not-http",

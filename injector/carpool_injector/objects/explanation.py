@@ -6,11 +6,11 @@ Pure. What is explained is what the webhook would do; of a pod that does not ask
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from carpool_injector.core import decision, model, pod_annotations, pods, refusals, sites
-from carpool_injector.objects import kserve_pods, manifests, workloads
+from carpool_injector.objects import inference_services, kserve_pods, manifests, workloads
 
 _LISTS = f"{model.PREFIX}lists"
 
@@ -56,6 +56,23 @@ class Explanation:
     warnings: tuple[str, ...] = ()
 
 
+def explain_all(
+    thing: model.Object, injector: manifests.Injector, default_mode: kserve_pods.Mode | None = None
+) -> Iterator[Explanation]:
+    """Explains an object, and each canary of an InferenceService; nothing for one that makes no pods.
+
+    Raises refusals.Malformed.
+    """
+    found = explain(thing, injector, default_mode)
+    if found is not None:
+        yield found
+    if workloads.group_kind(thing) == workloads.INFERENCE_SERVICE:
+        for name, canary in inference_services.canaries(thing):
+            explained = explain(canary, injector, default_mode)
+            if explained is not None:
+                yield replace(explained, name=f"{explained.name}, canary {name}")
+
+
 def explain(
     thing: model.Object, injector: manifests.Injector, default_mode: kserve_pods.Mode | None = None
 ) -> Explanation | None:
@@ -66,6 +83,8 @@ def explain(
         return None
     namespace = injector.in_namespace(_namespace(thing))
     pod = expectation.pod
+    if manifests.is_modelmesh(thing):
+        return _of_modelmesh(thing, pod, namespace, injector)
     outcome = injector.outcome(pod, namespace)
     would = (
         outcome if outcome.decision.inject or outcome.refusal else injector.outcome(manifests.asking(pod), namespace)
@@ -84,6 +103,23 @@ def explain(
         certain=expectation.certain,
         expected=expectation.expected,
         warnings=(*_own_warnings(would), *manifests.about(thing, injector, would.warnings)),
+    )
+
+
+def _of_modelmesh(
+    thing: model.Object, pod: model.Object, namespace: model.Namespace, injector: manifests.Injector
+) -> Explanation:
+    """What ModelMesh makes of an InferenceService is no pod: its model joins those of pods that are there."""
+    asks = injector.outcome(pod, namespace).decision
+    return Explanation(
+        name=workloads.describe(thing),
+        namespace=namespace.name,
+        result="refused" if asks.inject and asks.explicit else "skipped" if asks.inject else "unconcerned",
+        asked=asks.inject,
+        reason=asks.reason,
+        rows=tuple(_rows(pod, namespace, injector)),
+        refusal=refusals.Reason.MODELMESH(),
+        certain=("mode ModelMesh: pods that are there already load its model, and get no labels of it",),
     )
 
 

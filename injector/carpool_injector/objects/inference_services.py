@@ -6,7 +6,7 @@ follows kserve/kserve, pkg/controller/v1beta1/inferenceservice/components: metad
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,6 +116,8 @@ class InferenceService:
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
     components: Mapping[str, Component]
+    canaries: tuple[tuple[str, Component], ...] = ()
+    """Predictors of `spec.canary` as they are merged, by their names."""
 
     @property
     def predictor(self) -> Component:
@@ -137,7 +139,31 @@ def read(thing: model.Object) -> InferenceService:
         if (found := part(spec, name))
     }
     mode = annotations.get(MODE) or str(part(thing, "status").get("deploymentMode") or "")
-    return InferenceService(str(metadata.get("name") or ""), MODES.get(mode, ""), labels, annotations, components)
+    merged = tuple((name, read(canary).predictor) for name, canary in canaries(thing))
+    return InferenceService(
+        str(metadata.get("name") or ""), MODES.get(mode, ""), labels, annotations, components, merged
+    )
+
+
+def canaries(thing: model.Object) -> Iterator[tuple[str, model.Object]]:
+    """The InferenceService as KServe sees it for each of its canaries (v0.20), by the name of its predictor.
+
+    What a canary says takes the place of what the predictor says, maps are merged (`buildCanaryPredictor`).
+    """
+    spec = part(thing, "spec")
+    held = spec.get("canary")
+    for each in held if isinstance(held, list) else ():
+        predictor = part(each, "predictor") if isinstance(each, dict) else {}
+        rest = {key: value for key, value in spec.items() if key != "canary"}
+        merged = _merged(part(spec, "predictor"), predictor)
+        yield str(predictor.get("name") or ""), {**thing, "spec": {**rest, "predictor": merged}}
+
+
+def _merged(below: Any, above: Any) -> Any:
+    """One value over another; what is empty takes no place, and lists are not merged."""
+    if isinstance(below, dict) and isinstance(above, dict):
+        return {**below, **{key: _merged(below.get(key), value) for key, value in above.items()}}
+    return below if above in (None, "", 0, False, [], {}) else above
 
 
 def stand_in(service: InferenceService) -> model.Object:

@@ -16,6 +16,7 @@ from carpool_injector.core.config import Config
 from carpool_injector.objects import inference_services, kserve_runtimes, validation, workloads
 
 Mode = Literal["Standard", "Knative"]
+_MODE = inference_services.MODE
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,8 @@ def expect(thing: model.Object, default_mode: Mode | None = None) -> Expectation
     certain, expected = _container(service, pod)
     mode = service.mode or default_mode or "Standard"
     if service.mode:
-        certain.append(f"mode {mode}, by the annotation {inference_services.MODE} or the status")
+        certain.append(f"mode {mode}, by the annotation {_MODE} or the status")
+        expected += _mode_names(service)
     else:
         told = "--kserve" if default_mode else "KServe's default in code; its charts may set Knative: see --kserve"
         expected.append(f"mode {mode} ({told})")
@@ -93,6 +95,14 @@ def _container(service: inference_services.InferenceService, pod: model.Object) 
     pod["spec"]["containers"] = [{**found, "name": "kserve-container"}, *others]
     expected = [f"the server is {_title(predictor)}; it listens on {_port(pod['spec']['containers'])}"]
     return list(_workers(predictor)), [*expected, *_other_releases(predictor)]
+
+
+def _mode_names(service: inference_services.InferenceService) -> Iterator[str]:
+    """KServe's older releases take a mode that they do not know for none (deployment modes of kserve/kserve)."""
+    older = {"Standard": "RawDeployment", "Knative": "Serverless"}.get(service.annotations.get(_MODE, ""))
+    if older:
+        name = service.annotations[_MODE]
+        yield f"KServe v0.16 or newer, which know {name} by that name; v0.15 and older know {older} only"
 
 
 def _title(predictor: inference_services.Component) -> str:

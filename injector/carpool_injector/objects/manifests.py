@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from carpool_injector.core import injection, model, pod_annotations, refusals
 from carpool_injector.core.config import Config
-from carpool_injector.objects import collocation, kserve_pods, validation, workloads
+from carpool_injector.objects import collocation, inference_services, kserve_pods, validation, workloads
 
 Result = Literal["injected", "opted in", "removed", "unchanged", "skipped", "refused"]
 
@@ -143,6 +143,9 @@ def _opt_in(thing: model.Object, injector: Injector) -> tuple[model.Object, Repo
     said = _said_for_pods(thing)
     if said == "false":
         return thing, Report(name, "skipped", f'it says {pod_annotations.INJECT}: "false"')
+    if is_modelmesh(thing) and (said == "true" or not injector.opted_in_only):
+        refusal = refusals.Reason.MODELMESH()
+        return thing, Report(name, "refused", refusal.message, refusal.fix)
     annotated = workloads.annotated(thing, injector.annotations)
     if injector.without_webhook:
         return _declared(thing, annotated, injector)
@@ -156,6 +159,12 @@ def _opt_in(thing: model.Object, injector: Injector) -> tuple[model.Object, Repo
         return thing, Report(name, "unchanged", "it asks for the sidecar already", "", warnings)
     text = "its pods are made by a controller; the webhook adds the sidecar to them"
     return after, Report(name, "opted in", text, "", warnings)
+
+
+def is_modelmesh(thing: model.Object) -> bool:
+    """Whether it is an InferenceService that asks for ModelMesh."""
+    is_service = workloads.group_kind(thing) == workloads.INFERENCE_SERVICE
+    return is_service and inference_services.read(thing).mode == "ModelMesh"
 
 
 def _declared(thing: model.Object, annotated: model.Object, injector: Injector) -> tuple[model.Object, Report | None]:

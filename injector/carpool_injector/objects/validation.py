@@ -257,6 +257,18 @@ def unknown_server(change: Change) -> Iterator[str]:
         )
 
 
+def canary_agent(change: Change) -> Iterator[str]:
+    """KServe puts its agent into a canary's pods, and lets their Service send past it (reconcileCanaryDeployments)."""
+    for name, canary in change.new.canaries:
+        annotations = canary.annotations
+        if canary.agent and annotations.get(f"{model.PREFIX}takeover") != "port-swap":
+            yield (
+                f"canary {name[:60]!r} has spec.predictor.{canary.agent}, and KServe (v0.20) sends its calls to the "
+                f"model server, past KServe's agent and the sidecar in its place: set {model.PREFIX}takeover: "
+                f"port-swap in its annotations, or remove the {canary.agent}"
+            )
+
+
 def explainer_batcher(change: Change) -> Iterator[str]:
     """KServe turns the explainer's Service to 9081 in Standard mode, and puts nothing there."""
     explainer = change.new.components.get("explainer")
@@ -265,5 +277,6 @@ def explainer_batcher(change: Change) -> Iterator[str]:
 
 
 LINTS: tuple[Callable[[Change], Iterator[str]], ...] = (
-    mode, reach, concurrency, two_voices, toggled_agent, unknown_server, explainer_batcher,
+    mode, reach, concurrency, two_voices, toggled_agent, unknown_server, canary_agent,
+    explainer_batcher,
 )  # fmt: skip
