@@ -176,7 +176,9 @@ def test_what_the_comment_of_a_sample_sends_is_a_list_by_the_rule_that_is_in_for
 
 
 def test_the_sample_for_grpc_stands_behind_queue_proxy_with_knative() -> None:
-    given = (SAMPLES / "inferenceservice-triton-grpc.yaml").read_text().replace("Mode: Standard", "Mode: Knative")
+    given = (
+        (SAMPLES / "inferenceservice-triton-grpc.yaml").read_text().replace("Mode: RawDeployment", "Mode: Serverless")
+    )
     result = testing.CliRunner().invoke(cli.program, ["explain", "--output=json"], input=given)
     (found,) = json.loads(result.stdout)
     plan = found["plan"]
@@ -262,8 +264,19 @@ def test_keda_asks_for_a_series_that_exists_and_scales_the_same_pods() -> None:
         assert trigger["type"] == "prometheus"
         assert metric_names.problems(trigger["metadata"]["query"]) == []
         assert metric_names.named(trigger["metadata"]["query"])
-        assert f'pod=~"{deployment}-.*"' in trigger["metadata"]["query"]
+        assert f'pod=~"{deployment}-[a-z0-9]+-[a-z0-9]+"' in trigger["metadata"]["query"]
         assert all(isinstance(value, str) for value in trigger["metadata"].values()), "KEDA takes text only"
+
+
+def test_keda_scales_down_no_faster_than_the_hpa() -> None:
+    """KEDA's own cooldownPeriod counts for the way from one pod to none only."""
+    (scaled,) = read("keda.yaml")
+    (hpa,) = read("hpa.yaml")
+    assert scaled["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"] == hpa["spec"]["behavior"]
+    assert (scaled["spec"]["minReplicaCount"], scaled["spec"]["maxReplicaCount"]) == (
+        hpa["spec"]["minReplicas"], hpa["spec"]["maxReplicas"],
+    )  # fmt: skip
+    assert "cooldownPeriod" not in scaled["spec"]
 
 
 def test_comments_of_the_scalers_name_series_that_exist() -> None:
