@@ -236,3 +236,18 @@ def test_a_bad_configuration_file_is_named_in_the_message(tmp_path, text, told):
 def test_a_missing_configuration_file_is_told(tmp_path):
     with pytest.raises(refusals.BadConfig, match="cannot be read: No such file"):
         config_file.load(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "means"), [("512", "512"), ("128m", "0.128"), ("100k", "100000"), ("0.5Mi", "524288")]
+)
+def test_memory_that_is_a_slip_of_the_unit_is_refused_with_what_it_means(text: str, means: str) -> None:
+    said = problem(resources_limits_memory=text)
+    assert f"must be 1Mi or more, such as 512Mi; this means {means} bytes" in said
+    with pytest.raises(refusals.BadConfig, match="must be 1Mi or more"):
+        config_file.parse({"resources": {"limits": {"cpu": "1", "memory": text}}})
+
+
+@pytest.mark.parametrize("text", ["1Mi", "1048576", "128M", "0.5Gi"])
+def test_memory_of_a_mebibyte_or_more_is_taken_in_any_unit(text: str) -> None:
+    assert Amounts(cpu="1", memory=text).memory == text

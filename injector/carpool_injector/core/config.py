@@ -44,7 +44,7 @@ class Amounts(_Form):
     """CPU and memory, as Kubernetes quantities."""
 
     cpu: values.Quantity
-    memory: values.Quantity
+    memory: values.Memory
 
 
 class Resources(_Form):

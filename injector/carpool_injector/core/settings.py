@@ -55,6 +55,7 @@ def _check_sizes(text: str) -> str:
 
 
 _QUANTITY = values.checked(values.check_quantity)
+_MEMORY = values.checked(values.check_memory)
 
 
 class Settings(pydantic.BaseModel):
@@ -203,9 +204,9 @@ class Settings(pydantic.BaseModel):
         "One of the sidecar images the admin offers.", flag=False
     )
     resources_requests_cpu: Annotated[str | None, _QUANTITY] = _field("CPU the sidecar requests.", flag=False)
-    resources_requests_memory: Annotated[str | None, _QUANTITY] = _field("Memory the sidecar requests.", flag=False)
+    resources_requests_memory: Annotated[str | None, _MEMORY] = _field("Memory the sidecar requests.", flag=False)
     resources_limits_cpu: Annotated[str | None, _QUANTITY] = _field("CPU the sidecar is limited to.", flag=False)
-    resources_limits_memory: Annotated[str | None, _QUANTITY] = _field("Memory the sidecar is limited to.", flag=False)
+    resources_limits_memory: Annotated[str | None, _MEMORY] = _field("Memory the sidecar is limited to.", flag=False)
 
     @pydantic.model_validator(mode="after")
     def _check_together(self) -> Settings:

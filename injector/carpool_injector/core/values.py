@@ -39,6 +39,19 @@ def check_quantity(text: str) -> str:
     return text
 
 
+_LEAST_MEMORY = Decimal(2**20)
+
+
+def check_memory(text: str) -> str:
+    """The same for memory, of which less than 1Mi is a slip: `512` are bytes, and the m of `128m` is a thousandth."""
+    if amount(text) < _LEAST_MEMORY:
+        raise ValueError(f"must be 1Mi or more, such as 512Mi; this means {amount(text).normalize():f} bytes")
+    return text
+
+
+Memory = Annotated[str, pydantic.AfterValidator(check_memory)]
+"""A quantity of memory, kept as it was written."""
+
 Quantity = Annotated[str, pydantic.AfterValidator(check_quantity)]
 """A positive quantity, kept as it was written."""
 
