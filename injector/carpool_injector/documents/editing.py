@@ -35,10 +35,23 @@ def edited(text: str, documents: Sequence[reading.Document], wanted: Sequence[An
     end = "" if text.endswith("\n") else newline
     ended = text + end
     edits = [edit for each, after in pairs for edit in _Editor(Layout(ended, each, newline)).edits(after)]
+    if end:
+        edits += _stripped(text, documents[-1].root, edits)
     result = _applied(ended, edits).removesuffix(end)
     if _again(result, name, pairs[0][0]) != list(wanted):
         raise _unfaithful(name, pairs[0][0])
     return result
+
+
+def _stripped(text: str, node: Node, edits: Sequence[Edit]) -> Iterator[Edit]:
+    """A block scalar at the end of a text whose last line has no end: lines behind it would give its value one."""
+    while isinstance(node, CollectionNode) and not node.flow_style and node.value:
+        last = node.value[-1]
+        node = last if isinstance(node, SequenceNode) else last[1]
+    header = _HEADER.match(text, node.start_mark.index) if isinstance(node, ScalarNode) else None
+    is_last = node.end_mark is not None and int(node.end_mark.index) >= len(text)
+    if header and is_last and any(edit.start > len(text) for edit in edits):
+        yield Edit(header.start(2), header.end(2), "-")
 
 
 def _again(text: str, name: str, first: reading.Document) -> list[Any]:
@@ -60,6 +73,10 @@ def _applied(text: str, edits: Sequence[Edit]) -> str:
         parts += [text[done : edit.start], edit.text]
         done = max(done, edit.end)
     return "".join([*parts, text[done:]])
+
+
+# Anchor, tag and sign of a block scalar, and the digit and the sign of its header, in either order.
+_HEADER = re.compile(r"((?:[&!]\S*\s+)*[|>][0-9]?)([-+]?)")
 
 
 class _Editor:
@@ -453,9 +470,10 @@ def _nested(root: Node) -> Iterator[tuple[MappingNode, Node, CollectionNode]]:
             yield from ((node, key, value) for key, value in node.value if isinstance(value, CollectionNode))
 
 
-# Words, numbers, dates and times, as any YAML reader may see them.
+# Words, numbers, dates and times, as any YAML reader may see them. An address with a port is none of those.
 _AMBIGUOUS = re.compile(
-    r"(?i)y|n|yes|no|on|off|true|false|null|~|=|<<|[-+.]?[0-9][-+0-9_,.:xoa-ftz ]*|[-+]?\.?(inf|nan)"
+    r"(?i)(?![0-9]{1,3}(?:\.[0-9]{1,3}){3}:[0-9]+$)"
+    r"(?:y|n|yes|no|on|off|true|false|null|~|=|<<|[-+.]?[0-9][-+0-9_,.:xoa-ftz ]*|[-+]?\.?(inf|nan))"
 )
 # What no reader needs quotes for: no sign that means something at the start, no ": ", no " #", no blank at an end.
 _PLAIN = re.compile(r"(?!---|\.\.\.)(?:[\w./$+(^;)]|-(?=[\w./$-]))(?:[^\s:#]|:(?!\s|$)|(?<!\s)#| (?=[^\s#]))*")
