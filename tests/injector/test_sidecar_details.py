@@ -235,9 +235,26 @@ def test_an_annotated_period_is_not_worked_out(key, value):
     assert [flag for flag in sidecar(outcome(given).pod)["args"] if flag.startswith(f"--{key}")] == [f"--{key}={value}"]
 
 
-def test_the_place_of_the_token_is_covered_read_only_by_an_empty_volume():
+def test_the_place_of_the_token_is_covered_read_only_by_a_volume_without_one():
     after = outcome(pod()).pod
     [mount] = sidecar(after)["volumeMounts"]
     assert mount["readOnly"] is True
-    assert [volume["emptyDir"] for volume in after["spec"]["volumes"]] == [{"medium": "Memory", "sizeLimit": "4Ki"}]
+    [volume] = after["spec"]["volumes"]
+    [source] = volume["projected"]["sources"]
+    assert source.keys() == {"downwardAPI"}
     assert "volumes" not in injection.uninject(after).pod["spec"]
+
+
+def test_a_node_can_be_drained_without_a_flag_for_the_sidecars_sake():
+    """kubectl takes each emptyDir for data that is lost (pkg/drain/filters.go of kubernetes/kubectl)."""
+    assert all("emptyDir" not in volume for volume in outcome(pod()).pod["spec"]["volumes"])
+
+
+def test_an_emptydir_of_an_older_injector_is_replaced_in_place():
+    before = outcome(pod()).pod
+    [volume] = before["spec"]["volumes"]
+    before["spec"]["volumes"] = [
+        {"name": volume["name"], "emptyDir": {"medium": "Memory"}},
+        {"name": "b", "emptyDir": {}},
+    ]
+    assert outcome(before).pod["spec"]["volumes"] == [volume, {"name": "b", "emptyDir": {}}]

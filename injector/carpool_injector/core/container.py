@@ -30,8 +30,17 @@ _USER = 65532  # of the sidecar's image
 
 
 def volume() -> model.Object:
-    """The empty volume that hides the service account's token from the sidecar."""
-    return {"name": TOKEN_SHIELD, "emptyDir": {"medium": "Memory", "sizeLimit": "4Ki"}}
+    """The volume that hides the service account's token from the sidecar: the pod's name in a file, and no more.
+
+    No emptyDir: `kubectl drain` takes any for data and asks for --delete-emptydir-data, whatever its medium. Of the
+    volumes that are none, Knative allows projected ones (fieldmask.go of knative/serving). It is not empty, as an empty
+    list of sources comes back from the API server as null.
+    """
+    name = {"path": "pod", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}}
+    return {
+        "name": TOKEN_SHIELD,
+        "projected": {"sources": [{"downwardAPI": {"items": [name]}}], "defaultMode": 420},
+    }
 
 
 def build(pod: pods.Pod, plan: model.Plan, effects: Effects, settings: Settings, config: Config) -> model.Object:
