@@ -32,6 +32,9 @@ WORKLOADS = [
     workload("Job", "batch/v1", "spec", "template"),
     workload("CronJob", "batch/v1", "spec", "jobTemplate", "spec", "template"),
     workload("PodTemplate", "v1", "template"),
+    workload("Rollout", "argoproj.io/v1alpha1", "spec", "template"),
+    workload("LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1", "spec", "leaderWorkerTemplate", "workerTemplate"),
+    workload("LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1", "spec", "leaderWorkerTemplate", "leaderTemplate"),
 ]
 by_kind = pytest.mark.parametrize("thing", WORKLOADS, ids=lambda thing: thing["kind"])
 

@@ -15,9 +15,10 @@ from carpool_injector.objects import manifests
 _INJECT_HELP = """\
 Put the sidecar into manifests: files, directories (with all below them) or standard input ("-", or nothing).
 
-Every Pod, Deployment, StatefulSet, DaemonSet, ReplicaSet, ReplicationController, PodTemplate, Job and CronJob, also
-in Lists, gets the sidecar unless it says carpool.dev/inject: "false". InferenceServices and Knative Services get the
-label that asks the webhook for it, as their pods are made elsewhere.
+Every Pod, Deployment, StatefulSet, DaemonSet, ReplicaSet, ReplicationController, PodTemplate, Job, CronJob, Argo
+Rollout and LeaderWorkerSet (its leaders), also in Lists, gets the sidecar unless it says carpool.dev/inject: "false".
+InferenceServices, Knative Services and unknown kinds with a pod's template in spec.template get the label that asks the
+webhook for it, as their pods are made elsewhere.
 
 The result goes to standard output, what was done to standard error. Everything that need not change stays as it is, to
 the byte: comments, order, quotes, blank lines, anchors. An alias is written out where it has to differ from its anchor.

@@ -316,6 +316,38 @@ class Reason(enum.Enum):
         "set carpool.dev/grpc-port, or carpool.dev/upstream: triton-http",
     )
 
+    # --- Kinds of objects whose pods are made in a way of their own.
+    RAY = (
+        "other-pods",
+        "Ray Serve listens in its head and in workers, and only serveConfigV2 tells it its port",
+        "batch in Ray with @serve.batch, or run carpool-sidecar as a Deployment of its own in front of Ray's Service",
+    )
+    LLM_SERVICE = (
+        "other-pods",
+        "an LLMInferenceService runs vLLM, which batches by itself",
+        "leave it without",
+    )
+    SELDON = (
+        "other-pods",
+        "Seldon's operator puts a container of its own in front of the models in the pods that it makes",
+        "leave it without, or serve the models by a Deployment or an InferenceService",
+    )
+    KNATIVE_PART = (
+        "other-pods",
+        "a {kind} is made of a Knative Service, which has the pods' template",
+        "inject the Knative Service",
+    )
+    RUNTIME = (
+        "other-pods",
+        "a {kind} makes no pods; the InferenceServices that use it do",
+        'ask in the InferenceService: label it carpool.dev/inject: "true"',
+    )
+    WORKLOAD_REF = (
+        "other-pods",
+        "its pods are those of {what}, to which spec.workloadRef refers",
+        "inject {what}",
+    )
+
 
 class BadSettings(Refusal):
     """Annotations that cannot be used. Each problem names key, value and what is allowed."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from carpool_injector.core import decision, model, pod_annotations, pods, refusals, sites
-from carpool_injector.objects import inference_services, kserve_pods, manifests, workloads
+from carpool_injector.objects import inference_services, kserve_pods, manifests, other_kinds, workloads
 
 _LISTS = f"{model.PREFIX}lists"
 
@@ -80,7 +80,8 @@ def explain(
     workloads.check_shape(thing)
     expectation = _expectation(thing, default_mode)
     if expectation is None:
-        return None
+        told = other_kinds.told(thing)
+        return _left_alone(thing, injector, told) if told else None
     namespace = injector.in_namespace(_namespace(thing))
     pod = expectation.pod
     if manifests.is_modelmesh(thing):
@@ -103,6 +104,19 @@ def explain(
         certain=expectation.certain,
         expected=expectation.expected,
         warnings=(*_own_warnings(would), *manifests.about(thing, injector, would.warnings)),
+    )
+
+
+def _left_alone(thing: model.Object, injector: manifests.Injector, told: refusals.Refusal) -> Explanation:
+    """An object whose pods are made in a way of their own."""
+    return Explanation(
+        name=workloads.describe(thing),
+        namespace=injector.in_namespace(_namespace(thing)).name,
+        result="skipped",
+        asked=False,
+        reason=told.code,
+        rows=(),
+        refusal=told,
     )
 
 

@@ -29,12 +29,14 @@ class Expectation:
 
 
 def expect(thing: model.Object, default_mode: Mode | None = None) -> Expectation:
-    """The predictor pod of an InferenceService, or the pod of a Knative Service.
+    """The predictor pod of an InferenceService, the pod of a Knative Service, or of a kind that nobody knows.
 
     `default_mode` is the cluster's, for InferenceServices that name none; Standard without it.
     """
     if workloads.group_kind(thing) == workloads.KNATIVE_SERVICE:
         return _of_knative(thing)
+    if workloads.is_of_unknown_kind(thing):
+        return _of_unknown_kind(thing)
     service = inference_services.read(thing)
     pod = inference_services.stand_in(service)
     certain, expected = _container(service, pod)
@@ -63,6 +65,13 @@ def findings(
     result = outcome(expect(thing).pod, model.Namespace(""))
     problems = result.refusal.problems if isinstance(result.refusal, refusals.BadSettings) else ()
     return problems, tuple(text for text in result.warnings if not problems or str(result.refusal) not in text)
+
+
+def _of_unknown_kind(thing: model.Object) -> Expectation:
+    template = inference_services.part(inference_services.part(thing, "spec"), "template")
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {}, **template}
+    pod["metadata"] = pod["metadata"] or {}
+    return Expectation(pod, (), (f"pods of a {thing['kind']}, which is not known here, are those of its template",))
 
 
 def _of_knative(thing: model.Object) -> Expectation:

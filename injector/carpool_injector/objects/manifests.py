@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from carpool_injector.core import injection, model, pod_annotations, refusals
 from carpool_injector.core.config import Config
-from carpool_injector.objects import collocation, inference_services, kserve_pods, validation, workloads
+from carpool_injector.objects import collocation, inference_services, kserve_pods, other_kinds, validation, workloads
 
 Result = Literal["injected", "opted in", "removed", "unchanged", "skipped", "refused"]
 
@@ -82,9 +82,10 @@ def inject(thing: model.Object, injector: Injector) -> tuple[model.Object, Repor
     if workloads.is_opted_in_only(thing):
         return _opt_in(thing, injector)
     found = workloads.template(thing)
-    if found is None:
-        return thing, None
     name = workloads.describe(thing)
+    if found is None:
+        told = None if injector.opted_in_only else other_kinds.told(thing)
+        return thing, Report(name, "skipped", told.message, told.fix) if told else None
     pod = _annotated(found.pod, injector.annotations)
     wanted = pod if injector.opted_in_only or _says(pod) is not None else asking(pod)
     outcome = injector.outcome(wanted, injector.in_namespace(found.namespace))
@@ -158,6 +159,8 @@ def _opt_in(thing: model.Object, injector: Injector) -> tuple[model.Object, Repo
     if after is thing:
         return thing, Report(name, "unchanged", "it asks for the sidecar already", "", warnings)
     text = "its pods are made by a controller; the webhook adds the sidecar to them"
+    if workloads.is_of_unknown_kind(thing):
+        text = f"a {thing['kind']} is of a kind not known here; the webhook adds the sidecar to pods of its template"
     return after, Report(name, "opted in", text, "", warnings)
 
 

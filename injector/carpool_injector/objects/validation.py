@@ -78,6 +78,7 @@ def _workload(thing: model.Object, pod: model.Object, rules: Rules) -> Findings:
     found = _pod(pod, rules)
     metadata = inference_services.part(pod, "metadata")
     found.warnings += _useless_labels(metadata)
+    found.warnings += _selected(thing)
     if not _is_of_kserve(thing):
         found.warnings += _misplaced(thing, metadata)
     return found
@@ -136,6 +137,17 @@ def _useless_labels(metadata: model.Object) -> Iterator[str]:
     for key in inference_services.texts(metadata, "labels"):
         if key.startswith(model.PREFIX) and key != pod_annotations.INJECT:
             yield f"label {key[:80]} has no effect: settings are annotations"
+
+
+def _selected(thing: model.Object) -> Iterator[str]:
+    """Our label in a selector, which can never be changed: nobody could switch the sidecar off by it."""
+    selector = inference_services.part(inference_services.part(thing, "spec"), "selector")
+    selected = {**inference_services.texts({"": selector}, ""), **inference_services.texts(selector, "matchLabels")}
+    if pod_annotations.INJECT in selected:
+        yield (
+            f"spec.selector names {pod_annotations.INJECT}, and selectors cannot be changed: leave it to the pod "
+            "template's labels, or ask by the annotation of that name"
+        )
 
 
 def _misplaced(thing: model.Object, template: model.Object) -> Iterator[str]:

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, TypeGuard
 
 from carpool_injector.core import model, refusals
 
-# Group and kind, and the path to the pod template. A Pod is its own template.
+# Group and kind, and the path to the pod template. A Pod is its own template. The definitions of other people's kinds
+# keep `restartPolicy` of init containers, without which a native sidecar would never let the pod start.
 _TEMPLATES: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("", "Pod"): (),
     ("", "PodTemplate"): ("template",),
@@ -23,13 +24,30 @@ _TEMPLATES: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("apps", "ReplicaSet"): ("spec", "template"),
     ("batch", "Job"): ("spec", "template"),
     ("batch", "CronJob"): ("spec", "jobTemplate", "spec", "template"),
+    ("argoproj.io", "Rollout"): ("spec", "template"),
+    ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"): ("spec", "leaderWorkerTemplate", "workerTemplate"),
 }
+# Clients of a LeaderWorkerSet call leaders; where these have no template of their own, all pods are alike.
+_LEADER = ("spec", "leaderWorkerTemplate", "leaderTemplate")
 INFERENCE_SERVICE = ("serving.kserve.io", "InferenceService")
 KNATIVE_SERVICE = ("serving.knative.dev", "Service")
 # Where labels have to be, so that a controller copies them to the pods that it makes.
 _LABELLED: Mapping[tuple[str, str], tuple[str, ...]] = {
     INFERENCE_SERVICE: ("metadata",),
     KNATIVE_SERVICE: ("spec", "template", "metadata"),
+}
+
+
+_OF_ANY_KIND = ("spec", "template")
+# Groups with kinds that have something like a template and are told of elsewhere (`other_kinds`), and the core's.
+_NOT_OF_ANY_KIND = {
+    "",
+    "apps",
+    "batch",
+    "serving.knative.dev",
+    "serving.kserve.io",
+    "ray.io",
+    "machinelearning.seldon.io",
 }
 
 
@@ -66,13 +84,26 @@ def makes_pods(thing: model.Object) -> bool:
     return group_kind(thing) in _TEMPLATES
 
 
+def _template_path(thing: model.Object) -> tuple[str, ...] | None:
+    path = _TEMPLATES.get(group_kind(thing))
+    if path == (*_LEADER[:-1], "workerTemplate") and _find(thing, _LEADER) is not None:
+        return _LEADER
+    return None if workload_ref(thing) else path
+
+
+def workload_ref(thing: model.Object) -> str:
+    """The workload whose template an Argo Rollout uses in place of its own, as `Deployment/web`; "" where none is."""
+    found = _find(thing, ("spec", "workloadRef")) if group_kind(thing) == ("argoproj.io", "Rollout") else None
+    return f"{found.get('kind')}/{found.get('name')}" if isinstance(found, dict) else ""
+
+
 def template(thing: model.Object) -> Template | None:
     """The pod that a workload describes, with kind Pod; None where the kind describes none.
 
     Shares its parts with `thing`: to be read, or handed to functions that copy what they change.
     Raises refusals.Malformed where the template of a known kind is missing or no object.
     """
-    path = _TEMPLATES.get(group_kind(thing))
+    path = _template_path(thing)
     if path is None:
         return None
     found = _at(thing, path)
@@ -88,7 +119,7 @@ def template(thing: model.Object) -> Template | None:
 
 def replaced(thing: model.Object, pod: model.Object) -> model.Object:
     """The object with this pod in place of the one that `template` returned; the same object for the same pod."""
-    path = _TEMPLATES[group_kind(thing)]
+    path = _template_path(thing)
     if not path:
         return pod
     before = _at(thing, path)
@@ -101,17 +132,34 @@ def replaced(thing: model.Object, pod: model.Object) -> model.Object:
 
 def is_opted_in_only(thing: object) -> TypeGuard[model.Object]:
     """Whether a controller makes the pods from this, so that all one can do here is ask for the sidecar."""
-    return isinstance(thing, dict) and group_kind(thing) in _LABELLED
+    return isinstance(thing, dict) and (group_kind(thing) in _LABELLED or is_of_unknown_kind(thing))
+
+
+def is_of_unknown_kind(thing: model.Object) -> bool:
+    """Whether it is of a kind that nobody knows, with a pod's template in `spec.template`.
+
+    Its definition may drop fields of containers that it does not know, so nothing but a label is put there.
+    """
+    group, _ = found = group_kind(thing)
+    if group in _NOT_OF_ANY_KIND or found in _TEMPLATES or found in _LABELLED:
+        return False
+    containers = _find(thing, (*_OF_ANY_KIND, "spec", "containers"))
+    return isinstance(containers, list) and any(isinstance(each, dict) and each.get("image") for each in containers)
+
+
+def _labels_path(thing: model.Object) -> tuple[str, ...]:
+    """Where labels and annotations for pods stand."""
+    return _LABELLED.get(group_kind(thing), (*_OF_ANY_KIND, "metadata"))
 
 
 def texts_for_pods(thing: model.Object, kind: str) -> Mapping[str, Any]:
-    """Labels or annotations of an InferenceService or Knative Service that its pods will carry."""
-    found = _find(thing, (*_LABELLED[group_kind(thing)], kind))
+    """Labels or annotations that the pods will carry of an object that is opted in only."""
+    found = _find(thing, (*_labels_path(thing), kind))
     return found if isinstance(found, dict) else {}
 
 
 def labelled(thing: model.Object, key: str, value: str | None) -> model.Object:
-    """An InferenceService or Knative Service with this label where its pods get theirs from; None takes it away."""
+    """An object that is opted in only, with this label where its pods get theirs from; None takes it away."""
     labels = dict(texts_for_pods(thing, "labels"))
     if labels.get(key) == value:
         return thing
@@ -120,7 +168,7 @@ def labelled(thing: model.Object, key: str, value: str | None) -> model.Object:
 
 
 def annotated(thing: model.Object, annotations: Mapping[str, str]) -> model.Object:
-    """An InferenceService or Knative Service with these annotations where its pods get theirs from."""
+    """An object that is opted in only, with these annotations where its pods get theirs from."""
     before = texts_for_pods(thing, "annotations")
     after = {**before, **annotations}
     return thing if after == before else _with_texts(thing, "annotations", after)
@@ -128,7 +176,7 @@ def annotated(thing: model.Object, annotations: Mapping[str, str]) -> model.Obje
 
 def _with_texts(thing: model.Object, kind: str, values: Mapping[str, Any]) -> model.Object:
     """With these labels or annotations; the last one takes the map with it, and what else is empty by then."""
-    path = _LABELLED[group_kind(thing)]
+    path = _labels_path(thing)
     holder = {key: value for key, value in (_find(thing, path) or {}).items() if key != kind or values}
     if values:
         holder[kind] = dict(values)
@@ -169,6 +217,7 @@ def _namespace(thing: model.Object) -> str:
 
 _HOLDERS = (
     "metadata", "spec", "template", "jobTemplate", "predictor", "transformer", "explainer", "workerSpec", "model",
+    "leaderWorkerTemplate", "leaderTemplate", "workerTemplate",
     "modelFormat", "batcher", "logger", "lifecycle", "preStop", "postStart", "httpGet", "tcpSocket", "grpc", "exec",
     "readinessProbe", "livenessProbe", "startupProbe", "resources", "securityContext", "status",
 )  # fmt: skip
@@ -183,7 +232,9 @@ def check_shape(thing: model.Object) -> None:
     """Raises refusals.Malformed for an object that makes pods and is not shaped like one; says where, and what belongs
     there. Other kinds are not looked at.
     """
-    if is_opted_in_only(thing) or makes_pods(thing):
+    if is_of_unknown_kind(thing):
+        _check_object(_find(thing, _OF_ANY_KIND), f"{describe(thing)}: {'.'.join(_OF_ANY_KIND)}")
+    elif is_opted_in_only(thing) or makes_pods(thing):
         _check_object(thing, describe(thing))
 
 
