@@ -266,6 +266,29 @@ def test_one_registry_is_that_of_all_images_that_name_none() -> None:
     assert images()[:2] == ["carpool-injector:0.1.0", "carpool-sidecar:0.1.0"]
 
 
+def test_what_the_chart_does_not_know_of_can_be_added() -> None:
+    things = objects.scenario("everything")
+    pod = objects.one(things, "Deployment")["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    assert flags.serve_options(container).read_timeout == 0.75, "what stands last counts"
+    assert {each["name"] for each in container["env"]} == {"POD_NAMESPACE", "PYTHONWARNINGS", "NODE"}
+    assert {"name": "spool", "mountPath": "/spool"} in container["volumeMounts"]
+    assert {"name": "spool", "emptyDir": {"sizeLimit": "1Mi"}} in pod["volumes"]
+    assert (pod["dnsPolicy"], pod["dnsConfig"]["nameservers"]) == ("None", ["10.0.0.10"])
+    assert pod["runtimeClassName"] == "gvisor"
+    service = objects.one(things, "Service")["spec"]
+    assert (service["ipFamilyPolicy"], service["ipFamilies"]) == ("PreferDualStack", ["IPv6", "IPv4"])
+
+
+def test_the_chart_tells_catalogues_what_it_is() -> None:
+    (chart,) = objects.parse((helm.CHART / "Chart.yaml").read_text())
+    assert chart["icon"].startswith("data:image/svg+xml;base64,")
+    assert [each["name"] for each in chart["maintainers"]]
+    (images,) = objects.parse(chart["annotations"]["artifacthub.io/images"])
+    (config,) = objects.parse(objects.one(objects.rendered(), "ConfigMap")["data"]["config.yaml"])
+    assert [each["image"] for each in images] == [objects.container(objects.rendered())["image"], config["image"]]
+
+
 def test_a_critical_injector_has_the_quota_that_some_clusters_want_for_its_class() -> None:
     things = objects.scenario("ha")
     deployment = objects.one(things, "Deployment")["spec"]

@@ -90,7 +90,7 @@ def test_every_property_of_the_schema_is_a_value() -> None:
 
     described = {each.path for each in pages.values()}
     # Described where they stand, as Kubernetes has their parts.
-    theirs = ("affinity.", "updateStrategy.", "global")
+    theirs = ("affinity.", "updateStrategy.", "dnsConfig.", "global")
     assert [path for path in paths(SCHEMA) if path not in described and not path.startswith(theirs)] == []
 
 
@@ -108,6 +108,8 @@ REFUSED = {
     "replicas=0": "'/replicas': minimum: got 0, want 1",
     "replicas=two": "'/replicas': got string, want integer",
     "securePort=70000": "'/securePort': maximum: got 70,000, want 65,535",
+    "extraArgs={serve}": "'/extraArgs/0': 'serve' does not match pattern",
+    "service.ipFamilyPolicy=Both": "'/service/ipFamilyPolicy': value must be one of '', 'SingleStack'",
     "image.registry=https://registry.example.com": "'/image/registry': 'https://registry.example.com' does not match",
     "global.imageRegistry=registry.example.com/": "'/global/imageRegistry': 'registry.example.com/' does not match",
     "config.imagePullSecrets={Registry}": "'/config/imagePullSecrets/0': 'Registry' does not match pattern",
@@ -132,6 +134,9 @@ CONTRADICTIONS = {
     "certificates.mode=existingSecret": "certificates.mode existingSecret needs certificates.existingSecret.name",
     "certificates.mode=existingSecret,certificates.existingSecret.name=x": "--set-file certificates.existingSecret.caB",
     "certificates.existingSecret.name=x": "but certificates.mode is selfManaged",
+    "service.ipFamilies={IPv4,IPv6}": "set service.ipFamilyPolicy to PreferDualStack or RequireDualStack",
+    "dnsPolicy=None": "dnsPolicy None needs dnsConfig.nameservers",
+    "extraVolumes[0].name=tls": "extraVolumes: tls is the name of a volume of the chart's own",
     "mode=policy,config.sidecarMode=classic": "mode policy makes native sidecars only",
     "mode=policy,config.defaults.lists=mlflow": "config.defaults.lists is none of the settings of mode policy",
     "mode=policy,config.defaults.policy=best": 'config.defaults.policy is "best", but mode policy takes only',

@@ -48,6 +48,28 @@
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- if and (eq (len $v.service.ipFamilies) 2) (not (has $v.service.ipFamilyPolicy (list "PreferDualStack" "RequireDualStack"))) -}}
+{{- $found = append $found "service.ipFamilies has two families: set service.ipFamilyPolicy to PreferDualStack or RequireDualStack" -}}
+{{- end -}}
+{{- if and (eq $v.dnsPolicy "None") (not $v.dnsConfig.nameservers) -}}
+{{- $found = append $found "dnsPolicy None needs dnsConfig.nameservers" -}}
+{{- end -}}
+{{- $own := list "config" "api-access" "tls" "client-ca" -}}
+{{- range $v.extraVolumes -}}
+{{- if has .name $own -}}
+{{- $found = append $found (printf "extraVolumes: %s is the name of a volume of the chart's own; choose another" .name) -}}
+{{- end -}}
+{{- end -}}
+{{- /* A cluster is asked only where there is one: nothing is found when rendering without. */ -}}
+{{- if not $v.webhook.namespaceSelector -}}
+{{- range (lookup "admissionregistration.k8s.io/v1" "MutatingWebhookConfiguration" "" "").items -}}
+{{- $labels := .metadata.labels | default dict -}}
+{{- $same := and (eq (get $labels "app.kubernetes.io/instance") $.Release.Name) (eq (get (.metadata.annotations | default dict) "meta.helm.sh/release-namespace") $.Release.Namespace) -}}
+{{- if and (eq (get $labels "app.kubernetes.io/part-of") "carpool") (eq (get $labels "app.kubernetes.io/component") "injector") (not $same) -}}
+{{- $found = append $found (printf "another release, %s (%s), acts on the namespaces of this cluster already, and of two injectors the one that is called last decides: uninstall it, upgrade it in place of installing again, or give both releases webhook.namespaceSelector, so that each has namespaces of its own" (get $labels "app.kubernetes.io/instance") .metadata.name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- if and $v.priorityQuota (not $v.priorityClassName) -}}
 {{- $found = append $found "priorityQuota needs priorityClassName: the quota is for pods of that class" -}}
 {{- end -}}
