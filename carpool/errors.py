@@ -32,7 +32,7 @@ class Remedy(enum.Enum):
     """Members do not go together, and none is at fault: the odd one goes alone, or the halves go, at no cost."""
 
     ONE_BY_ONE = "one by one"
-    """Nobody can be given a share of the whole, and none is at fault: each goes alone, at no cost."""
+    """Nobody can be given a share of the whole, and none is at fault: each goes alone, and uncut, at no cost."""
 
     SMALLER = "smaller"
     """The batch was too large: all of it goes again at once in smaller ones, at no cost, and later ones are smaller.

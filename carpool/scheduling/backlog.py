@@ -206,7 +206,7 @@ class Backlog:
                 size -= request.size_queued
                 cost -= request.cost_queued
                 if not start:
-                    request.pieces, request.rows_answered = [], 0
+                    request.cut()
         queue.shed()
         self._subtract(queue, rows, size, cost)
         if queue.is_partly_sent:

@@ -190,6 +190,9 @@ class Isolation:
             return None
         if error.remedy is errors.Remedy.SMALLER and self._send_smaller(batch, parts, error, now):
             return None
+        if error.remedy is errors.Remedy.ONE_BY_ONE and (len(batch.parts) > 1 or _is_cut(batch.parts[0])):
+            self._retries.add(_one_by_one(parts), Reason.ISOLATE, is_free=True)
+            return None
         refused = [part.request for part in parts]
         is_fault = self._may_be_one_members_fault(error, batch.reason)
         if len(batch.parts) == 1:
@@ -230,6 +233,10 @@ class Isolation:
     def closed(self, request: Request) -> bool:
         """A request is refused or cancelled. Whether it was a suspect, which no backlog has."""
         self._suspicion.forget(request)
+        return self.withdraw(request)
+
+    def withdraw(self, request: Request) -> bool:
+        """Nothing of a request waits any more. Whether it was a suspect, which no backlog has."""
         if type(request.key) is not Suspects:
             return False
         self.quarantine.closed(request)
@@ -280,7 +287,7 @@ class Isolation:
         request = batch.parts[0].request
         is_whole = len(batch.parts) == 1 and batch.rows == request.rows and not error.cuts_requests
         most = self._learned.refused(batch, error.most_rows, is_whole, now)
-        if most is None:
+        if most is None or request.goes_whole:  # in smaller ones it cannot be answered
             return False
         batch.pieces_of = most
         self._suspicion.watch([part.request for part in parts])
@@ -292,9 +299,6 @@ class Isolation:
 
         Where no request is at fault it costs no budget.
         """
-        if error.remedy is errors.Remedy.ONE_BY_ONE:
-            self._retries.add([[part] for part in parts], Reason.ISOLATE, is_free=True)
-            return True
         if error.remedy is errors.Remedy.APART:
             odd = None if error.member is None else batch.parts[error.member]
             others = [part for part in parts if part is not odd]
@@ -345,6 +349,24 @@ class Isolation:
 
 def _rows(retry: Retry) -> int:
     return sum([stop - start for _, start, stop in retry.parts])
+
+
+def _is_cut(part: Part) -> bool:
+    """Whether this is not all of a request."""
+    return part.stop - part.start < part.request.rows
+
+
+def _one_by_one(parts: Sequence[Part]) -> list[Sequence[Part]]:
+    """Each request by itself, and all of it; one that goes so already does not go again."""
+    found: list[Sequence[Part]] = []
+    for part in parts:
+        request = part.request
+        if not _is_cut(part):
+            found.append([part])
+        elif not request.goes_whole:
+            request.goes_whole = True
+            found.append([Part(request, 0, request.rows)])
+    return found
 
 
 def halves(parts: Sequence[Part]) -> list[Sequence[Part]]:

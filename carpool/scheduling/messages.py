@@ -28,9 +28,9 @@ class Request:
     #                                  puts one of its own in its place as long as the request is there
     # Owned by the scheduler, mutable: everything else
     __slots__ = (
-        "arrived", "cost_queued", "deadline", "goal", "goes_again", "key", "max_batch_size", "open", "payload",
-        "pieces", "priority", "rows", "rows_answered", "rows_taken", "sequence", "size", "size_queued", "tag",
-        "timeout", "was_sent",
+        "arrived", "cost_queued", "deadline", "goal", "goes_again", "goes_whole", "key", "max_batch_size", "open",
+        "payload", "pieces", "priority", "rows", "rows_answered", "rows_taken", "sequence", "size", "size_queued",
+        "tag", "timeout", "was_sent",
     )  # fmt: skip
 
     # Set on submission.
@@ -64,9 +64,14 @@ class Request:
         self.open = False
         self.was_sent = False  # some of it left for the predictor, at least once
         self.goes_again = False  # all of it left with others, which failed, and waits among suspects or did
+        self.goes_whole = False  # its parts could not be answered, so all of it goes in one call
         self.rows_taken = 0  # rows that have left, or were given up
         self.size_queued = size  # bytes of the rows that wait for a batch, while some do
         self.cost_queued = 0  # what those rows cost
+
+    def cut(self) -> None:
+        """Its rows go in several calls, and come back in pieces."""
+        self.pieces, self.rows_answered = [], 0
 
     @property
     def rows_queued(self) -> int:

@@ -63,7 +63,7 @@ def pieces(parts: Iterable[Part], most: int) -> list[list[Part]]:
     for request, start, stop in parts:
         is_large = stop - start > most
         if is_large and stop - start == request.rows:
-            request.pieces, request.rows_answered = [], 0
+            request.cut()
         while start < stop:
             if not room or (stop - start > room and not is_large):
                 groups.append([])

@@ -9,6 +9,7 @@ Its rules:
 3. A request is refused at once if there is no room for it, if it could not be answered in time, or while draining.
 4. Answers go to those who still wait, each its own rows in its own order; a cut request is answered with its last part.
 5. After a failure the error's remedy decides: end, resend once, halves (paid from a budget), apart or smaller (free).
+   A cut request whose parts cannot be answered goes whole.
    What is sent again goes before regular batches, or after them if the budget cannot pay for it. What the predictor
    refuses for its size is also learned: later batches of that key are smaller, for a while.
 6. A request that resembles rejected ones travels alone, and rarely enough to keep nobody else waiting for long.
@@ -52,10 +53,10 @@ from carpool.scheduling.queues import Deadlines
 STATE = """
 attribute        what it is                                  written by
 backlog          requests that wait for a regular batch      submit, submit_all, _readmit, _next_batch, _decide,
-                                                             _close, limits_changed, _resize
+                                                             _close, _keep_whole, limits_changed, _resize
 learned_limits   how much the predictor takes in one call    done, failed, _step
 isolation        what failures left behind, and suspects     submit, _submit_suspect, _close, done, failed, abort,
-                                                             _step, _next_batch, _next_after_failures,
+                                                             _keep_whole, _step, _next_batch, _next_after_failures,
                                                              limits_changed, _resize
 in_flight        batches at the predictor                    _step, done, failed
 policy           what it learned of the predictor            submit, _accept_all, done, failed, _step, _decide,
@@ -203,6 +204,8 @@ class Scheduler:
         self.policy.batch_failed(batch, error, now)
         if self.learned_limits.now and error.remedy is not errors.Remedy.SMALLER:
             self.learned_limits.failed(batch, now)
+        if error.remedy is errors.Remedy.ONE_BY_ONE:
+            self._keep_whole(batch)
         verdict = self.isolation.failed(batch, error, now)
         if error.remedy is errors.Remedy.SMALLER:
             self._resize(batch)
@@ -430,6 +433,14 @@ class Scheduler:
             self.backlog.remove(request)
         self._forget((request,))
         request.payload = None
+
+    def _keep_whole(self, batch: Batch) -> None:
+        """What waits of requests whose parts cannot be answered does not go any more: isolation sends all of them."""
+        for request, start, stop in batch.parts:
+            if request.open and stop - start < request.rows and request.rows_queued:
+                if not self.isolation.withdraw(request):
+                    self.backlog.remove(request)
+                request.rows_taken = request.rows
 
     def _forget(self, closed: Sequence[Request]) -> None:
         """The counterpart of `_accept`, for requests that were just closed."""

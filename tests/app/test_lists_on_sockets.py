@@ -176,6 +176,15 @@ async def test_a_text_that_the_server_refuses_fails_alone(sidecar_of, lane):
 
 @LANES
 @pytest.mark.looptime
+async def test_a_request_larger_than_a_batch_goes_whole_where_the_answer_has_no_rows(sidecar_of, lane):
+    bench = await sidecar_of(max_batch_size=4, max_latency=0, lists="openai-embeddings", fast_lane=lane)
+    bench.predictor.behave = lambda seen, request: web.json_response({"all": len(json.loads(seen.body)["input"])})
+    status, answer, _ = await bench.post(asked(["a", "b", "c", "d", "e", "f"])[0], EMBED)
+    assert (status, json.loads(answer)) == (200, {"all": 6})
+
+
+@LANES
+@pytest.mark.looptime
 async def test_answers_without_the_rows_of_the_batch_end_batching_for_a_minute(sidecar_of, lane):
     bench = await sidecar_of(max_batch_size=2, max_latency=500, lists=VECTORS, fast_lane=lane)
     bench.predictor.behave = lambda seen, request: web.json_response({"vectors": [[1]]})

@@ -223,6 +223,51 @@ def test_members_of_an_answer_that_cannot_be_shared_out_travel_alone_whatever_th
     assert len(driven.answers) == 320
 
 
+def test_a_request_that_was_cut_goes_whole_where_no_part_of_it_can_be_answered(driven_of):
+    driven = driven_of(max_batch_size=4, max_in_flight=2)
+    driven.submit("large", rows=11)
+    assert driven.sizes == [4, 4]
+    driven.fail(errors.Uneven())
+    assert driven.sizes == [4, 4, 11], "and the rest of it does not go"
+    driven.fail(errors.Uneven(), driven.out[0])
+    assert driven.sizes == [4, 4, 11]
+    driven.answer_all()
+    assert driven.answers["large"] == [f"large/{number}" for number in range(11)]
+    assert driven.core.idle
+
+
+def test_a_part_that_is_answered_late_changes_nothing_for_a_request_that_goes_whole(driven_of):
+    driven = driven_of(max_batch_size=4, max_in_flight=2)
+    driven.submit("large", rows=7)
+    driven.fail(errors.Uneven())
+    driven.answer(driven.out[0])
+    assert "large" not in driven.answers
+    driven.answer_all()
+    assert driven.answers["large"] == [f"large/{number}" for number in range(7)]
+
+
+def test_who_shares_a_batch_with_a_part_that_cannot_be_answered_goes_alone(driven_of):
+    driven = driven_of(max_batch_size=4, max_in_flight=1)
+    driven.submit("large", rows=6)
+    driven.submit("small", rows=1)
+    driven.answer(driven.out[0])
+    assert driven.members(driven.out[0]) == ["large", "small"]
+    driven.fail(errors.Uneven())
+    driven.answer_all()
+    assert driven.sizes == [4, 3, 6, 1]
+    assert (driven.answers["small"], len(driven.answers["large"])) == (["small/0"], 6)
+
+
+def test_a_request_that_goes_whole_and_is_too_large_is_told_so(driven_of):
+    driven = driven_of(max_batch_size=4, max_in_flight=2)
+    driven.submit("large", rows=6)
+    driven.fail(errors.Uneven())
+    driven.answer(driven.out[0])
+    driven.fail(refused(413, b"too large", rows=6))
+    assert driven.refusals["large"].status == 413
+    assert driven.core.idle
+
+
 class Treacherous(list):
     """Predictions that cannot be handed out from the third row on."""
 
