@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import socket
+import struct
 from asyncio import StreamReader as Reader
 from asyncio import StreamWriter as Writer
 from collections.abc import Awaitable, Callable
@@ -238,3 +240,31 @@ async def test_close_ends_streams_and_idle_connections(
         await streaming.read()
     await ended.acquire()
     await ended.acquire()
+
+
+@pytest.mark.parametrize("sent", [OK, OK[:-1]], ids=["an answer", "part of an answer"])
+async def test_a_connection_that_the_predictor_resets_leaves_no_exception_that_nobody_has_looked_at(
+    proxy_predictor: Start, proxy_front: Start, proxy_connect: Start, sent: bytes
+) -> None:
+    untold: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: untold.append(context))
+    head, body = sent.split(b"\r\n\r\n")
+
+    async def predictor(reader: Reader, writer: Writer) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head + b"\r\n\r\n")
+        await asyncio.sleep(0.02)  # else aiohttp has all of it before anybody reads
+        writer.write(body)
+        await asyncio.sleep(0.02)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+
+    _, port = await proxy_front(await proxy_predictor(predictor))
+    for _ in range(2):  # with the second aiohttp finds that the connection of the first is lost
+        reader, writer = await proxy_connect(port)
+        writer.write(GET)
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        await asyncio.sleep(0.05)
+    gc.collect()
+    assert untold == []

@@ -216,10 +216,19 @@ def _noticing_loss(upstream: aiohttp.ClientResponse) -> Iterator[None]:
             upstream.content.set_exception(aiohttp.ClientPayloadError("malformed body"))
 
     closed.add_done_callback(fail)
+    # aiohttp makes this future for who asks for it, and that is we. It outlives the answer, as the connection does.
+    closed.remove_done_callback(_look_at)
+    closed.add_done_callback(_look_at)
     try:
         yield
     finally:
         closed.remove_done_callback(fail)
+
+
+def _look_at(closed: asyncio.Future[None]) -> None:
+    """Why a connection was lost is told in other ways; an exception that nobody has looked at would be logged."""
+    if not closed.cancelled():
+        closed.exception()
 
 
 async def _copy(source: aiohttp.StreamReader, answer: web.StreamResponse, hold: _Hold) -> None:
