@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import pytest
@@ -198,3 +199,31 @@ def test_our_label_in_a_selector_is_warned_of() -> None:
     assert "selectors cannot be changed" in object_samples.warnings(given)
     given["spec"]["selector"] = {"matchLabels": {"app": "web"}}
     assert "selectors cannot be changed" not in object_samples.warnings(given)
+
+
+# --- Parts of objects, as kustomize lays them over whole ones
+
+
+@pytest.mark.parametrize(
+    "spec", [{"replicas": 3}, {}, {"template": {"metadata": {"labels": {"a": "b"}}}}, {"template": {"spec": {}}}]
+)
+def test_a_patch_for_kustomize_is_left_alone_and_said_to_be_one(spec: Object) -> None:
+    given = thing("apps/v1", "Deployment", **spec)
+    after, report = manifests.inject(given, INJECTOR)
+    explained = explanation.explain(given, INJECTOR)
+    assert after is given
+    assert report is not None
+    assert report.result == "skipped"
+    assert "kubectl kustomize" in report.fix
+    assert explained is not None
+    assert explained.result == "skipped"
+    assert manifests.uninject(given) == (given, None)
+
+
+def test_a_patch_beside_whole_objects_keeps_these_from_nothing() -> None:
+    whole = json.dumps(thing("apps/v1", "Deployment", template=TEMPLATE))
+    patch = json.dumps(thing("apps/v1", "Deployment", replicas=3))
+    for command in ("inject", "explain"):
+        done = run(command, text=f"{patch}\n---\n{whole}\n")
+        assert done.exit_code == 0
+        assert "port-swap" in done.stdout + done.stderr

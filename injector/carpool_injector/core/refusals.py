@@ -342,6 +342,11 @@ class Reason(enum.Enum):
         "a {kind} makes no pods; the InferenceServices that use it do",
         'ask in the InferenceService: label it carpool.dev/inject: "true"',
     )
+    PART = (
+        "no-containers",
+        "it names no containers, as a patch for kustomize does",
+        "render it first: kubectl kustomize DIRECTORY | carpool-injector inject",
+    )
     WORKLOAD_REF = (
         "other-pods",
         "its pods are those of {what}, to which spec.workloadRef refers",

@@ -78,10 +78,12 @@ def explain(
 ) -> Explanation | None:
     """Explains an object that makes pods; None for any other. Raises refusals.Malformed."""
     workloads.check_shape(thing)
+    told = other_kinds.told(thing)
+    if told is not None:
+        return _left_alone(thing, injector, told)
     expectation = _expectation(thing, default_mode)
     if expectation is None:
-        told = other_kinds.told(thing)
-        return _left_alone(thing, injector, told) if told else None
+        return None
     namespace = injector.in_namespace(_namespace(thing))
     pod = expectation.pod
     if manifests.is_modelmesh(thing):
@@ -179,7 +181,7 @@ def _expectation(thing: model.Object, default_mode: kserve_pods.Mode | None) -> 
 
 
 def _namespace(thing: model.Object) -> str:
-    found = workloads.template(thing)
+    found = None if workloads.is_part(thing) else workloads.template(thing)
     metadata = thing.get("metadata")
     own = metadata.get("namespace") if isinstance(metadata, dict) else None
     return found.namespace if found else str(own or "")

@@ -81,11 +81,13 @@ def inject(thing: model.Object, injector: Injector) -> tuple[model.Object, Repor
     workloads.check_shape(thing)
     if workloads.is_opted_in_only(thing):
         return _opt_in(thing, injector)
-    found = workloads.template(thing)
     name = workloads.describe(thing)
+    told = other_kinds.told(thing)
+    if told is not None:
+        return thing, None if injector.opted_in_only else Report(name, "skipped", told.message, told.fix)
+    found = workloads.template(thing)
     if found is None:
-        told = None if injector.opted_in_only else other_kinds.told(thing)
-        return thing, Report(name, "skipped", told.message, told.fix) if told else None
+        return thing, None
     pod = _annotated(found.pod, injector.annotations)
     wanted = pod if injector.opted_in_only or _says(pod) is not None else asking(pod)
     outcome = injector.outcome(wanted, injector.in_namespace(found.namespace))
@@ -120,7 +122,7 @@ def uninject(thing: model.Object) -> tuple[model.Object, Report | None]:
         if workloads.texts_for_pods(after, "labels").get(pod_annotations.INJECT) == "true":
             after = workloads.labelled(after, pod_annotations.INJECT, None)
         return (thing, None) if after is thing else (after, Report(name, "removed", "asks for no sidecar any more"))
-    found = workloads.template(thing)
+    found = None if workloads.is_part(thing) else workloads.template(thing)
     outcome = injection.uninject(found.pod) if found else None
     if outcome is None or not outcome.patch:
         return thing, None

@@ -1,4 +1,4 @@
-"""Kinds that look as if they could be injected and cannot be here: why, and where to ask instead.
+"""Objects that look as if they could be injected and cannot be here: why, and where to ask instead.
 
 An object of a kind that nobody knows is none of these: where it has a pod's template in `spec.template`, the label that
 asks the webhook goes there (`workloads`).
@@ -54,5 +54,7 @@ def told(thing: model.Object) -> refusals.Refusal | None:
     known = _TOLD.get(workloads.group_kind(thing))
     if known is not None:
         return known(thing)
+    if workloads.is_part(thing):
+        return Reason.PART()
     referred = workloads.workload_ref(thing)
     return Reason.WORKLOAD_REF(what=referred) if referred else None

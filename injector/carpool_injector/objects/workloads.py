@@ -91,6 +91,15 @@ def _template_path(thing: model.Object) -> tuple[str, ...] | None:
     return None if workload_ref(thing) else path
 
 
+def is_part(thing: model.Object) -> bool:
+    """Whether it is of a known kind and names no containers: what kustomize lays over the whole object."""
+    path = _TEMPLATES.get(group_kind(thing))
+    if path is None or workload_ref(thing):
+        return False
+    held = _find(thing, path if _find(thing, _LEADER) is None else _LEADER) if path else thing
+    return (held is None or isinstance(held, dict)) and not _find(held, ("spec", "containers"))
+
+
 def workload_ref(thing: model.Object) -> str:
     """The workload whose template an Argo Rollout uses in place of its own, as `Deployment/web`; "" where none is."""
     found = _find(thing, ("spec", "workloadRef")) if group_kind(thing) == ("argoproj.io", "Rollout") else None
