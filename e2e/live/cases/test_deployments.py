@@ -28,6 +28,13 @@ def test_callers_of_a_service_share_a_batch_once_somebody_asks(
     assert steps.version(kubectl, "service", "echo") == before
 
 
+def test_a_node_with_injected_pods_is_drained_without_a_flag_for_local_data(kubectl: kubectls.Kubectl) -> None:
+    steps.apply(kubectl, "plain_deployment_by_label")
+    node = steps.ready_pod(kubectl)["spec"]["nodeName"]
+    drained = kubectl.run("drain", node, "--pod-selector=app=echo", "--dry-run=server", "--ignore-daemonsets")
+    assert "evicting pod" in drained.output + drained.errors
+
+
 def test_a_namespace_speaks_for_its_predictors_and_nothing_else(kubectl: kubectls.Kubectl) -> None:
     steps.label_namespace(kubectl, "carpool.dev/inject=enabled")
     steps.apply(kubectl, "plain_deployment_by_namespace")

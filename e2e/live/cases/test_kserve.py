@@ -31,6 +31,21 @@ def test_an_inference_service_without_kserves_batcher_is_batched_on_the_port_tha
     assert steps.writers(kubectl, "ingress", "echo") == KSERVES_CONTROLLER
 
 
+def test_a_canary_gets_the_sidecar_with_settings_of_its_own_and_its_service_sends_there(
+    kubectl: kubectls.Kubectl, cluster: interface.Cluster
+) -> None:
+    assert steps.apply(kubectl, "inferenceservice_with_a_canary") == ""
+    for name, sizes in (("echo-predictor", set()), ("echo-next-predictor", {"--max-batch-size=5"})):
+        pod = steps.ready_pod(kubectl, f"app=isvc.{name}")
+        assert steps.takeover(pod) == ("port-swap", True)
+        arguments = set(steps.containers(pod)["carpool"]["args"])
+        assert {each for each in arguments if each.startswith("--max-batch-size")} == sizes
+        assert steps.call_together(steps.expose(kubectl, cluster.ingress, name)) in (
+            steps.ONE_BATCH, steps.Together(frozenset({200}), True, 2 if sizes else 1),
+        )  # fmt: skip
+        assert steps.writers(kubectl, "service", name) == KSERVES_CONTROLLER
+
+
 def test_a_batcher_of_kserves_is_taken_over_where_the_namespace_says_so(
     kubectl: kubectls.Kubectl, cluster: interface.Cluster
 ) -> None:
