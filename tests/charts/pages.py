@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from ruamel.yaml import YAML
 
 from carpool_injector.core import model, pod_annotations
+from carpool_injector.core.settings import Settings
 from tests.charts import helm
 
 SCHEMA = helm.CHART / "values.schema.json"
@@ -23,8 +24,8 @@ _BEGIN, _END = "<!-- values: made by python -m tests.charts -->", "<!-- end -->"
 _KEY = re.compile(r"( *)([A-Za-z]+):(?: |$)")
 # Helm's own bookkeeping, untrue where kubectl applies the file.
 _HELMS = re.compile(r"(?m)^ +(app\.kubernetes\.io/managed-by: Helm|helm\.sh/chart: .*)\n")
-# The first of the names brings its indentation.
-_SETTINGS = re.compile(r'("defaults": \{\s+"type": "object",\s+"propertyNames": \{\s+"enum": \[(\s+))[^\]]*?(\s+\])')
+# The object brings the indentation of what stands in it.
+_SETTINGS = re.compile(r'(\n +)"defaults": \{.*?\1\}', re.DOTALL)
 _HEADER = """\
 # What `helm template` makes of the chart's defaults, for those who install without Helm:
 #
@@ -110,9 +111,22 @@ def readme(page: str) -> str:
 
 
 def schema(text: str) -> str:
-    """values.schema.json with the settings that config.defaults may name brought up to date."""
-    names = sorted(key.removeprefix(model.PREFIX) for key in pod_annotations.KNOWN)
-    return _SETTINGS.sub(lambda found: f"{found[1]}{f',{found[2]}'.join(map(json.dumps, names))}{found[3]}", text)
+    """values.schema.json with the settings that config.defaults may have brought up to date, and what each may be.
+
+    Bounds of numbers are left to the injector, which tells them when it starts: values are text.
+    """
+    known = Settings.model_json_schema(by_alias=True)["properties"]
+    properties = {
+        name: {"type": "string", **({"pattern": known[name]["pattern"]} if "pattern" in known[name] else {})}
+        for name in sorted(key.removeprefix(model.PREFIX) for key in pod_annotations.KNOWN)
+    }
+    return _SETTINGS.sub(lambda found: f'{found[1]}"defaults": {_lines(properties, found[1])}', text)
+
+
+def _lines(properties: dict[str, Any], margin: str) -> str:
+    inner = f",{margin}    ".join(f"{json.dumps(name)}: {json.dumps(held)}" for name, held in properties.items())
+    head = f'{{{margin}  "type": "object",{margin}  "additionalProperties": false,{margin}  "properties": {{'
+    return f"{head}{margin}    {inner}{margin}  }}{margin}}}"
 
 
 def install() -> str:

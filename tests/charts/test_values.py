@@ -97,7 +97,9 @@ def test_every_property_of_the_schema_is_a_value() -> None:
 def test_defaults_for_pods_may_name_the_settings_that_exist_and_no_others() -> None:
     text = pages.SCHEMA.read_text()
     assert pages.schema(text) == text, "run: python -m tests.charts"
-    named = SCHEMA["properties"]["config"]["properties"]["defaults"]["propertyNames"]["enum"]
+    defaults = SCHEMA["properties"]["config"]["properties"]["defaults"]
+    assert defaults["additionalProperties"] is False
+    named = defaults["properties"]
     assert {injector_model.PREFIX + key for key in named} == pod_annotations.KNOWN.keys()
 
 
@@ -115,7 +117,11 @@ REFUSED = {
     "config.imagePullSecrets={Registry}": "'/config/imagePullSecrets/0': 'Registry' does not match pattern",
     "image.digest=sha256:abc": "'/image/digest': 'sha256:abc' does not match pattern",
     "config.kserveBatcher=yes": "'/config/kserveBatcher': value must be one of 'takeover', 'leave'",
-    "config.defaults.max-bach-size=x": "invalid propertyName 'max-bach-size'",
+    "config.defaults.max-bach-size=x": "additional properties 'max-bach-size' not allowed",
+    "config.defaults.max-batch-size=many": "'/config/defaults/max-batch-size': 'many' does not match pattern",
+    "config.defaults.policy=best": "'/config/defaults/policy': 'best' does not match pattern",
+    "config.defaults.max-latency=50ms": "'/config/defaults/max-latency': '50ms' does not match pattern",
+    "config.defaults.resources-limits-memory=lots": "'/config/defaults/resources-limits-memory': 'lots' does not",
     "config.resources.limits.memory=lots": "'/config/resources/limits/memory': 'lots' does not match pattern",
     "config.images=x": "additional properties 'images' not allowed",
     "certificates.mode=magic": "value must be one of 'selfManaged', 'certManager', 'existingSecret'",

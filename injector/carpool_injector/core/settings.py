@@ -54,8 +54,8 @@ def _check_sizes(text: str) -> str:
     return text
 
 
-_QUANTITY = values.checked(values.check_quantity)
-_MEMORY = values.checked(values.check_memory)
+_QUANTITY = values.quantity()
+_MEMORY = values.quantity(values.check_memory)
 
 
 class Settings(pydantic.BaseModel):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from decimal import Decimal
-from typing import Annotated
+from typing import Annotated, Any
 
 import pydantic
 
@@ -60,6 +60,11 @@ _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?", re.ASCII)
 _HEADER = r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}"
 
 
+def _matching(pattern: str) -> Any:
+    """What a schema says of text before it is read: all of it matches."""
+    return Annotated[str, pydantic.Field(pattern=f"^({pattern})$")]
+
+
 def whole(low: int, high: int) -> pydantic.BeforeValidator:
     """A whole number from `low` to `high`."""
 
@@ -68,7 +73,7 @@ def whole(low: int, high: int) -> pydantic.BeforeValidator:
             raise ValueError(f"must be a whole number from {low:,} to {high:,}")
         return int(text)
 
-    return pydantic.BeforeValidator(read)
+    return pydantic.BeforeValidator(read, _matching(_WHOLE.pattern))
 
 
 def number(low: float, high: float, unit: str, above: bool = False) -> pydantic.BeforeValidator:
@@ -81,7 +86,7 @@ def number(low: float, high: float, unit: str, above: bool = False) -> pydantic.
             raise ValueError(f"must be a number of {unit} {range_}, without the unit")
         return value
 
-    return pydantic.BeforeValidator(read)
+    return pydantic.BeforeValidator(read, _matching(_NUMBER.pattern))
 
 
 def choice(*words: str) -> pydantic.BeforeValidator:
@@ -92,7 +97,7 @@ def choice(*words: str) -> pydantic.BeforeValidator:
             raise ValueError(f"must be {' or '.join(words)}")
         return text
 
-    return pydantic.BeforeValidator(read)
+    return pydantic.BeforeValidator(read, _matching("|".join(words)))
 
 
 def switch() -> pydantic.BeforeValidator:
@@ -103,12 +108,12 @@ def switch() -> pydantic.BeforeValidator:
             raise ValueError("must be true or false")
         return text == "true"
 
-    return pydantic.BeforeValidator(read)
+    return pydantic.BeforeValidator(read, _matching("true|false"))
 
 
 def text(pattern: str, allowed: str) -> pydantic.BeforeValidator:
     """Text that matches all of `pattern`; `allowed` says what that means."""
-    return checked(lambda value: full_match(pattern, value, allowed))
+    return pydantic.BeforeValidator(lambda value: full_match(pattern, value, allowed), _matching(pattern))
 
 
 def full_match(pattern: str, value: str, allowed: str) -> str:
@@ -142,7 +147,12 @@ def port_or_off(value: str) -> str:
 
 def checked(check: Callable[[str], str]) -> pydantic.BeforeValidator:
     """Text that `check` lets through or refuses with a ValueError."""
-    return pydantic.BeforeValidator(check)
+    return pydantic.BeforeValidator(check, str)
+
+
+def quantity(check: Callable[[str], str] = check_quantity) -> pydantic.BeforeValidator:
+    """A quantity that `check` lets through or refuses likewise."""
+    return pydantic.BeforeValidator(check, _matching(_FORM.pattern))
 
 
 HEADERS = rf"({_HEADER}(,{_HEADER}){{0,31}})?"
