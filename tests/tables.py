@@ -231,7 +231,7 @@ def _allowed(key: str) -> str:
 
 
 def _cell(text: str | None) -> str:
-    return (text or "").replace("|", "/")
+    return " ".join((text or "").split()).replace("|", "/")
 
 
 def _shown(value: object) -> str:

@@ -18,9 +18,11 @@ Object = dict[str, Any]
 # The folder of each kind's API and its plural: all that a URL needs.
 RESOURCES = {
     "ConfigMap": ("api/v1", "configmaps"),
+    "LimitRange": ("api/v1", "limitranges"),
     "Namespace": ("api/v1", "namespaces"),
     "Node": ("api/v1", "nodes"),
     "Pod": ("api/v1", "pods"),
+    "ResourceQuota": ("api/v1", "resourcequotas"),
     "Secret": ("api/v1", "secrets"),
     "Service": ("api/v1", "services"),
     "ServiceAccount": ("api/v1", "serviceaccounts"),

@@ -22,9 +22,9 @@ def _node(admin: client.Client) -> Iterator[None]:
     admin.delete("Node", NODE)
 
 
-def running_pod(admin: client.Client, namespace: str, server: client.Object, **annotations: str) -> client.Object:
+def running_pod(admin: client.Client, namespace: str, *servers: client.Object, **annotations: str) -> client.Object:
     """A pod that runs, is ready and has an address, as a kubelet would tell."""
-    stored = admin.create(manifests.pod(namespace, server, annotations=annotations, nodeName=NODE)).object
+    stored = admin.create(manifests.pod(namespace, *servers, annotations=annotations, nodeName=NODE)).object
     status = {
         "phase": "Running",
         "podIP": "10.1.2.3",
@@ -72,3 +72,23 @@ def test_callers_of_another_port_of_the_pod_go_on_reaching_it(admin: client.Clie
     stored = running_pod(admin, namespace, server)
     assert manifests.has_sidecar(stored)
     assert endpoints_port(admin, stored, "grpc") == 9000
+
+
+def test_a_port_name_of_two_containers_goes_on_meaning_the_first_as_the_pod_gets_no_sidecar(
+    admin: client.Client, namespace: str
+) -> None:
+    """With the sidecar in the pod the name would mean the other container's port: native sidecars come last."""
+    server = pods.sklearn(ports=[{"name": "http1", "containerPort": 8080}])
+    helper = {"name": "helper", "image": "acme/helper:1", "ports": [{"name": "http1", "containerPort": 7000}]}
+    stored = running_pod(admin, namespace, server, helper)
+    assert not manifests.has_sidecar(stored)
+    assert "port-name-shared" in stored["metadata"]["annotations"]["carpool.dev/status"]
+    assert endpoints_port(admin, stored, "http1") == 8080
+
+
+def test_a_container_before_the_app_that_has_the_name_has_it_still(admin: client.Client, namespace: str) -> None:
+    helper = {"name": "helper", "image": "acme/helper:1", "ports": [{"name": "http1", "containerPort": 7000}]}
+    server = pods.sklearn(ports=[{"name": "http1", "containerPort": 8080}])
+    stored = running_pod(admin, namespace, helper, server)
+    assert manifests.has_sidecar(stored)
+    assert endpoints_port(admin, stored, "http1") == 7000

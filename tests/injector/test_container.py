@@ -7,7 +7,7 @@ import copy
 import pytest
 
 from carpool_injector.core import injection, model
-from carpool_injector.core.config import Amounts, Config, Resources
+from carpool_injector.core.config import Amounts, Config, Limits, Resources
 
 NOWHERE, CLUSTER = model.Namespace("ml"), model.Capabilities()
 EQUAL = {"limits": {"cpu": "2", "memory": "4Gi"}, "requests": {"cpu": "2000m", "memory": "4096Mi"}}
@@ -39,9 +39,91 @@ def test_requests_and_limits_are_always_set():
     }
 
 
-def test_a_guaranteed_pod_stays_guaranteed():
+def test_a_guaranteed_pod_stays_guaranteed_for_a_modest_amount():
     resources = sidecar(pod(container={"resources": EQUAL}))["resources"]
-    assert resources["requests"] == resources["limits"]
+    assert resources == {kind: {"cpu": "500m", "memory": "512Mi"} for kind in ("requests", "limits")}
+
+
+def test_the_admin_chooses_what_sidecars_of_guaranteed_pods_get():
+    config = Config(resources=Resources(guaranteed=Amounts(cpu="1", memory="256Mi")))
+    resources = sidecar(pod(container={"resources": EQUAL}), config)["resources"]
+    assert resources == {kind: {"cpu": "1", "memory": "256Mi"} for kind in ("requests", "limits")}
+
+
+@pytest.mark.parametrize(
+    ("resources", "cpu", "memory"),
+    [
+        (Resources(limits=Limits(cpu="250m", memory="256Mi")), "250m", "256Mi"),
+        (Resources(requests=Amounts(cpu="800m", memory="768Mi")), "800m", "768Mi"),
+        (Resources(limits=Limits(memory="8Gi")), "500m", "512Mi"),
+    ],
+)
+def test_in_guaranteed_pods_the_admins_other_requests_and_limits_are_bounds(resources, cpu, memory):
+    found = sidecar(pod(container={"resources": EQUAL}), Config(resources=resources))["resources"]
+    assert found == {kind: {"cpu": cpu, "memory": memory} for kind in ("requests", "limits")}
+
+
+@pytest.mark.parametrize("kind", ["limits", "requests"])
+def test_one_annotated_amount_is_request_and_limit_in_a_guaranteed_pod(kind):
+    given = pod({f"resources-{kind}-cpu": "2"}, container={"resources": EQUAL})
+    resources = sidecar(given)["resources"]
+    assert resources == {kind: {"cpu": "2", "memory": "512Mi"} for kind in ("requests", "limits")}
+    assert outcome(given).warnings == ()
+
+
+def test_two_annotated_amounts_that_differ_are_taken_and_cost_a_guaranteed_pod_its_class_with_a_warning():
+    given = pod({"resources-requests-cpu": "1", "resources-limits-cpu": "2"}, container={"resources": EQUAL})
+    resources = sidecar(given)["resources"]
+    assert (resources["requests"]["cpu"], resources["limits"]["cpu"]) == ("1", "2")
+    assert [text for text in outcome(given).warnings if "not of the class Guaranteed any more" in text]
+
+
+@pytest.mark.parametrize("resources", [EQUAL, {}, {"limits": EQUAL["limits"]}])
+@pytest.mark.parametrize("annotations", [{}, {"resources-limits-cpu": "none"}, {"resources-requests-cpu": "2"}])
+def test_injecting_twice_gives_the_same_resources(resources, annotations):
+    first = outcome(pod(annotations, container={"resources": resources}))
+    assert outcome(first.pod).patch == []
+
+
+NO_LIMIT = Config(resources=Resources(limits=Limits(memory="1Gi")))
+
+
+@pytest.mark.parametrize(("annotations", "config"), [({}, NO_LIMIT), ({"resources-limits-cpu": "none"}, Config())])
+def test_the_limit_of_cpu_can_be_left_out(annotations, config):
+    expected = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}
+    assert sidecar(pod(annotations), config)["resources"] == expected
+
+
+def test_an_annotation_gives_a_limit_where_the_admin_has_none():
+    resources = sidecar(pod({"resources-limits-cpu": "2"}), NO_LIMIT)["resources"]
+    assert resources["limits"] == {"cpu": "2", "memory": "1Gi"}
+
+
+def test_a_guaranteed_pod_has_a_limit_of_cpu_whatever_others_have():
+    assert sidecar(pod(container={"resources": EQUAL}), NO_LIMIT)["resources"]["limits"]["cpu"] == "500m"
+    given = pod({"resources-limits-cpu": "none"}, container={"resources": EQUAL})
+    assert sidecar(given)["resources"]["limits"]["cpu"] == "500m"
+    assert [text for text in outcome(given).warnings if "none has no effect" in text]
+
+
+@pytest.mark.parametrize(
+    ("told", "kept"),
+    [
+        ("cpu limit for init container carpool", {"cpu": "2"}),
+        ("cpu request for container app; cpu, ephemeral-storage limit for init container carpool", {"cpu": "2"}),
+        ("cpu limit for container carpool", {"cpu": "2"}),
+        ("cpu limit for container app", {}),
+        ("memory limit for init container carpool", {}),
+        ("cpu limit for init container carpool-db", {}),
+    ],
+)
+def test_a_limit_that_the_namespaces_limit_range_gave_is_kept(told, kept):
+    stored = copy.deepcopy(outcome(pod(), NO_LIMIT).pod)
+    stored["metadata"]["annotations"]["kubernetes.io/limit-ranger"] = f"LimitRanger plugin set: {told}"
+    stored["spec"]["initContainers"][0]["resources"]["limits"]["cpu"] = "2"
+    again = outcome(stored, NO_LIMIT)
+    assert again.pod["spec"]["initContainers"][0]["resources"]["limits"] == {"memory": "1Gi", **kept}
+    assert outcome(again.pod, NO_LIMIT).patch == []
 
 
 @pytest.mark.parametrize(
@@ -240,5 +322,5 @@ def test_what_a_cluster_can_do_is_told_by_its_versions(server, kubelet, able, by
 
 
 def test_limits_of_the_admin_hold_for_defaults_too():
-    config = Config(resources=Resources(limits=Amounts(cpu="2", memory="2Gi")))
+    config = Config(resources=Resources(limits=Limits(cpu="2", memory="2Gi")))
     assert sidecar(pod(), config)["resources"]["limits"] == {"cpu": "2", "memory": "2Gi"}

@@ -21,7 +21,7 @@ def test_a_setting_of_the_namespace_is_shown_with_its_source_and_one_row_decides
 
 def test_the_namespace_of_a_template_counts_and_the_others_labels_hold_there_too() -> None:
     injector = manifests.Injector(namespace=model.Namespace("ml", {"carpool.dev/inject": "enabled"}))
-    found = explanation.explain(deployment(template(labels={}), namespace="other"), injector)
+    found = explanation.explain(deployment(template({}, **{"carpool.dev/policy": "auto"}), namespace="other"), injector)
     assert found is not None
     assert (found.namespace, found.result) == ("other", "injected")
 

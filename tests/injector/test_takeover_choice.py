@@ -103,3 +103,54 @@ def test_an_apps_undeclared_port_is_not_free():
 
 def test_a_number_of_thousands_of_digits_is_no_port_and_no_obstacle():
     assert plan(plain(UVICORN, {"name": "other", "args": ["--port=" + "9" * 5000]})).admin_port == 9082
+
+
+# --- A port's name that several containers have: Services go to the first of them
+
+
+def named(name, port, **members):
+    return {"name": name, "image": "x/y:1", "ports": [{"name": "http", "containerPort": port}], **members}
+
+
+MOVABLE = {**UVICORN, "ports": [{"name": "http", "containerPort": 8000}]}
+NAMED = {**UNKNOWN, "ports": [{"name": "http", "containerPort": 7000}]}
+HELPER = named("helper", 9000)
+
+
+@pytest.mark.parametrize("app", [MOVABLE, NAMED], ids=["port-swap", "named-port"])
+@pytest.mark.parametrize("mode", ["native", "classic"])
+def test_a_container_that_would_be_found_by_the_name_instead_of_the_sidecar_is_refusal(app, mode):
+    found = refusal(plain(app, HELPER, container="app", sidecar_mode=mode))
+    assert found.code == "port-name-shared"
+    assert "'helper'" in found.fix
+
+
+def test_a_native_sidecar_of_others_is_found_before_ours_and_after_an_ordinary_one():
+    pod = plain(MOVABLE)
+    pod["spec"]["initContainers"] = [named("proxy", 9000, restartPolicy="Always")]
+    assert refusal(pod).code == "port-name-shared"
+    assert plan(pod, capabilities=model.Capabilities(False, False)).takeover == "port-swap"
+
+
+def test_a_container_before_the_app_had_the_name_already():
+    assert plan(plain(HELPER, MOVABLE, container="app")).takeover == "port-swap"
+    assert refusal(plain(HELPER, NAMED, container="app")).code == "port-name-shared"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"name": "helper", "ports": [{"name": "http", "containerPort": 9000, "protocol": "UDP"}]},
+        {"name": "helper", "ports": [{"name": "metrics", "containerPort": 9000}]},
+        {"name": "helper"},
+    ],
+    ids=["another protocol", "another name", "no port"],
+)
+def test_ports_that_a_service_would_not_find_by_the_name_are_no_obstacle(other):
+    assert plan(plain(MOVABLE, other, container="app")).takeover == "port-swap"
+
+
+def test_an_init_container_that_ends_is_found_by_nobody():
+    pod = plain(MOVABLE)
+    pod["spec"]["initContainers"] = [named("fetch", 9000)]
+    assert plan(pod).takeover == "port-swap"

@@ -48,7 +48,7 @@ def test_a_recognised_server_is_the_app_rather_than_the_only_one_that_declares_a
 
 
 def test_a_recognised_server_next_to_a_database_makes_the_pod_a_predictor():
-    both = {"spec": {"containers": [UVICORN, {"name": "cache", "image": "redis:7"}]}}
+    both = {"spec": {"containers": [{**UVICORN, "image": "acme/scorer:1"}, {"name": "cache", "image": "redis:7"}]}}
     outcome = injected(both, model.Namespace("ml", {"carpool.dev/inject": "enabled"}))
     assert outcome.result == "injected"
 

@@ -47,19 +47,40 @@ class Amounts(_Form):
     memory: values.Memory
 
 
+class Limits(_Form):
+    """The same as limits. CPU may be left out: the sidecar then has what its node can spare."""
+
+    cpu: values.Quantity | None = None
+    memory: values.Memory
+
+
 class Resources(_Form):
-    """What a sidecar container requests and is limited to. Both are always set: quotas and HPAs need them."""
+    """What a sidecar container requests and is limited to; quotas and HPAs need that said.
+
+    `guaranteed` is both at once in a pod of the class Guaranteed, which would lose its class if they differed, and
+    might find no node if it requested what others are limited to. It counts between `requests` and `limits`.
+    """
 
     requests: Amounts = Amounts(cpu="100m", memory="128Mi")
-    limits: Amounts = Amounts(cpu="1", memory="1Gi")
+    limits: Limits = Limits(cpu="1", memory="1Gi")
+    guaranteed: Amounts = Amounts(cpu="500m", memory="512Mi")
 
     @pydantic.model_validator(mode="after")
     def _check_order(self) -> Resources:
         for name in ("cpu", "memory"):
             request, limit = getattr(self.requests, name), getattr(self.limits, name)
-            if values.amount(request) > values.amount(limit):
+            if limit is not None and values.amount(request) > values.amount(limit):
                 raise ValueError(f"requests.{name} ({request}) must not exceed limits.{name} ({limit})")
         return self
+
+    def in_guaranteed(self) -> dict[str, str]:
+        """Request and limit of a sidecar in a pod of the class Guaranteed, of cpu and memory."""
+        found = {}
+        for name in ("cpu", "memory"):
+            request, limit = getattr(self.requests, name), getattr(self.limits, name)
+            least = max(getattr(self.guaranteed, name), request, key=values.amount)
+            found[name] = least if limit is None else min(least, limit, key=values.amount)
+        return found
 
 
 class Config(_Form):
@@ -75,7 +96,8 @@ class Config(_Form):
     """Names of Secrets with which sidecars' images are pulled. Each injected pod gets those that it does not name yet;
     its namespace has to have them."""
     resources: Resources = Resources()
-    """What a sidecar requests and is limited to; a pod of the class Guaranteed gets requests equal to the limits."""
+    """What a sidecar requests and is limited to. In a pod of the class Guaranteed both are `guaranteed`. Without
+    `limits.cpu` it has no limit of CPU in other pods."""
     max_resources: Amounts = Amounts(cpu="4", memory="8Gi")
     """What annotations may ask for, at most."""
     defaults: dict[str, str] = pydantic.Field(default_factory=dict)

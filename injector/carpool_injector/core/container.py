@@ -6,12 +6,13 @@ webhooks, and a second review must change nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+import re
+from collections.abc import Iterator, Mapping, Set
 from decimal import Decimal
 from typing import Any
 
 from carpool_injector.core import model, pods, values
-from carpool_injector.core.config import Amounts, Config
+from carpool_injector.core.config import Amounts, Config, Limits
 from carpool_injector.core.refusals import BadSettings
 from carpool_injector.core.settings import Settings
 from carpool_injector.core.takeover.context import Effects
@@ -69,10 +70,11 @@ def drained_hook(admin_port: int) -> model.Object:
     return {"httpGet": {"path": DRAINED, "port": admin_port, "scheme": "HTTP"}}
 
 
-def merged(existing: model.Object | None, built: model.Object) -> model.Object:
+def merged(existing: model.Object | None, built: model.Object, annotations: Mapping[str, str]) -> model.Object:
     """The container built anew, with what others added to the one that was there before.
 
-    Kept are variables and mounts of other names, and fields that are none of ours.
+    Kept are variables and mounts of other names, fields that are none of ours, and a limit that the namespace's
+    LimitRange gave, as the pod's `annotations` tell.
     """
     if existing is None:
         return built
@@ -83,10 +85,25 @@ def merged(existing: model.Object | None, built: model.Object) -> model.Object:
         **({"env": env} if env else {}),
         "volumeMounts": _with_others(existing.get("volumeMounts"), built["volumeMounts"], "mountPath"),
         "ports": [{**_defaults_of(existing.get("ports"), port), **port} for port in built["ports"]],
-        "resources": _same_amounts(existing.get("resources"), built["resources"]),
+        "resources": _same_amounts(existing.get("resources"), _with_default_limits(existing, built, annotations)),
         "securityContext": {**_assigned(existing.get("securityContext")), **built["securityContext"]},
         **rest,
     }
+
+
+# Where the API server's LimitRanger tells what it filled in, after our answer as well.
+_LIMIT_RANGER = "kubernetes.io/limit-ranger"
+_DEFAULT_LIMITS = re.compile(rf"([a-z, -]+) limit for (?:init )?container {model.CONTAINER}", re.ASCII)
+
+
+def _with_default_limits(existing: model.Object, built: model.Object, annotations: Mapping[str, str]) -> model.Object:
+    """Without the limit that it was given, the pod may be one that its LimitRange forbids."""
+    told = annotations.get(_LIMIT_RANGER, "").rpartition(": ")[2].split("; ")
+    names = [name for text in told if (found := _DEFAULT_LIMITS.fullmatch(text)) for name in found[1].split(", ")]
+    before = (existing.get("resources") or {}).get("limits") or {}
+    given = {name: before[name] for name in names if name in before}
+    limits = {**given, **built["resources"].get("limits", {})}
+    return {**built["resources"], **({"limits": limits} if limits else {})}
 
 
 # What we set in some pods and not in others, and what decides which program runs: never taken over from anybody.
@@ -156,22 +173,43 @@ def _security_context(pod: pods.Pod, config: Config) -> model.Object:
 
 
 def _resources(pod: pods.Pod, settings: Settings, config: Config) -> model.Object:
-    """Requests and limits; equal ones in a pod that is Guaranteed, so that it stays so, unless requests were annotated.
-
-    A pod with resources of its own shares them: requests of its containers may not add up to more.
+    """Requests and limits. A pod with resources of its own shares them: requests of its containers may not add up to
+    more.
     """
     if pod.spec.resources is not None:
         return _chosen_amounts(settings)
+    if is_guaranteed(pod) and not any(_unequal_amounts(settings)):
+        return _equal_amounts(settings, config)
     limits = _amounts(settings, "limits", config.resources.limits)
     requests = _amounts(settings, "requests", config.resources.requests)
-    asked = {name: getattr(settings, f"resources_requests_{name}") is not None for name in limits}
-    if _is_guaranteed(pod) and not any(asked.values()):
-        return {"requests": dict(limits), "limits": limits}
-    for name, chosen in asked.items():
+    for name in limits:
         # One of the two was set by an annotation, past the other's default: the annotation counts.
         if values.amount(requests[name]) > values.amount(limits[name]):
-            (limits if chosen else requests)[name] = (requests if chosen else limits)[name]
+            asked = getattr(settings, f"resources_requests_{name}") is not None
+            (limits if asked else requests)[name] = (requests if asked else limits)[name]
     return {"requests": requests, "limits": limits}
+
+
+def _equal_amounts(settings: Settings, config: Config) -> model.Object:
+    """Requests that are the limits, so that the pod keeps its class."""
+    found = {}
+    for name, default in config.resources.in_guaranteed().items():
+        limit, request = _annotated_amounts(settings, name)
+        found[name] = limit or request or default
+    return {"requests": dict(found), "limits": found}
+
+
+def _annotated_amounts(settings: Settings, name: str) -> tuple[str | None, str | None]:
+    limit = getattr(settings, f"resources_limits_{name}")
+    return None if limit == values.NO_LIMIT else limit, getattr(settings, f"resources_requests_{name}")
+
+
+def _unequal_amounts(settings: Settings) -> Iterator[str]:
+    """Where annotations give a request and another limit, which no Guaranteed pod has."""
+    for name in ("cpu", "memory"):
+        limit, request = _annotated_amounts(settings, name)
+        if limit and request and values.amount(limit) != values.amount(request):
+            yield f"carpool.dev/resources-requests-{name} ({request}) and its limit ({limit})"
 
 
 def _chosen_amounts(settings: Settings) -> model.Object:
@@ -179,16 +217,19 @@ def _chosen_amounts(settings: Settings) -> model.Object:
     found: model.Object = {}
     for kind in ("requests", "limits"):
         amounts = {name: getattr(settings, f"resources_{kind}_{name}") for name in ("cpu", "memory")}
-        if any(amounts.values()):
-            found[kind] = {name: value for name, value in amounts.items() if value is not None}
+        amounts = {name: value for name, value in amounts.items() if value not in (None, values.NO_LIMIT)}
+        found |= {kind: amounts} if amounts else {}
     return found
 
 
-def _amounts(settings: Settings, kind: str, default: Amounts) -> dict[str, str]:
-    return {name: getattr(settings, f"resources_{kind}_{name}") or getattr(default, name) for name in ("cpu", "memory")}
+def _amounts(settings: Settings, kind: str, default: Amounts | Limits) -> dict[str, str]:
+    found = {
+        name: getattr(settings, f"resources_{kind}_{name}") or getattr(default, name) for name in ("cpu", "memory")
+    }
+    return {name: value for name, value in found.items() if value not in (None, values.NO_LIMIT)}
 
 
-def _is_guaranteed(pod: pods.Pod) -> bool:
+def is_guaranteed(pod: pods.Pod) -> bool:
     """Quality of service Guaranteed: every container has limits, and requests equal to them or none."""
     others = [container for container in pod.all_containers if container.name != model.CONTAINER]
     return all(_has_equal_amounts(container.resources) for container in others)
@@ -224,6 +265,19 @@ def _same_amounts(existing: Any, built: model.Object) -> model.Object:
 
     before = existing or {}
     return {**before, **{kind: settled(before.get(kind) or {}, wanted) for kind, wanted in built.items()}}
+
+
+def resource_advice(pod: pods.Pod, settings: Settings) -> Iterator[str]:
+    """Warnings where annotations about resources and the class of a Guaranteed pod do not go together."""
+    if pod.spec.resources is not None or not is_guaranteed(pod):
+        return
+    for unequal in _unequal_amounts(settings):
+        yield f"{unequal} differ: the pod is not of the class Guaranteed any more; leave one out to keep it"
+    if settings.resources_limits_cpu == values.NO_LIMIT:
+        yield (
+            "carpool.dev/resources-limits-cpu: none has no effect in a pod of the class Guaranteed, of which every "
+            "container has limits"
+        )
 
 
 def _is_same(before: model.Object, name: str, text: str) -> bool:

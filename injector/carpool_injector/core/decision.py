@@ -77,10 +77,11 @@ def _on_pod(asked: Asked, kind: str) -> bool | None:
     return _switch(values, pod_annotations.INJECT, _ON_POD, f"{kind} {pod_annotations.INJECT}")
 
 
+_OF_NAMESPACE = Row("the namespace's label carpool.dev/inject", "enabled, disabled, true, false", False, _namespace)
 ROWS = (
     Row("the pod's label carpool.dev/inject", "true, false", True, lambda asked: _on_pod(asked, "label")),
     Row("the pod's annotation carpool.dev/inject", "true, false", True, lambda asked: _on_pod(asked, "annotation")),
-    Row("the namespace's label carpool.dev/inject", "enabled, disabled, true, false", False, _namespace),
+    _OF_NAMESPACE,
     Row(
         "KServe's batcher, where the namespace's label carpool.dev/kserve-batcher or the chart hands it to Carpool",
         "takeover, leave",
@@ -125,6 +126,11 @@ def _suitable(asked: Asked, row: Row) -> model.Decision:
     if not row.explicit and not asked.is_predictor(asked.pod):
         return model.Decision(False, False, row.source, Skip.NOT_A_PREDICTOR)
     return model.Decision(True, row.explicit, row.source, "asked")
+
+
+def is_for_all(decided: model.Decision) -> bool:
+    """Whether the namespace spoke, for whatever runs in it."""
+    return decided.source == _OF_NAMESPACE.source
 
 
 def skip_reason(pod: pods.Pod, components: str | None) -> Skip | None:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from carpool_injector.core import model
+from carpool_injector.core import command_lines, model
 
 
 class Draft:
@@ -222,20 +222,29 @@ def without_flags(words: list[str], flags: dict[str, bool]) -> list[str]:
 
 def actions(container: model.Object) -> Iterator[model.Object]:
     """All httpGet, tcpSocket and grpc actions of a container's probes and hooks, as they stand in it."""
-    lifecycle = container.get("lifecycle") or {}
-    handlers = [container.get(name) for name in _HANDLERS] + [lifecycle.get(name) for name in _HOOKS]
-    for handler in handlers:
+    for handler in _handlers(container):
         for kind in ("httpGet", "tcpSocket", "grpc"):
-            action = (handler or {}).get(kind)
+            action = handler.get(kind)
             if action is not None:
                 yield action
 
 
+def _handlers(container: model.Object) -> Iterator[model.Object]:
+    lifecycle = container.get("lifecycle") or {}
+    handlers = [container.get(name) for name in _HANDLERS] + [lifecycle.get(name) for name in _HOOKS]
+    return (handler for handler in handlers if handler)
+
+
 def change_probe_ports(container: model.Object, changes: dict[Any, Any]) -> None:
-    """Replace ports, numbers or names, in all probes and hooks."""
+    """Replace ports, numbers or names, in all probes and hooks; numbers also in addresses of their command lines."""
     for action in actions(container):
         if action.get("port") in changes:
             action["port"] = changes[action["port"]]
+    numbers = {old: new for old, new in changes.items() if isinstance(old, int) and isinstance(new, int)}
+    for handler in _handlers(container):
+        words = (handler.get("exec") or {}).get("command")
+        if words:
+            handler["exec"]["command"] = command_lines.with_ports(words, numbers)
 
 
 def resolved_probe(container: model.Object, probe: model.Object) -> str | None:

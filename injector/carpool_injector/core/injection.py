@@ -29,6 +29,7 @@ from carpool_injector.core import (
     list_servers,
     meshes,
     model,
+    own_batches,
     pod_annotations,
     pods,
     refusals,
@@ -104,6 +105,8 @@ def _injected(
         return _without(pod, draft, view, decided, _warnings(asked))
     settings = pod_annotations.read_settings(_sources(asked), config)  # step 3
     reason = decision.skip_reason(view, settings.components)  # step 4
+    if reason is None and decision.is_for_all(decided) and own_batches.gains_nothing(view, settings):
+        reason = refusals.Skip.BATCHES_ITSELF
     if reason is not None:
         return _without(pod, draft, view, model.Decision(False, False, decided.source, reason), ())
     decision.check_pod(view)
@@ -212,7 +215,7 @@ def _put(draft: Draft, asked: context.Context, plan: model.Plan) -> pod_annotati
         effects = effects.with_readiness(edits.resolved_probe(app, app["readinessProbe"]))
     built = container.build(asked.pod, plan, effects, asked.settings, asked.config)
     group, other = ("initContainers", "containers") if plan.native else ("containers", "initContainers")
-    sidecar = container.merged(draft.sidecar(), built)
+    sidecar = container.merged(draft.sidecar(), built, asked.pod.metadata.annotations)
     draft.remove(other, model.CONTAINER)
     draft.put(group, sidecar)
     draft.put("volumes", container.volume())
@@ -298,10 +301,12 @@ def _advice(asked: context.Context, plan: model.Plan) -> Iterator[str]:
     """Warnings for the person who applies the pod: it gets the sidecar, but not all of its benefits."""
     yield from pod_annotations.batcher_warnings(asked.pod)
     yield from list_servers.advice(asked.site.container, asked.settings)
+    yield from own_batches.advice(asked.site.container, asked.settings)
     yield from _concurrency_advice(asked)
     yield from _hook_advice(asked.site.container)
     if container.outlasts_the_pod(asked.pod, asked.settings):
         yield "carpool.dev/grace-period is longer than terminationGracePeriodSeconds, after which the pod is killed"
+    yield from container.resource_advice(asked.pod, asked.settings)
     yield from meshes.advice(asked.pod, plan.admin_port)
 
 

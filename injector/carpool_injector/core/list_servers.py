@@ -35,14 +35,14 @@ class ListServer:
         """Whether it runs in the container, for certain."""
         return (
             self.server.recognises(container)
-            and all(_last(container, flag) == value for flag, value in self.flags.items())
+            and all(last(container, flag) == value for flag, value in self.flags.items())
             and all(container.variable(name) == value for name, value in self.variables.items())
-            and all(_last(container, flag) is None for flag in self.without)
+            and all(last(container, flag) is None for flag in self.without)
         )
 
 
 _NAMES = ("huggingfaceserver", "kserve-huggingfaceserver")
-_HUGGING_FACE = servers.Server("KServe's Hugging Face server", 8080, programs=_NAMES, images=_NAMES)
+HUGGING_FACE = servers.Server("KServe's Hugging Face server", 8080, programs=_NAMES, images=_NAMES)
 _BY_TITLE = {server.title: server for server in reversed(servers.SERVERS)}
 
 LIST_SERVERS = (
@@ -51,7 +51,7 @@ LIST_SERVERS = (
     # architecture stands for it: it has to be told. With --backend=auto the model decides whether vLLM serves it; with
     # --predictor_host it is a transformer, and another server computes.
     ListServer(
-        "openai-embeddings", _HUGGING_FACE,
+        "openai-embeddings", HUGGING_FACE,
         "KServe's Hugging Face server with --backend=huggingface and --task=text_embedding answers embeddings one "
         "request at a time",
         chosen=True, flags={"--backend": "huggingface", "--task": "text_embedding"}, without=("--predictor_host",),
@@ -91,7 +91,7 @@ def recognise(container: pods.Container) -> ListServer | None:
     return next((each for each in LIST_SERVERS if each.recognises(container)), None)
 
 
-def _last(container: pods.Container, flag: str) -> str | None:
+def last(container: pods.Container, flag: str) -> str | None:
     """The value that a flag is given last, which is the one that counts."""
     found = [value for _, _, value in edits.flag_values(container.words, flag)]
     return found[-1] if found else None

@@ -108,7 +108,7 @@ def _over_caps(settings: Settings, config: Config) -> Iterator[str]:
     for name in ("requests_cpu", "requests_memory", "limits_cpu", "limits_memory"):
         value = getattr(settings, f"resources_{name}")
         cap = getattr(config.max_resources, name.partition("_")[2])
-        if value is not None and values.amount(value) > values.amount(cap):
+        if value not in (None, values.NO_LIMIT) and values.amount(value) > values.amount(cap):
             key = f"{model.PREFIX}resources-{name.replace('_', '-')}"
             yield f"annotation {key}: got {value!r}: the admin allows at most {cap}"
 

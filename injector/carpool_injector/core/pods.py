@@ -84,12 +84,19 @@ class Action(_View):
     path: str | None = None
 
 
+class Command(_View):
+    """exec of a probe or a hook."""
+
+    command: _Strings = ()
+
+
 class Handler(_View):
     """A probe, or a hook of the lifecycle."""
 
     http_get: Action | None = None
     tcp_socket: Action | None = None
     grpc: Action | None = None
+    command: Annotated[Command | None, pydantic.Field(alias="exec")] = None
 
     @property
     def actions(self) -> Iterator[Action]:
@@ -130,6 +137,7 @@ class Container(_View):
     startup_probe: Handler | None = None
     lifecycle: Lifecycle | None = None
     resources: Resources | None = None
+    restart_policy: str | None = None
     # Read for their shape only: those of a sidecar that is there already are merged as they are.
     volume_mounts: Annotated[tuple[dict[str, Any], ...], pydantic.BeforeValidator(_none_for_null)] = ()
 
@@ -146,6 +154,11 @@ class Container(_View):
             if handler is not None:
                 yield handler
 
+    @property
+    def commands(self) -> Iterator[tuple[str, ...]]:
+        """The command lines of probes and hooks."""
+        return (handler.command.command for handler in self.handlers if handler.command is not None)
+
     def variable(self, name: str) -> str | None:
         """The literal value of an environment variable; the last one counts, as in the kubelet."""
         return next((item.get("value") for item in reversed(self.env) if item["name"] == name), None)
@@ -153,6 +166,11 @@ class Container(_View):
     def has_variable(self, name: str) -> bool:
         """Whether it is set, here or from elsewhere."""
         return any(item["name"] == name for item in self.env)
+
+    def port_in_variable(self, name: str) -> int | None:
+        """The port that a variable's literal value is; None for what is none."""
+        value = self.variable(name) or ""
+        return int(value) if value.isascii() and value.isdecimal() and len(value) <= 5 else None
 
     @cached_property
     def image_names(self) -> frozenset[str]:

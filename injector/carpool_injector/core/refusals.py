@@ -38,7 +38,12 @@ class Skip(enum.StrEnum):
     BAD_WORD = "bad-word", "the setting that decides has an invalid value; the refusal `bad-annotation` tells which"
     NOT_A_PREDICTOR = (
         "not-a-predictor",
-        "its namespace asks, but KServe did not make it and it runs no server that is recognised",
+        "its namespace asks, but KServe did not make it and it runs no model server that is recognised",
+    )
+    BATCHES_ITSELF = (
+        "batches-itself",
+        "its namespace asks, but its server (vLLM and the like) batches by itself and would gain nothing; a pod that "
+        "asks for itself gets the sidecar",
     )
     # The request reached this pod and was meant for another.
     MIRROR_POD = "mirror-pod", "it is a static pod, which the kubelet runs from a file on its node"
@@ -254,6 +259,19 @@ class Reason(enum.Enum):
         "port-taken",
         "KServe's Service sends to {port}, where another container of the pod listens",
         "move that container to another port than {port}",
+    )
+    PORT_NAME_SHARED = (
+        "port-name-shared",
+        "containers {container!r} and {other!r} both have a port named {name!r}: with the sidecar in the pod, Services "
+        "that target the name go to {other!r}",
+        "give the port of container {other!r} another name",
+    )
+    PORT_IN_COMMAND = (
+        "port-in-command",
+        "a probe or hook of container {container!r} runs a command with {found!r} in it, which may mean port {port}, "
+        "where the sidecar will listen",
+        "write the address as localhost:{port}, which follows the app to its other port; or use httpGet, tcpSocket or "
+        "grpc in place of exec; or set carpool.dev/takeover: named-port",
     )
     UNKNOWN_SERVER = (
         "unknown-server",

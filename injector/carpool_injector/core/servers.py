@@ -39,6 +39,7 @@ class Server:
     `default_port` is taken without them. `adds` is the one that may be added where none is there; empty: none. `files`
     are flags that name a file in which a port may stand; with one of `elsewhere` it listens on no port at all, and
     `switch` is a flag that may turn HTTP off. `grpc` is there where it speaks the v2 protocol over gRPC as well.
+    `serves_anything`: it runs any web app, a model's or not.
     """
 
     title: str
@@ -54,6 +55,7 @@ class Server:
     elsewhere: tuple[str, ...] = ()
     switch: str = ""
     grpc: Grpc | None = None
+    serves_anything: bool = False
 
     def recognises(self, container: pods.Container) -> bool:
         """Whether this server runs in the container, for certain."""
@@ -125,6 +127,23 @@ SERVERS = (
         flags=("--port",), adds="--port", files=("--config",), elsewhere=("--uds",),
     ),
     Server(
+        "SGLang", 30000, programs=("sglang.launch_server",), flags=("--port",), adds="--port", files=("--config",),
+    ),
+    # The images of both set PORT to 80; the programs themselves have 3000.
+    Server(
+        "text-generation-inference", 80, programs=("text-generation-launcher",), images=("text-generation-inference",),
+        flags=("--port", "-p"), variables=("PORT",), adds="--port",
+    ),
+    Server(
+        "text-embeddings-inference", 80, programs=("text-embeddings-router",), images=("text-embeddings-inference",),
+        flags=("--port", "-p"), variables=("PORT",), adds="--port",
+    ),
+    # The last one speaks HTTP in front of the others, which speak gRPC of their own.
+    Server(
+        "JetStream", 8000,
+        images=("jetstream-pytorch-server", "jetstream-maxtext-server", "maxengine-server", "jetstream-http"),
+    ),
+    Server(
         "carpool-predictor", 8080, programs=("carpool-predictor",), images=("carpool-predictor",),
         flags=("--port",), variables=("CARPOOL_PREDICTOR_PORT",), adds="CARPOOL_PREDICTOR_PORT",
     ),
@@ -137,12 +156,17 @@ SERVERS = (
         "MLflow", 5000, programs=("mlflow",), subcommands=("models serve",), flags=("--port", "-p"),
         variables=("MLFLOW_PORT",), adds="--port",
     ),
-    Server("Gunicorn", 8000, programs=("gunicorn",), flags=("--bind", "-b"), variables=("PORT",)),
+    Server(
+        "Gunicorn", 8000, programs=("gunicorn",), flags=("--bind", "-b"), variables=("PORT",), serves_anything=True,
+    ),
     Server(
         "Uvicorn", 8000, programs=("uvicorn",), flags=("--port",), variables=("UVICORN_PORT",), adds="UVICORN_PORT",
-        elsewhere=("--uds", "--fd"),
+        elsewhere=("--uds", "--fd"), serves_anything=True,
     ),
-    Server("FastAPI", 8000, programs=("fastapi",), subcommands=("run", "dev"), flags=("--port",), adds="--port"),
+    Server(
+        "FastAPI", 8000, programs=("fastapi",), subcommands=("run", "dev"), flags=("--port",), adds="--port",
+        serves_anything=True,
+    ),
 )  # fmt: skip
 """The first that recognises a container names it."""
 
@@ -150,6 +174,39 @@ SERVERS = (
 def recognise(container: pods.Container) -> Server | None:
     """The server a container runs, or None."""
     return next((server for server in SERVERS if server.recognises(container)), None)
+
+
+def serves_a_model(container: pods.Container) -> bool:
+    """Whether it runs a model server: one that serves nothing else, or a server of any web app with a sign of a model.
+
+    Such a sign is a word for models, or of a framework for them, in the image's name, an argument, the name of a
+    variable or the place of a volume; or a GPU.
+    """
+    server = recognise(container)
+    return server is not None and (not server.serves_anything or _has_a_sign_of_a_model(container))
+
+
+_SIGNS = {
+    "model", "models", "predictor", "predict", "prediction", "predictions", "inference", "infer", "scorer", "scoring",
+    "classifier", "classification", "embedder", "embedding", "embeddings", "reranker", "recommender", "llm", "ml",
+    "mlops", "mlflow", "mlserver", "huggingface", "hf", "transformers", "torch", "pytorch", "tensorflow", "keras",
+    "onnx", "onnxruntime", "sklearn", "xgboost", "lightgbm", "catboost", "whisper", "bert",
+}  # fmt: skip
+_DEVICES = re.compile(r"[a-z0-9.-]+/(gpu|mig-.*|tpu|neuron|neuroncore|xpu|npu|gpu\.shared)", re.ASCII)
+
+
+def _has_a_sign_of_a_model(container: pods.Container) -> bool:
+    name = (container.image or "").rpartition("/")[2].partition("@")[0].partition(":")[0]
+    texts = [name, *container.words, *(item["name"] for item in container.env)]
+    texts += [str(mount.get("mountPath")) for mount in container.volume_mounts]
+    if any(not _SIGNS.isdisjoint(_words_of(text)) for text in texts):
+        return True
+    given = container.resources
+    return given is not None and any(_DEVICES.fullmatch(key) for key in (*given.limits, *given.requests))
+
+
+def _words_of(text: str) -> list[str]:
+    return re.split(r"[^a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text).lower())
 
 
 def reads_port_variable(container: pods.Container) -> bool:
@@ -261,7 +318,7 @@ class Invocation:
 def invocation_of(container: pods.Container) -> Invocation:
     """What the container runs."""
     words = _behind_launchers(list(container.words))
-    if not container.command and (not words or words[0].startswith("-")):
+    if not container.command and (not words or words[0].startswith("-") or "=" in words[0]):
         return Invocation("", (), False)
     if words and _PYTHON.fullmatch(_file_name(words[0])):
         words = _behind_python(words[1:])

@@ -56,6 +56,7 @@ def _check_sizes(text: str) -> str:
 
 _QUANTITY = values.quantity()
 _MEMORY = values.quantity(values.check_memory)
+_QUANTITY_OR_NONE = values.quantity(values.check_quantity_or_none, values.NO_LIMIT)
 
 
 class Settings(pydantic.BaseModel):
@@ -205,7 +206,9 @@ class Settings(pydantic.BaseModel):
     )
     resources_requests_cpu: Annotated[str | None, _QUANTITY] = _field("CPU the sidecar requests.", flag=False)
     resources_requests_memory: Annotated[str | None, _MEMORY] = _field("Memory the sidecar requests.", flag=False)
-    resources_limits_cpu: Annotated[str | None, _QUANTITY] = _field("CPU the sidecar is limited to.", flag=False)
+    resources_limits_cpu: Annotated[str | None, _QUANTITY_OR_NONE] = _field(
+        "CPU the sidecar is limited to; none: without a limit, except in a pod of the class Guaranteed.", flag=False
+    )
     resources_limits_memory: Annotated[str | None, _MEMORY] = _field("Memory the sidecar is limited to.", flag=False)
 
     @pydantic.model_validator(mode="after")
@@ -238,7 +241,7 @@ class Settings(pydantic.BaseModel):
 
         for name in ("cpu", "memory"):
             request, limit = getattr(self, f"resources_requests_{name}"), getattr(self, f"resources_limits_{name}")
-            if request and limit and values.amount(request) > values.amount(limit):
+            if request and limit not in (None, values.NO_LIMIT) and values.amount(request) > values.amount(limit):
                 yield f"carpool.dev/resources-requests-{name} ({request}) must not exceed its limit ({limit})"
 
     def flags(self) -> Iterator[tuple[str, str]]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from carpool_injector.core import edits, model, pods, servers, values
+from carpool_injector.core import command_lines, edits, model, pod_annotations, pods, servers, values
 from carpool_injector.core.refusals import Reason
 from carpool_injector.core.settings import Settings
 
@@ -100,6 +100,10 @@ def _other_protocol(container: pods.Container, port: int) -> Iterator[str]:
     for handler in container.handlers:
         if handler.grpc and container.number(handler.grpc.port) == port:
             yield "a grpc probe asks it"
+    only_port = len(declared_ports(container)) <= 1
+    for words in container.commands:
+        if program := command_lines.grpc_program(words, port, container.port_in_variable, only_port):
+            yield f"a probe asks it by {program}"
 
 
 def _tls_signs(container: pods.Container, port: int) -> Iterator[str]:
@@ -230,8 +234,21 @@ def is_knative(pod: pods.Pod) -> bool:
 
 
 def is_predictor(pod: pods.Pod) -> bool:
-    """Whether the pod is KServe's, or some container runs a server that is recognised."""
-    return is_kserve(pod) or any(servers.recognise(app) is not None for app in pod.apps)
+    """Whether the pod is KServe's, or some container runs a model server.
+
+    Of a web app whose owner has made settings for the sidecar, its server is one.
+    """
+    if is_kserve(pod) or any(servers.serves_a_model(app) for app in pod.apps):
+        return True
+    has_settings = not pod_annotations.KNOWN.keys().isdisjoint(pod.metadata.annotations)
+    return has_settings and any(servers.recognise(app) is not None for app in pod.apps)
+
+
+def candidates(pod: pods.Pod, settings: Settings) -> list[pods.Container]:
+    """The container that is the app, or where that is not told by a name, those that run a model server."""
+    names = (settings.container,) if settings.container is not None else _KSERVE_CONTAINERS
+    named = [app for name in names if (app := pod.container(name)) is not None]
+    return named[:1] or [app for app in pod.apps if servers.serves_a_model(app)]
 
 
 def find(pod: pods.Pod, settings: Settings) -> Site:

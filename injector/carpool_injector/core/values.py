@@ -39,6 +39,20 @@ def check_quantity(text: str) -> str:
     return text
 
 
+NO_LIMIT = "none"
+"""The word for a limit that is left out."""
+
+
+def check_quantity_or_none(text: str) -> str:
+    """The same, or the word for no limit."""
+    if text == NO_LIMIT:
+        return text
+    try:
+        return check_quantity(text)
+    except ValueError as error:
+        raise ValueError(f"{error}, or {NO_LIMIT}") from None
+
+
 _LEAST_MEMORY = Decimal(2**20)
 
 
@@ -150,9 +164,9 @@ def checked(check: Callable[[str], str]) -> pydantic.BeforeValidator:
     return pydantic.BeforeValidator(check, str)
 
 
-def quantity(check: Callable[[str], str] = check_quantity) -> pydantic.BeforeValidator:
-    """A quantity that `check` lets through or refuses likewise."""
-    return pydantic.BeforeValidator(check, _matching(_FORM.pattern))
+def quantity(check: Callable[[str], str] = check_quantity, *words: str) -> pydantic.BeforeValidator:
+    """A quantity, or one of some words, that `check` lets through or refuses likewise."""
+    return pydantic.BeforeValidator(check, _matching("|".join([_FORM.pattern, *words])))
 
 
 HEADERS = rf"({_HEADER}(,{_HEADER}){{0,31}})?"

@@ -37,6 +37,7 @@ def plan(asked: context.Context) -> model.Plan:
     name = _automatic(asked) if wanted == "auto" else wanted
     native = _is_native(asked, name)
     decision.check_mode(asked.pod, native)
+    _check_names(asked, name, native)
     return WAYS[name].plan(asked, native)
 
 
@@ -102,6 +103,29 @@ def _taken_entries(site: sites.Site, name: str) -> list[pods.Port]:
     grpc = site.taken_grpc
     found += [grpc.entry] if grpc and name in ("named-port", "port-swap", "kserve-agent") else []
     return [entry for entry in found if entry is not None]
+
+
+def _check_names(asked: context.Context, name: str, native: bool) -> None:
+    """Raises `Refusal` if a Service that targets the app's port by name would find another container's instead of ours.
+
+    The first container with that name counts, and native sidecars come last (FindPort of Kubernetes). A container in
+    front of the app was found before as well, so nothing changes where the app's port stays what it was.
+    """
+    app = asked.site.container
+    regular = list(asked.pod.spec.containers)
+    in_order = regular + [each for each in asked.pod.spec.init_containers if each.restart_policy == "Always"]
+    for entry in _taken_entries(asked.site, name):
+        rivals = [
+            each
+            for each in (in_order if native else regular)
+            if each.name not in (app.name, model.CONTAINER)
+            and any(port.is_tcp and port.name == entry.name for port in each.ports)
+        ]
+        if not entry.name or not rivals:
+            continue
+        if name != "named-port" and in_order.index(rivals[0]) < in_order.index(app):
+            continue
+        raise Reason.PORT_NAME_SHARED(container=app.name, other=rivals[0].name, name=entry.name)
 
 
 def _mode(asked: context.Context) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from carpool_injector.core import edits, model, pods, servers, sites
+from carpool_injector.core import command_lines, edits, model, pods, servers, sites
 from carpool_injector.core.config import Config
 from carpool_injector.core.refusals import Reason
 from carpool_injector.core.settings import Settings
@@ -120,5 +120,7 @@ def _used(pod: pods.Pod) -> Iterator[int]:
         yield from (port.host_port for port in container.ports if port.host_port)
         for handler in container.handlers:
             yield from (action.port for action in handler.actions if isinstance(action.port, int))
+        for words in container.commands:
+            yield from command_lines.ports(words)
         yield from edits.ports_in_flags(container.words)
         yield from (int(item["value"]) for item in container.env if _is_port(item))

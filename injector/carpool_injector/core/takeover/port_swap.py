@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from carpool_injector.core import edits, model, pod_annotations, pods, refusals, servers, sites
+from carpool_injector.core import command_lines, edits, model, pod_annotations, pods, refusals, servers, sites
 from carpool_injector.core.edits import Draft
 from carpool_injector.core.refusals import Reason
 from carpool_injector.core.takeover import context
@@ -67,6 +67,7 @@ def _check_http(site: sites.Site) -> None:
     if site.server is None:
         raise Reason.UNKNOWN_SERVER(container=site.container.name)
     what = f"{site.server.title} in container {site.container.name!r}"
+    check_commands(site.container, site.port, site.setting)
     _check_move(what, site.port, site.setting, site.entry, refusals.TELL_HTTP_PORT, "carpool.dev/port")
 
 
@@ -75,7 +76,23 @@ def check_grpc(site: sites.Site) -> None:
     grpc = site.taken_grpc
     if grpc is not None:
         what = f"gRPC in container {site.container.name!r}"
+        check_commands(site.container, grpc.port, grpc.setting)
         _check_move(what, grpc.port, grpc.setting, grpc.entry, refusals.TELL_GRPC_PORT, "carpool.dev/grpc-port")
+
+
+def check_commands(container: pods.Container, port: int, setting: servers.PortSetting | None) -> None:
+    """Raises `Refusal` if a probe or a hook runs a command of which nobody can tell whether it means the moved port.
+
+    The variable by which the app is told its port changes with it.
+    """
+    told_by = setting.name if setting else None
+
+    def in_variable(name: str) -> int | None:
+        return None if name == told_by else container.port_in_variable(name)
+
+    for words in container.commands:
+        if found := command_lines.unclear(words, port, in_variable):
+            raise Reason.PORT_IN_COMMAND(container=container.name, port=port, found=found[:80])
 
 
 def apply(draft: Draft, planned: model.Plan, asked: context.Context) -> context.Effects:

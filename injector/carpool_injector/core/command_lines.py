@@ -1,0 +1,76 @@
+"""Ports in the command lines of exec probes and hooks: which of them mean this pod, and which speak gRPC.
+
+A command runs inside of the container, so `localhost:8000` there is the app. When the app moves, such an address has to
+move with it: the sidecar would answer in its place, and say that it is well while no app runs. An address is certain
+where its host is the loopback, or left out as Go's programs allow. Where a port is spoken of in another way (in a
+variable, as a flag of some script, behind a host that a shell works out) nobody can know what is meant. Another host's
+name is another host. Pure: words in, words or findings out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+# Words are looked at in one piece, so that a host and a port may be two of them.
+_END = "\0"
+_LOOPBACK = r"(?:localhost|ip6-localhost|127(?:\.[0-9]{1,3}){3}|0\.0\.0\.0|\[::1?\]|::1)"
+_BEHIND = r"(?P<port>[0-9]{1,5})(?![\w.-])"
+# `localhost:8000`, `localhost 8000`, `('localhost', 8000)`, `/dev/tcp/localhost/8000`; `:8000` of Go.
+_CERTAIN = re.compile(
+    rf"(?P<host>(?<![\w.-]){_LOOPBACK}['\"]?(?:[\s\0]*[,:][\s\0]*|[\s\0]+|/)|(?:^|[=\s\0'\"@]|//):){_BEHIND}", re.ASCII
+)
+_COMPUTED = r"(?:\$\w+|\$\{[^}]*\}|\$\([^)]*\)|`[^`]*`):"
+_FLAG = r"(?i:port)['\"]?[\s\0=:,]+['\"]?|(?<![\w-])-p[\s\0=]*"
+_ALONE = r"(?<![\w.:-])"
+_VARIABLE = re.compile(r"\$(?:\{(\w+)[^}]*\}|\((\w+)\)|(\w+))", re.ASCII)
+_LOWEST = 1024  # a smaller number by itself is as likely seconds, or a signal
+
+_GRPC_PROGRAMS = re.compile(r"(?<![\w-])(grpc_health_probe|grpc-health-probe|grpcurl)(?![\w-])", re.ASCII)
+_ANY_PORT = re.compile(r":([0-9]{1,5})(?![\w.])", re.ASCII)
+
+
+def with_ports(words: Sequence[str], changes: Mapping[int, int]) -> list[str]:
+    """The words with other ports in the addresses that are certainly this pod's; as they are if one has a NUL."""
+    if any(_END in word for word in words):
+        return list(words)
+
+    def changed(found: re.Match[str]) -> str:
+        port = int(found["port"])
+        return f"{found['host']}{changes.get(port, port)}"
+
+    return _CERTAIN.sub(changed, _END.join(words)).split(_END)
+
+
+def ports(words: Sequence[str]) -> Iterator[int]:
+    """The ports of the addresses that are certainly this pod's."""
+    return (int(found["port"]) for found in _CERTAIN.finditer(_END.join(words)))
+
+
+def unclear(words: Sequence[str], port: int, variable: Callable[[str], int | None]) -> str:
+    """What may or may not mean the app's `port`, "" if nothing does. `variable` gives the port in a variable."""
+    text = _CERTAIN.sub("", _END.join(words))
+    behind = rf"{port}(?![\w.])"
+    patterns = [rf"{_COMPUTED}{behind}", rf"(?:{_FLAG}){behind}"]
+    patterns += [rf"{_ALONE}{behind}"] if port >= _LOWEST else []
+    for pattern in patterns:
+        found = re.search(pattern, text, re.ASCII)
+        if found:
+            return found[0].replace(_END, " ")
+    for found in _VARIABLE.finditer(text):
+        if variable(next(filter(None, found.groups()))) == port:
+            return found[0]
+    return ""
+
+
+def grpc_program(words: Sequence[str], port: int, variable: Callable[[str], int | None], only_port: bool) -> str:
+    """The program that asks this port by gRPC; "" if none does. Where none is named, it asks the app's `only_port`."""
+    text = _END.join(words)
+    program = _GRPC_PROGRAMS.search(text)
+    if program is None:
+        return ""
+    named = {int(found[1]) for found in _ANY_PORT.finditer(text)}
+    for found in _VARIABLE.finditer(text):
+        value = variable(next(filter(None, found.groups())))
+        named |= {value} if value is not None else set()
+    return program[0] if port in named or (not named and only_port) else ""
