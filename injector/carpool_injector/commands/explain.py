@@ -55,7 +55,9 @@ def explain(names: tuple[str, ...], output: str, kserve: str | None, **given: An
 def _explanations(
     names: tuple[str, ...], injector: manifests.Injector, mode: kserve_pods.Mode | None
 ) -> Iterator[tuple[str, explanation.Explanation]]:
-    for file, documents in inputs.read_manifests(names):
+    read = list(inputs.read_manifests(names))
+    injector = inputs.beside(injector, read)
+    for file, documents in read:
         for thing in (thing for document in documents for thing in _objects(document.data)):
             with cli.told(refusals.Malformed):
                 found = list(explanation.explain_all(thing, injector, mode))

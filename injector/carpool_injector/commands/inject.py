@@ -54,8 +54,10 @@ def inject(
     names: tuple[str, ...], annotate: tuple[str, ...], in_place: bool, diff: bool, check: bool, **given: Any
 ) -> int:
     output = inputs.Output(in_place, check, diff)
-    injector = inputs.injector(annotations=_annotations(annotate), **given)
-    done = inputs.change(names, lambda thing: manifests.inject(thing, injector))
+    wanted = inputs.injector(annotations=_annotations(annotate), **given)
+    read = list(inputs.read_manifests(names))
+    injector = inputs.beside(wanted, read)
+    done = inputs.change(read, lambda thing: manifests.inject(thing, injector))
     return inputs.finish(done, output)
 
 
@@ -86,4 +88,4 @@ The exit status is that of `inject`.
 @_output("--check", is_flag=True, help="Write nothing; exit with 1 if anything would change, for CI.")
 def uninject(names: tuple[str, ...], in_place: bool, diff: bool, check: bool) -> int:
     output = inputs.Output(in_place, check, diff)
-    return inputs.finish(inputs.change(names, manifests.uninject), output)
+    return inputs.finish(inputs.change(list(inputs.read_manifests(names)), manifests.uninject), output)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import dataclasses
 import difflib
 import functools
 import os
@@ -25,7 +26,7 @@ from carpool_injector import cli, config_file
 from carpool_injector.core import model, refusals
 from carpool_injector.core.config import Config
 from carpool_injector.documents import editing, reading
-from carpool_injector.objects import manifests
+from carpool_injector.objects import manifests, services
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _option = functools.partial(cli.option, heading="What the cluster would know")
@@ -145,10 +146,20 @@ def read_manifests(names: Sequence[str]) -> Iterator[tuple[File, list[reading.Do
             yield file, reading.parse(file.text, file.name)
 
 
-def change(names: Sequence[str], wanted: manifests.Change) -> list[Work]:
+Read = Sequence[tuple["File", Sequence[reading.Document]]]
+"""Files with their documents."""
+
+
+def beside(injector: manifests.Injector, read: Read) -> manifests.Injector:
+    """The injector that knows the Services in these files."""
+    things = [document.data for _, documents in read for document in documents]
+    return dataclasses.replace(injector, services=tuple(services.found(things)))
+
+
+def change(read: Read, wanted: manifests.Change) -> list[Work]:
     """What becomes of each file. Raises Problem."""
     done = []
-    for file, documents in read_manifests(names):
+    for file, documents in read:
         results = [manifests.apply(document.data, wanted) for document in documents]
         with cli.told(reading.Unreadable):
             text = editing.edited(file.text, documents, [after for after, _ in results], file.name)

@@ -105,7 +105,11 @@ def explain(
         settings=tuple(_settings(pod, namespace, injector, would.plan)),
         certain=expectation.certain,
         expected=expectation.expected,
-        warnings=(*_own_warnings(would), *manifests.about(thing, injector, would.warnings)),
+        warnings=(
+            *_own_warnings(would),
+            *manifests.about(thing, injector, would.warnings),
+            *manifests.past(pod, would.plan, thing, injector),
+        ),
     )
 
 

@@ -6,13 +6,21 @@ Pure. An explicit command is an explicit injector: whatever is given gets the si
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from carpool_injector.core import injection, model, pod_annotations, refusals
 from carpool_injector.core.config import Config
-from carpool_injector.objects import collocation, inference_services, kserve_pods, other_kinds, validation, workloads
+from carpool_injector.objects import (
+    collocation,
+    inference_services,
+    kserve_pods,
+    other_kinds,
+    services,
+    validation,
+    workloads,
+)
 
 Result = Literal["injected", "opted in", "removed", "unchanged", "skipped", "refused"]
 
@@ -32,7 +40,8 @@ class Report:
 class Injector:
     """What objects are injected with.
 
-    `namespace` is that of objects which name none. `annotations` are added to each pod. `opted_in_only`: as the webhook
+    `namespace` is that of objects which name none. `annotations` are added to each pod. `services` are those of the
+    same manifests. `opted_in_only`: as the webhook
     does it, leave alone what does not ask. `without_webhook`: declare the sidecar in InferenceServices themselves.
     """
 
@@ -40,6 +49,7 @@ class Injector:
     namespace: model.Namespace = field(default_factory=lambda: model.Namespace("default"))
     capabilities: model.Capabilities = field(default_factory=model.Capabilities)
     annotations: Mapping[str, str] = field(default_factory=dict)
+    services: Sequence[model.Object] = ()
     opted_in_only: bool = False
     without_webhook: bool = False
 
@@ -92,6 +102,7 @@ def inject(thing: model.Object, injector: Injector) -> tuple[model.Object, Repor
     wanted = pod if injector.opted_in_only or _says(pod) is not None else asking(pod)
     outcome = injector.outcome(wanted, injector.in_namespace(found.namespace))
     warnings = (*outcome.warnings, *about(thing, injector, outcome.warnings), *_about_pull_secrets(pod, outcome))
+    warnings = (*warnings, *past(pod, outcome.plan, thing, injector))
     if outcome.refusal is not None:
         refused = outcome.refusal
         result: Result = "refused" if outcome.decision.explicit else "skipped"
@@ -198,6 +209,15 @@ def _about_pull_secrets(pod: model.Object, outcome: model.Outcome) -> tuple[str,
         "pods that name pull secrets do not get those of their service account: if it has some, name them in "
         "imagePullSecrets as well",
     )
+
+
+def past(pod: model.Object, plan: model.Plan | None, thing: model.Object, injector: Injector) -> tuple[str, ...]:
+    """Further warnings: Services of the same manifests that would go past the sidecar."""
+    template = workloads.template(thing)
+    if plan is None or template is None:
+        return ()
+    before, default = injection.uninject(pod).pod, injector.namespace.name
+    return tuple(services.advice(injector.services, before, plan, template.namespace or default, default))
 
 
 def _says(pod: model.Object) -> str | None:
