@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 import pytest
 
+from carpool_injector.diagnosis import callers
 from e2e.cluster import client, processes
 from e2e.injector import manifests
-from tests.injector import pods
+from tests.injector import pods, test_diagnosis
 
 SECONDS = 30.0
 NODE = "somewhere"
@@ -36,7 +38,7 @@ def running_pod(admin: client.Client, namespace: str, *servers: client.Object, *
 
 
 def endpoints_port(admin: client.Client, stored: client.Object, target: str | int) -> int:
-    """The port that callers of a Service with this targetPort reach on the pod."""
+    """The port that callers of a new Service with this targetPort reach on the pod."""
     namespace = stored["metadata"]["namespace"]
     spec = {"selector": {"app": stored["metadata"]["labels"]["app"]}, "ports": [{"port": 80, "targetPort": target}]}
     metadata = {"name": "scorer", "namespace": namespace}
@@ -92,3 +94,16 @@ def test_a_container_before_the_app_that_has_the_name_has_it_still(admin: client
     stored = running_pod(admin, namespace, helper, server)
     assert manifests.has_sidecar(stored)
     assert endpoints_port(admin, stored, "http1") == 7000
+
+
+@pytest.mark.parametrize(("target", "verdict"), [(7000, "warning"), ("http", "ok")])
+def test_check_tells_of_a_service_that_goes_past_the_sidecar(
+    admin: client.Client, namespace: str, target: str | int, verdict: str
+) -> None:
+    server = pods.custom(ports=[{"name": "http", "containerPort": 7000}])
+    stored = running_pod(admin, namespace, server, **{"carpool.dev/takeover": "named-port"})
+    endpoints_port(admin, stored, target)
+    known = dataclasses.replace(
+        test_diagnosis.HEALTHY, pods=admin.list("Pod", namespace), slices=admin.list("EndpointSlice", namespace)
+    )
+    assert [finding.verdict for finding in callers.reached(known)] == [verdict]

@@ -91,6 +91,8 @@ def test_the_check_may_look_at_what_it_tells_about() -> None:
             "inferenceservice.serving.kserve.io", "get",
         ),
         ("", "admissionregistration.k8s.io", "validatingwebhookconfigurations", "carpool-injector", "get"),
+        *(("", "", resource, "", "list") for resource in ("namespaces", "limitranges", "resourcequotas")),
+        ("", "discovery.k8s.io", "endpointslices", "", "list"),
         (helm.NAMESPACE, "discovery.k8s.io", "endpointslices", "", "list"),
         (helm.NAMESPACE, "", "secrets", "carpool-injector-certificates", "get"),
         ("default", "", "pods", "", "create"),

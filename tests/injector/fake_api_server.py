@@ -92,8 +92,12 @@ class FakeApiServer:
         if request.path in self.objects:
             return web.json_response(self.objects[request.path])
         found = {path: item for path, item in self.objects.items() if path.rpartition("/")[0] == request.path}
-        if request.path == "/api/v1/pods":
-            found = {path: item for path, item in self.objects.items() if "/pods/" in path}
+        folder, plural = request.path.rsplit("/", 1)
+        if "/namespaces" not in request.path:  # of all namespaces
+            of_all = (folder + "/namespaces/", f"/{plural}/")
+            found |= {
+                path: item for path, item in self.objects.items() if path.startswith(of_all[0]) and of_all[1] in path
+            }
         if not found and not request.path.endswith(("namespaces", "pods", "nodes", "endpointslices")):
             return status(404, "NotFound", f"{request.path} not found")
         if request.query.get("watch"):
@@ -101,8 +105,11 @@ class FakeApiServer:
         return self._list(request, [found[path] for path in sorted(found)])
 
     def _list(self, request: web.Request, items: list[dict]) -> web.Response:
-        selector = dict(part.split("=") for part in request.query.get("labelSelector", "").split(",") if part)
-        items = [i for i in items if selector.items() <= i["metadata"].get("labels", {}).items()]
+        terms = [part.partition("=") for part in request.query.get("labelSelector", "").split(",") if part]
+        for key, equals, value in terms:  # key=value, or a key that has to be there
+            labels = [item["metadata"].get("labels", {}) for item in items]
+            wanted = [key in held and (not equals or held[key] == value) for held in labels]
+            items = [item for item, is_one in zip(items, wanted, strict=True) if is_one]
         begin = int(request.query.get("continue", "0"))
         if begin and self.version < self.forgets_versions_before:
             return status(410, "Expired", "the provided continue parameter is too old")

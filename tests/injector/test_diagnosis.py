@@ -19,7 +19,7 @@ from carpool_injector import cli
 from carpool_injector.api import calls
 from carpool_injector.certificates import pki, rotation, serving_certificate
 from carpool_injector.commands import check
-from carpool_injector.diagnosis import checks, cluster_state, places
+from carpool_injector.diagnosis import checks, cluster_state, findings, places
 from carpool_injector.webhook import options
 
 NOW = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)
@@ -73,7 +73,7 @@ HEALTHY = cluster_state.ClusterState(
 NOT_ALLOWED = cluster_state.Failed("list nodes: forbidden; a ClusterRole needs: …", forbidden=True)
 
 
-def said(**changes: Any) -> list[checks.Finding]:
+def said(**changes: Any) -> list[findings.Finding]:
     known = dataclasses.replace(HEALTHY, **changes)
     return [finding for each in checks.run(known).values() for finding in each]
 

@@ -203,6 +203,20 @@ async def test_pods_config_maps_and_endpoint_slices_are_raw(api, client):
         )
     [found] = await client.read_endpoint_slices("carpool-system", "carpool-injector")
     assert found["metadata"]["name"] == "carpool-injector-1"
+    names = [each["metadata"]["name"] for each in await client.list_endpoint_slices()]
+    assert sorted(names) == ["another-1", "carpool-injector-1"]
+
+
+async def test_rules_of_namespaces_are_listed_everywhere(api, client):
+    for namespace in ("models", "other"):
+        api.put(f"/api/v1/namespaces/{namespace}", {"metadata": {"annotations": {"of": namespace}}})
+        api.put(f"/api/v1/namespaces/{namespace}/limitranges/r", {"metadata": {"namespace": namespace}, "spec": {}})
+        api.put(f"/api/v1/namespaces/{namespace}/resourcequotas/q", {"metadata": {"namespace": namespace}, "spec": {}})
+    for found in (await client.list_limit_ranges(), await client.list_quotas()):
+        assert [each["metadata"]["namespace"] for each in found] == ["models", "other"]
+    assert {each.name: each.annotations for each in await client.list_namespaces()} == {
+        "models": {"of": "models"}, "other": {"of": "other"},
+    }  # fmt: skip
 
 
 async def test_a_dry_run_stores_nothing_and_gives_back_all_fields(api, client):

@@ -266,6 +266,23 @@ class Kube:
         call = Call("list", "endpointslices", namespace, group="discovery.k8s.io/v1")
         return (await self._list(call, {"labelSelector": f"kubernetes.io/service-name={service}"}))[0]
 
+    async def list_endpoint_slices(self) -> list[Object]:
+        """The EndpointSlices of all Services."""
+        call = Call("list", "endpointslices", group="discovery.k8s.io/v1")
+        return (await self._list(call, {"labelSelector": "kubernetes.io/service-name"}))[0]
+
+    async def list_limit_ranges(self) -> list[Object]:
+        """The LimitRanges of all namespaces."""
+        return (await self._list(Call("list", "limitranges")))[0]
+
+    async def list_quotas(self) -> list[Object]:
+        """The ResourceQuotas of all namespaces."""
+        return (await self._list(Call("list", "resourcequotas")))[0]
+
+    async def list_namespaces(self) -> list[model.Namespace]:
+        """All namespaces."""
+        return [calls.namespace(each) for each in (await self._list(Call("list", "namespaces")))[0]]
+
     async def dry_run_create_pod(self, namespace: str, pod: Object) -> Object:
         """The pod as it would be stored, after admission. Raises Rejected or Forbidden when it would not."""
         return await self._send(Call("create", "pods", namespace), pod, query={"dryRun": "All"})

@@ -16,7 +16,7 @@ from carpool_injector import cli
 from carpool_injector.diagnosis import cluster_state, places
 
 if TYPE_CHECKING:
-    from carpool_injector.diagnosis import checks
+    from carpool_injector.diagnosis import findings
 
 _HELP = """Look at a cluster for what keeps pods from getting the sidecar.
 
@@ -29,7 +29,7 @@ _cluster = functools.partial(cli.option, heading="Cluster", variable=True)
 _place = functools.partial(cli.option, heading="Where things are", variable=True)
 _DEFAULT = places.Given()
 
-Diagnosis = dict[str, "list[checks.Finding]"]
+Diagnosis = dict[str, "list[findings.Finding]"]
 
 
 @click.command("check", cls=cli.Command, help=_HELP)

@@ -10,44 +10,12 @@ import binascii
 import datetime
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from carpool_injector.certificates import pki, rotation
 from carpool_injector.core import model, pod_annotations
-from carpool_injector.diagnosis import cluster_state, places
-
-Verdict = Literal["ok", "warning", "failed"]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the diagnosis. `fix` is what to do about it."""
-
-    verdict: Verdict
-    text: str
-    fix: str = ""
-
-
-def ok(text: str) -> Finding:
-    """All is well."""
-    return Finding("ok", text)
-
-
-def warning(text: str, fix: str) -> Finding:
-    """It works, and may not for long or for all."""
-    return Finding("warning", text, fix)
-
-
-def failed(text: str, fix: str) -> Finding:
-    """It does not work."""
-    return Finding("failed", text, fix)
-
-
-def unknown(what: str, why: cluster_state.Failed) -> Iterator[Finding]:
-    """Something that could not be read; the reason names the call, and the rule that is missing if it was RBAC."""
-    yield Finding("warning", f"{what} could not be checked", why.why)
-
+from carpool_injector.diagnosis import callers, cluster_state, namespaces, places
+from carpool_injector.diagnosis.findings import Finding, failed, named, ok, unknown, warning
 
 _LISTS = ("serviceAnnotationDisallowedList", "serviceLabelDisallowedList")
 
@@ -363,13 +331,13 @@ def coverage(known: cluster_state.ClusterState) -> Iterator[Finding]:
     yield ok(f"{len(injected)} of {len(states)} running pods have been injected")
     missed = [each.name for each in states if each.asks and each.injected is None and not each.refused]
     if missed:
-        yield warning(f"asked for the sidecar and were missed: {_named(missed)}", _RESTART)
+        yield warning(f"asked for the sidecar and were missed: {named(missed)}", _RESTART)
     for each in [each for each in states if each.asks and each.refused][:_SHOWN]:
         yield warning(f"{each.name} was refused: {each.refused}", "see carpool-injector explain")
     lost = [each.name for each in injected if each.lost]
     if lost:
         yield warning(
-            f"another webhook removed or changed the sidecar of: {_named(lost)}",
+            f"another webhook removed or changed the sidecar of: {named(lost)}",
             "set carpool.dev/sidecar-mode: classic there, or update that webhook",
         )
 
@@ -396,7 +364,7 @@ def drift(known: cluster_state.ClusterState) -> Iterator[Finding]:
     states = [state_of(pod) for pod in known.pods if _runs(pod)]
     old = [each.name for each in states if each.release is not None and each.release != newest]
     if old:
-        yield warning(f"injected by an older version or configuration: {_named(old)}", _RESTART)
+        yield warning(f"injected by an older version or configuration: {named(old)}", _RESTART)
     else:
         yield ok(f"all sidecars are of version {newest[0]} with configuration {newest[1]}")
 
@@ -413,11 +381,6 @@ def _runs(pod: model.Object) -> bool:
     return (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
 
 
-def _named(names: Sequence[str]) -> str:
-    rest = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(sorted(names)[:_SHOWN]) + rest
-
-
 Check = Callable[[cluster_state.ClusterState], Iterator[Finding]]
 
 CHECKS: Mapping[str, Sequence[Check]] = {
@@ -426,6 +389,7 @@ CHECKS: Mapping[str, Sequence[Check]] = {
     "Certificates": (certificate,),
     "Injection": (trial,),
     "Pods": (coverage, pulling, drift),
+    "Namespaces and Services": (namespaces.rules, callers.reached),
     "KServe": (kserve,),
 }
 

@@ -54,6 +54,12 @@ class ClusterState:
     missing_secrets: Mapping[str, Sequence[str]] | Failed = dataclasses.field(default_factory=dict)
     """Namespaces whose pods get the sidecar, and the names of the pull secrets for it that are not there."""
     served: bytes | None = None
+    slices: Sequence[model.Object] | Failed = ()
+    """The EndpointSlices of all Services."""
+    limit_ranges: Sequence[model.Object] | Failed = ()
+    quotas: Sequence[model.Object] | Failed = ()
+    namespace_annotations: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
+    """By namespace; without those that could not be read."""
 
 
 class Api(Protocol):
@@ -67,6 +73,10 @@ class Api(Protocol):
     async def read_secret(self, namespace: str, name: str) -> calls.Secret | None: ...
     async def read_endpoint_slices(self, namespace: str, service: str) -> list[model.Object]: ...
     async def list_pods(self, namespace: str | None = None, label_selector: str = "") -> list[model.Object]: ...
+    async def list_endpoint_slices(self) -> list[model.Object]: ...
+    async def list_limit_ranges(self) -> list[model.Object]: ...
+    async def list_quotas(self) -> list[model.Object]: ...
+    async def list_namespaces(self) -> list[model.Namespace]: ...
     async def read_labelled_namespaces(self, label_selector: str) -> list[str]: ...
     async def has_secret(self, namespace: str, name: str) -> bool: ...
     async def dry_run_create_pod(self, namespace: str, pod: model.Object) -> model.Object: ...
@@ -115,6 +125,9 @@ async def gather(api: Api, place: Place, now: datetime.datetime, dial: Dial) -> 
         pods = ask(_tried(api.list_pods()))
         labelled = ask(_tried(api.read_labelled_namespaces(_ASKING)))
         sample = ask(_tried(api.dry_run_create_pod(place.sample_namespace, SAMPLE)))
+        slices = ask(_tried(api.list_endpoint_slices()))
+        limit_ranges, quotas = ask(_tried(api.list_limit_ranges())), ask(_tried(api.list_quotas()))
+        spaces = ask(_tried(api.list_namespaces()))
     return ClusterState(
         place=place,
         now=now,
@@ -131,7 +144,15 @@ async def gather(api: Api, place: Place, now: datetime.datetime, dial: Dial) -> 
         others=_others(registered.result(), place),
         missing_secrets=await _missing_secrets(api, sample.result(), pods.result(), labelled.result()),
         served=await _served(endpoints.result(), place, dial),
+        slices=slices.result(),
+        limit_ranges=limit_ranges.result(),
+        quotas=quotas.result(),
+        namespace_annotations=_annotations(spaces.result()),
     )
+
+
+def _annotations(found: Sequence[model.Namespace] | Failed) -> Mapping[str, Mapping[str, str]]:
+    return {} if isinstance(found, Failed) else {each.name: each.annotations for each in found or ()}
 
 
 async def _missing_secrets(

@@ -60,7 +60,7 @@ def _ours(plan: model.Plan, names: Mapping[str, int]) -> dict[int | None, str]:
 
 
 def _names(pod: model.Object, container: str) -> dict[str, int]:
-    held = next((each for each in pod["spec"]["containers"] if each.get("name") == container), {})
+    held: model.Object = next((each for each in pod["spec"]["containers"] if each.get("name") == container), {})
     return {port["name"]: port["containerPort"] for port in held.get("ports") or () if port.get("name")}
 
 
@@ -76,8 +76,9 @@ def _selects(service: model.Object, pod: model.Object) -> bool:
     selector = _spec(service).get("selector")
     metadata = pod.get("metadata")
     labels = (metadata.get("labels") if isinstance(metadata, dict) else None) or {}
-    is_one = isinstance(selector, dict) and bool(selector)
-    return is_one and all(key in labels and labels[key] == value for key, value in selector.items())
+    if not isinstance(selector, dict) or not selector:
+        return False
+    return all(key in labels and labels[key] == value for key, value in selector.items())
 
 
 def _spec(service: model.Object) -> model.Object:
