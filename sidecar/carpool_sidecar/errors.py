@@ -237,7 +237,7 @@ def status_of(error: CarpoolError | type[CarpoolError]) -> int:
 
 
 class NotBatched(enum.StrEnum):
-    """Why a predict request is passed on unbatched; metrics count by it. `meaning` is for people."""
+    """Why a request is passed on unbatched; metrics count by it. `meaning` is for people."""
 
     meaning: str
 
@@ -283,6 +283,11 @@ class NotBatched(enum.StrEnum):
     )
     STREAMING = "streaming", "A request to a path of `--lists` asks for a stream of answers."
     ONE_QUERY = "one_query", "A path of `--lists` at which one query goes with many texts, such as `/rerank`."
+    OTHER_PATH = (
+        "other_path",
+        "A `POST` to a path at which nothing is batched: no predict path, and no rule of `--lists` for it. So are "
+        "OpenAI's chat and completions, which servers of language models batch by themselves.",
+    )
     MEDIA_TYPE = (
         "media_type",
         "The body is not JSON: its `Content-Type` says so, or neither the type nor the content looks like it.",

@@ -165,7 +165,7 @@ class Metrics:
         )
         self.not_batched: Counter[str] = counter(
             "unbatched",
-            "Predict requests that were passed through because batching them is not safe, by reason.",
+            "Requests that were passed through unbatched, as batching them is not safe or not known, by reason.",
             "reason",
             shown_at_once=errors.NotBatched,
         )
@@ -261,7 +261,7 @@ class Metrics:
         self.requests.labels(lane, code).inc()
 
     def unbatched(self, reason: errors.NotBatched) -> None:
-        """A predict request was passed through."""
+        """A request was passed through."""
         self.not_batched.labels(reason).inc()
 
     def rpc_answered(self, lane: Lane, code: int, times: int = 1) -> None:

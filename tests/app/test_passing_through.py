@@ -72,6 +72,30 @@ async def test_what_its_type_did_not_announce_as_json_and_cannot_be_read_passes_
     assert (await bench.post(large))[0] == 413
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "times"),
+    [
+        ("POST", "/v1/chat/completions", 1),
+        ("POST", "/v1/embeddings", 1),
+        ("POST", "/generate_stream?a=b", 1),
+        ("GET", "/v1/chat/completions", 0),
+        ("GET", "/health", 0),
+    ],
+)
+async def test_what_is_sent_to_paths_at_which_nothing_is_batched_is_counted(bench, method, path, times):
+    """So that a sidecar shows for how much of what it is given it can do nothing."""
+    bench.predictor.behave = _answer_ok
+    for _ in range(2):
+        async with bench.client.request(method, bench.url + path, data=b"{}" if times else None) as response:
+            assert response.status == 200
+    assert await bench.metric('carpool_unbatched_total{reason="other_path"}') == 2 * times
+
+
+async def test_a_predict_request_is_not_counted_as_one_to_another_path(bench):
+    await bench.post('{"instances":[1]}')
+    assert await bench.metric('carpool_unbatched_total{reason="other_path"}') == 0
+
+
 async def test_elsewhere_a_type_is_nobodys_business(bench):
     bench.predictor.behave = _answer_ok
     await bench.post(b"x", path="/v1/models/m:explain", headers={"Content-Type": "image/png"})

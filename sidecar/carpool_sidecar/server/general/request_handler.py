@@ -78,6 +78,9 @@ class RequestHandler:
                 match = self._rules.routes.match(request.method, request.raw_path, request.headers)
             except errors.Unbatchable as verdict:
                 self._metrics.unbatched(verdict.reason)
+            else:
+                if match is None and request.method == "POST":
+                    self._metrics.unbatched(errors.NotBatched.OTHER_PATH)
         if self._outcomes is None or match is None:
             return await self._pass_on(request)
         return await self._batch(request, self._outcomes, match)
