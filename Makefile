@@ -109,6 +109,10 @@ docs-serve: $(VENV)/.docs ## serve the site on loopback, and build it again at e
 images: $(py) ## build the images with docker or buildah (ARGS="--only sidecar --output sidecar.tar")
 	@$(py) .ci/images.py $(ARGS)
 
+.PHONY: release-rehearsal
+release-rehearsal: $(VENV)/.tests ## make a whole release and publish it nowhere: packages, images, chart, signatures (ARGS="--arch amd64")
+	@$(py) .ci/release.py rehearse $(ARGS)
+
 .PHONY: cluster
 cluster: $(VENV)/.tests ## bring up a Kubernetes with two nodes, an ingress and KServe (CLUSTER=name BACKEND=kind|local)
 	@$(py) -m e2e.cluster up $(ARGS)

@@ -36,9 +36,10 @@ def cache_folder() -> Path:
     return folder
 
 
-def recipe(target: str, mirror: str = "") -> list[str]:
-    """The command that makes the base, as an archive of its files."""
+def recipe(target: str, mirror: str = "", architecture: str = "") -> list[str]:
+    """The command that makes the base, as an archive of its files. Debian names architectures as images do."""
     chosen = ["--variant=minbase", "--components=main", f"--include={','.join(PACKAGES)}", "--format=tar"]
+    chosen += [f"--architectures={architecture}"] if architecture else []
     return ["mmdebstrap", *chosen, SUITE, target, *([mirror] if mirror else [])]
 
 
@@ -47,33 +48,42 @@ def key(words: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(words).encode()).hexdigest()[:12]
 
 
-def make(engine: image_engines.Engine, say: Callable[[str], None], mirror: str = "", *, again: bool = False) -> str:
+def make(
+    engine: image_engines.Engine,
+    say: Callable[[str], None],
+    mirror: str = "",
+    architecture: str = "",
+    *,
+    again: bool = False,
+) -> str:
     """The name of a base with Debian's Python, made now if it is not there. Raises Unavailable."""
-    version = f"{SUITE}-{key(recipe('base.tar', mirror))}"
+    version = f"{SUITE}-{key(recipe('base.tar', mirror, architecture))}"
     name, tar = f"localhost/carpool-base:{version}", cache_folder() / f"{version}.tar"
     if again or not tar.exists():
-        bootstrap(tar, mirror, say)
-        engine.add_base(tar, name)
+        bootstrap(tar, mirror, architecture, say)
+        engine.add_base(tar, name, architecture)
     elif engine.image(name) is None:
-        engine.add_base(tar, name)
+        engine.add_base(tar, name, architecture)
     return name
 
 
-def bootstrap(tar: Path, mirror: str, say: Callable[[str], None]) -> None:
+def bootstrap(tar: Path, mirror: str, architecture: str, say: Callable[[str], None]) -> None:
     """Makes the base's archive, whole or not at all. Raises Unavailable."""
     if shutil.which("mmdebstrap") is None:
         raise Unavailable(
             "no registry answers, and mmdebstrap, which makes a base without one, is not here;"
             " install it (Debian, Ubuntu: apt-get install mmdebstrap), or name a base that is here: --base IMAGE"
         )
-    say(f"making a base of Debian {SUITE} with {', '.join(PACKAGES)}; once, about 40 s")
+    kind = f" for {architecture}" if architecture else ""
+    say(f"making a base of Debian {SUITE}{kind} with {', '.join(PACKAGES)}; once, about 40 s")
     start = time.monotonic()
     partial = tar.with_name(f"{tar.name}.{os.getpid()}")
     try:
-        image_engines.run(recipe(str(partial), mirror), environment={"SOURCE_DATE_EPOCH": "0"})
+        image_engines.run(recipe(str(partial), mirror, architecture), environment={"SOURCE_DATE_EPOCH": "0"})
         partial.rename(tar)
     except image_engines.Failed as error:
-        raise Unavailable(f"mmdebstrap could not make a base: {error}") from None
+        foreign = "\nanother architecture needs emulation (Debian: apt-get install qemu-user-static arch-test)"
+        raise Unavailable(f"mmdebstrap could not make a base: {error}{foreign if architecture else ''}") from None
     finally:
         partial.unlink(missing_ok=True)
     say(f"made in {time.monotonic() - start:.0f} s, {tar.stat().st_size / 1e6:.0f} MB: {tar}")

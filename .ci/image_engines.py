@@ -36,15 +36,17 @@ class Recipe:
     secrets: Mapping[str, Path] = field(default_factory=dict)
     epoch: int = 0  # the time of all files, in seconds since 1970
     fresh: bool = False  # nothing from earlier builds but pip's downloads
+    architecture: str = ""  # as images name it, such as arm64; empty: this machine's
 
 
 @dataclass(frozen=True)
 class Image:
-    """What was built: its id, the digests of its layers as they unpack, and its size unpacked, in bytes."""
+    """What was built: its id, the digests of its layers as they unpack, its size unpacked in bytes, and for what."""
 
     id: str
     layers: tuple[str, ...]
     size: int
+    architecture: str
 
 
 def run(
@@ -101,7 +103,13 @@ def build_options(recipe: Recipe) -> list[str]:
         options += ["--label", f"org.opencontainers.image.{key}={value}"]
     for key, path in sorted(recipe.secrets.items()):
         options += ["--secret", f"id={key},src={path}"]
+    options += platform(recipe.architecture)
     return options + (["--no-cache"] if recipe.fresh else [])
+
+
+def platform(architecture: str) -> list[str]:
+    """The option that docker and buildah have for another architecture than this machine's."""
+    return ["--platform", f"linux/{architecture}"] if architecture else []
 
 
 class Docker:
@@ -123,11 +131,12 @@ class Docker:
         if found is None:
             return None
         facts = json.loads(found)[0]
-        return Image(facts["Id"].removeprefix("sha256:"), tuple(facts["RootFS"]["Layers"]), int(facts["Size"]))
+        layers = tuple(facts["RootFS"]["Layers"])
+        return Image(facts["Id"].removeprefix("sha256:"), layers, int(facts["Size"]), facts["Architecture"])
 
-    def pull(self, name: str, *, plain_http: bool) -> None:
+    def pull(self, name: str, *, plain_http: bool, architecture: str = "") -> None:
         """Pulls; docker decides by its own configuration which registries speak plain HTTP."""
-        run(["docker", "pull", "--quiet", name])
+        run(["docker", "pull", "--quiet", *platform(architecture), name])
 
     def leftovers(self) -> set[str]:
         """Images without a name that builds leave; docker's own cache collects them by itself."""
@@ -136,8 +145,8 @@ class Docker:
     def remove(self, ids: Iterable[str]) -> None:
         pass
 
-    def add_base(self, tar: Path, name: str) -> None:
-        run(["docker", "import", str(tar), name])
+    def add_base(self, tar: Path, name: str, architecture: str = "") -> None:
+        run(["docker", "import", *platform(architecture), str(tar), name])
 
     def save(self, name: str, file: Path) -> None:
         run(["docker", "save", "--output", str(file), name])
@@ -174,10 +183,12 @@ class Buildah:
         if found is None or sizes is None:
             return None
         facts, listed = json.loads(found), json.loads(sizes)[0]
-        return Image(facts["FromImageID"], tuple(facts["OCIv1"]["rootfs"]["diff_ids"]), to_bytes(listed["size"]))
+        about = facts["OCIv1"]
+        layers = tuple(about["rootfs"]["diff_ids"])
+        return Image(facts["FromImageID"], layers, to_bytes(listed["size"]), about["architecture"])
 
-    def pull(self, name: str, *, plain_http: bool) -> None:
-        run(["buildah", "pull", "--quiet", tls(plain_http), name])
+    def pull(self, name: str, *, plain_http: bool, architecture: str = "") -> None:
+        run(["buildah", "pull", "--quiet", tls(plain_http), *platform(architecture), name])
 
     def leftovers(self) -> set[str]:
         """Images without a name that builds leave: steps for the next build to start from."""
@@ -194,8 +205,8 @@ class Buildah:
                 return
             remaining = kept
 
-    def add_base(self, tar: Path, name: str) -> None:
-        container = run(["buildah", "from", "scratch"]).strip()
+    def add_base(self, tar: Path, name: str, architecture: str = "") -> None:
+        container = run(["buildah", "from", *platform(architecture), "scratch"]).strip()
         try:
             run(["buildah", "add", "--quiet", container, str(tar), "/"])
             run(["buildah", "commit", "--quiet", "--timestamp", "0", container, name])

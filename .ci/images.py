@@ -4,6 +4,7 @@
     python .ci/images.py --only sidecar --output sidecar.tar   one, as an archive for `ctr images import`
     python .ci/images.py --check-reproducible                  builds each twice and compares
     python .ci/images.py --compiled                            with the sidecar's hot path compiled (an experiment)
+    python .ci/images.py --arch arm64                          for the other architecture
     python .ci/images.py --push registry.example.com/team      and pushes them there
 
 The same commit on the same base gives the same layers. Files have the same time in all commits (SOURCE_DATE_EPOCH
@@ -79,18 +80,19 @@ def choose_base(engine: image_engines.Engine, wanted: argparse.Namespace) -> str
     """The base to build on: the one asked for, else the public one, else one made here."""
     named = wanted.base or image_base.named_in((ROOT / "sidecar" / "Dockerfile").read_text())
     if named == "debian":
-        return image_base.make(engine, say, wanted.debian_mirror, again=wanted.refresh_base)
-    if engine.image(named) is not None and not wanted.refresh_base:
+        return image_base.make(engine, say, wanted.debian_mirror, wanted.arch, again=wanted.refresh_base)
+    here = engine.image(named)
+    if here is not None and wanted.arch in ("", here.architecture) and not wanted.refresh_base:
         return str(named)
     try:
         say(f"pulling {named}")
-        engine.pull(named, plain_http=wanted.plain_http)
+        engine.pull(named, plain_http=wanted.plain_http, architecture=wanted.arch)
     except image_engines.Failed as error:
         reason = str(error).strip().splitlines()[-1].strip()
         if wanted.base:
             raise Problem(f"the base {named} cannot be had: {reason}") from None
         say(f"it cannot be had ({reason}); taking Debian's Python instead")
-        return image_base.make(engine, say, wanted.debian_mirror, again=wanted.refresh_base)
+        return image_base.make(engine, say, wanted.debian_mirror, wanted.arch, again=wanted.refresh_base)
     return str(named)
 
 
@@ -108,7 +110,8 @@ class Builder:
         self._labels = {**labels(), "base.name": base.removeprefix("localhost/")}
 
     def name(self, part: str) -> str:
-        return f"carpool-{part}:{tag_of(part, self._wanted.tag or self._labels['version'], self._torch)}"
+        tag = tag_of(part, self._wanted.tag or self._labels["version"], self._torch)
+        return f"carpool-{part}:{tag}" + (f"-{self._wanted.arch}" if self._wanted.arch else "")
 
     def build(self, part: str, *, fresh: bool = False) -> image_engines.Image:
         """Builds one image, and says how long it took and what its layers weigh. Raises image_engines.Failed."""
@@ -147,7 +150,9 @@ class Builder:
         dockerfile = ROOT / part / "Dockerfile"
         # buildah's cache knows no times: it would give layers of another epoch.
         fresh = fresh or "SOURCE_DATE_EPOCH" in os.environ
-        return image_engines.Recipe(dockerfile, self.name(part), arguments, self._labels, self._secrets, epoch, fresh)
+        return image_engines.Recipe(
+            dockerfile, self.name(part), arguments, self._labels, self._secrets, epoch, fresh, self._wanted.arch
+        )
 
     def _tell(self, line: str) -> None:
         step = STEP.match(line)
@@ -185,6 +190,13 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help="the predictor's build (cpu, else none)",
     )
     add("--compiled", action="store_true", help="compile the sidecar's hot path (an experiment; see docs/speed.md)")
+    add(
+        "--arch",
+        choices=["amd64", "arm64"],
+        default="",
+        help="of the images, which are tagged with it (this machine's); the other one is built under emulation, where"
+        " the machine has it (Debian: apt-get install qemu-user-static arch-test)",
+    )
     add("--tag", default="", help="of the images (the version)")
     add("--push", default="", metavar="REGISTRY/PATH", help="where to push them")
     add("--plain-http", action="store_true", help="registries without TLS, for bases and pushes")

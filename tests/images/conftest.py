@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
-FOLDERS = (ROOT / ".ci", ROOT / ".ci" / "image_build")
+from tests.ci_scripts import script
+
+__all__ = ["program", "script"]
 
 Program = Callable[[str, str], None]
-
-
-@pytest.fixture(scope="session")
-def script() -> Iterator[Callable[[str], ModuleType]]:
-    """Imports one of the scripts, which find each other by their folder as they do when they run."""
-    before = list(sys.path)
-    sys.path[:0] = map(str, FOLDERS)
-    yield importlib.import_module
-    sys.path[:] = before
 
 
 @pytest.fixture

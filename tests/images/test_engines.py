@@ -111,3 +111,14 @@ def test_what_a_build_leaves_is_removed_from_the_top_down(
     program("buildah", f'case "$2" in\nupper) touch {gone};;\nlower) [ -e {gone} ];;\n*) exit 1;;\nesac')
     engines.Buildah().remove(["lower", "upper", "in-use"])
     assert gone.exists()
+
+
+@pytest.mark.parametrize("name", ["Docker", "Buildah"])
+def test_another_architecture_is_asked_for_by_its_platform(engines: ModuleType, name: str) -> None:
+    engine = getattr(engines, name)()
+    assert [
+        word
+        for word in engine.build_command(recipe(engines, architecture="arm64"), Path("."))
+        if "arm64" in word or "platform" in word
+    ] == ["--platform", "linux/arm64"]
+    assert "--platform" not in engine.build_command(recipe(engines), Path("."))

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -23,16 +24,16 @@ class Engine:
 
     def __init__(self, engines: ModuleType, here: set[str], there: set[str]) -> None:
         self._engines = engines
-        self.here = here
+        self.here = dict.fromkeys(here, "amd64")
         self._there = there
 
-    def image(self, name: str) -> str | None:
-        return name if name in self.here else None
+    def image(self, name: str) -> Any:
+        return self._engines.Image("id", (), 0, self.here[name]) if name in self.here else None
 
-    def pull(self, name: str, *, plain_http: bool) -> None:
+    def pull(self, name: str, *, plain_http: bool, architecture: str = "") -> None:
         if name not in self._there:
             raise self._engines.Failed("`pull …` ended with status 1:\n  no such host")
-        self.here.add(name)
+        self.here[name] = architecture or "amd64"
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,9 @@ def images(script: Script) -> ModuleType:
 
 
 def wanted(**more: object) -> argparse.Namespace:
-    return argparse.Namespace(**{"base": "", "refresh_base": False, "debian_mirror": "", "plain_http": False, **more})
+    return argparse.Namespace(
+        **{"base": "", "refresh_base": False, "debian_mirror": "", "plain_http": False, "arch": "", **more}
+    )
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -96,7 +99,7 @@ def test_the_public_base_is_pulled_where_it_can_be(images: ModuleType, script: S
     public = script("image_base").named_in(DOCKERFILES["sidecar"])
     engine = Engine(script("image_engines"), set(), {public})
     assert images.choose_base(engine, wanted()) == public
-    assert engine.here == {public}
+    assert set(engine.here) == {public}
 
 
 def test_a_base_that_was_asked_for_is_never_replaced_by_another(images: ModuleType, script: Script) -> None:
@@ -131,3 +134,10 @@ def test_labels_name_the_version_and_the_commit(images: ModuleType) -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+.*", labels["version"])
     assert re.fullmatch(r"[0-9a-f]{40}(-dirty)?|unknown", labels["revision"])
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", labels["created"])
+
+
+def test_another_architecture_takes_no_base_that_is_here_for_this_one(images: ModuleType, script: Script) -> None:
+    public = script("image_base").named_in(DOCKERFILES["sidecar"])
+    engine = Engine(script("image_engines"), {public}, {public})
+    assert images.choose_base(engine, wanted(arch="arm64")) == public
+    assert engine.here == {public: "arm64"}

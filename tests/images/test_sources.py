@@ -27,7 +27,7 @@ class Engine:
     def image(self, name: str) -> str | None:
         return name if name in self.bases else None
 
-    def add_base(self, tar: Path, name: str) -> None:
+    def add_base(self, tar: Path, name: str, architecture: str = "") -> None:
         self.bases.append(name)
 
 

@@ -1,0 +1,116 @@
+"""One version in all that is released together, written by one command and held against the tag."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+Script = Callable[[str], ModuleType]
+
+TODAY = datetime.date(2026, 11, 23)
+# Tables of what was measured with a version that stays what it was, and other people's packages.
+NOT_OURS = {"tests/bench/peers/README.md"}
+
+
+@pytest.fixture(scope="module")
+def versions(script: Script) -> ModuleType:
+    return script("release_versions")
+
+
+@pytest.fixture
+def checkout(versions: ModuleType, tmp_path: Path) -> Path:
+    """A copy of what is tracked of the checkout, in a repository of its own."""
+    for path in [*versions.files(), versions.ROOT / versions.CHANGELOG]:
+        target = tmp_path / path.relative_to(versions.ROOT)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
+    for words in (["init", "--quiet"], ["add", "--all", "--force"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    return tmp_path
+
+
+def texts(versions: ModuleType, root: Path) -> dict[str, str]:
+    """What the files have in which the version may stand."""
+    found = {}
+    for path in versions.files(root):
+        try:
+            found[str(path.relative_to(root))] = path.read_text()
+        except UnicodeDecodeError:
+            continue
+    return found
+
+
+def test_cutting_a_release_writes_the_version_everywhere_and_changes_nothing_else(
+    versions: ModuleType, checkout: Path
+) -> None:
+    before, old = texts(versions, checkout), versions.current(checkout)
+    versions.cut("9.8.7", TODAY, checkout)
+    after = texts(versions, checkout)
+    assert versions.check("v9.8.7", checkout) == "9.8.7"
+    changed = {name for name in before if before[name] != after[name]}
+    assert len(changed) > 30
+    for name in changed:
+        assert after[name].replace("9.8.7", old) == before[name]
+    alone = re.compile(rf"(?<![\d.]){re.escape(old)}(?![\d.])")
+    assert {name for name, text in after.items() if alone.search(text)} <= NOT_OURS
+
+
+def test_what_was_unreleased_is_dated_and_is_the_notes_of_the_release(versions: ModuleType, checkout: Path) -> None:
+    changelog = checkout / versions.CHANGELOG
+    unreleased = versions.notes("Unreleased", changelog.read_text())
+    versions.cut("9.8.7", TODAY, checkout)
+    assert "\n## 9.8.7 - 2026-11-23\n" in changelog.read_text()
+    assert versions.notes("9.8.7", changelog.read_text()) == unreleased
+    assert versions.notes("Unreleased", changelog.read_text()) == ""
+
+
+def test_notes_end_where_the_next_version_begins(versions: ModuleType) -> None:
+    changelog = (
+        "# Changelog\n\n## Unreleased\n\n## 1.1.0 - 2026-01-02\n\n### Fixed\n\n- b\n\n## 1.0.0 - 2026-01-01\n\n- a\n"
+    )
+    assert versions.notes("1.1.0", changelog) == "### Fixed\n\n- b"
+    assert versions.notes("1.0.0", changelog) == "- a"
+    assert versions.notes("1.0", changelog) == ""
+
+
+def test_a_version_cannot_be_cut_twice(versions: ModuleType, checkout: Path) -> None:
+    versions.cut("9.8.7", TODAY, checkout)
+    with pytest.raises(versions.Problem, match=r"has a section for 9\.8\.7 already"):
+        versions.cut("9.8.7", TODAY, checkout)
+
+
+def test_nothing_is_cut_while_nothing_is_unreleased(versions: ModuleType, checkout: Path) -> None:
+    versions.cut("9.8.7", TODAY, checkout)
+    with pytest.raises(versions.Problem, match="nothing stands under 'Unreleased'"):
+        versions.cut("9.8.8", TODAY, checkout)
+
+
+@pytest.mark.parametrize("version", ["1.2", "v1.2.3", "1.2.3.4", "latest", "1.2.3-beta"])
+def test_what_is_no_version_is_refused_before_anything_is_written(
+    versions: ModuleType, checkout: Path, version: str
+) -> None:
+    before = texts(versions, checkout)
+    with pytest.raises(versions.Problem, match="no version"):
+        versions.cut(version, TODAY, checkout)
+    assert texts(versions, checkout) == before
+
+
+def test_a_tag_that_disagrees_is_told_with_every_place_and_the_remedy(versions: ModuleType, checkout: Path) -> None:
+    versions.cut("9.8.7", TODAY, checkout)
+    chart = checkout / "charts" / "carpool" / "Chart.yaml"
+    chart.write_text(chart.read_text().replace("appVersion: 9.8.7", "appVersion: 9.8.6"))
+    with pytest.raises(versions.Problem, match=r"(?s)release\.py cut 9\.8\.7.*Chart\.yaml, appVersion: 9\.8\.6"):
+        versions.check("v9.8.7", checkout)
+
+
+@pytest.mark.parametrize("tag", ["9.8.7", "v9.8", "release-9.8.7"])
+def test_a_tag_names_its_version_as_v1_2_3(versions: ModuleType, tag: str) -> None:
+    with pytest.raises(versions.Problem, match=r"names no version: v1\.2\.3"):
+        versions.check(tag)
