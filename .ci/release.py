@@ -71,13 +71,13 @@ def images(wanted: argparse.Namespace) -> None:
 
 def publish(wanted: argparse.Namespace) -> None:
     tools = _tools(wanted)
-    signer = publishing.Signer(tools / "cosign", wanted.key)
+    signer = publishing.Signer(tools / "cosign")
     _publish(wanted, wanted.target, versions.current(), tools, signer, find_helm())
 
 
 def verify(wanted: argparse.Namespace) -> None:
     tools = _tools(wanted)
-    signer = publishing.Signer(tools / "cosign", wanted.key, wanted.identity)
+    signer = publishing.Signer(tools / "cosign", identity=wanted.identity)
     references, chart = _published(wanted.folder)
     publisher = publishing.Publisher(wanted.folder, wanted.target, versions.current(), tools, signer, say)
     publisher.verify(references, chart)
@@ -168,9 +168,8 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         one.add_argument("more", nargs="*", metavar="-- OPTION", help="of .ci/images.py, such as --torch none")
     for one in publishing_words:
         one.add_argument("target", metavar="REGISTRY/PATH", help="such as ghcr.io/owner")
-        one.add_argument("--key", type=Path, help="cosign.key, its cosign.pub beside it (keyless without)")
     publishing_words[1].add_argument(
-        "--identity", default="", help="keyless: what certificates say, a regular expression"
+        "--identity", required=True, help="who has to have signed: what certificates say, a regular expression"
     )
     return parser.parse_args(argv)
 

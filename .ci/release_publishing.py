@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import subprocess
+import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.error import URLError
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -30,6 +30,9 @@ TOOLS = ("crane", "cosign", "syft")
 TOOL_PINS = ROOT / ".ci" / "release_tools"
 DIGESTS = "digests.json"
 _UP_SECONDS = 20.0
+_OFFLINE = {"SYFT_CHECK_FOR_APP_UPDATE": "false"}
+_NO_LOG = "no-log.json"
+_NO_PASSWORD = {"COSIGN_PASSWORD": ""}
 
 
 def build_tools(folder: Path, say: Say) -> None:
@@ -49,31 +52,28 @@ def build_tools(folder: Path, say: Say) -> None:
 @contextlib.contextmanager
 def registry(crane: Path, say: Say) -> Iterator[str]:
     """A registry in memory, on loopback, as `127.0.0.1:PORT`; gone at the end. Raises Problem."""
-    command = [crane, "registry", "serve", "--address", "127.0.0.1:0", "--blobs-to-disk=false"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as serving:
+    command = [crane, "registry", "serve", "--address", "127.0.0.1:0"]
+    # Into a file: it writes a line for each request, and would wait for ever on a pipe that nobody reads.
+    with (
+        tempfile.NamedTemporaryFile("w+", prefix="carpool-registry-") as log,
+        subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT) as serving,
+    ):
         try:
-            line = serving.stdout.readline() if serving.stdout else ""
-            port = re.search(r"port (\d+)|:(\d+)", line)
-            if port is None:
-                raise Problem(f"the registry did not start: {line.strip()}")
-            address = f"127.0.0.1:{port[1] or port[2]}"
-            _wait_for(f"http://{address}/v2/")
+            address = f"127.0.0.1:{_port_told(Path(log.name))}"
             say(f"a registry answers on {address}")
             yield address
         finally:
             serving.terminate()
 
 
-def _wait_for(url: str) -> None:
+def _port_told(log: Path) -> int:
+    """The port that the registry tells once it listens. Raises Problem."""
     deadline = time.monotonic() + _UP_SECONDS
-    while True:
-        try:
-            with urllib.request.urlopen(url, timeout=1):
-                return
-        except (URLError, OSError) as error:
-            if time.monotonic() > deadline:
-                raise Problem(f"{url} does not answer: {error}") from None
-            time.sleep(0.1)
+    while (told := re.search(r"serving on port (\d+)\n", log.read_text())) is None:
+        if time.monotonic() > deadline:
+            raise Problem(f"the registry does not start: {log.read_text().strip() or 'it says nothing'}")
+        time.sleep(0.05)
+    return int(told[1])
 
 
 @dataclass(frozen=True)
@@ -87,17 +87,17 @@ class Signer:
 
     def sign(self, reference: str) -> None:
         """Sign what a digest names, with the images within it."""
-        run([self.cosign, "sign", "--yes", "--recursive", *self.signing(), reference])
+        run([self.cosign, "sign", "--yes", "--recursive", *self.signing(), reference], env=self._env())
 
     def attest(self, reference: str, bill: Path) -> None:
         """Attach a bill of materials, signed."""
         kind = ["--type", "spdxjson", "--predicate", bill]
-        run([self.cosign, "attest", "--yes", *kind, *self.signing(), reference])
+        run([self.cosign, "attest", "--yes", *kind, *self.signing(), reference], env=self._env())
 
     def sign_file(self, path: Path) -> Path:
         """Sign a file; the signature lies beside it."""
         bundle = path.with_name(f"{path.name}.sigstore.json")
-        run([self.cosign, "sign-blob", "--yes", "--bundle", bundle, *self.signing(), path])
+        run([self.cosign, "sign-blob", "--yes", "--bundle", bundle, *self.signing(), path], env=self._env())
         return bundle
 
     def verify(self, reference: str) -> None:
@@ -113,10 +113,13 @@ class Signer:
         bundle = path.with_name(f"{path.name}.sigstore.json")
         run([self.cosign, "verify-blob", "--bundle", bundle, *self.verifying(), path])
 
+    def _env(self) -> Mapping[str, str]:
+        return _NO_PASSWORD if self.key and "COSIGN_PASSWORD" not in os.environ else {}
+
     def signing(self) -> list[str | Path]:
         """cosign's options for a signature."""
         # Signatures by a key go into no public log: a rehearsal is nobody's business, and needs no network.
-        return ["--key", self.key, "--tlog-upload=false", "--use-signing-config=false"] if self.key else []
+        return ["--key", self.key, "--signing-config", self.key.with_name(_NO_LOG)] if self.key else []
 
     def verifying(self) -> list[str | Path]:
         """cosign's options for a check. Raises Problem if it would accept anybody's signature."""
@@ -128,12 +131,13 @@ class Signer:
 
 
 def new_key(cosign: Path, folder: Path) -> Path:
-    """A key without a password, for a rehearsal. The path of its private half."""
+    """A key without a password, for a rehearsal, and beside it services to sign with: none. Its private half's path."""
     folder.mkdir(parents=True, exist_ok=True)
     prefix = folder / "rehearsal"
     for old in folder.glob("rehearsal.*"):
         old.unlink()
-    run([cosign, "generate-key-pair", "--output-key-prefix", prefix], env={"COSIGN_PASSWORD": ""})
+    run([cosign, "generate-key-pair", "--output-key-prefix", prefix], env=_NO_PASSWORD)
+    run([cosign, "signing-config", "create", "--out", folder / _NO_LOG])
     return prefix.with_suffix(".key")
 
 
@@ -211,9 +215,6 @@ class Publisher:
 
     def _plain(self) -> list[str]:
         return ["--insecure"] if self._is_plain else []
-
-
-_OFFLINE = {"SYFT_CHECK_FOR_APP_UPDATE": "false"}
 
 
 def packages_listed(bill: Path) -> set[str]:
