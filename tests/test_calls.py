@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carpool.scheduling import messages
-from carpool_sidecar.batching import calls
+from carpool_sidecar.batching import calls, header_names
 from carpool_sidecar.protocols import v1
 
 ROUTE = calls.Route(v1.Codec(), None)  # type: ignore[arg-type] # nothing is sent
@@ -32,6 +32,25 @@ def test_what_no_member_sent_is_not_there() -> None:
 def test_a_batchs_own_headers_stand_for_those_of_the_same_name() -> None:
     own = (("Content-Type", "application/octet-stream"), ("authorization", "b"))
     assert calls.merged_headers([head(request_id="7")], own) == (*own, ("X-Request-ID", "7"))
+
+
+def forwarding(**values: str) -> calls.Head:
+    """A member with headers of --forward-headers, of which those that begin with `all` are joined."""
+    return head()._replace(
+        forwarded=[(header_names.Forwarded(name, name.startswith("all")), value) for name, value in values.items()]
+    )
+
+
+def test_of_forwarded_headers_the_first_value_goes_along_or_each_value_once() -> None:
+    members = [head(), forwarding(all_a="1", b="2"), forwarding(all_a="3", b="4", c=""), forwarding(all_a="1")]
+    assert merged(*members) == {"all_a": "1, 3", "b": "2", "c": ""}
+
+
+def test_joined_values_are_bounded_and_one_alone_is_never_cut() -> None:
+    assert merged(*[forwarding(all_a=f"{number:0>1000}") for number in range(9)]) == {
+        "all_a": ", ".join(f"{number:0>1000}" for number in range(4))
+    }
+    assert merged(forwarding(all_a="x" * 5000)) == {"all_a": "x" * 5000}
 
 
 def test_request_ids_are_listed_once_each_in_order() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -17,7 +16,7 @@ from pydantic_settings import BaseSettings, NoDecode
 
 from carpool.program import logs, settings
 from carpool.scheduling import limits, packing
-from carpool_sidecar.batching import retried_statuses
+from carpool_sidecar.batching import header_names, retried_statuses
 from carpool_sidecar.protocols import interface
 from carpool_sidecar.protocols.lists import rules
 
@@ -95,23 +94,6 @@ def _row_lengths(payload: interface.Payload, start: int, stop: int) -> Sequence[
 _ROW_COSTS: Mapping[str, limits.RowMeasure] = {"bytes": _row_sizes, "length": _row_lengths}
 
 
-# Headers that speak of one message or one connection; a batch has its own.
-_NOT_IN_A_KEY = {
-    "host", "content-length", "content-encoding", "transfer-encoding", "connection", "keep-alive", "upgrade", "te",
-    "trailer", "expect", "proxy-authorization", "accept-encoding", "x-request-id", "traceparent", "tracestate",
-}  # fmt: skip
-
-
-def _read_key_headers(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Each once and in lower case, as gRPC's metadata are named and the rest of the sidecar expects them."""
-    for name in names:
-        if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
-            raise ValueError(f"{name!r} is not a header name")
-        if name.lower() in _NOT_IN_A_KEY:
-            raise ValueError(f"{name!r} belongs to a single message and cannot be shared by a batch")
-    return tuple(dict.fromkeys([name.lower() for name in names]))
-
-
 class Settings(BaseSettings):
     """Merges concurrent predict requests (v1, v2, gRPC) into batches for the predictor; passes on everything else."""
 
@@ -158,10 +140,19 @@ class Settings(BaseSettings):
         "Seconds from arrival until a request is answered 504. A caller may ask for less (carpool-timeout-ms).",
         60.0, gt=0, le=86_400,
     )  # fmt: skip
-    key_headers: Annotated[settings.CommaList, pydantic.AfterValidator(_read_key_headers)] = settings.field(
+    key_headers: Annotated[settings.CommaList, pydantic.AfterValidator(header_names.read_key)] = settings.field(
         "Batching",
         "Headers the predictor sees. Only requests that agree in all of them share a batch.",
         ("authorization", "content-type"),
+    )
+    forward_headers: Annotated[settings.CommaList, pydantic.AfterValidator(header_names.read_forwarded)] = (
+        settings.field(
+            "Batching",
+            "Headers that the predictor sees of a batch whose requests differ in them, for example "
+            "x-tenant=first,x-user=joined. first: the value of the first request that has the header. joined: all, "
+            "once, with commas between them, as many as fit into 4096 characters.",
+            (),
+        )
     )
     lists: Annotated[
         tuple[str, ...], NoDecode, pydantic.BeforeValidator(_split_lists), pydantic.AfterValidator(_check_lists)
@@ -368,6 +359,10 @@ class Settings(BaseSettings):
         if self.max_batch_cost and self.instance_cost == "none":
             raise ValueError(f"--max-batch-cost ({self.max_batch_cost}) needs --instance-cost bytes or length")
         self._check_lists_before_v2()
+        if both := sorted({header.name for header in self.forwarded} & set(self.key_headers)):
+            raise ValueError(
+                f"--forward-headers names {', '.join(both)}, in which all requests of a batch agree by --key-headers"
+            )
         if self.quiet_period >= self.grace_period:
             raise ValueError(
                 f"--quiet-period ({self.quiet_period}) must be shorter than --grace-period ({self.grace_period})"
@@ -392,6 +387,11 @@ class Settings(BaseSettings):
         for (name, port), (other, same) in itertools.combinations(taken.items(), 2):
             if port == same:
                 raise ValueError(f"{name} and {other} must differ; both are {port}")
+
+    @property
+    def forwarded(self) -> tuple[header_names.Forwarded, ...]:
+        """What --forward-headers names."""
+        return header_names.forwarded(self.forward_headers)
 
     @property
     def is_adaptive(self) -> bool:

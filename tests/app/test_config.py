@@ -105,6 +105,22 @@ def test_duties_of_kserves_agent_that_are_not_ours_are_refused_in_words(flag, ca
         (["--policy", "window", "--timeout", "0.4"], "--timeout (0.4 s) must be longer than --max-latency (500.0 ms)"),
         (["--key-headers", "Content-Length"], "'Content-Length' belongs to a single message"),
         (["--key-headers", "a b"], "'a b' is not a header name"),
+        (
+            ["--forward-headers", "x-user"],
+            "'x-user' does not say which value goes along: x-user=first or x-user=joined",
+        ),
+        (["--forward-headers", "x-user=last"], "'x-user=last' does not say which value goes along"),
+        (["--forward-headers", "a b=first"], "'a b' is not a header name"),
+        (
+            ["--forward-headers", "Cookie=first"],
+            "'Cookie' cannot go along with other callers' instances; --key-headers",
+        ),
+        (["--forward-headers", "Content-Length=first"], "'Content-Length' cannot go along"),
+        (["--forward-headers", "x-a=first,X-A=joined"], "'X-A' is named twice, as first and as joined"),
+        (
+            ["--forward-headers", "x-a=first", "--key-headers", "X-A"],
+            "--forward-headers names x-a, in which all requests of a batch agree by --key-headers",
+        ),
         (["--quiet-period", "25"], "must be shorter than --grace-period"),
         (["--log-level", "loud"], "got 'loud': must be 'debug', 'info', 'warning' or 'error'"),
         (["--no-such-flag"], "unrecognized arguments: --no-such-flag"),
@@ -142,6 +158,11 @@ def test_environment_variables_work_and_flags_win(monkeypatch):
     chosen = config.load(["--max-latency", "9"])
     assert (chosen.max_batch_size, chosen.max_latency) == (8, 9)
     assert chosen.key_headers == ("x-tenant", "authorization")
+
+
+def test_forwarded_headers_are_kept_in_lower_case_and_each_once():
+    chosen = config.load(["--forward-headers", "X-User=joined,x-plan=first,x-user=joined"])
+    assert chosen.forwarded == (("x-user", True), ("x-plan", False))
 
 
 def test_key_headers_are_kept_in_lower_case_and_each_once():

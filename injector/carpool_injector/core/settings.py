@@ -30,6 +30,10 @@ _NOT_IN_A_KEY = {
 }  # fmt: skip
 
 
+# Beside these, what one caller must not lend to another's rows, and a batch's own type (likewise).
+_NOT_FORWARDED = _NOT_IN_A_KEY | {"authorization", "cookie", "content-type"}
+
+
 def _kebab(name: str) -> str:
     return alias_generators.to_snake(name).replace("_", "-")
 
@@ -43,6 +47,20 @@ def _check_headers(text: str) -> str:
     shared = sorted(_NOT_IN_A_KEY.intersection(text.lower().split(",")))
     if shared:
         raise ValueError(f"must not name {shared[0]}, which belongs to a single message")
+    return text
+
+
+def _check_forwarded(text: str) -> str:
+    values.full_match(values.FORWARDED, text, "name=first or name=joined, comma-separated, at most 32")
+    named = dict(entry.split("=") for entry in text.lower().split(",")) if text else {}
+    for entry in filter(None, text.lower().split(",")):
+        name, how = entry.split("=")
+        if name in _NOT_FORWARDED:
+            raise ValueError(
+                f"must not name {name}: key-headers keeps callers apart who differ in credentials or types"
+            )
+        if named[name] != how:
+            raise ValueError(f"must not name {name} twice, as first and as joined")
     return text
 
 
@@ -81,6 +99,9 @@ class Settings(pydantic.BaseModel):
     max_in_flight: Annotated[int | None, values.whole(1, 1024)] = _field("Batches at the predictor at once, at most.")
     key_headers: Annotated[str | None, values.checked(_check_headers)] = _field(
         "Only requests that agree in these share a batch."
+    )
+    forward_headers: Annotated[str | None, values.checked(_check_forwarded)] = _field(
+        "Headers that the predictor sees of a batch whose requests differ in them: the first value, or all joined."
     )
     max_batch_bytes: Annotated[int | None, values.whole(0, _LARGEST)] = _field(
         "Bytes in one batch, at most; 0: no limit."

@@ -170,6 +170,7 @@ def quantity(check: Callable[[str], str] = check_quantity, *words: str) -> pydan
 
 
 HEADERS = rf"({_HEADER}(,{_HEADER}){{0,31}})?"
+FORWARDED = rf"({_HEADER}=(first|joined)(,{_HEADER}=(first|joined)){{0,31}})?"
 STATUSES = r"(([45]xx|[45][0-9]{2})(,([45]xx|[45][0-9]{2})){0,31})?"
 SIZES = r"([0-9]{1,6}(,[0-9]{1,6}){0,63})?"
 TENSOR = r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,127}"

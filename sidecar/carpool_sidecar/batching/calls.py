@@ -14,14 +14,15 @@ from carpool.compiled import mypyc_attr
 from carpool.runtime import driver
 from carpool.scheduling import messages, suspicion
 from carpool_sidecar import errors
+from carpool_sidecar.batching import header_names
 from carpool_sidecar.protocols import interface
 
 Headers = interface.Headers
 Pieces = interface.Pieces
 
-# One header carries the ids of all members; predictors refuse heads that are too long.
-_MAX_REQUEST_ID = 200
-_MAX_REQUEST_IDS = 4096
+# One header carries what all members sent; predictors refuse heads that are too long.
+_MAX_REQUEST_ID: Final = 200
+_MAX_JOINED: Final = 4096
 MAX_TRACESTATE = 512
 """Characters of a `tracestate` that everyone has to be able to pass on (W3C Trace Context, 3.3.1.5)."""
 
@@ -117,7 +118,7 @@ class Head(NamedTuple):
     the caller's in seconds. `traceparent` and `tracestate` are the caller's, not yet checked. `json_size` is how many
     bytes of the body are JSON, if it says so (v2's binary tensors). `forwarded_for` names the caller where a proxy
     stands in front. `coding` is the one coding of the body, if it has not been undone, and `says_so` is False where its
-    media type speaks against a predict request.
+    media type speaks against a predict request. `forwarded` are values that go along with its batch beside the key.
     """
 
     route: Route
@@ -131,6 +132,7 @@ class Head(NamedTuple):
     forwarded_for: str | None = None
     coding: str | None = None
     says_so: bool = True
+    forwarded: Sequence[tuple[header_names.Forwarded, str]] = ()
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -213,13 +215,13 @@ TRAITS: suspicion.Traits = {
 
 
 def merged_headers(heads: Sequence[Head], own: Headers = (), trace: Headers = ()) -> Headers:
-    """The request headers of a batch: its `own`, what its members share, their request ids, and its `trace`.
+    """The request headers of a batch: its `own`, what its members share, what they forward, their ids, its `trace`.
 
     Without a trace of its own that is its members' first valid one.
 
     Of what they share all but those of the same names as its own. Ids are cut at 200 characters, and only as many
-    whole ones are listed as fit into 4096. What is no `traceparent` (W3C Trace Context) is left out, and so is a
-    `tracestate` of more than 512 characters.
+    whole ones, or values that are forwarded and joined, are listed as fit into 4096. What is no `traceparent` (W3C
+    Trace Context) is left out, and so is a `tracestate` of more than 512 characters.
     """
     shared = heads[0].headers
     ids = [head.request_id for head in heads if head.request_id]
@@ -227,11 +229,24 @@ def merged_headers(heads: Sequence[Head], own: Headers = (), trace: Headers = ()
     if own:
         names = {name.lower() for name, _ in own}
         shared = own + tuple(header for header in shared if header[0].lower() not in names)
+    forwarding = [head.forwarded for head in heads if head.forwarded]
+    if forwarding:
+        shared += _forwarded(forwarding)
     if ids:
-        shared += (("X-Request-ID", _joined(ids)),)
+        shared += (("X-Request-ID", _joined([name[:_MAX_REQUEST_ID] for name in ids])),)
     if trace:
         return shared + trace
     return shared + _first_trace(traced) if traced else shared
+
+
+def _forwarded(members: Sequence[Sequence[tuple[header_names.Forwarded, str]]]) -> Headers:
+    found: dict[str, list[str]] = {}
+    for member in members:
+        for header, value in member:
+            values = found.setdefault(header.name, [])
+            if header.joined or not values:
+                values.append(value)
+    return tuple([(name, values[0] if len(values) == 1 else _joined(values)) for name, values in found.items()])
 
 
 def is_traceparent(text: str) -> bool:
@@ -249,6 +264,13 @@ def _first_trace(heads: Sequence[Head]) -> Headers:
     return ()
 
 
-def _joined(request_ids: Sequence[str]) -> str:
-    joined = ", ".join(dict.fromkeys(name[:_MAX_REQUEST_ID] for name in request_ids))
-    return joined if len(joined) <= _MAX_REQUEST_IDS else joined[:_MAX_REQUEST_IDS].rpartition(", ")[0]
+def _joined(values: Sequence[str]) -> str:
+    """Each value once, as many whole ones as fit."""
+    listed: list[str] = []
+    room = _MAX_JOINED
+    for value in dict.fromkeys(values):
+        room -= len(value) + len(", ")
+        if room < -len(", "):
+            break
+        listed.append(value)
+    return ", ".join(listed)

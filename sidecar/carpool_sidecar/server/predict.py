@@ -67,13 +67,14 @@ class PredictRules:
         self._v1_headers = tuple((istr(name), name.title()) for name in chosen.key_headers)
         # A v2 body's type is told by what is in it: JSON, or JSON and binary tensors.
         self._v2_headers = tuple((name, title) for name, title in self._v1_headers if title != hdrs.CONTENT_TYPE)
+        self._forwarded = [(istr(header.name), header) for header in chosen.forwarded]
         self.dialect = responses.KServeDialect() if chosen.kserve_errors else responses.Dialect()
         self._plain_dialect = responses.Dialect()
 
     @property
     def looked_at(self) -> frozenset[str]:
         """The headers, in lower case, that may decide about a request's route, key or deadline."""
-        own = {str(name).lower() for name, _ in self._v1_headers}
+        own = {str(name).lower() for name, _ in [*self._v1_headers, *self._forwarded]}
         return frozenset({_TIMEOUT.lower(), *own, *self.routes.looked_at})
 
     # --- what is accepted --------------------------------------------------------------------------------------
@@ -117,6 +118,9 @@ class PredictRules:
             _json_size(headers.get(routes.JSON_SIZE)) if match.protocol == "v2" else None,
             headers.get(_FORWARDED_FOR),
             says_so=match.says_so,
+            forwarded=tuple(
+                [(header, text) for name, header in self._forwarded if (text := _value(headers, name)) is not None]
+            ),
         )
 
     def _key_headers(self, headers: MultiMapping[str], match: routes.Match, route: calls.Route) -> calls.Headers:

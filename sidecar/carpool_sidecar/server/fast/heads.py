@@ -9,13 +9,14 @@ lines that do not matter, too: reading the others costs a fifth.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import httptools
 from multidict import CIMultiDict
 
 from carpool_sidecar import errors, metrics
-from carpool_sidecar.batching import calls, routes
+from carpool_sidecar.batching import calls, header_names, routes
 from carpool_sidecar.server import headers as headers_
 from carpool_sidecar.server import local_answers, predict
 
@@ -142,6 +143,7 @@ class _Plan(NamedTuple):
     headers: calls.Headers
     timeout: float | None
     coding: str | None
+    forwarded: Sequence[tuple[header_names.Forwarded, str]]
 
 
 class Reader:
@@ -208,7 +210,7 @@ class Reader:
         plan = self._plans.get(key) or self._plan(key)
         if plan is None:
             return None
-        match, route, target, headers, timeout, coding = plan
+        match, route, target, headers, timeout, coding, forwarded = plan
         if route is None:
             route = self._route(match, timeout is not None)
             if route is None:
@@ -225,6 +227,7 @@ class Reader:
             None if forwarded_for is None else forwarded_for.decode(),
             coding,
             match.says_so,
+            forwarded,
         )
         return size, int(length), head
 
@@ -289,7 +292,8 @@ class Reader:
                 return None  # it may pass before the model is known
             raise
         is_lasting = route.watched is None
-        return _Plan(match, route if is_lasting else None, head.target, head.headers, head.timeout, coding)
+        lasting = route if is_lasting else None
+        return _Plan(match, lasting, head.target, head.headers, head.timeout, coding, head.forwarded)
 
     def _route(self, match: routes.Match, has_deadline: bool) -> calls.Route | None:
         try:
@@ -391,13 +395,13 @@ def _is_usual(headers: CIMultiDict[str]) -> bool:
 
 
 def _with(head: calls.Head, which: int, value: str) -> calls.Head:
-    route, target, headers, timeout, request_id, traceparent, tracestate, json_size, caller, coding, says_so = head
+    route, target, headers, timeout, request_id, traceparent, tracestate, size, caller, coding, says_so, along = head
     if which == _REQUEST_ID:
         request_id = value
     else:
         traceparent = value
     return calls.Head(
-        route, target, headers, timeout, request_id, traceparent, tracestate, json_size, caller, coding, says_so
+        route, target, headers, timeout, request_id, traceparent, tracestate, size, caller, coding, says_so, along
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from carpool_sidecar import errors
-from carpool_sidecar.batching import calls
+from carpool_sidecar.batching import calls, header_names
 from carpool_sidecar.protocols.v2_grpc import metadata, statuses
 from carpool_sidecar.server.grpc import arrivals
 from carpool_sidecar.server.http2 import headers, server_stream
@@ -40,6 +40,7 @@ class CallHead(NamedTuple):
     traceparent: str | None
     tracestate: str | None
     forwarded_for: str | None
+    forwarded: Sequence[tuple[header_names.Forwarded, str]]
     fields: headers.Headers
 
     @property
@@ -56,12 +57,16 @@ def is_grpc(content_type: bytes) -> bool:
 
 
 class HeadReader:
-    """Reads the fields of calls. `key_headers` are the names, in lower case, of those that belong to the batch key."""
+    """Reads the fields of calls. `key_headers` are the names, in lower case, of those that belong to the batch key.
+
+    `forwarded` go along with the batch beside the key.
+    """
 
     # State: heads by their fields; and by what the decoder made of them, of calls that may be answered.
-    def __init__(self, key_headers: Sequence[str]) -> None:
+    def __init__(self, key_headers: Sequence[str], forwarded: Sequence[header_names.Forwarded] = ()) -> None:
         names = [name for name in key_headers if name != "content-type"]
         self._shared = {name.encode(): name.title() for name in names}
+        self._forwarded = [(header.name.encode(), header) for header in forwarded]
         self._known: dict[headers.Headers, CallHead] = {}
         self._taken: dict[int, tuple[headers.Head, CallHead]] = {}
 
@@ -108,6 +113,7 @@ class HeadReader:
             _text(found, b"traceparent"),
             _text(found, b"tracestate"),
             found.get(b"x-forwarded-for", b"").decode("latin-1") or None,
+            [(header, text) for name, header in self._forwarded if (text := _text(found, name)) is not None],
             fields,
         )
 

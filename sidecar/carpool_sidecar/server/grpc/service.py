@@ -9,7 +9,7 @@ from typing import cast
 from carpool.runtime import driver
 from carpool.scheduling import ledger, messages
 from carpool_sidecar import drain, errors, metrics, turns
-from carpool_sidecar.batching import calls, model_registry, routes
+from carpool_sidecar.batching import calls, header_names, model_registry, routes
 from carpool_sidecar.protocols import interface
 from carpool_sidecar.protocols import models as model_names
 from carpool_sidecar.protocols.v2_grpc import codec as codecs
@@ -46,6 +46,7 @@ class GrpcService:
         timings: calls.ServerTimings | None = None,
         clock: Callable[[], float] = time.monotonic,
         worked: turns.Turns | None = None,
+        forwarded: Sequence[header_names.Forwarded] = (),
     ) -> None:
         self._timings = timings
         self.models = models
@@ -58,7 +59,7 @@ class GrpcService:
         self.timeouts = arrivals.MessageTimeouts(limits, report)
         self.turns = worked or turns.Turns(report)
         self.max_rows = max_rows
-        self._heads = heads.HeadReader(key_headers)
+        self._heads = heads.HeadReader(key_headers, forwarded)
         self._latest = ("", b"")
         self._about: calls.Head | None = None
         self._about_head: heads.CallHead | None = None
@@ -72,7 +73,7 @@ class GrpcService:
             return about
         about = calls.Head(
             route, tensors.MODEL_INFER, head.shared, timeout, head.request_id, head.traceparent, head.tracestate, None,
-            head.forwarded_for,
+            head.forwarded_for, forwarded=head.forwarded,
         )  # fmt: skip
         if timeout is None:
             self._about, self._about_head = about, head

@@ -1,0 +1,64 @@
+"""Names of headers in settings: those in which the requests of a batch agree, and those that go along all the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+# Headers that speak of one message or one connection; a batch has its own.
+_NOT_IN_A_KEY = {
+    "host", "content-length", "content-encoding", "transfer-encoding", "connection", "keep-alive", "upgrade", "te",
+    "trailer", "expect", "proxy-authorization", "accept-encoding", "x-request-id", "traceparent", "tracestate",
+}  # fmt: skip
+
+
+def read_key(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Each once and in lower case, as gRPC's metadata are named and the rest of the sidecar expects them.
+
+    Raises `ValueError`.
+    """
+    for name in names:
+        if not _HEADER_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is not a header name")
+        if name.lower() in _NOT_IN_A_KEY:
+            raise ValueError(f"{name!r} belongs to a single message and cannot be shared by a batch")
+    return tuple(dict.fromkeys([name.lower() for name in names]))
+
+
+# What one caller must not lend to another's rows, and what a batch says of its own body.
+_NOT_FORWARDED = _NOT_IN_A_KEY | {"authorization", "cookie", "content-type"}
+
+
+class Forwarded(NamedTuple):
+    """A header of --forward-headers: its name in lower case, and whether the values of all members are `joined`."""
+
+    name: str
+    joined: bool
+
+
+def read_forwarded(entries: tuple[str, ...]) -> tuple[str, ...]:
+    """Entries `name=first` or `name=joined`, each once and with its name in lower case. Raises `ValueError`."""
+    read: dict[str, str] = {}
+    for entry in entries:
+        name, _, how = entry.partition("=")
+        if how not in ("first", "joined"):
+            raise ValueError(f"{entry!r} does not say which value goes along: {name}=first or {name}=joined")
+        if not _HEADER_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is not a header name")
+        if name.lower() in _NOT_FORWARDED:
+            raise ValueError(
+                f"{name!r} cannot go along with other callers' instances; --key-headers keeps those apart that differ "
+                "in credentials or types"
+            )
+        if read.setdefault(name.lower(), how) != how:
+            raise ValueError(f"{name!r} is named twice, as first and as joined")
+    return tuple(f"{name}={how}" for name, how in read.items())
+
+
+def forwarded(entries: Iterable[str]) -> tuple[Forwarded, ...]:
+    """What entries say that `read_forwarded` returned."""
+    parts = [entry.partition("=") for entry in entries]
+    return tuple([Forwarded(name, how == "joined") for name, _, how in parts])
