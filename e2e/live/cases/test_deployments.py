@@ -102,6 +102,18 @@ def test_a_pod_that_meets_the_restricted_profile_still_does_with_the_sidecar(
 
 
 @pytest.mark.usefixtures("restricted")
+def test_a_port_below_1024_is_taken_over_without_a_capability(
+    kubectl: kubectls.Kubectl, cluster: interface.Cluster
+) -> None:
+    """containerd before 2.0 lets nobody listen there without one, unless the pod has the sysctl for it."""
+    assert steps.apply(kubectl, "low_port") == ""
+    pod = steps.ready_pod(kubectl)
+    assert steps.takeover(pod) == ("port-swap", True)
+    assert steps.containers(pod)["carpool"]["args"][0] == "--port=80"
+    assert steps.call_together(steps.expose(kubectl, cluster.ingress)) == steps.ONE_BATCH
+
+
+@pytest.mark.usefixtures("restricted")
 def test_the_profile_is_enforced_here(kubectl: kubectls.Kubectl) -> None:
     refused = kubectl.run("run", "root", "--image=carpool-predictor:0.1.0", check=False)
     assert refused.status != 0

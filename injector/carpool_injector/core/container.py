@@ -13,7 +13,7 @@ from typing import Any
 
 from carpool_injector.core import model, pods, values
 from carpool_injector.core.config import Amounts, Config, Limits
-from carpool_injector.core.refusals import BadSettings
+from carpool_injector.core.refusals import BadSettings, Reason
 from carpool_injector.core.settings import Settings
 from carpool_injector.core.takeover.context import Effects
 
@@ -42,6 +42,25 @@ def volume() -> model.Object:
         "name": TOKEN_SHIELD,
         "projected": {"sources": [{"downwardAPI": {"items": [name]}}], "defaultMode": 420},
     }
+
+
+PORT_START = "net.ipv4.ip_unprivileged_port_start"
+"""The kernel parameter of a pod from which port on programs may listen without a capability, over IPv6 as well."""
+_USUAL_PORT_START = 1024
+
+
+def needs_port_start(pod: pods.Pod, plan: model.Plan) -> bool:
+    """Whether the pod needs `PORT_START`, because the sidecar listens on a low port and has no capabilities.
+
+    containerd from 2.0 on and CRI-O set it anyhow, older ones do not. Kubernetes counts it as safe, and so does Pod
+    Security. Raises `Refusal` where the pod's owner set it too high.
+    """
+    lowest = min(plan.listen_port, plan.admin_port, plan.grpc_listen_port or plan.listen_port)
+    sysctls = pod.spec.security_context.sysctls if pod.spec.security_context else ()
+    chosen = next((each.value for each in sysctls if each.name == PORT_START), None)
+    if chosen is not None and not (chosen.isascii() and chosen.isdecimal() and int(chosen[:9]) <= lowest):
+        raise Reason.LOW_PORT(port=lowest, sysctl=PORT_START, value=chosen[:20])
+    return lowest < _USUAL_PORT_START and chosen is None
 
 
 def build(pod: pods.Pod, plan: model.Plan, effects: Effects, settings: Settings, config: Config) -> model.Object:

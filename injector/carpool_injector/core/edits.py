@@ -105,6 +105,21 @@ class Draft:
         else:
             del self.pod["spec"][group]
 
+    def set_sysctl(self, name: str, value: str) -> None:
+        """Give the pod a kernel parameter that it has not."""
+        found = self.pod["spec"].get("securityContext") or {}
+        sysctls = [*(found.get("sysctls") or ()), {"name": name, "value": value}]
+        self.pod["spec"]["securityContext"] = {**found, "sysctls": sysctls}
+
+    def remove_sysctl(self, name: str) -> None:
+        """Take a kernel parameter out, if it is there; the last one takes the list with it."""
+        found = dict(self.pod["spec"].get("securityContext") or {})
+        rest = [each for each in found.pop("sysctls", None) or () if each.get("name") != name]
+        if rest or found:
+            self.pod["spec"]["securityContext"] = {**found, **({"sysctls": rest} if rest else {})}
+        else:
+            self.pod["spec"].pop("securityContext", None)
+
     def _list(self, group: str) -> list[Any]:
         return list(self.pod["spec"].get(group) or ())
 

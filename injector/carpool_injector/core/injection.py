@@ -119,7 +119,11 @@ def _injected(
     site = context.Context(view, found, settings, config, capabilities)
     plan = _with_lists(choice.plan(site), listed)  # step 5
     meshes.check(view, plan.admin_port)
-    done = _put(draft, site, plan)  # step 6
+    port_start = container.needs_port_start(view, plan)
+    if port_start:
+        step = f"the pod gets the sysctl {container.PORT_START}, so that the sidecar may listen on ports below 1024"
+        plan = dataclasses.replace(plan, steps=(*plan.steps, step))
+    done = _put(draft, site, plan, port_start)  # step 6
     warnings = (*_warnings(asked), *_advice(site, plan))
     return _outcome(pod, draft, decided, warnings, plan=plan, status=done.model_dump(by_alias=True, exclude_none=True))
 
@@ -207,7 +211,7 @@ def _check_names(pod: pods.Pod, config: Config) -> None:
             raise Reason.CONTAINER_NAME_TAKEN(name=model.CONTAINER, image=(found.image or "")[:80])
 
 
-def _put(draft: Draft, asked: context.Context, plan: model.Plan) -> pod_annotations.Injected:
+def _put(draft: Draft, asked: context.Context, plan: model.Plan, port_start: bool) -> pod_annotations.Injected:
     """Take the app's place as planned and put the sidecar in. Returns the status, which the pod has by then."""
     effects = choice.WAYS[plan.takeover].apply(draft, plan, asked)
     app = draft.container(plan.container)
@@ -220,7 +224,10 @@ def _put(draft: Draft, asked: context.Context, plan: model.Plan) -> pod_annotati
     draft.put(group, sidecar)
     draft.put("volumes", container.volume())
     _hook(app, plan.admin_port)
+    if port_start:
+        draft.set_sysctl(container.PORT_START, "0")
     done = _status_of(asked, plan, effects, _pull_secrets(draft, asked))
+    done = done.model_copy(update={"port_start": port_start or None})
     draft.annotate(pod_annotations.STATUS, done.text())
     return done
 
@@ -240,6 +247,8 @@ def _revert(draft: Draft, done: pod_annotations.Injected) -> None:
     _unhook(draft.container(done.container), done.admin_port)
     for name in done.pull_secrets or ():
         draft.remove("imagePullSecrets", name)
+    if done.port_start:
+        draft.remove_sysctl(container.PORT_START)
 
 
 def _remove(draft: Draft, pod: pods.Pod) -> None:

@@ -163,7 +163,7 @@ class Injected(pydantic.BaseModel):
     """How a pod was injected. `told_by` is the flag or variable that tells the app its port, `added` whether it is new.
 
     `grpc_…` are the same for gRPC. `batcher` is the value of KServe's batcher annotation that was taken over.
-    `pull_secrets` are the names of those that were added.
+    `pull_secrets` are the names of those that were added. `port_start`: the pod got a kernel parameter for low ports.
     """
 
     model_config = pydantic.ConfigDict(
@@ -186,6 +186,7 @@ class Injected(pydantic.BaseModel):
     grpc_added: bool | None = None
     batcher: Annotated[str | None, pydantic.Field(max_length=64)] = None
     pull_secrets: Annotated[list[_SecretName] | None, pydantic.Field(max_length=16)] = None
+    port_start: bool | None = None
 
     def text(self) -> str:
         """The annotation's value."""

@@ -200,10 +200,18 @@ class OperatingSystem(_View):
     name: str | None = None
 
 
+class Sysctl(_View):
+    """A kernel parameter of the pod."""
+
+    name: str
+    value: str
+
+
 class SecurityContext(_View):
     """spec.securityContext."""
 
     run_as_user: int | None = None
+    sysctls: Annotated[tuple[Sysctl, ...], pydantic.BeforeValidator(_none_for_null)] = ()
 
 
 class SecretReference(_View):

@@ -120,6 +120,12 @@ class Reason(enum.Enum):
         'set the annotation {annotation}: "{port}" on the pod',
     )
 
+    LOW_PORT = (
+        "low-port",
+        "the sidecar would listen on port {port} without a capability, and the pod's sysctl {sysctl} is {value!r}",
+        "set it to {port} or less, or remove it",
+    )
+
     LISTS_NOT_MOUNTED = (
         "no-such-file",
         "carpool.dev/lists names {file}, and nothing is mounted there in the sidecar's container",
