@@ -20,7 +20,11 @@ from tests.injector import pods
 Object = client.Object
 SETTLED_SECONDS = 20.0
 ASKS = {"carpool.dev/takeover": "named-port"}
-VALUES = {"imagePullSecrets": ["registry"], "defaults": {"log-level": "debug", "max-batch-size": "8"}}
+VALUES = {
+    "imagePullSecrets": ["registry"], "defaults": {"log-level": "debug", "max-batch-size": "8"},
+    # No limit of CPU; in a Guaranteed pod more CPU and less memory than its defaults, which these bound.
+    "resources": {"requests": {"cpu": "600m"}, "limits": {"cpu": None, "memory": "256Mi"}},
+}  # fmt: skip
 # What another installation, or another pod, would have in these places.
 _DIFFERS = (("metadata", "name"), ("metadata", "namespace"), *(("metadata", each) for each in manifests.SERVERS_OWN))
 _numbers = itertools.count(1)
@@ -101,6 +105,16 @@ LEFT: dict[str, Object] = {
     "has two containers": asking(*TWO),
     "speaks gRPC": asking(app(ports=[{"name": "grpc-web", "containerPort": 8000}])),
     "is probed by gRPC": asking(app(readinessProbe=probe({"grpc": {"port": 8000}}))),
+    "is probed by a command for gRPC": asking(
+        app(readinessProbe=probe({"exec": {"command": ["/bin/grpc_health_probe", "-addr=:8000"]}}))
+    ),
+    "shares its port's name": asking(
+        app(), {"name": "helper", "image": "busybox", "ports": [{"name": "http", "containerPort": 9000}]},
+        annotations=settings(container="app"),
+    ),
+    "has a command with the sidecar's port": asking(
+        app(livenessProbe=probe({"exec": {"command": ["curl", "localhost:9081"]}}))
+    ),
     "is probed by TLS": asking(app(readinessProbe=probe({"httpGet": {"port": 8000, "scheme": "HTTPS"}}))),
     "is probed with headers": asking(
         app(readinessProbe=probe({"httpGet": {"port": 8000, "httpHeaders": [{"name": "a", "value": "b"}]}}))

@@ -174,11 +174,13 @@ imagePullSecrets: {{ join "," . | quote }}
 {{- end }}
 requestsCpu: {{ $config.resources.requests.cpu | quote }}
 requestsMemory: {{ $config.resources.requests.memory | quote }}
-limitsCpu: {{ $config.resources.limits.cpu | quote }}
+{{- with $config.resources.limits.cpu }}
+limitsCpu: {{ . | quote }}
+{{- end }}
 limitsMemory: {{ $config.resources.limits.memory | quote }}
 # A pod of the class Guaranteed stays one.
-guaranteedCpu: {{ $config.resources.limits.cpu | quote }}
-guaranteedMemory: {{ $config.resources.limits.memory | quote }}
+guaranteedCpu: {{ $config.resources.guaranteed.cpu | quote }}
+guaranteedMemory: {{ $config.resources.guaranteed.memory | quote }}
 port: {{ int $config.port | quote }}
 adminPort: {{ int $config.adminPort | quote }}
 {{- range $key, $value := $config.defaults }}
