@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import carpool_sidecar
 from tests.bench import bodies
 from tests.bench.peers import (
     carpool,
@@ -139,6 +140,18 @@ class TestWhoTakesPart:
         assert launch.check(json.dumps({"predictions": json.loads(launch.body)["instances"]}).encode())
         assert not launch.check(b'{"predictions":[[5.1]]}')
         assert not launch.check(b"")
+
+    @pytest.mark.parametrize("build", ["compiled", "python"])
+    def test_a_sidecar_that_is_compiled_takes_part_as_python_too(
+        self, build: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+    ) -> None:
+        monkeypatch.setattr(carpool_sidecar, "build", lambda: build)
+        launched = [each.launch(tmp_path, cells.FREE, 1, 2).env for each in (carpool.SIDECAR, carpool.AS_PYTHON)]
+        assert launched == [{}, {"CARPOOL_PURE_PYTHON": "1"}]
+        assert carpool.SIDECAR.missing() is None
+        assert (carpool.AS_PYTHON.missing() is None) == (build == "compiled")
+        assert carpool.SIDECAR.version(tmp_path).endswith(f"({build})")
+        assert carpool.AS_PYTHON.version(tmp_path).endswith("(python)")
 
 
 class TestStub:

@@ -1,4 +1,7 @@
-"""Carpool among the peers: sidecar and predictor together as a server, and the sidecar alone against KServe's agent."""
+"""Carpool among the peers: sidecar and predictor together as a server, and the sidecar alone against KServe's agent.
+
+Where the hot path is compiled, the sidecar alone takes part a second time, as Python.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import carpool_sidecar
+from carpool import compiled
 from tests import loopback
 from tests.bench import bodies, processes
 from tests.bench.peers import peer
@@ -18,26 +22,33 @@ BODY = bodies.exact(bodies.SMALLEST, 4321)
 
 @dataclass(eq=False)
 class Carpool:
-    """A `peer.Peer`. The harness starts the predictor, on the core that the role says."""
+    """A `peer.Peer`. The harness starts the predictor, on the core that the role says.
+
+    It runs as it is installed. One that is `as_python` leaves compiled modules alone, and is missing where there are
+    none.
+    """
 
     name: str
     role: str
     flags: Callable[[peer.Model], Sequence[str]]
+    as_python: bool = False
 
     def missing(self) -> str | None:
+        if self.as_python and carpool_sidecar.build() == "python":
+            return "nothing is compiled here, so it is the same as the other"
         return None
 
     def prepare(self, cache: pathlib.Path, say: Callable[[str], None]) -> None:
         """There is nothing to install: it runs from this checkout."""
 
     def version(self, cache: pathlib.Path) -> str:
-        return carpool_sidecar.__version__
+        return f"{carpool_sidecar.__version__} ({'python' if self.as_python else carpool_sidecar.build()})"
 
     def launch(self, cache: pathlib.Path, model: peer.Model, port: int, component_port: int) -> peer.Launch:
         (admin_port,) = loopback.free_ports(1)
         return peer.Launch(
             argv=processes.sidecar_command(port, component_port, admin_port, self.flags(model)),
-            env={},
+            env={compiled.VARIABLE: "1"} if self.as_python else {},
             ready_url=processes.ready_url(admin_port),
             predict_url=f"http://{processes.HOST}:{port}{PATH}",
             body=BODY,
@@ -71,5 +82,6 @@ def _is_right(answer: bytes) -> bool:
 WINDOW = Carpool("Carpool window", peer.SERVER, _window)
 ADAPTIVE = Carpool("Carpool adaptive", peer.SERVER, _adaptive)
 SIDECAR = Carpool("Carpool sidecar", peer.SIDECAR, _window)
+AS_PYTHON = Carpool("Carpool sidecar as Python", peer.SIDECAR, _window, as_python=True)
 
-PEERS: tuple[Carpool, ...] = (WINDOW, ADAPTIVE, SIDECAR)
+PEERS: tuple[Carpool, ...] = (WINDOW, ADAPTIVE, SIDECAR, AS_PYTHON)

@@ -23,7 +23,8 @@ MINE = "black"
 COLOURS = ("#b2182b", "#2166ac", "#1b7837", "#762a83", "#ef8a62", "#67a9cf", "#7fbf7b", "#af8dc3", "#8c510a")
 MARKERS = "v^<>XPDsh"
 DASHES = ("--", "-.", ":")
-MINE_DASHES, MINE_MARKERS = ("-", "--", ":"), "o*d"
+MINE_DASHES, MINE_MARKERS = ("-", "--", ":", "-."), "o*dp"
+OTHER_BUILD = "0.55"  # grey
 
 Line = dict[str, Any]
 
@@ -54,7 +55,7 @@ def lines(names: Sequence[str]) -> dict[str, Line]:
     others = [name for name in names if name not in mine]
     looks: dict[str, Line] = {}
     for index, name in enumerate(mine):
-        dash, marker = MINE_DASHES[index % 3], MINE_MARKERS[index % 3]
+        dash, marker = MINE_DASHES[index % 4], MINE_MARKERS[index % 4]
         looks[name] = {"color": MINE, "linewidth": 2.4, "zorder": 5, "linestyle": dash, "marker": marker}
     for index, name in enumerate(others):
         colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
@@ -102,9 +103,12 @@ def _sidecar_bars(plot: Any, sidecars: Sequence[samples.Outcome]) -> None:
     """Throughput by body size, on a logarithmic axis: it spans three decades."""
     sized = [cell for cell in cells.SIDECAR_CELLS if cell.size is not None]
     height = 0.8 / max(1, len(sidecars))
+    mine = [outcome.name for outcome in sidecars if outcome.name.startswith(tables.OURS)]
     for index, outcome in enumerate(sidecars):
         rates = [outcome.median(cell.name, lambda sample: sample.rate) or 0.0 for cell in sized]
-        colour = MINE if outcome.name.startswith(tables.OURS) else COLOURS[index % len(COLOURS)]
+        colour = COLOURS[index % len(COLOURS)]
+        if outcome.name in mine:
+            colour = OTHER_BUILD if mine.index(outcome.name) else MINE
         places = [place - index * height for place in range(len(sized), 0, -1)]
         bars = plot.barh(places, rates, height=height * 0.9, color=colour, label=outcome.name)
         plot.bar_label(bars, labels=[tables.rate_text(rate) for rate in rates], padding=3)
