@@ -156,16 +156,17 @@ class IncrementalScan:
 
     def _cut(self, part: bytes) -> bool:
         """Scan as much as can be of the rest and this part; False if it cannot be cut."""
+        if self._wrong < _MOST_WRONG and not self._is_in_string:
+            # Nearly always the rest is short and the cut in this part: the two need not be put together twice.
+            cut = _guess((self._rest[:_EDGE] + part[:_EDGE])[:_EDGE], part)
+            if cut > 0:
+                if self._take((self._rest, memoryview(part)[:cut]), self._stack, False):
+                    self._rest = part[cut + 1 :]
+                    return True
+                self._wrong += 1
         data = self._rest + part
         if self._is_in_string and b'"' not in data:
             return self._cut_string(data)
-        if self._wrong < _MOST_WRONG and not self._is_in_string:
-            cut = _guess(data)
-            if cut > 0:
-                if self._take((memoryview(data)[:cut],), self._stack, False):
-                    self._rest = data[cut + 1 :]
-                    return True
-                self._wrong += 1
         has_strings = self._is_in_string or b'"' in data or b"{" in data or b"{" in self._stack
         return self._cut_carefully(data) if has_strings else self._cut_numbers(data)
 
@@ -323,13 +324,15 @@ def _closed(stack: bytes, is_in_string: bool) -> bytes:
     return b'"' + closing if is_in_string else closing
 
 
-def _guess(data: bytes) -> int:
-    """The last comma between two values like the first one; -1 if there is none."""
-    begun = data[:_EDGE].lstrip(_SPACE)
+def _guess(start: bytes, data: bytes) -> int:
+    """The last comma in the data between two values like the one that `start` begins with; -1 if there is none."""
+    begun = start.lstrip(_SPACE)
     opened = begun[: len(begun) - len(begun.lstrip(b"[{"))]
     if not opened and begun[:1] != b'"':
         return data.rfind(b",")
     before, after = (_closed(opened, False), opened) if opened else (b'"', b'"')
+    if before[-1:] not in data:  # a single byte is looked for ten times as fast
+        return -1
     for between in (b",", b", "):
         found = data.rfind(before + between + after)
         if found >= 0:
@@ -387,8 +390,7 @@ def _skip(text: bytes, at: int) -> int:
 
 def _rise(piece: bytes) -> int:
     """How many more lists it opens than it closes."""
-    if b"[" not in piece and b"]" not in piece:
-        return 0
-    brackets = piece.translate(None, _ALL_BUT_BRACKETS)
+    # Mostly they are at its beginning, if at all.
+    brackets = piece[: max(piece.rfind(b"["), piece.rfind(b"]")) + 1].translate(None, _ALL_BUT_BRACKETS)
     opened = brackets.count(b"[")
     return 2 * opened - len(brackets)
