@@ -19,6 +19,8 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -87,8 +89,8 @@ def check(*, tools: bool = True) -> None:
         raise Problem(f"{error.name} is not installed: pip install -r .ci/compiled.txt") from None
 
 
-def build(package: str, folder: Path, python: str = sys.executable) -> list[Path]:
-    """Compile a package's modules into `folder`, laid out as in a wheel; returns the files, relative to it.
+def build(packages: Sequence[str], folder: Path, python: str = sys.executable) -> dict[str, list[Path]]:
+    """Compile these packages' modules into `folder`, laid out as in a wheel; returns their files, relative to it.
 
     `python` is the interpreter whose environment has what the sources import; the types of that count. Raises Problem.
     """
@@ -99,18 +101,21 @@ def build(package: str, folder: Path, python: str = sys.executable) -> list[Path
         raise Problem(f"compiling needs the whole checkout; there is no {', '.join(missing)}")
     with tempfile.TemporaryDirectory(prefix="carpool-compiled-") as scratch:
         # A process of its own: mypyc reads the command line, prints to standard output and exits when it is unhappy.
-        command = [sys.executable, str(Path(__file__)), "--compile", package, str(folder), scratch, python]
+        command = [sys.executable, str(Path(__file__)), "--compile", str(folder), scratch, python, *packages]
         ended = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if ended.returncode:
-            raise Problem(f"{package} could not be compiled:\n{ended.stdout[-4000:]}")
-    made = sorted(file.relative_to(folder) for file in (folder / package).rglob("*.so"))
-    if len(made) != len(sources(package)) + 1:
-        raise Problem(f"of {package} there are {len(made)} files for {len(sources(package))} modules and their library")
+            raise Problem(f"{' and '.join(packages)} could not be compiled:\n{ended.stdout[-4000:]}")
+    made = {each: sorted(file.relative_to(folder) for file in (folder / each).rglob("*.so")) for each in packages}
+    for package, files in made.items():
+        if len(files) != len(sources(package)) + 1:
+            raise Problem(
+                f"of {package} there are {len(files)} files for {len(sources(package))} modules and a library"
+            )
     return made
 
 
-def compile_group(package: str, folder: Path, scratch: Path, python: str) -> None:
-    """All groups are translated, since they know of each other; of one C is compiled."""
+def compile_groups(folder: Path, scratch: Path, python: str, packages: Sequence[str]) -> None:
+    """All groups are translated, since they know of each other; of those that are wanted C is compiled."""
     from mypyc.build import mypycify
     from setuptools import Distribution
     from setuptools.command.build_ext import build_ext
@@ -129,12 +134,14 @@ def compile_group(package: str, folder: Path, scratch: Path, python: str) -> Non
     for file in (scratch / "c").rglob("__native*.c"):
         # mypyc's own slicing of bytes (2.4) raises SystemError where the start lies behind the stop; Python's does not.
         file.write_text(file.read_text().replace("CPyBytes_GetSlice(", "CPyObject_GetSlice("))
-    chosen = [each for each in extensions if each.name.split(".")[0] == package]
+    chosen = [each for each in extensions if each.name.split(".")[0] in packages]
+    # The libraries of the groups take nearly all of the time, and a core each.
+    chosen.sort(key=lambda each: "compiled_" not in each.name)
     for each in chosen:
         # Without this the folder of the sources would be told in each library, and no two builds would be alike.
         each.extra_compile_args += [f"-ffile-prefix-map={scratch}=.", "-Wno-error"]
         each.extra_link_args += ["-Wl,--build-id=none", "-s"]
-    command = build_ext(Distribution({"name": package, "ext_modules": chosen}))
+    command = build_ext(Distribution({"name": "carpool", "ext_modules": chosen}))
     command.build_lib, command.build_temp = str(folder), str(scratch / "o")
     command.parallel = os.cpu_count()
     command.ensure_finalized()
@@ -143,8 +150,8 @@ def compile_group(package: str, folder: Path, scratch: Path, python: str) -> Non
 
 def main() -> None:
     if sys.argv[1:2] == ["--compile"]:
-        package, folder, scratch, python = sys.argv[2:]
-        compile_group(package, Path(folder), Path(scratch), python)
+        folder, scratch, python, *packages = sys.argv[2:]
+        compile_groups(Path(folder), Path(scratch), python, packages)
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?", help="where the compiled modules go, laid out as in a wheel")
@@ -154,10 +161,11 @@ def main() -> None:
     try:
         check(tools=not wanted.check)
         if not wanted.check:
-            for package in MODULES:
-                files = build(package, wanted.folder, wanted.python)
+            start = time.monotonic()
+            for package, files in build(list(MODULES), wanted.folder, wanted.python).items():
                 size = sum((wanted.folder / file).stat().st_size for file in files)
-                print(f"{package}: {len(files) - 1} modules compiled, {size / 1e6:.1f} MB", flush=True)
+                print(f"{package}: {len(files) - 1} modules compiled, {size / 1e6:.1f} MB")
+            print(f"in {time.monotonic() - start:.0f} s")
     except Problem as error:
         sys.exit(f"error: {error}")
 

@@ -3,9 +3,12 @@
     python .ci/images.py                                       all three
     python .ci/images.py --only sidecar --output sidecar.tar   one, as an archive for `ctr images import`
     python .ci/images.py --check-reproducible                  builds each twice and compares
-    python .ci/images.py --compiled                            with the sidecar's hot path compiled (an experiment)
+    python .ci/images.py --pure                                the sidecar as plain Python, which needs no compiler
     python .ci/images.py --arch arm64                          for the other architecture
     python .ci/images.py --push registry.example.com/team      and pushes them there
+
+The sidecar's hot path is compiled, by a C compiler that the build stage takes from Debian. Where none can be had a line
+says so, and the image has plain Python, which is slower and does the same.
 
 The same commit on the same base gives the same layers. Files have the same time in all commits (SOURCE_DATE_EPOCH
 changes it), so that a layer in which nothing changed keeps its digest and is not pulled again.
@@ -35,6 +38,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PARTS = ("sidecar", "injector", "predictor")
 LOGS = ROOT / "out" / "images"
 LAYERS = ("interpreter", "packages", "program")
+NO_COMPILER = "the tools to compile with cannot be had here"  # the sidecar's Dockerfile says so
 STEP = re.compile(r"(?:\[\d/\d\] )?(STEP \d+/\d+: .*)|#\d+ (\[.*)")
 
 
@@ -107,6 +111,7 @@ class Builder:
         LOGS.mkdir(parents=True, exist_ok=True)
         self._secrets = image_index.secrets(os.environ, folder)
         self._base = base
+        self._is_pure = bool(wanted.pure)
         self._labels = {**labels(), "base.name": base.removeprefix("localhost/")}
 
     def name(self, part: str) -> str:
@@ -120,7 +125,16 @@ class Builder:
         start = time.monotonic()
         log = LOGS / f"{part}.log"
         log.unlink(missing_ok=True)
-        image_engines.run(self._engine.build_command(recipe, ROOT), log, self._tell)
+        try:
+            image_engines.run(self._engine.build_command(recipe, ROOT), log, self._tell)
+        except image_engines.Failed:
+            # Whoever asked for a compiled one gets no other, and what does not compile is no reason to go without.
+            if recipe.arguments.get("COMPILED") != "yes" or self._wanted.compiled or not has_no_compiler(log):
+                raise
+            say(f"  {NO_COMPILER} (see {log}):")
+            say("  the sidecar is built as plain Python, which is slower and does the same (--compiled: or not at all)")
+            self._is_pure = True
+            return self.build(part, fresh=fresh)
         built = self._engine.image(recipe.name)
         if built is None:
             raise Problem(f"{recipe.name} was built, and is not there; see {log}")
@@ -145,7 +159,7 @@ class Builder:
             arguments |= {"TORCH": self._torch, "TORCH_CPU_INDEX": predictor_packages.CPU_INDEX}
             arguments |= {"TORCH_CPU_SHA256": os.environ.get("TORCH_CPU_SHA256", "")}
         if part == "sidecar":
-            arguments |= {"COMPILED": "yes" if self._wanted.compiled else "no"}
+            arguments |= {"COMPILED": "no" if self._is_pure else "yes"}
         epoch = int(os.environ.get("SOURCE_DATE_EPOCH") or 0)
         dockerfile = ROOT / part / "Dockerfile"
         # buildah's cache knows no times: it would give layers of another epoch.
@@ -160,6 +174,11 @@ class Builder:
             print(line, flush=True)
         elif step and sys.stdout.isatty():
             say(f"  {(step[1] or step[2])[:100]}")
+
+
+def has_no_compiler(log: Path) -> bool:
+    """Whether a build failed because there is nothing to compile with."""
+    return any(line.endswith(NO_COMPILER) for line in log.read_text(errors="replace").splitlines())
 
 
 def target_of(output: Path, part: str, parts: Sequence[str]) -> Path:
@@ -189,7 +208,6 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         default="auto",
         help="the predictor's build (cpu, else none)",
     )
-    add("--compiled", action="store_true", help="compile the sidecar's hot path (an experiment; see docs/speed.md)")
     add(
         "--arch",
         choices=["amd64", "arm64"],
@@ -197,6 +215,9 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help="of the images, which are tagged with it (this machine's); the other one is built under emulation, where"
         " the machine has it (Debian: apt-get install qemu-user-static arch-test)",
     )
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--compiled", action="store_true", help="fail where the sidecar's hot path cannot be compiled")
+    how.add_argument("--pure", action="store_true", help="leave the sidecar as plain Python: quicker to build")
     add("--tag", default="", help="of the images (the version)")
     add("--push", default="", metavar="REGISTRY/PATH", help="where to push them")
     add("--plain-http", action="store_true", help="registries without TLS, for bases and pushes")

@@ -48,7 +48,7 @@ class CompileHook(BuildHookInterface[Any]):
         (package,) = (each for each in compiling["MODULES"] if (Path(self.root) / each).is_dir())
         folder = Path(tempfile.mkdtemp(prefix="carpool-compiled-"))
         try:
-            files = compiling["build"](package, folder)
+            files = compiling["build"]([package], folder)[package]
         except compiling["Problem"] as error:
             raise SystemExit(f"error: {error}") from None
         build_data["pure_python"] = False

@@ -29,7 +29,7 @@ MARK = ("kube-system", "carpool-e2e-images")
 def state() -> str:
     """A digest of the sources that the images are built from."""
     files = [path for folder in SOURCES for path in (ROOT / folder).rglob("*") if _matters(path)]
-    files += [*SCRIPTS.glob("*.py"), Path(__file__)]
+    files += [*SCRIPTS.glob("*.py"), SCRIPTS / "compiled.txt", Path(__file__)]
     inputs = {str(path.relative_to(ROOT)): path.read_bytes() for path in files}
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     return binaries.key({**inputs, "version": version.encode()})

@@ -183,3 +183,17 @@ def test_the_injector_becomes_ready_at_a_real_api_server_and_ends_with_status_0(
         assert injector.terminate(GRACE_SECONDS) == 0
     finally:
         installed.uninstall()
+
+
+def test_the_sidecar_says_which_build_runs_and_can_run_as_python(
+    images: Mapping[str, container.Image], tmp_path: Path
+) -> None:
+    image = images["sidecar"]
+    has_compiled = any(image.root.rglob("compiled_*__mypyc.*.so"))
+    ended = container.run(image, ["--version"], tmp_path)
+    assert ended.output.strip().endswith("(compiled)" if has_compiled else "(python)"), ended
+    pure = {**image.config["config"], "Env": [*image.config["config"]["Env"], "CARPOOL_PURE_PYTHON=1"]}
+    as_python = container.run(
+        container.Image("pure", image.root, {**image.config, "config": pure}), ["--version"], tmp_path
+    )
+    assert as_python.output.strip().endswith("(python)"), as_python

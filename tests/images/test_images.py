@@ -129,6 +129,69 @@ def test_without_an_engine_the_status_says_that_it_cannot_be_done_here(
     assert "images: error: images are built with docker or buildah" in capsys.readouterr().err
 
 
+NO_COMPILER = """
+case "$*" in
+  *" --build-arg COMPILED=yes "*) echo 'RUN … || { echo "the tools to compile with cannot be had here"; exit 1; }'
+    echo "#9 1.2 $FAULT" >&2; exit 1 ;;
+  build*) exit 0 ;;
+  inspect*) echo '{"FromImageID": "0123456789abcdef", "OCIv1": {"rootfs": {"diff_ids": ["sha256:a"]}}}' ;;
+  images*) echo '[{"size": "1 MB"}]' ;;
+  *) exit 1 ;;
+esac"""
+
+
+def build_sidecar(images: ModuleType, program: Program, tmp_path: Path, fault: str, *flags: str) -> None:
+    """The sidecar's build by an engine that fails with this message where something is to be compiled."""
+    program("git", "exit 1")
+    program("buildah", f"FAULT='{fault}'\n{NO_COMPILER}")
+    asked = images.arguments(["--only", "sidecar", *flags])
+    images.Builder(images.image_engines.Buildah(), "base:1", "none", asked, tmp_path).build("sidecar")
+
+
+@pytest.fixture
+def logs(images: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "LOGS", tmp_path / "logs")
+
+
+@pytest.mark.usefixtures("logs")
+def test_without_a_compiler_the_sidecar_is_built_as_python_and_it_is_said(
+    images: ModuleType, program: Program, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build_sidecar(images, program, tmp_path, images.NO_COMPILER)
+    told = capsys.readouterr().out
+    assert "the tools to compile with cannot be had here" in told
+    assert "built as plain Python" in told
+    assert "image 0123456789ab" in told
+
+
+@pytest.mark.usefixtures("logs")
+def test_a_pure_image_is_built_without_trying_to_compile(
+    images: ModuleType, program: Program, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build_sidecar(images, program, tmp_path, "not asked for", "--pure")
+    assert "compile" not in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("logs")
+@pytest.mark.parametrize("flags", [[], ["--compiled"]])
+def test_a_sidecar_that_does_not_compile_is_not_built_as_python(
+    images: ModuleType, program: Program, tmp_path: Path, flags: list[str]
+) -> None:
+    with pytest.raises(images.image_engines.Failed, match="error: carpool could not be compiled"):
+        build_sidecar(images, program, tmp_path, "error: carpool could not be compiled", *flags)
+
+
+@pytest.mark.usefixtures("logs")
+def test_who_asks_for_a_compiled_image_gets_no_other(images: ModuleType, program: Program, tmp_path: Path) -> None:
+    with pytest.raises(images.image_engines.Failed):
+        build_sidecar(images, program, tmp_path, images.NO_COMPILER, "--compiled")
+
+
+def test_the_dockerfile_compiles_unless_told_not_to_and_says_when_it_cannot(images: ModuleType) -> None:
+    assert "\nARG COMPILED=yes\n" in DOCKERFILES["sidecar"]
+    assert f'echo "{images.NO_COMPILER}"' in DOCKERFILES["sidecar"]
+
+
 def test_labels_name_the_version_and_the_commit(images: ModuleType) -> None:
     labels = images.labels()
     assert re.fullmatch(r"\d+\.\d+\.\d+.*", labels["version"])
