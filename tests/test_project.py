@@ -17,6 +17,7 @@ PARTS = ("sidecar", "injector", "predictor", "tests", "docs")
 OTHERS = (
     ".ci/uv.txt",
     ".ci/compiled.txt",
+    ".ci/wheels.txt",
     "tests/helm.txt",
     "tests/bench/demo.txt",
     "tests/bench/gpu/requirements.txt",
