@@ -29,3 +29,13 @@ def free_ports(count: int) -> list[int]:
 def free_port() -> int:
     """One of them."""
     return free_ports(1)[0]
+
+
+def has_ipv6() -> bool:
+    """Whether this machine has IPv6's loopback address."""
+    try:
+        with socket.socket(socket.AF_INET6) as attempt:
+            attempt.bind(("::1", 0))
+    except OSError:
+        return False
+    return True

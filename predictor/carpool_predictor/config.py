@@ -48,7 +48,7 @@ class Settings(BaseSettings):
 
     model_config = settings.config("carpool-predictor", PREFIX)
 
-    host: str = settings.field("Server", "Address to listen on; 0.0.0.0 means all IPv4 interfaces", "0.0.0.0")
+    host: str = settings.field("Server", "Address to listen on; :: means all interfaces, over IPv6 and IPv4", "::")
     port: settings.PortOrLink = settings.field(
         "Server", "Port for predictions and health; 0 takes a free one, told in the log", 8080, ge=0, le=65535
     )

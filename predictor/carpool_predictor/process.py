@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import uvloop
 from aiohttp import web
 
-from carpool.program import logs
+from carpool.program import addresses, logs
 from carpool.program import settings as loader
 from carpool.workers import errors as worker_errors
 from carpool_predictor import config, served_model, server, worker
@@ -115,7 +115,8 @@ def _signals() -> Iterator[tuple[asyncio.Event, asyncio.Event]]:
 
 
 async def _listen(runner: web.ServerRunner, settings: config.Settings) -> None:
-    await web.TCPSite(runner, settings.host, settings.port, backlog=1024).start()
+    for listening in addresses.bind(settings.host, settings.port):
+        await web.SockSite(runner, listening, backlog=1024).start()
     host, port = runner.addresses[0][:2]
     log.info("listening", extra=logs.facts(host=host, port=port))
 

@@ -16,7 +16,7 @@ EXIT_FAILED, EXIT_USAGE = 1, 2
 
 _SHOWN_CHARACTERS = 200
 # Where a server that listens on all interfaces is found without leaving the pod.
-_LOOPBACK_OF = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
+_LOOPBACK_OF = dict.fromkeys(("", "0.0.0.0", "::"), "127.0.0.1")  # a sidecar takes IPv4 on :: as well
 
 
 class Parser(argparse.ArgumentParser):
@@ -30,7 +30,7 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        host = environment.get("CARPOOL_ADMIN_HOST", "0.0.0.0")
+        host = environment.get("CARPOOL_ADMIN_HOST", "::")
         self.add_argument("--admin-host", default=host, metavar="ADDRESS", help="as given to the sidecar (%(default)s)")
         self.add_argument("--admin-port", default=_port_from(environment), metavar="N", type=_port, help=_PORT)
 

@@ -221,7 +221,9 @@ class Settings(BaseSettings):
         False,
     )
     # --- Listening
-    host: str = settings.field("Listening", "Address to listen on.", "0.0.0.0")
+    host: str = settings.field(
+        "Listening", "Address to listen on: `::` means all, over IPv6 and IPv4, `0.0.0.0` all of IPv4.", "::"
+    )
     port: Port = settings.field("Listening", "Port for predict requests and everything passed through.", 9081)
     keep_alive: float = settings.field(
         "Listening",
@@ -238,7 +240,7 @@ class Settings(BaseSettings):
     grpc_port: OptionalPort = settings.field(
         "Listening", "Port for gRPC. ModelInfer is batched, all other calls are passed through. 0: none.", 0
     )
-    admin_host: str = settings.field("Listening", "Address of the admin port.", "0.0.0.0")
+    admin_host: str = settings.field("Listening", "Address of the admin port, likewise.", "::")
     admin_port: Port = settings.field(
         "Listening",
         "Port for /livez /readyz /metrics /config /arrivals /drain /drained, and / with the live page.",
@@ -248,6 +250,12 @@ class Settings(BaseSettings):
         "Listening", "Who may PATCH /config and POST /drain. loopback: callers in this pod; any: everybody.", "loopback"
     )
     # --- Predictor
+    component_host: Literal["127.0.0.1", "::1"] = settings.field(
+        "Predictor",
+        "Address of the predictor. `::1` is for one that listens over IPv6 only; `127.0.0.1` reaches all others, "
+        "and does so in pods of IPv6 only.",
+        "127.0.0.1",
+    )
     component_port: Port = settings.field("Predictor", "Port of the predictor.", 8080)
     component_grpc_port: Port = settings.field("Predictor", "Port of the predictor for gRPC.", 8001)
     upstream: Literal["http", "triton-http", "triton-grpc"] = settings.field(

@@ -111,8 +111,14 @@ def test_a_sidecar_that_listens_on_ipv6_only_is_found_over_loopback(admin_port) 
         port = admin_port(host="::1")
     except OSError:
         pytest.skip("this machine has no IPv6 loopback address")
-    assert drain("--admin-port", port.server_port, CARPOOL_ADMIN_HOST="::") == 0
+    assert drain("--admin-port", port.server_port, CARPOOL_ADMIN_HOST="::1") == 0
     assert drain("--admin-port", port.server_port, "--admin-host", "::1") == 0
+
+
+def test_a_sidecar_that_listens_on_all_addresses_is_found_over_loopback(admin_port) -> None:
+    port = admin_port()
+    for host in ("::", "0.0.0.0", ""):
+        assert drain("--admin-port", port.server_port, "--admin-host", host) == 0
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 
 from carpool_injector.objects import review
 from carpool_injector.webhook import connections, metrics, server
+from tests import loopback
 from tests.injector import reviews
 
 BODY = json.dumps(reviews.asking()).encode()
@@ -83,6 +84,23 @@ async def at_once(_: review.Request) -> review.Answer:
 
 def listening(handler: server.Handler = at_once, bounds: connections.Bounds = FEW, grace: float = 10.0) -> Listening:
     return Listening(server.Server({"/mutate": handler}, metrics.Metrics(), list), bounds, grace)
+
+
+# --- From where
+
+
+@pytest.mark.parametrize("caller", ["127.0.0.1", "::1"])
+async def test_the_api_server_may_call_over_either_family(caller: str) -> None:
+    if caller == "::1" and not loopback.has_ipv6():
+        pytest.skip("this machine has no IPv6 loopback address")
+    async with listening() as on:
+        await on.listener.close()
+        everywhere = server.Listener(server.Server({"/mutate": at_once}, metrics.Metrics(), list).reviews(), 1.0, FEW)
+        port = await everywhere.open("::", 0, on.tls)
+        reader, writer = await asyncio.open_connection(caller, port, ssl=on.trusting, server_hostname="localhost")
+        assert await Caller(reader, writer).ask() == "HTTP/1.1 200 OK"
+        writer.close()
+        await everywhere.close()
 
 
 # --- How many

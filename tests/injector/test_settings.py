@@ -60,7 +60,6 @@ def test_every_setting_that_becomes_a_flag_is_one_of_the_sidecars(name):
 
 def test_every_setting_of_the_sidecar_can_be_annotated_unless_the_takeover_decides_it():
     decided_here = {
-        "host",
         "port",
         "admin_host",
         "admin_port",

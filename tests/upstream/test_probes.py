@@ -23,6 +23,17 @@ def grpcio() -> None:
     pytest.importorskip("grpc", reason="grpc probes need the extra: pip install 'carpool-sidecar[grpc]'")
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_local_probe_asks_where_the_predictor_listens(host: str) -> None:
+    local = '[{"tcpSocket": {"port": 1}}, {"httpGet": {"host": "127.0.0.1"}}, {"tcpSocket": {"host": "10.0.0.9"}}]'
+    first, second, third = probes.parse(local, PORT, host)
+    assert first == probes.TcpSocket(host, 1)
+    assert isinstance(second, probes.HttpGet)
+    assert second.url.host == host
+    assert third == probes.TcpSocket("10.0.0.9", PORT)
+    assert probes.parse("", PORT, host) == (probes.TcpSocket(host, PORT),)
+
+
 @pytest.mark.parametrize("text", ["", "  ", "null"])
 def test_without_a_probe_the_component_port_must_accept_connections(text: str) -> None:
     assert probes.parse(text, PORT) == (probes.TcpSocket("127.0.0.1", PORT),)

@@ -151,6 +151,8 @@ def _args(pod: pods.Pod, plan: model.Plan, settings: Settings) -> Iterator[str]:
         yield f"--component-grpc-port={plan.grpc_app_port}"
     yield f"--admin-port={plan.admin_port}"
     flags = dict(settings.flags()) | period_flags(pod, settings)
+    if settings.host is not None:
+        flags["--admin-host"] = settings.host
     # Kubernetes expands $(NAME) in arguments, and reads $$ as a plain $.
     yield from (f"{name}={value.replace('$', '$$')}" for name, value in flags.items())
 

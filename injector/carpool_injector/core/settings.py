@@ -140,6 +140,9 @@ class Settings(pydantic.BaseModel):
         "Tell callers in `Server-Timing` how long they waited, how long the predictor took, and what batch it was."
     )
     # --- Connections and the predictor
+    host: Annotated[str | None, values.choice("::", "0.0.0.0")] = _field(
+        "Where the sidecar listens, with its admin port too: `::` is all addresses, `0.0.0.0` all of IPv4."
+    )
     keep_alive: Annotated[float | None, values.number(0, _DAY, "seconds", above=True)] = _field(
         "Seconds an idle connection stays open."
     )
@@ -148,6 +151,9 @@ class Settings(pydantic.BaseModel):
     )
     max_connections: Annotated[int | None, values.whole(1, 1_000_000)] = _field(
         "Client connections at once, HTTP and gRPC together; beyond it 503."
+    )
+    component_host: Annotated[str | None, values.choice("127.0.0.1", "::1")] = _field(
+        "Where the sidecar reaches the app. ::1 is for one that listens over IPv6 only."
     )
     connect_timeout: Annotated[float | None, values.number(0, 600, "seconds", above=True)] = _field(
         "Seconds to reach the predictor."

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
-from carpool.program import allocator, logs
+from carpool.program import addresses, allocator, logs
 
 log = logging.getLogger("carpool.injector")
 
@@ -148,10 +148,10 @@ class Port:
 
     async def open(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Listens; returns the port, which was free where 0 was asked for. Raises OSError."""
-        found = await self.loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, _, _, _, address = found[0]
-        listening = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
-        listening.setblocking(False)
+        listening, *others = addresses.bind(host, port)
+        for each in others:  # a name of several addresses: the first counts
+            each.close()
+        listening.listen(_BACKLOG)
         self._socket, self._tls = listening, tls
         self._listen()
         return int(listening.getsockname()[1])

@@ -25,8 +25,8 @@ class Options(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     # --- what is served --------------------------------------------------------------------------------------------
-    host: str = "0.0.0.0"
-    """Address to listen on."""
+    host: str = "::"
+    """Address to listen on; :: means all, over IPv6 and IPv4."""
     port: int = 9443
     """Port for /mutate and /validate over TLS; 0 takes a free one, told in the log."""
     metrics_port: int | None = 9444

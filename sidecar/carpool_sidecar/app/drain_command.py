@@ -17,9 +17,9 @@ PROG = "carpool-sidecar drain"
 
 _EPILOG = """\
 The address and port are those the sidecar was started with. In the sidecar's container they come from the same
-environment variables and need not be given. Addresses that mean "all" are reached over loopback: 0.0.0.0 at 127.0.0.1,
-and :: at ::1. Any other address needs a sidecar with --admin-write any, because callers that use it do not count as
-inside the pod. As the hook of a container:
+environment variables and need not be given. Addresses that mean "all", 0.0.0.0 and ::, are reached at 127.0.0.1. Any
+other address needs a sidecar with --admin-write any, because callers that use it do not count as inside the pod. As the
+hook of a container:
 
   lifecycle: {preStop: {exec: {command: [carpool-sidecar, drain]}}}
 """

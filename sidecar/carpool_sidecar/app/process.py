@@ -97,8 +97,8 @@ def _on_signals(sidecar: wiring.Sidecar) -> asyncio.Event:
 def _readiness_probes(chosen: config.Settings) -> Sequence[probes.Probe]:
     try:
         if chosen.predictor_health_path:
-            return (probes.http_path_probe(chosen.predictor_health_path, chosen.component_port),)
-        return probes.parse(os.environ.get(_PROBE_VARIABLE, ""), chosen.component_port)
+            return (probes.http_path_probe(chosen.predictor_health_path, chosen.component_port, chosen.component_host),)
+        return probes.parse(os.environ.get(_PROBE_VARIABLE, ""), chosen.component_port, chosen.component_host)
     except ValueError as error:
         source = "--predictor-health-path" if chosen.predictor_health_path else _PROBE_VARIABLE
         settings.fail(config.PROG, f"{source}: {error}")

@@ -21,7 +21,7 @@ import yarl
 from aiohttp import web
 
 import carpool_sidecar
-from carpool.program import allocator, logs
+from carpool.program import addresses, allocator, logs
 from carpool.runtime import driver
 from carpool.scheduling import adaptive, limits, packing, policy, scheduler, window
 from carpool_sidecar import config, metrics, turns
@@ -84,7 +84,7 @@ class Sidecar:
         self.core = scheduler.Scheduler(self.limits, self.policy, clock, driver.new_batch_id, calls.TRAITS)
         self.ledger = self.core.ledger
         self.life = lifecycle.Lifecycle(self.ledger)
-        self._base = yarl.URL.build(scheme="http", host=probes.LOOPBACK, port=chosen.component_port)
+        self._base = yarl.URL.build(scheme="http", host=chosen.component_host, port=chosen.component_port)
         on_bug = self.metrics.internal_errors.labels("upstream").inc
         self.upstreams = Upstreams(chosen, str(self._base), clock, on_bug)
         self.tracing = self._start_tracing() if chosen.tracing == "otlp" else None
@@ -322,7 +322,8 @@ class Sidecar:
     async def _listen(self, runner: web.BaseRunner, host: str, port: int) -> None:
         self._runners.append(runner)
         await runner.setup()
-        await web.TCPSite(runner, host, port, backlog=_BACKLOG).start()
+        for listening in addresses.bind(host, port):
+            await web.SockSite(runner, listening, backlog=_BACKLOG).start()
 
     def _report(self, error: Exception) -> None:
         self.metrics.internal_errors.labels("turns").inc()
@@ -474,7 +475,8 @@ class Upstreams:
         from carpool_sidecar.upstream import grpc_predictor
 
         chosen, on_bug = self._settings, self._on_bug
-        address = f"{probes.LOOPBACK}:{chosen.component_grpc_port}"
+        host = chosen.component_host
+        address = f"{f'[{host}]' if ':' in host else host}:{chosen.component_grpc_port}"
         return grpc_predictor.GrpcPredictor(address, chosen.connect_timeout, chosen.max_queue_bytes, on_bug)
 
     def _registry(

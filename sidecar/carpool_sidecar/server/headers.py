@@ -17,6 +17,7 @@ from typing import Final
 from aiohttp import HttpVersion, HttpVersion10, HttpVersion11, hdrs, web
 from multidict import CIMultiDict, MultiMapping
 
+from carpool.program import addresses
 from carpool_sidecar import errors
 from carpool_sidecar.server import responses
 
@@ -133,6 +134,7 @@ def add_forwarding(headers: CIMultiDict[str], peer: str | None, scheme: str, hos
     the outermost hop, so the first proxy's word stands.
     """
     if peer:
+        peer = addresses.plain(peer)
         _append(headers, "X-Forwarded-For", peer)
     headers.setdefault("X-Forwarded-Proto", scheme)
     if host:

@@ -17,10 +17,11 @@ import asyncio
 import contextlib
 import errno
 import logging
-import os
 import socket
 from collections.abc import Callable
 from typing import Final, Protocol
+
+from carpool.program import addresses
 
 log = logging.getLogger("carpool.sidecar.listening")
 
@@ -151,13 +152,8 @@ async def listen(
 
     Up to `backlog` callers wait outside; the kernel turns more away.
     """
-    # The loop finds the addresses and binds to them; what it would listen with has no way to wait.
-    server = await asyncio.get_running_loop().create_server(make, host, port, start_serving=False)
     found = []
-    for bound in server.sockets:
-        listening = socket.socket(fileno=os.dup(bound.fileno()))
-        listening.setblocking(False)
+    for listening in addresses.bind(host, port):
         listening.listen(backlog)
         found.append(Listener(listening, make, crowd))
-    server.close()
     return found

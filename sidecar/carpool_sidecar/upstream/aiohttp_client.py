@@ -74,7 +74,9 @@ def address(base: yarl.URL, target: str) -> yarl.URL:
     All of it goes in as a ready-encoded path: taken apart and joined again, an empty query would lose its question
     mark, and a `#` all behind it.
     """
-    return yarl.URL.build(scheme=base.scheme, host=base.host or "", port=base.port, path=target, encoded=True)
+    return yarl.URL.build(
+        scheme=base.scheme, host=base.host_subcomponent or "", port=base.port, path=target, encoded=True
+    )
 
 
 class KnownBody(payload.Payload):

@@ -68,33 +68,34 @@ class Grpc:
 Probe = HttpGet | TcpSocket | Grpc
 
 
-def parse(text: str, default_port: int) -> tuple[Probe, ...]:
+def parse(text: str, default_port: int, host: str = LOOPBACK) -> tuple[Probe, ...]:
     """Read one JSON probe or a list of them; blank text or `null` means `tcp_probe(default_port)`.
 
-    A port that is missing or 0 means `default_port`. Raises ValueError, its text one line on what is wrong,
-    where and what is allowed; also for a grpc probe when the package `grpcio` is not installed.
+    A port that is missing or 0 means `default_port`, a host that is missing or 127.0.0.1 means `host`. Raises
+    ValueError, its text one line on what is wrong, where and what is allowed; also for a grpc probe when the package
+    `grpcio` is not installed.
     """
     try:
         value = json.loads(text) if text.strip() else None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"readiness probe: not valid JSON: {error}") from None
     if value is None:
-        return (tcp_probe(default_port),)
+        return (tcp_probe(default_port, host),)
     if isinstance(value, list) and value:
-        return tuple(_read(item, f"[{at}]", default_port) for at, item in enumerate(value))
-    return (_read(value, "", default_port),)
+        return tuple(_read(item, f"[{at}]", default_port, host) for at, item in enumerate(value))
+    return (_read(value, "", default_port, host),)
 
 
-def http_path_probe(path: str, port: int) -> Probe:
+def http_path_probe(path: str, port: int, host: str = LOOPBACK) -> Probe:
     """A GET of `path` on the predictor. Raises ValueError for a path that does not begin with `/`."""
     if not path.startswith("/"):
         raise ValueError(f"health path: got {path!r}: must begin with '/', for example '/v1/models/m'")
-    return HttpGet(_url("http", LOOPBACK, port, path))
+    return HttpGet(_url("http", host, port, path))
 
 
-def tcp_probe(port: int) -> Probe:
+def tcp_probe(port: int, host: str = LOOPBACK) -> Probe:
     """The weakest probe, for when nothing better is known: something listens on the port."""
-    return TcpSocket(LOOPBACK, port)
+    return TcpSocket(host, port)
 
 
 # --- the JSON form (k8s.io/api/core/v1 Probe); unknown members are ignored ----------------------------------
@@ -152,11 +153,11 @@ class _Probe(_Form):
     timeout_seconds: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)] = DEFAULT_TIMEOUT
 
 
-def _read(value: Any, where: str, default_port: int) -> Probe:
+def _read(value: Any, where: str, default_port: int, host: str) -> Probe:
     name = f"readiness probe{where}"
     try:
         form = _Probe.model_validate(value)
-        return _resolve(form, default_port)
+        return _resolve(form, default_port, host)
     except pydantic.ValidationError as error:
         raise ValueError("; ".join(_problem(name, detail) for detail in error.errors())) from None
     except ValueError as error:
@@ -171,7 +172,7 @@ def _problem(name: str, detail: Any) -> str:
     return f"{where}: got {detail['input']!r}: {reason}"
 
 
-def _resolve(form: _Probe, default_port: int) -> Probe:
+def _resolve(form: _Probe, default_port: int, host: str) -> Probe:
     if form.exec is not None:
         raise ValueError("exec probes cannot be run from a sidecar; use httpGet, tcpSocket or grpc")
     actions = [action for action in (form.http_get, form.tcp_socket, form.grpc) if action is not None]
@@ -181,12 +182,16 @@ def _resolve(form: _Probe, default_port: int) -> Probe:
     port, timeout = action.port or default_port, form.timeout_seconds or DEFAULT_TIMEOUT
     if isinstance(action, _HttpGet):
         headers = tuple((header.name, header.value) for header in action.http_headers or ())
-        return HttpGet(_url(action.scheme, action.host, port, action.path), headers, timeout)
+        return HttpGet(_url(action.scheme, _reached(action.host, host), port, action.path), headers, timeout)
     if isinstance(action, _TcpSocket):
-        return TcpSocket(action.host, port, timeout)
+        return TcpSocket(_reached(action.host, host), port, timeout)
     if importlib.util.find_spec("grpc") is None:
         raise ValueError("grpc probes need the package grpcio: pip install 'carpool-sidecar[grpc]'")
-    return Grpc(LOOPBACK, port, action.service or "", timeout)
+    return Grpc(host, port, action.service or "", timeout)
+
+
+def _reached(given: str, host: str) -> str:
+    return host if given == LOOPBACK else given
 
 
 def _url(scheme: str, host: str, port: int, path: str) -> yarl.URL:

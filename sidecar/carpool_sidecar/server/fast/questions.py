@@ -17,6 +17,7 @@ from typing import Final
 
 from multidict import CIMultiDict
 
+from carpool.program import addresses
 from carpool_sidecar import drain, metrics
 from carpool_sidecar.protocols import interface
 from carpool_sidecar.server import headers as headers_
@@ -84,7 +85,7 @@ class Questions:
         `peer` is the client's address. `reply` is called later, with None if it has to be asked in another way. What is
         returned can be cancelled.
         """
-        address = str(peer[0]) if isinstance(peer, tuple) and peer else None
+        address = addresses.plain(str(peer[0])) if isinstance(peer, tuple) and peer else None
         message = self._request(head, address or None)
         if message is None or not self._life.admits():
             return None
