@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +13,7 @@ from hypothesis import strategies as st
 
 from carpool.scheduling import messages
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import interface
+from carpool_sidecar.protocols import incremental_scan, interface, steps
 from carpool_sidecar.protocols.lists import answers, codec, rules
 
 OPENAI, TEI = "openai-embeddings", "tei-embed"
@@ -137,3 +140,48 @@ def test_white_space_around_a_list_is_not_the_lists(second: bytes) -> None:
         rows = answers.read(rule, shares, interface.UpstreamResponse(body, {}), outlines).rows
         texts = [answers.ResponseFormat.LIST.render([messages.Piece(0, "b", rows[at : at + 1])]) for at in (0, 1)]
         assert [json.loads(b"".join(each.body)) for each in texts] == [[row] for row in json.loads(body)]
+
+
+_ACCENTED = '["\u00e9"]'.encode()
+_ROWS = st.lists(
+    st.sampled_from([b"[1,2]", b"[]", b'"a,]b"', b'{"a":[1,{"b":"]"}]}', _ACCENTED, b"1e5", b"null", b"[[[", b""]),
+    min_size=1, max_size=6,
+)  # fmt: skip
+_FORMS = st.sampled_from([b"%b", b"[%b]", b"[ %b ]", b'{"d":[%b],"n":7}', b'{"d":[%b],"n":7} ', b'{"d": [%b],"n":12}'])
+
+
+@given(st.lists(st.tuples(_ROWS, _FORMS), min_size=1, max_size=5), st.sampled_from(["$", "d"]), st.integers(0, 2))
+def test_an_answer_read_in_steps_is_what_it_is_at_once(told: Any, place: str, spread: int) -> None:
+    (rule,) = rules.load([f"r:\n  path: /r\n  list: input\n  answers: {place}\n  shared: [n]\n"])
+    first: dict[str, answers.Outline] = {}
+    second: dict[str, answers.Outline] = {}
+    for rows, form in told:
+        # With `spread` the text is so large that it is cut.
+        body = form % (b"," + b" " * 40_000 * spread).join(rows)
+        response = interface.UpstreamResponse(body, {})
+        shares = answers.Shares(range(len(rows) + 1), [1] * len(rows))
+        work = answers.read_in_steps(rule, shares, response, second)
+        in_steps = shared(functools.partial(steps.at_once, work))
+        assert in_steps == shared(functools.partial(answers.read, rule, shares, response, first))
+
+
+def shared(read: Callable[[], interface.BatchPredictions]) -> Any:
+    """What the callers are told, or why they are not."""
+    try:
+        found = read().rows
+        forms = (answers.ResponseFormat.LIST, answers.ResponseFormat.ROW)
+        pieces = [messages.Piece(0, "b", found[at : at + 1]) for at in range(len(found))]
+        return [b"".join(form.render([piece]).body) for form in forms for piece in pieces]
+    except errors.CarpoolError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def test_a_large_answer_like_the_last_one_is_read_in_steps_of_a_quarter_of_a_megabyte() -> None:
+    (rule,) = rules.load(["r:\n  path: /r\n  list: input\n  answers: d\n"])
+    outlines: dict[str, answers.Outline] = {}
+    row = b"[" + b"0.25," * 50_000 + b"1]"
+    shares = answers.Shares(range(17))
+    response = interface.UpstreamResponse(b'{"d":[%b]}' % b",".join([row] * 16), {})
+    answers.read(rule, shares, response, outlines)
+    count = sum(1 for _ in answers.read_in_steps(rule, shares, response, outlines))
+    assert count >= len(response.body) // incremental_scan.STEP

@@ -15,7 +15,7 @@ import msgspec
 
 from carpool.scheduling import messages
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import interface, json_members, json_rows
+from carpool_sidecar.protocols import incremental_scan, interface, json_members, json_rows, steps
 from carpool_sidecar.protocols.lists import places, rules
 
 LIST_NAME = b"rows"
@@ -257,6 +257,31 @@ class Outline:
 
     def match(self, body: bytes) -> tuple[Outline, Sequence[msgspec.Raw], dict[Name, int]] | None:
         """The outline of a body that is like this one, the rows of its list, and its numbers; None for another body."""
+        frame = self._frame(body)
+        if frame is None:
+            return None
+        start, end, totals = frame
+        try:
+            rows = json_rows.LIST.decode(memoryview(body)[start:end])
+        except msgspec.DecodeError:
+            return None  # it ends so by chance, or is malformed
+        return self._with(body, start, end, rows), rows, totals
+
+    def match_in_steps(self, body: bytes) -> steps.Steps[tuple[Outline, json_rows.Rows, dict[Name, int]] | None]:
+        """As `match`; None also for a list that cannot be scanned in steps."""
+        frame = self._frame(body)
+        if frame is None:
+            return None
+        start, end, totals = frame
+        scan = incremental_scan.IncrementalScan(re.compile(rb"(?s:%b)(?=(\[))" % re.escape(self.texts[0])))
+        yield from scan.feed_in_steps(body)
+        found = scan.rows(body)
+        if found is None or len(found[0]) != end - start:
+            return None  # the list ends elsewhere
+        return self._with(body, start, end, found[1]), found[1], totals
+
+    def _frame(self, body: bytes) -> tuple[int, int, dict[Name, int]] | None:
+        """Where the list begins and ends in a body that is like this one but for its rows, and its numbers."""
         before, *_ = self.texts
         if not body.startswith(before):
             return None
@@ -274,16 +299,16 @@ class Outline:
                 totals[name] = int(digits[0])
         if end - len(before) < 2 or body[len(before)] != _OPENING or body[end - 1] != _CLOSING:
             return None  # white space there is not the list's
-        try:
-            rows = json_rows.LIST.decode(memoryview(body)[len(before) : end])
-        except msgspec.DecodeError:
-            return None  # it ends so by chance, or is malformed
+        return len(before), end, totals
+
+    def _with(self, body: bytes, start: int, end: int, rows: json_rows.Rows) -> Outline:
+        """This one, or one with the white space of the list from `start` to `end`."""
         if len(rows) < 2:
-            return self, rows, totals
-        brackets = _brackets(body, len(before), end, rows)
+            return self
+        brackets = _brackets(body, start, end, rows)
         if brackets == self.brackets[self.names[0]]:
-            return self, rows, totals
-        return Outline(self.texts, self.names, {self.names[0]: brackets}), rows, totals
+            return self
+        return Outline(self.texts, self.names, {self.names[0]: brackets})
 
 
 def _brackets(body: bytes, start: int, stop: int, rows: Sequence[bytes | msgspec.Raw]) -> Brackets:
@@ -336,6 +361,27 @@ def read(
         raise errors.UpstreamBroken("the predictor's answer is nested too deeply") from None
     except (errors.BadRequest, errors.Unbatchable, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise errors.UpstreamBroken(f"the predictor's answer is not as rule {rule.name!r} says: {error}") from None
+
+
+def read_in_steps(
+    rule: rules.Rule, shares: Shares, response: interface.UpstreamResponse, outlines: dict[str, Outline]
+) -> steps.Steps[interface.BatchPredictions]:
+    """As `read`; in steps if the answer is like the last one."""
+    body = response.body
+    outline = outlines.get(rule.name)
+    if outline is not None:
+        try:
+            if not body.isascii():
+                json_rows.check_utf8(body)
+            alike = yield from outline.match_in_steps(body)
+        except errors.BadRequest:
+            alike = None  # `read` tells of it
+        if alike is not None:
+            outlines[rule.name] = found = alike[0]
+            yield
+            result = _result(rule, shares, response, found, {found.names[0]: alike[1]}, alike[2])
+            return interface.BatchPredictions(LIST_NAME, result)
+    return read(rule, shares, response, outlines)
 
 
 Lists = Mapping[Name, Sequence[bytes | msgspec.Raw]]

@@ -204,14 +204,24 @@ class Codec:
             pieces[-1] = b"]"
         pieces.append(template.texts[-1])
         shares = answers.Shares.of(parts) if template.rule.shared else answers.Shares.counted(parts)
-        read = functools.partial(self._read, template.rule, first.key, shares)
-        return interface.UpstreamRequest(target, (), pieces, read)
+        about = template.rule, first.key, shares
+        read_in_steps = functools.partial(self._read_in_steps, *about)
+        return interface.UpstreamRequest(target, (), pieces, functools.partial(self._read, *about), read_in_steps)
 
     def _read(
         self, rule: rules.Rule, key: Hashable, shares: answers.Shares, response: interface.UpstreamResponse
     ) -> interface.BatchPredictions:
         try:
             return answers.read(rule, shares, response, self._outlines)
+        except errors.Uneven:
+            self._avoid(key)
+            raise
+
+    def _read_in_steps(
+        self, rule: rules.Rule, key: Hashable, shares: answers.Shares, response: interface.UpstreamResponse
+    ) -> steps.Steps[interface.BatchPredictions]:
+        try:
+            return (yield from answers.read_in_steps(rule, shares, response, self._outlines))
         except errors.Uneven:
             self._avoid(key)
             raise
