@@ -225,3 +225,25 @@ async def test_every_kept_byte_is_announced_first_and_may_be_refused() -> None:
 def test_the_refusal_names_what_is_wrong() -> None:
     with pytest.raises(errors.BadRequest, match=re.escape("the body is not valid gzip data: it is cut off")):
         decode(gzip.compress(BODY)[:-1], "gzip")
+
+
+@pytest.mark.parametrize("sizes", [(300_000,), (10, 700_000), (700_000, 10), (300_000, 700_000), (700_000, 300_000)])
+def test_a_body_whose_last_member_says_how_large_it_is_is_kept_once_whatever_the_others_have(
+    sizes: tuple[int, ...],
+) -> None:
+    data = [bytes([65 + place]) * size for place, size in enumerate(sizes)]
+    body = b"".join(map(gzip.compress, data))
+    reserved: list[int] = []
+    decoded = steps.at_once(content_coding.decoding(body, "gzip", 2_000_000, reserved.append))
+    assert decoded == b"".join(data)
+    assert sum(reserved) == sum(sizes)
+
+
+def test_a_body_that_lies_about_its_size_is_refused_and_kept_for_no_more_than_it_may_have() -> None:
+    body = gzip.compress(bytes(1000))
+    for told in (300_000, 1_000_000, 4_000_000_000):
+        reserved: list[int] = []
+        lying = body[:-4] + told.to_bytes(4, "little")
+        with pytest.raises(errors.BadRequest):
+            steps.at_once(content_coding.decoding(lying, "gzip", 1 << 20, reserved.append))
+        assert sum(reserved) <= 1032 * len(body) + 1000
