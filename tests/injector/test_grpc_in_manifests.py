@@ -120,3 +120,36 @@ def test_a_declared_sidecar_is_refused_where_nobody_knows_the_servers_port_for_g
     custom["spec"]["predictor"]["containers"] = [{"name": "kserve-container", "image": "acme/scorer:1"}]
     with pytest.raises(refusals.Refusal, match="nothing says where"):
         collocation.declared(custom, CONFIG)
+
+
+# --- A Service with a port for each protocol, as KServe v0.20 makes a route for each
+
+
+BOTH = [{"containerPort": 8080, "name": "http1", "protocol": "TCP"}, *H2C]
+
+
+@pytest.mark.parametrize("ports", [BOTH, BOTH[::-1]], ids=["HTTP first", "gRPC first"])
+def test_both_ports_of_a_service_reach_the_sidecar_whichever_is_declared_first(ports: list[Object]) -> None:
+    """KServe's Service sends its port 80 to the first and the second to itself, by number."""
+    found = explained(service(ports=ports))["plan"]
+    assert found["takeover"] == "port-swap"
+    assert (found["listenPort"], found["grpcListenPort"]) == (8080, 9000)
+    assert len({8080, 9000, found["appPort"], found["grpcAppPort"], found["adminPort"]}) == 5
+
+
+def test_with_kserves_batcher_the_route_for_grpc_reaches_the_sidecar_as_well() -> None:
+    thing = service(ports=BOTH)
+    thing["spec"]["predictor"]["batcher"] = {}
+    found = explained(thing)["plan"]
+    assert (found["takeover"], found["listenPort"], found["grpcListenPort"]) == ("kserve-agent", 9081, 9000)
+
+
+def test_grpc_that_is_not_known_to_be_v2_stays_with_the_app_beside_http() -> None:
+    ports = [{"containerPort": 8080, "name": "http1"}, {"containerPort": 8081, "name": "h2c"}]
+    thing = service(runtime="sklearn", ports=ports)
+    found = explained(thing)["plan"]
+    assert (found["listenPort"], found["grpcListenPort"]) == (8080, None)
+    thing["spec"]["predictor"]["model"]["ports"] = ports[::-1]
+    refused = explained(thing)
+    assert refused["plan"] is None
+    assert refused["refusal"]["code"] == "not-http"
