@@ -267,3 +267,31 @@ def test_explain_and_inject_say_the_same_of_modelmesh() -> None:
 def test_modelmesh_that_asks_for_nothing_is_left_alone_where_only_those_that_ask_are_meant() -> None:
     thing = service(labels={}, metadata={"annotations": {MODE: "ModelMesh"}})
     assert manifests.inject(thing, manifests.Injector(opted_in_only=True)) == (thing, None)
+
+
+# --- Knative Services
+
+
+def knative_service(*containers: Object) -> Object:
+    template = {"metadata": {"labels": {"carpool.dev/inject": "true"}}, "spec": {"containers": list(containers)}}
+    spec = {"template": template}
+    return {"apiVersion": "serving.knative.dev/v1", "kind": "Service", "metadata": {"name": "web"}, "spec": spec}
+
+
+def test_of_several_containers_in_a_knative_service_the_one_with_the_port_is_the_app() -> None:
+    app = {"name": "app", "image": "a", "ports": [{"containerPort": 9000}]}
+    found = explanation.explain(knative_service({"name": "helper", "image": "b"}, app), manifests.Injector())
+    assert found is not None
+    assert found.plan is not None
+    assert (found.plan.takeover, found.plan.container, found.plan.app_port) == ("queue-proxy", "app", 9000)
+
+
+@pytest.mark.parametrize("name", ["h2c", "h2c-api"])
+def test_an_app_that_knative_sends_http2_to_is_refused(name: str) -> None:
+    """Knative calls the port user-port whatever it was called, so only queue-proxy tells."""
+    thing = knative_service({"image": "a", "ports": [{"containerPort": 9000, "name": name}]})
+    found = explanation.explain(thing, manifests.Injector())
+    assert found is not None
+    assert found.refusal is not None
+    assert (found.result, found.refusal.code) == ("refused", "not-http")
+    assert "queue-proxy sends HTTP/2" in found.refusal.message

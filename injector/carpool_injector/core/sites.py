@@ -192,6 +192,7 @@ def _grpc_port(
 
 
 _KSERVE_CONTAINERS = ("transformer-container", "kserve-container")
+_KNATIVES_HTTP2_PORT = 8013  # networking.BackendHTTP2Port of knative/networking
 _KSERVE_PORT = 8080  # constants.InferenceServiceDefaultHttpPort of kserve/kserve
 
 
@@ -233,6 +234,12 @@ def is_knative(pod: pods.Pod) -> bool:
     return pod.container("queue-proxy") is not None
 
 
+def _is_sent_http2(pod: pods.Pod) -> bool:
+    """Whether Knative was told h2c: it calls the app's port user-port all the same, and queue-proxy has another one."""
+    queue = pod.container("queue-proxy")
+    return queue is not None and any(port.container_port == _KNATIVES_HTTP2_PORT for port in queue.ports)
+
+
 def is_predictor(pod: pods.Pod) -> bool:
     """Whether the pod is KServe's, or some container runs a model server.
 
@@ -272,6 +279,8 @@ def find(pod: pods.Pod, settings: Settings) -> Site:
     port = _http_port(found, entered) if by_grpc else entered
     if not by_grpc or port != entered:
         check_http(container, port)
+    if not by_grpc and _is_sent_http2(pod):
+        raise Reason.NOT_HTTP(port=port, container=container.name, sign="Knative's queue-proxy sends HTTP/2 to it")
     return Site(container, port, entry_of(container, port), of_kserve, server, setting, grpc, by_grpc)
 
 

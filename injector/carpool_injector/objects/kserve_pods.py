@@ -81,7 +81,9 @@ def _of_knative(thing: model.Object) -> Expectation:
     if not containers:
         raise refusals.Malformed(f"{workloads.describe(thing)}: spec.template.spec.containers must name a container")
     named = [{**each, "name": each.get("name") or "user-container"} for each in containers]
-    queue_proxy = _queue_proxy(_port(named), spec.get("containerConcurrency"))
+    is_http2 = any(str(port.get("name")).startswith("h2c") for each in named for port in _ports_of(each))
+    queue_proxy = _queue_proxy(_port(named), spec.get("containerConcurrency"), is_http2)
+    named = [_as_knative_writes(each) for each in named]
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -149,15 +151,28 @@ def _senders(service: inference_services.InferenceService, pod: model.Object, mo
     if predictor.batcher is not None:
         certain.append("spec.predictor.batcher: KServe would run its agent on 9081 and send there")
     if mode == "Knative":
-        containers.append(_queue_proxy(_port(containers), predictor.spec.get("containerConcurrency")))
+        is_http2 = any(str(port.get("name")).startswith("h2c") for each in containers for port in _ports_of(each))
+        containers.append(_queue_proxy(_port(containers), predictor.spec.get("containerConcurrency"), is_http2))
 
 
-def _queue_proxy(port: int, concurrency: Any) -> model.Object:
+def _as_knative_writes(container: model.Object) -> model.Object:
+    """Whatever the one port that Knative allows in a pod is called, its container's is user-port then."""
+    ports = _ports_of(container)
+    return {**container, "ports": [{**ports[0], "name": "user-port"}]} if ports else container
+
+
+def _ports_of(container: model.Object) -> list[model.Object]:
+    found = container.get("ports")
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+def _queue_proxy(port: int, concurrency: Any, http2: bool = False) -> model.Object:
     probe = json.dumps({"tcpSocket": {"port": port, "host": "127.0.0.1"}, "successThreshold": 1})
     env = {"USER_PORT": str(port), "SERVING_READINESS_PROBE": probe, "CONTAINER_CONCURRENCY": str(concurrency or 0)}
     return {
         "name": "queue-proxy",
         "image": "queue",
+        "ports": [{"name": "queue-port", "containerPort": 8013 if http2 else 8012, "protocol": "TCP"}],
         "env": [{"name": name, "value": value} for name, value in env.items()],
     }
 
