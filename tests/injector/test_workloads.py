@@ -158,3 +158,11 @@ def test_only_served_kinds_are_opted_in() -> None:
     assert workloads.is_opted_in_only(inference_service())
     assert not any(workloads.is_opted_in_only(thing) for thing in [*WORKLOADS, None, "x", {}])
     assert workloads.texts_for_pods(inference_service(annotations={"a": "b"}), "annotations") == {"a": "b"}
+
+
+def test_metadata_that_only_the_sidecar_brought_goes_with_it() -> None:
+    thing = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"template": {"spec": {}}}}
+    found = workloads.template(thing)
+    assert found is not None
+    injected = workloads.replaced(thing, {**found.pod, "metadata": {"annotations": {"a": "b"}}})
+    assert workloads.replaced(injected, {**found.pod, "metadata": {}}) == thing

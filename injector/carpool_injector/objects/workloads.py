@@ -133,9 +133,9 @@ def replaced(thing: model.Object, pod: model.Object) -> model.Object:
         return pod
     before = _at(thing, path)
     after = {key: value for key, value in pod.items() if key in before or key not in ("apiVersion", "kind")}
-    if not after.get("metadata") and not before.get("metadata"):
+    if not after.get("metadata"):
         after.pop("metadata", None)
-        after |= {"metadata": before["metadata"]} if "metadata" in before else {}
+        after |= {"metadata": before["metadata"]} if "metadata" in before and not before["metadata"] else {}
     return thing if after == before else _with(thing, path, after)
 
 
