@@ -262,11 +262,15 @@ def unknown_server(change: Change) -> Iterator[str]:
     if change.new.mode == "Knative" or predictor.agent or not runtime:
         return
     told = {f"{model.PREFIX}app-port-arg", f"{model.PREFIX}app-port-env"} & predictor.annotations.keys()
-    if not told and not inference_services.is_movable(predictor):
-        yield (
-            f"in Standard mode the port of {runtime[:60]!r} cannot be taken over; set spec.predictor.batcher: {{}}, "
-            f"or name its port flag in {model.PREFIX}app-port-arg"
-        )
+    if told or inference_services.is_movable(predictor):
+        return
+    known = f"the port of {runtime[:60]!r} cannot be taken over"
+    if predictor.kserves_runtime is None:
+        known = f"it is not known here whether the port of {runtime[:60]!r} can be taken over"
+    yield (
+        f"in Standard mode {known}; set spec.predictor.batcher: {{}}, or name its port flag in "
+        f"{model.PREFIX}app-port-arg"
+    )
 
 
 def canary_agent(change: Change) -> Iterator[str]:
