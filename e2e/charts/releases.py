@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 from e2e.cluster import client, control_plane, processes
@@ -38,6 +39,7 @@ class Release:
         self._plane = plane
         self._folder = folder
         self._injector: processes.Process | None = None
+        self._probes = 0
         self.name = name
         self.namespace = f"{name}-system"
         self.labels = {ACTS_HERE: name}
@@ -117,9 +119,15 @@ class Release:
         arguments = [each for each in command if not each.startswith(_FLAGS_OF_THIS_MACHINE)] + here
         log = self._folder / f"{self.name}.log"
         self._injector = processes.Process(self.name, [*arguments, "--quiet-period=0"], log, helm.ROOT)
+        self._probes = probes
         url = f"http://{control_plane.HOST}:{probes}/readyz"
         self._injector.wait_until_ready(lambda: control_plane.answers_ok(url), READY_SECONDS)
         return port
+
+    def metrics(self) -> str:
+        """What the injector shows to Prometheus."""
+        with urllib.request.urlopen(f"http://{control_plane.HOST}:{self._probes}/metrics", timeout=5) as answer:
+            return str(answer.read().decode())
 
     def check(self) -> subprocess.CompletedProcess[str]:
         """Runs what the pod of `helm test` says, with the rights that it has."""

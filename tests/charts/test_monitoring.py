@@ -18,9 +18,9 @@ from tests.charts import helm, metric_names, objects, one_pod
 
 DASHBOARD = json.loads((helm.CHART / "files" / "dashboard.json").read_text())
 ALERTS = (
-    "CarpoolInjectorNotReady", "CarpoolInjectorCertificateExpires", "CarpoolInjectorErrors", "CarpoolInjectorSlow",
-    "CarpoolInjectorNamespacesUnknown", "CarpoolSidecarOverloaded", "CarpoolPredictorFails", "CarpoolSidecarStalls",
-    "CarpoolNothingBatched",
+    "CarpoolInjectorNotReady", "CarpoolInjectorCertificateExpires", "CarpoolInjectorMissedPods",
+    "CarpoolInjectorErrors", "CarpoolInjectorSlow", "CarpoolInjectorNamespacesUnknown",
+    "CarpoolSidecarOverloaded", "CarpoolPredictorFails", "CarpoolSidecarStalls", "CarpoolNothingBatched",
 )  # fmt: skip
 EVENTS = [each for each in DASHBOARD["annotations"]["list"] if not each.get("builtIn")]
 VARIABLES = {variable["name"] for variable in DASHBOARD["templating"]["list"]} | {"__rate_interval"}

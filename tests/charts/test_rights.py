@@ -64,6 +64,20 @@ def test_certificates_of_others_need_no_rights_at_all(name: str) -> None:
     assert resources == {"namespaces", "nodes", "events"}
 
 
+def test_pods_are_listed_only_where_those_that_missed_the_sidecar_are_counted() -> None:
+    listing = ("", "", "pods", "", "list")
+    counted = injectors("--set", "missedPods=true")
+    assert counted - injectors() == {listing}
+    assert listing in injectors("--set", "prometheusRule.enabled=true")
+    assert listing not in injectors("--set", "prometheusRule.enabled=true,missedPods=false")
+    others = rights(
+        objects.rendered("--set", "missedPods=true", values=objects.SCENARIOS["cert-manager"]), "carpool-injector"
+    )
+    assert {each[2:] for each in others if each[1].startswith("admission")} == {
+        ("mutatingwebhookconfigurations", "zz-carpool-injector", "get")
+    }
+
+
 def test_without_events_none_may_be_written() -> None:
     assert "events" not in {resource for _, _, resource, _, _ in injectors("--set", "events=false")}
 

@@ -204,3 +204,12 @@ ipFamilyPolicy: {{ . }}
 ipFamilies: {{ toJson . }}
 {{- end }}
 {{- end -}}
+
+{{/* Whether pods that missed the sidecar are counted: "yes" or nothing. */}}
+{{- define "carpool.missedPods" -}}
+{{- if kindIs "invalid" .Values.missedPods -}}
+{{- ternary "yes" "" .Values.prometheusRule.enabled -}}
+{{- else -}}
+{{- ternary "yes" "" .Values.missedPods -}}
+{{- end -}}
+{{- end -}}

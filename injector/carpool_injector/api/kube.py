@@ -75,6 +75,7 @@ FIELD_MANAGER = "carpool-injector"
 JSON = "application/json"
 # Name, labels and annotations in place of the whole object.
 _METADATA_ONLY = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+_METADATA_LIST = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 _PAGE = 250
 _PAGE_OF_NODES = 50  # a node lists all its images: tens of kilobytes
@@ -244,6 +245,11 @@ class Kube:
         """The pods of a namespace (None: of all) whose labels match."""
         return (await self._list(Call("list", "pods", namespace), {"labelSelector": label_selector}))[0]
 
+    async def list_pod_metadata(self) -> list[Object]:
+        """The metadata of all pods that have not ended; nothing else of them is asked for."""
+        running = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+        return (await self._list(Call("list", "pods"), running, _METADATA_LIST))[0]
+
     async def read_labelled_namespaces(self, label_selector: str) -> list[str]:
         """The names of the namespaces whose labels match."""
         found = await self._list(Call("list", "namespaces"), {"labelSelector": label_selector})
@@ -289,8 +295,8 @@ class Kube:
 
     # --- in pieces ---------------------------------------------------------------------------------------------------
 
-    async def _ask(self, call: Call, query: Mapping[str, str] | None = None) -> Object:
-        return await self._request(call, query or {}, None, JSON)
+    async def _ask(self, call: Call, query: Mapping[str, str] | None = None, accept: str = JSON) -> Object:
+        return await self._request(call, query or {}, None, JSON, accept)
 
     async def _find(self, call: Call) -> Object | None:
         try:
@@ -307,21 +313,23 @@ class Kube:
     ) -> Object:
         return await self._request(call, {"fieldManager": FIELD_MANAGER, **(query or {})}, body, content_type)
 
-    async def _list(self, call: Call, query: Mapping[str, str] | None = None) -> tuple[list[Object], str]:
+    async def _list(
+        self, call: Call, query: Mapping[str, str] | None = None, accept: str = JSON
+    ) -> tuple[list[Object], str]:
         """All items, and the version of the list, from which a watch can go on."""
         items: list[Object] = []
         version = ""
-        async for page in self._pages(call, query):
+        async for page in self._pages(call, query, accept=accept):
             items += page.get("items") or ()
             version = page["metadata"]["resourceVersion"]
         return items, version
 
     async def _pages(
-        self, call: Call, query: Mapping[str, str] | None = None, limit: int = _PAGE
+        self, call: Call, query: Mapping[str, str] | None = None, limit: int = _PAGE, accept: str = JSON
     ) -> AsyncGenerator[Object, None]:
         following: str | None = ""
         while following is not None:
-            page = await self._ask(call, {"limit": str(limit), "continue": following, **(query or {})})
+            page = await self._ask(call, {"limit": str(limit), "continue": following, **(query or {})}, accept)
             yield page
             following = page["metadata"].get("continue") or None
 

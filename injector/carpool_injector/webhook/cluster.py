@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Protocol
 
 from carpool.program import logs
@@ -112,6 +112,10 @@ class Namespaces:
     def missing(self) -> str:
         """What readiness has to wait for; "" once all namespaces are known."""
         return "" if self._synced else "the namespaces are not known yet: may the injector list and watch them?"
+
+    def known(self) -> Mapping[str, model.Namespace]:
+        """Those that are known by now, by name."""
+        return dict(self._known)
 
     async def get(self, name: str) -> model.Namespace:
         """The namespace of this name; raises review.Unanswerable when it is not known and cannot be read in time."""

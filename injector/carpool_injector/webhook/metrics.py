@@ -42,6 +42,10 @@ class Metrics:
         self.certificate_expiry = self._gauge(
             "certificate_not_after_timestamp_seconds", "When the certificate that is served ends; 0: there is none."
         )
+        self.missed = self._gauge(
+            "missed_pods", "Pods that should have the sidecar and were created without it, by who asks; --missed-pods.",
+            "asked_by",
+        )  # fmt: skip
         self.ready = self._gauge("ready", "1 while ready for reviews, else 0, as last asked.")
         self.draining = self._gauge("draining", "1 from the moment shutdown began.")
         self._info("build_info", "Always 1; the version is in the label.", "version", carpool_injector.__version__)

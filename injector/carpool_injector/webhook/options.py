@@ -67,6 +67,8 @@ class Options(pydantic.BaseModel):
     """Seconds a read of a namespace may take while a review waits for it."""
     events: bool = True
     """Tell the pod's owner in an Event why a pod that asked for the sidecar has none."""
+    missed_pods: bool = False
+    """Count pods that were created without their sidecar, every two minutes. It takes the right to list pods."""
 
     # --- limits ------------------------------------------------------------------------------------------------------
     max_concurrent: int = 1024

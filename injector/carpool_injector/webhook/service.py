@@ -22,7 +22,7 @@ from carpool_injector.certificates import certificate_controller, files, pki, se
 from carpool_injector.core import injection, model, refusals
 from carpool_injector.core.config import Config
 from carpool_injector.objects import review, validation
-from carpool_injector.webhook import cluster, connections, metrics, options, reviewing, server
+from carpool_injector.webhook import cluster, connections, metrics, missed, options, reviewing, server
 
 log = logging.getLogger("carpool.injector")
 
@@ -73,6 +73,9 @@ class Service:
         self._namespaces = cluster.Namespaces(api, self.metrics, chosen.read_timeout)
         self._cluster = cluster.ClusterVersion(api)
         self._events = reviewing.Events(api, self.metrics, asyncio.get_running_loop().time) if chosen.events else None
+        inject = functools.partial(_injected, config, self._cluster)
+        of_pods = (api, chosen.mutating_webhook, self._namespaces.known, inject, self.metrics)
+        self._missed = missed.MissedPods(*of_pods) if chosen.missed_pods else None
         self._certificates = self._keep_certificates()
         self._server = self._assemble(config)
         grace = max(chosen.grace_period - chosen.quiet_period, 1.0)
@@ -135,7 +138,8 @@ class Service:
 
     def _jobs(self) -> list[Coroutine[Any, Any, None]]:
         jobs = [self._certificates.run(), self._namespaces.follow(), self._cluster.follow()]
-        return [*jobs, self._events.deliver()] if self._events else jobs
+        jobs += [self._events.deliver()] if self._events else []
+        return [*jobs, self._missed.follow()] if self._missed else jobs
 
     def _keep_certificates(self) -> certificate_controller.CertificateController | files.CertificateFiles:
         chosen = self._chosen
@@ -157,9 +161,7 @@ class Service:
     def _assemble(self, config: Config) -> server.Server:
         chosen = self._chosen
 
-        def inject(pod: model.Object, namespace: model.Namespace) -> model.Outcome:
-            return injection.inject(pod, config, namespace, self._cluster.capabilities())
-
+        inject = functools.partial(_injected, config, self._cluster)
         validate = functools.partial(validation.validate, rules=validation.Rules(inject, config))
         tell = self._events.tell if self._events else _tell_nobody
         reviewer = reviewing.Reviewer(inject, validate, self._namespaces, self.metrics, tell)
@@ -217,6 +219,13 @@ def _on_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:
 
     for number in _SIGNALS:  # not the loop's handlers, which end with the loop, a moment before the process
         signal.signal(number, interrupted)
+
+
+def _injected(
+    config: Config, known: cluster.ClusterVersion, pod: model.Object, namespace: model.Namespace
+) -> model.Outcome:
+    """What becomes of a pod here. Raises as `injection.inject`, and review.Unanswerable."""
+    return injection.inject(pod, config, namespace, known.capabilities())
 
 
 def _tell_nobody(request: review.Request, outcome: model.Outcome) -> None:
