@@ -330,7 +330,9 @@ GREEN = registration("green-injector", "green-system", "green-injector", "kubern
 
 
 async def found(*registered: Any, **given: str) -> cluster_state.Place:
-    return await places.find(FakeKube(list_webhooks=lambda kind, labels: list(registered)), places.Given(**given))
+    return await places.find(
+        FakeKube(list_webhooks=lambda kind, labels: list(registered), list_policies=[]), places.Given(**given)
+    )
 
 
 async def test_a_release_is_found_whatever_it_is_called() -> None:
@@ -343,9 +345,35 @@ async def test_a_release_is_found_whatever_it_is_called() -> None:
 
 async def test_where_nothing_is_found_names_are_the_charts() -> None:
     assert await found() == PLACE
-    api = FakeKube(list_webhooks=calls.Forbidden("list mutatingwebhookconfigurations: forbidden"))
+    refused = calls.Forbidden("list mutatingwebhookconfigurations: forbidden")
+    api = FakeKube(list_webhooks=refused, list_policies=refused)
     assert await places.find(api, places.Given()) == PLACE
     assert (await found(service="mine-injector")).secret == "mine-injector-certificates"
+
+
+async def test_a_release_in_mode_policy_is_found_and_has_no_webhook_to_look_at() -> None:
+    samples = []
+
+    def create(namespace: str, sample: dict[str, Any]) -> dict[str, Any]:
+        samples.append(sample)
+        return pod("sample", STATUS, sidecar="native", asks=True)
+
+    api = FakeKube(
+        list_webhooks=[], list_policies=[{"metadata": {"name": "carpool-injector"}}], list_pods=[],
+        read_endpoint_slices=[], read_labelled_namespaces=[], dry_run_create_pod=create, server_version=(1, 36),
+        kubelet_versions=[(1, 36)], list_endpoint_slices=[], list_limit_ranges=[], list_quotas=[], list_namespaces=[],
+    )  # fmt: skip
+    place = await places.find(api, places.Given())
+    assert place.policy == "carpool-injector"
+    known = await cluster_state.gather(api, place, NOW, nobody)
+    found = [finding for each in checks.run(known).values() for finding in each]
+    assert [each.text for each in found if each.verdict != "ok"] == []
+    assert "mode policy" in " ".join(each.text for each in found)
+    assert samples[0]["metadata"]["annotations"] == {"carpool.dev/takeover": "named-port"}
+    without = dataclasses.replace(known, sample=pod("sample", asks=True))
+    assert [each.text for each in checks.trial(without)] == [
+        "a sample pod in namespace default (dry run) gets no sidecar by the policy"
+    ]
 
 
 async def test_of_several_releases_one_has_to_be_named() -> None:

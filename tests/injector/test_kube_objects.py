@@ -173,6 +173,14 @@ async def test_webhook_configurations_are_listed_by_label(api, client):
     assert [each["metadata"]["name"] for each in found] == ["ours"]
 
 
+@pytest.mark.parametrize("version", ["v1", "v1beta1"])
+async def test_policies_are_listed_in_the_version_that_there_is(api, client, version):
+    folder = f"/apis/admissionregistration.k8s.io/{version}/mutatingadmissionpolicies"
+    api.put(f"{folder}/ours", {"metadata": {"labels": {"part": "a"}}})
+    found = await client.list_policies("part=a")
+    assert [each["metadata"]["name"] for each in found] == ["ours"]
+
+
 async def test_a_secret_is_known_to_exist_without_its_content(api, client):
     api.put("/api/v1/namespaces/ml/secrets/registry", {"data": {}})
     assert await client.has_secret("ml", "registry")

@@ -81,6 +81,7 @@ _PAGE = 250
 _PAGE_OF_NODES = 50  # a node lists all its images: tens of kilobytes
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds between attempts to watch
 _ADMISSION = "admissionregistration.k8s.io/v1"
+_POLICY_VERSIONS = ("v1", "v1beta1")
 _WEBHOOK_RESOURCES = {
     "MutatingWebhookConfiguration": "mutatingwebhookconfigurations",
     "ValidatingWebhookConfiguration": "validatingwebhookconfigurations",
@@ -162,6 +163,14 @@ class Kube:
         """The configurations of this kind whose labels match."""
         call = Call("list", _WEBHOOK_RESOURCES[kind], group=_ADMISSION)
         return (await self._list(call, {"labelSelector": label_selector}))[0]
+
+    async def list_policies(self, label_selector: str) -> list[Object]:
+        """The MutatingAdmissionPolicies whose labels match, in the newest version of their API that there is."""
+        for version in _POLICY_VERSIONS:
+            call = Call("list", "mutatingadmissionpolicies", group=f"admissionregistration.k8s.io/{version}")
+            with contextlib.suppress(calls.NotFound):
+                return (await self._list(call, {"labelSelector": label_selector}))[0]
+        return []
 
     async def set_ca_bundle(self, kind: str, name: str, pem: bytes, resource_version: str | None = None) -> Object:
         """Gives every entry of a webhook configuration this caBundle; returns the configuration as it is then.

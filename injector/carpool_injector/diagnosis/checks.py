@@ -94,6 +94,9 @@ _DAYS = 7  # a self-managed leaf is renewed with ten days left
 
 def registration(known: cluster_state.ClusterState) -> Iterator[Finding]:
     """The API server knows the webhooks, and calls ours such that KServe's may come before or after."""
+    if known.place.policy:
+        yield ok(f"mode policy: MutatingAdmissionPolicy {known.place.policy} exists; there is no webhook")
+        return
     yield from _registered(known.mutating, places.MUTATING, known.place.mutating, required=True)
     yield from _registered(known.validating, places.VALIDATING, known.place.validating, required=False)
     yield from _order(known)
@@ -158,6 +161,8 @@ def _order(known: cluster_state.ClusterState) -> Iterator[Finding]:
 
 def certificate(known: cluster_state.ClusterState) -> Iterator[Finding]:
     """The API server trusts what the injector shows, and will for some days."""
+    if known.place.policy:
+        return
     shown = known.served or _in_secret(known.secret)
     if shown is None:
         yield from _no_certificate(known)
@@ -237,6 +242,8 @@ def _secret(known: cluster_state.ClusterState) -> str:
 
 def endpoints(known: cluster_state.ClusterState) -> Iterator[Finding]:
     """Somebody answers; and where pods wait for an answer (failurePolicy Fail), more than one."""
+    if known.place.policy:
+        return
     place = f"Service {known.place.namespace}/{known.place.service}"
     if isinstance(known.endpoints, cluster_state.Failed):
         yield from unknown(f"the endpoints of {place}", known.endpoints)
@@ -276,6 +283,12 @@ def trial(known: cluster_state.ClusterState) -> Iterator[Finding]:
     state = state_of(known.sample)
     if state.injected is not None:
         yield ok(f"{where} gets the sidecar")
+    elif known.place.policy:
+        yield failed(
+            f"{where} gets no sidecar by the policy",
+            f"see the binding and the ConfigMap of MutatingAdmissionPolicy {known.place.policy}, and whether the API "
+            "server has the feature gate",
+        )
     elif state.refused:
         yield failed(f"{where} is refused: {state.refused}", "see the injector's configuration")
     else:

@@ -109,6 +109,19 @@ SAMPLE: model.Object = {
 """A pod that asks for the sidecar and can have it; sent as a dry run, so it never exists."""
 
 
+SAMPLE_OF_POLICY: model.Object = {
+    **SAMPLE,
+    "metadata": {**SAMPLE["metadata"], "annotations": {f"{model.PREFIX}takeover": "named-port"}},
+    "spec": {
+        **SAMPLE["spec"],
+        "containers": [
+            {**SAMPLE["spec"]["containers"][0], "name": "app", "ports": [{"name": "http", "containerPort": 8080}]}
+        ],
+    },
+}
+"""The same as mode policy wants it."""
+
+
 async def gather(api: Api, place: Place, now: datetime.datetime, dial: Dial) -> ClusterState:
     """Asks the cluster everything at once; what cannot be had does not keep the rest from being told."""
     async with asyncio.TaskGroup() as group:
@@ -124,7 +137,8 @@ async def gather(api: Api, place: Place, now: datetime.datetime, dial: Dial) -> 
         endpoints = ask(_tried(api.read_endpoint_slices(place.namespace, place.service)))
         pods = ask(_tried(api.list_pods()))
         labelled = ask(_tried(api.read_labelled_namespaces(_ASKING)))
-        sample = ask(_tried(api.dry_run_create_pod(place.sample_namespace, SAMPLE)))
+        wanted = SAMPLE_OF_POLICY if place.policy else SAMPLE
+        sample = ask(_tried(api.dry_run_create_pod(place.sample_namespace, wanted)))
         slices = ask(_tried(api.list_endpoint_slices()))
         limit_ranges, quotas = ask(_tried(api.list_limit_ranges())), ask(_tried(api.list_quotas()))
         spaces = ask(_tried(api.list_namespaces()))

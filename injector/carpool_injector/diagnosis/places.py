@@ -51,6 +51,8 @@ class Place:
     validating: str = "carpool-injector"
     kserve_namespace: str = "kserve"
     sample_namespace: str = "default"
+    policy: str = ""
+    """The MutatingAdmissionPolicy of a release in mode policy, which has no injector."""
 
     @property
     def host(self) -> str:
@@ -65,6 +67,7 @@ class Api(Protocol):
     """The call that is needed of a `kube.Kube`."""
 
     async def list_webhooks(self, kind: str, label_selector: str) -> list[model.Object]: ...
+    async def list_policies(self, label_selector: str) -> list[model.Object]: ...
 
 
 async def find(api: Api, given: Given) -> Place:
@@ -87,7 +90,20 @@ async def find(api: Api, given: Given) -> Place:
     namespace, service = service_of(matching[0]) if matching else ("", "")
     mutating = given.mutating or (_name(matching[0]) if matching else None)
     chosen = dataclasses.replace(given, mutating=mutating)
-    return named(chosen, given.namespace or namespace or _CHARTS.namespace, given.service or service or _CHARTS.service)
+    policy = "" if matching or given.mutating else await _policy(api)
+    place = named(
+        chosen, given.namespace or namespace or _CHARTS.namespace, given.service or service or _CHARTS.service
+    )
+    return dataclasses.replace(place, policy=policy)
+
+
+async def _policy(api: Api) -> str:
+    """The name of the chart's policy; empty where there is none, or it may not be read."""
+    try:
+        found = await api.list_policies(LABELS)
+    except calls.Failure:
+        return ""
+    return _name(found[0]) if found else ""
 
 
 def named(given: Given, namespace: str, service: str) -> Place:
