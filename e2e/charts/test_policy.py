@@ -243,3 +243,17 @@ def test_without_its_parameters_the_policy_lets_pods_through_as_they_are(
     processes.eventually(
         lambda: manifests.has_sidecar(create(admin, DONE["plain"], installed["policy"])), SETTLED_SECONDS, "it has them"
     )
+
+
+@pytest.mark.parametrize("mode", ["webhook", "policy"])
+def test_a_sidecars_resources_are_changed_in_place(admin: client.Client, installed: dict[str, str], mode: str) -> None:
+    """Without a resizePolicy a container is not restarted for that (NotRequired is the API's default)."""
+    pod = manifests.placed(copy.deepcopy(DONE["burstable"]), installed[mode])
+    stored = admin.create(pod).object
+    assert "resizePolicy" not in manifests.sidecar(stored)
+    more = {"requests": {"cpu": "200m"}, "limits": {"cpu": "2"}}
+    change = {"spec": {"initContainers": [{"name": manifests.SIDECAR, "resources": more}]}}
+    path = client.path_of("Pod", installed[mode], stored["metadata"]["name"])
+    resized = admin.call("PATCH", f"{path}/resize", change, "application/strategic-merge-patch+json").object
+    assert manifests.sidecar(resized)["resources"]["limits"]["cpu"] == "2"
+    assert manifests.status(resized) == manifests.status(stored)
