@@ -145,7 +145,7 @@ CONTRADICTIONS = {
     "extraVolumes[0].name=tls": "extraVolumes: tls is the name of a volume of the chart's own",
     "mode=policy,config.sidecarMode=classic": "mode policy makes native sidecars only",
     "mode=policy,config.defaults.lists=mlflow": "config.defaults.lists is none of the settings of mode policy",
-    "mode=policy,config.defaults.policy=best": 'config.defaults.policy is "best", but mode policy takes only',
+    "mode=policy,config.defaults.max-latency=05": 'config.defaults.max-latency is "05", but mode policy takes only',
     "priorityQuota=true": "priorityQuota needs priorityClassName",
     "tls.clientCA.names={x}": "tls.clientCA.names need tls.clientCA.configMap",
     "serviceAccount.create=false": "serviceAccount.name must name an existing ServiceAccount",
