@@ -33,9 +33,9 @@ MODULES = {
         measures
         runtime.deadline_timer runtime.driver
         scheduling.adaptive scheduling.arrivals scheduling.backlog scheduling.isolation scheduling.learned_limits
-        scheduling.ledger scheduling.limits scheduling.messages scheduling.packing scheduling.policy
-        scheduling.predictor_model scheduling.queues scheduling.scheduler scheduling.suspicion scheduling.tuning
-        scheduling.window
+        scheduling.ledger scheduling.limits scheduling.messages scheduling.own_time scheduling.packing
+        scheduling.policy scheduling.predictor_model scheduling.queues scheduling.scheduler scheduling.suspicion
+        scheduling.tuning scheduling.window
     """,
     "carpool_sidecar": """
         batching.calls batching.executor batching.retried_statuses batching.routes batching.size_refusals

@@ -97,7 +97,12 @@ LAYERS = {
     **dict.fromkeys(
         (f"carpool_sidecar.planning.{module}" for module in ("command", "arguments", "advise_text")),
         Layer(
-            {"carpool_sidecar.planning", "carpool_sidecar.recording.document", "carpool.program.settings"},
+            {
+                "carpool_sidecar.planning",
+                "carpool_sidecar.recording.document",
+                "carpool.program.settings",
+                "carpool.scheduling.own_time",
+            },
             STDLIB - IO | {"msgspec"},
         ),
     ),

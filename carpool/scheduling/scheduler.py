@@ -30,7 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from carpool import errors
 from carpool.compiled import mypyc_attr
-from carpool.scheduling import isolation, ledger, suspicion
+from carpool.scheduling import isolation, ledger, own_time, suspicion
 from carpool.scheduling.backlog import Backlog
 from carpool.scheduling.learned_limits import LearnedLimits
 from carpool.scheduling.limits import Admission, Limits
@@ -65,6 +65,7 @@ limits           the numbers it obeys                        whoever calls limit
 ledger           bytes held by open requests, and by others  _accept, _accept_all, _forget, limits_changed,
                                                              and all with reservations
 admission        the predictor's pace                        done
+own_time         what batching takes of its own core         whoever measures it, as the driver does
 draining         nothing new is taken                        drain, abort
 policy_deadline  when to ask the policy again                _step, _next_batch, _next_after_failures
 _aborted         nothing is sent any more                    abort
@@ -103,6 +104,7 @@ class Scheduler:
         self.isolation = isolation.Isolation(limits, traits, self.learned_limits)
         self.ledger = ledger.Ledger(limits.max_queue_bytes)
         self.admission = Admission(limits, self.ledger)
+        self.own_time = own_time.OwnTimeModel()
         self.in_flight: set[Batch] = set()
         self.draining = False
         self.policy_deadline = math.inf
@@ -273,8 +275,12 @@ class Scheduler:
         return sorted(self._deadlines, key=lambda request: request.sequence)
 
     def learned(self) -> Mapping[str, float]:
-        """What the policy has learned, by name, in base units."""
-        return self.policy.learned(self.backlog, self._clock())
+        """What the policy has learned, and what batching itself takes if that is known, by name, in base units."""
+        learned = self.policy.learned(self.backlog, self._clock())
+        if not self.own_time.samples:
+            return learned
+        batch, request = self.own_time.now
+        return {**learned, "own_batch_seconds": batch, "own_request_seconds": request}
 
     def smallest_limit(self) -> float:
         """The most rows that the predictor takes in one call, of the key with the lowest limit; 0 if none is known."""

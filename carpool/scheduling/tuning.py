@@ -32,6 +32,10 @@ LARGEST_MARGIN = 0.5
 # is wrong and turns everybody away would never learn better.
 DROUGHT = 0.25
 
+# What a batch costs the sidecar's own core beside its requests, in requests, while batches of one size leave that open:
+# one more call to the predictor, its head, and the answer's.
+BATCH_IN_REQUESTS = 6.0
+
 # Longest voluntary wait for callers that were just answered and are expected back. Longer holds never paid in any
 # cell: whoever is not back by then is not coming back as a group.
 HOLD_MAX = 0.020

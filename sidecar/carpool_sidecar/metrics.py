@@ -25,7 +25,7 @@ from carpool_sidecar import errors
 
 _STALLS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0)
 
-# What the adaptive policy learned; 0 under the window policy.
+# What the adaptive policy learned, 0 under the window policy; and what the sidecar takes itself, under both.
 _LEARNED = {
     "service_fixed_seconds": "Learned: working time of a batch, whatever its size.",
     "service_instance_seconds": "Learned: working time that each instance adds.",
@@ -36,6 +36,8 @@ _LEARNED = {
     "utilisation": "Arrival rate of about the last ten seconds as a share of the capacity.",
     "predicted_wait_seconds": "Predicted time until a request that came now would be worked on.",
     "returning_share": "Learned: share of answered callers who send again at once.",
+    "own_batch_seconds": "Measured: processor time that a batch takes of the sidecar's core, beside its requests.",
+    "own_request_seconds": "Measured: processor time that a request takes of the sidecar's core.",
 }
 
 # --- the values of labels; those of errors and of what is not batched are in `errors`

@@ -50,6 +50,18 @@ def test_json_has_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None:
     assert answer["simulated_requests"] > 30_000
 
 
+def test_the_sidecars_own_time_counts_and_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    ask = ["--rate", "60000", "--slo", "50", "--service", "0.5+0.01n", "--own-time", "0.2+0.02n"]
+    assert command.main(ask, QUICK) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("2 pods for ")
+    assert "What limits a pod is the sidecar's own core, and not the predictor.\n" in out
+    assert "The sidecar's core: 0.2 ms for a batch and 0.02 ms for a request.\n" in out
+    assert command.main([*ask[:-2], "--json"], QUICK) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["pods"], told["own_batch_ms"]) == (2, 0)
+
+
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
@@ -66,6 +78,8 @@ def test_json_has_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None:
         (["--noise", "-0.1"], "--noise: got '-0.1'"),
         (["--overhead", "inf"], "--overhead: got 'inf'"),
         (["--balancer", "clever"], "--balancer: invalid choice: 'clever'"),
+        (["--own-time", "1:2,2:3"], "--own-time: '1:2,2:3' is not a formula; allowed: like 0.1+0.02n"),
+        (["--own-time", "some"], "--own-time: 'some' is not a number of milliseconds"),
         (["--unknown"], "unrecognized arguments: --unknown"),
     ],
 )

@@ -7,6 +7,7 @@ import math
 
 import pytest
 
+from carpool.scheduling import own_time
 from carpool_sidecar.planning import recorded, replay, service_times, traffic
 from carpool_sidecar.recording import document
 from tests.planning import recordings
@@ -100,6 +101,25 @@ def test_all_batches_count_even_if_the_last_ones_had_one_size():
         batches.rows[number], batches.took[number] = 8, 15_000
     service = replay.model(found, found.present).predictor.service
     assert service.seconds(32, 0.0) == pytest.approx(0.010 + 32 * 0.0005, rel=0.2)
+
+
+QUICK = service_times.Predictor(service_times.Affine(0.0005, 0.00001), 0.0, 1, 0.05)
+BUSY = own_time.OwnTime(0.0002, 0.00002)
+
+
+@pytest.mark.parametrize("rate", [8_000, 20_000, 30_000])
+def test_what_the_sidecar_takes_itself_is_told_apart_from_the_predictors_time(rate):
+    """At 30,000 a second the core does four fifths of what it can, and round trips are twice the predictor's time."""
+    setting = document.Setting(policy="window", max_latency=0.0, max_in_flight=2)
+    found = recordings.recording(setting, rate=rate, seconds=1.5, predictor=QUICK, own=BUSY)
+    model = replay.model(found, found.present)
+    assert model.own == BUSY
+    assert model.predictor.service.seconds(16, 0.0) == pytest.approx(QUICK.service.seconds(16, 0.0), rel=0.1)
+    arrivals = recorded.arrivals(found.present)
+    measured = replay.measured(found.present, arrivals)
+    figures = replay.replay(setting, model.predictor, arrivals, own=model.own)
+    assert figures.everybody.mean == pytest.approx(measured.everybody.mean, rel=0.1)
+    assert figures.mean_batch == pytest.approx(measured.mean_batch, rel=0.1)
 
 
 def test_without_a_batch_there_is_nothing_to_replay():

@@ -518,3 +518,60 @@ async def test_a_batch_abandoned_at_the_predictor_is_broken_off_and_gives_its_sl
     await turns()
     assert bench.rows("next") == [b'"next"']
     bench.driver.close()
+
+
+class Work:
+    """A processor clock, and an executor whose batches take what they are told of it."""
+
+    def __init__(self, batch: float, request: float) -> None:
+        self.used, self.reads = 0.0, 0
+        self._batch, self._request = batch, request
+        self.done = []
+
+    def clock(self) -> float:
+        self.reads += 1
+        return self.used
+
+    def start(self, batch, done):
+        self.used += self._batch + self._request * len(batch.parts)
+        self.done.append((done, batch.rows))
+        return self
+
+    def cancel(self) -> None:
+        pass
+
+    def answer(self, answers, about) -> None:
+        pass
+
+
+async def measured(work: Work, sizes: list[int], pause: float) -> scheduler.Scheduler:
+    """The scheduler after batches of so many requests, each as long after the one before."""
+    loop = asyncio.get_running_loop()
+    chosen = core_limits.Limits(max_latency=0.0, max_batch_size=100)
+    core = scheduler.Scheduler(chosen, window.Window(chosen), loop.time, driver.new_batch_id)
+    driven = driver.Driver(core, work, clock=loop.time, cpu_clock=work.clock)
+    for size in sizes:
+        for _ in range(size):
+            call = driver.Call("key", 1)
+            call.replier = work
+            driven.submit(call)
+        await asyncio.sleep(pause)
+        for done, rows in work.done:
+            done(range(rows))
+        work.done = []
+    driven.close()
+    return core
+
+
+async def test_what_batching_itself_takes_is_measured_with_few_looks_at_the_processor_clock():
+    work = Work(0.0002, 0.00002)
+    core = await measured(work, [2] * 320 + [20] * 320, 0.002)
+    learned = core.learned()
+    assert learned["own_batch_seconds"] == pytest.approx(0.0002, rel=0.1)
+    assert learned["own_request_seconds"] == pytest.approx(0.00002, rel=0.1)
+    assert work.reads == 20
+
+
+async def test_nothing_is_learned_of_what_batches_take_while_they_are_rare():
+    core = await measured(Work(0.0002, 0.00002), [2] * 128, 0.1)
+    assert "own_batch_seconds" not in core.learned()

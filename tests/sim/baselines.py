@@ -35,6 +35,9 @@ class Baseline(abc.ABC):
         self._queue.append(request)
         return self._step(now)
 
+    def submit_all(self, requests: Sequence[messages.Request]) -> Sequence[messages.Effect]:
+        return [effect for request in requests for effect in self.submit(request)]
+
     def done(self, batch: messages.Batch, predictions: Sequence[Any]) -> Sequence[messages.Effect]:
         now = self._clock()
         self._in_flight -= 1

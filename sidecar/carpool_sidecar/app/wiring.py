@@ -97,7 +97,7 @@ class Sidecar:
         self.recorder = self._make_recorder()
         self.timings = calls.ServerTimings(clock) if chosen.server_timing else None
         observer = self._observer()
-        self.driver = driver.Driver(self.core, self.executor, observer, clock)
+        self.driver = driver.Driver(self.core, self.executor, observer, clock, cpu_clock=time.thread_time)
         self.bodies = body_reader.BodyReader(chosen.max_body_bytes, self.ledger, chosen.timeout, self.turns)
         self.trimmer = allocator.Trimmer(lambda: self.ledger.held)
         self.ledger.large, self.ledger.on_large = allocator.LARGE, self.trimmer.large_body

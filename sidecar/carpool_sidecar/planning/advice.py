@@ -103,7 +103,9 @@ def advise(
         changes = {name: value for name, value in changes.items() if getattr(setting, name) != value}
         changed = document.changed(setting, changes)
         factor = pods / count
-        return Case(label, changes, count, replay.replay(changed, model.predictor, arrivals, objective, factor))
+        return Case(
+            label, changes, count, replay.replay(changed, model.predictor, arrivals, objective, factor, model.own)
+        )
 
     present = case("as it is", {})
     sizes = [case(*each) for each in _sizes(setting, model)]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from carpool.program import settings
+from carpool.scheduling import own_time
 from carpool_sidecar.planning import advice, replay
 
 _WIDTH = 120
@@ -53,6 +54,8 @@ def values(found: advice.Advice, pods: int) -> dict[str, Any]:
             "batches": found.model.batches,
             "largest_batch": found.model.largest,
         },
+        "own_batch_ms": round(found.model.own.batch * 1000, 6),
+        "own_request_ms": round(found.model.own.request * 1000, 6),
         "off": _finite(found.off),
         "differences": {
             each.name.replace(" ", "_"): {
@@ -164,9 +167,16 @@ def _trust(found: advice.Advice) -> Iterator[str]:
     yield (
         f"Predictor: {found.model.words} ms for a batch of n{at_once}, noise {predictor.variation:.0%}, "
         f"{_ms(predictor.overhead)} ms around it; nearly all of {found.model.batches:,} batches seen had "
-        f"at most {found.model.largest:,} instances."
+        f"at most {found.model.largest:,} instances. {own_words(found.model.own)}"
     )
     yield from found.notes
+
+
+def own_words(own: own_time.OwnTime) -> str:
+    """A sentence on the sidecar's own time, or that it is not known."""
+    if not any(own):
+        return "The sidecar's own time is not known, and counts for nothing here."
+    return f"The sidecar's core: {own.batch * 1000:.3g} ms for a batch and {own.request * 1000:.3g} ms for a request."
 
 
 def _values(found: advice.Advice, case: advice.Case) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from carpool.program import settings
-from carpool_sidecar.planning import arguments, planner, recorded, replay, service_times
+from carpool.scheduling import own_time
+from carpool_sidecar.planning import advise_text, arguments, planner, recorded, replay, service_times
 from carpool_sidecar.recording import document
 
 PROG = "carpool-sidecar plan"
@@ -31,7 +32,7 @@ def main(argv: Sequence[str], effort: planner.Effort = planner.DEFAULT) -> int:
     Exits with 2 and one line on standard error if an argument is bad or no number of pods is enough.
     """
     chosen = _parser().parse_args(argv)
-    predictor, words = _predictor(chosen)
+    predictor, words, own = _predictor(chosen)
     arrivals = None if chosen.recording is None else recorded.arrivals([block for _, block in chosen.recording.blocks])
     question = planner.Question(
         rate=chosen.rate or (arrivals.rate if arrivals else 0.0),
@@ -41,6 +42,7 @@ def main(argv: Sequence[str], effort: planner.Effort = planner.DEFAULT) -> int:
         share=chosen.share,
         balancer=planner.Balancing(chosen.balancer),
         recorded=arrivals,
+        own=own,
     )
     try:
         plan = planner.plan(question, _progress(), effort)
@@ -67,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--share", default=0.99, metavar="X", type=number(0.5, 0.999), help="of requests in time (%(default)s)")
     add("--max-batch-size", metavar="N", type=whole(1, 10_000), help="instances (32, or as recorded)")
     add("--overhead", metavar="MS", type=number(0, 60_000), help=_OVERHEAD)
+    add("--own-time", metavar="TIME", type=_own_time, help=_OWN_TIME)
     add("--noise", metavar="X", type=number(0, 2), help=_NOISE)
     add("--workers", metavar="N", type=whole(1, 16), help="batches the predictor works on at once (1)")
     add("--balancer", default="random", choices=[*planner.Balancing], help="how requests find a pod (%(default)s)")
@@ -76,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
 
 _FROM = "recorded arrivals in place of Poisson (--record, /arrivals); their rate and predictor where no other is given"
 _OVERHEAD = "milliseconds around a batch that another may overlap: network, JSON (1)"
+_OWN_TIME = "milliseconds of its core that the sidecar takes for a batch of n requests: 0.1+0.02n (as recorded, or 0)"
 _NOISE = "coefficient of variation of the service time, lognormal (0.05)"
 
 
@@ -86,12 +90,23 @@ def _service(text: str) -> tuple[service_times.Service, str]:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def _predictor(chosen: argparse.Namespace) -> tuple[service_times.Predictor, str]:
-    """The predictor as it was described, or else as it was recorded, and its time in words."""
+def _own_time(text: str) -> own_time.OwnTime:
+    try:
+        service = service_times.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if not isinstance(service, service_times.Affine):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a formula; allowed: like 0.1+0.02n")
+    return own_time.OwnTime(service.fixed, service.per_row)
+
+
+def _predictor(chosen: argparse.Namespace) -> tuple[service_times.Predictor, str, own_time.OwnTime]:
+    """The predictor as it was described, or else as it was recorded, its time in words, and the sidecar's own time."""
     recorded_names = () if chosen.recording else ("rate", "service")
     missing = [f"--{name}" for name in ("slo", *recorded_names) if getattr(chosen, name) is None]
     if missing:
         settings.fail(PROG, f"the following arguments are required: {', '.join(missing)}")
+    own = own_time.NO_TIME if chosen.recording is None else replay.recorded_own_time(chosen.recording)
     if chosen.service is not None:
         usual, words = service_times.Predictor(chosen.service[0], 0.001), chosen.service[1]
     else:
@@ -106,7 +121,7 @@ def _predictor(chosen: argparse.Namespace) -> tuple[service_times.Predictor, str
         chosen.workers or usual.workers,
         usual.variation if chosen.noise is None else chosen.noise,
     )
-    return predictor, words
+    return predictor, words, own if chosen.own_time is None else chosen.own_time
 
 
 def _size(recording: document.Recording | None) -> int:
@@ -158,6 +173,8 @@ def _values(plan: planner.Plan, service: str) -> dict[str, Any]:
         "overhead_ms": predictor.overhead * 1000,
         "noise": predictor.variation,
         "workers": predictor.workers,
+        "own_batch_ms": question.own.batch * 1000,
+        "own_request_ms": question.own.request * 1000,
         "balancer": question.balancer.value,
         "chosen": _row(plan.chosen),
         "fewer": _row(plan.fewer) if plan.fewer else None,
@@ -202,6 +219,8 @@ def _reasons(plan: planner.Plan) -> Iterator[str]:
         yield f"{_pods(plan.fewer.pods)}: {_why_not(plan.fewer)}"
     elif plan.chosen.load < 1:
         yield f"1 pod is enough: it could do {question.capacity / question.rows:,.0f} requests/s, in full batches."
+    if question.is_limited_by_the_core:
+        yield "What limits a pod is the sidecar's own core, and not the predictor."
     if plan.question.slo < 2 * one + plan.question.predictor.overhead:
         yield "The objective is shorter than two batches of one instance: who comes just after one has left is late, so"
         yield "nearly every request has to find an idle pod."
@@ -236,6 +255,7 @@ def _basis(plan: planner.Plan, service: str) -> Iterator[str]:
         f"Balancer: {question.balancer.value}. Predictor: {service} ms for a batch of n, at most "
         f"{question.max_batch_size}{workers}; noise {predictor.variation:.0%}; {_ms(predictor.overhead)} ms around it."
     )
+    yield advise_text.own_words(question.own)
     yield "load: of what full batches can do. busy: of the time; high, because batches grow to fill it."
     yield "in time: answered within the objective, of all requests; ± two standard errors."
 

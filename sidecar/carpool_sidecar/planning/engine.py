@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from carpool.scheduling import messages
+from carpool.scheduling import messages, own_time
 from carpool_sidecar.planning import service_times, traffic
 
 
@@ -22,6 +22,10 @@ class Scheduler(Protocol):
 
     def submit(self, request: messages.Request) -> Sequence[messages.Effect]:
         """A request arrived."""
+        ...
+
+    def submit_all(self, requests: Sequence[messages.Request]) -> Sequence[messages.Effect]:
+        """Requests arrived at one moment."""
         ...
 
     def done(self, batch: messages.Batch, predictions: Sequence[Any]) -> Sequence[messages.Effect]:
@@ -56,17 +60,21 @@ def simulate(
     pods: int = 1,
     make_balancer: MakeBalancer = traffic.LeastLoaded,
     seed: int = 1,
+    own: own_time.OwnTime = own_time.NO_TIME,
 ) -> Result:
     """Run a workload against so many equal pods until all of its requests are answered or refused.
 
-    Raises `EndlessPolling` for a scheduler that stops the clock.
+    `own` is what each pod's sidecar takes itself, on its one core. Raises `EndlessPolling` for a scheduler that stops
+    the clock.
     """
     run = _Run(workload, make_balancer(pods, seed))
     for index in range(pods):
         simulated = service_times.SimulatedPredictor(predictor, f"device {seed} {index}")
-        run.pods.append(_Pod(run, make_scheduler(lambda: run.now), simulated))
+        pod = _BusyPod(run, simulated, own) if any(own) else _Pod(run, simulated)
+        pod.scheduler = make_scheduler(pod.clock)
+        run.pods.append(pod)
     run.play()
-    return Result(run.outcomes, run.batches, pods * predictor.workers, workload.end)
+    return Result(run.outcomes, run.batches, pods * predictor.workers, workload.end, run.round_trips)
 
 
 class _Run:
@@ -78,6 +86,7 @@ class _Run:
         self.pods: list[_Pod] = []
         self.outcomes: list[Outcome] = []
         self.batches: list[service_times.ServedBatch] = []
+        self.round_trips: list[RoundTrip] = []
         self._workload = workload
         self._balancer = balancer
         self._events: list[tuple[float, int, Callable[[Any], None], Any]] = []
@@ -117,56 +126,143 @@ class _Run:
 
 
 class _Pod:
-    """Carries out what one scheduler wants, as the driver does."""
+    """Carries out what one scheduler wants, as the driver does; that takes no time."""
 
-    def __init__(self, run: _Run, scheduler: Scheduler, predictor: service_times.SimulatedPredictor) -> None:
+    scheduler: Scheduler
+
+    def __init__(self, run: _Run, predictor: service_times.SimulatedPredictor) -> None:
         self._run = run
-        self._scheduler = scheduler
         self._predictor = predictor
         self._next_poll = math.inf  # the earliest planned poll
         self._polls_at_once = 0
 
+    def clock(self) -> float:
+        """The time that the scheduler reads."""
+        return self._run.now
+
     def submit(self, request: messages.Request) -> None:
-        self._carry_out(self._scheduler.submit(request))
+        """A request came."""
+        self._carry_out(self.scheduler.submit(request))
 
     def _done(self, batch: messages.Batch) -> None:
+        self._run.round_trips.append(RoundTrip(batch.dispatched, batch.rows, self.clock() - batch.dispatched))
         # What the predictions are does not matter, only how many.
-        self._carry_out(self._scheduler.done(batch, range(batch.rows)), batch.rows)
+        self._carry_out(self.scheduler.done(batch, range(batch.rows)), batch.rows)
 
     def _poll(self, time: float) -> None:
         if time == self._next_poll:  # else an earlier one has been planned since, and has done the work
             self._next_poll = math.inf
-            self._carry_out(self._scheduler.poll())
+            self._carry_out(self.scheduler.poll())
 
     def _carry_out(self, effects: Sequence[messages.Effect], rows: int = 0) -> None:
-        run = self._run
         for effect in effects:
             if isinstance(effect, messages.Dispatch):
-                served = self._predictor.serve(effect.batch.rows, run.now)
-                run.batches.append(served)
-                for part in effect.batch.parts:
-                    if not part.start:
-                        part.request.tag.left = run.now
-                run.at(served.returned, self._done, effect.batch)
+                self._dispatch(effect.batch)
             elif isinstance(effect, messages.Answer):
                 effect.request.tag.batch_rows = rows
-                run.finish(effect.request.tag)
+                self._finish(effect.request.tag)
             elif isinstance(effect, messages.Refuse):
                 effect.request.tag.refused = effect.error.reason
-                run.finish(effect.request.tag)
+                self._finish(effect.request.tag)
             # Nothing is abandoned: no caller here leaves.
         self._plan_poll(bool(effects))
 
+    def _dispatch(self, batch: messages.Batch) -> None:
+        now = self.clock()
+        served = self._predictor.serve(batch.rows, now)
+        self._run.batches.append(served)
+        for part in batch.parts:
+            if not part.start:
+                part.request.tag.left = now
+        self._run.at(served.returned, self._done, batch)
+
+    def _finish(self, outcome: Outcome) -> None:
+        self._run.finish(outcome)
+
     def _plan_poll(self, progress: bool) -> None:
-        deadline = self._scheduler.next_deadline()
+        deadline = self.scheduler.next_deadline()
         if deadline is None or deadline >= self._next_poll:
             return
-        late = deadline <= self._run.now
+        now = self.clock()
+        late = deadline <= now
         self._polls_at_once = self._polls_at_once + 1 if late and not progress else 0
         if self._polls_at_once > _POLLS_AT_ONCE:
-            raise EndlessPolling(f"at {self._run.now:.6f} s the scheduler asks to be polled at {deadline:.6f} s, again")
-        self._next_poll = max(deadline, self._run.now)
+            raise EndlessPolling(f"at {now:.6f} s the scheduler asks to be polled at {deadline:.6f} s, again")
+        self._next_poll = max(deadline, now)
         self._run.at(self._next_poll, self._poll, self._next_poll)
+
+
+class _BusyPod(_Pod):
+    """A pod whose sidecar takes time itself: one core, which does in turns what has come until the turn begins.
+
+    As in the event loop: requests that a turn reads go to the scheduler together at its end, or before an answer of the
+    predictor's that comes after them; batches leave before answers are written. Half of the time of a batch and of a
+    request is on the way in, half on the way out.
+    """
+
+    # Mutable state: what has come since the present turn began; the time on the core, which runs ahead of the others'
+    # within a turn; the requests that this turn has read.
+    def __init__(self, run: _Run, predictor: service_times.SimulatedPredictor, own: own_time.OwnTime) -> None:
+        super().__init__(run, predictor)
+        self._own = own
+        self._come: list[tuple[Callable[[Any], None], Any]] = []
+        self._now = 0.0
+        self._is_busy = False
+        self._read: list[messages.Request] = []
+
+    def clock(self) -> float:
+        """The time on the core."""
+        return self._now
+
+    def submit(self, request: messages.Request) -> None:
+        """A request came, and is read when the core gets to it."""
+        self._wake(self._take, request)
+
+    def _done(self, batch: messages.Batch) -> None:
+        self._wake(self._answered, batch)
+
+    def _poll(self, time: float) -> None:
+        if time == self._next_poll:
+            self._wake(super()._poll, time)
+
+    def _wake(self, action: Callable[[Any], None], argument: Any) -> None:
+        self._come.append((action, argument))
+        if not self._is_busy:
+            self._is_busy = True
+            self._run.at(self._run.now, self._turn)  # after all that comes at this moment
+
+    def _turn(self, _: None) -> None:
+        come, self._come = self._come, []
+        self._now = self._run.now
+        self._is_busy = bool(come)
+        for action, argument in come:
+            action(argument)
+        self._flush()
+        if come:
+            self._run.at(self._now, self._turn)
+
+    def _take(self, request: messages.Request) -> None:
+        request.tag.read = self._now
+        self._now += self._own.request / 2
+        self._read.append(request)
+
+    def _flush(self) -> None:
+        if self._read:
+            read, self._read = self._read, []
+            self._carry_out(self.scheduler.submit_all(read))
+
+    def _answered(self, batch: messages.Batch) -> None:
+        self._now += self._own.batch / 2
+        self._flush()
+        super()._done(batch)
+
+    def _dispatch(self, batch: messages.Batch) -> None:
+        self._now += self._own.batch / 2
+        super()._dispatch(batch)
+
+    def _finish(self, outcome: Outcome) -> None:
+        self._now += self._own.request / 2
+        self._run.at(self._now, self._run.finish, outcome)
 
 
 class Outcome:
@@ -174,17 +270,26 @@ class Outcome:
 
     `finished` is when it was answered or refused, infinity as long as neither has happened; `left` is when its first
     rows went to the predictor, infinity if they never did; `batch_rows` is the size of the batch that completed it.
+    `read` is when the sidecar took notice of it: a busy core does so later than it arrived.
     """
 
-    __slots__ = ("arrived", "batch_rows", "deadline", "finished", "left", "pod", "refused")
+    __slots__ = ("arrived", "batch_rows", "deadline", "finished", "left", "pod", "read", "refused")
 
     def __init__(self, arrived: float, deadline: float, pod: int) -> None:
-        self.arrived = arrived
+        self.arrived = self.read = arrived
         self.deadline = deadline
         self.pod = pod
         self.finished = self.left = math.inf
         self.refused: str | None = None
         self.batch_rows = 0
+
+
+class RoundTrip(NamedTuple):
+    """A batch as its scheduler sees it: when it left, its instances, and after how many seconds it was back."""
+
+    left: float
+    rows: int
+    took: float
 
 
 class Summary(NamedTuple):
@@ -213,6 +318,7 @@ class Result(NamedTuple):
     batches: Sequence[service_times.ServedBatch]
     workers: int  # of all pods
     end: float
+    round_trips: Sequence[RoundTrip] = ()
 
     def summary(self, warm_up: float = 0.1) -> Summary:
         """The figures, without the first `warm_up` share of the time."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from carpool.scheduling import adaptive, limits, scheduler
+from carpool.scheduling import adaptive, limits, own_time, scheduler
 from carpool_sidecar.planning import engine, recorded, service_times, traffic
 
 SEED = 1
@@ -51,7 +51,7 @@ class Question:
     """`rate` requests a second; `share` of them are to be answered within `slo` seconds.
 
     They have one instance each and come as a Poisson stream, or else are like those `recorded`, thinned out or laid
-    over each other until there are so many.
+    over each other until there are so many. `own` is what a pod's sidecar takes itself.
     """
 
     rate: float
@@ -61,6 +61,7 @@ class Question:
     share: float = 0.99
     balancer: Balancing = Balancing.RANDOM
     recorded: recorded.Arrivals | None = None
+    own: own_time.OwnTime = own_time.NO_TIME
 
     @property
     def rows(self) -> float:
@@ -70,7 +71,19 @@ class Question:
     @functools.cached_property
     def capacity(self) -> float:
         """Most instances a second that one pod can do, with batches of the best size."""
-        return max(map(self.predictor.capacity, range(1, self.max_batch_size + 1)))
+        return max(
+            min(self.predictor.capacity(rows), self._of_core(rows)) for rows in range(1, self.max_batch_size + 1)
+        )
+
+    @property
+    def is_limited_by_the_core(self) -> bool:
+        """Whether it is the sidecar and not the predictor that could not do more in full batches."""
+        return self._of_core(self.max_batch_size) < self.predictor.capacity(self.max_batch_size)
+
+    def _of_core(self, rows: int) -> float:
+        """Instances a second that the sidecar's core can do in such batches."""
+        seconds = self.own.of(rows / self.rows)
+        return rows / seconds if seconds else math.inf
 
 
 class Forecast(NamedTuple):
@@ -101,7 +114,8 @@ def forecast(question: Question, pods: int, requests: int) -> Forecast:
     workload = _workload(question, pods, together, requests / (rate * together))
     make = make_scheduler(question)
     # To one pod all balancers are the same.
-    result = engine.simulate(make, question.predictor, workload, together, traffic.LeastLoaded, SEED)
+    make_balancer = traffic.LeastLoaded
+    result = engine.simulate(make, question.predictor, workload, together, make_balancer, SEED, question.own)
     return judge(question, pods, result)
 
 
@@ -127,7 +141,7 @@ def judge(question: Question, pods: int, result: engine.Result) -> Forecast:
 
 
 def make_scheduler(question: Question) -> engine.MakeScheduler:
-    """The scheduler of a sidecar that is told the objective and nothing of the predictor."""
+    """The scheduler of a sidecar that is told the objective, and measures at its start what is around a batch."""
 
     def make(clock: engine.Clock) -> engine.Scheduler:
         ids = itertools.count()
@@ -137,7 +151,9 @@ def make_scheduler(question: Question) -> engine.MakeScheduler:
             slo=question.slo,
             max_in_flight=max(_MAX_IN_FLIGHT, question.predictor.workers + 1),
         )
-        return scheduler.Scheduler(bounds, adaptive.Adaptive(bounds), clock, lambda: str(next(ids)))
+        policy = adaptive.Adaptive(bounds)
+        policy.predictor.hint_overhead(question.predictor.overhead)
+        return scheduler.Scheduler(bounds, policy, clock, lambda: str(next(ids)))
 
     return make
 
@@ -250,10 +266,11 @@ class _Search:
     def check_idle(self) -> None:
         """Raises `Infeasible` if even a request that meets no other is answered too late too often."""
         question = self._question
-        alone = question.predictor.service.seconds(1, 0.0) + question.predictor.overhead
+        alone = question.predictor.service.seconds(1, 0.0) + question.predictor.overhead + question.own.of(1)
         if alone > question.slo:
+            own = "service, overhead and the sidecar's own time" if any(question.own) else "service and overhead"
             raise Infeasible(
-                f"one instance alone takes {alone * 1000:.4g} ms (service and overhead), longer than the objective of "
+                f"one instance alone takes {alone * 1000:.4g} ms ({own}), longer than the objective of "
                 f"{question.slo * 1000:.4g} ms: no number of pods helps"
             )
         best = self.forecast(self._most(), self.short // 4)

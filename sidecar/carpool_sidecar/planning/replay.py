@@ -2,8 +2,9 @@
 
 The predictor is the one that recorded batches tell of which had it to themselves. If those are few or too much alike,
 it is what the sidecar learned. If that learned nothing, recorded batches are shown to the same model that the adaptive
-policy learns with. Before the recording begins its last part is played, so that the policy has learned what it had
-learned then; nothing of that counts. Times are seconds.
+policy learns with. If it is recorded what the sidecar takes itself, its core is simulated as well, and the predictor is
+the one behind which such a core sees the round trips that were recorded. Before the recording begins its last part is
+played, so that the policy has learned what it had learned then; nothing of that counts. Times are seconds.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from carpool import measures
-from carpool.scheduling import adaptive, limits, messages, predictor_model, scheduler, window
+from carpool.scheduling import adaptive, limits, messages, own_time, predictor_model, scheduler, window
 from carpool_sidecar.planning import engine, planner, recorded, service_times, traffic
 from carpool_sidecar.recording import document
 
@@ -26,6 +27,8 @@ _WINDOW_LATENCY, _MOST_IN_FLIGHT = 500.0, 8
 
 _TICK = 0.001  # of the timers that carry out the policy's waits
 _USUAL_NOISE, _MOST_NOISE = 0.05, 0.5
+# Predictors that are tried to find the one behind a busy core, each with so many of the requests at most.
+_TRIES, _TRIED = 4, 10_000
 # So many lone batches make a line, if the standard error of its slope matters less than so much.
 _ENOUGH, _SURE = 50, 0.05
 
@@ -34,13 +37,14 @@ class Model(NamedTuple):
     """The predictor of a replay, and the batches that it was learned from.
 
     `largest` is the size that few batches exceeded (1 in 100), `is_varied` whether sizes differed enough to tell what
-    an instance takes.
+    an instance takes. `own` is what the sidecar takes itself; no time if that is not known.
     """
 
     predictor: service_times.Predictor
     batches: int
     largest: int
     is_varied: bool
+    own: own_time.OwnTime = own_time.NO_TIME
 
     @property
     def words(self) -> str:
@@ -53,8 +57,8 @@ class Figures(NamedTuple):
     """What callers got. Seconds; `in_time` and `refused` are shares of all requests, `busy` of the time.
 
     `mean`, `p50` and `p99` are of answered requests; `wait` is the mean time until the first rows left. `margin` is two
-    standard errors of `in_time`. `everybody` has the times of all requests, until an answer or an error, in the
-    sidecar's own buckets.
+    standard errors of `in_time`. `everybody` has the times of all requests as the sidecar sees them, from when it reads
+    one until an answer or an error, in its own buckets.
     """
 
     requests: int
@@ -97,7 +101,18 @@ def model(recording: document.Recording, blocks: Sequence[document.Block]) -> Mo
     else:
         fixed, per_row = watched.fixed_work, watched.work(1) - watched.fixed_work
     predictor = service_times.Predictor(service_times.Affine(fixed, max(0.0, per_row)), overhead, workers, noise)
-    return Model(predictor, len(sent), int(engine.quantile(sizes, 0.99)), line is not None or _is_varied(sizes))
+    largest, is_varied = int(engine.quantile(sizes, 0.99)), line is not None or _is_varied(sizes)
+    own = recorded_own_time(recording)
+    if any(own):
+        service = _behind_the_core(predictor, (fixed, max(0.0, per_row)), own, recording.head.settings, blocks, sent)
+        predictor = predictor._replace(service=service)
+    return Model(predictor, len(sent), largest, is_varied, own)
+
+
+def recorded_own_time(recording: document.Recording) -> own_time.OwnTime:
+    """What the sidecar took itself, as it had measured it; no time if it had not."""
+    told = recording.head.learned
+    return own_time.OwnTime(told.get("own_batch_seconds", 0.0), told.get("own_request_seconds", 0.0))
 
 
 def replay(
@@ -106,20 +121,65 @@ def replay(
     arrivals: recorded.Arrivals,
     slo: float = math.inf,
     factor: float = 1.0,
+    own: own_time.OwnTime = own_time.NO_TIME,
 ) -> Figures:
     """One pod under these settings, with so many times the arrivals. `slo` is what `in_time` is judged by."""
+    return _figures(_simulated(setting, predictor, arrivals, factor, own), LEARNING * arrivals.span, slo)
+
+
+def _simulated(
+    setting: document.Setting,
+    predictor: service_times.Predictor,
+    arrivals: recorded.Arrivals,
+    factor: float,
+    own: own_time.OwnTime,
+) -> engine.Result:
     before = LEARNING * arrivals.span
     workload = recorded.Replay(arrivals.stream(factor, planner.SEED, before), before + arrivals.span)
     bounds = scheduler_limits(setting)
 
     def make(clock: engine.Clock) -> engine.Scheduler:
         ids = itertools.count()
-        make_policy = adaptive.Adaptive if setting.policy == "adaptive" else window.Window
-        policy = make_policy(bounds, _TICK)
+        policy: adaptive.Adaptive | window.Window
+        if setting.policy == "adaptive":
+            policy = adaptive.Adaptive(bounds, _TICK)
+            policy.predictor.hint_overhead(predictor.overhead)  # which the sidecar measures when it starts
+        else:
+            policy = window.Window(bounds, _TICK)
         return scheduler.Scheduler(bounds, policy, clock, lambda: str(next(ids)))
 
-    result = engine.simulate(make, predictor, workload, 1, traffic.LeastLoaded, planner.SEED)
-    return _figures(result, before, slo)
+    return engine.simulate(make, predictor, workload, 1, traffic.LeastLoaded, planner.SEED, own)
+
+
+_Sent = Sequence[tuple[float, int, float]]  # of batches: when they left, their rows, seconds until they were back
+
+
+def _behind_the_core(
+    predictor: service_times.Predictor,
+    guess: tuple[float, float],
+    own: own_time.OwnTime,
+    setting: document.Setting,
+    blocks: Sequence[document.Block],
+    sent: _Sent,
+) -> service_times.Affine:
+    """The predictor's own time, of round trips that the sidecar's core has a part in; `guess` leaves it in.
+
+    Its part depends on how busy the core was, so it is found by trying: what a replay sees beyond what was recorded
+    comes off the predictor's time.
+    """
+    arrivals = recorded.arrivals(recorded.latest(blocks, _TRIED))
+    lone = _line(_watch(sent)[1])
+    fixed, per_row = guess
+    for _ in range(_TRIES):
+        tried = predictor._replace(service=service_times.Affine(fixed, per_row))
+        found = sorted(_simulated(setting, tried, arrivals, 1.0, own).round_trips)
+        seen = _line(_watch(found)[1]) if found else None
+        if lone is not None and seen is not None:
+            fixed, per_row = fixed + lone[0] - seen[0], per_row + lone[1] - seen[1]
+        elif found:  # a full queue answers a difference with a larger one, so only half of it counts
+            fixed += (_mean([took for *_, took in sent]) - _mean([took for *_, took in found])) / 2
+        fixed, per_row = max(0.0, fixed), max(0.0, per_row)
+    return service_times.Affine(fixed, per_row)
 
 
 class Measured(NamedTuple):
@@ -177,7 +237,7 @@ def _row_sizes(kind: traffic.RequestKind, start: int, stop: int) -> Sequence[int
 
 
 def _watch(
-    sent: Sequence[tuple[float, int, float]],
+    sent: _Sent,
 ) -> tuple[predictor_model.PredictorModel, list[tuple[int, float]]]:
     """The adaptive policy's model of the predictor, after these batches: when each left, its rows, and what it took.
 
@@ -235,8 +295,8 @@ def _figures(result: engine.Result, before: float, slo: float) -> Figures:
     answered = [outcome for outcome in counted if outcome.refused is None]
     took = sorted(outcome.finished - outcome.arrived for outcome in answered)
     histogram = measures.Histogram(measures.SECONDS)
-    histogram.observe_all([outcome.finished - outcome.arrived for outcome in counted])
-    waits = [outcome.left - outcome.arrived for outcome in counted if outcome.left < math.inf]
+    histogram.observe_all([outcome.finished - outcome.read for outcome in counted])
+    waits = [outcome.left - outcome.read for outcome in counted if outcome.left < math.inf]
     sizes = [batch.rows for batch in result.batches if before <= batch.sent <= result.end]
     busy = sum(max(0.0, min(batch.ended, result.end) - max(batch.started, before)) for batch in result.batches)
     hits = [outcome.refused is None and outcome.finished - outcome.arrived <= slo for outcome in counted]
