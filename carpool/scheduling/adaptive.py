@@ -146,7 +146,7 @@ class Adaptive:
             "capacity": 0.0 if math.isinf(capacity) else capacity,
             "utilisation": self.arrivals.per_second(now) / capacity,
             "predicted_wait_seconds": self.predicted_start(backlog.rows, now) - now,
-            "returning_share": self.returns.fraction,
+            "returning_share": max(0.0, self.returns.fraction),
         }
 
     # --- internals ---------------------------------------------------------------------------------------------

@@ -38,12 +38,18 @@ class ArrivalRate:
 
 
 class ReturningCallers:
-    """`fraction` of a batch's callers that send again within the span, and `offset`, seconds until the last did."""
+    """`fraction` of a batch's callers that send again within the span, and `offset`, seconds until the last did.
 
-    # State: the two running means, and what happened since the last completion; what came within the span is apart.
+    Where batches take little longer than the shortest span that can be told, many come within it who would have come
+    anyway, and those do not count. Chance may take `fraction` a little below zero then.
+    """
+
+    # State: the running means, and what happened since the last completion; what came within the span is apart.
     def __init__(self) -> None:
         self.fraction = 0.0
         self.offset = tuning.RETURN_SPAN
+        self._cycle = 0.0  # seconds from one completion to the next
+        self._is_short = False  # whether the span is a large part of that
         self._span = tuning.RETURN_SPAN
         self._completed_at = float("-inf")
         self._batch_size = 0
@@ -64,18 +70,26 @@ class ReturningCallers:
 
     def completed(self, batch_size: int, now: float, span: float) -> None:
         """A batch was answered; returns are looked for within `span` seconds from now."""
-        if self._batch_size and now - self._completed_at >= self._span / 2:
-            self._learn()
+        since = now - self._completed_at
+        if self._batch_size:
+            self._cycle += tuning.EWMA * (since - self._cycle)
+            if since >= self._span / 2:
+                self._learn(since)
         self._batch_size, self._back, self._back_in_span, self._last_in_span = batch_size, 0, 0, 0.0
         self._completed_at = self._last_at = now
-        self._span = max(tuning.RETURN_SPAN, span)
+        self._is_short = span < tuning.RETURN_SPAN
+        self._span = min(tuning.RETURN_SPAN, max(span, self._cycle / 2)) if self._is_short else span
 
-    def _learn(self) -> None:
+    def _learn(self, since: float) -> None:
         is_first_miss = not self._back_in_span and not self._has_missed
         self._has_missed = not self._back_in_span
         if is_first_miss and self.are_sure:
             return  # all of them are late at once: something held them up
-        self.fraction += tuning.EWMA * (min(1.0, self._back_in_span / self._batch_size) - self.fraction)
+        came: float = self._back_in_span
+        if self._is_short:
+            by_chance = self._span / since if since > 2 * self._span else 0.5
+            came = (came - by_chance * self._back) / (1 - by_chance)
+        self.fraction += tuning.EWMA * (min(1.0, came / self._batch_size) - self.fraction)
         if self._back_in_span:
             self.offset += tuning.EWMA * (self._last_in_span - self.offset)
 

@@ -121,6 +121,27 @@ class TestReturns:
             sure += returns.are_sure
         assert sure < 20
 
+    def test_independent_callers_of_a_quick_predictor_are_not_taken_for_returning_ones(self):
+        """A batch takes little longer than the shortest span, so many come within it by chance."""
+        returns, chance, now = ReturningCallers(), random.Random(3), 0.0
+        expected = 0.0
+        for _ in range(2000):
+            returns.completed(30, now, span=0.0006)
+            expected += max(0.0, returns.expected()) / 2000
+            for since in sorted(chance.uniform(0, 0.0015) for _ in range(chance.randint(25, 35))):
+                returns.arrived(1, now + since)
+            now += 0.0015
+        assert expected < 0.1 * 30
+
+    def test_callers_of_a_quick_predictor_who_come_back_are_seen_as_such(self):
+        returns, now = ReturningCallers(), 0.0
+        for _ in range(50):
+            returns.completed(8, now, span=0.0006)
+            for _ in range(8):
+                returns.arrived(1, now + 0.0002)
+            now += 0.0015
+        assert returns.are_sure
+
 
 class Bench:
     """A predictor with `workers` serial workers and `overhead` seconds of overlappable round trip, driven by hand."""

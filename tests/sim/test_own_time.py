@@ -1,0 +1,86 @@
+"""A sidecar whose own core is the limit: how the adaptive policy compares with the best window, in virtual time."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+
+from carpool.scheduling import adaptive, own_time, window
+from carpool_sidecar.planning import engine, service_times, traffic
+from tests.sim import contenders, variants
+
+WINDOWS = (0.0, 0.0005, 0.001, 0.002)
+WITHIN = 1.2
+SECONDS = 0.8
+
+
+class Scene(NamedTuple):
+    """A quick predictor, and a sidecar that takes time itself."""
+
+    predictor: service_times.Predictor
+    own: own_time.OwnTime
+    size: int
+
+    @property
+    def possible(self) -> float:
+        """Requests a second in full batches."""
+        return min(self.predictor.capacity(self.size), self.size / self.own.of(self.size))
+
+    def mean(self, make: engine.MakeScheduler, load: float) -> float:
+        """Mean latency at a share of what is possible, in seconds."""
+        arrivals = traffic.Open(traffic.poisson(load * self.possible, 3), SECONDS)
+        return engine.simulate(make, self.predictor, arrivals, own=self.own).summary(0.3).mean
+
+    def adaptive(self) -> engine.MakeScheduler:
+        def make_policy(bounds):
+            policy = adaptive.Adaptive(bounds, tick=contenders.TICK)
+            policy.predictor.hint_overhead(self.predictor.overhead)
+            return policy
+
+        return contenders.production(make_policy, self.size, contenders.ADAPTIVE_MAX_LATENCY, contenders.MOST_IN_FLIGHT)
+
+    def window(self, seconds: float) -> engine.MakeScheduler:
+        return contenders.production(window.Window, self.size, seconds, self.predictor.workers + 1)
+
+
+def quick(fixed: float, per_row: float, workers: int = 1) -> service_times.Predictor:
+    return service_times.Predictor(service_times.Affine(fixed / 1000, per_row / 1000), 0.0003, workers)
+
+
+SERIAL = Scene(quick(0.5, 0.01), own_time.OwnTime(0.0002, 0.00002), 32)
+LARGE = SERIAL._replace(size=128)
+# As MiniLM on an H100 behind the sidecar: two batches at once, and answers of 4.7 kB.
+PARALLEL = Scene(quick(1.2, 0.038, 2), own_time.OwnTime(0.00025, 0.000033), 128)
+
+
+@pytest.mark.parametrize("load", [0.5, 0.8, 0.95])
+@pytest.mark.parametrize("scene", [SERIAL, LARGE, PARALLEL], ids=["serial", "large", "parallel"])
+def test_adaptive_is_near_the_best_window_where_the_sidecar_is_the_limit(scene, load):
+    best = min(scene.mean(scene.window(seconds), load) for seconds in WINDOWS)
+    assert scene.mean(scene.adaptive(), load) <= WITHIN * best
+
+
+def test_a_lone_request_takes_the_predictors_time_and_the_sidecars():
+    arrivals = traffic.Open([0.1], 1.0)
+    predictor = service_times.Predictor(service_times.Affine(0.010, 0.0), 0.004, variation=0.0)
+    own = own_time.OwnTime(0.002, 0.001)
+    result = engine.simulate(SERIAL.adaptive(), predictor, arrivals, own=own)
+    (outcome,) = result.outcomes
+    assert outcome.finished - outcome.arrived == pytest.approx(0.010 + 0.004 + own.of(1))
+
+
+def test_the_core_does_what_it_can_and_no_more():
+    busy = SERIAL._replace(own=own_time.OwnTime(0.001, 0.0001))
+    callers = variants.Closed(128, SECONDS, variants.constant_think(0.0), seed=3)
+    summary = engine.simulate(busy.window(0.0), busy.predictor, callers, own=busy.own).summary(0.3)
+    assert summary.throughput <= busy.possible
+    assert summary.throughput == pytest.approx(summary.mean_batch / busy.own.of(summary.mean_batch), rel=0.03)
+
+
+def test_what_comes_while_the_core_is_busy_leaves_together():
+    slow = own_time.OwnTime(0.010, 0.0)
+    result = engine.simulate(
+        SERIAL.window(0.0), SERIAL.predictor, traffic.Open([0.1, 0.101, 0.102, 0.103], 1.0), own=slow
+    )
+    assert [batch.rows for batch in result.batches] == [1, 3]
