@@ -170,12 +170,19 @@ LAYERS = {
         {"carpool_sidecar.server.http2", "carpool.scheduling.ledger"}, STDLIB - IO | {"hpack"}
     ),
     "carpool_sidecar.server.http2.server": Layer(
-        {"carpool_sidecar.server.http2", "carpool.scheduling.ledger", "carpool.runtime"}, STDLIB
+        {
+            "carpool_sidecar.server.http2",
+            "carpool_sidecar.server.listening",
+            "carpool.scheduling.ledger",
+            "carpool.runtime",
+        },
+        STDLIB,
     ),
     "carpool_sidecar.config": Layer(
         {
             "carpool_sidecar.protocols.interface",
             "carpool_sidecar.protocols.lists.rules",
+            "carpool_sidecar.batching.header_names",
             "carpool_sidecar.batching.retried_statuses",
             "carpool",
         }

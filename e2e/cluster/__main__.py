@@ -16,14 +16,15 @@ from e2e.cluster import (
     binaries,
     client,
     control_plane,
+    gpus,
     ingress,
     interface,
-    kind,
     kserve,
     kserve_manifests,
     processes,
     product_images,
 )
+from e2e.cluster.kind import backend as kind
 from e2e.cluster.local import requirements
 
 FAILURES = (
@@ -75,6 +76,7 @@ def up(cluster: interface.Cluster, bare: bool) -> None:
     """Brings the cluster up, if it is not, and prints how to use it."""
     cluster.up()
     if not bare:
+        gpus.install(cluster)
         ingress.install(cluster)
         kserve.install(cluster)
     print_settings(cluster)
@@ -136,15 +138,22 @@ def control_plane_alone() -> None:
 @click.pass_obj
 def tell_requirements(cluster: interface.Cluster, packages: bool) -> None:
     """Says what this machine lacks to host the cluster, a reason on each line; status 1 if there is one."""
-    if isinstance(cluster, kind.Kind):
-        return  # its nodes bring all of this along
+    needs: Any = cluster if isinstance(cluster, kind.Kind) else requirements
     if packages:
-        click.echo(" ".join(requirements.missing_packages()))
+        click.echo(" ".join(needs.missing_packages()))
         return
-    reasons = requirements.missing()
+    reasons = needs.missing()
     for reason in reasons:
         click.echo(reason)
     sys.exit(1 if reasons else 0)
+
+
+@main.command("backend")
+@click.pass_context
+def tell_backend(context: click.Context) -> None:
+    """Says which backend makes the cluster, and why that one."""
+    asked = context.parent.params if context.parent else {}
+    click.echo("{}: {}".format(*backends.decide(asked["name"], asked["backend"] or "")))
 
 
 def wait_for_interrupt(pause: Callable[[], object]) -> None:

@@ -1,4 +1,4 @@
-"""Images of one static program each, written as docker archives: no engine, no base image, no registry.
+"""Images written as docker archives, most of them of one static program: no engine, no base image, no registry.
 
 A docker archive is what `ctr image import`, `docker load` and `kind load image-archive` take. The same program and
 settings give the same bytes, so an image that is loaded already is not loaded again.
@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import tarfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,54 +68,92 @@ def key(image: Image) -> str:
 
 def write(image: Image, target: Path) -> None:
     """Writes the archive; it is complete or not there."""
+    files = [File(image.path.lstrip("/"), image.program)]
+    if image.temporary_folder:
+        files.insert(0, File("tmp", None, 0o1777))
     layer = target.with_name(f".{target.name}.layer.{os.getpid()}")
-    partial = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        _write_layer(image, layer)
-        digest = _sha256(layer)
-        config = json.dumps({**image.config, "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]}})
-        config_file = f"{hashlib.sha256(config.encode()).hexdigest()}.json"
-        layer_file = f"{digest}.tar"
-        manifest = json.dumps([{"Config": config_file, "RepoTags": [image.tag], "Layers": [layer_file]}])
-        with tarfile.open(partial, "w") as archive:
-            _add_text(archive, "manifest.json", manifest)
-            _add_text(archive, config_file, config)
-            _add_file(archive, layer_file, layer, 0o644)
-        partial.replace(target)
+        write_layer(files, layer)
+        pack([Packed((image.tag,), image.config, (layer,))], target)
     finally:
         layer.unlink(missing_ok=True)
+
+
+# --- Images of any content --------------------------------------------------------------------------------------------
+
+
+class File(NamedTuple):
+    """A member of a layer. Its owner is root, its time 1970."""
+
+    path: str  # in the image, without a slash before it
+    content: Path | bytes | None  # a file with the content, the content, or None for a folder
+    mode: int = 0o755
+    link: str = ""  # what a symbolic link leads to; it has no content
+
+
+class Packed(NamedTuple):
+    """An image as it stands in an archive: its names, its settings less the layers, and its layers in their order."""
+
+    tags: tuple[str, ...]
+    config: Mapping[str, Any]
+    layers: tuple[Path, ...]
+
+
+def write_layer(files: Iterable[File], target: Path) -> None:
+    """Writes the files as a layer, with the folders above them."""
+    made: set[str] = set()
+    with tarfile.open(target, "w") as layer:
+        for file in files:
+            for folder in sorted(str(parent) for parent in Path(file.path).parents if parent.name):
+                if folder not in made:
+                    _add(layer, File(folder, None))
+                    made.add(folder)
+            if file.path not in made:
+                _add(layer, file)
+                made.add(file.path)
+
+
+def pack(images: Iterable[Packed], target: Path) -> None:
+    """Writes an archive with these images; it is complete or not there. A layer that several have is in it once."""
+    partial = target.with_name(f".{target.name}.{os.getpid()}")
+    digests: dict[Path, str] = {}
+    manifest = []
+    try:
+        with tarfile.open(partial, "w") as archive:
+            for image in images:
+                for layer in image.layers:
+                    if layer not in digests:
+                        digests[layer] = _sha256(layer)
+                        _add(archive, File(f"{digests[layer]}.tar", layer, 0o644))
+                found = [digests[layer] for layer in image.layers]
+                differences = {"type": "layers", "diff_ids": [f"sha256:{digest}" for digest in found]}
+                config = json.dumps({**image.config, "rootfs": differences}).encode()
+                file = f"{hashlib.sha256(config).hexdigest()}.json"
+                _add(archive, File(file, config, 0o644))
+                layers = [f"{digest}.tar" for digest in found]
+                manifest.append({"Config": file, "RepoTags": list(image.tags), "Layers": layers})
+            _add(archive, File("manifest.json", json.dumps(manifest).encode(), 0o644))
+        partial.replace(target)
+    finally:
         partial.unlink(missing_ok=True)
 
 
-def _write_layer(image: Image, target: Path) -> None:
-    path = image.path.lstrip("/")
-    with tarfile.open(target, "w") as layer:
-        for folder in sorted(str(parent) for parent in Path(path).parents if parent.name):
-            _add_folder(layer, folder, 0o755)
-        if image.temporary_folder:
-            _add_folder(layer, "tmp", 0o1777)
-        _add_file(layer, path, image.program, 0o755)
-
-
-def _add_folder(archive: tarfile.TarFile, name: str, mode: int) -> None:
-    member = tarfile.TarInfo(name)
-    member.type = tarfile.DIRTYPE
-    member.mode = mode
-    archive.addfile(member)
-
-
-def _add_text(archive: tarfile.TarFile, name: str, text: str) -> None:
-    member = tarfile.TarInfo(name)
-    member.size = len(text.encode())
-    archive.addfile(member, io.BytesIO(text.encode()))
-
-
-def _add_file(archive: tarfile.TarFile, name: str, source: Path, mode: int) -> None:
-    member = tarfile.TarInfo(name)
-    member.size = source.stat().st_size
-    member.mode = mode
-    with source.open("rb") as content:
-        archive.addfile(member, content)
+def _add(archive: tarfile.TarFile, file: File) -> None:
+    member = tarfile.TarInfo(file.path)
+    member.mode = file.mode
+    if file.link:
+        member.type, member.linkname = tarfile.SYMTYPE, file.link
+        archive.addfile(member)
+    elif file.content is None:
+        member.type = tarfile.DIRTYPE
+        archive.addfile(member)
+    elif isinstance(file.content, bytes):
+        member.size = len(file.content)
+        archive.addfile(member, io.BytesIO(file.content))
+    else:
+        member.size = file.content.stat().st_size
+        with file.content.open("rb") as content:
+            archive.addfile(member, content)
 
 
 def _sha256(path: Path) -> str:

@@ -4,27 +4,58 @@ from __future__ import annotations
 
 import os
 import shutil
+from typing import NamedTuple
 
-from e2e.cluster import interface, kind
+from e2e.cluster import interface
+from e2e.cluster.kind import backend as kind
+from e2e.cluster.kind import engines, node_image
 from e2e.cluster.local import backend as local
 
 DEFAULT_NAME = "carpool"
 BACKENDS = {"kind": kind.Kind, "local": local.Local}
 
 
-def choose(name: str = "", backend: str = "") -> interface.Cluster:
-    """The cluster of that name (default: $CARPOOL_CLUSTER, else carpool), made by that backend.
+class Decision(NamedTuple):
+    """A backend by its name, and why it is that one."""
 
-    The default backend is $CARPOOL_CLUSTER_BACKEND, else kind where it is installed and a container engine answers,
-    else local. Raises interface.Problem for a backend that does not exist, and for what cannot be a name.
+    backend: str
+    reason: str
+
+
+def choose(name: str = "", backend: str = "") -> interface.Cluster:
+    """The cluster of that name (default: $CARPOOL_CLUSTER, else carpool), made by the backend that `decide` names.
+
+    Raises interface.Problem for a backend that does not exist, and for what cannot be a name.
     """
     name = name or os.environ.get("CARPOOL_CLUSTER", "") or DEFAULT_NAME
-    backend = backend or os.environ.get("CARPOOL_CLUSTER_BACKEND", "") or default()
-    if backend not in BACKENDS:
-        raise interface.Problem(f"there is no backend {backend!r}; there are: {', '.join(sorted(BACKENDS))}")
-    return BACKENDS[backend](name)
+    return BACKENDS[decide(name, backend).backend](name)
 
 
-def default() -> str:
-    """kind where it can work, else local."""
-    return "kind" if shutil.which("kind") and kind.engine() else "local"
+def decide(name: str, backend: str = "") -> Decision:
+    """The backend that somebody named ($CARPOOL_CLUSTER_BACKEND), else the one that made the cluster, else the default.
+
+    Raises interface.Problem for a backend that does not exist.
+    """
+    wanted = backend or os.environ.get("CARPOOL_CLUSTER_BACKEND", "")
+    if wanted and wanted not in BACKENDS:
+        raise interface.Problem(f"there is no backend {wanted!r}; there are: {', '.join(sorted(BACKENDS))}")
+    if wanted:
+        return Decision(wanted, "somebody has said so")
+    for title, made_by in BACKENDS.items():
+        if made_by(name).exists():
+            return Decision(title, f"it has made {name}")
+    return default()
+
+
+def default() -> Decision:
+    """kind where it works already and its node image has not to be made first: that takes minutes. Else local."""
+    if shutil.which("kind") is None:
+        return Decision("local", "there is no kind on PATH")
+    engine = engines.find()
+    if engine is None:
+        return Decision("local", f"kind has no container engine: {'; '.join(engines.lacking())}")
+    if node_image.at_hand(engine, kind.CONFIG):
+        return Decision("kind", f"{engine.name} works, and a node image is here")
+    if node_image.can_be_pulled():
+        return Decision("kind", f"{engine.name} works, and the node image can be pulled")
+    return Decision("local", "a node image for kind would have to be made first (BACKEND=kind makes it)")

@@ -87,12 +87,26 @@ def provide_kubernetes() -> Path:
     return build_once(target, cache_folder() / "lock", f"Kubernetes {version} and etcd; once, about 5 minutes", make)
 
 
-def build_kubernetes(go: str, version: str, target: Path) -> None:
-    """Compiles main.go into `target`. Raises as `build` does."""
+def provide_kubeadm() -> Path:
+    """kubeadm of the same release, for kind's nodes, built now if it is not there. Raises likewise."""
+    files = (*INPUTS, "kubeadm/main.go")
+    inputs = {name: (SOURCE / name).read_bytes() for name in files}
+    go_mod = inputs["go.mod"].decode()
+    version = kubernetes_version(go_mod)
+    target = folder() / f"kubeadm-{version}-{key(inputs)}"
+
+    def make() -> None:
+        build_kubernetes(find_go(wanted_go(go_mod)), version, target, "./kubeadm")
+
+    return build_once(target, folder() / ".kubeadm.lock", f"kubeadm {version}; once, about 1 minute", make)
+
+
+def build_kubernetes(go: str, version: str, target: Path, package: str = ".") -> None:
+    """Compiles main.go, or another program of its module, into `target`. Raises as `build` does."""
     major, minor = numbers(version.removeprefix("v"))[:2]
     values = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
     flags = " ".join([STRIPPED, *(f"-X {VERSION_PACKAGE}.{name}={value}" for name, value in values.items())])
-    build(SOURCE, ".", target, go=go, flags=flags, static=False)
+    build(SOURCE, package, target, go=go, flags=flags)
 
 
 def kubernetes_version(go_mod: str) -> str:
@@ -131,7 +145,9 @@ class Program(NamedTuple):
 
 KSERVE = "github.com/kserve/kserve"
 KSERVE_VERSION = "v0.20.0"
-PAUSE = "pause"
+# Programs of ours, each a module in the folder of its name: how long the first build takes.
+PAUSE, DEVICE_PLUGIN, COREDNS = "pause", "device-plugin", "coredns"
+OWN = {PAUSE: "some seconds", DEVICE_PLUGIN: "up to half a minute", COREDNS: "up to 2 minutes"}
 TRAEFIK = "traefik"
 DNS_PROVIDERS = "github.com/go-acme/lego/v4/providers/dns"
 
@@ -150,12 +166,12 @@ TOOLS = ("kubectl", "helm")
 
 
 def provide(name: str) -> Path:
-    """The executable of that name (one of PROGRAMS, or `pause`), built now if it is not there.
+    """The executable of that name (one of PROGRAMS or OWN), built now if it is not there.
 
     Raises Unavailable where there is no Go or no module, BuildFailed, and KeyError for other names.
     """
-    if name == PAUSE:
-        return _provide_pause()
+    if name in OWN:
+        return _provide_own(name)
     program = PROGRAMS[name]
     target = folder() / program.file
 
@@ -191,14 +207,16 @@ def without_clouds(source: Path, copy: Path) -> Path:
     return copy
 
 
-def _provide_pause() -> Path:
-    """Our own program, named by the content of its source."""
-    source = SOURCE / PAUSE
-    inputs = {file.name: file.read_bytes() for file in sorted(source.iterdir()) if file.suffix in (".go", ".mod")}
-    target = folder() / f"{PAUSE}-{key(inputs)}"
-    if not target.exists():
+def _provide_own(name: str) -> Path:
+    """A program of ours, named by the content of its source."""
+    source = SOURCE / name
+    inputs = {file.name: file.read_bytes() for file in source.iterdir() if file.suffix in (".go", ".mod", ".sum")}
+    target = folder() / f"{name}-{key(inputs)}"
+
+    def make() -> None:
         build(source, ".", target)
-    return target
+
+    return build_once(target, folder() / f".{name}.lock", f"{name}; once, {OWN[name]}", make)
 
 
 def folder() -> Path:
@@ -270,17 +288,15 @@ def fetch(module: str, version: str) -> Path:
     return Path(answer["Dir"])
 
 
-def build(
-    source: Path, package: str, target: Path, *, go: str = "", flags: str = STRIPPED, static: bool = True
-) -> None:
+def build(source: Path, package: str, target: Path, *, go: str = "", flags: str = STRIPPED) -> None:
     """Compiles a package into `target`, which is complete or not there. Raises BuildFailed.
 
-    `flags` are the linker's. A static executable needs no libraries of the image that it runs in.
+    `flags` are the linker's. The executable is static: it needs no libraries of the image that it runs in.
     """
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     command = [go or find_go(OLDEST_GO), "build", "-trimpath", "-buildvcs=false", "-ldflags", flags]
     command += ["-o", str(partial), package]
-    environment = {**os.environ, "GOWORK": "off", **({"CGO_ENABLED": "0"} if static else {})}
+    environment = {**os.environ, "GOWORK": "off", "CGO_ENABLED": "0"}
     built = subprocess.run(
         command, cwd=source, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

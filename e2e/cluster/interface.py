@@ -9,17 +9,13 @@ import re
 from pathlib import Path
 from typing import Protocol
 
-from e2e.cluster import client, processes
+from e2e.cluster import client
 
 # On every node, for callers outside the cluster.
 INGRESS_NODE_PORT = 30080
 GPU_NODE_LABEL = {"carpool.dev/gpu": "true"}
-# There are no such devices: the scheduler and the kubelet count what a node's status says. Kubernetes documents a patch
-# of the status as the way to announce an extended resource that no device plugin manages.
 GPU_RESOURCE = "nvidia.com/gpu"
 GPUS = 2
-MERGE_PATCH = "application/merge-patch+json"
-ANNOUNCED_SECONDS = 30.0
 # Files, control groups and, with kind, hosts are named after a cluster.
 NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,49}")
 
@@ -46,6 +42,9 @@ class Cluster(Protocol):
     def down(self) -> None:
         """Removes every trace. Does nothing where there is none."""
 
+    def exists(self) -> bool:
+        """Whether this backend has made it and not removed it, as far as its own files tell."""
+
     def is_up(self) -> bool:
         """Whether the API server answers now."""
 
@@ -71,18 +70,3 @@ def ready(admin: client.Client) -> set[str]:
         for node in admin.list("Node")
         if any(wanted.items() <= condition.items() for condition in node.get("status", {}).get("conditions", ()))
     }
-
-
-def announce_gpus(admin: client.Client, node: str, count: int) -> None:
-    """Returns when the node has `count` GPUs for pods. Raises client.Refused, and TimeoutError after 30 s."""
-    amount = {GPU_RESOURCE: str(count)}
-    # The kubelet works out `allocatable` from `capacity` by itself, but with its next report only.
-    change = {"status": {"capacity": amount, "allocatable": amount}}
-    admin.call("PATCH", f"{client.path_of('Node', None, node)}/status", change, MERGE_PATCH)
-    what = f"{node} has {count} {GPU_RESOURCE} to give away"
-    processes.eventually(lambda: gpus(admin, node) == count, ANNOUNCED_SECONDS, what)
-
-
-def gpus(admin: client.Client, node: str) -> int:
-    """How many GPUs the node has for pods."""
-    return int(admin.get("Node", node)["status"].get("allocatable", {}).get(GPU_RESOURCE, 0))

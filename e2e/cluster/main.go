@@ -1,12 +1,15 @@
 // Command cluster is a Kubernetes cluster in one executable, control plane and node: the first argument says which
-// component to run, the rest are that component's own flags. One program, because the components share nearly all of
-// their code, and linking it once is what makes the build take minutes instead of a quarter of an hour.
+// component to run, the rest are that component's own flags. Called by the name of a component, through a link, it is
+// that component: so it stands in an image where others expect an executable for each. One program, because the
+// components share nearly all of their code, and linking it once is what makes the build take minutes instead of a
+// quarter of an hour.
 package main
 
 import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"sort"
 	"strings"
 
@@ -42,6 +45,9 @@ func command(create func() *cobra.Command) func([]string) int {
 }
 
 func main() {
+	if run, known := components[filepath.Base(os.Args[0])]; known {
+		os.Exit(run(os.Args))
+	}
 	if len(os.Args) > 1 {
 		if run, known := components[os.Args[1]]; known {
 			os.Exit(run(os.Args[1:]))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e.cluster import backends, client, ingress, interface, product_images
+from e2e.cluster import backends, client, gpus, ingress, interface, product_images
 from e2e.cluster import kserve as kserve_installation
 from e2e.injector import steps
 from e2e.live import kubectl as kubectls
@@ -34,6 +34,7 @@ def cluster(building: steps.Building) -> Iterator[interface.Cluster]:
             stack.callback(chosen.down)
         with building("cluster to test in"):
             chosen.up()
+            gpus.install(chosen)
             ingress.install(chosen)
             kserve_installation.install(chosen)
         yield chosen

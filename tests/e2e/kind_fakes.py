@@ -10,21 +10,34 @@ from typing import Any
 import urllib3
 
 from e2e.cluster import client, processes
+from e2e.cluster.kind import engines
 
 PORT = 41327
+# A machine, and a podman, that need nothing of ours.
+ORDINARY = engines.Machine(helpers=frozenset({"netavark", "aardvark-dns", "crun", "runc"}))
+FACTS: dict[str, Any] = {
+    "cgroupManager": "systemd",
+    "eventLogger": "journald",
+    "networkBackend": "netavark",
+    "ociRuntime": {"name": "crun"},
+}
 SUFFIXES = ("control-plane", "worker", "worker2")
 
 
 class Machine:
     """Programs as kind's backend calls them (`commands.Run`), and the clusters that they make.
 
-    Set `tools` to what is installed and answers, `broken` to words of commands that fail. `asked` has every command
-    line in order, but for the questions whether kind and the engine are there.
+    Set `tools` to what is installed and answers, `broken` to words of commands that fail, `images` to what the engine
+    has, `facts` to what podman tells of itself. `asked` has every command line in order, but for the questions whether
+    kind and the engine are there.
     """
 
     def __init__(self, *tools: str) -> None:
         self.tools = tools or ("kind", "docker")
         self.broken: tuple[str, ...] = ()
+        self.images = {"docker.io/kindest/node@sha256:7416a61b42b1662ca6ca89f02028ac133a309a2a30ba309614e8ec94d976dc5a"}
+        self.facts = dict(FACTS)
+        self.networks: set[str] = set()
         self.asked: list[str] = []
         self.environments: list[dict[str, str]] = []
         self.clusters: dict[str, ApiServer] = {}
@@ -37,7 +50,7 @@ class Machine:
             # Docker's client, without its engine, prints nothing of use and fails.
             return processes.Done(1 if words[0] == "docker" else processes.NO_SUCH_PROGRAM, errors="cannot connect")
         if words[1] in ("version", "info"):
-            return processes.Done(0, "28.2.2\n")
+            return processes.Done(0, json.dumps({"host": self.facts}) if words[0] == "podman" else "28.2.2\n")
         self.asked.append(" ".join(words))
         self.environments.append(dict(environment or {}))
         if any(word in self.broken for word in words):
@@ -57,6 +70,7 @@ class Machine:
             if name in self.clusters:
                 return processes.Done(1, errors=f'node(s) already exist for a cluster with the name "{name}"')
             self.clusters[name] = ApiServer([f"{name}-{suffix}" for suffix in SUFFIXES])
+            self.networks |= {value for key, value in self.environments[-1].items() if key.endswith("_NETWORK")}
         if words[:2] == ("delete", "cluster"):
             self.clusters.pop(name, None)
         if "--kubeconfig" in options and name in self.clusters:
@@ -64,33 +78,45 @@ class Machine:
         return processes.Done(0)
 
     def _engine(self, *words: str) -> processes.Done:
+        if words[:2] == ("image", "inspect"):
+            return processes.Done(0 if words[-1] in self.images else 1)
+        if words[0] == "images":
+            return processes.Done(0, "".join(f"{image}\n" for image in sorted(self.images)))
+        if words[:2] == ("network", "inspect"):
+            return processes.Done(0 if words[-1] in self.networks else 1)
+        if words[:2] == ("network", "rm"):
+            self.networks.remove(words[-1])
         if words[0] == "port":
             return processes.Done(0, f"127.0.0.1:{PORT}\n")
-        node, program = words[1], words[2:]
-        if program[:2] == ("crictl", "ps"):
-            component = program[-1].strip("^$")
-            return processes.Done(0, f"{component}-{self._containers.setdefault((node, component), 1)}\n")
-        if program[:2] == ("crictl", "stop"):
-            self._containers[(node, program[-1].rpartition("-")[0])] += 1
+        return self._inside(words[1], *words[2:]) if words[0] == "exec" else processes.Done(0)
+
+    def _inside(self, node: str, *program: str) -> processes.Done:
+        if program[0] != "ctr":
+            return processes.Done(0)
+        words = program[3:]
+        if words[:2] == ("containers", "list"):
+            component = words[-1].partition("==")[2]
+            latest = self._containers.setdefault((node, component), 1)
+            # The kubelet keeps the last one that has ended.
+            return processes.Done(0, "".join(f"{component}-{number}\n" for number in range(1, latest + 1)))
+        if words[:2] == ("tasks", "list"):
+            running = (f"{name}-{latest} 1 RUNNING\n" for (at, name), latest in self._containers.items() if at == node)
+            return processes.Done(0, "".join(["TASK PID STATUS\n", *running]))
+        if words[:2] == ("tasks", "kill"):
+            self._containers[(node, words[-1].rpartition("-")[0])] += 1
         return processes.Done(0)
 
 
 class ApiServer:
-    """Nodes that are Ready, and whose status can be patched; `answers` False: nobody listens."""
+    """Nodes that are Ready; `answers` False: nobody listens."""
 
     def __init__(self, nodes: list[str]) -> None:
         self.nodes = {name: node(name) for name in nodes}
         self.answers = True
 
-    def call(self, method: str, path: str, body: Any = None, content_type: str = "") -> client.Answer:
+    def call(self, method: str, path: str) -> client.Answer:
         if not self.answers:
             Nobody().call(method, path)
-        if method == "PATCH":
-            assert content_type == "application/merge-patch+json"
-            folder, name, subresource = path.rsplit("/", 2)
-            assert (folder, subresource) == ("/api/v1/nodes", "status")
-            for key, amounts in body["status"].items():
-                self.nodes[name]["status"][key].update(amounts)
         return client.Answer({}, ())
 
     def get(self, kind: str, name: str) -> client.Object:
@@ -117,7 +143,4 @@ class Nobody:
 
 def node(name: str) -> client.Object:
     ready = {"type": "Ready", "status": "True"}
-    return {
-        "metadata": {"name": name},
-        "status": {"capacity": {"cpu": "2"}, "allocatable": {"cpu": "2"}, "conditions": [ready]},
-    }
+    return {"metadata": {"name": name}, "status": {"conditions": [ready]}}

@@ -8,17 +8,21 @@ from pathlib import Path
 import pytest
 from ruamel import yaml
 
-from e2e.cluster import backends, binaries, interface, kind
+from e2e.cluster import backends, binaries, interface
+from e2e.cluster.kind import backend as kind
+from e2e.cluster.kind import engines, node_image
+from e2e.cluster.local import node
 from tests.e2e import kind_fakes
 
-GPUS = {"nvidia.com/gpu": "2"}
+IMAGE = node_image.published(kind.CONFIG)
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache folder of this test's own, and nothing of the user's settings."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.delenv(kind.PROVIDER, raising=False)
+    monkeypatch.delenv(engines.PROVIDER, raising=False)
+    monkeypatch.delenv(engines.CONFIGURATION, raising=False)
     return tmp_path
 
 
@@ -33,7 +37,7 @@ def cluster(machine: kind_fakes.Machine) -> kind.Kind:
 
 
 def made(machine: kind_fakes.Machine, name: str = "demo") -> kind.Kind:
-    return kind.Kind(name, machine, machine.connect)
+    return kind.Kind(name, machine, machine.connect, lambda: kind_fakes.ORDINARY, lambda _: "")
 
 
 # --- Up ------------------------------------------------------------------------------------------------------------
@@ -43,21 +47,22 @@ def test_up_makes_the_cluster_of_the_config_and_writes_no_kubeconfig_but_ours(
     cluster: kind.Kind, machine: kind_fakes.Machine, cache: Path
 ) -> None:
     cluster.up()
-    ours = f"--name demo --kubeconfig {cache}/carpool/e2e/kind/demo.kubeconfig"
+    ours = f"--name demo --kubeconfig {cache}/carpool/e2e/kind/clusters/demo/kubeconfig"
     assert machine.asked == [
         "kind get clusters",
         f"kind delete cluster {ours}",
-        f"kind create cluster {ours} --config {kind.CONFIG} --wait 3m",
+        "docker network inspect kind-demo",
+        f"docker image inspect --format {{{{.Id}}}} {node_image.by_digest(IMAGE)}",
+        f"kind create cluster {ours} --config {kind.CONFIG} --image {IMAGE} --wait 3m",
     ]
     assert cluster.is_up()
 
 
-def test_the_last_node_has_gpus_and_no_other_has_any(cluster: kind.Kind, machine: kind_fakes.Machine) -> None:
+def test_a_cluster_has_a_network_of_its_own_which_goes_with_it(cluster: kind.Kind, machine: kind_fakes.Machine) -> None:
     cluster.up()
-    nodes = machine.clusters["demo"].nodes
-    assert cluster.nodes == ("demo-worker", "demo-worker2")
-    assert nodes["demo-worker2"]["status"]["allocatable"] == {"cpu": "2", **GPUS}
-    assert nodes["demo-worker"]["status"]["allocatable"] == {"cpu": "2"}
+    assert machine.networks == {"kind-demo"}
+    cluster.down()
+    assert machine.networks == set()
 
 
 def test_a_cluster_that_is_up_stays_as_it_is(cluster: kind.Kind, machine: kind_fakes.Machine) -> None:
@@ -156,15 +161,15 @@ def test_a_static_pod_is_restarted_by_ending_its_container(cluster: kind.Kind, m
     cluster.up()
     machine.asked = []
     cluster.restart("kube-apiserver")
-    look = "docker exec demo-control-plane crictl ps --quiet --name ^kube-apiserver$"
-    stop = "docker exec demo-control-plane crictl stop --timeout 10 kube-apiserver-1"
-    assert machine.asked == [look, stop, look]
+    ctr = "docker exec demo-control-plane ctr --namespace k8s.io"
+    look = [f'{ctr} containers list --quiet labels."io.kubernetes.container.name"==kube-apiserver', f"{ctr} tasks list"]
+    assert machine.asked == [*look, f"{ctr} tasks kill --signal SIGKILL kube-apiserver-1", *look]
 
 
 def test_kube_proxy_is_restarted_on_every_node(cluster: kind.Kind, machine: kind_fakes.Machine) -> None:
     cluster.up()
     cluster.restart("kube-proxy")
-    assert [line.split()[2] for line in machine.asked if "stop" in line] == [
+    assert [line.split()[2] for line in machine.asked if "kill" in line] == [
         "demo-control-plane",
         "demo-worker",
         "demo-worker2",
@@ -181,8 +186,8 @@ def test_kubelets_are_restarted_by_systemd_and_asked_for_their_health(
         line
         for node in ("demo-control-plane", *cluster.nodes)
         for line in (
-            f"docker exec {node} systemctl restart kubelet",
-            f"docker exec {node} curl --fail --silent http://127.0.0.1:10248/healthz",
+            f"docker exec {node} systemctl kill --signal=SIGKILL --kill-who=main kubelet",
+            f"docker exec {node} kubectl --server http://127.0.0.1:10248 get --raw /healthz",
         )
     ]
 
@@ -198,29 +203,18 @@ def test_an_unknown_component_is_named_beside_the_known_ones(cluster: kind.Kind)
 def test_with_podman_alone_kind_is_told_to_use_it() -> None:
     machine = kind_fakes.Machine("kind", "podman")
     made(machine).up()
-    assert machine.environments == [{kind.PROVIDER: "podman"}] * 3
+    told = {engines.PROVIDER: "podman", "KIND_EXPERIMENTAL_PODMAN_NETWORK": "kind-demo"}
+    assert [each for line, each in asked_of_kind(machine)] == [told] * 3
 
 
-def test_with_docker_kind_is_told_nothing(cluster: kind.Kind, machine: kind_fakes.Machine) -> None:
+def test_with_docker_kind_is_told_the_network_alone(cluster: kind.Kind, machine: kind_fakes.Machine) -> None:
     cluster.up()
-    assert machine.environments == [{}] * 3
+    assert [each for line, each in asked_of_kind(machine)] == [{"KIND_EXPERIMENTAL_DOCKER_NETWORK": "kind-demo"}] * 3
 
 
-@pytest.mark.parametrize(
-    ("tools", "wanted", "found"),
-    [
-        (("docker", "podman"), "", "docker"),
-        (("podman",), "", "podman"),
-        (("none",), "", ""),
-        (("docker", "podman"), "podman", "podman"),
-        (("docker",), "podman", ""),
-    ],
-)
-def test_the_engine_is_one_that_answers(
-    tools: tuple[str, ...], wanted: str, found: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(kind.PROVIDER, wanted)
-    assert kind.engine(kind_fakes.Machine(*tools)) == found
+def asked_of_kind(machine: kind_fakes.Machine) -> list[tuple[str, dict[str, str]]]:
+    asked = zip(machine.asked, machine.environments, strict=True)
+    return [(line, environment) for line, environment in asked if line.startswith("kind ")]
 
 
 def test_without_kind_the_error_says_how_to_get_it() -> None:
@@ -229,9 +223,12 @@ def test_without_kind_the_error_says_how_to_get_it() -> None:
 
 
 def test_without_an_engine_the_error_says_what_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(interface.Problem, match=r"neither docker nor podman answers.*start it.*BACKEND=local"):
+    with pytest.raises(
+        interface.Problem,
+        match=r"(?s)BACKEND=local.*neither docker nor podman answers.*start docker.*apt-get install podman",
+    ):
         made(kind_fakes.Machine("kind")).up()
-    monkeypatch.setenv(kind.PROVIDER, "podman")
+    monkeypatch.setenv(engines.PROVIDER, "podman")
     with pytest.raises(interface.Problem, match=r"podman, which KIND_EXPERIMENTAL_PROVIDER names, does not answer"):
         made(kind_fakes.Machine("kind", "docker")).up()
 
@@ -251,6 +248,18 @@ def test_the_config_agrees_with_what_the_backends_promise() -> None:
     assert [each.get("labels", {}) for each in config["nodes"]] == [{}, {}, interface.GPU_NODE_LABEL]
     mapping = {"containerPort": interface.INGRESS_NODE_PORT, "listenAddress": "127.0.0.1"}
     assert [each.get("extraPortMappings", []) for each in config["nodes"]] == [[mapping], [], []]
+
+
+def test_both_backends_translate_services_the_same_way() -> None:
+    config = yaml.YAML(typ="safe").load(kind.CONFIG)
+    described = node.Node("n", 1, "", "", {}, "", "", "", "", "")
+    assert config["networking"]["kubeProxyMode"] == node.proxy_configuration(described)["mode"]
+
+
+def test_the_network_of_pods_in_the_config_is_the_one_that_nodes_make_ways_for() -> None:
+    config = yaml.YAML(typ="safe").load(kind.CONFIG)
+    script = (node_image.SOURCE / "files" / "kind" / "bin" / "pod-network.sh").read_text()
+    assert f"\npods={config['networking']['podSubnet']}\n" in script
 
 
 def test_both_backends_run_the_same_minor_release_of_kubernetes() -> None:
@@ -278,17 +287,40 @@ def test_the_environment_names_cluster_and_backend_where_the_caller_does_not(mon
     assert backends.choose("mine").name == "mine"
 
 
-def test_without_a_word_the_backend_is_kind_only_where_its_engine_answers(
+def test_without_a_word_the_backend_is_kind_only_where_that_costs_no_minutes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CARPOOL_CLUSTER_BACKEND", raising=False)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(node_image, "can_be_pulled", lambda: False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert backends.decide("demo") == ("local", "there is no kind on PATH")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}:/usr/bin:/bin")
     write_script(tmp_path / "kind", "exit 0")
     write_script(tmp_path / "podman", "exit 1")
     write_script(tmp_path / "docker", "exit 1")
-    assert backends.default() == "local"
-    write_script(tmp_path / "docker", "echo 28.2.2")
-    assert backends.default() == "kind"
+    assert backends.decide("demo").backend == "local"
+    assert "neither docker nor podman answers" in backends.decide("demo").reason
+    write_script(tmp_path / "docker", '[ "$1" != image ] && echo 28.2.2')
+    assert backends.decide("demo") == (
+        "local",
+        "a node image for kind would have to be made first (BACKEND=kind makes it)",
+    )
+    node_image.archive().touch()
+    assert backends.decide("demo") == ("kind", "docker works, and a node image is here")
+    node_image.archive().unlink()
+    monkeypatch.setattr(node_image, "can_be_pulled", lambda: True)
+    assert backends.decide("demo") == ("kind", "docker works, and the node image can be pulled")
+
+
+def test_a_cluster_is_taken_down_by_the_backend_that_made_it_whatever_works_by_then(
+    cluster: kind.Kind, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("CARPOOL_CLUSTER_BACKEND", raising=False)
+    cluster.up()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert backends.decide("demo") == ("kind", "it has made demo")
+    cluster.down()
+    assert backends.decide("demo").backend == "local"
 
 
 def write_script(path: Path, body: str) -> None:

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from e2e.cluster import __main__, processes
+from e2e.cluster.kind import engines, node_image
 from e2e.cluster.local import requirements
 
 
@@ -110,11 +111,19 @@ def test_a_machine_without_control_groups_is_told_so(tmp_path: Path) -> None:
     ]
 
 
-def test_with_kind_nothing_is_asked_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_kind_another_list_is_asked_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CARPOOL_CLUSTER_BACKEND", "kind")
     monkeypatch.setenv("PATH", "")
-    done = CliRunner().invoke(__main__.main, ["requirements"])
-    assert (done.exit_code, done.output) == (0, "")
+    monkeypatch.delenv(engines.PROVIDER, raising=False)
+    monkeypatch.setattr(node_image, "can_be_pulled", lambda: False)
+    asked = CliRunner().invoke(__main__.main, ["requirements"])
+    packages = CliRunner().invoke(__main__.main, ["requirements", "--packages"])
+    assert asked.exit_code == 1
+    assert [line.partition(";")[0] for line in asked.output.splitlines()] == [
+        "there is no kind",
+        "neither docker nor podman answers, and kind needs one",
+    ]
+    assert set(packages.output.split()) == {*engines.PACKAGES, "mmdebstrap"}
 
 
 def test_a_machine_that_lacks_programs_gets_a_line_and_a_status(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,6 +96,9 @@ class Local:
         cgroups.remove(self._cgroup)
         shutil.rmtree(self.folder, ignore_errors=not self.folder.exists())
 
+    def exists(self) -> bool:
+        return self.folder.exists()
+
     def is_up(self) -> bool:
         if self._first_process() is None or not self.kubeconfig.exists():
             return False
@@ -150,7 +153,6 @@ class Local:
         except TimeoutError as late:
             logs = [self.folder / name / log for name in NODES for log in ("node.log", "kubelet.log")]
             raise interface.Problem("\n".join([str(late), *map(processes.tail, logs)])) from None
-        interface.announce_gpus(admin, NODES[-1], interface.GPUS)
 
     def _end_processes(self) -> None:
         if self._outer is not None:

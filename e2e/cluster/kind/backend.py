@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,45 +13,33 @@ import kubernetes.config
 import urllib3
 
 from e2e.cluster import binaries, client, interface, processes
+from e2e.cluster.kind import engines, node_image
 
-CONFIG = Path(__file__).parents[1] / "kind" / "config.yaml"
-VERSION = "v0.30.0"
-# Each engine, and a question that only a running one can answer.
-ENGINES = {
-    "docker": ("docker", "info", "--format", "{{.ServerVersion}}"),
-    "podman": ("podman", "info", "--format", "{{.Version.Version}}"),
-}
-PROVIDER = "KIND_EXPERIMENTAL_PROVIDER"
-ANSWER_SECONDS = 15.0
-# A node image of a gigabyte may have to be pulled first.
-CREATE_SECONDS, CONTROL_PLANE_READY = 900.0, "3m"
+CONFIG = Path(__file__).parents[2] / "kind" / "config.yaml"
+CREATE_SECONDS, CONTROL_PLANE_READY = 600.0, "3m"
 NODES_SECONDS, LOAD_SECONDS = 180.0, 300.0
+# The network of a cluster's nodes. In one that clusters shared, pods of two could have the same address.
+NETWORKS = {
+    engines.DOCKER: "KIND_EXPERIMENTAL_DOCKER_NETWORK",
+    engines.PODMAN: "KIND_EXPERIMENTAL_PODMAN_NETWORK",
+}
 
 Connect = Callable[[Path], client.Client]
+NO_KIND = (
+    f"there is no kind; `go install {node_image.MODULE}@{node_image.VERSION}` and put Go's bin folder on PATH, see"
+    " https://kind.sigs.k8s.io"
+)
+# ctr, and not crictl: an image made here has no other.
+CTR = ("ctr", "--namespace", "k8s.io")
 # Services of a node's systemd, and what succeeds in the node once they are at work.
 SERVICES = {
-    "containerd": ("crictl", "info"),
-    "kubelet": ("curl", "--fail", "--silent", "http://127.0.0.1:10248/healthz"),
+    "containerd": (*CTR, "version"),
+    "kubelet": ("kubectl", "--server", "http://127.0.0.1:10248", "get", "--raw", "/healthz"),
 }
 # Containers, which the kubelet starts again: static pods of the control plane, and of a DaemonSet on all nodes.
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 ON_ALL_NODES = ("kube-proxy",)
-GRACE_SECONDS = 10
 RESTART_SECONDS = 120.0
-
-
-def engine(run: processes.Run = processes.run) -> str:
-    """The container engine that answers, docker or podman; "" if none does.
-
-    KIND_EXPERIMENTAL_PROVIDER, with which kind itself is told what to use, leaves only the one that it names.
-    """
-    wanted = os.environ.get(PROVIDER, "")
-    for name, question in ENGINES.items():
-        if wanted in ("", name):
-            done = run(*question, seconds=ANSWER_SECONDS)
-            if done.status == 0 and done.output.strip():
-                return name
-    return ""
 
 
 class Kind:
@@ -62,18 +50,28 @@ class Kind:
 
     address = "127.0.0.1"
 
-    def __init__(self, name: str, run: processes.Run = processes.run, connect: Connect = client.Client) -> None:
+    def __init__(
+        self,
+        name: str,
+        run: processes.Run = processes.run,
+        connect: Connect = client.Client,
+        machine: Callable[[], engines.Machine] = engines.look,
+        trial: Callable[[engines.Engine], str] = engines.failing_trial,
+    ) -> None:
         self.name = interface.check_name(name)
         self.nodes = (f"{name}-worker", f"{name}-worker2")
-        self.kubeconfig = binaries.cache_folder() / "kind" / f"{name}.kubeconfig"
+        self._folder = binaries.cache_folder() / "kind" / "clusters" / name
+        self.kubeconfig = self._folder / "kubeconfig"
         self._control_plane = f"{name}-control-plane"
         self._run = run
         self._connect = connect
+        self._machine = machine
+        self._trial = trial
 
     @property
     def ingress(self) -> str:
         """Its port is a free one, chosen when the cluster is made. Raises interface.Problem while that is not up."""
-        words = (self._engine, "port", self._control_plane, f"{interface.INGRESS_NODE_PORT}/tcp")
+        words = (self._engine.name, "port", self._control_plane, f"{interface.INGRESS_NODE_PORT}/tcp")
         mapped = self._demand("look up the port of the ingress", words)
         port = mapped.partition("\n")[0].rpartition(":")[2]
         if not port.isdigit():
@@ -85,26 +83,35 @@ class Kind:
     def up(self) -> None:
         self._demand_kind()
         start = time.monotonic()
-        self.kubeconfig.parent.mkdir(parents=True, exist_ok=True)
-        if self._exists():
+        self._folder.mkdir(parents=True, exist_ok=True)
+        if self._is_known():
             self._kind("write the kubeconfig", "export", "kubeconfig", *self._names)
         if self.is_up():
             binaries.say(f"{self.name} is up already")
         else:
             self.down()  # removes what a crash left or what does not answer
-            options = ("--config", str(CONFIG), "--wait", CONTROL_PLANE_READY)
+            if words := self._trial(self._engine):
+                raise interface.Problem(f"{self._engine.name} cannot run a node: {words}")
+            self._folder.mkdir(parents=True)
+            image = node_image.provide(self._engine, CONFIG, self._run)
+            start = time.monotonic()
+            options = ("--config", str(CONFIG), "--image", image, "--wait", CONTROL_PLANE_READY)
             self._kind("make the cluster", "create", "cluster", *self._names, *options, seconds=CREATE_SECONDS)
         with self._admin() as admin:
             self._wait_for_nodes(admin)
-            interface.announce_gpus(admin, self.nodes[-1], interface.GPUS)
         binaries.say(f"the nodes of {self.name} are Ready after {time.monotonic() - start:.0f} s")
 
     def down(self) -> None:
-        if self._has_kind and engine(self._run):
+        if self._has_kind and engines.find(self._run, self._machine):
             self._kind("remove the cluster", "delete", "cluster", *self._names)
+            if self._ask_engine("network", "inspect", self._network).status == 0:
+                self._demand("remove its network", (self._engine.name, "network", "rm", self._network))
         elif self.kubeconfig.exists():
             self._demand_kind()  # a cluster existed, and its state cannot be read
-        self.kubeconfig.unlink(missing_ok=True)
+        shutil.rmtree(self._folder, ignore_errors=not self._folder.exists())
+
+    def exists(self) -> bool:
+        return self._folder.exists()
 
     def is_up(self) -> bool:
         if not self.kubeconfig.exists():
@@ -117,7 +124,7 @@ class Kind:
             return False
         return True
 
-    def _exists(self) -> bool:
+    def _is_known(self) -> bool:
         """Whether kind knows a cluster of that name, in whatever state."""
         return self.name in self._kind("list the clusters", "get", "clusters").splitlines()
 
@@ -129,6 +136,20 @@ class Kind:
             lacking = ", ".join(sorted(wanted - interface.ready(admin)))
             raise interface.Problem(f"{late}: not {lacking}; see: kind export logs --name {self.name}") from None
 
+    def missing(self) -> list[str]:
+        """The reasons why this machine cannot host a cluster of kind's, each with what to do; empty where it can."""
+        found = [] if self._has_kind else [NO_KIND]
+        found += engines.lacking(self._run, self._machine)
+        if not found and (words := self._trial(self._engine)):
+            found.append(f"{self._engine.name} cannot run a node: {words}")
+        return found
+
+    def missing_packages(self) -> list[str]:
+        """The Debian packages that are missing here for an engine, and for a node image if one has to be made."""
+        is_there = node_image.archive().exists() or node_image.can_be_pulled()
+        image = [] if is_there else node_image.missing_packages()
+        return sorted([*engines.missing_packages(self._run, self._machine), *image])
+
     # --- Use ---------------------------------------------------------------------------------------------------------
 
     def load(self, archive: Path) -> None:
@@ -138,7 +159,7 @@ class Kind:
         self._kind(f"load {archive.name}", *words, seconds=LOAD_SECONDS)
 
     def restart(self, component: str) -> None:
-        every = Nodes(self._engine, (self._control_plane, *self.nodes), self._run)
+        every = Nodes(self._ask_engine, (self._control_plane, *self.nodes))
         every.restart(component, self.is_up)
 
     # --- Programs ----------------------------------------------------------------------------------------------------
@@ -148,16 +169,17 @@ class Kind:
         """The cluster's, and our own kubeconfig: kind would write to the user's."""
         return ("--name", self.name, "--kubeconfig", str(self.kubeconfig))
 
+    @property
+    def _network(self) -> str:
+        return f"kind-{self.name}"
+
     @functools.cached_property
-    def _engine(self) -> str:
-        """Raises interface.Problem where none answers."""
-        if found := engine(self._run):
-            return found
-        wanted = os.environ.get(PROVIDER)
-        who = f"{wanted}, which {PROVIDER} names, does not answer" if wanted else "neither docker nor podman answers"
-        raise interface.Problem(
-            f"{who}, and kind needs one; start it (`docker info` tells more), or take BACKEND=local"
-        )
+    def _engine(self) -> engines.Engine:
+        """Raises interface.Problem where none works."""
+        return engines.demand(self._run, self._machine)
+
+    def _ask_engine(self, *words: str) -> processes.Done:
+        return self._run(self._engine.name, *words, environment=self._engine.environment)
 
     @property
     def _has_kind(self) -> bool:
@@ -166,10 +188,7 @@ class Kind:
     def _demand_kind(self) -> None:
         """Raises interface.Problem where kind or an engine is missing."""
         if not self._has_kind:
-            raise interface.Problem(
-                f"there is no kind; `go install sigs.k8s.io/kind@{VERSION}` and put Go's bin folder on PATH,"
-                " see https://kind.sigs.k8s.io, or take the other backend: BACKEND=local"
-            )
+            raise interface.Problem(f"{NO_KIND}, or take the other backend: BACKEND=local")
         _ = self._engine
 
     def _admin(self) -> contextlib.closing[client.Client]:
@@ -177,19 +196,13 @@ class Kind:
 
     def _kind(self, purpose: str, *words: str, seconds: float = processes.SECONDS) -> str:
         """Runs kind and returns its output. Making a cluster takes minutes, and kind shows its progress itself."""
-        # By default kind uses Docker where its client is installed, even if the engine does not answer.
-        environment = {PROVIDER: "podman"} if self._engine == "podman" else {}
         show = words[0] == "create"
-        return self._demand(purpose, ("kind", *words), seconds=seconds, show=show, environment=environment)
+        return self._demand(purpose, ("kind", *words), seconds=seconds, show=show)
 
     def _demand(
-        self,
-        purpose: str,
-        words: tuple[str, ...],
-        seconds: float = processes.SECONDS,
-        show: bool = False,
-        environment: dict[str, str] | None = None,
+        self, purpose: str, words: tuple[str, ...], seconds: float = processes.SECONDS, show: bool = False
     ) -> str:
+        environment = {**self._engine.environment, NETWORKS[self._engine.name]: self._network}
         done = self._run(*words, seconds=seconds, show=show, environment=environment)
         if done.status:
             said = done.words if done.errors or not show else "what it said is above"
@@ -200,13 +213,13 @@ class Kind:
 class Nodes:
     """The containers of one cluster's nodes, the control plane's first, reached through the engine they run in."""
 
-    def __init__(self, engine: str, names: Sequence[str], run: processes.Run) -> None:
+    def __init__(self, ask: Callable[..., processes.Done], names: Sequence[str]) -> None:
+        """`ask` runs the engine with these words."""
         self.names = tuple(names)
-        self._engine = engine
-        self._run = run
+        self._ask = ask
 
     def restart(self, component: str, is_up: Callable[[], bool]) -> None:
-        """Ends a component wherever it runs, one node after the other. Returns when it runs and `is_up` answers true.
+        """Kills a component wherever it runs, one node after the other. Returns when it runs and `is_up` answers true.
 
         Raises interface.Problem for an unknown component, and where it does not come back within two minutes.
         """
@@ -223,14 +236,17 @@ class Nodes:
             raise interface.Problem(f"there is no {component!r} to restart; there are: {known}")
 
     def _restart_service(self, node: str, service: str) -> None:
-        self._demand(node, "systemctl", "restart", service)
+        # systemd starts what is killed again.
+        self._demand(node, "systemctl", "kill", "--signal=SIGKILL", "--kill-who=main", service)
         self._wait(node, service, lambda: self._inside(node, *SERVICES[service]).status == 0)
 
     def _restart_container(self, node: str, component: str, is_up: Callable[[], bool]) -> None:
         before = self._containers(node, component)
         if not before:
-            raise interface.Problem(f"{component} does not run; see: {self._engine} exec {node} crictl ps --all")
-        self._demand(node, "crictl", "stop", "--timeout", str(GRACE_SECONDS), *sorted(before))
+            raise interface.Problem(f"{component} does not run in {node}; see: kubectl get pods --all-namespaces")
+        for each in sorted(before):
+            # As a crash does; an API server takes a minute to end after SIGTERM.
+            self._demand(node, *CTR, "tasks", "kill", "--signal", "SIGKILL", each)
 
         def is_replaced() -> bool:
             now = self._containers(node, component)
@@ -240,10 +256,13 @@ class Nodes:
 
     def _containers(self, node: str, component: str) -> set[str]:
         """The ids of a component's running containers; none also while the node's runtime does not answer."""
-        return set(self._inside(node, "crictl", "ps", "--quiet", "--name", f"^{component}$").output.split())
+        named = f'labels."io.kubernetes.container.name"=={component}'
+        listed = set(self._inside(node, *CTR, "containers", "list", "--quiet", named).output.split())
+        tasks = (line.split() for line in self._inside(node, *CTR, "tasks", "list").output.splitlines())
+        return listed & {words[0] for words in tasks if words[-1:] == ["RUNNING"]}
 
     def _inside(self, node: str, *words: str) -> processes.Done:
-        return self._run(self._engine, "exec", node, *words)
+        return self._ask("exec", node, *words)
 
     def _demand(self, node: str, *words: str) -> None:
         done = self._inside(node, *words)
@@ -254,4 +273,4 @@ class Nodes:
         try:
             processes.eventually(question, RESTART_SECONDS, f"{component} of {node} runs again")
         except TimeoutError as late:
-            raise interface.Problem(f"{late}; see: {self._engine} exec {node} journalctl --lines 50") from None
+            raise interface.Problem(f"{late}; see the journal of {node}: kind export logs") from None

@@ -1,0 +1,59 @@
+"""GPUs on the last node of a cluster: none is real, but a device plugin hands them out as a vendor's does its own."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+from e2e.cluster import archives, binaries, client, installing, interface, processes
+
+NAMESPACE = "devices"
+WORKLOAD = "daemonset/device-plugin"
+READY_SECONDS, COUNTED_SECONDS = 60.0, 30.0
+
+
+def image() -> archives.Image:
+    """The plugin's image; builds the program if it is not there. Raises as binaries.provide does."""
+    program = binaries.provide(binaries.DEVICE_PLUGIN)
+    return archives.Image(
+        f"carpool-{binaries.DEVICE_PLUGIN}:{program.name.rpartition('-')[2]}", program, f"/{binaries.DEVICE_PLUGIN}"
+    )
+
+
+def objects(tag: str) -> list[installing.Object]:
+    """All that is applied, with the image of that tag."""
+    documents = installing.read(installing.MANIFESTS / "device-plugin.yaml")
+    for document in documents:
+        if document["kind"] == "DaemonSet":
+            pod = document["spec"]["template"]["spec"]
+            pod["nodeSelector"] = dict(interface.GPU_NODE_LABEL)
+            options = {"resource": interface.GPU_RESOURCE, "count": interface.GPUS}
+            pod["containers"][0] |= {"image": tag, "args": processes.flags(options)}
+    return documents
+
+
+def install(cluster: interface.Cluster) -> None:
+    """Returns when the last node has interface.GPUS to give away; at once if it does.
+
+    Raises interface.Problem, and binaries.Unavailable and BuildFailed where the plugin has to be built and cannot.
+    """
+    start = time.monotonic()
+    made = image()
+    node = cluster.nodes[-1]
+    with contextlib.closing(client.Client(cluster.kubeconfig)) as admin:
+        installing.load(cluster, admin, made)
+        installing.apply(cluster, objects(made.tag))
+        installing.wait_for_rollout(cluster, NAMESPACE, WORKLOAD, READY_SECONDS)
+        try:
+            processes.eventually(
+                lambda: counted(admin, node) == interface.GPUS, COUNTED_SECONDS, f"{node} has {interface.GPUS} GPUs"
+            )
+        except TimeoutError as late:
+            known = installing.what_is_known_of(cluster, NAMESPACE, WORKLOAD)
+            raise interface.Problem(f"{late}\n{known}") from None
+    binaries.say(f"{node} has {interface.GPUS} {interface.GPU_RESOURCE} (after {time.monotonic() - start:.0f} s)")
+
+
+def counted(admin: client.Client, node: str) -> int:
+    """How many GPUs the node has for pods."""
+    return int(admin.get("Node", node)["status"].get("allocatable", {}).get(interface.GPU_RESOURCE, 0))
