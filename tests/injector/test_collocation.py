@@ -134,3 +134,40 @@ def test_a_transformer_of_the_users_own_is_never_removed() -> None:
 def test_a_label_that_asks_the_webhook_for_a_second_sidecar_is_told() -> None:
     _, warnings = collocation.declared(service(model(), labels={"carpool.dev/inject": "true"}), config.Config())
     assert any("second sidecar" in text for text in warnings)
+
+
+# --- Old-style predictors: `tensorflow`, `triton` and the like in place of `model`
+
+
+@pytest.mark.parametrize(
+    ("predictor", "port"),
+    [
+        ({"sklearn": {"storageUri": "gs://m"}}, 8080),
+        ({"tensorflow": {"storageUri": "gs://m", "ports": [{"containerPort": 8501, "name": "http1"}]}}, 8501),
+        ({"triton": {"storage": {"key": "m"}, "ports": [{"containerPort": 8000}]}}, 8000),
+    ],
+)
+def test_an_old_style_predictors_own_port_is_sent_to(predictor: dict[str, Any], port: int) -> None:
+    assert f"--component-port={port}" in declared(service(predictor, annotations=STANDARD))["args"]
+
+
+@pytest.mark.parametrize(
+    ("predictor", "annotations", "code"),
+    [
+        ({"tensorflow": {"ports": [{"containerPort": 9000, "name": "h2c"}]}}, STANDARD, "not-http"),
+        ({"triton": {"ports": [{"containerPort": 8000}]}}, {}, "declares-a-port"),
+        ({"onnx": {"readinessProbe": {"tcpSocket": {"port": 8080}}}}, {}, "has-probes"),
+    ],
+)
+def test_what_an_old_style_predictor_says_is_held_against_it_as_that_of_a_model(
+    predictor: dict[str, Any], annotations: dict[str, str], code: str
+) -> None:
+    with pytest.raises(refusals.Refusal) as refused:
+        collocation.declared(service(predictor, annotations=annotations), config.Config())
+    assert refused.value.code == code
+
+
+def test_an_old_style_tritons_grpc_is_found_where_its_arguments_say() -> None:
+    asked = {**STANDARD, "carpool.dev/upstream": "triton-grpc"}
+    arguments = declared(service({"triton": {"args": ["--grpc-port=9001"]}}, annotations=asked))["args"]
+    assert "--component-grpc-port=9001" in arguments
