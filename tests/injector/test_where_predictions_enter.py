@@ -56,6 +56,18 @@ def test_a_recognised_server_next_to_a_database_makes_the_pod_a_predictor():
 # --- The port
 
 
+@pytest.mark.parametrize(
+    "name", ["http-metrics", "http-prometheus", "http-probe", "http-healthz", "web-admin", "api-health"]
+)
+def test_a_port_for_scrapes_probes_or_admins_is_none_for_predictions(name):
+    """cert-manager, kube-state-metrics and Knative's gateways have such names on the only port that speaks HTTP."""
+    only = {**UNKNOWN, "ports": [{"containerPort": 9402, "name": name}]}
+    assert refusal(pod(only)).code == "no-takeover"
+    beside = {**UNKNOWN, "ports": [{"containerPort": 9402, "name": name}, {"containerPort": 8080, "name": "http"}]}
+    assert site(pod(beside)).port == 8080
+    assert site(pod(only), port=name).port == 9402, "whoever names it means it"
+
+
 @pytest.mark.parametrize("name", ["http", "http1", "web", "rest", "http-predict", "web-api"])
 def test_of_several_ports_the_one_named_for_http_is_meant(name):
     ports = [{"containerPort": 9100, "name": "metrics"}, {"containerPort": 7000, "name": name}]

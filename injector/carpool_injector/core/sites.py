@@ -18,11 +18,17 @@ from carpool_injector.core.settings import Settings
 
 _HTTP_NAMES = ("http", "http1", "web", "rest", "api", "predict", "serving", "user")
 _GRPC_NAMES = ("grpc", "h2c")
+# Second words of names such as http-metrics: of HTTP that no predictions come by.
+_NOT_FOR_CALLERS = {
+    "metrics", "prometheus", "prom", "monitoring", "probe", "probes", "health", "healthz", "healthcheck", "livez",
+    "readyz", "status", "admin", "debug", "pprof",
+}  # fmt: skip
 
 
 def is_for_http(entry: pods.Port) -> bool:
-    """Whether a port's name says that it speaks HTTP."""
-    return entry.is_tcp and _kind_of_name(entry) in _HTTP_NAMES
+    """Whether a port's name says that predictions may come by HTTP there."""
+    is_for_callers = _NOT_FOR_CALLERS.isdisjoint((entry.name or "").split("-"))
+    return entry.is_tcp and is_for_callers and _kind_of_name(entry) in _HTTP_NAMES
 
 
 def is_for_grpc(entry: pods.Port) -> bool:
