@@ -111,7 +111,12 @@ def test_the_sidecar_never_holds_the_service_accounts_token(ours: str) -> None:
     pod = admitted(pod_of("Standard", False, False), ours)
     volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
     mounts = pods.container(pod, model.CONTAINER).get("volumeMounts") or []
-    assert [mount for mount in mounts if "projected" in volumes[mount["name"]]] == []
+    sources = [
+        source
+        for mount in mounts
+        for source in volumes[mount["name"]].get("projected", {}).get("sources") or [{"serviceAccountToken": {}}]
+    ]
+    assert [source for source in sources if "serviceAccountToken" in source] == []
     assert any(mount["mountPath"] == admission_simulator.TOKEN_PATH for mount in mounts)
 
 
