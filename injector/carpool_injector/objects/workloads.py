@@ -97,7 +97,7 @@ def is_part(thing: model.Object) -> bool:
     if path is None or workload_ref(thing):
         return False
     held = _find(thing, path if _find(thing, _LEADER) is None else _LEADER) if path else thing
-    return (held is None or isinstance(held, dict)) and not _find(held, ("spec", "containers"))
+    return (held is None or isinstance(held, dict)) and _find(held, ("spec", "containers")) is None
 
 
 def workload_ref(thing: model.Object) -> str:
