@@ -60,8 +60,7 @@ def check(wanted: argparse.Namespace) -> None:
 
 
 def packages(wanted: argparse.Namespace) -> None:
-    for path in artifacts.packages(wanted.folder, say):
-        say(f"  {path.name}, {path.stat().st_size / 1e3:.0f} kB")
+    artifacts.packages(wanted.folder, wanted.more)
 
 
 def images(wanted: argparse.Namespace) -> None:
@@ -87,7 +86,7 @@ def verify(wanted: argparse.Namespace) -> None:
 def rehearse(wanted: argparse.Namespace) -> None:
     """All steps in order; what is only here: notes of what is unreleased, a registry in memory, a key thrown away."""
     version, tools = versions.current(), _tools(wanted)
-    packages(wanted)
+    artifacts.packages(wanted.folder, ["--only", "plain"] if wanted.plain else [])
     images(wanted)
     with tempfile.TemporaryDirectory() as scratch, publishing.registry(tools / "crane", say) as address:
         signer = publishing.Signer(tools / "cosign", publishing.new_key(tools / "cosign", Path(scratch)))
@@ -156,7 +155,8 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
     word("cut", cut, "write a version everywhere").add_argument("version", help="such as 0.2.0")
     word("check", check, "does the checkout agree with a tag?").add_argument("tag", help="such as v0.2.0")
-    word("packages", packages, "source distributions and wheels, into packages/")
+    packing = word("packages", packages, "sdists and wheels, into packages/; options behind -- go to wheels.py")
+    packing.add_argument("more", nargs="*", metavar="-- OPTION", help="of .ci/wheels.py, such as --only plain")
     building = [word("images", images, "images as archives, into images/; options behind -- go to images.py")]
     building.append(word("rehearse", rehearse, "all of it, published nowhere; options behind -- go to images.py"))
     publishing_words = [word("publish", publish, "push images and chart, with bills of materials and signatures")]
@@ -164,6 +164,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     for one in [*building, publishing_words[0]]:
         one.add_argument("--arch", action="append", choices=artifacts.ARCHITECTURES, help="may be repeated (both)")
         one.add_argument("--only", action="append", choices=artifacts.PARTS, help="may be repeated (all three)")
+    building[1].add_argument("--plain", action="store_true", help="no compiled wheels, which take minutes")
     for one in building:
         one.add_argument("more", nargs="*", metavar="-- OPTION", help="of .ci/images.py, such as --torch none")
     for one in publishing_words:

@@ -1,6 +1,6 @@
 """What a release consists of, as files in one folder: packages, images of two architectures, the chart, a manifest.
 
-    packages/   a source distribution and a wheel of each of the four, and compiled wheels where those are asked for
+    packages/   a source distribution and a wheel of each of the four, and compiled wheels of two, by .ci/wheels.py
     images/     carpool-sidecar-amd64.tar and so on: archives as `docker load` and `crane push` read them
     chart/      carpool-1.2.3.tgz, whose default values name the released images by digest
     install.yaml, notes.md, SHA256SUMS
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import release_versions
-from release_versions import PROJECTS, ROOT, Problem
+from release_versions import ROOT, Problem
 from ruamel.yaml import YAML
 from ruamel.yaml.nodes import ScalarNode
 from ruamel.yaml.representer import RoundTripRepresenter
@@ -55,21 +55,12 @@ def run(command: Sequence[str | Path], *, env: Mapping[str, str] | None = None, 
     return done.stdout or ""
 
 
-def packages(folder: Path, say: Say) -> list[Path]:
-    """Source distributions and pure wheels of all four distributions, into packages/. The files. Raises Problem."""
-    made = _emptied(folder / "packages")
-    # The time of all files in them: the same commit gives the same bytes.
-    fixed = {"SOURCE_DATE_EPOCH": run(["git", "log", "-1", "--format=%ct"]).strip()}
-    for project in PROJECTS:
-        say(f"packing {'carpool' if project == '.' else f'carpool-{project}'}")
-        # The wheel is built from the source distribution: what that lacks, no wheel has.
-        build = [_uv(), "build", "--quiet", "--python", sys.executable, "--no-build-isolation", "--out-dir", made]
-        run([*build, ROOT / project], env={**fixed, "CARPOOL_COMPILE": ""})
-    (made / ".gitignore").unlink(missing_ok=True)
-    found = sorted(made.iterdir())
-    if len(found) != 2 * len(PROJECTS):
-        raise Problem(f"{made} has {len(found)} files instead of {2 * len(PROJECTS)}")
-    return found
+def packages(folder: Path, more: Sequence[str]) -> None:
+    """Source distributions and wheels, into packages/; `more` goes to `.ci/wheels.py`. Raises Problem."""
+    made = folder / "packages"
+    if "compiled" not in more:  # these lie beside plain ones
+        shutil.rmtree(made, ignore_errors=True)
+    run([sys.executable, ROOT / ".ci" / "wheels.py", made, "--uv", _uv(), *more], shown=True)
 
 
 def images(folder: Path, architectures: Iterable[str], parts: Iterable[str], more: Sequence[str], say: Say) -> None:
@@ -152,7 +143,7 @@ def sums(folder: Path) -> Path:
 
 
 def _uv() -> Path:
-    """uv of this environment, else from PATH; it builds with what is installed, and fetches nothing."""
+    """uv of this environment, else from PATH."""
     own = Path(sys.prefix, "bin", "uv")
     found = own if own.is_file() else shutil.which("uv")
     if not found:
