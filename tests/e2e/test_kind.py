@@ -186,7 +186,7 @@ def test_kubelets_are_restarted_by_systemd_and_asked_for_their_health(
         line
         for node in ("demo-control-plane", *cluster.nodes)
         for line in (
-            f"docker exec {node} systemctl kill --signal=SIGKILL --kill-who=main kubelet",
+            f"docker exec {node} systemctl restart kubelet",
             f"docker exec {node} kubectl --server http://127.0.0.1:10248 get --raw /healthz",
         )
     ]
