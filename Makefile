@@ -6,7 +6,7 @@
 #   UPGRADE=1           let `make lock` move to newer releases
 #   EXAMPLES=20         how many times as many examples `make test-deep` tries
 #   CLUSTER=carpool     which cluster to bring up or to test in; several can be up side by side
-#   BACKEND=            what makes it: kind or local (default: kind where it can work, else local)
+#   BACKEND=            what makes it: kind or local (default: kind where it works already, else local)
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -132,6 +132,10 @@ cluster-down: $(VENV)/.tests ## remove the cluster and every trace of it
 .PHONY: e2e
 e2e: $(VENV)/.tests ## run all end-to-end tests, in the cluster that is up or one of their own (ARGS="-k rotation")
 	@$(py) -m pytest e2e $(ARGS)
+
+.PHONY: e2e-live
+e2e-live: $(VENV)/.tests ## run the end-to-end tests that need a whole cluster (BACKEND=kind|local)
+	@$(py) -m pytest e2e/live $(ARGS)
 
 .PHONY: e2e-smoke
 e2e-smoke: $(VENV)/.tests ## run the short end-to-end tests: the way from nothing to a batched answer, and one fault
