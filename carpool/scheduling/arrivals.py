@@ -85,7 +85,7 @@ class ReturningCallers:
         self._has_missed = not self._back_in_span
         if is_first_miss and self.are_sure:
             return  # all of them are late at once: something held them up
-        came: float = self._back_in_span
+        came = float(self._back_in_span)
         if self._is_short:
             by_chance = self._span / since if since > 2 * self._span else 0.5
             came = (came - by_chance * self._back) / (1 - by_chance)
