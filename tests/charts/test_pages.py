@@ -20,7 +20,10 @@ def test_every_value_has_a_meaning() -> None:
 
 
 def test_the_install_manifest_is_what_the_chart_makes() -> None:
-    assert pages.INSTALL.read_text() == pages.install(), "run: python -m tests.charts"
+    text, made = pages.INSTALL.read_text(), pages.install()
+    if helm.major() == 3:  # which puts kinds that it does not know, policies among them, after all others
+        text, made = (str(sorted(objects.parse(each), key=str)) for each in (text, made))
+    assert text == made, "run: python -m tests.charts"
 
 
 def test_the_install_manifest_begins_with_the_namespace_and_has_no_tests() -> None:
@@ -32,6 +35,8 @@ def test_the_install_manifest_begins_with_the_namespace_and_has_no_tests() -> No
 
 @pytest.fixture(scope="module")
 def notes() -> str:
+    if helm.major() == 3:
+        pytest.skip("Helm 3 renders notes with a cluster only")
     # `install --dry-run=client` renders the notes, and asks no cluster.
     return helm.run(
         "install", helm.RELEASE, str(helm.CHART), "--namespace", "ns", "--dry-run=client", "--hide-notes=false"
