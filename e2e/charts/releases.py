@@ -20,14 +20,8 @@ ACTS_HERE = "e2e.carpool.dev/installation"
 READY_SECONDS = 60.0
 WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 # Where else the chart's objects are, besides the kinds that the client knows.
-MORE_LISTS = (
-    "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
-    "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
-    f"/apis/{control_plane.POLICIES}/mutatingadmissionpolicies",
-    f"/apis/{control_plane.POLICIES}/mutatingadmissionpolicybindings",
-    "/apis/policy/v1/poddisruptionbudgets",
-    "/apis/networking.k8s.io/v1/networkpolicies",
-)
+MORE_LISTS = ("/apis/policy/v1/poddisruptionbudgets", "/apis/networking.k8s.io/v1/networkpolicies")
+POLICY_KINDS = ("policies", "policybindings")
 _FLAGS_OF_THIS_MACHINE = ("--config=", "--host=", "--port=", "--metrics-port=", "--quiet-period=")
 
 
@@ -85,11 +79,18 @@ class Release:
         del paths["InferenceService"]  # not in every one of these API servers, and not in the chart
         query = f"?labelSelector=app.kubernetes.io/instance={self.name}"
         found = []
-        for path in (*paths.values(), *MORE_LISTS):
+        for path in (*paths.values(), *MORE_LISTS, *self._policies()):
             found += [
                 f"{path} {each['metadata']['name']}" for each in self._admin.call("GET", path + query).object["items"]
             ]
         return found
+
+    def _policies(self) -> list[str]:
+        """The lists of admission policies that this API server has."""
+        served = {"mutating": self._plane.mutating_policies}
+        if self._plane.validating_policies:
+            served["validating"] = control_plane.POLICIES_STABLE
+        return [f"/apis/{api}/{what}admission{kind}" for what, api in served.items() if api for kind in POLICY_KINDS]
 
     def secret(self) -> client.Object:
         """The data of the Secret with the certificates, as it is stored."""

@@ -35,7 +35,9 @@ CHANGES: dict[str, Any] = {
 
 
 @pytest.fixture
-def released(new_release: NewRelease) -> releases.Release:
+def released(plane: control_plane.ControlPlane, new_release: NewRelease) -> releases.Release:
+    if not plane.validating_policies:
+        pytest.skip(f"the chart guards webhook configurations from Kubernetes 1.30 on, and this is {plane.version}")
     release = new_release()
     release.install()
     return release

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -101,12 +101,14 @@ def provide_kubeadm() -> Path:
     return build_once(target, folder() / ".kubeadm.lock", f"kubeadm {version}; once, about 1 minute", make)
 
 
-def build_kubernetes(go: str, version: str, target: Path, package: str = ".") -> None:
+def build_kubernetes(
+    go: str, version: str, target: Path, package: str = ".", *, source: Path = SOURCE, options: Sequence[str] = ()
+) -> None:
     """Compiles main.go, or another program of its module, into `target`. Raises as `build` does."""
     major, minor = numbers(version.removeprefix("v"))[:2]
     values = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
     flags = " ".join([STRIPPED, *(f"-X {VERSION_PACKAGE}.{name}={value}" for name, value in values.items())])
-    build(SOURCE, package, target, go=go, flags=flags)
+    build(source, package, target, go=go, flags=flags, options=options)
 
 
 def kubernetes_version(go_mod: str) -> str:
@@ -288,14 +290,23 @@ def fetch(module: str, version: str) -> Path:
     return Path(answer["Dir"])
 
 
-def build(source: Path, package: str, target: Path, *, go: str = "", flags: str = STRIPPED) -> None:
+def build(
+    source: Path,
+    package: str,
+    target: Path,
+    *,
+    go: str = "",
+    flags: str = STRIPPED,
+    options: Sequence[str] = (),
+) -> None:
     """Compiles a package into `target`, which is complete or not there. Raises BuildFailed.
 
-    `flags` are the linker's. The executable is static: it needs no libraries of the image that it runs in.
+    `flags` are the linker's, `options` more of `go build`. The executable is static: it needs no libraries of the image
+    that it runs in.
     """
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     command = [go or find_go(OLDEST_GO), "build", "-trimpath", "-buildvcs=false", "-ldflags", flags]
-    command += ["-o", str(partial), package]
+    command += [*options, "-o", str(partial), package]
     environment = {**os.environ, "GOWORK": "off", "CGO_ENABLED": "0"}
     built = subprocess.run(
         command, cwd=source, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from e2e.cluster import binaries, credentials, processes
+from e2e.cluster import binaries, credentials, other_releases, processes
 from tests import loopback
 
 HOST = "127.0.0.1"
@@ -24,7 +24,7 @@ SERVICE_RANGE = "10.96.0.0/16"
 # What a certificate of the API server has to say for clients outside and inside a cluster. 10.96.0.1 is the address
 # that the range above gives to the service named kubernetes.
 API_SERVER_NAMES = (HOST, "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "10.96.0.1")
-POLICIES = "admissionregistration.k8s.io/v1beta1"
+POLICIES_BETA, POLICIES_STABLE = (f"admissionregistration.k8s.io/{version}" for version in ("v1beta1", "v1"))
 # The reconciler that announces the API server as the Service `kubernetes` refuses loopback addresses.
 ON_LOOPBACK = {"endpoint-reconciler-type": "none"}
 # The user that the API server is when it passes a request on to an extension of its API, and when it asks a kubelet.
@@ -51,9 +51,16 @@ class Component(NamedTuple):
 class ControlPlane:
     """The components as one thing to start and stop. All files (certificates, data, logs) lie in `folder`."""
 
-    def __init__(self, executable: Path, folder: Path, host: str = HOST, *, with_nodes: bool = False) -> None:
-        """`host` is the address of the API server. With nodes, those and the pods on them can reach it there."""
+    def __init__(
+        self, executable: Path, folder: Path, host: str = HOST, *, version: str = "", with_nodes: bool = False
+    ) -> None:
+        """`host` is the address of the API server. With nodes, those and the pods on them can reach it there.
+
+        `version` is the executable's, such as "v1.36.3"; without it, that of go.mod.
+        """
         self.folder = folder
+        self.version = version or other_releases.pinned()
+        self._release = binaries.numbers(self.version.removeprefix("v"))[:2]
         self.server = f"https://{host}:{loopback.free_port()}"
         self._host = host
         self._with_nodes = with_nodes
@@ -102,6 +109,18 @@ class ControlPlane:
     def server_certificate(self, file: str, *hosts: str) -> credentials.Issued:
         """A certificate for a server that a test runs."""
         return self._authority.issue(file, hosts[0], hosts=hosts)
+
+    @property
+    def validating_policies(self) -> bool:
+        """Whether ValidatingAdmissionPolicy is served in the form that the chart uses."""
+        return self._release >= (1, 30)
+
+    @property
+    def mutating_policies(self) -> str:
+        """The API in which MutatingAdmissionPolicy is served as the chart uses it; empty where it is not."""
+        if self._release < (1, 34):
+            return ""
+        return POLICIES_BETA if self._release < (1, 36) else POLICIES_STABLE
 
     @property
     def certificate_authority(self) -> Path:
@@ -153,9 +172,6 @@ class ControlPlane:
             "authorization-mode": "Node,RBAC",
             "enable-admission-plugins": "NodeRestriction",  # on top of the defaults, PodSecurity among them
             "allow-privileged": "true",
-            # Beta and off in this release; the chart's mode policy is made of it.
-            "feature-gates": "MutatingAdmissionPolicy=true",
-            "runtime-config": f"{POLICIES}=true",
             "service-cluster-ip-range": SERVICE_RANGE,
             "service-account-issuer": "https://kubernetes.default.svc.cluster.local",
             "service-account-key-file": accounts.with_suffix(".pub"),
@@ -163,9 +179,16 @@ class ControlPlane:
             "shutdown-delay-duration": "0s",
             "profiling": "false",
             "v": 1,
+            **self._policies(),
             **(self._towards_nodes() if self._with_nodes else ON_LOOPBACK),
         }
         return Component("kube-apiserver", values, lambda: self._answers_admin(f"{self.server}/readyz"))
+
+    def _policies(self) -> dict[str, object]:
+        """Switches MutatingAdmissionPolicy on where it is there and off: the chart's mode policy is made of it."""
+        if self.mutating_policies != POLICIES_BETA:
+            return {}
+        return {"feature-gates": "MutatingAdmissionPolicy=true", "runtime-config": f"{POLICIES_BETA}=true"}
 
     def _towards_nodes(self) -> dict[str, object]:
         """How the API server reaches kubelets (for logs, exec), and pods that serve webhooks or parts of the API."""
@@ -218,12 +241,16 @@ class ControlPlane:
 
 @contextlib.contextmanager
 def running(folder: Path) -> Iterator[ControlPlane]:
-    """A control plane that is ready inside the block and removed after it. Raises what binaries and processes raise."""
-    plane = ControlPlane(binaries.provide_kubernetes(), folder)
+    """A control plane without nodes, of the release that the environment asks for, removed after the block.
+
+    Raises what binaries and processes raise, and ValueError where CARPOOL_KUBERNETES is no release.
+    """
+    version = other_releases.wanted()
+    plane = ControlPlane(other_releases.provide(version), folder, version=version)
     start = time.monotonic()
     try:
         plane.start()
-        binaries.say(f"the control plane was ready after {time.monotonic() - start:.0f} s: {plane.server}")
+        binaries.say(f"the control plane {version} was ready after {time.monotonic() - start:.0f} s: {plane.server}")
         yield plane
     finally:
         plane.stop()
