@@ -246,7 +246,8 @@ def _forwarded(members: Sequence[Sequence[tuple[header_names.Forwarded, str]]]) 
             values = found.setdefault(header.name, [])
             if header.joined or not values:
                 values.append(value)
-    return tuple([(name, values[0] if len(values) == 1 else _joined(values)) for name, values in found.items()])
+    joined = [(name, values[0] if len(values) == 1 else _joined(values)) for name, values in found.items()]
+    return tuple([(name, value) for name, value in joined if value or found[name] == [""]])
 
 
 def is_traceparent(text: str) -> bool:
@@ -265,12 +266,12 @@ def _first_trace(heads: Sequence[Head]) -> Headers:
 
 
 def _joined(values: Sequence[str]) -> str:
-    """Each value once, as many whole ones as fit."""
+    """Each value once, as many whole ones as fit; empty ones are none of a list (RFC 9110, section 5.6.1)."""
     listed: list[str] = []
-    room = _MAX_JOINED
-    for value in dict.fromkeys(values):
-        room -= len(value) + len(", ")
-        if room < -len(", "):
-            break
-        listed.append(value)
+    room = _MAX_JOINED + len(", ")
+    for value in dict.fromkeys(filter(None, values)):
+        size = len(value) + len(", ")
+        if size <= room:  # what one caller sent does not keep out what the next ones did
+            room -= size
+            listed.append(value)
     return ", ".join(listed)
