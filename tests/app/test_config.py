@@ -116,6 +116,10 @@ def test_duties_of_kserves_agent_that_are_not_ours_are_refused_in_words(flag, ca
             "'Cookie' cannot go along with other callers' instances; --key-headers",
         ),
         (["--forward-headers", "Content-Length=first"], "'Content-Length' cannot go along"),
+        (["--forward-headers", "Inference-Header-Content-Length=first"], "cannot go along"),
+        (["--forward-headers", "grpc-timeout=first"], "'grpc-timeout' cannot go along with a batch over gRPC"),
+        (["--forward-headers", "X-Key-Bin=joined"], "'X-Key-Bin' cannot go along with a batch over gRPC"),
+        (["--forward-headers", "x!y=first"], "'x!y' cannot go along with a batch over gRPC"),
         (["--forward-headers", "x-a=first,X-A=joined"], "'X-A' is named twice, as first and as joined"),
         (
             ["--forward-headers", "x-a=first", "--key-headers", "X-A"],

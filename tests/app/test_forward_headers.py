@@ -65,3 +65,25 @@ async def test_v2_batches_have_them_in_any_protocol(protocol):
         assert bench.fake.batches == [1, 3]
     assert "x-plan" not in heads[0]
     assert (heads[1]["x-plan"], heads[1]["x-user"]) == ("gold", "ann, bob")
+
+
+@pytest.mark.both_loops
+@pytest.mark.parametrize("value", ["Zoë", "a\tb"])
+async def test_a_value_that_grpc_cannot_carry_fails_nobody_elses_request(value):
+    options = {"upstream": "triton-grpc", "lists": "openai-embeddings", "forward_headers": GIVEN}
+    async with v2_bench.running(**options) as bench:
+
+        async def embed(user: str) -> int:
+            body = {"model": "embedder", "input": "some words"}
+            headers = {"Content-Type": "application/json", "X-User": user}
+            return (await bench.post("/v1/embeddings", body, headers)).status
+
+        bench.fake.gate.clear()
+        calls = [asyncio.create_task(embed("first"))]
+        await bench.fake.at_work(1)
+        refused = asyncio.create_task(embed(value))
+        calls += [asyncio.create_task(embed(user)) for user in ("ann", "bob")]
+        await bench.queued(3)
+        bench.fake.gate.set()
+        assert await refused == 400
+        assert await asyncio.gather(*calls) == [200, 200, 200]

@@ -149,6 +149,9 @@ def test_the_pods_own_annotation_wins_over_namespace_and_defaults():
         ({"resources_limits_cpu": "5"}, "the admin allows at most 4"),
         ({"image_channel": "stable"}, "must be one of: canary"),
         ({"key_headers": "Host"}, "must not name host"),
+        ({"forward_headers": "Grpc-Timeout=first"}, "must not name grpc-timeout"),
+        ({"forward_headers": "inference-header-content-length=first"}, "must not name inference-header-content-length"),
+        ({"forward_headers": "x-b=joined,X-A=first", "key_headers": "x-a"}, "must not name x-a, in which all requests"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(values, told):

@@ -6,6 +6,7 @@ rules between settings: what is accepted here must never keep a sidecar from sta
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -30,8 +31,11 @@ _NOT_IN_A_KEY = {
 }  # fmt: skip
 
 
-# Beside these, what one caller must not lend to another's rows, and a batch's own type (likewise).
-_NOT_FORWARDED = _NOT_IN_A_KEY | {"authorization", "cookie", "content-type"}
+# Beside these, what one caller must not lend to another's rows, and what a batch says of itself (likewise).
+_NOT_FORWARDED = _NOT_IN_A_KEY | {
+    "authorization", "cookie", "content-type", "inference-header-content-length", "proxy-connection",
+}  # fmt: skip
+_NOT_METADATA = re.compile(r"grpc-.*|.*-bin|.*[^0-9a-z_.-].*")
 
 
 def _kebab(name: str) -> str:
@@ -58,6 +62,10 @@ def _check_forwarded(text: str) -> str:
         if name in _NOT_FORWARDED:
             raise ValueError(
                 f"must not name {name}: key-headers keeps callers apart who differ in credentials or types"
+            )
+        if _NOT_METADATA.fullmatch(name):
+            raise ValueError(
+                f"must not name {name}: gRPC knows only 0-9 a-z _ . - and keeps grpc-* and *-bin for itself"
             )
         if named[name] != how:
             raise ValueError(f"must not name {name} twice, as first and as joined")
@@ -265,7 +273,12 @@ class Settings(pydantic.BaseModel):
                 f"carpool.dev/lists must be {_LISTS_BEFORE_V2}, or empty for none, where carpool.dev/upstream is "
                 f"{self.upstream}: of no other rule can requests be made into tensors"
             )
-
+        forwarded = {entry.partition("=")[0] for entry in (self.forward_headers or "").lower().split(",")}
+        if both := sorted(filter(None, forwarded.intersection((self.key_headers or "").lower().split(",")))):
+            yield (
+                f"carpool.dev/forward-headers must not name {', '.join(both)}, in which all requests of a batch agree "
+                "by carpool.dev/key-headers"
+            )
         for name in ("cpu", "memory"):
             request, limit = getattr(self, f"resources_requests_{name}"), getattr(self, f"resources_limits_{name}")
             if request and limit not in (None, values.NO_LIMIT) and values.amount(request) > values.amount(limit):

@@ -28,8 +28,13 @@ def read_key(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([name.lower() for name in names]))
 
 
-# What one caller must not lend to another's rows, and what a batch says of its own body.
-_NOT_FORWARDED = _NOT_IN_A_KEY | {"authorization", "cookie", "content-type"}
+# What one caller must not lend to another's rows, and what a batch and its connection say of themselves.
+_NOT_FORWARDED = _NOT_IN_A_KEY | {
+    "authorization", "cookie", "content-type", "inference-header-content-length", "proxy-connection",
+}  # fmt: skip
+# Names that gRPC has for itself, binary values, which are not to be joined, and what metadata cannot be called.
+_NOT_METADATA = re.compile(r"grpc-.*|.*-bin|.*[^0-9a-z_.-].*", re.DOTALL)
+_METADATA_VALUE = re.compile(r"[\x20-\x7e]*")
 
 
 class Forwarded(NamedTuple):
@@ -53,6 +58,11 @@ def read_forwarded(entries: tuple[str, ...]) -> tuple[str, ...]:
                 f"{name!r} cannot go along with other callers' instances; --key-headers keeps those apart that differ "
                 "in credentials or types"
             )
+        if _NOT_METADATA.fullmatch(name.lower()):
+            raise ValueError(
+                f"{name!r} cannot go along with a batch over gRPC; allowed: letters, digits and _.- in a name that "
+                "does not begin with grpc- or end with -bin"
+            )
         if read.setdefault(name.lower(), how) != how:
             raise ValueError(f"{name!r} is named twice, as first and as joined")
     return tuple(f"{name}={how}" for name, how in read.items())
@@ -62,3 +72,8 @@ def forwarded(entries: Iterable[str]) -> tuple[Forwarded, ...]:
     """What entries say that `read_forwarded` returned."""
     parts = [entry.partition("=") for entry in entries]
     return tuple([Forwarded(name, how == "joined") for name, _, how in parts])
+
+
+def is_metadata(value: str) -> bool:
+    """Whether gRPC can carry a header's value as it is."""
+    return _METADATA_VALUE.fullmatch(value) is not None

@@ -18,7 +18,7 @@ from multidict import MultiMapping, istr
 from carpool.runtime import driver
 from carpool.scheduling import limits, messages
 from carpool_sidecar import config, drain, errors, metrics
-from carpool_sidecar.batching import calls, routes
+from carpool_sidecar.batching import calls, header_names, routes
 from carpool_sidecar.protocols import interface
 from carpool_sidecar.server import headers as headers_
 from carpool_sidecar.server import responses
@@ -68,6 +68,7 @@ class PredictRules:
         # A v2 body's type is told by what is in it: JSON, or JSON and binary tensors.
         self._v2_headers = tuple((name, title) for name, title in self._v1_headers if title != hdrs.CONTENT_TYPE)
         self._forwarded = [(istr(header.name), header) for header in chosen.forwarded]
+        self._goes_by_rpc = chosen.upstream == "triton-grpc"
         self.dialect = responses.KServeDialect() if chosen.kserve_errors else responses.Dialect()
         self._plain_dialect = responses.Dialect()
 
@@ -118,10 +119,20 @@ class PredictRules:
             _json_size(headers.get(routes.JSON_SIZE)) if match.protocol == "v2" else None,
             headers.get(_FORWARDED_FOR),
             says_so=match.says_so,
-            forwarded=tuple(
-                [(header, text) for name, header in self._forwarded if (text := _value(headers, name)) is not None]
-            ),
+            forwarded=self._along(headers, match) if self._forwarded else (),
         )
+
+    def _along(self, headers: MultiMapping[str], match: routes.Match) -> Sequence[tuple[header_names.Forwarded, str]]:
+        """What goes along with other callers' rows; what cannot is this caller's fault, and must not be all of theirs.
+
+        Raises `errors.BadRequest`.
+        """
+        found = [(header, text) for name, header in self._forwarded if (text := _value(headers, name)) is not None]
+        if self._goes_by_rpc and match.protocol != "v2":
+            for header, text in found:
+                if not header_names.is_metadata(text):
+                    raise errors.BadRequest(f"the header {header.name} must be printable ASCII: it goes on over gRPC")
+        return found
 
     def _key_headers(self, headers: MultiMapping[str], match: routes.Match, route: calls.Route) -> calls.Headers:
         if match.protocol == "v2":
