@@ -52,8 +52,10 @@ def provide(version: str) -> Path:
             (folder / "main.go").write_text(main)
             (folder / "go.mod").write_text(go_mod((source / "go.mod").read_text(), version))
             shutil.copyfile(source / "go.sum", folder / "go.sum")
-            # The sums of the libraries in its own tree are in none of its files: the build adds them.
-            binaries.build_kubernetes("", version, target, source=folder, options=["-mod=mod"])
+            # The sums of the libraries in its own tree are in none of its files: the build adds them. The clients of
+            # clouds, in releases before 1.31, are left out.
+            options = ["-mod=mod", "-tags=providerless"]
+            binaries.build_kubernetes("", version, target, source=folder, options=options)
 
     what = f"the control plane of Kubernetes {version}; once, 5 to 15 minutes"
     return binaries.build_once(target, binaries.cache_folder() / f".{version}.lock", what, make)
