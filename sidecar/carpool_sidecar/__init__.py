@@ -38,6 +38,7 @@ histograms are kept as `carpool.measures` does.
 | `server.fast.progress.Watch` | the parser that looks for heads | each piece that comes |
 | `server.fast.progress._Marks` | what the parser met of heads and chunks | the parser |
 | `server.fast.heads._Collector` | fields of the head that is being read | the parser |
+| `server.fast.questions.Questions` | names of headers, heads of answers as they are written | questions; answers |
 | `server.fast.requests.FastRequests` | when an answer was last made, how many came | requests; answers |
 | `server.general.server.Server` | connections whose head is incomplete | its connections |
 | `server.general.server.Connection` | bytes of a head, bytes put off | the transport, its timer |
