@@ -9,9 +9,12 @@ from collections.abc import AsyncIterator, Iterator
 from typing import cast
 
 import pytest
+from aiohttp import web
 
+from carpool.scheduling import ledger
 from carpool_sidecar import drain
 from carpool_sidecar.server import data_port, listening
+from carpool_sidecar.server.general import server as general
 from tests import loopback
 from tests.server import fast_lane
 
@@ -256,3 +259,53 @@ async def test_who_has_connected_and_never_asks_is_waited_for_a_quarter_of_a_sec
     await lane.close(1.0)
     assert loop.time() - begun < 0.9
     assert clients[0].recv(12) == b""
+
+
+@pytest.fixture
+async def general_only() -> AsyncIterator[tuple[general.Server, int]]:
+    """A general server that listens by itself, refuses all requests, and its port."""
+
+    async def refuse(request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(status=503)
+
+    clock = asyncio.get_running_loop().time
+    limit = data_port.ConnectionLimit(CALLERS, lambda: None)
+    server = general.Server(refuse, limit, ledger.Ledger(1 << 20), clock, 10.0, lambda error, seconds: b"")
+    port = loopback.free_port()
+    await server.listen("127.0.0.1", port, CALLERS)
+    yield server, port
+    await server.stop_listening()
+    await server.shutdown(1.0)
+    server.close()
+
+
+@pytest.mark.both_loops
+@pytest.mark.parametrize("begun", [0, 10, 60])
+async def test_who_has_just_connected_is_told_where_there_is_no_fast_lane(
+    general_only: tuple[general.Server, int], clients: list[socket.socket], begun: int
+) -> None:
+    server, port = general_only
+    request = fast_lane.post()
+    clients += [socket.create_connection(("127.0.0.1", port)) for _ in range(CALLERS // 4)]
+    for client in clients:
+        client.sendall(request[:begun])
+    ended = asyncio.create_task(server.stop_listening())
+    await asyncio.sleep(0.02)
+    for client in clients:
+        client.sendall(request[begun:])
+    await ended
+    server.pre_shutdown()
+    await server.shutdown(1.0)
+    assert {client.recv(12) for client in clients} == {b"HTTP/1.1 503"}
+
+
+@pytest.mark.both_loops
+async def test_who_never_asks_is_waited_for_a_quarter_of_a_second_where_there_is_no_fast_lane(
+    general_only: tuple[general.Server, int], clients: list[socket.socket]
+) -> None:
+    server, port = general_only
+    clients.append(socket.create_connection(("127.0.0.1", port)))
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    await server.stop_listening()
+    assert 0.2 < loop.time() - begun < 0.9

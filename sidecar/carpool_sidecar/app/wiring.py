@@ -175,6 +175,8 @@ class Sidecar:
         spans_left = asyncio.create_task(self._export_spans(), name="last spans")
         if self._fast_lane is not None:
             await self._fast_lane.close(_CLOSING_SECONDS)
+        elif self._general is not None:
+            await self._general.stop_listening()
         if self._grpc is not None:
             await self._grpc.close(_CLOSING_SECONDS)
         if self._relay is not None:
@@ -263,11 +265,11 @@ class Sidecar:
         server = self._general = self._general_server(handler, rules)
         self.metrics.lane_connections["general_lane"].set_function(lambda: len(server.connections))
         runner = web.ServerRunner(server, shutdown_timeout=_CLOSING_SECONDS)
-        if outcomes is None or self.settings.fast_lane == "off":
-            await self._listen(runner, self.settings.host, self.settings.port)
-            return
         self._runners.append(runner)
         await runner.setup()
+        if outcomes is None or self.settings.fast_lane == "off":
+            await server.listen(self.settings.host, self.settings.port, _BACKLOG)
+            return
         fast_requests = requests.FastRequests(rules, self.driver, self._clock)
         asking = None
         if self.upstreams.v1_models() is None:

@@ -26,8 +26,8 @@ from carpool_sidecar.server.fast import heads, questions, requests
 _SHORTEST_ROUND, _LONGEST_ROUND = 0.05, 1.0
 _ROUNDS_IN_A_TIMEOUT = 4
 
-# Seconds that a client who has just connected gets to ask before its connection is closed unasked.
-_LINGER = 0.25
+LINGER = 0.25
+"""Seconds that a client who has just connected gets to ask before its connection is closed unasked."""
 
 _MOST_CONNECTIONS = 10_000
 # What the sidecar needs for itself: ports, the way to the predictor, probes.
@@ -95,11 +95,11 @@ class FastLane:
         self._is_closed = True
         while self._listeners:
             await self._listeners.pop().close()
-        begun = self.requests.clock() - _LINGER
+        begun = self.requests.clock() - LINGER
         asking = {connection for connection in self._connections | self._lent if connection.may_ask(begun)}
         for connection in self._connections - asking:
             connection.shut()
-        await self._until_gone(lambda: bool(asking & self._connections), min(patience, _LINGER))
+        await self._until_gone(lambda: bool(asking & self._connections), min(patience, LINGER))
         for connection in asking & self._connections:
             connection.shut()
         await self._until_gone(lambda: bool(self._connections or asking & self._lent), patience)

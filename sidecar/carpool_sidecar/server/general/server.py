@@ -19,7 +19,7 @@ from aiohttp import http_exceptions, web
 from carpool.runtime import deadline_timer
 from carpool.scheduling import ledger
 from carpool_sidecar import errors
-from carpool_sidecar.server import data_port, responses
+from carpool_sidecar.server import data_port, listening, responses
 from carpool_sidecar.server.fast import progress
 from carpool_sidecar.server.general import body_reader
 
@@ -33,6 +33,7 @@ _STEP, _LONGEST_STEP = 2048, 16 * 1024
 """Bytes between looks at how many these are, 340 chunks at most; and where none began for a while."""
 
 _ROUND = 0.5  # seconds between looks at heads that have begun
+_GLANCE = 0.01  # likewise at who has just connected, in the end
 _TOO_LARGE = responses.Response(
     431,
     (("Content-Type", "application/json"),),
@@ -47,7 +48,8 @@ class Server(web.Server):
     counts in `memory`. `options` are those of aiohttp's protocols.
     """
 
-    # State: the connections whose clients have begun a head and not ended it, and the timer while there are any.
+    # State: the connections whose clients have begun a head and not ended it, and the timer while there are any; what
+    # listens, where there is no fast lane.
     def __init__(
         self,
         handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
@@ -68,6 +70,41 @@ class Server(web.Server):
         self._head_timeout = head_timeout
         self._waiting: dict[Connection, None] = {}
         self._timer = deadline_timer.DeadlineTimer(self._go_round, clock)
+        self._listeners: list[listening.Listener] = []
+
+    async def listen(self, host: str, port: int, backlog: int) -> None:
+        """Accept connections; raises `OSError` if the port is taken."""
+        self._listeners += await listening.listen(host, port, backlog, self, self)
+
+    async def stop_listening(self) -> None:
+        """Accept nothing more; returns when those who have just connected have asked, or had a moment to.
+
+        A connection that is closed before that tells them nothing.
+        """
+        while self._listeners:
+            await self._listeners.pop().close()
+        begun, end = self.clock() - data_port.LINGER, self.clock() + data_port.LINGER
+        # A glance now and then, once, rather than an event that each read would have to set.
+        while self.clock() < end and self._may_be_asked(begun):  # noqa: ASYNC110
+            await asyncio.sleep(_GLANCE)
+
+    def _may_be_asked(self, begun: float) -> bool:
+        return any(isinstance(each, Connection) and each.may_ask(begun) for each in self.connections)
+
+    @property
+    def open(self) -> int:
+        """Connections that are here now."""
+        return len(self.connections)
+
+    @property
+    def asked(self) -> int:
+        """Requests that ever came to them."""
+        return self.requests_count
+
+    @property
+    def waiting(self) -> int:
+        """Requests being handled."""
+        return self.memory.active
 
     def __call__(
         self, since: float | None = None, home: data_port.Home | None = None, size: int | None = None
@@ -112,9 +149,9 @@ class Connection(web.RequestHandler, body_reader.Chunked):
     """aiohttp's protocol, with an eye on heads. `is_busy` while a request is being answered."""
 
     # State beside aiohttp's: _watch until the connection is lost; _held bytes of a head that _began then, the first one
-    # _since if not now; _is_in once it counts among the connections; _later, bytes for the next turns; _is_full while
-    # aiohttp wants no more; _home until the connection goes back there or is lost, _answered requests meanwhile, and
-    # _due bytes of the only one if their number is known.
+    # _since if not now; _came when the client did; _is_in once it counts among the connections; _later, bytes for the
+    # next turns; _is_full while aiohttp wants no more; _home until the connection goes back there or is lost, _answered
+    # requests meanwhile, and _due bytes of the only one if their number is known.
     def __init__(
         self, server: Server, since: float | None, home: data_port.Home | None, size: int | None, **options: Any
     ) -> None:
@@ -126,6 +163,7 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         self._held = server.memory.reserve()
         self._later_held = server.memory.reserve()
         self._began = 0.0
+        self._came = server.clock()
         self._is_in = self._is_full = False
         self._later = b""
         self._home = home
@@ -237,6 +275,16 @@ class Connection(web.RequestHandler, body_reader.Chunked):
             self._put_off(b"")
             self._read_on(True)
             super().data_received(later)
+
+    def may_ask(self, begun: float) -> bool:
+        """Whether the client came since then and has asked nothing yet, or has begun to ask since then.
+
+        Not of a connection with a home, where that is looked after.
+        """
+        watch = self._watch
+        if watch is None or self._home is not None:
+            return False
+        return self._began >= begun if watch.is_open else not watch.heads and self._came >= begun
 
     def expire(self, now: float, head_timeout: float) -> None:
         """End the connection if its client does not go on with a head; that it waits for an answer is no such case."""
