@@ -40,7 +40,7 @@ histograms are kept as `carpool.measures` does.
 | `server.fast.heads._Collector` | fields of the head that is being read | the parser |
 | `server.fast.questions.Questions` | names of headers, heads of answers as they are written | questions; answers |
 | `server.fast.requests.FastRequests` | when an answer was last made, how many came | requests; answers |
-| `server.general.server.Server` | connections whose head is incomplete, what listens | its connections; `stop_listening` |
+| `server.general.server.Server` | incomplete heads, what listens | its connections; `stop_listening` |
 | `server.general.server.Connection` | bytes of a head, bytes put off | the transport, its timer |
 | `server.general.request_handler._Complete` | the answer, until it is written | its own writing |
 | `server.general.passthrough._Upload` | why the caller's body broke off | its own reading |
