@@ -78,7 +78,8 @@ class ReturningCallers:
         self._batch_size, self._back, self._back_in_span, self._last_in_span = batch_size, 0, 0, 0.0
         self._completed_at = self._last_at = now
         self._is_short = span < tuning.RETURN_SPAN
-        self._span = min(tuning.RETURN_SPAN, max(span, self._cycle / 2)) if self._is_short else span
+        half = self._cycle / 2 if self._cycle else tuning.RETURN_SPAN  # nothing is known of the first cycle
+        self._span = min(tuning.RETURN_SPAN, max(span, half)) if self._is_short else span
 
     def _learn(self, since: float) -> None:
         is_first_miss = not self._back_in_span and not self._has_missed

@@ -134,7 +134,8 @@ case "$*" in
   *" --build-arg COMPILED=yes "*) echo 'RUN … || { echo "the tools to compile with cannot be had here"; exit 1; }'
     echo "#9 1.2 $FAULT" >&2; exit 1 ;;
   build*) exit 0 ;;
-  inspect*) echo '{"FromImageID": "0123456789abcdef", "OCIv1": {"rootfs": {"diff_ids": ["sha256:a"]}}}' ;;
+  inspect*) echo '{"FromImageID": "0123456789abcdef", "OCIv1":'
+    echo '{"architecture": "amd64", "rootfs": {"diff_ids": ["sha256:a"]}}}' ;;
   images*) echo '[{"size": "1 MB"}]' ;;
   *) exit 1 ;;
 esac"""

@@ -135,10 +135,20 @@ def test_the_others_are_injected_all_the_same(run: Run) -> None:
     assert result.stdout.count("name: carpool\n") == 1
 
 
-def test_a_workload_without_a_template_is_refused(run: Run) -> None:
-    result = run("inject", text="apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\n")
+@pytest.mark.parametrize("template", ["[]", "true", "text"])
+def test_a_template_that_is_no_object_is_refused(run: Run, template: str) -> None:
+    text = f"apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: x}}\nspec: {{template: {template}}}\n"
+    result = run("inject", text=text)
     assert result.exit_code == 1
-    assert "Deployment/x: refused: Deployment/x: spec.template must be an object" in result.stderr
+    assert "Deployment/x: refused: Deployment/x: spec.template is" in result.stderr
+    assert "must be a mapping" in result.stderr
+
+
+def test_a_workload_without_a_template_is_left_alone_as_a_patch_for_kustomize(run: Run) -> None:
+    text = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\n"
+    result = run("inject", text=text)
+    assert (result.exit_code, result.stdout) == (0, text)
+    assert "render it first" in result.stderr
 
 
 def test_opted_in_only_leaves_alone_what_does_not_ask(run: Run) -> None:

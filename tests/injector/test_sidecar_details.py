@@ -193,7 +193,7 @@ def test_amounts_that_others_changed_are_put_right_and_what_else_they_added_is_k
 
 def test_limits_without_requests_make_a_pod_guaranteed_too():
     found = sidecar(outcome(pod({"resources": {"limits": LIMITS}})).pod)["resources"]
-    assert found == {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "1Gi"}}
+    assert found == {"requests": {"cpu": "500m", "memory": "512Mi"}, "limits": {"cpu": "500m", "memory": "512Mi"}}
 
 
 def test_a_declared_sidecar_without_resources_does_not_keep_a_pod_from_being_guaranteed():
@@ -203,9 +203,10 @@ def test_a_declared_sidecar_without_resources_does_not_keep_a_pod_from_being_gua
     assert found["requests"] == found["limits"]
 
 
-def test_annotated_requests_are_kept_in_a_guaranteed_pod():
+def test_an_annotated_request_is_the_limit_as_well_in_a_guaranteed_pod():
     given = pod({"resources": {"limits": LIMITS}}, {"resources-requests-cpu": "200m"})
-    assert sidecar(outcome(given).pod)["resources"]["requests"] == {"cpu": "200m", "memory": "128Mi"}
+    amounts = {"cpu": "200m", "memory": "512Mi"}
+    assert sidecar(outcome(given).pod)["resources"] == {"requests": amounts, "limits": amounts}
 
 
 def test_an_amount_equal_to_its_limit_is_left_in_its_own_words():

@@ -100,7 +100,7 @@ def test_who_comes_within_a_millisecond_has_come_back_however_short_the_wait_may
     returns.completed(1, 0.0, span=0.0)
     returns.arrived(1, after)
     returns.completed(1, 1.0, span=0.0)
-    assert returns.fraction == (0.2 if is_return else 0.0)
+    assert returns.fraction == pytest.approx(0.2 if is_return else 0.0, abs=0.001)
 
 
 @pytest.mark.parametrize(("offset", "is_held"), [(0.0029, True), (0.0033, False)], ids=["worth it", "not worth it"])

@@ -69,11 +69,16 @@ Ask = Callable[[models.ModelName], Awaitable[models.ModelInfo]]
 class Sidecar:
     """Listens from `start()` to `stop()`; `drain()` comes in between. To be made in a running event loop.
 
-    `wanted` are the probes that decide whether the predictor is ready. `clock` returns seconds and never goes back.
+    `wanted` are the probes that decide whether the predictor is ready. `clock` returns seconds and never goes back,
+    `cpu_clock` seconds of processor time of this thread.
     """
 
     def __init__(
-        self, chosen: config.Settings, wanted: Sequence[probes.Probe], clock: Callable[[], float] = time.monotonic
+        self,
+        chosen: config.Settings,
+        wanted: Sequence[probes.Probe],
+        clock: Callable[[], float] = time.monotonic,
+        cpu_clock: Callable[[], float] = time.thread_time,
     ) -> None:
         self.settings = chosen
         self._clock = clock
@@ -97,7 +102,7 @@ class Sidecar:
         self.recorder = self._make_recorder()
         self.timings = calls.ServerTimings(clock) if chosen.server_timing else None
         observer = self._observer()
-        self.driver = driver.Driver(self.core, self.executor, observer, clock, cpu_clock=time.thread_time)
+        self.driver = driver.Driver(self.core, self.executor, observer, clock, cpu_clock=cpu_clock)
         self.bodies = body_reader.BodyReader(chosen.max_body_bytes, self.ledger, chosen.timeout, self.turns)
         self.trimmer = allocator.Trimmer(lambda: self.ledger.held)
         self.ledger.large, self.ledger.on_large = allocator.LARGE, self.trimmer.large_body
