@@ -7,6 +7,7 @@ An event loop's own servers keep IPv4 out of a socket for IPv6, so the sockets a
 from __future__ import annotations
 
 import errno
+import ipaddress
 import os
 import socket
 from collections.abc import Callable
@@ -28,14 +29,19 @@ def bind(host: str, port: int, make: Make | None = None) -> list[socket.socket]:
     makes a bound socket of a family; its third argument: whether one for IPv6 takes IPv4 as well.
     """
     make = make or _bound
-    if host in ("", EVERYWHERE):
+    if _is_everywhere(host):
         try:
             return [make(socket.AF_INET6, (EVERYWHERE, port), True)]
         except OSError as error:
             if error.errno not in _NO_IPV6:
                 raise
         return [make(socket.AF_INET, ("0.0.0.0", port), False)]
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise OSError(error.errno, f"{host} port {port}: {str(error.strerror).lower()}") from None
+    except UnicodeError:
+        raise OSError(errno.EINVAL, f"{host} port {port}: not an address, and no name that can have one") from None
     made: list[socket.socket] = []
     try:
         for family, address in dict.fromkeys((each[0], each[4]) for each in found):
@@ -45,6 +51,14 @@ def bind(host: str, port: int, make: Make | None = None) -> list[socket.socket]:
             each.close()
         raise
     return made
+
+
+def _is_everywhere(host: str) -> bool:
+    """Also for other ways to write the address, as `::0`."""
+    try:
+        return not host or ipaddress.IPv6Address(host) == ipaddress.IPv6Address(EVERYWHERE)
+    except ValueError:
+        return False
 
 
 def _bound(family: socket.AddressFamily, address: tuple[str, int], both: bool) -> socket.socket:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import socket
 from collections.abc import Iterator
 
@@ -26,7 +27,7 @@ def without_ipv6(family: socket.AddressFamily, address: tuple[str, int], both: b
     return addresses._bound(family, address, both)
 
 
-@pytest.mark.parametrize("host", ["::", ""])
+@pytest.mark.parametrize("host", ["::", "", "::0", "0:0:0:0:0:0:0:0"])
 @pytest.mark.parametrize("caller", ["127.0.0.1", "::1"])
 def test_everywhere_is_for_callers_of_both_families(opened: list[socket.socket], host: str, caller: str) -> None:
     if caller == "::1" and not loopback.has_ipv6():
@@ -44,6 +45,12 @@ def test_everywhere_is_ipv4_where_there_is_no_ipv6(opened: list[socket.socket]) 
     opened += addresses.bind("::", 0, without_ipv6)
     assert [each.family for each in opened] == [socket.AF_INET]
     assert opened[0].getsockname()[0] == "0.0.0.0"
+
+
+@pytest.mark.parametrize("host", ["[::1]", "no..name", "n" * 300])
+def test_a_host_that_has_no_address_is_told(host: str) -> None:
+    with pytest.raises(OSError, match=re.escape(f"{host} port 9081: ")):
+        addresses.bind(host, 9081)
 
 
 def test_one_address_is_that_address(opened: list[socket.socket]) -> None:
