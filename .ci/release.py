@@ -75,9 +75,9 @@ def publish(wanted: argparse.Namespace) -> None:
 
 
 def verify(wanted: argparse.Namespace) -> None:
+    references, chart = _published(wanted.folder)
     tools = _tools(wanted)
     signer = publishing.Signer(tools / "cosign", identity=wanted.identity)
-    references, chart = _published(wanted.folder)
     publisher = publishing.Publisher(wanted.folder, wanted.target, versions.current(), tools, signer, say)
     publisher.verify(references, chart)
     signer.verify_file(wanted.folder / artifacts.SUMS)
@@ -125,6 +125,8 @@ def _published(folder: Path) -> tuple[dict[str, str], str]:
         return json.loads((folder / publishing.DIGESTS).read_text()), json.loads((folder / CHART).read_text())
     except FileNotFoundError as error:
         raise Problem(f"there is no {error.filename}: `release.py publish` writes it") from None
+    except ValueError as error:
+        raise Problem(f"{folder} has no list of what was published: {error}; `release.py publish` writes it") from None
 
 
 def _expect_refusal(attempt: Callable[[], None], what: str) -> None:
@@ -178,11 +180,14 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns 0 when done, 1 when a step failed; the message says which and why."""
     wanted = arguments(argv)
+    # Commands run in the checkout, wherever this one was started.
+    wanted.folder, wanted.tools = wanted.folder.resolve(), wanted.tools.resolve()
     start = time.monotonic()
-    wanted.folder.mkdir(parents=True, exist_ok=True)
     try:
+        if wanted.run not in (cut, check, verify):
+            wanted.folder.mkdir(parents=True, exist_ok=True)
         wanted.run(wanted)
-    except Problem as error:
+    except (Problem, OSError) as error:
         print(f"release: error: {error}", file=sys.stderr)
         return 1
     say(f"`{wanted.command}` done in {time.monotonic() - start:.0f} s")

@@ -12,6 +12,8 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+from packaging.version import Version
+
 ROOT = Path(__file__).resolve().parent.parent
 PROJECTS = (".", "sidecar", "injector", "predictor")
 CHANGELOG = "CHANGELOG.md"
@@ -28,7 +30,9 @@ _CONTEXTS = (
     r"(--tag )%\b()",
 )
 _OTHERS = (".svg", ".png", ".sum", ".mod", ".lock", ".txt")
-_NUMBER = r"\d+\.\d+\.\d+(?:-?(?:a|b|rc)\.?\d+)?"
+# What is a version for Helm (SemVer) and for Python (PEP 440) alike.
+_DIGITS = "(?:0|[1-9][0-9]*)"
+_NUMBER = rf"{_DIGITS}\.{_DIGITS}\.{_DIGITS}(?:-(?:a|b|rc)\.?{_DIGITS})?"
 _HEADING = re.compile(rf"(?m)^## (?P<version>Unreleased|{_NUMBER})(?: - (?P<date>\d{{4}}-\d\d-\d\d))?$")
 
 
@@ -67,6 +71,8 @@ def cut(new: str, today: datetime.date, root: Path = ROOT) -> list[Path]:
     if not re.fullmatch(_NUMBER, new):
         raise Problem(f"{new!r} is no version: write it as 1.2.3, or 1.2.3-rc.1")
     old, changed = current(root), []
+    if Version(new) < Version(old):
+        raise Problem(f"{new} is older than {old}, which the checkout is of")
     changelog = (root / CHANGELOG).read_text()
     if notes(new, changelog):
         raise Problem(f"{CHANGELOG} has a section for {new} already: that version was cut")

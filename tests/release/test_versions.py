@@ -86,13 +86,30 @@ def test_a_version_cannot_be_cut_twice(versions: ModuleType, checkout: Path) -> 
         versions.cut("9.8.7", TODAY, checkout)
 
 
+def test_a_version_before_the_checkouts_own_is_refused(versions: ModuleType, checkout: Path) -> None:
+    versions.cut("9.8.7", TODAY, checkout)
+    for version in ("9.8.6", "9.8.7-rc.1", "1.0.0"):
+        with pytest.raises(versions.Problem, match=r"older than 9\.8\.7"):
+            versions.cut(version, TODAY, checkout)
+
+
+def test_a_candidate_is_cut_and_the_release_after_it(versions: ModuleType, checkout: Path) -> None:
+    changelog = checkout / versions.CHANGELOG
+    versions.cut("9.8.7-rc.1", TODAY, checkout)
+    changelog.write_text(changelog.read_text().replace("## Unreleased\n", "## Unreleased\n\n- more\n", 1))
+    versions.cut("9.8.7", TODAY, checkout)
+    assert versions.check("v9.8.7", checkout) == "9.8.7"
+
+
 def test_nothing_is_cut_while_nothing_is_unreleased(versions: ModuleType, checkout: Path) -> None:
     versions.cut("9.8.7", TODAY, checkout)
     with pytest.raises(versions.Problem, match="nothing stands under 'Unreleased'"):
         versions.cut("9.8.8", TODAY, checkout)
 
 
-@pytest.mark.parametrize("version", ["1.2", "v1.2.3", "1.2.3.4", "latest", "1.2.3-beta"])
+@pytest.mark.parametrize(
+    "version", ["1.2", "v1.2.3", "1.2.3.4", "latest", "1.2.3-beta", "1.2.3rc1", "01.2.3", "1.2.3-rc.01", "١.٢.٣"]
+)
 def test_what_is_no_version_is_refused_before_anything_is_written(
     versions: ModuleType, checkout: Path, version: str
 ) -> None:
@@ -110,7 +127,7 @@ def test_a_tag_that_disagrees_is_told_with_every_place_and_the_remedy(versions: 
         versions.check("v9.8.7", checkout)
 
 
-@pytest.mark.parametrize("tag", ["9.8.7", "v9.8", "release-9.8.7"])
+@pytest.mark.parametrize("tag", ["9.8.7", "v9.8", "release-9.8.7", "v9.8.7rc1", "v09.8.7", "v٩.٨.٧"])
 def test_a_tag_names_its_version_as_v1_2_3(versions: ModuleType, tag: str) -> None:
     with pytest.raises(versions.Problem, match=r"names no version: v1\.2\.3"):
         versions.check(tag)
