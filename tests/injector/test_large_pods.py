@@ -6,6 +6,8 @@ import json
 import sys
 from typing import Any
 
+import pytest
+
 from carpool_injector.core import config, injection, model
 from tests.injector import pods
 
@@ -24,6 +26,24 @@ def test_a_pod_as_large_as_etcd_takes_costs_work_in_proportion_and_a_small_patch
     outcome = inject(large)
     assert outcome.result == "injected"
     assert len(json.dumps(outcome.patch)) < 20_000
+
+
+@pytest.mark.parametrize("word", ["${", "${A", "$(", "`", "$A", "localhost ", "127.", "port ", "-p ", ":", "[0:", "//"])
+def test_no_command_of_a_probe_keeps_the_injector_busy(word: str) -> None:
+    """Whoever may create pods writes it. A search that goes to the end for each word would not end in a test's time."""
+    server = pods.sklearn(readinessProbe={"exec": {"command": ["sh", "-c", word * (1_000_000 // len(word))]}})
+    assert inject(pods.kserve(server)).result == "injected"
+
+
+def test_variables_of_a_command_are_looked_up_at_once() -> None:
+    """Counted likewise: as many variables as a pod has room for, and a probe that has them all."""
+
+    def pod(count: int) -> Object:
+        env = [{"name": f"V{index}", "value": "8001"} for index in range(count)]
+        words = ["sh", "-c", " ".join(f"$V{index}" for index in range(count))]
+        return pods.kserve(pods.sklearn(env=env, readinessProbe={"exec": {"command": words}}))
+
+    assert _calls(pod(2000)) < 5 * _calls(pod(500))
 
 
 def _pod_of_size(size: int) -> Object:

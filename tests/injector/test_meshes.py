@@ -270,6 +270,26 @@ def test_a_variable_of_istios_that_cannot_be_read_changes_nothing_but_where_it_i
     assert inject(given_pod).plan is not None
 
 
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999"])
+def test_what_is_no_json_in_istios_variable_stays_as_it_is(number: str) -> None:
+    """Istio's agent could not read it either, and nothing may be made of it that it cannot read."""
+    given_pod = istio_model.mutate(pods.kserve(pods.sklearn()))
+    env = pods.container(given_pod, "istio-proxy")["env"]
+    next(each for each in env if each["name"] == istio_model.PROBERS)["value"] = f'{{"/other": {{"x": {number}}}}}'
+    before = copy.deepcopy(env)
+    assert pods.container(inject(given_pod).pod, "istio-proxy")["env"] == before
+
+
+def test_a_port_that_can_be_none_is_not_what_probes_are_sent_to() -> None:
+    annotated = pods.plain(pods.sklearn(), annotations={"status.sidecar.istio.io/port": "99999"})
+    sidecar = pods.container(inject(istio_model.mutate(annotated)).pod, model.CONTAINER)
+    assert sidecar["startupProbe"]["httpGet"]["port"] == 15020
+    given_pod = meshes.with_kuma(pods.kserve(pods.sklearn()))
+    given_pod["metadata"]["annotations"]["kuma.io/application-probe-proxy-port"] = "99999"
+    sidecar = pods.container(inject(given_pod).pod, model.CONTAINER)
+    assert sidecar["startupProbe"]["httpGet"]["port"] == ADMIN_PORT
+
+
 @pytest.mark.parametrize(
     "probe",
     [
@@ -316,3 +336,11 @@ def test_consul_is_refused_until_the_admin_port_is_excluded() -> None:
     assert inject(meshes.with_consul(given_pod, ("9082",))).plan is not None
     given_pod["metadata"]["annotations"]["consul.hashicorp.com/transparent-proxy-exclude-inbound-ports"] = "9082"
     assert inject(meshes.with_consul(given_pod)).plan is not None
+
+
+@pytest.mark.parametrize("ports", [5, True, {"9082": 1}, "9082", None, [9082]], ids=str)
+def test_consuls_redirection_that_excludes_nothing_readable_excludes_nothing(ports: Any) -> None:
+    annotations = {"consul.hashicorp.com/redirect-traffic-config": json.dumps({"ExcludeInboundPorts": ports})}
+    refusal = inject(pods.kserve(pods.sklearn(), annotations=annotations)).refusal
+    assert refusal is not None
+    assert refusal.code == "mesh-in-between"

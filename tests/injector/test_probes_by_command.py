@@ -50,6 +50,14 @@ MOVED = [
     (["curl", "http://0.0.0.0:8000"], ["curl", "http://0.0.0.0:9083"]),
     (["grpc_health_probe_of_mine", "-addr=:8000"], ["grpc_health_probe_of_mine", "-addr=:9083"]),
     (["probe", "-addr", ":8000"], ["probe", "-addr", ":9083"]),
+    (["curl", "http://LOCALHOST:8000"], ["curl", "http://LOCALHOST:9083"]),
+    (["curl", "http://localhost.:8000"], ["curl", "http://localhost.:9083"]),
+    (["curl", "http://localhost.localdomain:8000"], ["curl", "http://localhost.localdomain:9083"]),
+    (["curl", "http://ip6-loopback:8000"], ["curl", "http://ip6-loopback:9083"]),
+    (["curl", "http://127.1:8000"], ["curl", "http://127.1:9083"]),
+    (["curl", "http://0:8000"], ["curl", "http://0:9083"]),
+    (["curl", "http://[0:0:0:0:0:0:0:1]:8000"], ["curl", "http://[0:0:0:0:0:0:0:1]:9083"]),
+    (["curl", "http://[::ffff:127.0.0.1]:8000"], ["curl", "http://[::ffff:127.0.0.1]:9083"]),
     (["nc", "-z", "localhost", "8000"], ["nc", "-z", "localhost", "9083"]),
     (["sh", "-c", "wget -qO- localhost:8000/h || exit 1"], ["sh", "-c", "wget -qO- localhost:9083/h || exit 1"]),
     (["bash", "-c", "</dev/tcp/localhost/8000"], ["bash", "-c", "</dev/tcp/localhost/9083"]),
@@ -65,6 +73,10 @@ KEPT = [
     ["curl", "http://localhost:80001", "localhost:8001", "localhost:18000"],
     ["sleep", "80"],
     ["sh", "-c", "curl localhost:$METRICS_PORT"],
+    ["sh", "-c", "curl localhost:${METRICS_PORT:-9100}"],
+    ["curl", "http://my.localhost:8000", "http://1127.0.0.1:8000", "http://localhost.localdomain.example:8000"],
+    ["sh", "-c", 'curl "controller":8000 -d \'{"rows":8000}\''],
+    ["curl", "http://10:8000/", "http://[fd00::1]:8000", "http://[1:0:0:0:0:0:0:1]:8000"],
 ]
 
 
@@ -92,19 +104,28 @@ def test_what_speaks_of_other_hosts_and_other_ports_stays(words: list[str]) -> N
         ["sh", "-c", "curl $(hostname -i):8000/health"],
         ["sh", "-c", "curl localhost:${HEALTH_PORT:-8000}"],
         ["sh", "-c", "curl localhost:$HEALTH_PORT"],
+        ["sh", "-c", "curl localhost:${OTHER_PORT:-8000}"],
+        ["sh", "-c", "curl localhost:${OTHER_PORT=8000}"],
+        ["sh", "-c", "curl $HEALTH_URL"],
+        ["sh", "-c", 'curl "${POD_IP}":8000'],
+        ["sh", "-c", "curl $(echo $(hostname -i)):8000"],
+        ["sh", "-c", "curl ${POD_IP:-${HOST}}:8000"],
+        ["sh", "-c", "curl `hostname`:8000"],
     ],
     ids=" ".join,
 )
 def test_what_may_or_may_not_mean_the_moved_port_is_refused_with_the_fix(words: list[str]) -> None:
-    container = app(*words, env=[{"name": "HEALTH_PORT", "value": "8000"}], ports=[{"containerPort": 8000}])
+    env = [{"name": "HEALTH_PORT", "value": "8000"}, {"name": "HEALTH_URL", "value": "http://localhost:8000/health"}]
+    container = app(*words, env=env, ports=[{"containerPort": 8000}])
     refusal = outcome(container).refusal
     assert refusal is not None
     assert refusal.code == "port-in-command"
     assert "localhost:8000" in refusal.fix
 
 
-def test_the_variable_that_tells_the_app_its_port_may_be_used() -> None:
-    words = ["sh", "-c", "curl localhost:$PORT/health"]
+@pytest.mark.parametrize("word", ["$PORT", "${PORT}", "${PORT:-8000}"])
+def test_the_variable_that_tells_the_app_its_port_may_be_used(word: str) -> None:
+    words = ["sh", "-c", f"curl localhost:{word}/health"]
     container = app(*words, args=[], env=[{"name": "PORT", "value": "8000"}], ports=[{"containerPort": 8000}])
     found = outcome(container)
     assert command_of(found) == words
@@ -122,6 +143,17 @@ def test_the_app_does_not_move_to_a_port_that_a_command_asks_for() -> None:
     assert found.plan.app_port == 9084
     taken_out = injection.uninject(found.pod).pod
     assert pods.container(taken_out, "app")["readinessProbe"]["exec"]["command"] == ["curl", "localhost:9083"]
+
+
+def test_the_default_of_a_variable_that_is_set_means_nothing() -> None:
+    words = ["sh", "-c", "curl localhost:${HEALTH_PORT:-8000}"]
+    assert command_of(outcome(app(*words, env=[{"name": "HEALTH_PORT", "value": "9100"}]))) == words
+
+
+def test_what_was_computed_is_shown_from_where_it_begins() -> None:
+    refusal = outcome(app("sh", "-c", "curl $(hostname -i):8000/health")).refusal
+    assert refusal is not None
+    assert "'$(hostname -i):8000'" in refusal.message
 
 
 # --- gRPC, as in the shop of Google's microservices demo

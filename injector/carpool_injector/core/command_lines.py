@@ -14,16 +14,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 # Words are looked at in one piece, so that a host and a port may be two of them.
 _END = "\0"
-_LOOPBACK = r"(?:localhost|ip6-localhost|127(?:\.[0-9]{1,3}){3}|0\.0\.0\.0|\[::1?\]|::1)"
+_LOOPBACK = (
+    r"(?:(?i:localhost(?:\.localdomain)?\.?|ip6-localhost|ip6-loopback)|127(?:\.[0-9]{1,3}){1,3}|0\.0\.0\.0|(?<=//)0"
+    r"|\[::1?\]|\[(?:0{1,4}:){7}0{0,3}1\]|(?i:\[::ffff:127(?:\.[0-9]{1,3}){3}\])|::1)"
+)
 _BEHIND = r"(?P<port>[0-9]{1,5})(?![\w.-])"
 # `localhost:8000`, `localhost 8000`, `('localhost', 8000)`, `/dev/tcp/localhost/8000`; `:8000` of Go.
-_CERTAIN = re.compile(
-    rf"(?P<host>(?<![\w.-]){_LOOPBACK}['\"]?(?:[\s\0]*[,:][\s\0]*|[\s\0]+|/)|(?:^|[=\s\0'\"@]|//):){_BEHIND}", re.ASCII
-)
-_COMPUTED = r"(?:\$\w+|\$\{[^}]*\}|\$\([^)]*\)|`[^`]*`):"
+_NAMED = rf"(?<![\w.-]){_LOOPBACK}['\"]?(?:[\s\0]*[,:][\s\0]*|[\s\0]+|/)"
+_LEFT_OUT = r"(?:^|[=\s\0@]|(?<![\w.})`])['\"]|//):"  # a quote that closes has a host before it
+_CERTAIN = re.compile(rf"(?P<host>{_NAMED}|{_LEFT_OUT}){_BEHIND}", re.ASCII)
+# Of `${NAME}:8000` and `$(command):8000` the end is enough, however deep they go, and needs no search.
+_COMPUTED = r"(?:\$\w+|[})`])['\"]?:"
 _FLAG = r"(?i:port)['\"]?[\s\0=:,]+['\"]?|(?<![\w-])-p[\s\0=]*"
 _ALONE = r"(?<![\w.:-])"
-_VARIABLE = re.compile(r"\$(?:\{(\w+)[^}]*\}|\((\w+)\)|(\w+))", re.ASCII)
+_VARIABLE = re.compile(r"\$(?:\{(?P<braced>\w+)(?::?[-=](?P<otherwise>[0-9]{1,5})\})?|\((\w+)\)|(\w+))", re.ASCII)
+_SHOWN = 60
 _LOWEST = 1024  # a smaller number by itself is as likely seconds, or a signal
 
 _GRPC_PROGRAMS = re.compile(r"(?<![\w-])(grpc_health_probe|grpc-health-probe|grpcurl)(?![\w-])", re.ASCII)
@@ -47,8 +52,11 @@ def ports(words: Sequence[str]) -> Iterator[int]:
     return (int(found["port"]) for found in _CERTAIN.finditer(_END.join(words)))
 
 
-def unclear(words: Sequence[str], port: int, variable: Callable[[str], int | None]) -> str:
-    """What may or may not mean the app's `port`, "" if nothing does. `variable` gives the port in a variable."""
+def unclear(words: Sequence[str], port: int, variable: Callable[[str], str | None]) -> str:
+    """What may or may not mean the app's `port`, "" if nothing does.
+
+    `variable` gives what a variable literally is, None for one that is not known.
+    """
     text = _CERTAIN.sub("", _END.join(words))
     behind = rf"{port}(?![\w.])"
     patterns = [rf"{_COMPUTED}{behind}", rf"(?:{_FLAG}){behind}"]
@@ -56,14 +64,37 @@ def unclear(words: Sequence[str], port: int, variable: Callable[[str], int | Non
     for pattern in patterns:
         found = re.search(pattern, text, re.ASCII)
         if found:
-            return found[0].replace(_END, " ")
+            return _shown(text, found)
+    values: dict[str, str | None] = {}
     for found in _VARIABLE.finditer(text):
-        if variable(next(filter(None, found.groups()))) == port:
+        name = _name(found)
+        if name not in values:
+            values[name] = variable(name)
+        value = values[name]
+        if port in (_ports_in(value) if value is not None else {int(found["otherwise"] or 0)}):
             return found[0]
     return ""
 
 
-def grpc_program(words: Sequence[str], port: int, variable: Callable[[str], int | None], only_port: bool) -> str:
+def _shown(text: str, found: re.Match[str]) -> str:
+    """What was found; of something computed from where it begins, as far as that is near."""
+    opening = {"}": "${", ")": "$(", "`": "`"}.get(found[0][0])
+    start = text.rfind(opening, max(0, found.start() - _SHOWN), found.start()) if opening else -1
+    return text[start if start >= 0 else found.start() : found.end()].replace(_END, " ")
+
+
+def _name(found: re.Match[str]) -> str:
+    return str(found["braced"] or found[3] or found[4])
+
+
+def _ports_in(value: str) -> set[int]:
+    """The port that a variable's value is, or the ports of this pod's addresses in it."""
+    if value.isascii() and value.isdecimal() and len(value) <= 5:
+        return {int(value)}
+    return set(ports([value]))
+
+
+def grpc_program(words: Sequence[str], port: int, variable: Callable[[str], str | None], only_port: bool) -> str:
     """The program that asks this port by gRPC; "" if none does. Where none is named, it asks the app's `only_port`."""
     text = _END.join(words)
     program = _GRPC_PROGRAMS.search(text)
@@ -71,6 +102,5 @@ def grpc_program(words: Sequence[str], port: int, variable: Callable[[str], int 
         return ""
     named = {int(found[1]) for found in _ANY_PORT.finditer(text)}
     for found in _VARIABLE.finditer(text):
-        value = variable(next(filter(None, found.groups())))
-        named |= {value} if value is not None else set()
+        named |= _ports_in(variable(_name(found)) or "")
     return program[0] if port in named or (not named and only_port) else ""

@@ -158,6 +158,7 @@ _PROBERS = "ISTIO_KUBE_APP_PROBERS"
 _REWRITES = "sidecar.istio.io/rewriteAppHTTPProbers"
 _STATUS_PORT = "status.sidecar.istio.io/port"
 _USUAL_STATUS_PORT = 15020
+_LAST_PORT = 65535
 _FALSE = ("0", "f", "F", "false", "FALSE", "False")  # strconv.ParseBool
 
 
@@ -221,7 +222,7 @@ def _without_nulls(prober: Any) -> Any:
 
 
 def _is_port(value: Any) -> bool:
-    return type(value) is int and 1 <= value <= 65535
+    return type(value) is int and 1 <= value <= _LAST_PORT
 
 
 def _istio(pod: pods.Pod) -> Mesh | None:
@@ -248,15 +249,17 @@ def _asks_directly(found: pods.Container) -> bool:
 def _status_port(pod: pods.Pod, proxy: pods.Container) -> int:
     """Where the proxy's agent answers the kubelet; 0: nowhere."""
     chosen = pod.metadata.annotations.get(_STATUS_PORT, "")
-    if chosen.isascii() and chosen.isdecimal() and len(chosen) <= 5:
+    if chosen.isascii() and chosen.isdecimal() and len(chosen) <= 5 and int(chosen) <= _LAST_PORT:
         return int(chosen)
     of_mesh = (_object(proxy.variable("PROXY_CONFIG") or "{}") or {}).get("statusPort")
     return of_mesh if type(of_mesh) is int and _is_port(of_mesh) else _USUAL_STATUS_PORT
 
 
 def _object(text: str) -> model.Object | None:
+    """What is written there; None where that is no object, or has numbers that JSON cannot have (NaN, 1e999)."""
     try:
         found = json.loads(text)
+        json.dumps(found, allow_nan=False)
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
@@ -324,7 +327,8 @@ def _kuma(pod: pods.Pod) -> Mesh | None:
     if not any(each.name == _KUMA for each in pod.all_containers):
         return None
     found = [pod.metadata.annotations.get(key, "") for key in _KUMAS_PORTS]
-    ports = [int(text) for text in found if text.isascii() and text.isdecimal() and len(text) <= 5 and int(text)]
+    ports = [int(text) for text in found if text.isascii() and text.isdecimal() and len(text) <= 5]
+    ports = [port for port in ports if _is_port(port)]
     return _Kuma(ports[0], takes_more=True) if ports else None
 
 
@@ -345,7 +349,8 @@ def check(pod: pods.Pod, admin_port: int) -> None:
     told = [_object(text) for text in configured if text]
     if not told or includes_port(pod.metadata.annotations.get(_CONSULS_EXCLUDED, ""), admin_port):
         return
-    if not any(str(admin_port) in ((each or {}).get("ExcludeInboundPorts") or ()) for each in told):
+    excluded = [(each or {}).get("ExcludeInboundPorts") for each in told]
+    if not any(str(admin_port) in ports for ports in excluded if isinstance(ports, list)):
         raise Reason.MESH_IN_BETWEEN(mesh="Consul", port=admin_port, annotation=_CONSULS_EXCLUDED)
 
 

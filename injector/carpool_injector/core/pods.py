@@ -159,18 +159,17 @@ class Container(_View):
         """The command lines of probes and hooks."""
         return (handler.command.command for handler in self.handlers if handler.command is not None)
 
+    @cached_property
+    def _values(self) -> dict[str, str | None]:
+        return {item["name"]: item.get("value") for item in self.env}
+
     def variable(self, name: str) -> str | None:
         """The literal value of an environment variable; the last one counts, as in the kubelet."""
-        return next((item.get("value") for item in reversed(self.env) if item["name"] == name), None)
+        return self._values.get(name)
 
     def has_variable(self, name: str) -> bool:
         """Whether it is set, here or from elsewhere."""
-        return any(item["name"] == name for item in self.env)
-
-    def port_in_variable(self, name: str) -> int | None:
-        """The port that a variable's literal value is; None for what is none."""
-        value = self.variable(name) or ""
-        return int(value) if value.isascii() and value.isdecimal() and len(value) <= 5 else None
+        return name in self._values
 
     @cached_property
     def image_names(self) -> frozenset[str]:

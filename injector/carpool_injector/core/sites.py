@@ -108,7 +108,7 @@ def _other_protocol(container: pods.Container, port: int) -> Iterator[str]:
             yield "a grpc probe asks it"
     only_port = len(declared_ports(container)) <= 1
     for words in container.commands:
-        if program := command_lines.grpc_program(words, port, container.port_in_variable, only_port):
+        if program := command_lines.grpc_program(words, port, container.variable, only_port):
             yield f"a probe asks it by {program}"
 
 

@@ -87,8 +87,8 @@ def check_commands(container: pods.Container, port: int, setting: servers.PortSe
     """
     told_by = setting.name if setting else None
 
-    def in_variable(name: str) -> int | None:
-        return None if name == told_by else container.port_in_variable(name)
+    def in_variable(name: str) -> str | None:
+        return "" if name == told_by else container.variable(name)
 
     for words in container.commands:
         if found := command_lines.unclear(words, port, in_variable):
