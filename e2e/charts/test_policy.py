@@ -138,6 +138,9 @@ LEFT: dict[str, Object] = {
     "has a mesh's proxy": asking(
         app(), {"name": "istio-proxy", "image": "x"}, annotations=settings(container="app")
     ),
+    "has Kuma's proxy": asking(
+        app(), {"name": "kuma-sidecar", "image": "x"}, annotations=settings(container="app")
+    ),
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import pydantic
 import pytest
 from ruamel.yaml import YAML
 
-from carpool_injector.core import model
+from carpool_injector.core import model, pods
 from carpool_injector.core import settings as injector_settings
 from tests.charts import helm, objects
 
@@ -36,6 +36,12 @@ def forms() -> dict[str, str]:
 
 def test_there_is_no_server_and_no_webhook() -> None:
     assert {thing["kind"] for thing in rendered()} == KINDS
+
+
+def test_a_pod_with_containers_of_others_that_change_the_plan_is_left_alone() -> None:
+    policy = objects.one(rendered(), "MutatingAdmissionPolicy")["spec"]
+    plain = next(each["expression"] for each in policy["variables"] if each["name"] == "podIsPlain")
+    assert [name for name in pods.MESH_PROXIES if f"'{name}'" not in plain] == []
 
 
 def test_nothing_can_keep_a_pod_from_being_created() -> None:

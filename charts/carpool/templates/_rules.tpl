@@ -20,6 +20,20 @@
 {{- if eq (int $v.securePort) (int $v.metricsPort) -}}
 {{- $found = append $found (printf "securePort and metricsPort are both %d: give them different ones" (int $v.securePort)) -}}
 {{- end -}}
+{{- $resources := $v.config.resources | default dict -}}
+{{- range $of := list "requests" "limits" "guaranteed" -}}
+{{- $memory := include "carpool.amount" (get (get $resources $of | default dict) "memory") -}}
+{{- if and $memory (lt (float64 $memory) 1048576.0) -}}
+{{- $found = append $found (printf "config.resources.%s.memory must be 1Mi or more, such as 512Mi: a number alone is bytes" $of) -}}
+{{- end -}}
+{{- end -}}
+{{- range $kind := list "cpu" "memory" -}}
+{{- $request := include "carpool.amount" (get (get $resources "requests" | default dict) $kind) -}}
+{{- $limit := include "carpool.amount" (get (get $resources "limits" | default dict) $kind) -}}
+{{- if and $request $limit (gt (float64 $request) (float64 $limit)) -}}
+{{- $found = append $found (printf "config.resources.requests.%s must not exceed config.resources.limits.%s" $kind $kind) -}}
+{{- end -}}
+{{- end -}}
 {{- if eq (int $v.config.port) (int $v.config.adminPort) -}}
 {{- $found = append $found (printf "config.port and config.adminPort are both %d: give them different ones" (int $v.config.port)) -}}
 {{- end -}}
@@ -39,6 +53,20 @@
 {{- $found = append $found "mode policy makes native sidecars only: leave config.sidecarMode at auto, or set mode: webhook" -}}
 {{- end -}}
 {{- if eq $v.mode "policy" -}}
+{{- range $key := list "port" "adminPort" -}}
+{{- if lt (int (get $v.config $key)) 1024 -}}
+{{- $found = append $found (printf "config.%s must be 1024 or more with mode policy, which gives pods no sysctl for lower ports: choose another, or set mode: webhook" $key) -}}
+{{- end -}}
+{{- end -}}
+{{- range $where := list "image" "resources.requests.cpu" "resources.requests.memory" "resources.limits.memory" "resources.guaranteed.cpu" "resources.guaranteed.memory" -}}
+{{- $value := $v.config -}}
+{{- range $key := splitList "." $where -}}
+{{- $value = get ($value | default dict) $key -}}
+{{- end -}}
+{{- if not $value -}}
+{{- $found = append $found (printf "config.%s is needed with mode policy: leave out null" $where) -}}
+{{- end -}}
+{{- end -}}
 {{- $known := include "carpool.policySettings" . | fromYaml -}}
 {{- range $key, $value := $v.config.defaults -}}
 {{- if not (hasKey $known $key) -}}
@@ -78,5 +106,13 @@
 {{- end -}}
 {{- if $found -}}
 {{- fail (printf "these values do not go together:\n- %s" (join "\n- " $found)) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* A quantity as a number, nothing for none. */}}
+{{- define "carpool.amount" -}}
+{{- with . -}}
+{{- $units := dict "n" 1e-9 "u" 1e-6 "m" 1e-3 "" 1.0 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0 -}}
+{{- mulf (regexFind "^[0-9.]+" .) (get $units (regexFind "[a-zA-Z]*$" .)) -}}
 {{- end -}}
 {{- end -}}
