@@ -18,12 +18,7 @@ BARE = dataclasses.replace(
 )
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.delenv(engines.PROVIDER, raising=False)
-    monkeypatch.delenv(engines.CONFIGURATION, raising=False)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("kind_cache")
 
 
 @pytest.mark.parametrize(
@@ -44,10 +39,10 @@ def test_the_engine_is_one_that_answers(
     assert (engine.name if engine else "") == found
 
 
-def test_podman_that_fits_its_machine_is_left_as_it_is(cache: Path) -> None:
+def test_podman_that_fits_its_machine_is_left_as_it_is(kind_cache: Path) -> None:
     engine = engines.find(kind_fakes.Machine("podman"), lambda: kind_fakes.ORDINARY)
     assert engine == ("podman", {engines.PROVIDER: "podman"})
-    assert list(cache.iterdir()) == []
+    assert list(kind_cache.iterdir()) == []
 
 
 def test_podman_gets_a_configuration_of_ours_where_its_own_does_not_fit() -> None:

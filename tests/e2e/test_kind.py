@@ -17,13 +17,7 @@ from tests.e2e import kind_fakes
 IMAGE = node_image.published(kind.CONFIG)
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache folder of this test's own, and nothing of the user's settings."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.delenv(engines.PROVIDER, raising=False)
-    monkeypatch.delenv(engines.CONFIGURATION, raising=False)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("kind_cache")
 
 
 @pytest.fixture
@@ -44,10 +38,10 @@ def made(machine: kind_fakes.Machine, name: str = "demo") -> kind.Kind:
 
 
 def test_up_makes_the_cluster_of_the_config_and_writes_no_kubeconfig_but_ours(
-    cluster: kind.Kind, machine: kind_fakes.Machine, cache: Path
+    cluster: kind.Kind, machine: kind_fakes.Machine, kind_cache: Path
 ) -> None:
     cluster.up()
-    ours = f"--name demo --kubeconfig {cache}/carpool/e2e/kind/clusters/demo/kubeconfig"
+    ours = f"--name demo --kubeconfig {kind_cache}/carpool/e2e/kind/clusters/demo/kubeconfig"
     assert machine.asked == [
         "kind get clusters",
         f"kind delete cluster {ours}",

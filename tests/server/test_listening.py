@@ -249,15 +249,13 @@ async def test_who_has_just_connected_and_asks_a_moment_later_is_told(
 
 
 @pytest.mark.both_loops
-async def test_who_has_connected_and_never_asks_is_waited_for_a_quarter_of_a_second(
+async def test_who_has_connected_and_never_asks_is_not_waited_for_as_long_as_requests_are(
     closing: tuple[data_port.FastLane, int], clients: list[socket.socket]
 ) -> None:
     lane, port = closing
     clients.append(socket.create_connection(("127.0.0.1", port)))
-    loop = asyncio.get_running_loop()
-    begun = loop.time()
-    await lane.close(1.0)
-    assert loop.time() - begun < 0.9
+    async with asyncio.timeout(30):
+        await lane.close(patience=3600.0)
     assert clients[0].recv(12) == b""
 
 
@@ -307,5 +305,6 @@ async def test_who_never_asks_is_waited_for_a_quarter_of_a_second_where_there_is
     clients.append(socket.create_connection(("127.0.0.1", port)))
     loop = asyncio.get_running_loop()
     begun = loop.time()
-    await server.stop_listening()
-    assert 0.2 < loop.time() - begun < 0.9
+    async with asyncio.timeout(30):
+        await server.stop_listening()
+    assert loop.time() - begun > 0.2
