@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import socket
+from collections.abc import Mapping
 
 HOST = "127.0.0.1"
 
 # Below those that Linux (32768) and macOS (49152) give to outgoing connections, one of which might be made meanwhile,
 # and those of Kubernetes for Services.
-_PORTS = range(16_384, 30_000)
+_ALL = range(16_384, 30_000)
+
+
+def share(environment: Mapping[str, str]) -> range:
+    """The ports of one of pytest-xdist's workers, all of them where there is none.
+
+    A port is free until the server that was told it listens there. Another worker would be given it meanwhile, and its
+    tests would talk to a stranger.
+    """
+    count = int(environment.get("PYTEST_XDIST_WORKER_COUNT") or 1)
+    size = len(_ALL) // count
+    number = int(environment.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % count
+    return _ALL[number * size : (number + 1) * size]
+
+
+_PORTS = share(os.environ)
 
 
 def free_ports(count: int) -> list[int]:
