@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from carpool.program import header_names
 from carpool.scheduling import messages
-from carpool_sidecar.batching import calls, header_names
+from carpool_sidecar.batching import calls
 from carpool_sidecar.protocols import v1
 
 ROUTE = calls.Route(v1.Codec(), None)  # type: ignore[arg-type] # nothing is sent

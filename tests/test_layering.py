@@ -80,6 +80,7 @@ LAYERS = {
     "carpool.functions.arrays": Layer({"carpool.functions"}, PURE),
     "carpool.program": Layer({"carpool.program"}),
     "carpool.program.allocator": Layer(set(), STDLIB),
+    "carpool.program.header_names": Layer(set(), PURE | TEXT),
     "carpool_sidecar": Layer({"carpool_sidecar", "carpool"}),
     "carpool_sidecar.planning": Layer(
         {"carpool_sidecar.planning", "carpool.scheduling", "carpool.errors"}, PURE | {"random"}
@@ -182,7 +183,7 @@ LAYERS = {
         {
             "carpool_sidecar.protocols.interface",
             "carpool_sidecar.protocols.lists.rules",
-            "carpool_sidecar.batching.header_names",
+            "carpool.program.header_names",
             "carpool_sidecar.batching.retried_statuses",
             "carpool",
         }
@@ -201,6 +202,9 @@ LAYERS = {
     ),
     "carpool_injector": Layer({"carpool_injector"}),
     "carpool_injector.core": Layer({"carpool_injector.core"}, PURE | TEXT | {"pydantic"}),
+    "carpool_injector.core.settings": Layer(
+        {"carpool_injector.core", "carpool.program.header_names"}, PURE | TEXT | {"pydantic"}
+    ),
     "carpool_injector.core.plain_yaml": Layer(set(), PURE | TEXT | {"yaml"}),
     "carpool_injector.objects": Layer(
         {"carpool_injector.objects", "carpool_injector.core"}, PURE | TEXT | {"pydantic_core"}

@@ -14,9 +14,9 @@ from typing import Annotated, Any, ClassVar, Literal
 import pydantic
 from pydantic_settings import BaseSettings, NoDecode
 
-from carpool.program import logs, settings
+from carpool.program import header_names, logs, settings
 from carpool.scheduling import limits, packing
-from carpool_sidecar.batching import header_names, retried_statuses
+from carpool_sidecar.batching import retried_statuses
 from carpool_sidecar.protocols import interface
 from carpool_sidecar.protocols.lists import rules
 

@@ -6,13 +6,13 @@ rules between settings: what is accepted here must never keep a sidecar from sta
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Annotated, Any
 
 import pydantic
 from pydantic import alias_generators
 
+from carpool.program import header_names
 from carpool_injector.core import list_rules, values
 
 _KIB = 1024
@@ -24,18 +24,6 @@ _BATCH_SIZE, _BODY_BYTES, _QUEUE_BYTES = 32, 64 * 2**20, 256 * 2**20
 _TIMEOUT, _WINDOW = 60.0, 500.0
 # The only rule whose requests the sidecar can make into tensors (carpool_sidecar.config).
 _LISTS_BEFORE_V2 = "openai-embeddings"
-# Headers of one message or one connection (carpool_sidecar.config); a batch has its own.
-_NOT_IN_A_KEY = {
-    "host", "content-length", "content-encoding", "transfer-encoding", "connection", "keep-alive", "upgrade", "te",
-    "trailer", "expect", "proxy-authorization", "accept-encoding", "x-request-id", "traceparent", "tracestate",
-}  # fmt: skip
-
-
-# Beside these, what one caller must not lend to another's rows, and what a batch says of itself (likewise).
-_NOT_FORWARDED = _NOT_IN_A_KEY | {
-    "authorization", "cookie", "content-type", "inference-header-content-length", "proxy-connection",
-}  # fmt: skip
-_NOT_METADATA = re.compile(r"grpc-.*|.*-bin|.*[^0-9a-z_.-].*")
 
 
 def _kebab(name: str) -> str:
@@ -48,7 +36,7 @@ def _field(description: str, flag: bool = True) -> Any:
 
 def _check_headers(text: str) -> str:
     values.full_match(values.HEADERS, text, "header names, comma-separated, at most 32")
-    shared = sorted(_NOT_IN_A_KEY.intersection(text.lower().split(",")))
+    shared = sorted(header_names.NOT_SHARED.intersection(text.lower().split(",")))
     if shared:
         raise ValueError(f"must not name {shared[0]}, which belongs to a single message")
     return text
@@ -59,11 +47,11 @@ def _check_forwarded(text: str) -> str:
     named = dict(entry.split("=") for entry in text.lower().split(",")) if text else {}
     for entry in filter(None, text.lower().split(",")):
         name, how = entry.split("=")
-        if name in _NOT_FORWARDED:
+        if name in header_names.NOT_FORWARDED:
             raise ValueError(
                 f"must not name {name}: key-headers keeps callers apart who differ in credentials or types"
             )
-        if _NOT_METADATA.fullmatch(name):
+        if header_names.NOT_METADATA.fullmatch(name):
             raise ValueError(
                 f"must not name {name}: gRPC knows only 0-9 a-z _ . - and keeps grpc-* and *-bin for itself"
             )

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from carpool.compiled import mypyc_attr
+from carpool.program import header_names
 from carpool.runtime import driver
 from carpool.scheduling import messages, suspicion
 from carpool_sidecar import errors
-from carpool_sidecar.batching import header_names
 from carpool_sidecar.protocols import interface
 
 Headers = interface.Headers

@@ -15,10 +15,11 @@ from typing import Literal, cast
 from aiohttp import hdrs
 from multidict import MultiMapping, istr
 
+from carpool.program import header_names
 from carpool.runtime import driver
 from carpool.scheduling import limits, messages
 from carpool_sidecar import config, drain, errors, metrics
-from carpool_sidecar.batching import calls, header_names, routes
+from carpool_sidecar.batching import calls, routes
 from carpool_sidecar.protocols import interface
 from carpool_sidecar.server import headers as headers_
 from carpool_sidecar.server import responses

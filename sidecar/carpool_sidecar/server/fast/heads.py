@@ -15,8 +15,9 @@ from typing import Final, NamedTuple
 import httptools
 from multidict import CIMultiDict
 
+from carpool.program import header_names
 from carpool_sidecar import errors, metrics
-from carpool_sidecar.batching import calls, header_names, routes
+from carpool_sidecar.batching import calls, routes
 from carpool_sidecar.server import headers as headers_
 from carpool_sidecar.server import local_answers, predict
 

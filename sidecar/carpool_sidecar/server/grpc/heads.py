@@ -6,8 +6,9 @@ import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from carpool.program import header_names
 from carpool_sidecar import errors
-from carpool_sidecar.batching import calls, header_names
+from carpool_sidecar.batching import calls
 from carpool_sidecar.protocols.v2_grpc import metadata, statuses
 from carpool_sidecar.server.grpc import arrivals
 from carpool_sidecar.server.http2 import headers, server_stream

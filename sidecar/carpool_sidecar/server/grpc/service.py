@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from typing import cast
 
+from carpool.program import header_names
 from carpool.runtime import driver
 from carpool.scheduling import ledger, messages
 from carpool_sidecar import drain, errors, metrics, turns
-from carpool_sidecar.batching import calls, header_names, model_registry, routes
+from carpool_sidecar.batching import calls, model_registry, routes
 from carpool_sidecar.protocols import interface
 from carpool_sidecar.protocols import models as model_names
 from carpool_sidecar.protocols.v2_grpc import codec as codecs

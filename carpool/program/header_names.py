@@ -1,4 +1,7 @@
-"""Names of headers in settings: those in which the requests of a batch agree, and those that go along all the same."""
+"""Names of headers in settings: those in which the requests of a batch agree, and those that go along all the same.
+
+The sidecar reads them, and the injector refuses what the sidecar would refuse.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ from typing import NamedTuple
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 # Headers that speak of one message or one connection; a batch has its own.
-_NOT_IN_A_KEY = {
+NOT_SHARED = frozenset({
     "host", "content-length", "content-encoding", "transfer-encoding", "connection", "keep-alive", "upgrade", "te",
     "trailer", "expect", "proxy-authorization", "accept-encoding", "x-request-id", "traceparent", "tracestate",
-}  # fmt: skip
+})  # fmt: skip
 
 
 def read_key(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -23,17 +26,17 @@ def read_key(names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         if not _HEADER_NAME.fullmatch(name):
             raise ValueError(f"{name!r} is not a header name")
-        if name.lower() in _NOT_IN_A_KEY:
+        if name.lower() in NOT_SHARED:
             raise ValueError(f"{name!r} belongs to a single message and cannot be shared by a batch")
     return tuple(dict.fromkeys([name.lower() for name in names]))
 
 
 # What one caller must not lend to another's rows, and what a batch and its connection say of themselves.
-_NOT_FORWARDED = _NOT_IN_A_KEY | {
+NOT_FORWARDED = NOT_SHARED | {
     "authorization", "cookie", "content-type", "inference-header-content-length", "proxy-connection",
 }  # fmt: skip
 # Names that gRPC has for itself, binary values, which are not to be joined, and what metadata cannot be called.
-_NOT_METADATA = re.compile(r"grpc-.*|.*-bin|.*[^0-9a-z_.-].*", re.DOTALL)
+NOT_METADATA = re.compile(r"grpc-.*|.*-bin|.*[^0-9a-z_.-].*", re.DOTALL)
 _METADATA_VALUE = re.compile(r"[\x20-\x7e]*")
 
 
@@ -53,12 +56,12 @@ def read_forwarded(entries: tuple[str, ...]) -> tuple[str, ...]:
             raise ValueError(f"{entry!r} does not say which value goes along: {name}=first or {name}=joined")
         if not _HEADER_NAME.fullmatch(name):
             raise ValueError(f"{name!r} is not a header name")
-        if name.lower() in _NOT_FORWARDED:
+        if name.lower() in NOT_FORWARDED:
             raise ValueError(
                 f"{name!r} cannot go along with other callers' instances; --key-headers keeps those apart that differ "
                 "in credentials or types"
             )
-        if _NOT_METADATA.fullmatch(name.lower()):
+        if NOT_METADATA.fullmatch(name.lower()):
             raise ValueError(
                 f"{name!r} cannot go along with a batch over gRPC; allowed: letters, digits and _.- in a name that "
                 "does not begin with grpc- or end with -bin"
