@@ -19,8 +19,8 @@ from collections.abc import Hashable
 from typing import Protocol, cast
 
 from carpool_sidecar import errors, metrics, turns
-from carpool_sidecar.batching import calls, routes
-from carpool_sidecar.protocols import interface, v1
+from carpool_sidecar.batching import routes
+from carpool_sidecar.protocols import interface
 from carpool_sidecar.server import responses
 from carpool_sidecar.server.fast import heads, progress, questions, requests
 
@@ -72,32 +72,6 @@ class Cancellable(Protocol):
         ...
 
 
-class _PartialBody:
-    """A body on its way: the bytes of its head, the parts that are here, and how many bytes are missing.
-
-    `scan` looks through the parts of a large one as they come; at once it would take too long.
-    """
-
-    __slots__ = ("head", "missing", "parts", "received", "scan", "started", "text")
-
-    def __init__(self, text: bytes, head: calls.Head, length: int, started: float, scan: v1.RequestScan | None) -> None:
-        self.text = text
-        self.head = head
-        self.parts: list[bytes] = []
-        self.received = 0
-        self.missing = length
-        self.started = started
-        self.scan = scan
-
-    def add(self, part: bytes) -> None:
-        """More of it came."""
-        self.parts.append(part)
-        self.received += len(part)
-        self.missing -= len(part)
-        if self.scan is not None and part:
-            self.scan.feed(part)
-
-
 class Connection(asyncio.Protocol):
     """One connection, from its start to its end; it is away while the general server answers requests on it."""
 
@@ -123,7 +97,7 @@ class Connection(asyncio.Protocol):
         self._rest = b""
         self._partial_head: progress.PartialHead | None = None
         self._began = 0.0
-        self._body: _PartialBody | None = None
+        self._body: progress.PartialBody | None = None
         self._waiting: Cancellable | None = None
         self._working: turns.Work | None = None
         self._is_reading = True
@@ -325,11 +299,13 @@ class Connection(asyncio.Protocol):
         elif not self._requests.takes(length):
             self._step_aside(self._requests.objection(length), end - at + length, data[at:])
         else:
-            self._body = _PartialBody(data[at:end], head, length, self._touched, self._requests.scan(head, length))
+            self._body = progress.PartialBody(
+                data[at:end], head, length, self._touched, self._requests.scan(head, length)
+            )
             self._body.add(data[end:])
             self._held.add(self._body.received, 1)
 
-    def _collect(self, body: _PartialBody, data: bytes) -> None:
+    def _collect(self, body: progress.PartialBody, data: bytes) -> None:
         data, following = (data, b"") if len(data) <= body.missing else (data[: body.missing], data[body.missing :])
         if not self._requests.memory.has_room(len(data)):
             self._drop_body()
@@ -350,7 +326,7 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
             asyncio.get_running_loop().call_soon(self._update_reading)
 
-    def _finish(self, body: _PartialBody, following: bytes) -> None:
+    def _finish(self, body: progress.PartialBody, following: bytes) -> None:
         self._drop_body()
         whole = b"".join(body.parts)
         body.parts.clear()
@@ -364,7 +340,7 @@ class Connection(asyncio.Protocol):
                 return
         self._submit_large(body, whole, payload, following)
 
-    def _parsed(self, body: _PartialBody, whole: bytes, outcome: interface.Payload | Exception) -> None:
+    def _parsed(self, body: progress.PartialBody, whole: bytes, outcome: interface.Payload | Exception) -> None:
         """A large body was looked through; what came meanwhile is held."""
         self._working = None
         self._held.add(-len(whole), -1)
@@ -378,7 +354,7 @@ class Connection(asyncio.Protocol):
             self._submit_large(body, whole, outcome, following)
 
     def _submit_large(
-        self, body: _PartialBody, whole: bytes, payload: interface.Payload | None, following: bytes
+        self, body: progress.PartialBody, whole: bytes, payload: interface.Payload | None, following: bytes
     ) -> None:
         try:
             request = self._requests.accept(body.head, whole, self, body.started, payload)

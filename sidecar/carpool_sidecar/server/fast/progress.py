@@ -1,11 +1,14 @@
-"""How far a client is: whether a head has begun, or a whole request, by llhttp, of bytes that others read.
+"""How far a client is: what came of a body, and whether a head or a whole request has begun in bytes that others read.
 
-aiohttp's parser is llhttp, too, but does not tell.
+That of heads is told by llhttp. aiohttp's parser is llhttp, too, but does not tell.
 """
 
 from __future__ import annotations
 
 import httptools
+
+from carpool_sidecar.batching import calls
+from carpool_sidecar.protocols import v1
 
 
 class PartialHead:
@@ -24,6 +27,32 @@ class PartialHead:
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             return False
         return not self._marks.heads
+
+
+class PartialBody:
+    """A body on its way: the bytes of its head, the parts that are here, and how many bytes are missing.
+
+    `scan` looks through the parts of a large one as they come; at once it would take too long.
+    """
+
+    __slots__ = ("head", "missing", "parts", "received", "scan", "started", "text")
+
+    def __init__(self, text: bytes, head: calls.Head, length: int, started: float, scan: v1.RequestScan | None) -> None:
+        self.text = text
+        self.head = head
+        self.parts: list[bytes] = []
+        self.received = 0
+        self.missing = length
+        self.started = started
+        self.scan = scan
+
+    def add(self, part: bytes) -> None:
+        """More of it came."""
+        self.parts.append(part)
+        self.received += len(part)
+        self.missing -= len(part)
+        if self.scan is not None and part:
+            self.scan.feed(part)
 
 
 class Watch:
