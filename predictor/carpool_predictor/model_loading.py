@@ -96,7 +96,8 @@ def _find(target: str) -> object:
 
 def _echo(device: str, options: Options) -> AnyModel:
     time = echo.ServiceTime(options.echo_fixed_ms / 1e3, options.echo_per_instance_ms / 1e3)
-    return echo.Echo(time, as_length=options.echo_answer == "length", poison=options.echo_poison.encode())
+    kind = echo.Echo if time.is_none else echo.QueuedEcho  # a queue costs a thread's wake-up
+    return kind(time, as_length=options.echo_answer == "length", poison=options.echo_poison.encode())
 
 
 def _minilm(device: str, options: Options) -> AnyModel:

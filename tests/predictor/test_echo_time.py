@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from carpool_predictor import model, model_loading
 from carpool_predictor.models import echo
 
 
@@ -61,3 +62,39 @@ def test_short_times_are_spun_rather_than_slept() -> None:
     echo.ServiceTime(0.1e-3, 0.0, clock.now, clock.sleep).spend(1)
     assert clock.slept == []
     assert clock.time == pytest.approx(100.0001, abs=5e-6)
+
+
+def test_the_device_begins_with_what_waits_while_an_answer_is_still_written() -> None:
+    clock = Clock()
+    started = clock.time
+    queued = echo.QueuedEcho(echo.ServiceTime(10e-3, 0.0, clock.now, clock.sleep))
+    first, second = (queued.compute(queued.prepare([b"1", b"2"])) for _ in range(2))
+    assert queued.finish(first) == [b"1", b"2"]
+    clock.time += 3e-3  # for writing it
+    queued.finish(second)
+    assert clock.time - started == pytest.approx(20e-3, abs=0.1e-3)
+
+
+def test_an_answer_that_was_fetched_late_holds_nobody_up() -> None:
+    clock = Clock()
+    queued = echo.QueuedEcho(echo.ServiceTime(10e-3, 0.0, clock.now, clock.sleep))
+    prepared = queued.prepare([b"1"])
+    late = clock.time = clock.time + 1.0
+    queued.finish(prepared)
+    assert clock.time == pytest.approx(late, abs=0.1e-3)
+
+
+def test_poison_takes_no_time_on_the_device() -> None:
+    clock = Clock()
+    queued = echo.QueuedEcho(echo.ServiceTime(10e-3, 0.0, clock.now, clock.sleep), poison=b"0")
+    with pytest.raises(model.InvalidInstances, match="instance 1"):
+        queued.prepare([b"1", b"0"])
+    started = clock.time
+    queued.predict_rows([b"1"])
+    assert clock.time - started == pytest.approx(10e-3, abs=0.1e-3)
+
+
+@pytest.mark.parametrize("times", [{"echo_fixed_ms": 1.0}, {"echo_per_instance_ms": 1.0}, {}])
+def test_echo_is_a_model_in_stages_if_calls_take_time(times: dict[str, float]) -> None:
+    made = model_loading.create(model_loading.parse("echo"), "cpu", model_loading.Options(**times))
+    assert isinstance(made, model.StagedModel) == bool(times)

@@ -1,13 +1,15 @@
 """A model that answers what it was sent, for tests and benchmarks.
 
 Its service time is affine (so much for a call, so much for each instance) and serial, which is how one GPU stream
-behaves and what makes batching pay. It works on JSON text, so every byte of an instance comes back as it was.
+behaves and what makes batching pay. As there, a call that waits begins the moment the one before it is done, not when
+that one's answer is on its way. It works on JSON text, so every byte of an instance comes back as it was.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from carpool_predictor import model
 
@@ -31,17 +33,28 @@ class ServiceTime:
         self._sleep = sleep
         self._busy_until = 0.0
 
+    @property
+    def is_none(self) -> bool:
+        """Whether calls take no time."""
+        return self._fixed + self._per_instance <= 0
+
+    def queue(self, instances: int) -> float:
+        """Put a call of so many instances behind those before it; gives when the device finishes it."""
+        self._busy_until = max(self._now(), self._busy_until) + self._fixed + instances * self._per_instance
+        return self._busy_until
+
+    def wait(self, until: float) -> None:
+        """Return at that time."""
+        left = until - self._now()
+        if left > _SPIN:
+            self._sleep(left - _SPIN)
+        while self._now() < until:
+            pass
+
     def spend(self, instances: int) -> None:
         """Return when the device would finish a call of so many instances, handed over now."""
-        cost = self._fixed + instances * self._per_instance
-        if cost <= 0:
-            return
-        now = self._now()
-        self._busy_until = max(now, self._busy_until) + cost
-        if self._busy_until - now > _SPIN:
-            self._sleep(self._busy_until - now - _SPIN)
-        while self._now() < self._busy_until:
-            pass
+        if not self.is_none:
+            self.wait(self.queue(instances))
 
 
 class Echo:
@@ -63,9 +76,13 @@ class Echo:
 
     def predict_rows(self, rows: Sequence[model.Row]) -> Sequence[model.Row]:
         """See `model.RawModel`."""
+        answers = self._answers(rows)
+        self._time.spend(len(rows))
+        return answers
+
+    def _answers(self, rows: Sequence[model.Row]) -> Sequence[model.Row]:
         if self._poison:
             self._refuse_poison(rows)
-        self._time.spend(len(rows))
         if self._as_length:
             return [b"%d" % memoryview(row).nbytes for row in rows]
         return rows
@@ -74,3 +91,31 @@ class Echo:
         for place, row in enumerate(rows):
             if memoryview(row) == self._poison:
                 raise model.InvalidInstances(f"instance {place} is poison")
+
+
+class _Queued(NamedTuple):
+    """A call on its way through the device: what it is answered, and when."""
+
+    answers: Sequence[model.Row]
+    finished_at: float
+
+
+class QueuedEcho(Echo):
+    """The same on a device that has a queue, as a GPU's stream is: it goes on with the next call without a pause.
+
+    A `model.StagedModel`: a call takes its place when it comes, and its answer is written while the next one runs.
+    """
+
+    def prepare(self, rows: Sequence[model.Row]) -> _Queued:
+        """Take a place on the device."""
+        answers = self._answers(rows)
+        return _Queued(answers, self._time.queue(len(rows)))
+
+    def compute(self, prepared: _Queued) -> _Queued:
+        """The device does this by itself."""
+        return prepared
+
+    def finish(self, computed: _Queued) -> Sequence[model.Row]:
+        """Wait for the device."""
+        self._time.wait(computed.finished_at)
+        return computed.answers
