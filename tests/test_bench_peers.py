@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import pathlib
 import re
@@ -14,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import carpool_sidecar
-from tests.bench import bodies
+from tests import loopback
+from tests.bench import bodies, processes
 from tests.bench.peers import (
     carpool,
     cells,
@@ -48,6 +50,16 @@ class Echo(http.server.BaseHTTPRequestHandler):
 http.server.ThreadingHTTPServer.request_queue_size = 128  # all callers connect at once
 http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Echo).serve_forever()
 """
+
+
+def _post(port: int, body: bytes) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection(processes.HOST, port, timeout=30)
+    try:
+        connection.request("POST", carpool.PATH, body, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
 
 
 class FakePeer:
@@ -140,6 +152,17 @@ class TestWhoTakesPart:
         assert launch.check(json.dumps({"predictions": json.loads(launch.body)["instances"]}).encode())
         assert not launch.check(b'{"predictions":[[5.1]]}')
         assert not launch.check(b"")
+
+    def test_carpool_as_a_server_serves_the_model_that_all_servers_have(self) -> None:
+        (port,) = loopback.free_ports(1)
+        command, env = carpool.server_predictor(peer.Model(1.0, 0.1, 2, 5.0), port)
+        with processes.running("predictor", command, env=env) as predictor:
+            predictor.wait_until_ready(processes.ready_url(port), 60.0)
+            asked = [(b'{"instances":[1,[2]]}', 200), (b'{"instances":[1,2,3]}', 500)]
+            answers = [_post(port, body) for body, _ in asked]
+        assert [status for status, _ in answers] == [status for _, status in asked]
+        assert answers[0][1] == b'{"predictions":[1,[2]]}'
+        assert b"3 rows, though 2 is the most" in answers[1][1]
 
     @pytest.mark.parametrize("build", ["compiled", "python"])
     def test_a_sidecar_that_is_compiled_takes_part_as_python_too(

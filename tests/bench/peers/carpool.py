@@ -6,6 +6,7 @@ Where the hot path is compiled, the sidecar alone takes part a second time, as P
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -61,6 +62,16 @@ def predictor_arguments(model: peer.Model) -> list[str]:
     """Flags of Carpool's predictor for such a model."""
     times = ["--echo-fixed-ms", repr(model.fixed_ms), "--echo-per-instance-ms", repr(model.per_row_ms)]
     return ["--models", "echo", *times]
+
+
+def server_predictor(model: peer.Model, port: int) -> tuple[list[str], dict[str, str]]:
+    """The predictor that is a server together with the sidecar, with the model of all servers: command, environment.
+
+    `predictor_arguments` will not do there: the echo model has a queue, as a GPU does and the other servers' has not.
+    """
+    paths = [str(peer.SERVERS), *filter(None, [os.environ.get("PYTHONPATH")])]
+    command = processes.predictor_command(port, ["--models", "echo=carpool_app:Sleeping"])
+    return command, {**model.environment(port), "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def _window(model: peer.Model) -> list[str]:

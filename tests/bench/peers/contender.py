@@ -13,7 +13,7 @@ import itertools
 import pathlib
 import time
 import urllib.parse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import psutil
 import uvloop
@@ -95,12 +95,18 @@ class Contender:
 
     def _start_predictor(self, stack: contextlib.ExitStack) -> None:
         """The one behind a peer that is half a server: Carpool's own."""
-        arguments = carpool.predictor_arguments(self._model)
-        predict = processes.predictor_command(self._component_port, arguments)
-        self._run(stack, "predictor", predict, processes.ready_url(self._component_port))
+        predict, env = carpool.server_predictor(self._model, self._component_port)
+        self._run(stack, "predictor", predict, processes.ready_url(self._component_port), env)
 
-    def _run(self, stack: contextlib.ExitStack, name: str, arguments: list[str], ready_url: str) -> None:
-        child = stack.enter_context(processes.running(name, arguments, self._cores.peer))
+    def _run(
+        self,
+        stack: contextlib.ExitStack,
+        name: str,
+        arguments: list[str],
+        ready_url: str,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        child = stack.enter_context(processes.running(name, arguments, self._cores.peer, env))
         self._children.append(child)
         child.wait_until_ready(ready_url, ground.READY_SECONDS)
 

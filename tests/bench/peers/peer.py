@@ -13,6 +13,9 @@ from typing import Protocol
 
 SERVER, SIDECAR = "server", "sidecar"
 
+SERVERS = pathlib.Path(__file__).with_name("servers")
+"""Where the programs are that serve the model, and the model itself, `sleep_model.py`."""
+
 
 @dataclass(frozen=True)
 class Model:
@@ -31,6 +34,16 @@ class Model:
         """Rows/s of full batches one after another without a pause; infinite when batches cost nothing."""
         batch_ms = self.fixed_ms + self.per_row_ms * self.max_batch
         return self.max_batch / batch_ms * 1000 if batch_ms else float("inf")
+
+    def environment(self, port: int) -> dict[str, str]:
+        """What `sleep_model.py` reads."""
+        return {
+            "PEER_FIXED_MS": repr(self.fixed_ms),
+            "PEER_PER_ROW_MS": repr(self.per_row_ms),
+            "PEER_MAX_BATCH": str(self.max_batch),
+            "PEER_WAIT_MS": repr(self.wait_ms),
+            "PEER_PORT": str(port),
+        }
 
 
 @dataclass(frozen=True)

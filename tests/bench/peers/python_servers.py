@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from tests.bench import processes
 from tests.bench.peers import environments, peer
 
-SERVERS = pathlib.Path(__file__).with_name("servers")
 ROW = [5.1, 3.5, 1.4, 0.25]
 BODY = json.dumps({"instances": [ROW]}, separators=(",", ":")).encode()
 
@@ -26,16 +25,16 @@ class Ports:
     programs: pathlib.Path
 
     def python(self, script: str, *arguments: str) -> list[str]:
-        return [str(self.programs / "python"), str(SERVERS / script), *arguments]
+        return [str(self.programs / "python"), str(peer.SERVERS / script), *arguments]
 
     def uvicorn(self, app: str) -> list[str]:
         # As its documentation advises for production: uvloop and httptools (both installed, so `auto` takes them), no
         # access log. One process, since there is one core.
-        where = ["--app-dir", str(SERVERS), "--host", processes.HOST, "--port", str(self.port)]
+        where = ["--app-dir", str(peer.SERVERS), "--host", processes.HOST, "--port", str(self.port)]
         return [str(self.programs / "uvicorn"), f"{app}:app", *where, "--no-access-log", "--log-level", "warning"]
 
     def bentoml(self, service: str) -> list[str]:
-        where = ["--working-dir", str(SERVERS), "--host", processes.HOST, "--port", str(self.port)]
+        where = ["--working-dir", str(peer.SERVERS), "--host", processes.HOST, "--port", str(self.port)]
         return [str(self.programs / "bentoml"), "serve", service, *where]
 
 
@@ -75,7 +74,7 @@ class PythonServer:
                 "HOME": str(cache / self.key),
                 "PATH": f"{programs}:/usr/bin:/bin",
                 **self.env,
-                **_figures(model, port),
+                **model.environment(port),
             },
             ready_url=address + self.ready_path,
             predict_url=address + self.predict_path,
@@ -89,17 +88,6 @@ class PythonServer:
         except ValueError:
             return False
         return bool(decoded == ([ROW] if self.bare else {"predictions": [ROW]}))
-
-
-def _figures(model: peer.Model, port: int) -> dict[str, str]:
-    """The environment that `servers/sleep_model.py` reads."""
-    return {
-        "PEER_FIXED_MS": repr(model.fixed_ms),
-        "PEER_PER_ROW_MS": repr(model.per_row_ms),
-        "PEER_MAX_BATCH": str(model.max_batch),
-        "PEER_WAIT_MS": repr(model.wait_ms),
-        "PEER_PORT": str(port),
-    }
 
 
 MOSEC = PythonServer(

@@ -84,7 +84,7 @@ def write_repository(repository: pathlib.Path, model: peer.Model, batches: bool 
     """Lay out the one model as Triton wants it: `echo/config.pbtxt`, `echo/1/model.py` and what that imports."""
     version = repository / "echo" / "1"
     version.mkdir(parents=True, exist_ok=True)
-    for source in (_MODEL / "model.py", python_servers.SERVERS / "sleep_model.py"):
+    for source in (_MODEL / "model.py", peer.SERVERS / "sleep_model.py"):
         shutil.copyfile(source, version / source.name)
     template = string.Template((_MODEL / "config.pbtxt").read_text())
     batching = f"dynamic_batching {{ max_queue_delay_microseconds: {round(model.wait_ms * 1000)} }}" if batches else ""
