@@ -6,5 +6,6 @@ from tests.charts import pages
 
 if __name__ == "__main__":
     pages.SCHEMA.write_text(pages.schema(pages.SCHEMA.read_text()))
+    pages.NEEDED.write_text(pages.needed_template())
     pages.README.write_text(pages.readme(pages.README.read_text()))
     pages.INSTALL.write_text(pages.install())

@@ -1,4 +1,4 @@
-"""What is made from the chart: its README, and manifests/install.yaml. `python -m tests.charts` writes them.
+"""What is made from the chart: README, a template, manifests/install.yaml. `python -m tests.charts` writes them.
 
 The README's table of values is made from values.yaml: a comment stands above each key that has a value, and a line
 `## Title` opens a section. A key without a comment is an error.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ruamel.yaml import YAML
@@ -19,6 +19,7 @@ from tests.charts import helm
 
 SCHEMA = helm.CHART / "values.schema.json"
 README = helm.CHART / "README.md"
+NEEDED = helm.CHART / "templates" / "_needed.tpl"
 INSTALL = helm.ROOT / "manifests" / "install.yaml"
 _BEGIN, _END = "<!-- values: made by python -m tests.charts -->", "<!-- end -->"
 _KEY = re.compile(r"( *)([A-Za-z]+):(?: |$)")
@@ -39,6 +40,14 @@ metadata:
   labels:
     pod-security.kubernetes.io/enforce: restricted
 """
+
+
+# What Kubernetes, Grafana or the injector may go without. Of amounts the injector wants both, or none for its own.
+_REMOVABLE = re.compile(
+    r"nodeSelector\b|resources\b|dashboard\.labels\b"
+    r"|config\.(?!image$|resources\..*\.|maxResources\.)|config\.resources\.limits\.cpu$"
+)
+Path = tuple[str, ...]
 
 
 class Value(NamedTuple):
@@ -74,7 +83,7 @@ def _values(lines: list[str], defaults: Any) -> Iterator[Value]:
             comment = []
         elif key:
             path = [*parents[: len(key[1]) // 2], key[2]]
-            default = _at(defaults, path)
+            default = at(defaults, path)
             if comment:
                 yield Value(".".join(path), default, " ".join(comment), section)
             elif not isinstance(default, dict):
@@ -82,10 +91,56 @@ def _values(lines: list[str], defaults: Any) -> Iterator[Value]:
             parents, comment = path, []
 
 
-def _at(values: Any, path: list[str]) -> Any:
+def at(values: Any, path: Sequence[str]) -> Any:
+    """What stands at a path. Raises KeyError."""
     for key in path:
         values = values[key]
     return values
+
+
+def paths(values: dict[str, Any], above: Path = ()) -> Iterator[Path]:
+    """Every path in values, of parts that hold others as well."""
+    for key, value in values.items():
+        yield (*above, key)
+        if isinstance(value, dict):
+            yield from paths(value, (*above, key))
+
+
+def removable() -> list[Path]:
+    """Values that people take out with null, as Helm's users do: what is left is complete without them."""
+    return [path for path in _full() if _REMOVABLE.match(".".join(path))]
+
+
+def needed() -> list[Path]:
+    """Values that templates cannot do without: null is refused."""
+    others = removable()
+    return [path for path in _full() if path not in others]
+
+
+def empty() -> list[Path]:
+    """Values that are empty by default, so that null is the default."""
+    defaults = _defaults()
+    return [path for path in paths(defaults) if not at(defaults, path)]
+
+
+def _full() -> list[Path]:
+    defaults = _defaults()
+    return [path for path in paths(defaults) if at(defaults, path)]
+
+
+def _defaults() -> dict[str, Any]:
+    found: dict[str, Any] = YAML(typ="safe", pure=True).load((helm.CHART / "values.yaml").read_text())
+    return found
+
+
+def needed_template() -> str:
+    """The template with the list of needed values, each part before what it holds."""
+    lines = "\n".join(f"- {'.'.join(path)}" for path in needed())
+    return f"""{{{{/* Values that may not be null. Made by python -m tests.charts from values.yaml. */}}}}
+{{{{- define "carpool.needed" -}}}}
+{lines}
+{{{{- end -}}}}
+"""
 
 
 def table() -> str:

@@ -148,8 +148,6 @@ CONTRADICTIONS = {
     "mode=policy,config.defaults.max-latency=05": 'config.defaults.max-latency is "05", but mode policy takes only',
     "mode=policy,config.port=80": "config.port must be 1024 or more with mode policy",
     "mode=policy,config.adminPort=null": "config.adminPort must be 1024 or more with mode policy",
-    "mode=policy,config.image=null": "config.image is needed with mode policy",
-    "mode=policy,config.resources.guaranteed.cpu=null": "config.resources.guaranteed.cpu is needed with mode policy",
     "mode=policy,config.resources.guaranteed=null": "config.resources.guaranteed.memory is needed with mode policy",
     "config.resources.requests.cpu=1500m": "config.resources.requests.cpu must not exceed config.resources.limits.cpu",
     "config.resources.guaranteed.memory=128m": "config.resources.guaranteed.memory must be 1Mi or more",
@@ -172,14 +170,6 @@ def test_values_that_exclude_each_other_are_refused_with_the_way_out(values: str
     with pytest.raises(helm.Failed) as refused:
         helm.template("--set", values)
     assert CONTRADICTIONS[values] in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    "where", ["resources", "resources.limits", "resources.limits.cpu", "resources.requests.memory"]
-)
-def test_null_in_the_configuration_leaves_it_to_the_injector(where: str) -> None:
-    given = objects.one(objects.rendered("--set", f"config.{where}=null"), "ConfigMap")["data"]["config.yaml"]
-    assert YAML(typ="safe", pure=True).load(given)["image"]
 
 
 def test_several_contradictions_are_told_at_once() -> None:

@@ -77,7 +77,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $own := list "kube-system" "kube-public" "kube-node-lease" "cert-manager" .Release.Namespace -}}
 - key: kubernetes.io/metadata.name
   operator: NotIn
-  values: {{ concat $own .Values.webhook.excludedNamespaces | uniq | toJson }}
+  values: {{ concat $own (.Values.webhook.excludedNamespaces | default list) | uniq | toJson }}
 {{- with .Values.webhook.namespaceSelector }}
 {{ toYaml . }}
 {{- end }}
@@ -86,7 +86,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- define "carpool.webhookMetadata" -}}
 labels:
   {{- include "carpool.labels" . | nindent 2 }}
-{{- $annotations := .Values.webhook.annotations -}}
+{{- $annotations := .Values.webhook.annotations | default dict -}}
 {{- if eq .Values.certificates.mode "certManager" -}}
 {{- $from := printf "%s/%s" .Release.Namespace (include "carpool.name" .) -}}
 {{- $annotations = merge (dict "cert-manager.io/inject-ca-from" $from) $annotations -}}
@@ -208,7 +208,7 @@ ipFamilies: {{ toJson . }}
 {{/* Whether pods that missed the sidecar are counted: "yes" or nothing. */}}
 {{- define "carpool.missedPods" -}}
 {{- if kindIs "invalid" .Values.missedPods -}}
-{{- ternary "yes" "" .Values.prometheusRule.enabled -}}
+{{- ternary "" "yes" (empty .Values.prometheusRule.enabled) -}}
 {{- else -}}
 {{- ternary "yes" "" .Values.missedPods -}}
 {{- end -}}

@@ -1,3 +1,27 @@
+{{/* The mode, once nothing is missing that templates need: Helm takes out values that are null, with their defaults. */}}
+{{- define "carpool.mode" -}}
+{{- $missing := list -}}
+{{- $needed := include "carpool.needed" . | fromYamlArray -}}
+{{- range $path := $needed -}}
+{{- $value := $.Values -}}
+{{- $walked := list -}}
+{{- range $key := splitList "." $path -}}
+{{- if not (kindIs "invalid" $value) -}}
+{{- $value = index $value $key -}}
+{{- $walked = append $walked $key -}}
+{{- end -}}
+{{- end -}}
+{{- /* Of a part that may be missing nothing is needed. */ -}}
+{{- if and (kindIs "invalid" $value) (has (join "." $walked) $needed) -}}
+{{- $missing = append $missing (join "." $walked) -}}
+{{- end -}}
+{{- end -}}
+{{- if $missing -}}
+{{- fail (printf "these values are null, and nothing works without them (a part with nothing below it is null): leave each out for its default, or give it a value:\n- %s" (join "\n- " (uniq $missing))) -}}
+{{- end -}}
+{{- .Values.mode -}}
+{{- end -}}
+
 {{/* What no schema can say: values that exclude each other. Every problem is told at once. */}}
 {{- define "carpool.check" -}}
 {{- $found := list -}}
@@ -34,7 +58,7 @@
 {{- $found = append $found (printf "config.resources.requests.%s must not exceed config.resources.limits.%s" $kind $kind) -}}
 {{- end -}}
 {{- end -}}
-{{- if eq (int $v.config.port) (int $v.config.adminPort) -}}
+{{- if and $v.config.port (eq (int $v.config.port) (int $v.config.adminPort)) -}}
 {{- $found = append $found (printf "config.port and config.adminPort are both %d: give them different ones" (int $v.config.port)) -}}
 {{- end -}}
 {{- if ge (float64 $v.quietPeriod) (float64 $v.gracePeriod) -}}
@@ -58,7 +82,7 @@
 {{- $found = append $found (printf "config.%s must be 1024 or more with mode policy, which gives pods no sysctl for lower ports: choose another, or set mode: webhook" $key) -}}
 {{- end -}}
 {{- end -}}
-{{- range $where := list "image" "resources.requests.cpu" "resources.requests.memory" "resources.limits.memory" "resources.guaranteed.cpu" "resources.guaranteed.memory" -}}
+{{- range $where := list "resources.requests.cpu" "resources.requests.memory" "resources.limits.memory" "resources.guaranteed.cpu" "resources.guaranteed.memory" -}}
 {{- $value := $v.config -}}
 {{- range $key := splitList "." $where -}}
 {{- $value = get ($value | default dict) $key -}}
@@ -76,10 +100,10 @@
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- if and (eq (len $v.service.ipFamilies) 2) (not (has $v.service.ipFamilyPolicy (list "PreferDualStack" "RequireDualStack"))) -}}
+{{- if and (eq (len ($v.service.ipFamilies | default list)) 2) (not (has $v.service.ipFamilyPolicy (list "PreferDualStack" "RequireDualStack"))) -}}
 {{- $found = append $found "service.ipFamilies has two families: set service.ipFamilyPolicy to PreferDualStack or RequireDualStack" -}}
 {{- end -}}
-{{- if and (eq $v.dnsPolicy "None") (not $v.dnsConfig.nameservers) -}}
+{{- if and (eq $v.dnsPolicy "None") (not (get ($v.dnsConfig | default dict) "nameservers")) -}}
 {{- $found = append $found "dnsPolicy None needs dnsConfig.nameservers" -}}
 {{- end -}}
 {{- $own := list "config" "api-access" "tls" "client-ca" -}}
