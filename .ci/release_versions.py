@@ -29,6 +29,8 @@ _CONTEXTS = (
     r"(all sidecars are of version )%\b()",
     r"(--tag )%\b()",
 )
+# So many files that are not committed are named.
+_NAMED = 20
 _OTHERS = (".svg", ".png", ".sum", ".mod", ".lock", ".txt")
 # What is a version for Helm (SemVer) and for Python (PEP 440) alike.
 _DIGITS = "(?:0|[1-9][0-9]*)"
@@ -78,6 +80,12 @@ def cut(new: str, today: datetime.date, root: Path = ROOT) -> list[Path]:
         raise Problem(f"{CHANGELOG} has a section for {new} already: that version was cut")
     if not notes("Unreleased", changelog):
         raise Problem(f"{CHANGELOG}: nothing stands under 'Unreleased'; say what changed for users first")
+    if mine := _uncommitted(root):
+        raise Problem(
+            "these files are not committed, and a release would hold or miss them; commit, stash or ignore them:\n  "
+            + "\n  ".join(mine[:_NAMED])
+            + (f"\n  and {len(mine) - _NAMED} more" if len(mine) > _NAMED else "")
+        )
     for path in files(root):
         try:
             before = path.read_text()
@@ -89,6 +97,13 @@ def cut(new: str, today: datetime.date, root: Path = ROOT) -> list[Path]:
             changed.append(path)
     (root / CHANGELOG).write_text(changelog.replace("## Unreleased\n", f"## Unreleased\n\n## {new} - {today}\n", 1))
     return [*changed, root / CHANGELOG]
+
+
+def _uncommitted(root: Path) -> list[str]:
+    """Files that differ from the last commit, or that git neither has nor ignores."""
+    words = ["git", "status", "--porcelain", "--untracked-files=all", "--no-renames", "-z"]
+    listed = subprocess.run(words, cwd=root, capture_output=True, text=True, check=True).stdout
+    return sorted(entry[3:] for entry in filter(None, listed.split("\0")))
 
 
 def notes(version: str, changelog: str) -> str:

@@ -31,9 +31,16 @@ def checkout(versions: ModuleType, tmp_path: Path) -> Path:
         target = tmp_path / path.relative_to(versions.ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
-    for words in (["init", "--quiet"], ["add", "--all", "--force"]):
-        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+    commit(tmp_path)
     return tmp_path
+
+
+def commit(root: Path) -> None:
+    """All files of a repository, whatever the machine's own settings of git are."""
+    who = ("-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "commit.gpgsign=false")
+    for words in (["add", "--all", "--force"], [*who, "commit", "--quiet", "--no-verify", "--message=all"]):
+        subprocess.run(["git", *words], cwd=root, check=True)
 
 
 def texts(versions: ModuleType, root: Path) -> dict[str, str]:
@@ -97,6 +104,7 @@ def test_a_candidate_is_cut_and_the_release_after_it(versions: ModuleType, check
     changelog = checkout / versions.CHANGELOG
     versions.cut("9.8.7-rc.1", TODAY, checkout)
     changelog.write_text(changelog.read_text().replace("## Unreleased\n", "## Unreleased\n\n- more\n", 1))
+    commit(checkout)
     versions.cut("9.8.7", TODAY, checkout)
     assert versions.check("v9.8.7", checkout) == "9.8.7"
 
@@ -105,6 +113,32 @@ def test_nothing_is_cut_while_nothing_is_unreleased(versions: ModuleType, checko
     versions.cut("9.8.7", TODAY, checkout)
     with pytest.raises(versions.Problem, match="nothing stands under 'Unreleased'"):
         versions.cut("9.8.8", TODAY, checkout)
+
+
+def test_nothing_is_cut_over_changes_that_are_not_committed(versions: ModuleType, checkout: Path) -> None:
+    (checkout / "README.md").write_text("mine\n")
+    (checkout / "docs" / "new page.md").write_text("mine\n")
+    (checkout / "LICENSE").unlink()
+    before = texts(versions, checkout)
+    with pytest.raises(versions.Problem, match="not committed") as refused:
+        versions.cut("9.8.7", TODAY, checkout)
+    assert str(refused.value).splitlines()[1:] == ["  LICENSE", "  README.md", "  docs/new page.md"]
+    assert texts(versions, checkout) == before
+
+
+def test_of_many_changes_some_are_named_and_the_rest_counted(versions: ModuleType, checkout: Path) -> None:
+    for number in range(25):
+        (checkout / f"new-{number:02}").write_text("")
+    with pytest.raises(versions.Problem, match=r"new-19\n  and 5 more$"):
+        versions.cut("9.8.7", TODAY, checkout)
+
+
+def test_what_git_ignores_does_not_keep_a_release_from_being_cut(versions: ModuleType, checkout: Path) -> None:
+    (checkout / ".gitignore").write_text("/out\n")
+    commit(checkout)
+    (checkout / "out").mkdir()
+    (checkout / "out" / "scratch").write_text("")
+    assert versions.cut("9.8.7", TODAY, checkout)
 
 
 @pytest.mark.parametrize(
