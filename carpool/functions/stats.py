@@ -49,11 +49,9 @@ class Tracing(Protocol):
 class Recorder(driver.Observer):
     """Counts for one batcher. Any thread may count: each number grows in one step of the interpreter."""
 
-    # Mutable state: all of it grows, until `reset`. Written by the batcher, and `cache_hits` by its callers. `tracing`
-    # is told as well; None: nobody asked for spans.
-    tracing: Tracing | None = None
-
+    # Mutable state: all of it grows, until `reset`. Written by the batcher, and `cache_hits` by its callers. _tracing.
     def __init__(self) -> None:
+        self._tracing: Tracing | None = None
         self.sizes = measures.Histogram(measures.SIZES)
         self.waits = measures.Histogram(measures.SECONDS)
         self.function_seconds = measures.Histogram(measures.SECONDS)
@@ -75,6 +73,16 @@ class Recorder(driver.Observer):
         self.deduplicated = 0
         """Items that the function was not given, as an equal one was in the batch; add to it."""
 
+    @property
+    def tracing(self) -> Tracing | None:
+        """Is told as well; None: nobody asked for spans."""
+        return self._tracing
+
+    @tracing.setter
+    def tracing(self, made: Tracing | None) -> None:
+        self._tracing = made
+        self.before = None if made is None else made.sent
+
     def sent(self, batch: messages.Batch) -> None:
         reason = batch.reason
         self.batches[reason] += 1
@@ -83,8 +91,6 @@ class Recorder(driver.Observer):
             # By index: this is done for every item, and unpacking takes a quarter more.
             came = [part[0].arrived for part in batch.parts if not part[1] and not part[0].goes_again]
             self.waits.observe_since(came, batch.dispatched)
-        if self.tracing is not None:
-            self.tracing.sent(batch)
 
     def answered(self, batch: messages.Batch, seconds: float) -> None:
         self.function_seconds.observe(seconds)

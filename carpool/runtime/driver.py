@@ -110,13 +110,18 @@ class Call(messages.Request):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Observer:
-    """Is told what happens, for metrics and logs. This one only logs bugs."""
+    """Is told what happens, for metrics and logs. This one only logs bugs.
+
+    `before` is called with each batch that is about to leave, which waits for that; None: there is nothing to be done.
+    """
+
+    before: Callable[[messages.Batch], None] | None = None
 
     def sent(self, batch: messages.Batch) -> None:
-        """A batch leaves."""
+        """A batch has left."""
 
     def answered(self, batch: messages.Batch, seconds: float) -> None:
-        """It came back with results after so many seconds."""
+        """It came back with results after so many seconds, and its callers have them."""
 
     def failed(self, batch: messages.Batch, error: errors.CarpoolError) -> None:
         """It came back without; an `Abandoned` one had nobody who waited for it."""
@@ -259,12 +264,17 @@ class Driver:
             elif type(effect) is messages.Dispatch:
                 batch = effect.batch
                 try:
-                    self._observer.sent(batch)
+                    if self._observer.before is not None:
+                        self._observer.before(batch)
                     self._executions[batch] = self._executor.start(batch, functools.partial(self._done, batch))
                 except Exception as error:
                     # Later: the effects now being carried out come first.
                     told = self._told(batch, error, "a batch could not be sent")
                     (self._call_soon or asyncio.get_running_loop().call_soon)(self._fail, batch, told)
+                try:
+                    self._observer.sent(batch)  # behind it: an idle predictor waits for nothing that is counted
+                except Exception as error:
+                    self._observer.bug("a batch could not be counted", error, batch)
             elif type(effect) is messages.Refuse:
                 self._refuse(effect)
             elif type(effect) is messages.Abandon:
@@ -303,19 +313,20 @@ class Driver:
         if self._executions.pop(batch, None) is None:
             return  # it was broken off, although it said that it goes on
         self.flush()  # who came before an answer may leave with what it makes room for
+        if isinstance(outcome, Exception):
+            self._fail(batch, self._told(batch, outcome, "a batch failed for a reason that is a bug"))
+        else:
+            seconds = self._clock() - batch.dispatched
+            self._carry_out(self.core.done(batch, outcome), batch.about)
+            # Callers come first: they may send again while this is done.
+            if batch.error is None:
+                self._observer.answered(batch, seconds)
+            else:
+                self._report(batch, batch.error)
         self._batches += 1
         self._requests += len(batch.parts)
         if self._batches >= _SAMPLE and self._cpu_clock is not None:
             self._measure(self._cpu_clock())
-        if isinstance(outcome, Exception):
-            self._fail(batch, self._told(batch, outcome, "a batch failed for a reason that is a bug"))
-            return
-        effects = self.core.done(batch, outcome)
-        if batch.error is None:
-            self._observer.answered(batch, self._clock() - batch.dispatched)
-        else:
-            self._report(batch, batch.error)
-        self._carry_out(effects, batch.about)
 
     def _measure(self, cpu: float) -> None:
         """Learn what each of the last batches took, unless they came slowly: much of the time went elsewhere then."""

@@ -144,10 +144,7 @@ class Observer(executor.Observer):
     ) -> None:
         super().__init__(counters, clock, kept, timings)
         self._spans = made
-
-    def sent(self, batch: messages.Batch) -> None:
-        super().sent(batch)
-        self._spans.sent(batch)
+        self.before = made.sent
 
     def answered(self, batch: messages.Batch, seconds: float) -> None:
         super().answered(batch, seconds)

@@ -123,6 +123,41 @@ async def test_calls_of_one_turn_of_the_loop_leave_together_though_the_predictor
     bench.driver.close()
 
 
+async def test_what_is_counted_holds_up_neither_the_predictor_nor_the_callers():
+    bench, happened = Bench(max_latency=0.0), []
+
+    class Watching(driver.Observer):
+        def __init__(self):
+            self.before = lambda batch: happened.append(("before", len(bench.predictor.posted)))
+
+        def sent(self, batch):
+            happened.append(("sent", len(bench.predictor.posted)))
+
+        def answered(self, batch, seconds):
+            happened.append(("answered", len(bench.outcomes)))
+
+    bench.driver = driver.Driver(bench.driver.core, executor.Executor(), Watching(), asyncio.get_running_loop().time)
+    bench.submit("a")
+    await turns()
+    assert happened == [("before", 0), ("sent", 1), ("answered", 1)]
+    bench.driver.close()
+
+
+async def test_a_batch_that_cannot_be_counted_is_answered_all_the_same(caplog):
+    bench = Bench(max_latency=0.0)
+
+    class Broken(driver.Observer):
+        def sent(self, batch):
+            raise ZeroDivisionError("bug")
+
+    bench.driver = driver.Driver(bench.driver.core, executor.Executor(), Broken(), asyncio.get_running_loop().time)
+    bench.submit("a")
+    await turns()
+    assert bench.rows("a") == [b'"a"']
+    assert [record.getMessage() for record in caplog.records] == ["a batch could not be counted"]
+    bench.driver.close()
+
+
 async def test_calls_of_one_turn_that_cannot_all_wait_at_once_leave_as_if_each_had_come_alone():
     bench = Bench(max_latency=0.0, max_queue_instances=2)
     bench.predictor.gate.clear()
