@@ -95,6 +95,13 @@ class Handler:
         """The request body. Raises 400, 408, 413 and 503 errors."""
         if (request.content_length or 0) > self._max_body:
             raise self._too_large()
+        content = request.content
+        if content.is_eof() and content.exception() is None:  # a small one came with its head: nothing to wait for
+            body = content.read_nowait()
+            if len(body) > self._max_body:
+                raise self._too_large()
+            claim.grow(len(body))
+            return body
         if request.headers.get("Expect", "").lower() == "100-continue":
             await request.writer.write(_CONTINUE)
         pieces: list[bytes] = []
