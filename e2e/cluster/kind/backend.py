@@ -17,6 +17,7 @@ from e2e.cluster.kind import engines, node_image
 
 CONFIG = Path(__file__).parents[2] / "kind" / "config.yaml"
 CREATE_SECONDS, CONTROL_PLANE_READY = 600.0, "3m"
+DELETE_SECONDS = 180.0  # gigabytes of layers, on a busy disk
 NODES_SECONDS, LOAD_SECONDS = 180.0, 300.0
 # The network of a cluster's nodes. In one that clusters shared, pods of two could have the same address.
 NETWORKS = {
@@ -103,7 +104,7 @@ class Kind:
 
     def down(self) -> None:
         if self._has_kind and engines.find(self._run, self._machine):
-            self._kind("remove the cluster", "delete", "cluster", *self._names)
+            self._kind("remove the cluster", "delete", "cluster", *self._names, seconds=DELETE_SECONDS)
             if self._ask_engine("network", "inspect", self._network).status == 0:
                 self._demand("remove its network", (self._engine.name, "network", "rm", self._network))
         elif self.kubeconfig.exists():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -96,9 +97,14 @@ def settings_for_trouble() -> tuple[tuple[str, ...], dict[str, str]]:
 
 
 def bursts(caller: traffic.Caller, path: str) -> contextlib.AbstractContextManager[None]:
-    """Sends one burst after the other while the block runs; one instance in each is poison."""
+    """Sends one burst after the other while the block runs; one instance in each is poison.
+
+    Each time something else is beside it: a body that was found guilty once travels alone from then on, and no batch
+    is sent in parts because of it.
+    """
     good = [{"instances": [f"{number}-{each}" for each in range(INSTANCES)]} for number in range(BURST)]
-    return again_and_again(lambda: caller.gather(path, [{"instances": [POISON]}, *good]))
+    numbers = itertools.count()
+    return again_and_again(lambda: caller.gather(path, [{"instances": [POISON, f"burst {next(numbers)}"]}, *good]))
 
 
 def mistaken_pods(kubectl: kubectls.Kubectl) -> contextlib.AbstractContextManager[None]:

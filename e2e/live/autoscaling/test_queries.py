@@ -26,6 +26,7 @@ SEEN_SECONDS = 90.0
 # What may rightly have nothing to tell, and why.
 EMPTY = {
     "CarpoolInjectorErrors": "no review has ended in an error",
+    "CarpoolInjectorMissedPods": "this release has neither its alerts nor missedPods switched on, so nobody looks",
     "Reviews that ended in an error: {{reason}}": "no review has ended in an error",
     "gRPC calls: {{lane}} {{code}}": "the samples speak HTTP",
     "Namespaces: read: {{result}}": "the watch had told of each namespace before a review asked for it",

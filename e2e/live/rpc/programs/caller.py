@@ -32,15 +32,20 @@ SETTLED = 50
 CONNECTION = [("grpc.use_local_subchannel_pool", 1), ("grpc.lb_policy_name", "round_robin")]
 ONCE = [*CONNECTION, ("grpc.enable_retries", 0)]
 
+# The client's own words for a call that waited for its turn on a connection when the server said goodbye, and was never
+# sent (`cancel_unstarted_streams` of gRPC's chttp2_transport.cc). It sends such a call again by itself, but not with
+# retries switched off.
+NEVER_SENT = "Stream removed (GOAWAY received; Error code: 0;"
+
 Infer = Callable[[np.ndarray], Awaitable[np.ndarray]]
 
 
 class Tally:
-    """What became of calls: right, wrong (an answer, but not to the question), or failed with a status."""
+    """What became of calls: right, wrong (an answer, but not to the question), failed with a status, or never sent."""
 
     def __init__(self) -> None:
         self.start = time.monotonic()
-        self.right = self.wrong = 0
+        self.right = self.wrong = self.never_sent = 0
         self.settled = asyncio.Event()  # once enough were right
         self.failed: collections.Counter[str] = collections.Counter()
         self.latest = self.start
@@ -53,6 +58,9 @@ class Tally:
         try:
             answer = await infer(rows)
         except (InferenceServerException, aiohttp.ClientError, TimeoutError) as error:
+            if NEVER_SENT in str(error):
+                self.never_sent += 1
+                return
             self.failed[f"{type(error).__name__}: {error} (sent after {sent:.0f} s)"] += 1
             await asyncio.sleep(PAUSE_SECONDS)
         else:
@@ -69,7 +77,8 @@ class Tally:
     def report(self) -> dict[str, Any]:
         gap = max(self.worst_gap, time.monotonic() - self.latest)
         return {
-            "right": self.right, "wrong": self.wrong, "failed": dict(self.failed), "worst_gap_s": round(gap, 2),
+            "right": self.right, "wrong": self.wrong, "failed": dict(self.failed),
+            "never_sent": self.never_sent, "worst_gap_s": round(gap, 2),
             "seconds": round(time.monotonic() - self.start, 1),
         }  # fmt: skip
 
