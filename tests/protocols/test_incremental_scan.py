@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from carpool.scheduling import messages
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import incremental_scan, interface, steps, v1
+from carpool_sidecar.protocols import incremental_scan, interface, json_rows, steps, v1
 
 ATOMS = st.sampled_from([b"1", b"-2.5e3", b"0.125", b"true", b"null"])
 STRINGS = st.sampled_from(
@@ -122,6 +124,15 @@ def scanned(body, sizes, max_rows=1000):
     return scan.payload(body)
 
 
+def parts_of(body, sizes):
+    ends = [0, *itertools.accumulate([30, *sizes]), len(body)]
+    return [body[start:stop] for start, stop in itertools.pairwise(ends) if body[start:stop]]
+
+
+def request_of(payload):
+    return messages.Request(payload.key, payload.row_count, payload=payload)
+
+
 def parsed(body, parse=v1.parse_request):
     try:
         return parse(body)
@@ -152,6 +163,53 @@ SIZES = st.lists(st.integers(1, 30), max_size=30)
 def test_what_a_scan_finds_is_what_the_parser_finds(body, sizes):
     found = scanned(body, sizes)
     assert found is None or seen(found) == seen(parsed(body))
+
+
+@settings(max_examples=400)
+@given(body=bodies(), sizes=SIZES, data=st.data())
+def test_a_body_in_parts_makes_the_same_batches_as_one_that_is_whole(body, sizes, data):
+    parts, scan = parts_of(body, sizes), v1.RequestScan()
+    for part in parts:
+        scan.feed(part)
+    whole, parted = parsed(body), scan.payload(json_rows.PartedText(parts))
+    if parted is None or not isinstance(whole, v1.Payload):
+        return
+    assert (parted.key, parted.row_count, parted.content) == (whole.key, whole.row_count, None)
+    start = data.draw(st.integers(0, whole.row_count - 1))
+    stop = data.draw(st.integers(start + 1, whole.row_count))
+    ranges = [
+        [(0, whole.row_count)],
+        [(0, whole.row_count)] * 2,
+        [(start, stop)],
+        [(0, whole.row_count), (start, stop)],
+    ]
+    # In this order: the last ones need the body in one piece, the first ones must not.
+    for places in ranges:
+        sent = [
+            b"".join(v1.merge("id", "/", [messages.Part(request_of(each), *place) for place in places]).body)
+            for each in (parted, whole)
+        ]
+        assert sent[0] == sent[1]
+
+
+def test_a_body_in_parts_travels_in_them():
+    parts = parts_of(b'{"instances":[[1,2,3,4,5,6,7,8,9,10,11,12],[13,14,15,16]]}', [20])
+    scan = v1.RequestScan()
+    for part in parts:
+        scan.feed(part)
+    request = request_of(scan.payload(json_rows.PartedText(parts)))
+    pieces = v1.merge("id", "/", [messages.Part(request, 0, 2)]).body
+    assert [piece.obj for piece in pieces] == parts
+    assert len(parts) > 1
+
+
+@given(text=st.binary(max_size=60), sizes=SIZES, start=st.integers(0, 70), stop=st.integers(0, 70))
+def test_what_lies_between_two_places_of_a_parted_text_is_what_lies_there_in_the_whole(text, sizes, start, stop):
+    parted = json_rows.PartedText(parts_of(text, sizes))
+    assert parted.size == len(text)
+    assert b"".join(parted.between(start, stop)) == text[start:stop]
+    assert parted.whole() == text
+    assert b"".join(parted.between(start, stop)) == text[start:stop]
 
 
 @settings(max_examples=400)

@@ -53,8 +53,8 @@ class IncrementalScan:
     """
 
     # State: _stack has the brackets that are open at _at, the place in the body from which on the _rest is not scanned
-    # yet; _is_in_string if a string is open as well. _starts and _ends of the rows so far. _start of the list, and its
-    # _end once it is found; the _tail behind it. _wrong guesses. _is_over once it has given up.
+    # yet; _is_in_string if a string is open as well. _starts and _ends of the rows so far. _start of the list, what is
+    # _before it, its _end once it is found, and the _tail behind it. _wrong guesses. _is_over once it has given up.
     def __init__(self, head: re.Pattern[bytes], max_rows: int = sys.maxsize) -> None:
         self._head = head
         self._max_rows = max_rows
@@ -62,7 +62,7 @@ class IncrementalScan:
         self._is_in_string = False
         self._at = self._start = self._wrong = 0
         self._end = -1
-        self._rest = self._tail = b""
+        self._rest = self._before = self._tail = b""
         self._starts: list[int] = []
         self._ends: list[int] = []
         self._is_over = False
@@ -82,15 +82,16 @@ class IncrementalScan:
         elif not self._cut(part):
             self._give_up()
 
-    def rows(self, body: bytes) -> tuple[memoryview, json_rows.Rows, bytes] | None:
-        """The list in the `body` that was fed, its rows, and the rest of the body with `[0]` for the list.
+    def rows(self, body: bytes | json_rows.PartedText) -> tuple[json_rows.Rows, int, int, bytes] | None:
+        """The rows of the list in the `body` that was fed, where the list starts and ends, brackets included, and the
+        rest of the body with `[0]` for the list.
 
         None if it is for others to tell what the body is.
         """
         if self._is_over or not self.name or (self._end < 0 and not self._finish()):
             return None
         rows = cast(json_rows.Rows, json_rows.Spans(body, self._starts, self._ends))
-        return memoryview(body)[self._start : self._end], rows, b"%b[0]%b" % (body[: self._start], self._tail)
+        return rows, self._start, self._end, b"%b[0]%b" % (self._before, self._tail)
 
     def feed_in_steps(self, body: bytes) -> steps.Steps[None]:
         """A whole body, part by part, as long as that makes a difference."""
@@ -115,6 +116,7 @@ class IncrementalScan:
             self._rest = data
             return b""
         self.name, self._rest, self._stack = match[1], b"", b"["
+        self._before = data[: match.end()]
         self._start = match.end()
         self._at = self._start + 1
         return data[self._at :]

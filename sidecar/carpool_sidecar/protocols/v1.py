@@ -68,20 +68,48 @@ class Payload(interface.KeepsBody):
 
     `rows` are the instances as byte ranges, `text` is their list as it was written, brackets included, `list_name` is
     the list's name (`instances` or `inputs`) and `others` the remaining members as written, joined by commas. `body`
-    is all of it.
+    is all of it. A large one may still be the `parts` it came in, with the list from `start` to `stop`: then `body` and
+    `text` are empty.
     """
 
-    __slots__ = ("key", "list_name", "others", "row_count", "rows", "text")
+    __slots__ = ("key", "list_name", "others", "parts", "row_count", "rows", "start", "stop", "text")
     response_format: ClassVar[None] = None
 
-    def __init__(self, list_name: bytes, body: bytes, text: bytes | memoryview, rows: Rows, others: bytes) -> None:
+    def __init__(
+        self,
+        list_name: bytes,
+        body: bytes | json_rows.PartedText,
+        text: bytes | memoryview,
+        rows: Rows,
+        others: bytes,
+        start: int = 0,
+        stop: int = 0,
+    ) -> None:
         self.list_name = list_name
-        self.body = body
+        self.parts = body if isinstance(body, json_rows.PartedText) else None
+        self.body = b"" if isinstance(body, json_rows.PartedText) else body
         self.text = text
+        self.start = start
+        self.stop = stop
         self.rows = rows
         self.others = others
         self.row_count = len(rows)
         self.key = (list_name, others)
+
+    @property
+    def content(self) -> bytes | None:
+        """Implements `interface.Payload`."""
+        return super().content if self.parts is None else None
+
+    def pieces(self) -> list[bytes | memoryview]:
+        """All of the body."""
+        return [self.body] if self.parts is None else self.parts.between(0, self.parts.size)
+
+    def inner_pieces(self) -> list[bytes | memoryview]:
+        """What is between the brackets of the list."""
+        return (
+            [memoryview(self.text)[1:-1]] if self.parts is None else self.parts.between(self.start + 1, self.stop - 1)
+        )
 
     @property
     def row_pattern(self) -> bytes:
@@ -136,13 +164,16 @@ def merge(batch_id: str, target: str, parts: Sequence[messages.Part]) -> interfa
         payload: Payload = request.payload
         is_whole = stop - start == len(payload.rows)
         if is_whole and len(parts) == 1:
-            return interface.UpstreamRequest(target, (), [payload.body], parse_answer, read_in_steps)
+            return interface.UpstreamRequest(target, (), payload.pieces(), parse_answer, read_in_steps)
         if pieces:
             pieces.append(b",")
         else:
             others = payload.others + b"," if payload.others else b""
             pieces.append(b'{%b"%b":[' % (others, payload.list_name))
-        pieces.append(memoryview(payload.text)[1:-1] if is_whole else b",".join(payload.rows[start:stop]))
+        if is_whole:
+            pieces += payload.inner_pieces()
+        else:
+            pieces.append(b",".join(payload.rows[start:stop]))
     if not pieces:
         raise ValueError("a batch needs at least one part")
     pieces.append(b"]}")
@@ -180,21 +211,25 @@ class RequestScan(incremental_scan.IncrementalScan):
     def __init__(self, max_rows: int = sys.maxsize) -> None:
         super().__init__(_REQUEST_HEAD, max_rows)
 
-    def payload(self, body: bytes) -> Payload | None:
+    def payload(self, body: bytes | json_rows.PartedText) -> Payload | None:
         """The payload of the `body` that was fed; None if it is for `parse_request` to tell."""
         found = self.rows(body)
         if found is None:
             return None
-        text, rows, around = found
+        rows, start, stop, around = found
         if not rows:
             return None
-        if _is_bare(around):
-            return Payload(self.name, body, text, rows, b"")
-        try:
-            alike = parse_request(around)  # what it says of all but the list
-        except (errors.CarpoolError, errors.Unbatchable):
-            return None
-        return Payload(alike.list_name, body, text, rows, alike.others) if alike.list_name == self.name else None
+        others = b""
+        if not _is_bare(around):
+            try:
+                alike = parse_request(around)  # what it says of all but the list
+            except (errors.CarpoolError, errors.Unbatchable):
+                return None
+            if alike.list_name != self.name:
+                return None
+            others = alike.others
+        text = b"" if isinstance(body, json_rows.PartedText) else memoryview(body)[start:stop]
+        return Payload(self.name, body, text, rows, others, start, stop)
 
 
 def parse_in_steps(body: bytes, max_rows: int = sys.maxsize, json_size: int | None = None) -> steps.Steps[Payload]:
@@ -212,7 +247,7 @@ def read_in_steps(response: interface.UpstreamResponse) -> steps.Steps[interface
     found = scan.rows(body)
     if found is None:
         return parse_answer(response)
-    _, rows, around = found
+    rows, _, _, around = found
     if not _is_bare(around):
         # Of several lists the last counts.
         count = sum(around.count(b'"%b"' % name) for name in (b"predictions", b"outputs")) + around.count(b"\\u")

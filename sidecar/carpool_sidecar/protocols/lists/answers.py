@@ -276,9 +276,9 @@ class Outline:
         scan = incremental_scan.IncrementalScan(re.compile(rb"(?s:%b)(?=(\[))" % re.escape(self.texts[0])))
         yield from scan.feed_in_steps(body)
         found = scan.rows(body)
-        if found is None or len(found[0]) != end - start:
+        if found is None or found[1:3] != (start, end):
             return None  # the list ends elsewhere
-        return self._with(body, start, end, found[1]), found[1], totals
+        return self._with(body, start, end, found[0]), found[0], totals
 
     def _frame(self, body: bytes) -> tuple[int, int, dict[Name, int]] | None:
         """Where the list begins and ends in a body that is like this one but for its rows, and its numbers."""

@@ -177,10 +177,11 @@ class Codec:
             scan = incremental_scan.IncrementalScan(re.compile(b"(?s:(%b))" % re.escape(template.before)), max_rows)
             yield from scan.feed_in_steps(body)
             found = scan.rows(body)
-            if found is None or found[2] != b"%b[0]%b" % (template.before, template.after):
+            if found is None or found[3] != b"%b[0]%b" % (template.before, template.after):
                 continue
+            rows, start, stop, _ = found
             try:
-                column, form = _column(template.rule, bytes(found[0]), max_rows, found[1])
+                column, form = _column(template.rule, body[start:stop], max_rows, rows)
             except errors.Unbatchable:
                 continue
             if self._avoided and self._avoids(template.key(column.kind)):

@@ -20,7 +20,7 @@ from typing import Protocol, cast
 
 from carpool_sidecar import errors, metrics, turns
 from carpool_sidecar.batching import routes
-from carpool_sidecar.protocols import interface
+from carpool_sidecar.protocols import interface, json_rows
 from carpool_sidecar.server import responses
 from carpool_sidecar.server.fast import heads, progress, questions, requests
 
@@ -328,17 +328,26 @@ class Connection(asyncio.Protocol):
 
     def _finish(self, body: progress.PartialBody, following: bytes) -> None:
         self._drop_body()
-        whole = b"".join(body.parts)
-        body.parts.clear()
-        payload = None if body.scan is None else body.scan.payload(whole)
-        if payload is None:
-            told = functools.partial(self._parsed, body, whole)
-            self._working = self._requests.work_on(body.head, whole, told)
-            if self._working is not None:
-                self._held.add(len(whole), 1)
-                self._hold(following)
-                return
-        self._submit_large(body, whole, payload, following)
+        parts = body.parts
+        payload = None if body.scan is None else body.scan.payload(json_rows.PartedText(parts))
+        if payload is not None:
+            self._submit_parsed(body, parts, payload, following)
+            return
+        whole = b"".join(parts)
+        parts.clear()
+        told = functools.partial(self._parsed, body, whole)
+        self._working = self._requests.work_on(body.head, whole, told)
+        if self._working is not None:
+            self._held.add(len(whole), 1)
+            self._hold(following)
+            return
+        try:
+            request = self._requests.accept(body.head, whole, self, body.started)
+        except errors.CarpoolError as error:
+            self._refuse(error, body.started)
+            self._serve_following(following)
+        else:
+            self._submit_large(body, [whole], request, following)
 
     def _parsed(self, body: progress.PartialBody, whole: bytes, outcome: interface.Payload | Exception) -> None:
         """A large body was looked through; what came meanwhile is held."""
@@ -351,23 +360,27 @@ class Connection(asyncio.Protocol):
         if isinstance(outcome, Exception):
             self._step_aside("body", len(body.text) + len(whole), body.text, whole, following)
         else:
-            self._submit_large(body, whole, outcome, following)
+            self._submit_parsed(body, [whole], outcome, following)
+
+    def _submit_parsed(
+        self, body: progress.PartialBody, parts: list[bytes], payload: interface.Payload, following: bytes
+    ) -> None:
+        size = sum(map(len, parts))
+        request = self._requests.accept_parsed(body.head, payload, size, self, body.started)
+        self._submit_large(body, parts, request, following)
 
     def _submit_large(
-        self, body: progress.PartialBody, whole: bytes, payload: interface.Payload | None, following: bytes
+        self, body: progress.PartialBody, parts: list[bytes], request: requests.FastRequest | None, following: bytes
     ) -> None:
-        try:
-            request = self._requests.accept(body.head, whole, self, body.started, payload)
-        except errors.CarpoolError as error:
-            self._refuse(error, body.started)
-        else:
-            if request is None:
-                size = len(body.text) + len(whole)
-                self._step_aside(self._requests.objection(len(whole)), size, body.text, whole, following)
-                return
-            self._pending.append(request)
-            self._requests.submit(request, self._held)
-        del whole
+        if request is None:
+            size = sum(map(len, parts))
+            self._step_aside(self._requests.objection(size), len(body.text) + size, body.text, *parts, following)
+            return
+        self._pending.append(request)
+        self._requests.submit(request, self._held)
+        self._serve_following(following)
+
+    def _serve_following(self, following: bytes) -> None:
         if following and not self._is_over:
             self._serve(following)
 
