@@ -1,6 +1,8 @@
 """A worker process: makes the model once, then calls it with one batch after the other. Started by `worker` only.
 
-A model that offers `stages` is called in these instead, with several batches of bytes under way (see `stages`).
+A model that offers `stages` is called in these instead, with several batches of bytes under way (see `stages`). One
+that offers three `steps` (read, predict, write) is called in them: where it waits for long, as for a device, that gets
+the next batch, if there is one, before the last one's answer is written.
 
 The end of the socket is its order to stop. A busy process would not notice that, so it holds one end of a pipe as well,
 its lifeline: when the other end closes, because the process that started it has ended in whatever way, it exits within
@@ -12,6 +14,7 @@ batches are still answered.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import socket
@@ -27,6 +30,9 @@ GRACE = 1.0
 """Seconds between the end of a worker's process and of its socket, in either order."""
 
 _SWITCH_INTERVAL = 0.0002  # seconds; Python's own is 0.005
+
+# A call that waited for so many seconds without computing leaves time for another thread to write its answer.
+_WORTH_A_THREAD = 0.001
 
 
 def main(descriptor: int, lifeline: int, own_path: Sequence[str] = ()) -> int:
@@ -69,29 +75,59 @@ def _run(channel: messages.Channel) -> int:
     channel.send(messages.Kind.READY, payload.dump(None))
     if getattr(instance, "stages", ()):
         _serve_in_stages(channel, instance, prepare_main)
+    if getattr(instance, "steps", ()):
+        _serve_in_steps(channel, instance, prepare_main)
     while True:
         channel.send(*_answer(instance, *channel.receive(), prepare_main))
 
 
 def _serve_in_stages(channel: messages.Channel, instance: Any, prepare_main: Callable[[], None]) -> None:
     """Serve until the socket ends. Raises `messages.Ended`."""
-
-    def send(outcome: stages.Outcome) -> None:
-        with contextlib.suppress(messages.Ended):  # which `receive` finds as well
-            if outcome.error is None:
-                channel.send(messages.Kind.BYTES, payload.Payload(outcome.value, []))
-            else:
-                channel.send(messages.Kind.RAISED, payload.dump(_without_this_frame(outcome.error)))
-
     # A thread that has something for the device waits for the interpreter no longer than a small batch takes there.
     sys.setswitchinterval(_SWITCH_INTERVAL)
-    with stages.Stages(instance.stages, send) as under_way:
+    with stages.Stages(instance.stages, functools.partial(_send, channel)) as under_way:
         while True:
             kind, body = channel.receive()
             if kind is messages.Kind.BYTES:
                 under_way.call(body.pieces[0])
             else:  # who calls so waits for each answer, so nothing else is under way
                 channel.send(*_answer(instance, kind, body, prepare_main))
+
+
+def _serve_in_steps(channel: messages.Channel, instance: Any, prepare_main: Callable[[], None]) -> None:
+    """Serve until the socket ends. Raises `messages.Ended`."""
+    sys.setswitchinterval(_SWITCH_INTERVAL)
+    read, predict, write = instance.steps
+    with stages.Behind(write, functools.partial(_send, channel)) as behind:
+        message: tuple[messages.Kind, payload.Payload] | None = None
+        while True:
+            kind, body = message or channel.receive()
+            if kind is not messages.Kind.BYTES:
+                channel.send(*_answer(instance, kind, body, prepare_main))
+                message = None
+                continue
+            outcome = stages.after(read, stages.Outcome(body.pieces[0], None))
+            while True:
+                began, used = time.perf_counter(), time.thread_time()
+                outcome = stages.after(predict, outcome)
+                waited = time.perf_counter() - began - (time.thread_time() - used)
+                message = channel.receive_now() if waited >= _WORTH_A_THREAD else None
+                if message is None or message[0] is not messages.Kind.BYTES:
+                    behind.now(outcome)
+                    break
+                # Nothing that wakes another process comes before the device has the next batch: on a busy core that
+                # would get its turn first.
+                following = stages.after(read, stages.Outcome(message[1].pieces[0], None))
+                behind.later(outcome)
+                outcome = following
+
+
+def _send(channel: messages.Channel, outcome: stages.Outcome) -> None:
+    with contextlib.suppress(messages.Ended):  # which `receive` finds as well
+        if outcome.error is None:
+            channel.send(messages.Kind.BYTES, payload.Payload(outcome.value, []))
+        else:
+            channel.send(messages.Kind.RAISED, payload.dump(_without_this_frame(outcome.error)))
 
 
 def _answer(

@@ -85,6 +85,16 @@ class Channel:
             self._received += self._decoder.received(count)
         return self._received.popleft()
 
+    def receive_now(self) -> tuple[Kind, Payload] | None:
+        """The next message if all of it is here; None also at the end of the stream, of which `receive` tells."""
+        if not self._received:
+            try:
+                count = self.sock.recv_into(self._decoder.buffer(), 0, socket.MSG_DONTWAIT)
+            except OSError:
+                return None
+            self._received += self._decoder.received(count)
+        return self._received.popleft() if self._received else None
+
 
 class Decoder:
     """Finds messages in a stream that arrives in pieces of any size.

@@ -1,4 +1,4 @@
-"""A model in stages, for workers that have several calls under way: one thread for each stage.
+"""Workers that have several calls under way: a model in stages, with a thread for each, or one with steps around it.
 
 The first stage of a call runs in the thread that reads it, the others in threads of their own; each hands its result to
 the next. So several calls of a model on a GPU may be under way: one is read while the GPU has another and a third is
@@ -54,14 +54,14 @@ class Stages:
 
     def call(self, value: Any) -> None:
         """Take a call through the first stage and hand it on. Waits while the next one has enough to do."""
-        self._hand_on(0, _after(self._first, Outcome(value, None)))
+        self._hand_on(0, after(self._first, Outcome(value, None)))
 
     def _run(self, place: int, stage: Stage) -> None:
         while True:
             outcome = self._queues[place].get()
             if outcome is None:
                 break
-            self._hand_on(place + 1, _after(stage, outcome))
+            self._hand_on(place + 1, after(stage, outcome))
             del outcome  # a batch takes much memory, and the next one may be long in coming
         if place + 1 < len(self._queues):
             self._queues[place + 1].put(None)
@@ -73,7 +73,52 @@ class Stages:
             self._answer(outcome)
 
 
-def _after(stage: Stage, outcome: Outcome) -> Outcome:
+class Behind:
+    """The last step of calls, taken at once or by a thread of its own while the model has the next call.
+
+    `answer` is called with what each of them has become, in order, and must not raise. To be used by one thread, as a
+    context manager: at its end all calls are answered.
+    """
+
+    # Mutable state: the thread, once there is one, and what it has not begun with.
+    def __init__(self, last: Stage, answer: Callable[[Outcome], None]) -> None:
+        self._last = last
+        self._answer = answer
+        self._queue: queue.Queue[Outcome | None] = queue.Queue(_BETWEEN)
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Behind:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+
+    def now(self, outcome: Outcome) -> None:
+        """Take it in this thread, after all that came before."""
+        self._queue.join()
+        self._answer(after(self._last, outcome))
+
+    def later(self, outcome: Outcome) -> None:
+        """Have it taken in the other thread. Waits while that has enough to do."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="carpool-behind", daemon=True)
+            self._thread.start()
+        self._queue.put(outcome)
+
+    def _run(self) -> None:
+        while True:
+            outcome = self._queue.get()
+            if outcome is None:
+                break
+            self._answer(after(self._last, outcome))
+            del outcome  # a batch takes much memory, and the next one may be long in coming
+            self._queue.task_done()
+
+
+def after(stage: Stage, outcome: Outcome) -> Outcome:
+    """What a call becomes in a stage; one that has failed passes it as it is."""
     if outcome.error is not None:
         return outcome
     try:

@@ -7,6 +7,7 @@ one call of the model of them.
 
 from __future__ import annotations
 
+import abc
 import enum
 import functools
 import gc
@@ -71,29 +72,23 @@ class Reply(NamedTuple):
 class Requests:
     """Answers requests one by one. A `model.StagedModel` has several under way at the same time.
 
-    The last byte of a request says what it asks. The answer is for `reply_of`.
+    The last byte of a request says what it asks. The answer is for `reply_of`. `carpool.workers.child` calls its
+    `stages`, or else its `steps`: each with the result of the one before, beginning with the request.
     """
-
-    stages: tuple[Callable[[Any], Any], ...] = ()
-    """For `carpool.workers.child`: what is called with one another's results, beginning with the request."""
 
     def __init__(self, device: str, setup: Setup) -> None:
         served = _loaded(device, setup)
-        self._name = setup.spec.name
-        self._predict = predictor_of(served)
-        self._embed = embedder_of(self._name, served)
-        if isinstance(served, model.StagedModel):
-            self.stages = _StagedRequests(self._name, served).stages
+        name = setup.spec.name
+        staged = isinstance(served, model.StagedModel)
+        made = _Staged(name, served) if isinstance(served, model.StagedModel) else _Plain(name, served)
+        self.steps = (made.prepare, made.compute, made.finish)
+        # The first two share a thread: more threads than two only wait for each other, as each needs the interpreter.
+        self.stages = (lambda body: made.compute(made.prepare(body)), made.finish) if staged else ()
 
     def __call__(self, request: Body) -> list[Body]:
         """Answer one."""
-        started = time.perf_counter()
-        asked, body = Asked(bytes(request[-1:])), _without_end(request, 1)
-        if asked is Asked.PREDICTIONS:
-            reply = answer(self._predict, body)
-        else:
-            reply = answer_embeddings(self._name, self._embed, body, asked is Asked.EMBEDDINGS_IN_BASE64)
-        return _sent(reply, len(body), started)
+        prepare, compute, finish = self.steps
+        return finish(compute(prepare(request)))
 
 
 def _sent(reply: Reply, length: int, started: float) -> list[Body]:
@@ -105,8 +100,8 @@ def _sent(reply: Reply, length: int, started: float) -> list[Body]:
     return [reply.body, reply.status.to_bytes(_STATUS)]
 
 
-class _StagedRequest:
-    """A request between the stages: what the model has made of it so far, or the answer once it failed."""
+class _Request:
+    """A request between the steps: what the model has made of it so far, or the answer once it failed."""
 
     __slots__ = ("asked", "count", "length", "made", "reply", "started")
 
@@ -126,52 +121,97 @@ class _StagedRequest:
         self.reply = Reply(refusal.status, body)
 
 
-class _StagedRequests:
-    """Answers requests in the stages of a model. What fails in a stage passes the later ones as it is.
+class _Steps(abc.ABC):
+    """Answers requests in three steps. What fails in one passes the later ones as it is."""
 
-    The first two share a thread: more threads than two only wait for each other, as each needs the interpreter.
-    """
+    def __init__(self, name: str) -> None:
+        self.name = name
 
-    def __init__(self, name: str, served: model.StagedModel) -> None:
-        self.stages = (lambda body: self._compute(self._prepare(body)), self._finish)
-        self._name = name
-        self._served = served
+    @abc.abstractmethod
+    def read(self, request: _Request, body: Body) -> Any:
+        """What the model computes with."""
 
-    def _prepare(self, body: Body) -> _StagedRequest:
-        request = _StagedRequest(body)
+    @abc.abstractmethod
+    def computed(self, request: _Request) -> Any:
+        """What it computes."""
+
+    @abc.abstractmethod
+    def written(self, request: _Request) -> bytes:
+        """The answer's body."""
+
+    def prepare(self, body: Body) -> _Request:
+        """The first step."""
+        request = _Request(body)
         try:
-            if request.asked is Asked.PREDICTIONS:
-                rows = v1.parse(_without_end(body, 1)).rows
-                request.count = len(rows)
-                request.made = self._served.prepare(rows)
-            elif isinstance(self._served, model.StagedEmbedder):
-                inputs = embeddings.decode(_without_end(body, 1))
-                request.count = len(inputs)
-                request.made = self._served.prepare_inputs(inputs)
-            else:
-                raise errors.BadRequest(f"model {self._name} makes no embeddings")
+            request.made = self.read(request, _without_end(body, 1))
         except Exception as error:
             request.fail(error)
         return request
 
-    def _compute(self, request: _StagedRequest) -> _StagedRequest:
+    def compute(self, request: _Request) -> _Request:
+        """The second."""
         if request.reply is None:
             try:
-                request.made = self._served.compute(request.made)
+                request.made = self.computed(request)
             except Exception as error:
                 request.fail(error)
         return request
 
-    def _finish(self, request: _StagedRequest) -> list[Body]:
+    def finish(self, request: _Request) -> list[Body]:
+        """The last."""
         if request.reply is None:
             try:
-                request.reply = Reply(200, self._written(request))
+                request.reply = Reply(200, self.written(request))
             except Exception as error:
                 request.fail(error)
         assert request.reply is not None  # noqa: S101 # for the type checker
         return _sent(request.reply, request.length, request.started)
 
-    def _written(self, request: _StagedRequest) -> bytes:
+
+class _Plain(_Steps):
+    """Of a model that makes everything of a batch in one call."""
+
+    def __init__(self, name: str, served: model_loading.AnyModel) -> None:
+        super().__init__(name)
+        self._predict = predictor_of(served)
+        self._embed = embedder_of(name, served)
+
+    def read(self, request: _Request, body: Body) -> Any:
+        return v1.parse(body) if request.asked is Asked.PREDICTIONS else body
+
+    def computed(self, request: _Request) -> Any:
+        if request.asked is Asked.PREDICTIONS:
+            return self._predict(request.made)
+        return self._embed(request.made, request.asked is Asked.EMBEDDINGS_IN_BASE64)
+
+    def written(self, request: _Request) -> bytes:
+        if request.asked is Asked.PREDICTIONS:
+            return v1.render_predictions(request.made)
+        return embeddings.render(self.name, request.made)
+
+
+class _Staged(_Steps):
+    """Of a model in stages."""
+
+    def __init__(self, name: str, served: model.StagedModel) -> None:
+        super().__init__(name)
+        self._served = served
+
+    def read(self, request: _Request, body: Body) -> Any:
+        if request.asked is Asked.PREDICTIONS:
+            rows = v1.parse(body).rows
+            request.count = len(rows)
+            return self._served.prepare(rows)
+        if not isinstance(self._served, model.StagedEmbedder):
+            raise errors.BadRequest(f"model {self.name} makes no embeddings")
+        inputs = embeddings.decode(body)
+        request.count = len(inputs)
+        return self._served.prepare_inputs(inputs)
+
+    def computed(self, request: _Request) -> Any:
+        return self._served.compute(request.made)
+
+    def written(self, request: _Request) -> bytes:
         if request.asked is Asked.PREDICTIONS:
             rows = self._served.finish(request.made)
             _check_count(request.count, rows)
@@ -179,7 +219,7 @@ class _StagedRequests:
         embedder = cast(model.StagedEmbedder, self._served)
         found = embedder.finish_embeddings(request.made)
         is_base64 = request.asked is Asked.EMBEDDINGS_IN_BASE64
-        return embeddings.render(self._name, embedded(found, request.count, is_base64))
+        return embeddings.render(self.name, embedded(found, request.count, is_base64))
 
 
 def reply_of(returned: Body) -> Reply:
@@ -239,24 +279,6 @@ def row_to_embed(text: bytes, asked: Asked) -> bytes:
 def embedding_of(returned: bytes) -> embeddings.Row:
     """What `Rows` answered for an input."""
     return embeddings.Row(returned[:-_TOKENS], int.from_bytes(returned[-_TOKENS:]))
-
-
-def answer(predict: Predict, request: Body) -> Reply:
-    """Answer one predict request."""
-    try:
-        return Reply(200, v1.render_predictions(predict(v1.parse(request))))
-    except Exception as error:
-        refusal = _refusal(error)
-        return Reply(refusal.status, v1.render_error(str(refusal)))
-
-
-def answer_embeddings(name: str, embed: Embed, inputs: Body, is_base64: bool) -> Reply:
-    """Answer one embeddings request to the model of this name; `inputs` is a JSON list."""
-    try:
-        return Reply(200, embeddings.render(name, embed(inputs, is_base64)))
-    except Exception as error:
-        refusal = _refusal(error)
-        return Reply(refusal.status, embeddings.render_error(refusal))
 
 
 def _refusal(error: Exception) -> errors.Refusal:

@@ -190,6 +190,44 @@ class InStages(Bytes):
         self.stages = (bytes, super().__call__, list)
 
 
+class InSteps(Bytes):
+    """The same in three steps, of which the second waits for a moment and does what the request says."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__(device)
+        self.steps = (bytes, self._wait, list)
+
+    def _wait(self, request: bytes) -> list[bytes | bytearray]:
+        threading.Event().wait(0.002)
+        return self(request)
+
+
+class MeetingInSteps:
+    """Answers calls in pairs: the first one's answer is not written before the second is computed."""
+
+    def __init__(self, device: str) -> None:
+        self._is_second_here = threading.Event()
+        self._reads: list[bytes] = []
+        self.steps = (self._read, self._compute, self._write)
+
+    def __call__(self, request: bytes | bytearray) -> list[bytes | bytearray]:
+        return [request]
+
+    def _read(self, request: bytes | bytearray) -> bytes:
+        self._reads.append(bytes(request))
+        return self._reads[-1]
+
+    def _compute(self, request: bytes) -> bytes:
+        if request == b"second":
+            self._is_second_here.set()
+        else:
+            threading.Event().wait(0.1)  # the second one comes meanwhile
+        return request
+
+    def _write(self, request: bytes) -> list[bytes]:
+        return [request if self._is_second_here.wait(30) else b"alone"]
+
+
 class MeetingInStages:
     """Answers calls in threes: each waits in its stage until the two after it, or before it, are in theirs."""
 

@@ -20,7 +20,7 @@ from .conftest import On, pausing_for_ever
 pytestmark = pytest.mark.both_loops
 
 
-BYTES = pytest.mark.parametrize("kind", [models.Bytes, models.InStages])
+BYTES = pytest.mark.parametrize("kind", [models.Bytes, models.InStages, models.InSteps])
 
 
 async def ready(there: pool.Processes[..., object]) -> pipelines.Pipelines:
@@ -104,6 +104,17 @@ async def test_calls_go_to_the_worker_with_the_fewest(on: On) -> None:
 async def test_a_model_in_stages_has_a_call_in_each_of_them_at_the_same_time(on: On) -> None:
     call = await ready(on(models.MeetingInStages))
     assert await asyncio.gather(*(call(b"%d" % number) for number in range(9))) == [b"%d" % each for each in range(9)]
+
+
+async def test_a_device_gets_the_next_call_before_the_answer_of_the_last_is_written(on: On) -> None:
+    call = await ready(on(models.MeetingInSteps))
+    assert await asyncio.gather(call(b"first"), call(b"second")) == [b"first", b"second"]
+
+
+async def test_a_lone_call_of_a_model_in_steps_is_answered_though_none_follows(on: On) -> None:
+    call = await ready(on(models.InSteps))
+    for _ in range(3):
+        assert await call(b"x") == b"x!"
 
 
 async def test_a_model_in_stages_takes_calls_of_the_pool_too(on: On) -> None:

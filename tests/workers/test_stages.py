@@ -101,3 +101,38 @@ def test_all_calls_are_answered_at_the_end() -> None:
         under_way.call(2)
         go_on.set()
     assert [outcome.value for outcome in answered] == [1, 2]
+
+
+def test_last_steps_are_taken_in_order_whichever_thread_takes_them() -> None:
+    answered: list[stages.Outcome] = []
+    threads: set[int] = set()
+
+    def last(call: int) -> int:
+        threads.add(threading.get_ident())
+        if call % 3 == 1:
+            raise ValueError(f"call {call}")
+        return call * 10
+
+    with stages.Behind(last, answered.append) as behind:
+        for call in range(60):
+            take = behind.later if call % 4 else behind.now
+            take(stages.Outcome(call, None))
+    assert [outcome.value for outcome in answered] == [None if call % 3 == 1 else call * 10 for call in range(60)]
+    assert len(threads) == 2
+
+
+def test_what_failed_before_passes_the_last_step_as_it_is() -> None:
+    answered: list[stages.Outcome] = []
+    failed = stages.Outcome(None, ValueError("no"))
+    with stages.Behind(lambda call: 1 / 0, answered.append) as behind:
+        behind.later(failed)
+        behind.now(failed)
+    assert answered == [failed, failed]
+
+
+def test_a_last_step_that_is_taken_at_once_starts_no_thread() -> None:
+    answered: list[stages.Outcome] = []
+    before = threading.active_count()
+    with stages.Behind(lambda call: call, answered.append) as behind:
+        behind.now(stages.Outcome(1, None))
+        assert threading.active_count() == before
