@@ -81,6 +81,7 @@ LAYERS = {
     "carpool.program": Layer({"carpool.program"}),
     "carpool.program.allocator": Layer(set(), STDLIB),
     "carpool.program.header_names": Layer(set(), PURE | TEXT),
+    "carpool.program.signals": Layer(set(), STDLIB),
     "carpool_sidecar": Layer({"carpool_sidecar", "carpool"}),
     "carpool_sidecar.planning": Layer(
         {"carpool_sidecar.planning", "carpool.scheduling", "carpool.errors"}, PURE | {"random"}
@@ -197,10 +198,12 @@ LAYERS = {
             ),
             "carpool_sidecar.planning",
             "carpool_sidecar.live",
+            "carpool.program.signals",
         },
         STDLIB - IO,
     ),
     "carpool_injector": Layer({"carpool_injector"}),
+    "carpool_injector.__main__": Layer({"carpool_injector.cli", "carpool.program.signals"}),
     "carpool_injector.core": Layer({"carpool_injector.core"}, PURE | TEXT | {"pydantic"}),
     "carpool_injector.core.settings": Layer(
         {"carpool_injector.core", "carpool.program.header_names"}, PURE | TEXT | {"pydantic"}

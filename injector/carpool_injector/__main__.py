@@ -5,12 +5,16 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
+from carpool.program import signals
+
 # Packages of the extra `injector`: a plain install has the sidecar's only.
 _EXTRA = {"click", "ruamel", "cryptography", "kubernetes"}
 
 
 def main() -> NoReturn:
-    """Exits with the subcommand's status; with 2 where a package of the extra `injector` is missing."""
+    """Exits with the subcommand's status; 2 where a package of the extra `injector` is missing, 130 on SIGINT."""
+    if sys.argv[1:2] == ["serve"]:
+        signals.at_start("carpool-injector")
     try:
         from carpool_injector import cli
 
@@ -20,6 +24,8 @@ def main() -> NoReturn:
             raise
         sys.stderr.write(f"carpool-injector: {error.name} is missing; run: pip install carpool-injector\n")
         raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        raise SystemExit(signals.INTERRUPTED) from None
 
 
 if __name__ == "__main__":

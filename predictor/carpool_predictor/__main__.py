@@ -1,8 +1,17 @@
-"""`python -m carpool_predictor`, the same as `carpool-predictor`."""
+"""The console script, and `python -m carpool_predictor`: signals count before anything else is imported."""
 
 from __future__ import annotations
 
-from carpool_predictor import process
+from carpool.program import signals
+
+
+def main() -> int:
+    """Run the predictor with the arguments of the process. Returns what `process.main` does."""
+    signals.at_start("carpool-predictor")
+    from carpool_predictor import process
+
+    return process.main()
+
 
 if __name__ == "__main__":
-    raise SystemExit(process.main())
+    raise SystemExit(main())

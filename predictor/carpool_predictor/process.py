@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import uvloop
 from aiohttp import web
 
-from carpool.program import addresses, logs
+from carpool.program import addresses, logs, signals
 from carpool.program import settings as loader
 from carpool.workers import errors as worker_errors
 from carpool_predictor import config, served_model, server, worker
@@ -43,10 +42,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         log.error("cannot listen", extra=logs.facts(host=chosen.host, port=chosen.port, error=str(error)))
         return 1
+    finally:
+        signals.at_end()
     return 0
 
-
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 # The workers are stopped when the grace period ends, which answers what they hold with 503; this many seconds later
 # aiohttp gives up on what remains, which is bodies that are still on their way in and answers on their way out.
@@ -66,18 +65,18 @@ async def run(settings: config.Settings) -> None:
         shutdown_timeout=settings.grace_period + _LAST_ANSWERS,
     )
     await runner.setup()
-    with _signals() as (first, second):
-        workers: list[asyncio.Task[None]] = []
-        try:
-            await _listen(runner, settings)
-            workers += [asyncio.create_task(model.run()) for model in models.values()]
-            await _until(first, workers)
-            handler.draining = True
-            log.info("draining", extra=logs.facts(quiet_period_seconds=settings.quiet_period))
-            await _until(second, workers, settings.quiet_period)
-        finally:
-            await _stop(runner, models.values(), second, settings.grace_period)
-            results = await asyncio.gather(*workers, return_exceptions=True)
+    first, second = _on_signals()
+    workers: list[asyncio.Task[None]] = []
+    try:
+        await _listen(runner, settings)
+        workers += [asyncio.create_task(model.run()) for model in models.values()]
+        await _until(first, workers)
+        handler.draining = True
+        log.info("draining", extra=logs.facts(quiet_period_seconds=settings.quiet_period))
+        await _until(second, workers, settings.quiet_period)
+    finally:
+        await _stop(runner, models.values(), second, settings.grace_period)
+        results = await asyncio.gather(*workers, return_exceptions=True)
     for result in results:
         if isinstance(result, Exception):
             raise result
@@ -96,22 +95,15 @@ def served_models(settings: config.Settings) -> dict[str, served_model.ServedMod
     }
 
 
-@contextlib.contextmanager
-def _signals() -> Iterator[tuple[asyncio.Event, asyncio.Event]]:
+def _on_signals() -> tuple[asyncio.Event, asyncio.Event]:
     """Events that the first and the second signal set."""
     first, second = asyncio.Event(), asyncio.Event()
 
-    def notice() -> None:
+    def received(_: signal.Signals) -> None:
         (second if first.is_set() else first).set()
 
-    loop = asyncio.get_running_loop()
-    for number in _SIGNALS:
-        loop.add_signal_handler(number, notice)
-    try:
-        yield first, second
-    finally:
-        for number in _SIGNALS:
-            loop.remove_signal_handler(number)
+    signals.while_serving(received)
+    return first, second
 
 
 async def _listen(runner: web.ServerRunner, settings: config.Settings) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import uvloop
 
-from carpool.program import logs
+from carpool.program import logs, signals
 from carpool_injector import config_file
 from carpool_injector.api import calls, kube
 from carpool_injector.certificates import certificate_controller, files, pki, serving_certificate
@@ -28,7 +28,6 @@ log = logging.getLogger("carpool.injector")
 
 Options = options.Options
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _FOR_PROBES = 64  # connections beside those that carry reviews
 _TLS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
@@ -46,8 +45,7 @@ def serve(chosen: options.Options) -> int:
     try:
         return uvloop.run(_serve(chosen, config, tls))
     finally:
-        for number in _SIGNALS:  # it ends already: a last signal must not change the exit code
-            signal.signal(number, signal.SIG_IGN)
+        signals.at_end()
 
 
 def tls_context(chosen: options.Options) -> ssl.SSLContext:
@@ -205,20 +203,13 @@ def error_handler() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], Non
 def _on_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:
     """SIGTERM starts the way out; SIGINT, or a second signal, skips the quiet period."""
 
-    loop = asyncio.get_running_loop()
-
-    def received(number: int) -> None:
-        log.info("received %s", signal.Signals(number).name)
+    def received(number: signal.Signals) -> None:
+        log.info("received %s", number.name)
         if number == signal.SIGINT or stop.is_set():
             hurry.set()
         stop.set()
 
-    def interrupted(number: int, _: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: this is the end already
-            loop.call_soon_threadsafe(received, number)
-
-    for number in _SIGNALS:  # not the loop's handlers, which end with the loop, a moment before the process
-        signal.signal(number, interrupted)
+    signals.while_serving(received)
 
 
 def _injected(

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import carpool_sidecar
+from carpool.program import signals
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -21,9 +22,12 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     down the sidecar of this pod.
 
     The process exits with 0 when that succeeded (a sidecar that serves: when everything accepted was answered), with 1
-    when it failed, and with 2 for bad settings or arguments.
+    when it failed, with 2 for bad settings or arguments, and with 130 where SIGINT ended it before it served.
     """
-    raise SystemExit(_exit_status(list(sys.argv[1:] if argv is None else argv)))
+    try:
+        raise SystemExit(_exit_status(list(sys.argv[1:] if argv is None else argv)))
+    except KeyboardInterrupt:
+        raise SystemExit(signals.INTERRUPTED) from None
 
 
 def _exit_status(argv: list[str]) -> int:
@@ -60,6 +64,7 @@ def _exit_status(argv: list[str]) -> int:
 
             return tap_command.main(rest)
         case _:
+            signals.at_start("carpool-sidecar")
             from carpool_sidecar.app import process
 
             return process.main(argv)

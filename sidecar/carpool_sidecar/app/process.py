@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import uvloop
 
-from carpool.program import allocator, logs, settings
+from carpool.program import allocator, logs, settings, signals
 from carpool_sidecar import config
 from carpool_sidecar.app import wiring
 from carpool_sidecar.upstream import probes
@@ -33,8 +33,8 @@ def main(argv: Sequence[str]) -> int:
     logs.set_up(chosen.log_format, chosen.log_level)
     try:
         return uvloop.run(_run(chosen, wanted))
-    except KeyboardInterrupt:  # before the signal handlers were in place
-        raise SystemExit(130) from None
+    finally:
+        signals.at_end()
 
 
 def _check_packages(chosen: config.Settings) -> None:
@@ -89,8 +89,7 @@ def _on_signals(sidecar: wiring.Sidecar) -> asyncio.Event:
             sidecar.life.skip_quiet_period()
         stop.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, received, number)
+    signals.while_serving(received)
     return stop
 
 
