@@ -1,4 +1,5 @@
-"""Names of headers in settings: those in which the requests of a batch agree, and those that go along all the same.
+"""Names of headers in settings: those in which the requests of a batch agree, and those that go along all the same; and
+of members of a batch's answer that all its callers get.
 
 The sidecar reads them, and the injector refuses what the sidecar would refuse.
 """
@@ -80,3 +81,25 @@ def forwarded(entries: Iterable[str]) -> tuple[Forwarded, ...]:
 def is_metadata(value: str) -> bool:
     """Whether gRPC can carry a header's value as it is."""
     return _METADATA_VALUE.fullmatch(value) is not None
+
+
+# What v1 answers say of the request itself, in any case, as Go's readers of JSON pass over that.
+OF_EACH_ANSWER = frozenset({"predictions", "outputs", "message", "batchid", "error"})
+MEMBER = "[A-Za-z_][A-Za-z0-9_.-]{0,63}"
+"""The pattern of a member's name in --answer-members."""
+MOST_MEMBERS = 16
+
+
+def read_members(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of members of answers, each once. Raises `ValueError`."""
+    for name in names:
+        if not re.fullmatch(MEMBER, name):
+            raise ValueError(f"{name!r} is no member: at most 64 letters, digits and _.-, beginning with a letter or _")
+        if name.lower() in OF_EACH_ANSWER:
+            raise ValueError(
+                f"{name!r} is each caller's own in a v1 answer, and not the same for all callers of a batch"
+            )
+    found = tuple(dict.fromkeys(names))
+    if len(found) > MOST_MEMBERS:
+        raise ValueError(f"{len(found)} members are named; at most {MOST_MEMBERS} are allowed")
+    return found

@@ -154,6 +154,12 @@ class Settings(BaseSettings):
             (),
         )
     )
+    answer_members: Annotated[settings.CommaList, pydantic.AfterValidator(header_names.read_members)] = settings.field(
+        "Batching",
+        "Members of the predictor's v1 answers that are the same for all callers, such as model_name,model_version: "
+        "each caller of a batch gets those that its answer has, as they were written, up to 4096 bytes each.",
+        (),
+    )
     lists: Annotated[
         tuple[str, ...], NoDecode, pydantic.BeforeValidator(_split_lists), pydantic.AfterValidator(_check_lists)
     ] = settings.field(
@@ -367,6 +373,10 @@ class Settings(BaseSettings):
         if self.max_batch_cost and self.instance_cost == "none":
             raise ValueError(f"--max-batch-cost ({self.max_batch_cost}) needs --instance-cost bytes or length")
         self._check_lists_before_v2()
+        if self.answer_members and self.upstream != "http":
+            raise ValueError(
+                f"--answer-members needs --upstream http: with {self.upstream} the predictor gives no v1 answers"
+            )
         if both := sorted({header.name for header in self.forwarded} & set(self.key_headers)):
             raise ValueError(
                 f"--forward-headers names {', '.join(both)}, in which all requests of a batch agree by --key-headers"

@@ -125,6 +125,15 @@ def test_duties_of_kserves_agent_that_are_not_ours_are_refused_in_words(flag, ca
             ["--forward-headers", "x-a=first", "--key-headers", "X-A"],
             "--forward-headers names x-a, in which all requests of a batch agree by --key-headers",
         ),
+        (["--answer-members", "model name"], "'model name' is no member: at most 64 letters, digits and _.-"),
+        (["--answer-members", "Predictions"], "'Predictions' is each caller's own in a v1 answer"),
+        (["--answer-members", "model_name,batchId"], "'batchId' is each caller's own in a v1 answer"),
+        (["--answer-members", "message"], "'message' is each caller's own in a v1 answer"),
+        (["--answer-members", ",".join(f"m{n}" for n in range(17))], "17 members are named; at most 16 are allowed"),
+        (
+            ["--answer-members", "model_name", "--upstream", "triton-http"],
+            "--answer-members needs --upstream http: with triton-http the predictor gives no v1 answers",
+        ),
         (["--quiet-period", "25"], "must be shorter than --grace-period"),
         (["--log-level", "loud"], "got 'loud': must be 'debug', 'info', 'warning' or 'error'"),
         (["--no-such-flag"], "unrecognized arguments: --no-such-flag"),
@@ -162,6 +171,13 @@ def test_environment_variables_work_and_flags_win(monkeypatch):
     chosen = config.load(["--max-latency", "9"])
     assert (chosen.max_batch_size, chosen.max_latency) == (8, 9)
     assert chosen.key_headers == ("x-tenant", "authorization")
+
+
+def test_members_of_answers_are_named_once_as_they_are_written():
+    assert config.load(["--answer-members", "modelName,model_name, modelName"]).answer_members == (
+        "modelName",
+        "model_name",
+    )
 
 
 def test_forwarded_headers_are_kept_in_lower_case_and_each_once():

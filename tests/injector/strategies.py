@@ -37,6 +37,7 @@ SETTINGS: dict[str, st.SearchStrategy[str]] = {
     "kserve-errors": st.sampled_from(["true", "false"]),
     "key-headers": st.sampled_from(["", "authorization", "authorization,x-tenant"]),
     "forward-headers": st.sampled_from(["", "x-plan=first", "x-plan=first,x-user=joined"]),
+    "answer-members": st.sampled_from(["", "model_name", "model_name,model-version"]),
     "log-level": st.sampled_from(["debug", "info"]),
     "resources-limits-memory": st.sampled_from(["512Mi", "2Gi", "1500000k"]),
     "resources-requests-cpu": st.sampled_from(["50m", "0.25", "1"]),

@@ -51,10 +51,19 @@ HOSTILE = [
 ]
 # Settings whose values are words: some of the above are words, if strange ones.
 _WORDS = {
-    "key-headers", "forward-headers", "container", "port", "app-port-arg", "app-port-env", "grpc-port",
-    "app-grpc-port-arg", "app-grpc-port-env", "embeddings-output", "image-channel", "predictor-health-path",
+    "key-headers", "forward-headers", "answer-members", "container", "port", "app-port-arg", "app-port-env",
+    "grpc-port", "app-grpc-port-arg", "app-grpc-port-env", "embeddings-output", "image-channel",
+    "predictor-health-path",
 }  # fmt: skip
-_LISTS = {"key-headers", "forward-headers", "retry-statuses", "allowed-batch-sizes", "lists", "embeddings-output"}
+_LISTS = {
+    "key-headers",
+    "forward-headers",
+    "answer-members",
+    "retry-statuses",
+    "allowed-batch-sizes",
+    "lists",
+    "embeddings-output",
+}
 _CLAIMS: dict[str, list[Any]] = {
     "takeover": ["port-swap", "queue-proxy", "kserve-agent", "named-port", "none", "evil", None],
     "container": ["kserve-container", "queue-proxy", "agent", "carpool", "../x", 7],

@@ -24,6 +24,7 @@ _BATCH_SIZE, _BODY_BYTES, _QUEUE_BYTES = 32, 64 * 2**20, 256 * 2**20
 _TIMEOUT, _WINDOW = 60.0, 500.0
 # The only rule whose requests the sidecar can make into tensors (carpool_sidecar.config).
 _LISTS_BEFORE_V2 = "openai-embeddings"
+_MEMBERS = rf"({header_names.MEMBER}(,{header_names.MEMBER}){{0,{header_names.MOST_MEMBERS - 1}}})?"
 
 
 def _kebab(name: str) -> str:
@@ -39,6 +40,15 @@ def _check_headers(text: str) -> str:
     shared = sorted(header_names.NOT_SHARED.intersection(text.lower().split(",")))
     if shared:
         raise ValueError(f"must not name {shared[0]}, which belongs to a single message")
+    return text
+
+
+def _check_members(text: str) -> str:
+    allowed = f"letters, digits and _.-, from a letter or _ on, comma-separated, at most {header_names.MOST_MEMBERS}"
+    values.full_match(_MEMBERS, text, f"names of members: {allowed}")
+    own = sorted(header_names.OF_EACH_ANSWER.intersection(text.lower().split(",")))
+    if own:
+        raise ValueError(f"must not name {own[0]}, which is each caller's own in an answer")
     return text
 
 
@@ -98,6 +108,9 @@ class Settings(pydantic.BaseModel):
     )
     forward_headers: Annotated[str | None, values.checked(_check_forwarded)] = _field(
         "Headers that the predictor sees of a batch whose requests differ in them: the first value, or all joined."
+    )
+    answer_members: Annotated[str | None, values.checked(_check_members)] = _field(
+        "Members of the predictor's v1 answers that are the same for all callers, and that each of them gets."
     )
     max_batch_bytes: Annotated[int | None, values.whole(0, _LARGEST)] = _field(
         "Bytes in one batch, at most; 0: no limit."
@@ -260,6 +273,11 @@ class Settings(pydantic.BaseModel):
             yield (
                 f"carpool.dev/lists must be {_LISTS_BEFORE_V2}, or empty for none, where carpool.dev/upstream is "
                 f"{self.upstream}: of no other rule can requests be made into tensors"
+            )
+        if self.answer_members and self.upstream not in (None, "http"):
+            yield (
+                f"carpool.dev/answer-members needs carpool.dev/upstream http: with {self.upstream} the predictor gives "
+                "no v1 answers"
             )
         forwarded = {entry.partition("=")[0] for entry in (self.forward_headers or "").lower().split(",")}
         if both := sorted(filter(None, forwarded.intersection((self.key_headers or "").lower().split(",")))):

@@ -101,10 +101,17 @@ class Tensors(NamedTuple):
 
 
 class Lists:
-    """The paths of `--lists`, all to one predictor; `clock` is the sidecar's."""
+    """The paths of `--lists`, all to one predictor; `clock` is the sidecar's. `answer_members` are of v1's requests."""
 
     # State: the routes of the rules that were asked for together, which are few.
-    def __init__(self, chosen: Sequence[rules.Rule], predictor: calls.Predictor, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        chosen: Sequence[rules.Rule],
+        predictor: calls.Predictor,
+        clock: Callable[[], float],
+        answer_members: Sequence[str] = (),
+    ) -> None:
+        self._answer_members = answer_members
         self.rules = tuple(chosen)
         self._predictor = predictor
         self._clock = clock
@@ -127,7 +134,7 @@ class Lists:
                 made, self._predictor, doubtful=DOUBTFUL, error_words=_words_of(found[0]),
                 key_headers=_key_headers(found),
             )  # fmt: skip
-            self._routes[names] = (route, route._replace(codec=codec.V1First(made)))
+            self._routes[names] = (route, route._replace(codec=codec.V1First(made, self._answer_members)))
         return self._routes[names][also_v1]
 
 

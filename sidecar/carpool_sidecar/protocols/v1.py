@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -46,6 +46,9 @@ _WORTH_A_VIEW = 64 * 1024
 LARGE = 1024 * 1024
 """From so many bytes on a body is scanned while it arrives, or in steps: a smaller one takes one or two milliseconds
 at once, and fewer in all."""
+
+LONGEST_MEMBER: Final = 4096
+"""Bytes of a member that each caller of a batch gets, at most; a longer one is left out."""
 
 _REQUEST_MEMBERS = ("instances", "inputs")
 _ANSWER_MEMBERS = ("predictions", "outputs")
@@ -153,18 +156,21 @@ def parse_request(body: bytes, max_rows: int = sys.maxsize, json_size: int | Non
     return payload
 
 
-def merge(batch_id: str, target: str, parts: Sequence[messages.Part]) -> interface.UpstreamRequest:
+def merge(
+    batch_id: str, target: str, parts: Sequence[messages.Part], kept: KeptMembers | None = None
+) -> interface.UpstreamRequest:
     """Build one upstream call of its parts' rows; see `interface.Codec.merge`.
 
     All payloads must share `list_name` and `others`; the batch key guarantees that. Nothing is copied here, and a
-    payload that travels whole and alone goes as it came.
+    payload that travels whole and alone goes as it came. `kept` are for `parse_answer`.
     """
+    read, in_steps = (parse_answer, read_in_steps) if kept is None else (kept.parse_answer, kept.read_in_steps)
     pieces: list[bytes | memoryview] = []
     for request, start, stop in parts:
         payload: Payload = request.payload
         is_whole = stop - start == len(payload.rows)
         if is_whole and len(parts) == 1:
-            return interface.UpstreamRequest(target, (), payload.pieces(), parse_answer, read_in_steps)
+            return interface.UpstreamRequest(target, (), payload.pieces(), read, in_steps)
         if pieces:
             pieces.append(b",")
         else:
@@ -177,15 +183,15 @@ def merge(batch_id: str, target: str, parts: Sequence[messages.Part]) -> interfa
     if not pieces:
         raise ValueError("a batch needs at least one part")
     pieces.append(b"]}")
-    return interface.UpstreamRequest(target, (), pieces, parse_answer, read_in_steps)
+    return interface.UpstreamRequest(target, (), pieces, read, in_steps)
 
 
-def parse_answer(response: interface.UpstreamResponse) -> interface.BatchPredictions:
+def parse_answer(response: interface.UpstreamResponse, kept: KeptMembers | None = None) -> interface.BatchPredictions:
     """Find the predictions in a predict response.
 
     Raises `errors.UpstreamBroken` for anything but a JSON object with a list `predictions` (or TensorFlow
-    Serving's `outputs`). Other members, such as `model_version`, are skipped, however large they are and however
-    often they are there. Of several `predictions` the last counts, as with most JSON parsers.
+    Serving's `outputs`). Other members, such as `model_version`, are skipped unless `kept` has them, however large they
+    are and however often they are there. Of several of one name the last counts, as with most JSON parsers.
     """
     body = response.body
     try:
@@ -195,7 +201,7 @@ def parse_answer(response: interface.UpstreamResponse) -> interface.BatchPredict
         if single is not None:
             return interface.BatchPredictions(single[0], single[2])
         member, _, rows = _pick(_lists(body), _ANSWER_MEMBERS, json_rows.LIST.decode)
-        return interface.BatchPredictions(member, rows)
+        return interface.BatchPredictions(member if kept is None else kept.before(member, body), rows)
     except RecursionError:
         raise errors.UpstreamBroken("the predictor's answer is nested too deeply") from None
     except errors.BadRequest as error:
@@ -239,22 +245,26 @@ def parse_in_steps(body: bytes, max_rows: int = sys.maxsize, json_size: int | No
     return scan.payload(body) or parse_request(body, max_rows)
 
 
-def read_in_steps(response: interface.UpstreamResponse) -> steps.Steps[interface.BatchPredictions]:
+def read_in_steps(
+    response: interface.UpstreamResponse, kept: KeptMembers | None = None
+) -> steps.Steps[interface.BatchPredictions]:
     """`parse_answer` for a large body."""
     body = response.body
     scan = incremental_scan.IncrementalScan(_ANSWER_HEAD)
     yield from scan.feed_in_steps(body)
     found = scan.rows(body)
     if found is None:
-        return parse_answer(response)
+        return parse_answer(response, kept)
     rows, _, _, around = found
+    name = scan.name
     if not _is_bare(around):
         # Of several lists the last counts.
         count = sum(around.count(b'"%b"' % name) for name in (b"predictions", b"outputs")) + around.count(b"\\u")
         alike = parse_answer(response._replace(body=around))
         if count > 1 or alike.list_name != scan.name:
-            return parse_answer(response)
-    return interface.BatchPredictions(scan.name, rows)
+            return parse_answer(response, kept)
+        name = name if kept is None else kept.before(name, around)
+    return interface.BatchPredictions(name, rows)
 
 
 def _is_bare(around: bytes) -> bool:
@@ -262,22 +272,65 @@ def _is_bare(around: bytes) -> bool:
     return around.endswith(b":[0]}") and around.count(b":") == 1
 
 
+class KeptMembers:
+    """Members of a batch's answer that each of its callers gets, with their values as they were written.
+
+    The operator named them, as the same for all callers. Others never get past here.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        # As with all lists here: what has no field is skipped unread, and of equal names the last counts.
+        fields = [f"member_{index}" for index in range(len(names))]
+        form = msgspec.defstruct(
+            "Members",
+            [(field, msgspec.Raw, msgspec.Raw()) for field in fields],
+            rename=dict(zip(fields, names, strict=True)),
+        )
+        self._starts = [b"%b:" % msgspec.json.encode(name)[1:] for name in names]
+        self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(form)
+
+    def before(self, list_name: bytes, body: bytes) -> bytes:
+        """The list's name with these members of an answer before it, as `START` wants it; `body` is a JSON object."""
+        found = msgspec.structs.astuple(self._decoder.decode(body))
+        members = [
+            start + bytes(raw)
+            for start, raw in zip(self._starts, found, strict=True)
+            if 0 < memoryview(raw).nbytes <= LONGEST_MEMBER
+        ]
+        return b',"'.join((*members, list_name))
+
+    def parse_answer(self, response: interface.UpstreamResponse) -> interface.BatchPredictions:
+        """`parse_answer` with these."""
+        return parse_answer(response, self)
+
+    def read_in_steps(self, response: interface.UpstreamResponse) -> steps.Steps[interface.BatchPredictions]:
+        """`read_in_steps` with these."""
+        return read_in_steps(response, self)
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Codec:
-    """See `interface.Codec`; there is one for all models, of which nothing is known."""
+    """See `interface.Codec`; there is one for all models, of which nothing is known.
+
+    `answer_members` are the names of those that callers get beside their predictions.
+    """
 
     # Of each instance: a compiled class knows no functions as its attributes.
-    def __init__(self) -> None:
+    def __init__(self, answer_members: Sequence[str] = ()) -> None:
         self.max_batch_size = sys.maxsize
         self.large = LARGE
         self.parse = parse_request
         self.parse_in_steps = parse_in_steps
-        self.merge = merge
+        self._kept = KeptMembers(answer_members) if answer_members else None
+
+    def merge(self, batch_id: str, target: str, parts: Sequence[messages.Part]) -> interface.UpstreamRequest:
+        """See `interface.Codec`."""
+        return merge(batch_id, target, parts, self._kept)
 
 
 START = b'{"message":"","batchId":"%b","%b":['
-"""What all answers of a batch begin with, its id and the name of its list to be filled in; the predictions, joined by
-commas, and `END` follow."""
+"""What all answers of a batch begin with, its id and `list_name` to be filled in; then come the predictions, joined by
+commas, and `END`."""
 
 END = b"]}"
 

@@ -338,8 +338,9 @@ def rules_for(path: str, chosen: Sequence[rules.Rule]) -> tuple[rules.Rule, ...]
 class V1First(v1.Codec):
     """v1 requests, and for the same path those with lists that are no v1 request, such as objects of columns."""
 
-    def __init__(self, lists: Codec) -> None:
+    def __init__(self, lists: Codec, answer_members: Sequence[str] = ()) -> None:
         self._lists = lists
+        self._kept = v1.KeptMembers(answer_members) if answer_members else None
         self.max_batch_size = lists.max_batch_size
         self.large = v1.LARGE
 
@@ -370,7 +371,7 @@ class V1First(v1.Codec):
     def merge(self, batch_id: str, target: str, parts: Sequence[messages.Part]) -> interface.UpstreamRequest:
         """See `interface.Codec`."""
         if isinstance(parts[0].request.payload, v1.Payload):
-            return v1.merge(batch_id, target, parts)
+            return v1.merge(batch_id, target, parts, self._kept)
         return self._lists.merge(batch_id, target, parts)
 
 
