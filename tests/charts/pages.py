@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 
 from carpool_injector.core import model, pod_annotations
 from carpool_injector.core.settings import Settings
-from tests.charts import helm
+from tests.charts import helm, rights
 
 SCHEMA = helm.CHART / "values.schema.json"
 README = helm.CHART / "README.md"
@@ -23,6 +23,7 @@ NEEDED = helm.CHART / "templates" / "_needed.tpl"
 INSTALL = helm.ROOT / "manifests" / "install.yaml"
 _BEGIN, _END = "<!-- values: made by python -m tests.charts -->", "<!-- end -->"
 _KEY = re.compile(r"( *)([A-Za-z]+):(?: |$)")
+_RIGHTS = "<!-- rights: made by python -m tests.charts -->"
 # Helm's own bookkeeping, untrue where kubectl applies the file.
 _HELMS = re.compile(r"(?m)^ +(app\.kubernetes\.io/managed-by: Helm|helm\.sh/chart: .*)\n")
 # The object brings the indentation of what stands in it.
@@ -160,9 +161,11 @@ def table() -> str:
 
 
 def readme(page: str) -> str:
-    """The page with its tables brought up to date."""
-    made = f"{_BEGIN}\n{table()}\n{_END}"
-    return re.sub(f"{re.escape(_BEGIN)}.*?{re.escape(_END)}", lambda _: made, page, flags=re.DOTALL)
+    """The page with its tables brought up to date. Raises what `helm.template` does."""
+    for begin, made in ((_BEGIN, table()), (_RIGHTS, rights.table())):
+        whole = f"{begin}\n{made}\n{_END}"
+        page = re.sub(f"{re.escape(begin)}.*?{re.escape(_END)}", lambda _, whole=whole: whole, page, flags=re.DOTALL)  # type: ignore[misc]
+    return page
 
 
 def schema(text: str) -> str:

@@ -5,36 +5,10 @@ from __future__ import annotations
 import pytest
 from ruamel.yaml import YAML
 
-from tests.charts import helm, objects
+from tests.charts import helm, objects, pages
+from tests.charts.rights import Right, asked, granted, rights
 
 ACCESS = helm.ROOT / "e2e" / "injector" / "access.yaml"
-Right = tuple[str, str, str, str, str]
-
-
-def rights(things: list[objects.Object], account: str) -> set[Right]:
-    """What an account may do: namespace ("" for all), group, resource, name ("" for any), verb."""
-    found: set[Right] = set()
-    for binding in things:
-        if binding["kind"] not in ("RoleBinding", "ClusterRoleBinding"):
-            continue
-        if account not in {subject["name"] for subject in binding["subjects"]}:
-            continue
-        namespace = binding["metadata"].get("namespace", "")
-        role = next(
-            each
-            for each in objects.of_kind(things, binding["roleRef"]["kind"])
-            if each["metadata"]["name"] == binding["roleRef"]["name"]
-            and each["metadata"].get("namespace", "") == namespace
-        )
-        found |= {
-            (namespace, group, resource, name, verb)
-            for rule in role["rules"]
-            for group in rule["apiGroups"]
-            for resource in rule["resources"]
-            for name in rule.get("resourceNames", [""])
-            for verb in rule["verbs"]
-        }
-    return found
 
 
 def injectors(*more: str) -> set[Right]:
@@ -100,6 +74,7 @@ def test_the_check_may_look_at_what_it_tells_about() -> None:
         ("", "", "pods", "", "list"),
         ("", "", "configmaps", "inferenceservice-config", "get"),
         ("", "admissionregistration.k8s.io", "mutatingwebhookconfigurations", "zz-carpool-injector", "get"),
+        ("", "admissionregistration.k8s.io", "mutatingwebhookconfigurations", "", "list"),
         (
             "", "admissionregistration.k8s.io", "mutatingwebhookconfigurations",
             "inferenceservice.serving.kserve.io", "get",
@@ -107,7 +82,6 @@ def test_the_check_may_look_at_what_it_tells_about() -> None:
         ("", "admissionregistration.k8s.io", "validatingwebhookconfigurations", "carpool-injector", "get"),
         *(("", "", resource, "", "list") for resource in ("namespaces", "limitranges", "resourcequotas")),
         ("", "discovery.k8s.io", "endpointslices", "", "list"),
-        (helm.NAMESPACE, "discovery.k8s.io", "endpointslices", "", "list"),
         (helm.NAMESPACE, "", "secrets", "carpool-injector-certificates", "get"),
         ("default", "", "pods", "", "create"),
     }  # fmt: skip
@@ -128,3 +102,32 @@ def test_an_account_of_others_is_bound_and_none_is_made() -> None:
 def test_without_rbac_none_is_made() -> None:
     kinds = {thing["kind"] for thing in objects.installed(objects.scenario("small"))}
     assert not kinds & {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "ServiceAccount"}
+
+
+def test_the_injector_is_granted_each_call_that_its_code_makes_and_no_other() -> None:
+    everything = injectors("--set", "missedPods=true")
+    given = {(resource, verb) for _, _, resource, _, verb in everything}
+    assert given == asked("webhook/*.py", "certificates/*.py") - {("version", "get")}  # which everybody may
+
+
+def test_the_check_is_granted_each_call_that_its_code_makes_and_no_other() -> None:
+    with_secrets = rights(objects.rendered("--set", "config.imagePullSecrets={registry}"), "carpool-check")
+    given = {(resource, verb) for _, _, resource, _, verb in with_secrets}
+    # Policies are looked for only where it is not told what the injector's objects are called, and of webhooks only
+    # those that change pods.
+    never = {("mutatingadmissionpolicies", "list"), ("validatingwebhookconfigurations", "list")}
+    assert given == asked("diagnosis/*.py") - never - {("version", "get")}
+
+
+@pytest.mark.parametrize("name", objects.SCENARIOS)
+def test_no_right_is_granted_twice(name: str) -> None:
+    for account in ("carpool-injector", "carpool-check", "team-a-injector", "team-a-check"):
+        found = granted(objects.scenario(name), account)
+        everywhere = {right[1:] for right in found if not right[0]}
+        assert [right for right in found if found.count(right) > 1] == []
+        assert [right for right in found if right[0] and right[1:] in everywhere] == []
+
+
+def test_the_readme_tells_the_rights_as_they_are() -> None:
+    page = pages.README.read_text()
+    assert pages.readme(page) == page, "run: python -m tests.charts"
