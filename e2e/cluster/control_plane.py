@@ -27,6 +27,20 @@ API_SERVER_NAMES = (HOST, "localhost", "kubernetes", "kubernetes.default", "kube
 POLICIES_BETA, POLICIES_STABLE = (f"admissionregistration.k8s.io/{version}" for version in ("v1beta1", "v1"))
 # The reconciler that announces the API server as the Service `kubernetes` refuses loopback addresses.
 ON_LOOPBACK = {"endpoint-reconciler-type": "none"}
+# As on GKE: pods of the system's classes are for namespaces with a ResourceQuota that names the class.
+LIMITED_CLASSES = """\
+apiVersion: apiserver.config.k8s.io/v1
+kind: AdmissionConfiguration
+plugins:
+  - name: ResourceQuota
+    configuration:
+      apiVersion: apiserver.config.k8s.io/v1
+      kind: ResourceQuotaConfiguration
+      limitedResources:
+        - resource: pods
+          matchScopes:
+            - {scopeName: PriorityClass, operator: In, values: [system-cluster-critical, system-node-critical]}
+"""
 # The user that the API server is when it passes a request on to an extension of its API, and when it asks a kubelet.
 FRONT_PROXY, KUBELET_CLIENT = "front-proxy-client", "kube-apiserver-kubelet-client"
 
@@ -180,7 +194,7 @@ class ControlPlane:
             "profiling": "false",
             "v": 1,
             **self._policies(),
-            **(self._towards_nodes() if self._with_nodes else ON_LOOPBACK),
+            **(self._towards_nodes() if self._with_nodes else {**ON_LOOPBACK, **self._limits()}),
         }
         return Component("kube-apiserver", values, lambda: self._answers_admin(f"{self.server}/readyz"))
 
@@ -189,6 +203,12 @@ class ControlPlane:
         if self.mutating_policies != POLICIES_BETA:
             return {}
         return {"feature-gates": "MutatingAdmissionPolicy=true", "runtime-config": f"{POLICIES_BETA}=true"}
+
+    def _limits(self) -> dict[str, object]:
+        """Limits priority classes; not where nodes are, as what makes a cluster work is of these, without a quota."""
+        file = self.folder / "admission.yaml"
+        file.write_text(LIMITED_CLASSES)
+        return {"admission-control-config-file": file}
 
     def _towards_nodes(self) -> dict[str, object]:
         """How the API server reaches kubelets (for logs, exec), and pods that serve webhooks or parts of the API."""
