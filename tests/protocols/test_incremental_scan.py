@@ -6,7 +6,7 @@ import itertools
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from carpool.scheduling import messages
@@ -220,6 +220,7 @@ def test_in_steps_the_same_comes_of_a_request_as_at_once(body):
 
 
 @settings(max_examples=400)
+@example(body=b'{"predictions":[1,-2.5e3][}')
 @given(body=bodies() | broken())
 def test_in_steps_the_same_comes_of_an_answer_as_at_once(body):
     assert read(body, lambda response: steps.at_once(v1.read_in_steps(response))) == read(body, v1.parse_answer)
