@@ -29,6 +29,7 @@ EMPTY = {
     "CarpoolInjectorMissedPods": "this release has neither its alerts nor missedPods switched on, so nobody looks",
     "Reviews that ended in an error: {{reason}}": "no review has ended in an error",
     "gRPC calls: {{lane}} {{code}}": "the samples speak HTTP",
+    "Limit of the predictor: {{pod}}": "no predictor has refused a batch for its size",
     "Namespaces: read: {{result}}": "the watch had told of each namespace before a review asked for it",
 }
 
