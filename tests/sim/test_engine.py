@@ -77,6 +77,16 @@ def test_noise_has_the_variation_and_the_mean_it_is_given() -> None:
     assert deviation / mean == pytest.approx(0.5, rel=0.04)
 
 
+def test_in_stages_a_batch_is_read_while_the_one_before_it_is_computed() -> None:
+    stages = [service_times.Affine(0.010, 0.0), service_times.Affine(0.030, 0.0), service_times.Affine(0.020, 0.0)]
+    predictor = ALWAYS_10_MS._replace(overhead=0.002, later=tuple(stages[1:]))
+    device = service_times.SimulatedPredictor(predictor, "any")
+    back = [device.serve(1, 0.0).returned for _ in range(3)]
+    assert back == pytest.approx([0.062, 0.092, 0.122])
+    assert device.serve(1, 1.0).returned == pytest.approx(1.062)
+    assert predictor.capacity(32) == pytest.approx(32 / 0.030)
+
+
 def test_bursts_keep_their_mean_rate_and_come_in_bursts() -> None:
     times = list(itertools.takewhile(lambda time: time < 500, variants.bursts(250, 50, 0.050, 0.150, seed=1)))
     assert len(times) / 500 == pytest.approx(100, rel=0.03)

@@ -61,21 +61,28 @@ class Measured:
 class Predictor(NamedTuple):
     """A model server: `workers` batches at a time, each with `overhead` seconds, half before and half after.
 
-    `variation` is the coefficient of variation (deviation over mean) of the lognormal noise on service times.
+    `variation` is the coefficient of variation (deviation over mean) of the lognormal noise on service times. Batches
+    then pass the `later` stages, each of which works on one at a time, while the workers have the next: as where one is
+    written, one computed and one read.
     """
 
     service: Service
     overhead: float = 0.0
     workers: int = 1
     variation: float = 0.05
+    later: tuple[Service, ...] = ()
 
     def capacity(self, max_batch_size: int) -> float:
         """Instances a second when every batch is full."""
-        return self.workers * max_batch_size / self.service.seconds(max_batch_size, 0.0)
+        seconds = self.service.seconds(max_batch_size, 0.0) / self.workers
+        return max_batch_size / max([seconds, *[stage.seconds(max_batch_size, 0.0) for stage in self.later]])
 
 
 class ServedBatch(NamedTuple):
-    """A batch that was sent, was worked on from `started` to `ended`, and came back at `returned`."""
+    """A batch that was sent, was worked on from `started` to `ended`, and came back at `returned`.
+
+    It may have waited between two stages.
+    """
 
     sent: float
     started: float
@@ -90,6 +97,7 @@ class SimulatedPredictor:
     def __init__(self, predictor: Predictor, seed: str) -> None:
         self.predictor = predictor
         self._free = [0.0] * predictor.workers  # a heap: when each worker has finished what it was given
+        self._later_free = [0.0] * len(predictor.later)
         self._random = random.Random(seed)
         variance = math.log1p(predictor.variation**2)
         self._mu, self._sigma = -variance / 2, math.sqrt(variance)  # mean 1
@@ -98,12 +106,16 @@ class SimulatedPredictor:
         """Work on a batch of `rows` that is sent `now`, no earlier than the one before."""
         half = self.predictor.overhead / 2
         started = max(now + half, self._free[0])
-        seconds = self.predictor.service.seconds(rows, started)
-        if self._sigma:
-            seconds *= self._random.lognormvariate(self._mu, self._sigma)
-        ended = started + seconds
+        ended = started + self._seconds(self.predictor.service, rows, started)
         heapq.heapreplace(self._free, ended)
+        for place, stage in enumerate(self.predictor.later):
+            begin = max(ended, self._later_free[place])
+            ended = self._later_free[place] = begin + self._seconds(stage, rows, begin)
         return ServedBatch(now, started, ended, ended + half, rows)
+
+    def _seconds(self, service: Service, rows: int, now: float) -> float:
+        seconds = service.seconds(rows, now)
+        return seconds * self._random.lognormvariate(self._mu, self._sigma) if self._sigma else seconds
 
 
 def parse(text: str) -> Service:
