@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,9 +19,11 @@ from carpool_sidecar import errors
 from carpool_sidecar.protocols import incremental_scan, interface, models, steps, tensors_from_v1, v2
 from carpool_sidecar.protocols.lists import codec as lists
 from carpool_sidecar.protocols.lists import rules
+from carpool_sidecar.protocols.tensors_from_embeddings import answers as embeddings
 from carpool_sidecar.protocols.tensors_from_v1 import columns, outputs, values
 from carpool_sidecar.protocols.v2_grpc import codec as grpc_codec
 from carpool_sidecar.protocols.v2_grpc import tensors as grpc_tensors
+from carpool_sidecar.protocols.v2_http import answers as http_answers
 from carpool_sidecar.protocols.v2_http import codec as http_codec
 from carpool_sidecar.protocols.v2_http import json_lists
 from carpool_sidecar.protocols.v2_http import tensors as http_tensors
@@ -33,7 +36,9 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, size in (
         (v2, "ELEMENTS_A_STEP", 3), (grpc_tensors, "_NUMBERS_A_STEP", 5), (values, "_LARGE", 7), (values, "_GROUP", 20),
         (values, "_PIECE", 9), (columns, "_LARGE", 5), (outputs, "_PIECE", 12), (json_lists, "_STEP", 6),
-        (incremental_scan, "_PIECE", 6), (incremental_scan, "STEP", 40),
+        (incremental_scan, "_PIECE", 6), (incremental_scan, "STEP", 40), (json_lists, "_PIECE", 7),
+        (json_lists, "_ROWS_A_STEP", 2), (http_answers, "_GROUP", 9), (grpc_tensors, "_LISTED_A_STEP", 3),
+        (embeddings, "_GROUP", 16),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, size)
 
@@ -176,3 +181,146 @@ def test_a_request_with_a_list(rows: list[Any], data: st.DataObject) -> None:
         for each in (in_steps, at_once)
     ]
     assert seen[0] == seen[1]
+
+
+LEAVES = st.sampled_from(["1", "-2.5", "1e3", "true", "null", '"a"', '"a,b]"', '"\\\\\\""', "{}"])
+
+
+@st.composite
+def data_of_v2(draw: st.DrawFn, rows: int, width: int) -> str:
+    """The data of a tensor in JSON, flat or with a list for each row, seldom with a flaw."""
+    some = draw(st.sampled_from(["1", "12.5"])) if draw(st.booleans()) else None
+    found = [[some or draw(LEAVES) for _ in range(width)] for _ in range(rows)]
+    if draw(st.integers(0, 5)) == 0 and found and found[-1]:
+        found[-1].pop()
+    comma = draw(st.sampled_from([",", ", "]))
+    if draw(st.booleans()):
+        text = comma.join("[" + comma.join(row) + "]" for row in found)
+    else:
+        text = comma.join(each for row in found for each in row)
+    at = draw(st.sampled_from([0, len(text) // 2, len(text)]))
+    return (
+        "["
+        + text[:at]
+        + draw(st.sampled_from(["", "", "", "", ",", "[]", "]", "x", "NaN", "\u00fc"]))
+        + text[at:]
+        + "]"
+    )
+
+
+@given(st.data(), st.integers(1, 6), st.integers(0, 20), st.sampled_from(["FP32", "BYTES"]), st.booleans())
+def test_a_request_in_v2_json_of_any_form(
+    data: st.DataObject, rows: int, width: int, datatype: str, has_id: bool
+) -> None:
+    body = '{%s"inputs":[{"name":"x","shape":[%d,%d],"datatype":"%s","data":%s}]}'
+    made = http_codec.Reader()
+    told(lambda: made.parse((body % ("", rows, width, datatype, [1] * (rows * width))).encode(), 100))  # it is known
+    sent = (body % ('"id":"me",' if has_id else "", rows, width, datatype, data.draw(data_of_v2(rows, width)))).encode()
+    found = [told(lambda: steps.at_once(made.parse_in_steps(sent, 100))), told(lambda: made.parse(sent, 100))]
+    seen = [
+        each
+        if isinstance(each, tuple)
+        else (each.key, each.row_count, [bytes(d) for d in each.data], each.response_format)
+        for each in found
+    ]
+    assert seen[0] == seen[1]
+
+
+@given(
+    st.data(), st.integers(2, 6), st.sampled_from([0, 1, 3, 20]), st.booleans(), st.sampled_from([b"", b'"id":"b",'])
+)
+def test_an_answer_in_v2_json(data: st.DataObject, rows: int, width: int, wants_binary: bool, ident: bytes) -> None:
+    made = http_codec.Codec(models.ModelInfo(), lambda: None)
+    wish = b',"parameters":{"binary_data_output":true}' if wants_binary else b""
+    request = b'{"inputs":[{"name":"x","shape":[1,1],"datatype":"FP32","data":[1]}]%b}'
+    payloads = [made.parse(request % (wish if at else b""), 100) for at in range(rows)]
+    parts: Any = [messages.Part(SimpleNamespace(payload=each), 0, 1) for each in payloads]
+    body = b'{"model_name":"m",%b"outputs":[{"name":"y","datatype":"FP32","shape":[%d,%d],"data":%b}]}'
+    call = made.merge("b", "t", parts)
+    told(lambda: call.read(interface.UpstreamResponse(body % (ident, rows, width, b"%a" % ([1] * (rows * width))), {})))
+    reply = interface.UpstreamResponse(body % (ident, rows, width, data.draw(data_of_v2(rows, width)).encode()), {})
+    read_in_steps = call.read_in_steps
+    assert read_in_steps is not None
+    found = [told(lambda: call.read(reply)), told(lambda: steps.at_once(read_in_steps(reply)))]
+    seen = [each if isinstance(each[0], type) else _rendered(payloads, each) for each in found]
+    assert seen[0] == seen[1]
+
+
+def _rendered(payloads: list[Any], answer: interface.BatchPredictions) -> list[bytes]:
+    """What each of these callers with one row gets."""
+    return [
+        b"".join(payload.response_format.render([messages.Piece(0, "b", answer.rows[at : at + 1])]).body)
+        for at, payload in enumerate(payloads)
+    ]
+
+
+@given(st.data(), st.sampled_from([*NUMBERS, "BYTES", "FP32"]), st.booleans(), st.booleans())
+def test_lists_over_grpc_are_written_the_same(
+    data: st.DataObject, datatype: str, is_listed: bool, is_one_caller_of_lists: bool
+) -> None:
+    made = grpc_codec.Codec(models.ModelInfo(), lambda: None)
+    field = v2.DATATYPES[datatype].contents
+    low, high = NUMBERS.get(datatype, (0, 1))
+    element: Any = (
+        st.integers(low, high) if datatype in NUMBERS else st.just(0.5) if datatype == "FP32" else st.binary()
+    )
+    rows = data.draw(st.lists(st.lists(element, min_size=2, max_size=2), min_size=3, max_size=3))
+    payloads = []
+    for at in range(3):
+        request = service_pb2.ModelInferRequest(model_name="m")
+        request.inputs.add(name="x", datatype="INT8", shape=[1, 1])
+        if is_one_caller_of_lists and at == 1:
+            request.inputs[0].contents.int_contents.append(1)
+        else:
+            request.raw_input_contents.append(b"1")
+        payloads.append(made.parse(request.SerializeToString(), 100))
+    answer = service_pb2.ModelInferResponse(model_name="m")
+    answer.outputs.add(name="y", datatype=datatype, shape=[3, 2])
+    flat = [each for row in rows for each in row]
+    if is_listed:
+        getattr(answer.outputs[0].contents, field).extend(flat)
+    else:
+        kind = v2.DATATYPES[datatype]
+        answer.raw_output_contents.append(v2.pack(flat) if kind.size is None else struct.pack(f"<6{kind.code}", *flat))
+    parts: Any = [messages.Part(SimpleNamespace(payload=each), 0, 1) for each in payloads]
+    call = made.merge("b", "t", parts)
+    reply, read_in_steps = interface.UpstreamResponse(answer.SerializeToString(), {}), call.read_in_steps
+    assert read_in_steps is not None
+    at_once, in_steps = _rendered(payloads, call.read(reply)), _rendered(payloads, steps.at_once(read_in_steps(reply)))
+    assert in_steps == at_once
+    for row, payload, written in zip(rows, payloads, in_steps, strict=True):
+        (output,) = service_pb2.ModelInferResponse.FromString(written).outputs
+        has_lists = is_listed or payload.response_format.wants_lists
+        assert list(getattr(output.contents, field)) == (row if has_lists else [])
+
+
+NUMBER_OF_A_VECTOR = st.sampled_from([0.5, -2.0, 1e-7, 1e39, float("nan")])
+
+
+@given(st.lists(st.lists(NUMBER_OF_A_VECTOR, min_size=3, max_size=3), min_size=1, max_size=5), st.data())
+def test_embeddings_are_written_the_same(vectors: list[list[float]], data: st.DataObject) -> None:
+    with np.errstate(over="ignore"):
+        found = np.array(vectors).astype(data.draw(st.sampled_from(["<f8", "<f4"])))
+    cut = data.draw(st.integers(0, len(found)))
+    forms = [embeddings.Form(b'"m"', data.draw(st.booleans())) for _ in range(2)]
+    ready, plain = embeddings.Rows(found, 0, {}), embeddings.Rows(found, 0, {})
+    steps.at_once(embeddings.write_in_steps(ready, [cut, len(found) - cut], forms))
+
+    def rendered(rows: embeddings.Rows, form: embeddings.Form, start: int, stop: int) -> Any:
+        return told(lambda: b"".join(form.render([messages.Piece(0, "b", rows[start:stop])]).body))
+
+    for share in ((forms[0], 0, cut), (forms[1], cut, len(found)), (forms[1], 0, len(found))):
+        assert rendered(ready, *share) == rendered(plain, *share)
+
+
+@given(st.lists(st.floats(-9, 9, width=32) | st.just(1e39), min_size=1, max_size=30), st.integers(1, 4), st.booleans())
+def test_an_answer_in_json_becomes_the_same_tensor(numbers: list[float], width: int, is_nested: bool) -> None:
+    rows = [numbers[at : at + width] for at in range(0, len(numbers), width)]
+    shape = [len(rows), width] if is_nested else [len(numbers)]
+    text = json.dumps(
+        {"outputs": [{"name": "y", "shape": shape, "datatype": "FP32", "data": rows if is_nested else numbers}]}
+    )
+    seen = told(lambda: http_tensors.read_answer(interface.UpstreamResponse(text.encode(), {})))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(json_lists, "_PIECE", 2**30)  # all of it is read at once
+        assert seen == told(lambda: http_tensors.read_answer(interface.UpstreamResponse(text.encode(), {})))

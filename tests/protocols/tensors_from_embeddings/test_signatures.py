@@ -115,7 +115,7 @@ class TestWithoutABatchDimension:
         assert embedder.codec.max_batch_size == 1
         payload = embedder.ask(["abc", "abd"])
         shares = [share for row in range(2) for share in embedder.call((payload, row, row + 1))]
-        assert [each.predictions.tolist() for each in shares] == [[[3, 97]], [[3, 97]]]
+        assert [each.predictions.vectors.tolist() for each in shares] == [[[3, 97]], [[3, 97]]]
         assert [tensor.shape for (tensor,) in embedder.transport.calls] == [(1,) * len(shape)] * 2
 
     @pytest.mark.parametrize(("shape", "given"), [((-1,), (3,)), ((1, -1), (1, 3)), ((-1, -1), (1, 3))])

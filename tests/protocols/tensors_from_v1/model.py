@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from carpool_sidecar.protocols import interface as codecs
-from carpool_sidecar.protocols import models
+from carpool_sidecar.protocols import models, steps
 from carpool_sidecar.protocols.tensors_from_v1 import codec
 
 NAME = models.ModelName("m", "1")
@@ -35,6 +35,10 @@ class Transport:
 
     def read_answer(self, reply: codecs.UpstreamResponse) -> list[models.Tensor]:
         return self.answer(self.calls[int(reply.body)])
+
+    def read_answer_in_steps(self, reply: codecs.UpstreamResponse) -> steps.Steps[list[models.Tensor]]:
+        yield
+        return self.read_answer(reply)
 
 
 class Request(NamedTuple):

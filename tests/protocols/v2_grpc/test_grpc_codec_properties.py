@@ -15,7 +15,7 @@ from carpool.scheduling import messages
 from carpool_sidecar.protocols import models, v2
 from carpool_sidecar.protocols.v2_grpc import codec, tensors
 from tests.protocols.v2_grpc import echo_model
-from tests.protocols.v2_grpc.test_grpc_tensors import raw_tensors
+from tests.protocols.v2_grpc.test_grpc_tensors import as_list, raw_tensors
 
 TRITON = models.ModelInfo(max_batch_size=1000)
 OTHERS = models.ModelInfo()
@@ -47,7 +47,7 @@ def requests(draw: Any, inputs: Sequence[Column], outputs: Sequence[str]) -> Any
         count = functools.reduce(int.__mul__, shape)
         raw = draw(raw_tensors(column.datatype, count))
         if is_listed:
-            tensor.contents.CopyFrom(tensors.to_contents(raw, column.datatype))
+            tensor.contents.CopyFrom(as_list(raw, column.datatype))
         else:
             request.raw_input_contents.append(raw)
     for name in outputs:

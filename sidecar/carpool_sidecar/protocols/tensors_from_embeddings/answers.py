@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ import orjson
 
 from carpool.scheduling import messages
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import interface, models
+from carpool_sidecar.protocols import interface, models, steps
 from carpool_sidecar.protocols.tensors_from_embeddings import signatures
 from carpool_sidecar.protocols.tensors_from_v1 import outputs
 
@@ -26,9 +26,45 @@ Vectors = npt.NDArray[Any]
 """One embedding in each row."""
 
 _HEADERS: interface.Headers = (("Content-Type", "application/json"),)
-_ROW = b'{"object":"embedding","index":%d,"embedding":%b}'
+_ROW = b'%b{"object":"embedding","index":%d,"embedding":'
 _END = b'],"model":%b,"usage":{"prompt_tokens":0,"total_tokens":0}}'
 _NUMPY = orjson.OPT_SERIALIZE_NUMPY
+
+
+_GROUP = 64 * 1024  # bytes of embeddings that are written in one step
+
+
+class Rows:
+    """Embeddings of a batch from row `start` on. `written` are those that callers get as they are: by what they want,
+    base64 or not, and by the row in the batch."""
+
+    __slots__ = ("start", "vectors", "written")
+
+    def __init__(self, vectors: Vectors, start: int, written: dict[tuple[bool, int], bytes]) -> None:
+        self.vectors = vectors
+        self.start = start
+        self.written = written
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def __getitem__(self, which: slice) -> Rows:
+        start, stop, _ = which.indices(len(self.vectors))
+        return Rows(self.vectors[start:stop], self.start + start, self.written)
+
+
+def write_in_steps(rows: Rows, sizes: Sequence[int], forms: Sequence[Form]) -> steps.Steps[None]:
+    """Write the embeddings of callers with so many rows each, so that nothing is left to do but to join them."""
+    vectors, written = rows.vectors, rows.written
+    group, stop = max(1, len(vectors) * _GROUP // max(1, vectors.nbytes)), 0
+    for size, form in zip(sizes, forms, strict=True):
+        start, stop = stop, stop + size
+        for first in range(start, stop, group):
+            some = form.precise(vectors[first : min(stop, first + group)])
+            if np.isfinite(some).all():  # else `render` finds out whose that is
+                for row, vector in enumerate(some, first):
+                    written[form.is_base64, row] = form.write(vector)
+            yield
 
 
 class Form(NamedTuple):
@@ -39,20 +75,40 @@ class Form(NamedTuple):
 
     def render(self, shares: Sequence[messages.Piece]) -> interface.RenderedResponse:
         """Raises `errors.UpstreamBroken` for embeddings that cannot be written or do not go together."""
-        mine: list[Vectors] = [share.predictions for share in shares]
-        if len({(vectors.dtype, vectors.shape[1]) for vectors in mine}) > 1:
+        mine: list[Rows] = [share.predictions for share in shares]
+        if len({(each.vectors.dtype, each.vectors.shape[1]) for each in mine}) > 1:
             raise errors.UpstreamBroken("the predictor's answers to parts of the request do not go together")
-        found = mine[0] if len(mine) == 1 else np.concatenate(mine)
-        if self.is_base64:
-            with np.errstate(over="ignore"):
-                found = found.astype("<f4", copy=False)
+        body: list[bytes] = []
+        place, before = 0, b'{"object":"list","data":['
+        for rows in mine:
+            for text in self._texts(rows, place):
+                body += (_ROW % (before, place), text)
+                place, before = place + 1, b"},"
+        return interface.RenderedResponse(_HEADERS, (*body, b"}" if place else before, _END % self.model))
+
+    def _texts(self, rows: Rows, place: int) -> Sequence[bytes]:
+        """The rows as JSON; the first of them is at this place in the answer."""
+        start, written = rows.start, rows.written
+        texts = [written.get((self.is_base64, row)) for row in range(start, start + len(rows))] if written else [None]
+        if None not in texts:
+            return cast(list[bytes], texts)
+        found = self.precise(rows.vectors)
         is_finite = np.isfinite(found).all(axis=1)
         if not is_finite.all():
-            place = int(np.argmin(is_finite))
+            place += int(np.argmin(is_finite))
             raise errors.UpstreamBroken(f"the embedding of item {place} of 'input' has NaN or infinities")
-        write = _base64 if self.is_base64 else _numbers
-        rows = b",".join([_ROW % (place, write(row)) for place, row in enumerate(found)])
-        return interface.RenderedResponse(_HEADERS, (b'{"object":"list","data":[', rows, _END % self.model))
+        return [self.write(vector) for vector in found]
+
+    def precise(self, vectors: Vectors) -> Vectors:
+        """Embeddings in the precision that the caller gets."""
+        if not self.is_base64:
+            return vectors
+        with np.errstate(over="ignore"):
+            return vectors.astype("<f4", copy=False)
+
+    def write(self, vector: Vectors) -> bytes:
+        """One of these as JSON."""
+        return _base64(vector) if self.is_base64 else _numbers(vector)
 
 
 def _numbers(row: Vectors) -> bytes:

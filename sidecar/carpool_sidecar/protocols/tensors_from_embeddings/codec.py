@@ -106,19 +106,38 @@ class Codec:
         first: Payload = parts[0].request.payload
         column = first.column
         data = b"".join([part.request.payload.column.cut(part.start, part.stop) for part in parts])
-        rows = sum([part.stop - part.start for part in parts]) if first.has_rows else None
+        sizes = [part.stop - part.start for part in parts]
+        rows = sum(sizes) if first.has_rows else None
         before = first.before if rows is None else (rows,)
         tensor = models.Tensor(column.name, column.datatype, (*before, *column.shape), data)
         outputs = () if first.output is None else (first.output,)
         to, headers, body = self._transport.write_request(batch_id, self._name, [tensor], outputs)
-        return interface.UpstreamRequest(to, headers, body, functools.partial(self._read, first.output, rows))
+        forms = [part.request.payload.response_format for part in parts]
+        read = functools.partial(self._read, first.output, rows)
+        in_steps = functools.partial(self._read_in_steps, first.output, rows, sizes, forms)
+        return interface.UpstreamRequest(to, headers, body, read, in_steps)
 
     def _read(
         self, output: str | None, rows: int | None, reply: interface.UpstreamResponse
     ) -> interface.BatchPredictions:
+        return interface.BatchPredictions(b"data", self._rows(self._transport.read_answer(reply), output, rows))
+
+    def _read_in_steps(
+        self,
+        output: str | None,
+        rows: int | None,
+        sizes: Sequence[int],
+        forms: Sequence[answers.Form],
+        reply: interface.UpstreamResponse,
+    ) -> steps.Steps[interface.BatchPredictions]:
+        tensors = yield from self._transport.read_answer_in_steps(reply)
+        found = self._rows(tensors, output, rows)
+        yield from answers.write_in_steps(found, sizes, forms)
+        return interface.BatchPredictions(b"data", found)
+
+    def _rows(self, tensors: Sequence[models.Tensor], output: str | None, rows: int | None) -> answers.Rows:
         try:
-            vectors = answers.read(self._transport.read_answer(reply), output, rows)
+            return answers.Rows(answers.read(tensors, output, rows), 0, {})
         except errors.Uneven:
             self._uneven = self.info
             raise
-        return interface.BatchPredictions(b"data", vectors)

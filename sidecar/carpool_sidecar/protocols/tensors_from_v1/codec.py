@@ -26,6 +26,10 @@ class Transport(Protocol):
         """The outputs in an answer; raises `errors.UpstreamBroken`."""
         ...
 
+    def read_answer_in_steps(self, reply: interface.UpstreamResponse, /) -> steps.Steps[list[models.Tensor]]:
+        """The same for a large answer."""
+        ...
+
 
 @dataclass(slots=True)
 class Payload:
@@ -119,7 +123,8 @@ class Codec:
 
     def _read(self, rows: int | None, reply: interface.UpstreamResponse) -> steps.Steps[interface.BatchPredictions]:
         try:
-            found = yield from outputs.predictions(self._transport.read_answer(reply), rows)
+            tensors = yield from self._transport.read_answer_in_steps(reply)
+            found = yield from outputs.predictions(tensors, rows)
             return interface.BatchPredictions(b"predictions", found)
         except errors.Uneven:
             self._uneven = self.info

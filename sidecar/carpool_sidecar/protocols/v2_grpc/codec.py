@@ -5,14 +5,16 @@ Tensors are joined and cut as bytes. Requests with lists of numbers share batche
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from carpool.scheduling import messages as scheduling
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import interface, models, steps, v2
 from carpool_sidecar.protocols.v2_grpc import messages, tensors
+
+_LARGE: Final = 128 * 1024  # bytes of a body that is understood in steps
 
 
 class Payload(interface.KeepsBody):
@@ -38,22 +40,38 @@ class Payload(interface.KeepsBody):
         return [self.message.template.signature.longest] * (stop - start)
 
 
+Lists = dict[tuple[int, int, int], list[v2.Data]]
+"""Pieces of lists (`tensors.listed_in_steps`) by the output's number and its rows, from the second to the third."""
+
+
 class Rows:
-    """The rows of an answer that is shared, of which this has `start` to `stop` (exclusive)."""
+    """The rows of an answer that is shared, of which this has `start` to `stop` (exclusive).
 
-    __slots__ = ("message", "start", "stop")
+    `lists` are those that were written beforehand.
+    """
 
-    def __init__(self, message: messages.Message, start: int, stop: int) -> None:
+    __slots__ = ("lists", "message", "start", "stop")
+
+    def __init__(self, message: messages.Message, start: int, stop: int, lists: Lists) -> None:
         self.message = message
         self.start = start
         self.stop = stop
+        self.lists = lists
 
     def __len__(self) -> int:
         return self.stop - self.start
 
     def __getitem__(self, which: slice) -> Rows:
         start, stop, _ = which.indices(self.stop - self.start)
-        return Rows(self.message, self.start + start, self.start + stop)
+        return Rows(self.message, self.start + start, self.start + stop, self.lists)
+
+    def listed(self, index: int) -> Sequence[v2.Data]:
+        """One output as pieces of a list."""
+        known = self.lists.get((index, self.start, self.stop))
+        if known is not None:
+            return known
+        data, column = self.message.cut(index, self.start, self.stop), self.message.template.signature.columns[index]
+        return steps.at_once(tensors.listed_in_steps(data, column.datatype))
 
     def plain(self) -> list[v2.Data] | None:
         """An answer without an id that has these rows; None if they are not of one tensor in raw form of one size."""
@@ -68,36 +86,38 @@ class Rows:
 class ResponseFormat:
     """One caller's id; `wants_lists` if its answer has lists of numbers although the predictor gave raw tensors."""
 
-    __slots__ = ("_id", "_is_plain", "_wants_lists")
+    __slots__ = ("_id", "_is_plain", "wants_lists")
 
     def __init__(self, identity: bytes, wants_lists: bool) -> None:
         self._id = tensors.start(messages.ID, len(identity)) + identity if identity else b""
-        self._wants_lists = wants_lists
+        self.wants_lists = wants_lists
         self._is_plain = not identity and not wants_lists
 
     def render(self, shares: Sequence[scheduling.Piece]) -> interface.RenderedResponse:
+        """Implements `interface.ResponseFormat`."""
+        return interface.RenderedResponse((), self.pieces(shares))
+
+    def pieces(self, shares: Sequence[scheduling.Piece]) -> list[v2.Data]:
         """A ModelInferResponse."""
         first = shares[0].predictions
         if type(first) is interface.WholeResponse:
-            return interface.RenderedResponse((), [first.response.body])
-        if self._is_plain and len(shares) == 1 and (pieces := first.plain()) is not None:
-            return interface.RenderedResponse((), pieces)
+            return [first.response.body]
+        if self._is_plain and len(shares) == 1 and (plain := first.plain()) is not None:
+            found: list[v2.Data] = plain
+            return found
         runs: list[Rows] = [share.predictions for share in shares]
         signature, rows = first.message.template.signature, sum(map(len, runs))
-        outputs = [
-            [run.message.cut(index, run.start, run.stop) for run in runs] for index in range(len(signature.columns))
-        ]
-        is_listed = first.message.is_listed or self._wants_lists
-        if is_listed and tensors.has_lists([column.datatype for column in signature.columns]):
-            return interface.RenderedResponse((), [_listed(signature, rows, outputs), self._id])
-        pieces = [signature.head(rows), self._id]
-        for data in outputs:
+        if _is_listed(first.message, self.wants_lists):
+            return [*_listed(signature, rows, runs), self._id]
+        pieces: list[v2.Data] = [signature.head(rows), self._id]
+        for index in range(len(signature.columns)):
+            data = [run.message.cut(index, run.start, run.stop) for run in runs]
             pieces.append(tensors.start(messages.RAW_OUTPUT, sum(map(len, data))))
             pieces += data
-        return interface.RenderedResponse((), pieces)
+        return pieces
 
 
-_PLAIN = ResponseFormat(b"", False)
+_PLAIN: Final = ResponseFormat(b"", False)
 
 
 class Codec:
@@ -109,11 +129,10 @@ class Codec:
     # State: info, replaced when it is asked for again; what the readers remember.
     def __init__(self, info: models.ModelInfo, on_uneven: Callable[[], None]) -> None:
         self.info = info
+        self.large = _LARGE
         self._on_uneven = on_uneven
         self._requests = messages.Reader(messages.REQUEST)
         self._responses = messages.Reader(messages.RESPONSE)
-
-    large = 128 * 1024
 
     @property
     def max_batch_size(self) -> int:
@@ -151,7 +170,8 @@ class Codec:
         return Payload(body, message, _PLAIN)
 
     def merge(self, batch_id: str, target: str, parts: Sequence[scheduling.Part]) -> interface.UpstreamRequest:
-        rows = sum([part.stop - part.start for part in parts])
+        sizes = [part.stop - part.start for part in parts]
+        rows = sum(sizes)
         first: Payload = parts[0].request.payload
         if len(parts) == 1 and rows == first.row_count:
             read = functools.partial(interface.read_whole, b"", rows)
@@ -169,35 +189,53 @@ class Codec:
                 data = [part.request.payload.message.raw[index] for part in parts]
             pieces.append(tensors.start(messages.RAW_INPUT, sum(map(len, data))))
             pieces += data
+        forms = [part.request.payload.response_format for part in parts]
         read = functools.partial(self._read, rows, cut)
-        return interface.UpstreamRequest(target, (), pieces, read, functools.partial(self._read_in_steps, rows, cut))
+        in_steps = functools.partial(self._read_in_steps, sizes, forms, cut)
+        return interface.UpstreamRequest(target, (), pieces, read, in_steps)
 
     def _read(
         self, rows: int, cut: Sequence[Payload], response: interface.UpstreamResponse
     ) -> interface.BatchPredictions:
-        with self._saying_what_is_wrong():
+        try:
             found = messages.scan(response.body, messages.RESPONSE)
             message = self._responses.read(found, self._responses.template(found))
-        return self._shared_out(rows, cut, message)
+        except (errors.Unbatchable, errors.BadRequest) as error:
+            raise self._unusable(error) from None
+        return self._shared_out(rows, cut, message, {})
 
     def _read_in_steps(
-        self, rows: int, cut: Sequence[Payload], response: interface.UpstreamResponse
+        self,
+        sizes: Sequence[int],
+        forms: Sequence[ResponseFormat],
+        cut: Sequence[Payload],
+        response: interface.UpstreamResponse,
     ) -> steps.Steps[interface.BatchPredictions]:
-        with self._saying_what_is_wrong():
+        try:
             found = messages.scan(response.body, messages.RESPONSE)
             message = yield from self._responses.read_in_steps(found, self._responses.template(found))
-        return self._shared_out(rows, cut, message)
+        except (errors.Unbatchable, errors.BadRequest) as error:
+            raise self._unusable(error) from None
+        lists: Lists = {}
+        answer = self._shared_out(sum(sizes), cut, message, lists)
+        stop = 0
+        for size, form in zip(sizes, forms, strict=True):
+            start, stop = stop, stop + size
+            if _is_listed(message, form.wants_lists):
+                for index, column in enumerate(message.template.signature.columns):
+                    data = message.cut(index, start, stop)
+                    lists[index, start, stop] = yield from tensors.listed_in_steps(data, column.datatype)
+        return answer
 
-    @contextlib.contextmanager
-    def _saying_what_is_wrong(self) -> Iterator[None]:
-        try:
-            yield
-        except errors.Unbatchable as verdict:
-            raise self._uneven(f"its outputs have no rows that could be shared out ({verdict.reason})") from None
-        except errors.BadRequest as error:
-            raise errors.UpstreamBroken(f"the predictor's answer is broken: {error}") from None
+    def _unusable(self, error: errors.Unbatchable | errors.BadRequest) -> errors.UpstreamBroken:
+        """What an answer is that cannot be read, for this reason."""
+        if isinstance(error, errors.Unbatchable):
+            return self._uneven(f"its outputs have no rows that could be shared out ({error.reason})")
+        return errors.UpstreamBroken(f"the predictor's answer is broken: {error}")
 
-    def _shared_out(self, rows: int, cut: Sequence[Payload], message: messages.Message) -> interface.BatchPredictions:
+    def _shared_out(
+        self, rows: int, cut: Sequence[Payload], message: messages.Message, lists: Lists
+    ) -> interface.BatchPredictions:
         template = message.template
         if template.rows != rows:
             raise self._uneven(f"{rows} rows were answered with {template.rows}")
@@ -205,17 +243,30 @@ class Codec:
             if payload.answered not in (None, template.signature.columns):
                 raise self._uneven("the parts of one request were answered with different outputs")
             payload.answered = template.signature.columns
-        return interface.BatchPredictions(b"", Rows(message, 0, rows))
+        return interface.BatchPredictions(b"", Rows(message, 0, rows, lists))
 
     def _uneven(self, words: str) -> errors.UpstreamBroken:
         self._on_uneven()
         return errors.Uneven(f"the predictor's answer cannot be shared out: {words}")
 
 
-def _listed(signature: messages.BatchSignature, rows: int, outputs: Sequence[Sequence[v2.Data]]) -> bytes:
-    """A ModelInferResponse with lists of numbers."""
+def _is_listed(message: messages.Message, is_wanted: bool) -> bool:
+    """Whether an answer has lists, for a caller who wants them or not."""
+    if not (is_wanted or message.is_listed):
+        return False
+    return tensors.has_lists([column.datatype for column in message.template.signature.columns])
+
+
+def _listed(signature: messages.BatchSignature, rows: int, runs: Sequence[Rows]) -> list[v2.Data]:
+    """A ModelInferResponse with lists of numbers, all but its id."""
     message = signature.message(rows)
-    for output, column, data in zip(message.outputs, signature.columns, outputs, strict=True):
-        output.contents.CopyFrom(tensors.to_contents(b"".join(data), column.datatype))
-    listed: bytes = message.SerializeToString()
-    return listed
+    heads = [output.SerializeToString() for output in message.outputs]
+    message.ClearField("outputs")
+    pieces: list[v2.Data] = [message.SerializeToString()]
+    for index, (head, column) in enumerate(zip(heads, signature.columns, strict=True)):
+        contents = tensors.contents([piece for run in runs for piece in run.listed(index)], column.datatype)
+        size = sum(map(len, contents))
+        inner = head + tensors.start(messages.CONTENTS, size)
+        pieces.append(tensors.start(messages.TENSORS, len(inner) + size) + inner)
+        pieces += contents
+    return pieces

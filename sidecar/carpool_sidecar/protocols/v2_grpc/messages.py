@@ -11,7 +11,7 @@ import itertools
 import math
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from google.protobuf import message as protobuf
 from tritonclient.grpc import service_pb2
@@ -22,21 +22,27 @@ from carpool_sidecar.protocols.v2_grpc import tensors
 
 # Tags: the field's number and wire type 2, which is a length and so many bytes. ModelInferRequest and
 # ModelInferResponse have the first five in common.
-NAME, VERSION, ID, PARAMETERS, TENSORS, REQUESTED, RAW_INPUT = (number << 3 | 2 for number in range(1, 8))
-RAW_OUTPUT = REQUESTED
+NAME: Final = 1 << 3 | 2
+VERSION: Final = 2 << 3 | 2
+ID: Final = 3 << 3 | 2
+PARAMETERS: Final = 4 << 3 | 2
+TENSORS: Final = 5 << 3 | 2
+REQUESTED: Final = 6 << 3 | 2
+RAW_INPUT: Final = 7 << 3 | 2
+RAW_OUTPUT: Final = 6 << 3 | 2
 
-_REST = frozenset((PARAMETERS, TENSORS, REQUESTED))
+_REST: Final = frozenset((PARAMETERS, TENSORS, REQUESTED))
 # And of a tensor: its shape may be written in two ways.
-_CONTENTS = 5 << 3 | 2
-_SHAPE_ONE_BY_ONE = 3 << 3
-_OF_A_TENSOR = frozenset(number << 3 | 2 for number in range(1, 6))
+CONTENTS: Final = 5 << 3 | 2
+_SHAPE_ONE_BY_ONE: Final = 3 << 3
+_OF_A_TENSOR: Final = frozenset(number << 3 | 2 for number in range(1, 6))
 
-_MOST_FIELDS = 4096  # a message of more takes long to look through
-_LARGEST_TEMPLATE = 4 * 1024
-_MOST_PLAIN_HEADS = 16  # of one signature
+_MOST_FIELDS: Final = 4096  # a message of more takes long to look through
+_LARGEST_TEMPLATE: Final = 4 * 1024
+_MOST_PLAIN_HEADS: Final = 16  # of one signature
 
 # From here on a view costs less than a copy.
-_WORTH_A_VIEW = 16 * 1024
+_WORTH_A_VIEW: Final = 16 * 1024
 
 
 class Fields(NamedTuple):
@@ -153,7 +159,7 @@ def _without_contents(field: bytes | memoryview, left: int) -> tuple[bytes, byte
         elif tag not in _OF_A_TENSOR:
             raise ValueError(f"unknown field {tag}")
         stop = begin + length
-        if tag == _CONTENTS:
+        if tag == CONTENTS:
             contents.append(field[begin:stop])
         else:
             rest.append(field[at:stop])

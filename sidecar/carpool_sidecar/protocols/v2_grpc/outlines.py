@@ -7,15 +7,16 @@ tensors, byte for byte, says the same in the next one, so nothing but the tensor
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from carpool_sidecar.protocols.v2_grpc import messages, tensors
 
-_LARGEST = 16 * 1024  # bytes of a message that is worth it: reading a larger one costs little beside its bytes
-_LONGEST_BEGINNING = 2 * 1024
-_MOST_SIZES, _MOST_ALIKE = 64, 4  # sizes of messages, and outlines of each
+_LARGEST: Final = 16 * 1024  # bytes of a message that is worth it: reading a larger one costs little beside its bytes
+_LONGEST_BEGINNING: Final = 2 * 1024
+_MOST_SIZES: Final = 64  # of messages
+_MOST_ALIKE: Final = 4  # outlines of one size
 
-_NO_ENDS: Mapping[int, Sequence[int]] = {}
+_NO_ENDS: Final[Mapping[int, Sequence[int]]] = {}
 
 T = TypeVar("T")
 

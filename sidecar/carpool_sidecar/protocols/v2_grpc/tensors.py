@@ -7,11 +7,12 @@ protocols.
 
 from __future__ import annotations
 
+import itertools
 import math
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from google.protobuf import message as protobuf
@@ -20,16 +21,17 @@ from tritonclient.grpc import service_pb2
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import interface, models, steps, v2
 
-SERVICE = "/inference.GRPCInferenceService/"
-MODEL_INFER = SERVICE + "ModelInfer"
+SERVICE: Final = "/inference.GRPCInferenceService/"
+MODEL_INFER: Final = SERVICE + "ModelInfer"
 
-_NUMBERS = {field.name: field.number for field in service_pb2.InferTensorContents.DESCRIPTOR.fields}
+_NUMBERS: Final = {field.name: field.number for field in service_pb2.InferTensorContents.DESCRIPTOR.fields}
 
 # What is looked at number by number: at most so many, in at most so many bytes. It takes some milliseconds.
-_MOST_LISTED = 256 * 1024
-_MOST_LOOKED_AT = 1024 * 1024
-_NUMBERS_A_STEP = 16 * 1024  # bytes
-_LENGTH = struct.Struct("<I")
+_MOST_LISTED: Final = 256 * 1024
+_MOST_LOOKED_AT: Final = 1024 * 1024
+_NUMBERS_A_STEP: Final = 16 * 1024  # bytes
+_LISTED_A_STEP: Final = 8 * 1024  # numbers
+_LENGTH: Final = struct.Struct("<I")
 
 
 @contextmanager
@@ -136,18 +138,44 @@ def _strings(written: v2.Data, tag: int, count: int) -> bytes | None:
     return v2.pack(found) if at == end else None
 
 
-def to_contents(data: v2.Data, datatype: str) -> Any:
-    """The `InferTensorContents` of a tensor in raw form; its datatype has to have a list."""
+def listed_in_steps(data: v2.Data, datatype: str) -> steps.Steps[list[v2.Data]]:
+    """A tensor in raw form as pieces of a list, which `contents` makes an `InferTensorContents` of.
+
+    Pieces of several tensors, one behind the other, are the list of all their elements. The datatype has to have one.
+    """
     kind = v2.DATATYPES[datatype]
-    field = kind.contents
+    field = _field(datatype)
+    if kind.json_type is float:  # floating point numbers are packed as raw form has them
+        return [data]
+    found: list[v2.Data] = []
+    if kind.size is None:
+        strings = v2.elements(data)
+        while some := list(itertools.islice(strings, v2.ELEMENTS_A_STEP)):
+            found.append(service_pb2.InferTensorContents(bytes_contents=some).SerializeToString())
+            yield
+        return found
+    tag, numbers = _NUMBERS[field] << 3 | 2, np.frombuffer(data, "<" + kind.code)
+    for at in range(0, len(numbers), _LISTED_A_STEP):
+        some = numbers[at : at + _LISTED_A_STEP].tolist()
+        packed = _packed(service_pb2.InferTensorContents(**{field: some}).SerializeToString(), tag)
+        found.append(b"" if packed is None else packed)
+        yield
+    return found
+
+
+def contents(listed: Sequence[v2.Data], datatype: str) -> list[v2.Data]:
+    """An `InferTensorContents` with these pieces of a list."""
+    if v2.DATATYPES[datatype].size is None:
+        return list(listed)  # each string is a field of its own
+    size = sum(map(len, listed))
+    return [start(_NUMBERS[_field(datatype)] << 3 | 2, size), *listed] if size else []
+
+
+def _field(datatype: str) -> str:
+    field = v2.DATATYPES[datatype].contents
     if field is None:
         raise ValueError(f"{datatype} has no list")
-    if kind.size is None:
-        return service_pb2.InferTensorContents(bytes_contents=v2.elements(data))
-    if kind.json_type is not float:
-        return service_pb2.InferTensorContents(**{field: np.frombuffer(data, "<" + kind.code).tolist()})
-    tag = _NUMBERS[field] << 3 | 2
-    return service_pb2.InferTensorContents.FromString(b"".join((start(tag, len(data)), data)))
+    return field
 
 
 def has_lists(datatypes: Sequence[str]) -> bool:
@@ -277,6 +305,13 @@ def read_answer(reply: interface.UpstreamResponse) -> list[models.Tensor]:
     except protobuf.DecodeError:
         raise errors.UpstreamBroken("the predictor's answer is not a ModelInferResponse") from None
     return tensors_of(response.outputs, list(response.raw_output_contents))
+
+
+def read_answer_in_steps(reply: interface.UpstreamResponse) -> steps.Steps[list[models.Tensor]]:
+    """The same for a large answer: protobuf reads it in one go, which takes next to no time for raw tensors."""
+    found = read_answer(reply)
+    yield
+    return found
 
 
 def tensors_of(outputs: Sequence[Any], raw: Sequence[v2.Data]) -> list[models.Tensor]:

@@ -5,23 +5,25 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from carpool.scheduling import messages
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import interface, v2
+from carpool_sidecar.protocols import interface, steps, v2
 from carpool_sidecar.protocols.v2_http import json_bodies, json_lists, tensors
 
-LIST_NAME = b"outputs"
+LIST_NAME: Final = b"outputs"
 
-_END = b"]}]}"  # of the last output's data, and of an answer in JSON
+_GROUP: Final = 128 * 1024  # bytes of rows that are looked at in one step
 
-_ROWS = msgspec.json.Decoder(list[msgspec.Raw])
+_END: Final = b"]}]}"  # of the last output's data, and of an answer in JSON
+
+_ROWS: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
 # KServe and MLServer write the batch's id, which no other answer has, behind these two.
-_ID_BEHIND_NAMES = re.compile(
+_ID_BEHIND_NAMES: Final = re.compile(
     rb'\{("model_name": ?"[^"\\]*", ?(?:"model_version": ?(?:"[^"\\]*"|null), ?)?)"id": ?"[ !#-\[\]-~]*", ?'
 )
 
@@ -75,7 +77,15 @@ class Column:
     # State: _converted, by start and stop. _ends is where rows of BYTES end.
     __slots__ = ("_converted", "_ends", "_is_nested", "_row_size", "data", "is_binary", "rows", "texts", "what")
 
-    def __init__(self, what: Output, data: v2.Data, rows: int, ends: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        what: Output,
+        data: v2.Data,
+        rows: int,
+        ends: Sequence[int] | None = None,
+        found: tuple[list[bytes], bool] | None = None,
+    ) -> None:
+        """`found` are the `texts`, and whether they are nested, where that is known."""
         self.what = what
         self.data = data
         self.rows = rows
@@ -83,9 +93,10 @@ class Column:
         self._ends = ends
         self._row_size = len(data) // rows
         self._converted: dict[tuple[int, int], v2.Data] = {}
-        nested = None if self.is_binary else _nested_rows(data, rows, what.width)
-        self._is_nested = nested is not None
-        self.texts: list[bytes] = nested or ([] if self.is_binary else json_lists.rows(data, rows, what.width))
+        if found is None and not self.is_binary:
+            nested = _nested_rows(data, rows, what.width)
+            found = (json_lists.rows(data, rows, what.width), False) if nested is None else (nested, True)
+        self.texts, self._is_nested = ([], False) if found is None else found
 
     def convert(self, start: int, stop: int) -> None:
         """Have the rows ready in the form that they are not in; raises `errors.NotMergeable` if they have none."""
@@ -136,6 +147,25 @@ def _nested_rows(data: v2.Data, rows: int, width: int) -> list[bytes] | None:
     except msgspec.MsgspecError:  # NaN or infinity is in it
         return None
     return found if len(found) == rows and all(_is_row(each, width) for each in found) else None
+
+
+def _texts_in_steps(
+    data: v2.Data, looked: json_lists.Looked, rows: int, width: int
+) -> steps.Steps[tuple[list[bytes], bool] | None]:
+    """The rows of a large output in JSON and whether they are nested; None if that has to be found at once."""
+    if looked.rows is None:
+        return (yield from json_lists.rows_in_steps(data, rows, width)), False
+    if len(looked.rows) != rows:
+        return None
+    found: list[bytes] = []
+    group = max(1, rows * _GROUP // len(data))
+    for start in range(0, rows, group):
+        texts = [bytes(each) for each in looked.rows[start : start + group]]
+        if not all(_is_row(each, width) for each in texts):
+            return None
+        found += texts
+        yield
+    return found, True
 
 
 def _is_row(text: bytes, width: int) -> bool:
@@ -191,6 +221,26 @@ class Reader:
             raise errors.UpstreamBroken(f"the predictor's answer is no valid inference response: {error}") from None
         result.prepare(slots)
         return interface.BatchPredictions(LIST_NAME, result)
+
+    def read_in_steps(
+        self, slots: Sequence[Slot], response: interface.UpstreamResponse
+    ) -> steps.Steps[interface.BatchPredictions]:
+        """The same for a large answer: one output in JSON, in a text that is known, is looked at in steps."""
+        rows, body = slots[-1][2], response.body
+        if tensors.HEADER_KEY not in response.headers:
+            text = _without_id(body, len(body))
+            yield
+            large = yield from self._splitter.split_in_steps(text)
+            if large is not None:
+                template, what = large.kept, large.kept.outputs[0]
+                self._check_rows(template, rows)
+                if what.size is None and large.looked.elements == rows * what.width:
+                    found = yield from _texts_in_steps(large.data, large.looked, rows, what.width)
+                    if found is not None:
+                        result = Result(template, [Column(what, large.data, rows, None, found)], rows)
+                        result.prepare(slots)
+                        return interface.BatchPredictions(LIST_NAME, result)
+        return self.read(slots, response)
 
     def _check_rows(self, template: AnswerTemplate, rows: int) -> None:
         if not template.outputs:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -19,11 +19,12 @@ from carpool_sidecar.protocols import interface, models, steps, v2
 from carpool_sidecar.protocols.v2_http import answers, json_bodies, json_lists, templates, tensors
 
 # A request with more takes seconds to be looked through, and many times its size in memory.
-_MOST_OBJECTS = 64 * 1024
+_MOST_OBJECTS: Final = 64 * 1024
 
-_LITTLE = 64 * 1024  # so much is joined rather than sent in pieces
-_FAR = 64  # brackets stand together at the beginning
-_BLANK_OR_LIST = frozenset(json_lists.BLANK_OR_LIST)
+_LARGE: Final = 512 * 1024  # bytes of a body that is parsed in steps
+_LITTLE: Final = 64 * 1024  # so much is joined rather than sent in pieces
+_FAR: Final = 64  # brackets stand together at the beginning
+_BLANK_OR_LIST: Final = frozenset(json_lists.BLANK_OR_LIST)
 
 
 class Memory:
@@ -37,11 +38,10 @@ class Memory:
 class Codec:
     """One model's requests. `info` is what its predictor tells of it and may be replaced at any time."""
 
-    large = 2 * 1024 * 1024
-
     def __init__(self, info: models.ModelInfo, on_uneven: Callable[[], None], memory: Memory | None = None) -> None:
         """`on_uneven` is told of outputs whose first dimension is not the batch's: the model cannot be batched."""
         self.info = info
+        self.large = _LARGE
         memory = memory or Memory()
         self._answers = answers.Reader(on_uneven, memory.answers)
         self.parse = memory.requests.parse
@@ -69,7 +69,8 @@ class Codec:
                 read = functools.partial(interface.read_whole, answers.LIST_NAME, payload.row_count)
                 return interface.UpstreamRequest(target, tensors.headers(payload.json_size), (payload.body,), read)
         headers, body, slots = _merge(batch_id, parts)
-        return interface.UpstreamRequest(target, headers, body, functools.partial(self._answers.read, slots))
+        in_steps = functools.partial(self._answers.read_in_steps, slots)
+        return interface.UpstreamRequest(target, headers, body, functools.partial(self._answers.read, slots), in_steps)
 
 
 # --- parsing ----------------------------------------------------------------------------------------------------
@@ -162,11 +163,17 @@ class Reader:
         self._splitter = json_bodies.BodySplitter("inputs", templates.learn, _MOST_OBJECTS)
 
     def parse_in_steps(self, body: bytes, max_rows: int, json_size: int | None = None) -> steps.Steps[Payload]:
-        """See `interface.Codec`: a flat list of numbers in a text that is known is looked at in steps."""
+        """See `interface.Codec`: a request with one input in JSON, in a text that is known, is looked at in steps."""
         if json_size is None:
             like_the_last = yield from self._splitter.match_last_in_steps(body)
             if like_the_last is not None and like_the_last[0].rows <= max_rows:
                 return Payload(like_the_last[0], body, None, (like_the_last[1],), None)
+            found = yield from self._splitter.split_in_steps(body)
+            if found is not None:
+                template: templates.RequestTemplate = found.kept
+                is_plain = template.binary_size is None and template.rows <= max_rows
+                if is_plain and found.looked.elements == template.inputs[0].elements:
+                    return Payload(template, body, None, (found.data,), found.ident)
         return self.parse(body, max_rows, json_size)
 
     def parse(self, body: bytes, max_rows: int, json_size: int | None = None) -> Payload:

@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections.abc import Callable
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -20,32 +20,32 @@ from carpool_sidecar import errors
 from carpool_sidecar.protocols import json_rows, steps, v2
 from carpool_sidecar.protocols.v2_http import json_lists
 
-PLACEHOLDER = b"0"
+PLACEHOLDER: Final = b"0"
 """What stands in the rest for a tensor's data, which are a list."""
 
-_MOST_KEPT = 1024  # templates, mostly of less than 1 KiB
-_MOST_KEPT_BYTES = 4 * 1024 * 1024  # what is known of them takes about three times as much again
-_MOST_SIBLINGS = 8  # alike up to their first data, and tried one after the other
+_MOST_KEPT: Final = 1024  # templates, mostly of less than 1 KiB
+_MOST_KEPT_BYTES: Final = 4 * 1024 * 1024  # what is known of them takes about three times as much again
+_MOST_SIBLINGS: Final = 8  # alike up to their first data, and tried one after the other
 # As most clients write it, and as it may be written.
-_ID_FIRST = b'{"id":'
-_PLAIN_ID = re.compile(rb'\{"id": ?("[ !#-\[\]-~]*"),')
-_ID = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*"id"[ \t\r\n]*:[ \t\r\n]*("[ !#-\[\]-~]*")[ \t\r\n]*,')
-_LAST_ID = re.compile(rb',[ \t\r\n]*"id"[ \t\r\n]*:[ \t\r\n]*("[ !#-\[\]-~]*")[ \t\r\n]*\}[ \t\r\n]*\Z')
-_LONGEST_LAST_ID = 256
-_BRACE = re.compile(rb"[ \t\r\n]*\{")
-_PLAIN_DATA = re.compile(rb'(?<="data")[ \t\r\n]*:[^"]*')  # up to the next string
+_ID_FIRST: Final = b'{"id":'
+_PLAIN_ID: Final = re.compile(rb'\{"id": ?("[ !#-\[\]-~]*"),')
+_ID: Final = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*"id"[ \t\r\n]*:[ \t\r\n]*("[ !#-\[\]-~]*")[ \t\r\n]*,')
+_LAST_ID: Final = re.compile(rb',[ \t\r\n]*"id"[ \t\r\n]*:[ \t\r\n]*("[ !#-\[\]-~]*")[ \t\r\n]*\}[ \t\r\n]*\Z')
+_LONGEST_LAST_ID: Final = 256
+_BRACE: Final = re.compile(rb"[ \t\r\n]*\{")
+_PLAIN_DATA: Final = re.compile(rb'(?<="data")[ \t\r\n]*:[^"]*')  # up to the next string
 
-_DATA = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*')
-_WORTH_A_VIEW = 64 * 1024  # from here on a view costs less than a copy
+_DATA: Final = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*')
+_WORTH_A_VIEW: Final = 64 * 1024  # from here on a view costs less than a copy
 
 Member = dict[str, msgspec.Raw]
 
-_OBJECT = msgspec.json.Decoder(Member)
-_OBJECTS = msgspec.json.Decoder(list[Member])
-_TEXT = msgspec.json.Decoder(str)
-_SHAPE = msgspec.json.Decoder(list[int])
-MISSING = msgspec.Raw(b"null")
-_MOST_DIGITS = 18  # more bytes than any body has
+_OBJECT: Final = msgspec.json.Decoder(Member)
+_OBJECTS: Final = msgspec.json.Decoder(list[Member])
+_TEXT: Final = msgspec.json.Decoder(str)
+_SHAPE: Final = msgspec.json.Decoder(list[int])
+MISSING: Final = msgspec.Raw(b"null")
+_MOST_DIGITS: Final = 18  # more bytes than any body has
 
 
 class Template(Protocol):
@@ -74,6 +74,15 @@ class Rest(NamedTuple):
     members: Member
     tensors: list[Member]
     pieces: tuple[bytes, ...]
+
+
+class LargeBody(NamedTuple, Generic[T]):
+    """What `BodySplitter.split_in_steps` found: a body of one tensor, whose data are a valid JSON list."""
+
+    kept: T
+    ident: bytes | None
+    data: v2.Data
+    looked: json_lists.Looked
 
 
 class _Latest(Generic[T]):
@@ -141,6 +150,26 @@ class BodySplitter(Generic[T]):
         text = yield from latest.data_in_steps(body)
         return None if text is None else (latest.kept, text)
 
+    def split_in_steps(self, body: bytes) -> steps.Steps[LargeBody[T] | None]:
+        """What `split` finds of a large body that is all JSON; None where that has to be found at once."""
+        ident, start = _ident(body, len(body))
+        before = body.find(b'"data":', start) if start else -1
+        for kept in self._known.all(body[start:before], ()) if before >= 0 else ():
+            pieces = kept.pieces
+            if len(pieces) != 2 or not body.startswith(pieces[0], start) or not body.endswith(pieces[1], start):
+                continue
+            begin, end = start + len(pieces[0]), len(body) - len(pieces[1])
+            data = data_at(body, begin, end)
+            if 0 < kept.numbers < len(data):
+                is_flat = yield from json_lists.is_flat_in_steps(data, json_lists.outline(kept.numbers))
+                if is_flat:
+                    self._latest = _Latest(kept)
+                    return LargeBody(kept, ident, data, json_lists.Looked(kept.numbers, None))
+            looked = yield from json_lists.look_in_steps(body, begin, end)
+            if looked is not None:
+                return LargeBody(kept, ident, data, looked)
+        return None
+
     def split(self, body: bytes, stop: int) -> tuple[T, bytes | None, list[v2.Data], bool]:
         """What is known of the rest, the id taken out (as written, None if none was), the data, and if they are full.
 
@@ -150,12 +179,8 @@ class BodySplitter(Generic[T]):
         Only the body's first `stop` bytes are JSON. Raises `errors.BadRequest` for what is no JSON object with a list
         of objects of the member's name, or has a member twice, and `errors.Unbatchable`.
         """
-        found = _PLAIN_ID.match(body, 0, stop) if body.startswith(_ID_FIRST) else None
-        if found is not None:
-            ident, start = found[1], found.end()
-        elif body.startswith(b"{"):
-            ident, start = None, 1
-        else:
+        ident, start = _ident(body, stop)
+        if not start:
             return self._parse_in_full(body if stop == len(body) else body[:stop])
         known = self._match_known(body, start, stop)
         if known is not None:
@@ -198,10 +223,10 @@ class BodySplitter(Generic[T]):
             return *self._learn_from(text, ident, start if found else _start(text)), False
         except msgspec.ValidationError as error:
             raise errors.BadRequest(f"the body is no v2 inference message: {error}") from None
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as flaw:
             if split := self._mask_non_finite(text):
                 return split[0], ident if split[1] is None else split[1], split[2], False
-            raise errors.BadRequest(str(error)) from None
+            raise errors.BadRequest(str(flaw)) from None
         except RecursionError:
             raise errors.BadRequest("the body is nested too deeply") from None
 
@@ -252,6 +277,14 @@ class BodySplitter(Generic[T]):
         key = first[:before] if before >= 0 else first
         if all(each.pieces != kept.pieces for each in self._known.all(key, ())):
             self._known.put(key, kept, sum(map(len, kept.pieces)))
+
+
+def _ident(body: bytes, stop: int) -> tuple[bytes | None, int]:
+    """The id that a body begins with, as written, and where the rest begins; 0 if it is not written as most are."""
+    found = _PLAIN_ID.match(body, 0, stop) if body.startswith(_ID_FIRST) else None
+    if found is not None:
+        return found[1], found.end()
+    return None, 1 if body.startswith(b"{") else 0
 
 
 def _start(piece: bytes) -> int:

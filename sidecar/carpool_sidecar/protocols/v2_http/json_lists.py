@@ -16,35 +16,41 @@ import functools
 import re
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import json_rows, steps, v2
+from carpool_sidecar.protocols import incremental_scan, json_rows, steps, v2
 
-_decode = msgspec.json.Decoder(msgspec.Raw).decode  # checks that a text is one JSON value, and nothing else
-_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
-_SPACE = b" \t\r\n"
-_OPENING, _CLOSING = b"[]"
-_QUOTE, _BRACE = b'"{'  # numbers: looking for one is faster than for bytes
-_NOT_FINITE = (b"-Infinity", b"Infinity", b"-NaN", b"NaN", b"-Inf", b"Inf")  # each before what is part of it
-_NUMERIC = b"0123456789.-+eE "
-_BEGIN_NUMBERS, _END_NUMBERS = b"0123456789-", b"0123456789"
-_NO_ELEMENT = (b"", b",", b"[", b"]")
-BLANK_OR_LIST = b"[ \t\r\n"
-_EDGE = 16  # few write more spaces than that
-_OPENINGS = re.compile(rb"[\[ \t\r\n]*")
+_decode: Final = msgspec.json.Decoder(msgspec.Raw).decode  # checks that a text is one JSON value, and nothing else
+_ITEMS: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_SPACE: Final = b" \t\r\n"
+_OPENING: Final = 0x5B  # [
+_CLOSING: Final = 0x5D  # ]
+_QUOTE: Final = 0x22  # numbers, as all four: looking for one is faster than for bytes
+_BRACE: Final = 0x7B  # {
+_NOT_FINITE: Final = (b"-Infinity", b"Infinity", b"-NaN", b"NaN", b"-Inf", b"Inf")  # each before what is part of it
+_NUMERIC: Final = b"0123456789.-+eE "
+_BEGIN_NUMBERS: Final = b"0123456789-"
+_END_NUMBERS: Final = b"0123456789"
+_NO_ELEMENT: Final = (b"", b",", b"[", b"]")
+BLANK_OR_LIST: Final = b"[ \t\r\n"
+_EDGE: Final = 16  # few write more spaces than that
+_OPENINGS: Final = re.compile(rb"[\[ \t\r\n]*")
 
 # Rows of so many elements are found by their ends, narrower ones by their elements.
-_WIDE = 16
-_FEW = 8
-_STEP = 512 * 1024  # bytes that are looked at in one step
+_WIDE: Final = 16
+_FEW: Final = 8
+_STEP: Final = 512 * 1024  # bytes that are looked at in one step
+_PIECE: Final = 64 * 1024  # bytes that are cut up in one step
+_ROWS_A_STEP: Final = 8 * 1024
+_MOST_ROWS: Final = 128 * 1024  # more would take much memory, and are elements rather than rows
 
 # Each level of lists is read once more where strings are in it.
-_DEEPEST = 16
+_DEEPEST: Final = 16
 
-_FLAT = {
+_FLAT: Final = {
     name: msgspec.json.Decoder(list[kind.json_type])  # type: ignore[name-defined]
     for name, kind in v2.DATATYPES.items()
     if kind.json_type is not None
@@ -181,6 +187,109 @@ def _skip(text: bytes, at: int, commas: int, size: int) -> int:
     return at
 
 
+# --- large lists, in steps --------------------------------------------------------------------------------------
+
+
+class Looked(NamedTuple):
+    """A large list that was looked through: how many `elements` it has, and its rows if these are lists or strings."""
+
+    elements: int
+    rows: json_rows.Rows | None
+
+
+def look_in_steps(body: bytes, start: int, stop: int) -> steps.Steps[Looked | None]:
+    """What `is_list` and `count` find of the list between two places of a body.
+
+    None if that has to be found at once: in what is no list, has objects in it, or strings in lists of lists.
+    """
+    if stop - start < 2 or body[start] != _OPENING or body[stop - 1] != _CLOSING:
+        return None
+    if body[start + 1] not in BLANK_OR_LIST and body[start + 1] != _QUOTE:
+        elements = yield from _count_flat(body, start + 1, stop - 1)
+        return None if elements is None else Looked(elements, None)
+    scan = incremental_scan.IncrementalScan(re.compile(rb"(?s:%b)(?=(\[))" % re.escape(body[:start])), _MOST_ROWS)
+    yield from scan.feed_in_steps(body)
+    found = scan.rows(body)
+    if found is None or len(found[0]) != stop - start:
+        return None
+    rows = found[1]
+    if body.find(b'"', start, stop) < 0:
+        elements = yield from _count_nested(body, start, stop)
+        return None if elements is None else Looked(elements, rows)
+    if body.count(b'"', start, stop) > 2 * v2.MOST_STRINGS:
+        return None
+    for first in range(0, len(rows), _ROWS_A_STEP):
+        if any(each[0] in (_OPENING, _BRACE) for each in rows[first : first + _ROWS_A_STEP]):
+            return None
+        yield
+    return Looked(len(rows), rows)
+
+
+def _count_flat(body: bytes, at: int, stop: int) -> steps.Steps[int | None]:
+    """Elements of a list of numbers and literals, without its brackets; None if it is none."""
+    elements = 0
+    while True:
+        cut = body.find(b",", at + _PIECE, stop)
+        piece = body[at : stop if cut < 0 else cut]
+        if not piece.isascii() or not is_plain(piece) or _OPENING in piece or not piece.strip(_SPACE):
+            return None
+        try:
+            _decode(b"[%b]" % piece)
+        except msgspec.DecodeError:
+            return None
+        elements += piece.count(b",") + 1
+        if cut < 0:
+            return elements
+        at = cut + 1
+        yield
+
+
+def _count_nested(body: bytes, start: int, stop: int) -> steps.Steps[int | None]:
+    """`count` for lists of lists without strings; None if there are objects in it."""
+    commas = empty = 0
+    before = b""
+    for at in range(start, stop, _STEP):
+        piece = body[at : min(stop, at + _STEP)]
+        if _BRACE in piece:
+            return None
+        commas += piece.count(b",")
+        packed = piece.translate(None, _SPACE)
+        empty += packed.count(b"[]") + (before == b"[" and packed[:1] == b"]")
+        before = packed[-1:] or before
+        yield
+    return commas + 1 - empty if commas else None
+
+
+def rows_in_steps(data: v2.Data, count: int, width: int) -> steps.Steps[list[bytes]]:
+    """`rows` of a large flat list of numbers and literals, which has that many."""
+    text, last = bytes(data), len(data) - 1
+    found: list[bytes] = []
+    if width >= _WIDE:
+        at, rested, size = 1, 1, last // (count * width) + 1
+        for _ in range(count - 1):
+            end = _skip(text, at, width, size)
+            found.append(text[at : end - 1])
+            at = end
+            if at - rested >= _PIECE:
+                rested = at
+                yield
+        return [*found, text[at:last]]
+    if not width:
+        return [b""] * count
+    left: list[bytes] = []
+    at = 1
+    while at <= last:
+        cut = text.find(b",", at + _PIECE, last)
+        cut = last if cut < 0 else cut
+        left += text[at:cut].split(b",")
+        whole = len(left) - len(left) % width
+        found += map(b",".join, zip(*[iter(left[:whole])] * width, strict=True))
+        left = left[whole:]
+        at = cut + 1
+        yield
+    return found
+
+
 def _empty_lists(text: bytes) -> int:
     if any(space in text for space in _SPACE):
         text = text.translate(None, _SPACE)
@@ -214,6 +323,26 @@ def to_binary(name: str, datatype: str, text: v2.Data) -> bytes:
         return struct.pack(f"<{len(values)}{v2.DATATYPES[datatype].code}", *values)
     except (struct.error, OverflowError, UnicodeError, msgspec.MsgspecError) as error:
         raise _not_convertible(name, str(error)) from None
+
+
+def to_binary_in_steps(datatype: str, text: bytes) -> steps.Steps[bytes | None]:
+    """The same for a large list of numbers; None for anything else, in which something may be wrong."""
+    if len(text) < _PIECE or datatype not in _FLAT or datatype == v2.BYTES or not is_plain(text):
+        return None
+    layout, decode = v2.DATATYPES[datatype].code, _FLAT[datatype].decode
+    found: list[bytes] = []
+    at = 0
+    while at <= len(text):
+        cut = text.find(b",", at + _PIECE)
+        cut = len(text) if cut < 0 else cut
+        try:
+            values = decode(b"[%b]" % text[at:cut].translate(None, b"[]"))
+            found.append(struct.pack(f"<{len(values)}{layout}", *values))
+        except (struct.error, OverflowError, msgspec.MsgspecError):
+            return None
+        at = cut + 1
+        yield
+    return b"".join(found)
 
 
 def to_json(name: str, datatype: str, data: v2.Data) -> bytes:

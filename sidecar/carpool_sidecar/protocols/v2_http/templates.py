@@ -6,7 +6,7 @@ Clients send the same text again and again, so each text is understood once (`js
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -14,7 +14,7 @@ from carpool_sidecar import errors
 from carpool_sidecar.protocols import v2
 from carpool_sidecar.protocols.v2_http import answers, json_bodies
 
-_OUTPUTS = msgspec.json.Decoder(list[json_bodies.Member])
+_OUTPUTS: Final = msgspec.json.Decoder(list[json_bodies.Member])
 
 
 class Input(NamedTuple):

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import interface, models, v2
+from carpool_sidecar.protocols import interface, models, steps, v2
 from carpool_sidecar.protocols.v2_http import json_lists
 
-HEADER = "Inference-Header-Content-Length"
-HEADER_KEY = b"inference-header-content-length"
+HEADER: Final = "Inference-Header-Content-Length"
+HEADER_KEY: Final = b"inference-header-content-length"
 JSON: interface.Headers = (("Content-Type", "application/json"),)
 
 
@@ -29,7 +29,7 @@ class _Answer(msgspec.Struct):
     outputs: list[_Output]
 
 
-_ANSWER = msgspec.json.Decoder(_Answer)
+_ANSWER: Final = msgspec.json.Decoder(_Answer)
 
 
 def headers(json_size: int | None) -> interface.Headers:
@@ -67,12 +67,17 @@ def read_answer(reply: interface.UpstreamResponse) -> list[models.Tensor]:
 
     Raises `errors.UpstreamBroken` for what is no such response, and for data that do not fill their shape.
     """
+    return steps.at_once(read_answer_in_steps(reply))
+
+
+def read_answer_in_steps(reply: interface.UpstreamResponse) -> steps.Steps[list[models.Tensor]]:
+    """The same for a large answer."""
     size = json_size(reply.headers, len(reply.body))
     end = len(reply.body) if size is None else size
     found: list[models.Tensor] = []
     try:
         for output in _ANSWER.decode(memoryview(reply.body)[:end]).outputs:
-            data, end = _data(output, reply.body, end)
+            data, end = yield from _data(output, reply.body, end)
             found.append(models.Tensor(output.name, output.datatype, tuple(output.shape), data))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, errors.Unbatchable) as error:
         raise errors.UpstreamBroken(f"the predictor's answer is not a valid inference response: {error}") from None
@@ -96,7 +101,7 @@ def json_size(headers: Mapping[bytes, bytes], body_size: int) -> int | None:
     return int(value)
 
 
-def _data(output: _Output, body: bytes, at: int) -> tuple[v2.Data, int]:
+def _data(output: _Output, body: bytes, at: int) -> steps.Steps[tuple[v2.Data, int]]:
     """An output's data in binary, and where in the body the next ones' begin."""
     elements = math.prod(output.shape)
     if output.datatype not in v2.DATATYPES or min(output.shape, default=0) < 0:
@@ -104,6 +109,9 @@ def _data(output: _Output, body: bytes, at: int) -> tuple[v2.Data, int]:
     raw = (output.parameters or {}).get("binary_data_size")
     if raw is None:
         text = bytes(output.data)
+        packed = yield from json_lists.to_binary_in_steps(output.datatype, text)
+        if packed is not None and len(packed) == elements * (v2.DATATYPES[output.datatype].size or 0):
+            return packed, at
         if not text.startswith(b"[") or json_lists.count(text) != elements:
             raise _broken(output, "has data that do not fill it")
         return json_lists.to_binary(output.name, output.datatype, text), at
