@@ -210,9 +210,9 @@ def look_in_steps(body: bytes, start: int, stop: int) -> steps.Steps[Looked | No
     scan = incremental_scan.IncrementalScan(re.compile(rb"(?s:%b)(?=(\[))" % re.escape(body[:start])), _MOST_ROWS)
     yield from scan.feed_in_steps(body)
     found = scan.rows(body)
-    if found is None or len(found[0]) != stop - start:
+    if found is None or found[1:3] != (start, stop):
         return None
-    rows = found[1]
+    rows = found[0]
     if body.find(b'"', start, stop) < 0:
         elements = yield from _count_nested(body, start, stop)
         return None if elements is None else Looked(elements, rows)
