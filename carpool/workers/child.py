@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import signal
 import socket
@@ -98,28 +99,29 @@ def _serve_in_steps(channel: messages.Channel, instance: Any, prepare_main: Call
     """Serve until the socket ends. Raises `messages.Ended`."""
     sys.setswitchinterval(_SWITCH_INTERVAL)
     read, predict, write = instance.steps
+    took = waited = 0.0  # of the last call; only where it took long it is worth asking how much of that was waiting
     with stages.Behind(write, functools.partial(_send, channel)) as behind:
-        message: tuple[messages.Kind, payload.Payload] | None = None
+        predicted: stages.Outcome | None = None
         while True:
+            message = None if waited < _WORTH_A_THREAD else channel.receive_now()
+            if predicted is not None and (message is None or message[0] is not messages.Kind.BYTES):
+                behind.now(predicted)
+                predicted = None  # a batch takes much memory, and the next one may be long in coming
             kind, body = message or channel.receive()
             if kind is not messages.Kind.BYTES:
                 channel.send(*_answer(instance, kind, body, prepare_main))
-                message = None
                 continue
             outcome = stages.after(read, stages.Outcome(body.pieces[0], None))
-            while True:
-                began, used = time.perf_counter(), time.thread_time()
-                outcome = stages.after(predict, outcome)
-                waited = time.perf_counter() - began - (time.thread_time() - used)
-                message = channel.receive_now() if waited >= _WORTH_A_THREAD else None
-                if message is None or message[0] is not messages.Kind.BYTES:
-                    behind.now(outcome)
-                    break
+            del message, body
+            if predicted is not None:
                 # Nothing that wakes another process comes before the device has the next batch: on a busy core that
-                # would get its turn first.
-                following = stages.after(read, stages.Outcome(message[1].pieces[0], None))
-                behind.later(outcome)
-                outcome = following
+                # would get its turn first. To wake a thread does no harm, as it needs this interpreter.
+                behind.later(predicted)
+            began, used = time.perf_counter(), time.thread_time() if took >= _WORTH_A_THREAD else math.inf
+            predicted = stages.after(predict, outcome)
+            del outcome
+            took = time.perf_counter() - began
+            waited = took - (time.thread_time() - used) if used < math.inf else 0.0
 
 
 def _send(channel: messages.Channel, outcome: stages.Outcome) -> None:

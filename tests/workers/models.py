@@ -225,7 +225,7 @@ class MeetingInSteps:
         return request
 
     def _write(self, request: bytes) -> list[bytes]:
-        return [request if self._is_second_here.wait(30) else b"alone"]
+        return [request if request != b"first" or self._is_second_here.wait(30) else b"alone"]
 
 
 class MeetingInStages:
