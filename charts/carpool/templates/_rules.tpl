@@ -17,7 +17,7 @@
 {{- end -}}
 {{- end -}}
 {{- if $missing -}}
-{{- fail (printf "these values are null, and nothing works without them (a part with nothing below it is null): leave each out for its default, or give it a value:\n- %s" (join "\n- " (uniq $missing))) -}}
+{{- fail (printf "these values are null, and nothing works without them: leave each out for its default, or give it a value. A part with nothing below it is null; so is, with --reuse-values, what a new version of the chart has added (--reset-then-reuse-values keeps your values and takes its defaults):\n- %s" (join "\n- " (uniq $missing))) -}}
 {{- end -}}
 {{- .Values.mode -}}
 {{- end -}}

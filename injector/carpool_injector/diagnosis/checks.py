@@ -105,12 +105,17 @@ def registration(known: cluster_state.ClusterState) -> Iterator[Finding]:
 
 def _alone(known: cluster_state.ClusterState) -> Iterator[Finding]:
     """Of two injectors that see the same pod, the one that is called last decides: nobody wants that by accident."""
-    if isinstance(known.others, cluster_state.Failed) or not isinstance(known.mutating, dict):
-        return
-    for each in known.others:
+    if isinstance(known.others, cluster_state.Failed):
+        yield from unknown("whether there is another injector", known.others)
+    elif isinstance(known.mutating, dict):
+        yield from _others(known.others, known.mutating)
+
+
+def _others(others: Sequence[model.Object], own: model.Object) -> Iterator[Finding]:
+    for each in others:
         namespace, service = places.service_of(each)
         what = f"another injector, {service} in namespace {namespace}"
-        if places.is_narrowed(each) and places.is_narrowed(known.mutating):
+        if places.is_narrowed(each) and places.is_narrowed(own):
             yield ok(f"{what}, acts on namespaces of its own choice")
         else:
             yield warning(
