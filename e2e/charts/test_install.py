@@ -60,8 +60,9 @@ def test_uninstalling_leaves_nothing(new_release: NewRelease) -> None:
 def test_pods_get_the_sidecar_and_helm_test_has_the_rights_to_see_it(
     new_release: NewRelease, new_namespace: steps.NewNamespace, admin: client.Client
 ) -> None:
-    release = new_release()
+    release, another = new_release(), new_release()
     namespace = new_namespace(release.labels)
+    another.install()
     release.install("--set", f"check.sampleNamespace={namespace}")
     release.call_at(release.start_injector())
     steps.wait_until_effective(admin, namespace)
@@ -73,6 +74,7 @@ def test_pods_get_the_sidecar_and_helm_test_has_the_rights_to_see_it(
     checked = release.check()
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert "gets the sidecar" in checked.stdout
+    assert f"another injector, {another.name}-carpool-injector in namespace {another.namespace}" in checked.stdout
     assert " 0 warning, 0 failed" in checked.stdout
 
 
