@@ -38,12 +38,20 @@ MODULES = {
         scheduling.tuning scheduling.window
     """,
     "carpool_sidecar": """
-        batching.calls batching.executor batching.retried_statuses batching.routes batching.size_refusals
+        batching.calls batching.executor batching.model_registry batching.retried_statuses batching.routes
+        batching.size_refusals
         protocols.incremental_scan protocols.interface protocols.json_members protocols.json_rows protocols.models
         protocols.v1 protocols.v2
+        protocols.v2_grpc.codec protocols.v2_grpc.messages protocols.v2_grpc.outlines protocols.v2_grpc.tensors
+        protocols.v2_http.answers protocols.v2_http.codec protocols.v2_http.json_bodies protocols.v2_http.json_lists
+        protocols.v2_http.templates
         recording.ring
         server.fast.connection server.fast.heads server.fast.requests
-        server.headers server.local_answers server.predict server.responses
+        server.grpc.arrivals server.grpc.heads server.grpc.service
+        server.headers
+        server.http2.connection server.http2.frames server.http2.headers server.http2.limits server.http2.send_queue
+        server.http2.server server.http2.server_stream
+        server.local_answers server.predict server.responses
         upstream.connection upstream.predictor
     """,
 }

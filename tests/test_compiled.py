@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import runpy
@@ -115,6 +116,20 @@ def test_all_modules_that_are_to_be_compiled_are_there_and_none_has_exceptions()
     assert [file for file in files if not file.exists()] == []
     exceptions = re.compile(r"(?m)(?<!native_class=False\)\n)^class \w+\((\w+\.)?(\w*Exception|\w*Error)\b")
     assert [file for file in files if exceptions.search(file.read_text())] == []
+
+
+def test_a_name_for_what_is_caught_has_one_type_in_a_function() -> None:
+    """Compiled, it is one variable: another kind of exception would be a TypeError there, and nowhere else."""
+    script = runpy.run_path(str(ROOT / ".ci" / "compiled.py"))
+    found = []
+    for file in [file for name in script["MODULES"] for file in script["sources"](name)]:
+        for function in ast.walk(ast.parse(file.read_text())):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                caught = [each for each in ast.walk(function) if isinstance(each, ast.ExceptHandler) and each.name]
+                kinds = {(each.name, ast.unparse(each.type)) for each in caught if each.type is not None}
+                if len(kinds) > len({name for name, _ in kinds}):
+                    found.append(f"{file.name}: {function.name}")
+    assert found == []
 
 
 def test_a_machine_without_a_c_compiler_is_told_what_is_missing(tmp_path: Path) -> None:

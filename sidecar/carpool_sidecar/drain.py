@@ -66,9 +66,13 @@ class Lifecycle:
 
     def admits(self) -> bool:
         """Whether a request that comes now is served; to be asked once for each, as the quiet period waits for them."""
-        if self.phase is Phase.QUIET:
-            self._latest = asyncio.get_running_loop().time()
-        return self.phase in (Phase.SERVING, Phase.QUIET)
+        phase = self.phase
+        if phase is Phase.SERVING:
+            return True
+        if phase is not Phase.QUIET:
+            return False
+        self._latest = asyncio.get_running_loop().time()
+        return True
 
     @property
     def active(self) -> int:

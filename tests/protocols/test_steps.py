@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -49,6 +48,11 @@ def told(how: Callable[[], Any]) -> Any:
         return how()
     except (errors.CarpoolError, errors.Unbatchable) as error:
         return type(error), str(error)
+
+
+def asked(payload: Any) -> messages.Request:
+    """The core's request of a payload."""
+    return messages.Request(payload.key, payload.row_count, payload=payload)
 
 
 @given(st.lists(st.binary(max_size=5), max_size=12), st.integers(0, 4), st.integers(0, 5), st.binary(max_size=3))
@@ -107,7 +111,7 @@ def test_an_answer_over_grpc(rows: list[list[bytes]], is_cut: bool) -> None:
     request = service_pb2.ModelInferRequest(model_name="m")
     request.inputs.add(name="x", datatype="INT8", shape=[len(rows), 1])
     request.raw_input_contents.append(bytes(len(rows)))
-    whole = SimpleNamespace(payload=made.parse(request.SerializeToString(), 100))
+    whole = asked(made.parse(request.SerializeToString(), 100))
     halves: Any = [messages.Part(whole, 0, 1), messages.Part(whole, 1, len(rows))]
     call = made.merge("b", "t", halves)
     assert call.read_in_steps is not None
@@ -234,7 +238,7 @@ def test_an_answer_in_v2_json(data: st.DataObject, rows: int, width: int, wants_
     wish = b',"parameters":{"binary_data_output":true}' if wants_binary else b""
     request = b'{"inputs":[{"name":"x","shape":[1,1],"datatype":"FP32","data":[1]}]%b}'
     payloads = [made.parse(request % (wish if at else b""), 100) for at in range(rows)]
-    parts: Any = [messages.Part(SimpleNamespace(payload=each), 0, 1) for each in payloads]
+    parts: Any = [messages.Part(asked(each), 0, 1) for each in payloads]
     body = b'{"model_name":"m",%b"outputs":[{"name":"y","datatype":"FP32","shape":[%d,%d],"data":%b}]}'
     call = made.merge("b", "t", parts)
     told(lambda: call.read(interface.UpstreamResponse(body % (ident, rows, width, b"%a" % ([1] * (rows * width))), {})))
@@ -282,7 +286,7 @@ def test_lists_over_grpc_are_written_the_same(
     else:
         kind = v2.DATATYPES[datatype]
         answer.raw_output_contents.append(v2.pack(flat) if kind.size is None else struct.pack(f"<6{kind.code}", *flat))
-    parts: Any = [messages.Part(SimpleNamespace(payload=each), 0, 1) for each in payloads]
+    parts: Any = [messages.Part(asked(each), 0, 1) for each in payloads]
     call = made.merge("b", "t", parts)
     reply, read_in_steps = interface.UpstreamResponse(answer.SerializeToString(), {}), call.read_in_steps
     assert read_in_steps is not None

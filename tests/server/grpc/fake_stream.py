@@ -7,11 +7,17 @@ import asyncio
 import hpack
 
 from carpool_sidecar.server.grpc import arrivals
-from carpool_sidecar.server.http2 import headers
+from carpool_sidecar.server.http2 import headers, server_stream
 
 
-class FakeStream:
-    """`headers` and `trailers` are as given; `is_over` once the answer is complete."""
+class FakeStream(server_stream.ServerStream):
+    """`headers` and `trailers` are as given; `over` is set once the answer is complete.
+
+    It has no connection, so every method that a handler may call is its own.
+    """
+
+    is_blocked = False
+    connection = 0
 
     def __init__(self) -> None:
         self.headers: dict[bytes, bytes] = {}
@@ -19,7 +25,6 @@ class FakeStream:
         self.sent = b""
         self.granted = 0
         self.charged = 0
-        self.is_blocked = False
         self.connection = id(self)
         self.over = asyncio.Event()
 

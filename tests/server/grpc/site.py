@@ -27,11 +27,22 @@ from tests.fakes import fake_v2
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 
 
+class Memory(ledger.Ledger):
+    """One that can be told to fail when it is asked whether there is room, as a bug would."""
+
+    bug: Exception | None = None
+
+    def check_room(self, size: float) -> None:
+        if self.bug is not None:
+            raise self.bug
+        super().check_room(size)
+
+
 class Bodies:
     """Limits of what is on its way in (`arrivals.MessageLimits`); `large` counts the large messages released."""
 
     def __init__(self) -> None:
-        self.memory = ledger.Ledger(64 * 1024 * 1024)
+        self.memory = Memory(64 * 1024 * 1024)
         self.memory.large, self.memory.on_large = allocator.LARGE, self._on_large
         self.max_body_bytes = 4 * 1024 * 1024
         self.read_timeout = 5.0
@@ -50,6 +61,7 @@ class Site:
         self.bodies = Bodies()
         self.life = drain.Lifecycle(self.bodies.memory)
         self.counters = metrics.Metrics()
+        self.max_rows: Callable[[], int] = lambda: int(self.limits.max_queue_instances)
 
     async def start(self, upstream: str = "") -> None:
         numbers = itertools.count(1)
@@ -64,7 +76,7 @@ class Site:
         known = routes.Models(self.registry, self.predictor, is_http=False)
         self.service = service.GrpcService(
             known, self.passthrough, self.driver, self.life, self.counters, self.bodies, port.bug_report(self.counters),
-            lambda: self.limits.max_queue_instances, ("authorization", "content-type"),
+            lambda: self.max_rows(), ("authorization", "content-type"),
         )  # fmt: skip
         self.server = server.Server(self.service, report=port.bug_report(self.counters, "http2"))
         await self.server.listen("127.0.0.1", 0)

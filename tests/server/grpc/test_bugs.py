@@ -10,8 +10,7 @@ import grpc.aio
 import numpy as np
 import pytest
 
-from carpool_sidecar.protocols.v2_grpc import codec
-from carpool_sidecar.server.grpc import arrivals, passthrough
+from carpool_sidecar.server.grpc import passthrough
 from tests.protocols.v2_grpc.test_grpc_codec import request
 from tests.server.grpc.any_calls import PATH, echo, framed, opened
 from tests.server.grpc.peer import Peer
@@ -44,17 +43,17 @@ async def drained(site: Site) -> None:
         await site.life.drain(site.driver.drain, 0.0, 1.0)
 
 
-@pytest.mark.parametrize("step", ["Infer.data", "Codec.understand", "Codec.payload", "Driver.submit"])
+@pytest.mark.parametrize("step", ["its first bytes", "a new message", "a known message", "the driver"])
 async def test_a_bug_while_a_call_comes_in_leaves_nothing_behind(site: Site, monkeypatch, step: str) -> None:
     await site.infer(MESSAGE)
     sent = MESSAGE
-    if step == "Infer.data":
-        monkeypatch.setattr(arrivals, "whole", fail)
-    elif step == "Codec.understand":
-        monkeypatch.setattr(codec.Codec, "understand", fail)
+    if step == "its first bytes":
+        site.bodies.memory.bug = ValueError("a bug")
+    elif step == "a new message":
+        site.max_rows = fail
         sent = UNLIKE  # it is not recognised by what the first one said
-    elif step == "Codec.payload":
-        monkeypatch.setattr(codec.Codec, "payload", fail)
+    elif step == "a known message":
+        site.max_rows = fail
     else:
         monkeypatch.setattr(site.driver, "_call_soon", fail)  # what `submit` calls
     with pytest.raises(grpc.aio.AioRpcError) as refused:
@@ -67,10 +66,12 @@ async def test_a_bug_while_a_call_comes_in_leaves_nothing_behind(site: Site, mon
 
 async def test_a_bug_while_an_answer_is_written_is_told_the_caller(site: Site, monkeypatch) -> None:
     await site.infer(MESSAGE)
-    monkeypatch.setattr(site.service, "_latest_trailers", fail)
-    with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await site.infer(MESSAGE)
-    assert refused.value.code() is grpc.StatusCode.INTERNAL
+    stream, handler = opened(site, path=INFER)
+    monkeypatch.setattr(stream, "answer_encoded", fail)
+    handler.data(framed(MESSAGE))
+    handler.end()
+    await stream.end()
+    assert stream.status == grpc.StatusCode.INTERNAL.value[0]
     assert count(site, "rpc") == 1
     await drained(site)
 
@@ -103,7 +104,7 @@ async def test_a_bug_while_a_message_is_inflated_is_told_the_caller(
     peer.methods[PATH] = echo
     stream, handler = opened(peer_site, GZIP, path=path)
     handler.data(squeezed(bytes(4_000_000)))
-    monkeypatch.setattr(arrivals.Inflation, "step", fail)
+    peer_site.bodies.memory.bug = ValueError("a bug")  # it is asked for room after each step
     await stream.end()
     assert stream.status == grpc.StatusCode.INTERNAL.value[0]
     assert count(peer_site, "rpc") == 1
@@ -111,16 +112,12 @@ async def test_a_bug_while_a_message_is_inflated_is_told_the_caller(
     assert (peer_site.life.active, peer_site.bodies.memory.held) == (0, 0)
 
 
-@pytest.mark.parametrize("step", ["take", "submit"])
-async def test_a_bug_once_a_message_is_inflated_is_told_the_caller(site: Site, monkeypatch, step: str) -> None:
+async def test_a_bug_once_a_message_is_inflated_is_told_the_caller(site: Site, monkeypatch) -> None:
     await site.infer(MESSAGE)
     stream, handler = opened(site, GZIP, path=INFER)
     handler.data(squeezed(asking(np.arange(400_000, dtype="f4")[None])))
     handler.end()
-    if step == "take":
-        monkeypatch.setattr(arrivals.Arrival, "take", fail)
-    else:
-        monkeypatch.setattr(site.driver, "_call_soon", fail)  # what `submit` calls
+    monkeypatch.setattr(site.driver, "_call_soon", fail)  # what `submit` calls
     await stream.end()
     assert stream.status == grpc.StatusCode.INTERNAL.value[0]
     assert count(site, "rpc") == 1

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
+from carpool.runtime import driver as drivers
 from carpool_sidecar import drain, errors
 from carpool_sidecar.batching import calls
 from carpool_sidecar.protocols import models
@@ -42,8 +43,8 @@ def asked(
     return stream, handler
 
 
-class Submitted:
-    """Stands for the driver."""
+class Submitted(drivers.Driver):
+    """Stands for the driver: it does nothing but to note what it is asked."""
 
     def __init__(self) -> None:
         self.calls: list[calls.Call] = []

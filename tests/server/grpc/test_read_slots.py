@@ -106,10 +106,6 @@ class Shy(FakeStream):
     def is_blocked(self) -> bool:
         return not self.is_read and sum(self.sizes.values()) >= 200_000
 
-    @is_blocked.setter
-    def is_blocked(self, value: bool) -> None:
-        pass
-
 
 @pytest.fixture
 def shy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import asyncio
 import hpack
 import pytest
 
+from carpool.scheduling import ledger
 from carpool_sidecar.server.http2 import frames, headers, limits, server, server_stream
 from tests.server.http2 import echo, peer
 
@@ -118,21 +119,20 @@ async def test_a_call_is_answered_in_the_midst_of_anothers_flood() -> None:
     await here.close(1.0)
 
 
-async def test_a_bug_of_the_server_is_reported_and_costs_one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bug_of_the_server_is_reported_and_costs_one_connection() -> None:
+    def fail() -> None:
+        memory.on_large = None
+        raise ValueError("a bug")
+
     caught: list[Exception] = []
-    door = peer.Notes()
-    here = server.Server(door, report=caught.append)
+    door, memory = peer.Notes(), ledger.Ledger()
+    here = server.Server(door, report=caught.append, memory=memory)
     await here.listen("127.0.0.1", 0)
     _, writer = await asyncio.open_connection("127.0.0.1", here.port)
     writer.write(GREETING + peer.Peer().headers(1))
     await peer.until(lambda: door.calls)
-    (client,) = here._clients
-
-    def fail(*_: object) -> None:
-        raise ValueError("a bug")
-
-    monkeypatch.setattr(client.connection, "_on_frame", [fail] * 10)
-    writer.write(frames.frame(frames.PING, 0, 0, bytes(8)))
+    memory.on_large = fail  # the server tells it of large frames
+    writer.write(frames.frame(frames.DATA, 0, 1, bytes(frames.LEAST_MAX_FRAME)))
     async with asyncio.timeout(5):
         await peer.until(lambda: not here.open)
     assert [str(error) for error in caught] == ["a bug"]

@@ -301,8 +301,8 @@ def _items(text: bytes) -> list[bytes]:
     for _ in range(_DEEPEST):
         if not any(each.startswith(b"[") for each in found):
             return found
-        lists = [_ITEMS.decode(each) if each.startswith(b"[") else [each] for each in found]
-        found = [bytes(each) for inner in lists for each in inner]
+        lists = [list(map(bytes, _ITEMS.decode(each))) if each.startswith(b"[") else [each] for each in found]
+        found = [each for inner in lists for each in inner]
     raise errors.Unbatchable(errors.NotBatched.SHAPE)
 
 

@@ -19,21 +19,21 @@ from carpool.scheduling import ledger
 from carpool_sidecar import errors, turns
 from carpool_sidecar.protocols.v2_grpc import statuses
 
-ENCODINGS = {b"gzip": 31, b"deflate": 15}
+ENCODINGS: Final = {b"gzip": 31, b"deflate": 15}
 """What can be inflated, with zlib's window bits for it."""
 
 ACCEPTED: Final[bytes] = b"identity,deflate,gzip"
 
-STEP = 256 * 1024
+STEP: Final = 256 * 1024
 """Bytes that one step of inflating produces at most: about a millisecond's work."""
 
-_STEP_INPUT = 64 * 1024
-_LEAST_COST = 8 * 1024  # bytes of work that a step counts at least: beginning with a message costs as much
-_OWN_SIZE = 256  # bytes of an inflation before it begins, beside its message
-_MOST_GROWTH = 8 * 1024 * 1024  # bytes of a message for which memory may be taken before they come
-_MESSAGES_A_UNIT = 2  # see `ServerStream.charge`
+_STEP_INPUT: Final = 64 * 1024
+_LEAST_COST: Final = 8 * 1024  # bytes of work that a step counts at least: beginning with a message costs as much
+_OWN_SIZE: Final = 256  # bytes of an inflation before it begins, beside its message
+_MOST_GROWTH: Final = 8 * 1024 * 1024  # bytes of a message for which memory may be taken before they come
+_MESSAGES_A_UNIT: Final = 2  # see `ServerStream.charge`
 
-_PREFIX = struct.Struct(">BI")
+_PREFIX: Final = struct.Struct(">BI")
 
 Report = turns.Report
 
@@ -311,8 +311,8 @@ class Arrival(ledger.Reservation):
             self._inflate()
         except errors.CarpoolError as error:
             self._error = errors.bare(error)
-        except Exception as error:  # its caller must be answered
-            self._turns.report(error)
+        except Exception as bug:  # its caller must be answered
+            self._turns.report(bug)
             self._error = errors.CarpoolError()
         if self._error is not None or (self._queue and isinstance(self._queue[0], bytes)):
             self._news()

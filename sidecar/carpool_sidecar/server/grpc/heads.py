@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from carpool.program import header_names
 from carpool_sidecar import errors
@@ -13,17 +13,17 @@ from carpool_sidecar.protocols.v2_grpc import metadata, statuses
 from carpool_sidecar.server.grpc import arrivals
 from carpool_sidecar.server.http2 import headers, server_stream
 
-OK = metadata.status(statuses.OK)
+OK: Final = metadata.status(statuses.OK)
 
-_GRPC = b"application/grpc"
-_LONGEST_TYPE = 128  # bytes; every answer repeats the content-type of its call
+_GRPC: Final = b"application/grpc"
+_LONGEST_TYPE: Final = 128  # bytes; every answer repeats the content-type of its call
 
 # Heads that are remembered. Long ones, and those with an id or a trace of their own, are not worth it.
-_MOST_KNOWN = 256
-_LONGEST_KNOWN = 2048
+_MOST_KNOWN: Final = 256
+_LONGEST_KNOWN: Final = 2048
 
-_STATUS = (b":status", b"200")
-_ACCEPTED = (b"grpc-accept-encoding", arrivals.ACCEPTED)
+_STATUS: Final = (b":status", b"200")
+_ACCEPTED: Final = (b"grpc-accept-encoding", arrivals.ACCEPTED)
 
 
 class CallHead(NamedTuple):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Sequence
-from typing import cast
+from typing import Final, cast
 
 from carpool.program import header_names
 from carpool.runtime import driver
 from carpool.scheduling import ledger, messages
 from carpool_sidecar import drain, errors, metrics, turns
 from carpool_sidecar.batching import calls, model_registry, routes
-from carpool_sidecar.protocols import interface
 from carpool_sidecar.protocols import models as model_names
 from carpool_sidecar.protocols.v2_grpc import codec as codecs
 from carpool_sidecar.protocols.v2_grpc import messages as protobuf
@@ -19,8 +18,9 @@ from carpool_sidecar.protocols.v2_grpc import outlines, statuses, tensors
 from carpool_sidecar.server.grpc import arrivals, heads, passthrough
 from carpool_sidecar.server.http2 import headers, server_stream
 
-_SERVER_TIMING = calls.SERVER_TIMING.lower().encode()
-_BATCH_ID, _BATCH_COUNT = calls.BATCH_ID.encode(), calls.BATCH_COUNT.encode()
+_SERVER_TIMING: Final = calls.SERVER_TIMING.lower().encode()
+_BATCH_ID: Final = calls.BATCH_ID.encode()
+_BATCH_COUNT: Final = calls.BATCH_COUNT.encode()
 
 
 class GrpcService:
@@ -272,8 +272,8 @@ class InferCall(ledger.Reservation):
                 self.end()
         except errors.CarpoolError as error:
             self.refuse(errors.bare(error))
-        except Exception as error:
-            self._fail(error)
+        except Exception as bug:
+            self._fail(bug)
 
     def _take(self, found: Sequence[bytes]) -> None:
         for message in found:
@@ -362,8 +362,8 @@ class InferCall(ledger.Reservation):
             self._pass_through(verdict.reason)
         except errors.CarpoolError as error:
             self.refuse(errors.bare(error))
-        except Exception as error:
-            self._fail(error)
+        except Exception as bug:
+            self._fail(bug)
 
     def _fail(self, error: Exception) -> None:
         """A bug was caught where nobody else would answer the call."""
@@ -445,8 +445,8 @@ class InferCall(ledger.Reservation):
 
     def answer(self, pieces: Sequence[messages.Piece], trailers: bytes) -> None:
         """Send the caller's outputs, and what follows them, a header block."""
-        response_format = cast(interface.ResponseFormat, cast(_InferRequest, self._request).response_format)
-        body = arrivals.frame(response_format.render(pieces).body)
+        form = cast(codecs.ResponseFormat, cast(_InferRequest, self._request).response_format)
+        body = arrivals.frame(form.pieces(pieces))
         self._stream.answer_encoded(heads.answer_block(self._head.content_type), body, trailers)
         self._close()
 

@@ -8,45 +8,51 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from carpool.scheduling import ledger
 from carpool_sidecar.server.http2 import frames, headers, limits, send_queue, server_stream
 
-_MOST_UNREAD = 1024 * 1024
+_MOST_UNREAD: Final = 1024 * 1024
 """Bytes of acknowledgements that may wait for a client which does not read."""
 
-_WORK_A_TURN = 256
+_WORK_A_TURN: Final = 256
 """Units of work that a connection may do before the others get their turn."""
 
-_STREAM_WORK = 8
-_BLOCK_SHIFT, _FIELDS_SHIFT, _BODY_SHIFT = 3, 8, 8  # one more unit for so many bytes, as a power of two
+_STREAM_WORK: Final = 8
+_BLOCK_SHIFT: Final = 3  # one more unit for so many bytes, as a power of two; likewise below
+_FIELDS_SHIFT: Final = 8
+_BODY_SHIFT: Final = 8
 
-_LEAST_DATA = 5
+_LEAST_DATA: Final = 5
 """Bytes of the shortest gRPC message. DATA with fewer bytes that does not end its stream brings next to nothing."""
 
-_LARGE_FRAME = 16_000
+_LARGE_FRAME: Final = 16_000
 """Bytes of DATA that tell of a large body: clients then fill frames of 16,384 bytes."""
 
-_COSTLY_BLOCK_SHIFT = 8
+_COSTLY_BLOCK_SHIFT: Final = 8
 """Header blocks of 2 to this many bytes and more count as idle frames, one for so many bytes."""
 
-_MOST_ENDED = 100
+_MOST_ENDED: Final = 100
 """Streams that ended in the ordinary way and are remembered, so that HEADERS for them get the right error."""
 
-_FRAMES_A_STREAM, _FRAMES_A_PIECE = 8, 4
+_FRAMES_A_STREAM: Final = 8
+_FRAMES_A_PIECE: Final = 4
 """Idle frames (see `limits.Limits`) that a client earns. For each DATA frame that it gets, a client may send two
 WINDOW_UPDATEs and a PING; for a stream, a PRIORITY or two, a late RST_STREAM and what ends an empty body."""
 
-_MOST_SETTINGS = 100
+_MOST_SETTINGS: Final = 100
 """SETTINGS in a row: each goes through all open streams."""
 
-_IDLE_INTERVAL, _RESET_INTERVAL, _SETTINGS_INTERVAL = 0.01, 0.001, 0.05
+_IDLE_INTERVAL: Final = 0.01
+_RESET_INTERVAL: Final = 0.001
+_SETTINGS_INTERVAL: Final = 0.05
 """Seconds until a client may send one more of each."""
 
-_GOODBYE = b"farewell"
+_GOODBYE: Final = b"farewell"
 """Payload of the PING whose answer says that the client knows that the server is leaving."""
 
-_NUMBERS = itertools.count()
+_NUMBERS: Final = itertools.count()
 
 
 class Connection:
@@ -79,10 +85,6 @@ class Connection:
         self._resets = limits.TokenBucket(chosen.resets, _RESET_INTERVAL, clock)
         self._idle = limits.TokenBucket(chosen.idle_frames, _IDLE_INTERVAL, clock)
         self._settings = limits.TokenBucket(_MOST_SETTINGS, _SETTINGS_INTERVAL, clock)
-        self._on_frame = (
-            self._on_data, self._on_headers, self._on_priority, self._on_rst_stream, self._on_settings,
-            self._on_push_promise, self._on_ping, self._on_goaway, self._on_window_update,
-        )  # fmt: skip
         self.streams: dict[int, server_stream.ServerStream] = {}
         self._ended: dict[int, None] = {}
         self._broken: dict[int, None] = {}
@@ -115,7 +117,6 @@ class Connection:
         if self.is_broken:
             self._clear_away()
             return
-        handlers = self._on_frame
         try:
             self._check_ruly()
             for kind, flags, number, payload in self._arrived:
@@ -123,9 +124,14 @@ class Connection:
                     return
                 self.work += 1
                 try:
-                    (handlers[kind] if kind < frames.CONTINUATION else self._on_other)(flags, number, payload)
-                except frames.Http2StreamError as error:
-                    self._break(number, error)
+                    if kind == frames.DATA:
+                        self._on_data(flags, number, payload)
+                    elif kind == frames.HEADERS:
+                        self._on_headers(flags, number, payload)
+                    else:
+                        self._on_rare(kind, flags, number, payload)
+                except frames.Http2StreamError as flaw:
+                    self._break(number, flaw)
                 if self.work >= _WORK_A_TURN:
                     self._check_ruly()
                     self.has_more = True
@@ -315,8 +321,6 @@ class Connection:
         opened = server_stream.ServerStream(self, number, self.sender.initial_window, self._limits.most_unsent)
         opened.missing = head.content_length
         opened.has_ended = has_ended
-        if not has_ended:
-            opened.incoming = limits.ReceiveWindow(self._stream_window)
         self.streams[number] = opened
         self._opened += 1
         opened.begin(self._service, head)
@@ -361,9 +365,12 @@ class Connection:
         found.held += size
         if found.has_ended:
             raise frames.Http2StreamError(frames.Code.STREAM_CLOSED, "DATA after the end of a stream")
-        if found.incoming is not None and not found.incoming.take(size):
+        is_last, window = bool(flags & frames.END_STREAM), found.incoming
+        if window is None and not is_last:  # most bodies are one frame
+            window = found.incoming = limits.ReceiveWindow(self._stream_window)
+        if not (size <= self._stream_window if window is None else window.take(size)):
             raise frames.Http2StreamError(frames.Code.FLOW_CONTROL_ERROR, "more DATA than the stream's window")
-        found.has_ended = bool(flags & frames.END_STREAM)
+        found.has_ended = is_last
         if flags & frames.PADDED:
             payload = frames.unpadded(payload)
             found.consumed(size - len(payload))
@@ -383,7 +390,7 @@ class Connection:
             raise frames.Http2StreamError(frames.Code.PROTOCOL_ERROR, "less DATA than content-length says")
         found.end()
 
-    def _on_rst_stream(self, flags: int, number: int, payload: bytes) -> None:
+    def _on_rst_stream(self, number: int, payload: bytes) -> None:
         frames.read_word(payload, "RST_STREAM")
         self._check_not_idle(number, "RST_STREAM")
         found = self.streams.get(number)
@@ -398,9 +405,28 @@ class Connection:
         if not number or number > self.last:
             raise _protocol_error(f"{name} for stream {number}, which is idle")
 
+    def _on_rare(self, kind: int, flags: int, number: int, payload: bytes) -> None:
+        """A frame that is neither DATA nor HEADERS."""
+        if kind == frames.WINDOW_UPDATE:
+            self._on_window_update(number, payload)
+        elif kind == frames.RST_STREAM:
+            self._on_rst_stream(number, payload)
+        elif kind == frames.PING:
+            self._on_ping(flags, number, payload)
+        elif kind == frames.SETTINGS:
+            self._on_settings(flags, number, payload)
+        elif kind == frames.PRIORITY:
+            self._on_priority(number, payload)
+        elif kind == frames.GOAWAY:
+            self._on_goaway(number)
+        elif kind == frames.PUSH_PROMISE:
+            raise _protocol_error("PUSH_PROMISE from a client")
+        else:  # a part of an incomplete header block, or a frame of an unknown type
+            self._count_idle()
+
     # --- frames about the connection, or about streams as such ---------------------------------------------------
 
-    def _on_window_update(self, flags: int, number: int, payload: bytes) -> None:
+    def _on_window_update(self, number: int, payload: bytes) -> None:
         self._count_idle()
         increment = frames.read_word(payload, "WINDOW_UPDATE") & frames.STREAM_MASK
         if not number:
@@ -462,7 +488,7 @@ class Connection:
         elif self.is_leaving and payload == _GOODBYE:
             self.close_to_new_streams()
 
-    def _on_priority(self, flags: int, number: int, payload: bytes) -> None:
+    def _on_priority(self, number: int, payload: bytes) -> None:
         if not number:
             raise _protocol_error("PRIORITY for no stream")
         self._count_idle()
@@ -471,16 +497,9 @@ class Connection:
         if frames.priority(payload) == number:
             raise frames.Http2StreamError(frames.Code.PROTOCOL_ERROR, "a stream depends on itself")
 
-    def _on_push_promise(self, flags: int, number: int, payload: bytes) -> None:
-        raise _protocol_error("PUSH_PROMISE from a client")
-
-    def _on_goaway(self, flags: int, number: int, payload: bytes) -> None:
+    def _on_goaway(self, number: int) -> None:
         if number:
             raise _protocol_error("GOAWAY for a stream")
-        self._count_idle()
-
-    def _on_other(self, flags: int, number: int, payload: bytes) -> None:
-        """A part of an incomplete header block, or a frame of an unknown type."""
         self._count_idle()
 
 

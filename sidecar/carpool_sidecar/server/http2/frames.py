@@ -11,36 +11,48 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-HEAD_SIZE = 9
-LEAST_MAX_FRAME, MOST_MAX_FRAME = 2**14, 2**24 - 1
-MOST_WINDOW = 2**31 - 1
-FIRST_WINDOW = 2**16 - 1
+from carpool.compiled import mypyc_attr
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+HEAD_SIZE: Final = 9
+LEAST_MAX_FRAME: Final = 2**14
+MOST_MAX_FRAME: Final = 2**24 - 1
+MOST_WINDOW: Final = 2**31 - 1
+FIRST_WINDOW: Final = 2**16 - 1
 """The window of every stream and connection until settings or updates change it."""
 
-DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
+DATA: Final = 0
+HEADERS: Final = 1
+PRIORITY: Final = 2
+RST_STREAM: Final = 3
+SETTINGS: Final = 4
+PUSH_PROMISE: Final = 5
+PING: Final = 6
+GOAWAY: Final = 7
+WINDOW_UPDATE: Final = 8
+CONTINUATION: Final = 9
 
 END_STREAM: Final = 0x1
 ACK: Final = 0x1
 END_HEADERS: Final = 0x4
-PADDED = 0x8
-HAS_PRIORITY = 0x20
+PADDED: Final = 0x8
+HAS_PRIORITY: Final = 0x20
 
-STREAM_MASK = 0x7FFFFFFF
+STREAM_MASK: Final = 0x7FFFFFFF
 """The 31 bits of a stream's number; the 32nd is reserved."""
 
-_HEAD = struct.Struct(">IBI")  # length and type share the first four bytes
-_SETTING = struct.Struct(">HI")
-_WORD = struct.Struct(">I")
-_TWO_WORDS = struct.Struct(">II")
-_PRIORITY_SIZE = 5
-_FREE_CONTINUATIONS = 8
+_HEAD: Final = struct.Struct(">IBI")  # length and type share the first four bytes
+_SETTING: Final = struct.Struct(">HI")
+_WORD: Final = struct.Struct(">I")
+_TWO_WORDS: Final = struct.Struct(">II")
+_PRIORITY_SIZE: Final = 5
+_FREE_CONTINUATIONS: Final = 8
 """CONTINUATION frames that may be as short as they like; each further one has to bring 1 KiB on average."""
 
-pack_head = _HEAD.pack
+pack_head: Final = _HEAD.pack
 """Takes (payload length << 8 | type, flags, stream)."""
 
-unpack_head = _HEAD.unpack_from
+unpack_head: Final = _HEAD.unpack_from
 """The reverse, from bytes and an offset; the stream's reserved bit is still set."""
 
 
@@ -74,6 +86,7 @@ class Setting(enum.IntEnum):
     MAX_HEADER_LIST_SIZE = 0x6
 
 
+@mypyc_attr(native_class=False)
 class _Http2Error(Exception):
     def __init__(self, code: Code, reason: str) -> None:
         super().__init__(f"{code.name}: {reason}")
@@ -81,10 +94,12 @@ class _Http2Error(Exception):
         self.reason = reason
 
 
+@mypyc_attr(native_class=False)
 class Http2ConnectionError(_Http2Error):
     """The connection's state is unknown or its client is hostile: the connection ends with GOAWAY and this code."""
 
 
+@mypyc_attr(native_class=False)
 class Http2StreamError(_Http2Error):
     """One stream cannot go on: it ends with RST_STREAM and this code. The other streams are served."""
 

@@ -10,49 +10,50 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import NamedTuple, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 import hpack
 from hpack import huffman_table, table
 
+from carpool.compiled import mypyc_attr
 from carpool_sidecar.server.http2 import frames
 
 Headers = tuple[tuple[bytes, bytes], ...]
 """Fields in order, names in lower case; `:status` is the only pseudo-header, and only in an answer."""
 
-NO_TABLE = b"\x20"
+NO_TABLE: Final = b"\x20"
 """At the beginning of the first block sent: the sender will use no dynamic table."""
 
-_STATIC = table.HeaderTable.STATIC_TABLE
-_FIRST_DYNAMIC = len(_STATIC) + 1
-_FIELD_OVERHEAD = 32
+_STATIC: Final = table.HeaderTable.STATIC_TABLE
+_FIRST_DYNAMIC: Final = len(_STATIC) + 1
+_FIELD_OVERHEAD: Final = 32
 """Bytes that each field counts beside its own (RFC 7541, 4.1)."""
 
-_MOST_FIELDS = 128
+_MOST_FIELDS: Final = 128
 """Fields of a head, as for HTTP/1."""
 
-_HARD_FACTOR = 4
+_HARD_FACTOR: Final = 4
 """A field list of more than this many times the limit is not even read to its end, which costs the connection."""
 
-_MOST_KNOWN = 16 * 1024
+_MOST_KNOWN: Final = 16 * 1024
 """Bytes of fields that are remembered per connection by the blocks that encode them. A client that has no more to say
 than this repeats itself, and idle connections keep their memory. It takes four times as much."""
 
-_LONGEST_KNOWN = 4 * 1024
+_LONGEST_KNOWN: Final = 4 * 1024
 """Bytes of one remembered block: enough for a token of some length."""
 
-_MOST_DIGITS = 5
+_MOST_DIGITS: Final = 5
 """Bytes of a number after its first one; 2**32 and more is an error anyway."""
 
-_MOST_SHORT = 128
+_MOST_SHORT: Final = 128
 """Bytes of a name or string that is worth remembering."""
 
-_PSEUDO = {b":method", b":path", b":scheme", b":authority"}
-_NEEDED = (b":method", b":path", b":scheme")
+_PSEUDO: Final = {b":method", b":path", b":scheme", b":authority"}
+_NEEDED: Final = (b":method", b":path", b":scheme")
 # Fields that describe a connection of HTTP/1.
-_FORBIDDEN = {b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"}
+_FORBIDDEN: Final = {b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"}
 # What a name must not contain: control characters, space, capitals, a colon, 0x7f and above.
-_BAD_NAME = re.compile(rb"[\x00-\x20A-Z:\x7f-\xff]")
+_BAD_NAME: Final = re.compile(rb"[\x00-\x20A-Z:\x7f-\xff]")
 
 
 class Head(NamedTuple):
@@ -204,6 +205,7 @@ def _plain(text: bytes) -> bytes:
     return _short_decoded(text) if len(text) <= _MOST_SHORT else huffman_decoded(text)
 
 
+@mypyc_attr(native_class=False)
 class _Steps(dict[int, tuple[int, bytes, bool]]):
     """By state << 8 | byte: the next state << 8, the text that is complete with it, and whether a string may end there.
 
@@ -224,7 +226,7 @@ class _Steps(dict[int, tuple[int, bytes, bool]]):
         return step
 
 
-_steps = _Steps()
+_steps: Final = _Steps()
 
 
 def huffman_decoded(code: bytes) -> bytes:

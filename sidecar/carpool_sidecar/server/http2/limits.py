@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
-_WORK_A_ROUND = 512
+_WORK_A_ROUND: Final = 512
 """Units of work (see `connection.Connection.work`), about 2 ms. A batched call takes half a dozen rounds from its
 arrival to its answer."""
 

@@ -12,27 +12,28 @@ from __future__ import annotations
 import abc
 import collections
 from collections.abc import Callable
-from typing import cast
+from typing import Final, cast
 
+from carpool.compiled import mypyc_attr
 from carpool.scheduling import ledger
 from carpool_sidecar.server.http2 import frames, headers
 
-_BATCH = 256 * 1024
+_BATCH: Final = 256 * 1024
 """Bytes collected before the socket is asked whether it still takes any."""
 
-_ALWAYS = 1024 * 1024
+_ALWAYS: Final = 1024 * 1024
 """Bytes that may wait for any client, however little memory is left."""
 
-_MUCH = 8 * 1024 * 1024
+_MUCH: Final = 8 * 1024 * 1024
 """Bytes that wait for a client before its streams should bring no more; see `Unread.is_much`."""
 
-_SHORT_PATIENCE = 2.0
+_SHORT_PATIENCE: Final = 2.0
 """Seconds that a client may read nothing when memory is short."""
 
-_NOTHING: collections.deque[bytes | memoryview] = collections.deque()
+_NOTHING: Final[collections.deque[bytes | memoryview]] = collections.deque()
 """The queue of streams that need none, which are most; it stays empty."""
 
-_END_OF_STREAM = frames.END_STREAM | frames.END_HEADERS
+_END_OF_STREAM: Final = frames.END_STREAM | frames.END_HEADERS
 
 
 class Unread(ledger.Reservation):
@@ -78,6 +79,7 @@ class Unread(ledger.Reservation):
         return self.is_slow(seconds - _MUCH / self._slowest, 0, patience)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class SendQueue(abc.ABC):
     """What one stream has to send."""
 

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 from carpool.scheduling import ledger
 from carpool_sidecar.server import listening
@@ -24,23 +24,24 @@ from carpool_sidecar.server.http2 import connection, limits, server_stream
 
 log = logging.getLogger("carpool.sidecar.server")
 
-_SHORTEST_ROUND, _LONGEST_ROUND = 0.05, 0.5
+_SHORTEST_ROUND: Final = 0.05
+_LONGEST_ROUND: Final = 0.5
 """Seconds between looks at all connections. A timer for each connection would cost as much as an answer."""
 
-_ROUNDS_IN_A_TIMEOUT = 4
+_ROUNDS_IN_A_TIMEOUT: Final = 4
 
-_LINGER = 1.0
+_LINGER: Final = 1.0
 """Seconds that a client has to close its side, or to say that it knows that the server is leaving."""
 
-_WRITE_BUFFER = 256 * 1024
+_WRITE_BUFFER: Final = 256 * 1024
 
-_LIGHT = 4 * 1024
+_LIGHT: Final = 4 * 1024
 """Bytes at once that never wait for a turn: a few small calls."""
 
-_MOST_DRAINED = 1024 * 1024
+_MOST_DRAINED: Final = 1024 * 1024
 """Bytes that are read of a client that broke a rule, so that it gets to know of it."""
 
-_WRITES_A_TURN = 4
+_WRITES_A_TURN: Final = 4
 """Writes, of 256 KiB mostly, before the other connections get their turn."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from carpool.compiled import mypyc_attr
 from carpool_sidecar.server.http2 import frames, headers, limits, send_queue
 
 
@@ -63,10 +64,12 @@ class Connection(Protocol):
         ...
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ServerStream(send_queue.SendQueue):
     """Where a handler sends its answer. Once the stream is cancelled or its answer complete, calls have no effect."""
 
-    # State. handler: None before it is known and when it gets no more calls. incoming: None if no body follows. held:
+    # State. handler: None before it is known and when it gets no more calls. incoming: None until more
+    # than one frame of the body comes. held:
     # bytes that the handler got and has not consumed. missing: bytes to come by content-length. has_ended: the client's
     # side ended; is_over: ours did, as the handler sees it.
     __slots__ = ("_connection", "_most_unsent", "handler", "has_ended", "held", "incoming", "is_over", "missing")
