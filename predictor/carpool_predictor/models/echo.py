@@ -93,7 +93,7 @@ class Echo:
                 raise model.InvalidInstances(f"instance {place} is poison")
 
 
-class _Queued(NamedTuple):
+class Queued(NamedTuple):
     """A call on its way through the device: what it is answered, and when."""
 
     answers: Sequence[model.Row]
@@ -106,16 +106,16 @@ class QueuedEcho(Echo):
     A `model.StagedModel`: a call takes its place when it comes, and its answer is written while the next one runs.
     """
 
-    def prepare(self, rows: Sequence[model.Row]) -> _Queued:
+    def prepare(self, rows: Sequence[model.Row]) -> Queued:
         """Take a place on the device."""
         answers = self._answers(rows)
-        return _Queued(answers, self._time.queue(len(rows)))
+        return Queued(answers, self._time.queue(len(rows)))
 
-    def compute(self, prepared: _Queued) -> _Queued:
+    def compute(self, prepared: Queued) -> Queued:
         """The device does this by itself."""
         return prepared
 
-    def finish(self, computed: _Queued) -> Sequence[model.Row]:
+    def finish(self, computed: Queued) -> Sequence[model.Row]:
         """Wait for the device."""
         self._time.wait(computed.finished_at)
         return computed.answers

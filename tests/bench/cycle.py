@@ -1,0 +1,228 @@
+"""`python -m tests.bench.cycle`: what a batch's way to the model and back takes, step by step, in KServe's scene.
+
+Five callers share each batch of a predictor that takes 10 ms + 0.1 ms a row. Its model writes into each answer when it
+got the batch and when it was done with it, and the clients know when they sent and got what: one clock for all, that of
+the machine. The same batch sent to the predictor as one request tells how much of the way is the predictor's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import shlex
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+import uvloop
+from rich import console
+from rich.markup import escape
+from rich.table import Table
+
+from carpool_predictor import model
+from carpool_predictor.models import echo
+from tests import loopback
+from tests.bench import bodies, cells, client, command_line, machine, processes
+
+FIXED_MS, PER_ROW_MS = cells.SERIAL_FIXED_MS, cells.SERIAL_PER_INSTANCE_MS
+PATH = "/v1/models/stamping:predict"
+LEARNING = 100  # batches that are not counted: the policy learns, and interpreters warm up
+_READY_SECONDS = 60.0
+
+
+class Stamping(echo.QueuedEcho):
+    """A model of that service time that answers each row with when its batch came, and when it was done."""
+
+    def __init__(self, times: echo.ServiceTime | None = None) -> None:
+        super().__init__(times or echo.ServiceTime(FIXED_MS / 1e3, PER_ROW_MS / 1e3))
+
+    def prepare(self, rows: Sequence[model.Row]) -> echo.Queued:
+        """The answers are not known yet: so many of them, and when it came."""
+        came = time.perf_counter()
+        return super().prepare(rows)._replace(answers=[b"%.7f" % came] * len(rows))
+
+    def finish(self, computed: echo.Queued) -> Sequence[model.Row]:
+        """Both times."""
+        rows = super().finish(computed)
+        left = time.perf_counter()
+        return [b"[%b,%.7f]" % (came, left) for came in rows]
+
+
+class Seen(NamedTuple):
+    """One answer, on the clock of the machine: when its request was sent, was at the model, left it, and came back."""
+
+    sent: float
+    came: float
+    left: float
+    back: float
+
+
+class Steps(NamedTuple):
+    """Seconds of one batch: from its last caller's request to the model, there, and back to its first and last caller.
+
+    Then until the last of the next batch's callers has sent.
+    """
+
+    there: float
+    model: float
+    first: float
+    last: float
+    again: float
+
+    @property
+    def all(self) -> float:
+        return self.there + self.model + self.last + self.again
+
+
+def steps(seen: Sequence[Seen], callers: int) -> Iterator[Steps]:
+    """Of all batches that had all callers, and after which all of them came again."""
+    batches: dict[float, list[Seen]] = {}
+    for each in seen:
+        batches.setdefault(each.came, []).append(each)
+    whole = [batches[came] for came in sorted(batches)]
+    for batch, following in itertools.pairwise(whole):
+        if len(batch) == len(following) == callers:
+            last_sent, came, left = max(each.sent for each in batch), batch[0].came, batch[0].left
+            first, last = (chosen(each.back for each in batch) for chosen in (min, max))
+            again = max(each.sent for each in following) - last
+            yield Steps(came - last_sent, left - came, first - left, last - left, again)
+
+
+class Callers:
+    """A closed loop of `client.Connection`s. `seen` grows until there are `most`."""
+
+    def __init__(self, request: bytes, most: int) -> None:
+        self.seen: list[Seen] = []
+        self.error = ""
+        self._request = request
+        self._most = most
+        self._sent: dict[client.Connection, float] = {}
+        self.done = asyncio.Event()
+
+    def answered(self, connection: client.Connection, status: int, body: bytes) -> None:
+        """Implements `client.Receiver`."""
+        back = time.perf_counter()
+        if status != 200:
+            self.lost(connection, f"status {status}")
+            return
+        came, left = msgspec.json.decode(body)["predictions"][0]
+        self.seen.append(Seen(self._sent[connection], came, left, back))
+        if len(self.seen) < self._most:
+            self.send(connection)
+        else:
+            self.done.set()
+
+    def lost(self, connection: client.Connection, reason: str) -> None:
+        """Implements `client.Receiver`."""
+        self.error = reason
+        self.done.set()
+
+    def send(self, connection: client.Connection) -> None:
+        self._sent[connection] = time.perf_counter()
+        connection.send(self._request)
+
+
+async def ask(port: int, rows: int, callers: int, batches: int) -> list[Seen]:
+    """So many callers of so many rows each, for so many batches. Raises `OSError` if one gets no answer."""
+    row = bodies.exact(bodies.SMALLEST)[len(b'{"instances":[') : -len(b"]}")]
+    body = b'{"instances":[' + b",".join([row] * rows) + b"]}"
+    asking = Callers(client.post(processes.HOST, PATH, body), (batches + LEARNING) * callers)
+    loop = asyncio.get_running_loop()
+    opened = [
+        (await loop.create_connection(lambda: client.Connection(asking), processes.HOST, port))[1]
+        for _ in range(callers)
+    ]
+    for connection in opened:
+        asking.send(connection)
+    await asking.done.wait()
+    for connection in opened:
+        connection.close()
+    if asking.error:
+        raise OSError(f"a caller got no answer: {asking.error}")
+    return asking.seen[LEARNING * callers :]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the table. 0 if there is one."""
+    options = _parser().parse_args(argv)
+    command_line.end_on_sigterm()
+    screen = console.Console(width=100)
+    try:
+        screen.print(_table(*_measured(options)))
+    except (processes.ChildFailed, OSError) as error:
+        screen.print(f"[bold red]bench failed:[/] {escape(str(error))}")
+        return 1
+    except KeyboardInterrupt:
+        screen.print("stopped")
+        return command_line.INTERRUPTED
+    return 0
+
+
+def _measured(options: argparse.Namespace) -> tuple[list[Steps], list[Steps]]:
+    """With the sidecar, and without it. Raises `processes.ChildFailed` and `OSError`."""
+    of_predictor, of_sidecar = machine.split_cores() or (None, None)
+    port, component_port, admin_port = loopback.free_ports(3)
+    served = processes.predictor_command(component_port, ["--models", f"stamping={__package__}.cycle:Stamping"])
+    before = processes.sidecar_command(port, component_port, admin_port, shlex.split(options.sidecar_args))
+    with (
+        processes.running("predictor", served, of_predictor) as predictor,
+        processes.running("sidecar", before, of_sidecar) as sidecar,
+    ):
+        predictor.wait_until_ready(processes.ready_url(component_port), _READY_SECONDS)
+        sidecar.wait_until_ready(processes.ready_url(admin_port), _READY_SECONDS)
+        count = cells.SCENE_CALLERS
+        with machine.pinned(of_sidecar):  # as in the scene
+            through = uvloop.run(ask(port, 1, count, options.batches))
+            alone = uvloop.run(ask(component_port, count, 1, options.batches))
+    return list(steps(through, count)), list(steps(alone, 1))
+
+
+def _table(through: Sequence[Steps], alone: Sequence[Steps]) -> Table:
+    """Raises `OSError` if there is nothing to show."""
+    if not through or not alone:
+        raise OSError("no batch had all callers")
+    callers = cells.SCENE_CALLERS
+    what = f"{callers} callers, {FIXED_MS:g} + {PER_ROW_MS:g} ms, {len(through)} batches"
+    title = f"{what}: milliseconds, the median and what 9 of 10 are below"
+    table = Table("step", "with the sidecar", "the predictor alone", title=title, title_justify="left")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, what in (
+        ("the last caller has sent: to the model", "there"),
+        ("in the model", "model"),
+        ("the model is done: to the first caller", "first"),
+        ("the model is done: to the last caller", "last"),
+        ("until the last caller has sent again", "again"),
+        ("all", "all"),
+    ):
+        table.add_row(name, *(_told([getattr(each, what) for each in found]) for found in (through, alone)))
+    rate = callers / statistics.median(each.all for each in through)
+    table.caption = f"{rate:,.0f} requests/s at the median"
+    return table
+
+
+def _told(seconds: Sequence[float]) -> str:
+    ordered = sorted(seconds)
+    return f"{statistics.median(ordered) * 1e3:.3f}, {ordered[len(ordered) * 9 // 10] * 1e3:.3f}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench.cycle", description="Where the time of a batch goes, in KServe's scene."
+    )
+    parser.add_argument("--batches", type=int, default=300, metavar="N", help="so many (default: %(default)s)")
+    parser.add_argument(
+        "--sidecar-args",
+        default=f"--policy adaptive --max-batch-size {cells.BATCH}",
+        metavar="FLAGS",
+        help="the sidecar's flags (default: %(default)s)",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
