@@ -58,7 +58,10 @@ def test_uninstalling_leaves_nothing(new_release: NewRelease) -> None:
 
 
 def test_pods_get_the_sidecar_and_helm_test_has_the_rights_to_see_it(
-    new_release: NewRelease, new_namespace: steps.NewNamespace, admin: client.Client
+    new_release: NewRelease,
+    new_namespace: steps.NewNamespace,
+    admin: client.Client,
+    plane: control_plane.ControlPlane,
 ) -> None:
     release, another = new_release(), new_release()
     namespace = new_namespace(release.labels)
@@ -75,12 +78,15 @@ def test_pods_get_the_sidecar_and_helm_test_has_the_rights_to_see_it(
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert "gets the sidecar" in checked.stdout
     assert f"another injector, {another.name}-carpool-injector in namespace {another.namespace}" in checked.stdout
-    assert " 0 warning, 0 failed" in checked.stdout
+    # Without native sidecars that is told, and is all that is.
+    assert f" {0 if plane.native_sidecars else 1} warning, 0 failed" in checked.stdout
 
 
 def test_the_install_manifest_is_accepted_and_taken_back_whole(
     tools: None, plane: control_plane.ControlPlane, admin: client.Client
 ) -> None:
+    if not plane.validating_policies:
+        pytest.skip(f"install.yaml guards webhook configurations, from Kubernetes 1.30 on, and this is {plane.version}")
     manifest = str(helm.ROOT / "manifests" / "install.yaml")
     try:
         applied = [kubectl(plane, "apply", "--server-side", "-f", manifest) for _ in range(2)]

@@ -125,6 +125,11 @@ class ControlPlane:
         return self._authority.issue(file, hosts[0], hosts=hosts)
 
     @property
+    def native_sidecars(self) -> bool:
+        """Whether init containers may run on."""
+        return self._release >= (1, 29)
+
+    @property
     def validating_policies(self) -> bool:
         """Whether ValidatingAdmissionPolicy is served in the form that the chart uses."""
         return self._release >= (1, 30)
