@@ -328,8 +328,8 @@ class Registry:
         return {name: Stats.merged(several) for name, several in found.items()}
 
     def _retain(self) -> None:
-        """Add up what those counted that are gone."""
-        while self._gone:
+        """Add up what those counted that are gone; those who go meanwhile are for the next, or this might never end."""
+        for _ in range(len(self._gone)):
             number = self._gone.popleft()
             _, name, recorder = self._entries[number]
             known = self._retained.get(name)

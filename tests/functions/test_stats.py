@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import copy
 import dataclasses
 import gc
@@ -431,6 +432,28 @@ def test_a_batcher_that_begins_or_ends_while_statistics_are_made_waits_for_nobod
         del batcher
         gc.collect()
     assert registry.stats()["embed"].answered == 12
+
+
+def test_statistics_are_made_while_batchers_go_as_fast_as_they_are_added_up() -> None:
+    registry = stats.Registry()
+
+    class Going(collections.deque[int]):
+        """Whenever one that is gone was taken from here, the next is gone, a thousand times."""
+
+        taken = 0
+
+        def popleft(self) -> int:
+            self.taken += 1
+            if self.taken < 1000:
+                registry._gone = self
+                registry._entries[self.taken] = lambda: None, "embed", counted("embed", 1).recorder  # type: ignore[assignment]
+                self.append(self.taken)
+            return super().popleft()
+
+    registry._entries[0] = lambda: None, "embed", counted("embed", 1).recorder  # type: ignore[assignment]
+    registry._gone = gone = Going([0])
+    assert registry.stats()["embed"].answered == 8
+    assert gone.taken == 1
 
 
 def test_counts_never_go_back_while_batchers_come_and_go() -> None:

@@ -59,7 +59,9 @@ class Baseline(abc.ABC):
 
     def _send(self, requests: int, now: float) -> messages.Dispatch:
         members = [self._queue.popleft() for _ in range(requests)]
-        batch = messages.Batch("", None, [messages.Part(request, 0, request.rows) for request in members], "")
+        batch = messages.Batch(
+            "", None, [messages.Part(request, 0, request.rows) for request in members], messages.Reason.DUE
+        )
         batch.dispatched = now
         self._in_flight += 1
         return messages.Dispatch(batch)
