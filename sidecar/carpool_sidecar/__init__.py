@@ -86,6 +86,8 @@ histograms are kept as `carpool.measures` does.
 | `protocols.v2_grpc.outlines.Outlines` | what the latest requests said beside their tensors | each that is new |
 | `protocols.v2.TemplateCache` | templates of messages by their text | each message whose text is new |
 | `protocols.incremental_scan.IncrementalScan` | the rows found in a body so far | each piece that comes |
+| `protocols.json_rows.PartedText` | its parts, or the whole they were put together to | who needs the whole |
+| `protocols.json_rows.Spans` | a view of its text | who asks for the first row |
 | `protocols.lists.answers.Result` | finished answers, and for which form | each caller's answer |
 | `protocols.lists.codec.Codec` | the latest templates and outlines, keys that are not batched | each request; answers |
 | `protocols.lists.codec.Template` | the batch keys that were asked for | each request |

@@ -8,6 +8,7 @@ REST API (`signature_name` and friends, `inputs` / `outputs`).
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -104,16 +105,6 @@ class Payload(interface.KeepsBody):
         """Implements `interface.Payload`."""
         return super().content if self.parts is None else None
 
-    def pieces(self) -> list[bytes | memoryview]:
-        """All of the body."""
-        return [self.body] if self.parts is None else self.parts.between(0, self.parts.size)
-
-    def inner_pieces(self) -> list[bytes | memoryview]:
-        """What is between the brackets of the list."""
-        return (
-            [memoryview(self.text)[1:-1]] if self.parts is None else self.parts.between(self.start + 1, self.stop - 1)
-        )
-
     @property
     def row_pattern(self) -> bytes:
         """The punctuation and literals of the first instance, without strings and numbers."""
@@ -170,16 +161,19 @@ def merge(
         payload: Payload = request.payload
         is_whole = stop - start == len(payload.rows)
         if is_whole and len(parts) == 1:
-            return interface.UpstreamRequest(target, (), payload.pieces(), read, in_steps)
+            whole = [payload.body] if payload.parts is None else payload.parts.between(0, payload.parts.size)
+            return interface.UpstreamRequest(target, (), whole, read, in_steps)
         if pieces:
             pieces.append(b",")
         else:
             others = payload.others + b"," if payload.others else b""
             pieces.append(b'{%b"%b":[' % (others, payload.list_name))
-        if is_whole:
-            pieces += payload.inner_pieces()
-        else:
+        if not is_whole:
             pieces.append(b",".join(payload.rows[start:stop]))
+        elif payload.parts is None:
+            pieces.append(memoryview(payload.text)[1:-1])
+        else:
+            pieces += payload.parts.between(payload.start + 1, payload.stop - 1)
     if not pieces:
         raise ValueError("a batch needs at least one part")
     pieces.append(b"]}")
@@ -324,11 +318,9 @@ class Codec:
         self.large = LARGE
         self.parse = parse_request
         self.parse_in_steps = parse_in_steps
-        self._kept = KeptMembers(answer_members) if answer_members else None
-
-    def merge(self, batch_id: str, target: str, parts: Sequence[messages.Part]) -> interface.UpstreamRequest:
-        """See `interface.Codec`."""
-        return merge(batch_id, target, parts, self._kept)
+        self.merge: Callable[[str, str, Sequence[messages.Part]], interface.UpstreamRequest] = merge
+        if answer_members:
+            self.merge = functools.partial(merge, kept=KeptMembers(answer_members))
 
 
 START = b'{"message":"","batchId":"%b","%b":['

@@ -366,7 +366,7 @@ class Connection(asyncio.Protocol):
         self, body: progress.PartialBody, parts: list[bytes], payload: interface.Payload, following: bytes
     ) -> None:
         size = sum(map(len, parts))
-        request = self._requests.accept_parsed(body.head, payload, size, self, body.started)
+        request = self._requests.accept(body.head, b"", self, body.started, payload, size)
         self._submit_large(body, parts, request, following)
 
     def _submit_large(

@@ -17,7 +17,6 @@ from carpool_sidecar.protocols import interface, v1
 from carpool_sidecar.server import content_coding, predict, responses
 
 _LANE: predict.LaneName = "fast_lane"
-_NOT_LOOKED_AT = "a request could not be looked at for a reason that is a bug: it goes the general way"
 
 
 class Connection(Protocol):
@@ -62,19 +61,14 @@ class FastRequests:
 
     def takes(self, size: int) -> bool:
         """Whether nothing speaks against a body of `size` bytes; else the general server will tell what."""
-        return self._has_room(size) and not self._is_leaving()
+        is_small = size <= self.rules.bodies.max_body_bytes and self.memory.has_room(size)
+        return is_small and not (self.rules.life.draining and not self.rules.life.admits())
 
     def objection(self, size: int) -> metrics.Handover:
         """Why `takes` or `accept` want nothing of a body of `size` bytes."""
-        if self._is_leaving():
+        if self.rules.life.draining and not self.rules.life.admits():
             return "refusing"
-        return "body" if self._has_room(size) else "limits"
-
-    def _is_leaving(self) -> bool:
-        return self.rules.life.draining and not self.rules.life.admits()
-
-    def _has_room(self, size: int) -> bool:
-        return size <= self.rules.bodies.max_body_bytes and self.memory.has_room(size)
+        return "body" if size <= self.rules.bodies.max_body_bytes and self.memory.has_room(size) else "limits"
 
     def scan(self, head: calls.Head, size: int) -> v1.RequestScan | None:
         """What looks through a v1 body of `size` bytes while it arrives; None if that is not worth it."""
@@ -93,25 +87,38 @@ class FastRequests:
         work = codec.parse_in_steps(body, int(self.rules.bounds.max_queue_instances), head.json_size)
         return self.rules.bodies.turns.start(work, then)
 
-    def accept(self, head: calls.Head, body: bytes, connection: Connection, started: float) -> FastRequest | None:
+    def accept(
+        self,
+        head: calls.Head,
+        body: bytes,
+        connection: Connection,
+        started: float,
+        payload: interface.Payload | None = None,
+        size: int = 0,
+    ) -> FastRequest | None:
         """Make a call of a request; None if anything speaks against it: the general server will tell what.
 
-        Raises `errors.CarpoolError` if it is no predict request, in the words that its client has to be told.
+        Raises `errors.CarpoolError` if it is no predict request, in the words that its client has to be told. The
+        `payload` may have been found before, in `size` bytes; then the `body` does not matter.
         """
-        if self._is_leaving():
+        rules, route, memory = self.rules, head.route, self.memory
+        if rules.life.draining and not rules.life.admits():
             return None
-        if head.coding is not None:
-            decoded = content_coding.decode_small(body, head.coding)
-            if decoded is None:
-                return None
-            body = decoded
-        rules, route, size = self.rules, head.route, len(body)
-        if not self._has_room(size):
+        if payload is None:
+            if head.coding is not None:
+                decoded = content_coding.decode_small(body, head.coding)
+                if decoded is None:
+                    return None
+                body = decoded
+            size = len(body)
+        if size > rules.bodies.max_body_bytes or memory.held + size > memory.limit:
             return None
         try:
-            if _objects(route, started):
+            watched = route.watched
+            if watched is not None and started >= watched.settled_until and _has_objection(route):
                 return None
-            payload = route.codec.parse(body, int(rules.bounds.max_queue_instances), head.json_size)
+            if payload is None:
+                payload = route.codec.parse(body, int(rules.bounds.max_queue_instances), head.json_size)
         except errors.Unbatchable:
             return None
         except errors.CarpoolError as error:
@@ -119,27 +126,8 @@ class FastRequests:
                 raise errors.bare(error) from None
             return None
         except Exception:
-            rules.bug(_LANE, _NOT_LOOKED_AT)
+            rules.bug(_LANE, "a request could not be looked at for a reason that is a bug: it goes the general way")
             return None
-        return self._call(head, payload, size, connection, started)
-
-    def accept_parsed(
-        self, head: calls.Head, payload: interface.Payload, size: int, connection: Connection, started: float
-    ) -> FastRequest | None:
-        """The same for a body of `size` bytes that was looked through before."""
-        if self._is_leaving() or not self._has_room(size):
-            return None
-        try:
-            if _objects(head.route, started):
-                return None
-        except Exception:
-            self.rules.bug(_LANE, _NOT_LOOKED_AT)
-            return None
-        return self._call(head, payload, size, connection, started)
-
-    def _call(
-        self, head: calls.Head, payload: interface.Payload, size: int, connection: Connection, started: float
-    ) -> FastRequest:
         request = FastRequest(head, payload, size)
         request.replier = self
         request.message = None
@@ -220,9 +208,5 @@ def _is_certain(error: errors.CarpoolError, head: calls.Head) -> bool:
     return isinstance(head.route.codec, v1.Codec) and (head.says_so or not isinstance(error, errors.BadRequest))
 
 
-def _objects(route: calls.Route, started: float) -> bool:
-    """Whether the route's model takes nothing, as far as is known since the request came at `started`."""
-    watched = route.watched
-    if watched is None or started < watched.settled_until:
-        return False
+def _has_objection(route: calls.Route) -> bool:
     return route.objection is not None and route.objection() is not None
