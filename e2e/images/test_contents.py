@@ -97,7 +97,7 @@ def test_the_injectors_image_has_its_pinned_packages_and_not_the_other_programs(
 
 def test_the_sidecars_image_stays_small(images: Mapping[str, container.Image]) -> None:
     files = [path for path in images["sidecar"].root.rglob("*") if path.is_file() and not path.is_symlink()]
-    assert sum(path.stat().st_size for path in files) < 150e6
+    assert sum(path.stat().st_size for path in files) < 165e6  # 7 MB of it are compiled modules
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -110,6 +110,7 @@ def test_scanners_find_the_packages_that_files_were_taken_from(
     assert all(f"Package: {name}\n" in text and "\nVersion: " in text for name, text in known.items())
 
 
+@pytest.mark.timeout(1800, func_only=True)  # each compiles the hot path
 def test_two_builds_from_nothing_have_the_same_layers(images: Mapping[str, container.Image]) -> None:
     done = conftest.make_images("--only", "sidecar", "--check-reproducible")
     assert "the same layers in both builds" in done.stdout
