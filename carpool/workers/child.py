@@ -1,6 +1,6 @@
 """A worker process: makes the model once, then calls it with one batch after the other. Started by `worker` only.
 
-A model that offers `stages` is called in these instead, with several batches of bytes under way (see `stages`). One
+For calls of bytes, a model that offers `stages` is called in these instead, with several under way (see `stages`). One
 that offers three `steps` (read, predict, write) is called in them: where it waits for long, as for a device, that gets
 the next batch, if there is one, before the last one's answer is written.
 
@@ -74,6 +74,9 @@ def _run(channel: messages.Channel) -> int:
         channel.send(messages.Kind.FAILED, payload.dump(_without_this_frame(error)))
         return 1
     channel.send(messages.Kind.READY, payload.dump(None))
+    # Calls of bytes are for models that know of `stages` and `steps`; other models may mean anything by these names.
+    while channel.next_kind() is not messages.Kind.BYTES:
+        channel.send(*_answer(instance, *channel.receive(), prepare_main))
     if getattr(instance, "stages", ()):
         _serve_in_stages(channel, instance, prepare_main)
     if getattr(instance, "steps", ()):

@@ -75,6 +75,15 @@ class Channel:
 
     def receive(self) -> tuple[Kind, Payload]:
         """Read one message. Raises `Ended`."""
+        self._wait()
+        return self._received.popleft()
+
+    def next_kind(self) -> Kind:
+        """Wait for a message, which is then for `receive`; what it is. Raises `Ended`."""
+        self._wait()
+        return self._received[0][0]
+
+    def _wait(self) -> None:
         while not self._received:
             try:
                 count = self.sock.recv_into(self._decoder.buffer())
@@ -83,7 +92,6 @@ class Channel:
             if not count:
                 raise Ended
             self._received += self._decoder.received(count)
-        return self._received.popleft()
 
     def receive_now(self) -> tuple[Kind, Payload] | None:
         """The next message if all of it is here; None also at the end of the stream, of which `receive` tells."""

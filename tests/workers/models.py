@@ -182,6 +182,17 @@ class Bytes:
         return [self.device.encode() if request == b"device" else request, b"!"]
 
 
+class WithSteps:
+    """Adds its steps and stages to numbers, which are nobody else's business."""
+
+    def __init__(self, device: str) -> None:
+        self.steps = 50
+        self.stages = 2
+
+    def __call__(self, items: list[int]) -> list[int]:
+        return [item + self.steps + self.stages for item in items]
+
+
 class InStages(Bytes):
     """The same in three stages, of which the second does what the request says."""
 
