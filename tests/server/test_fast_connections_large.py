@@ -72,6 +72,22 @@ async def test_a_large_body_becomes_a_call_once_it_was_looked_through(bench: Ben
     assert (bench.memory.held, bench.memory.active) == (0, 0)
 
 
+async def test_what_comes_a_few_bytes_at_a_time_is_kept_in_few_parts() -> None:
+    bench = Bench()
+    client, body = bench.connect(), b'{"instances":[%b]}' % b",".join([b'"%b"' % (b"x" * 2000)] * 600)
+    message = post(body)
+    client.send(message[:200])
+    for at in range(200, len(message), 50):
+        if not client.is_reading():
+            await settle()  # others were let in
+        client.send(message[at : at + 50])
+    payload = bench.driver.calls[0].payload
+    assert isinstance(payload, v1.Payload)
+    pieces = payload.pieces()
+    assert b"".join(pieces) == body
+    assert len(pieces) < len(body) / 8192
+
+
 async def test_requests_behind_it_keep_their_order(bench: Bench, slow: Slow) -> None:
     client = bench.connect()
     send(client, LARGE, post()[:30])

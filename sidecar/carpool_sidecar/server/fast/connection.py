@@ -310,7 +310,7 @@ class Connection(asyncio.Protocol):
         if not self._requests.memory.has_room(len(data)):
             self._drop_body()
             size = len(body.text) + body.received + body.missing
-            self._step_aside("limits", size, body.text, *body.parts, data, following)
+            self._step_aside("limits", size, body.text, *body.take(), data, following)
             return
         body.add(data)
         self._held.add(len(data))
@@ -328,7 +328,7 @@ class Connection(asyncio.Protocol):
 
     def _finish(self, body: progress.PartialBody, following: bytes) -> None:
         self._drop_body()
-        parts = body.parts
+        parts = body.take()
         payload = None if body.scan is None else body.scan.payload(json_rows.PartedText(parts))
         if payload is not None:
             self._submit_parsed(body, parts, payload, following)
