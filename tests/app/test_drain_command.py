@@ -208,6 +208,8 @@ def test_a_drain_loads_nothing_of_the_serving_process_and_no_event_loop(admin_po
     assert {name for name in modules if name.startswith("carpool")} == {
         "carpool",
         "carpool.compiled",
+        "carpool.program",
+        "carpool.program.signals",
         "carpool_sidecar",
         "carpool_sidecar.admin_client",
         "carpool_sidecar.app",
