@@ -48,9 +48,8 @@ def current(root: Path = ROOT) -> str:
 
 
 def files(root: Path = ROOT) -> Iterator[Path]:
-    """Every tracked file in which the version may stand."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=True).stdout
-    for name in filter(None, listed.split("\0")):
+    """Every tracked file in which the version may stand. Raises Problem."""
+    for name in _listed(root, "ls-files"):
         path = root / name
         if not name.endswith(_OTHERS) and name != CHANGELOG and path.is_file() and not path.is_symlink():
             yield path
@@ -101,9 +100,19 @@ def cut(new: str, today: datetime.date, root: Path = ROOT) -> list[Path]:
 
 def _uncommitted(root: Path) -> list[str]:
     """Files that differ from the last commit, or that git neither has nor ignores."""
-    words = ["git", "status", "--porcelain", "--untracked-files=all", "--no-renames", "-z"]
-    listed = subprocess.run(words, cwd=root, capture_output=True, text=True, check=True).stdout
-    return sorted(entry[3:] for entry in filter(None, listed.split("\0")))
+    return sorted(
+        entry[3:] for entry in _listed(root, "status", "--porcelain", "--untracked-files=all", "--no-renames")
+    )
+
+
+def _listed(root: Path, *words: str) -> list[str]:
+    """What git lists of a checkout. Raises Problem, as where there is none."""
+    done = subprocess.run(
+        ["git", *words, "-z"], cwd=root, capture_output=True, text=True, errors="surrogateescape", check=False
+    )
+    if done.returncode:
+        raise Problem(f"git {words[0]}: {done.stderr.strip()}")
+    return [entry for entry in done.stdout.split("\0") if entry]
 
 
 def notes(version: str, changelog: str) -> str:

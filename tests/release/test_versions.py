@@ -126,6 +126,12 @@ def test_nothing_is_cut_over_changes_that_are_not_committed(versions: ModuleType
     assert texts(versions, checkout) == before
 
 
+def test_a_copy_that_is_no_checkout_is_refused_in_the_words_of_git(versions: ModuleType, checkout: Path) -> None:
+    shutil.rmtree(checkout / ".git")
+    with pytest.raises(versions.Problem, match="git status: fatal: not a git repository"):
+        versions.cut("9.8.7", TODAY, checkout)
+
+
 def test_of_many_changes_some_are_named_and_the_rest_counted(versions: ModuleType, checkout: Path) -> None:
     for number in range(25):
         (checkout / f"new-{number:02}").write_text("")
