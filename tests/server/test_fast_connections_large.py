@@ -83,7 +83,8 @@ async def test_what_comes_a_few_bytes_at_a_time_is_kept_in_few_parts() -> None:
         client.send(message[at : at + 50])
     payload = bench.driver.calls[0].payload
     assert isinstance(payload, v1.Payload)
-    pieces = payload.pieces()
+    assert payload.parts is not None
+    pieces = payload.parts.between(0, len(body))
     assert b"".join(pieces) == body
     assert len(pieces) < len(body) / 8192
 
