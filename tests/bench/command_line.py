@@ -10,6 +10,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from rich.console import Console, RenderableType
+from rich.markup import escape
+
 INTERRUPTED = 130
 """The exit status after Ctrl-C or SIGTERM."""
 
@@ -17,6 +20,19 @@ INTERRUPTED = 130
 def end_on_sigterm() -> None:
     """Let SIGTERM do what Ctrl-C does, so that children are stopped."""
     signal.signal(signal.SIGTERM, _interrupt)
+
+
+def show(screen: Console, measure: Callable[[], RenderableType], failures: tuple[type[Exception], ...]) -> int:
+    """Print what `measure` makes. The exit status: 0, 1 after one of the `failures`, or INTERRUPTED."""
+    try:
+        screen.print(measure())
+    except failures as error:
+        screen.print(f"[bold red]bench failed:[/] {escape(str(error))}")
+        return 1
+    except KeyboardInterrupt:
+        screen.print("stopped")
+        return INTERRUPTED
+    return 0
 
 
 def as_typed(program: str) -> str:

@@ -20,7 +20,6 @@ from typing import NamedTuple
 import msgspec
 import uvloop
 from rich import console
-from rich.markup import escape
 from rich.table import Table
 
 from carpool_predictor import model
@@ -151,15 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     command_line.end_on_sigterm()
     screen = console.Console(width=100)
-    try:
-        screen.print(_table(*_measured(options)))
-    except (processes.ChildFailed, OSError) as error:
-        screen.print(f"[bold red]bench failed:[/] {escape(str(error))}")
-        return 1
-    except KeyboardInterrupt:
-        screen.print("stopped")
-        return command_line.INTERRUPTED
-    return 0
+    return command_line.show(screen, lambda: _table(*_measured(options)), (processes.ChildFailed, OSError))
 
 
 def _measured(options: argparse.Namespace) -> tuple[list[Steps], list[Steps]]:

@@ -19,7 +19,6 @@ from typing import Any, cast
 import msgspec
 import uvloop
 from rich import console
-from rich.markup import escape
 from rich.table import Table
 
 from carpool.program import allocator
@@ -200,15 +199,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not wrk.is_available():
         screen.print("[bold red]error:[/] wrk is not on PATH (Debian: apt install wrk)")
         return 1
-    try:
-        screen.print(_table(options.seconds))
-    except FAILURES as error:
-        screen.print(f"[bold red]bench failed:[/] {escape(str(error))}")
-        return 1
-    except KeyboardInterrupt:
-        screen.print("stopped")
-        return command_line.INTERRUPTED
-    return 0
+    return command_line.show(screen, lambda: _table(options.seconds), FAILURES)
 
 
 def _table(seconds: float) -> Table:
