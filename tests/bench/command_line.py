@@ -28,6 +28,8 @@ def show(screen: Console, measure: Callable[[], RenderableType], failures: tuple
         screen.print(measure())
     except failures as error:
         screen.print(f"[bold red]bench failed:[/] {escape(str(error))}")
+        if log := getattr(error, "log", ""):
+            screen.print(f"the end of its log:\n{escape(log)}")
         return 1
     except KeyboardInterrupt:
         screen.print("stopped")
