@@ -39,6 +39,7 @@ install := $(uv) pip install --quiet --python $(py)
 # By the environment, so that the tests get them as well.
 export CARPOOL_CLUSTER := $(or $(CLUSTER),$(CARPOOL_CLUSTER))
 export CARPOOL_CLUSTER_BACKEND := $(or $(BACKEND),$(CARPOOL_CLUSTER_BACKEND))
+export CARPOOL_CLUSTER_FAMILY := $(or $(FAMILY),$(CARPOOL_CLUSTER_FAMILY))
 
 .PHONY: help
 help: ## list these words
@@ -118,7 +119,7 @@ release-rehearsal: $(VENV)/.tests ## make a whole release and publish it nowhere
 	@$(py) .ci/release.py rehearse $(ARGS)
 
 .PHONY: cluster
-cluster: $(VENV)/.tests ## bring up a Kubernetes with two nodes, an ingress and KServe (CLUSTER=name BACKEND=kind|local)
+cluster: $(VENV)/.tests ## bring up a Kubernetes with two nodes, an ingress and KServe (CLUSTER=name BACKEND=kind|local FAMILY=ipv4|ipv6)
 	@$(py) -m e2e.cluster up $(ARGS)
 
 .PHONY: cluster-images

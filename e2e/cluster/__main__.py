@@ -56,10 +56,16 @@ class Group(click.Group):
     type=click.Choice(["kind", "local"]),
     help="kind needs Docker or Podman, local needs root on Linux.  [default: kind where it can work, else local]",
 )
+@click.option(
+    "--family",
+    envvar="CARPOOL_CLUSTER_FAMILY",
+    type=click.Choice(interface.FAMILIES),
+    help="Of all addresses in the cluster: IPv4 alone, or (local only) IPv6 alone.  [default: ipv4]",
+)
 @click.pass_context
-def main(context: click.Context, name: str, backend: str | None) -> None:
+def main(context: click.Context, name: str, backend: str | None, family: str | None) -> None:
     """Clusters to test in: real nodes, an ingress controller, KServe's controller."""
-    context.obj = backends.choose(name, backend or "")
+    context.obj = backends.choose(name, backend or "", family or "")
 
 
 def print_settings(cluster: interface.Cluster) -> None:
@@ -153,7 +159,7 @@ def tell_requirements(cluster: interface.Cluster, packages: bool) -> None:
 def tell_backend(context: click.Context) -> None:
     """Says which backend makes the cluster, and why that one."""
     asked = context.parent.params if context.parent else {}
-    click.echo("{}: {}".format(*backends.decide(asked["name"], asked["backend"] or "")))
+    click.echo("{}: {}".format(*backends.decide(asked["name"], asked["backend"] or "", asked["family"] or "")))
 
 
 def wait_for_interrupt(pause: Callable[[], object]) -> None:

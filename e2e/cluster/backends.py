@@ -22,17 +22,24 @@ class Decision(NamedTuple):
     reason: str
 
 
-def choose(name: str = "", backend: str = "") -> interface.Cluster:
+def choose(name: str = "", backend: str = "", family: str = "") -> interface.Cluster:
     """The cluster of that name (default: $CARPOOL_CLUSTER, else carpool), made by the backend that `decide` names.
 
-    Raises interface.Problem for a backend that does not exist, and for what cannot be a name.
+    `family` is that of its addresses (default: $CARPOOL_CLUSTER_FAMILY, else that of the cluster that is there, else
+    IPv4). Raises interface.Problem for a backend or a family that does not exist, and for what cannot be a name.
     """
     name = name or os.environ.get("CARPOOL_CLUSTER", "") or DEFAULT_NAME
-    return BACKENDS[decide(name, backend).backend](name)
+    family = family or os.environ.get("CARPOOL_CLUSTER_FAMILY", "")
+    if family and family not in interface.FAMILIES:
+        known = ", ".join(interface.FAMILIES)
+        raise interface.Problem(f"there is no family {family!r} of addresses; there are: {known}")
+    return BACKENDS[decide(name, backend, family).backend](name, family)
 
 
-def decide(name: str, backend: str = "") -> Decision:
+def decide(name: str, backend: str = "", family: str = "") -> Decision:
     """The backend that somebody named ($CARPOOL_CLUSTER_BACKEND), else the one that made the cluster, else the default.
+
+    A cluster of IPv6 alone is made by one backend.
 
     Raises interface.Problem for a backend that does not exist.
     """
@@ -44,6 +51,8 @@ def decide(name: str, backend: str = "") -> Decision:
     for title, made_by in BACKENDS.items():
         if made_by(name).exists():
             return Decision(title, f"it has made {name}")
+    if family == "ipv6":
+        return Decision("local", "no other makes clusters of IPv6")
     return default()
 
 

@@ -7,6 +7,7 @@ schedules or runs them.
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import ssl
 import threading
 import time
@@ -15,15 +16,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from e2e.cluster import binaries, credentials, other_releases, processes
+from e2e.cluster import binaries, credentials, interface, other_releases, processes
 from tests import loopback
 
 HOST = "127.0.0.1"
 READY_SECONDS = 90.0
-SERVICE_RANGE = "10.96.0.0/16"
-# What a certificate of the API server has to say for clients outside and inside a cluster. 10.96.0.1 is the address
-# that the range above gives to the service named kubernetes.
-API_SERVER_NAMES = (HOST, "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "10.96.0.1")
+# The addresses of Services where the API server's own is of IPv4 and of IPv6. The first address of a range is that of
+# the Service named kubernetes.
+SERVICES_IPV4, SERVICES_IPV6 = "10.96.0.0/16", "fd00:10:96::/112"
+# What a certificate of the API server has to say for clients outside and inside a cluster, beside its addresses.
+API_SERVER_NAMES = (HOST, "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 POLICIES_BETA, POLICIES_STABLE = (f"admissionregistration.k8s.io/{version}" for version in ("v1beta1", "v1"))
 # The reconciler that announces the API server as the Service `kubernetes` refuses loopback addresses.
 ON_LOOPBACK = {"endpoint-reconciler-type": "none"}
@@ -75,7 +77,8 @@ class ControlPlane:
         self.folder = folder
         self.version = version or other_releases.pinned()
         self._release = binaries.numbers(self.version.removeprefix("v"))[:2]
-        self.server = f"https://{host}:{loopback.free_port()}"
+        self.server = f"https://{interface.in_url(host)}:{loopback.free_port()}"
+        self._services = SERVICES_IPV6 if ":" in host else SERVICES_IPV4
         self._host = host
         self._with_nodes = with_nodes
         self._executable = executable
@@ -177,7 +180,10 @@ class ControlPlane:
         return Component("etcd", values, lambda: answers_ok(f"{client}/health"))
 
     def _api_server(self, etcd: str) -> Component:
-        serving = self._authority.issue("kube-apiserver", "kube-apiserver", hosts=(*API_SERVER_NAMES, self._host))
+        inside = str(ipaddress.ip_network(self._services)[1])
+        serving = self._authority.issue(
+            "kube-apiserver", "kube-apiserver", hosts=(*API_SERVER_NAMES, self._host, inside)
+        )
         accounts = self.folder / "service-accounts"
         credentials.write_public_key(accounts.with_suffix(".pub"), credentials.write_key(accounts.with_suffix(".key")))
         values = {
@@ -191,7 +197,7 @@ class ControlPlane:
             "authorization-mode": "Node,RBAC",
             "enable-admission-plugins": "NodeRestriction",  # on top of the defaults, PodSecurity among them
             "allow-privileged": "true",
-            "service-cluster-ip-range": SERVICE_RANGE,
+            "service-cluster-ip-range": self._services,
             "service-account-issuer": "https://kubernetes.default.svc.cluster.local",
             "service-account-key-file": accounts.with_suffix(".pub"),
             "service-account-signing-key-file": accounts.with_suffix(".key"),

@@ -16,6 +16,8 @@ INGRESS_NODE_PORT = 30080
 GPU_NODE_LABEL = {"carpool.dev/gpu": "true"}
 GPU_RESOURCE = "nvidia.com/gpu"
 GPUS = 2
+# A cluster's addresses are all of one family.
+FAMILIES = ("ipv4", "ipv6")
 # Files, control groups and, with kind, hosts are named after a cluster.
 NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,49}")
 
@@ -28,6 +30,7 @@ class Cluster(Protocol):
     """A cluster by its name, which may not exist yet. The object has no state: that is in the cluster itself."""
 
     name: str
+    family: str  # of all addresses in it: one of FAMILIES
     kubeconfig: Path  # of a user with all rights; exists while the cluster is up
     address: str  # where NodePorts answer, seen from this machine
     ingress: str  # "http://HOST:PORT", where the ingress controller answers
@@ -53,6 +56,11 @@ class Cluster(Protocol):
 
     def restart(self, component: str) -> None:
         """Kills a component of Kubernetes, such as kube-apiserver. Returns when it has been restarted."""
+
+
+def in_url(address: str) -> str:
+    """An address as it stands before the port: one of IPv6 in brackets."""
+    return f"[{address}]" if ":" in address else address
 
 
 def check_name(name: str) -> str:

@@ -31,7 +31,7 @@ def cluster(machine: kind_fakes.Machine) -> kind.Kind:
 
 
 def made(machine: kind_fakes.Machine, name: str = "demo") -> kind.Kind:
-    return kind.Kind(name, machine, machine.connect, lambda: kind_fakes.ORDINARY, lambda _: "")
+    return kind.Kind(name, "", machine, machine.connect, lambda: kind_fakes.ORDINARY, lambda _: "")
 
 
 # --- Up ------------------------------------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ def test_the_config_agrees_with_what_the_backends_promise() -> None:
 
 def test_both_backends_translate_services_the_same_way() -> None:
     config = yaml.YAML(typ="safe").load(kind.CONFIG)
-    described = node.Node("n", 1, "", "", {}, "", "", "", "", "")
+    described = node.Node("n", 1, "ipv4", "", "", {}, "", "", "", "", "")
     assert config["networking"]["kubeProxyMode"] == node.proxy_configuration(described)["mode"]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster import binaries, interface
+from e2e.cluster import backends, binaries, interface
 from e2e.cluster.local import backend, cgroups, network, node, requirements
 
 
@@ -107,12 +109,14 @@ def test_a_process_that_has_ended_and_was_not_waited_for_does_not_count(tmp_path
     assert list(backend.running(tmp_path)) == []
 
 
-def described(tmp_path: Path, number: int = 2) -> node.Node:
+def described(tmp_path: Path, number: int = 2, family: str = "ipv4") -> node.Node:
+    plan = network.Plan(family, 9)
     return node.Node(
         name=f"node-{number}",
         number=number,
-        address=network.node_address(9, number),
-        pods=network.pod_range(number),
+        family=family,
+        address=plan.node(number),
+        pods=plan.pods(number),
         labels=interface.GPU_NODE_LABEL,
         cgroup=f"carpool-x/node-{number}",
         executable="/bin/cluster",
@@ -128,12 +132,35 @@ def test_what_a_node_is_told_is_what_it_reads(tmp_path: Path) -> None:
     assert node.read(tmp_path / "node-2") == made
 
 
-def test_nodes_share_no_address_no_pods_and_no_folder(tmp_path: Path) -> None:
-    one, two = described(tmp_path, 1), described(tmp_path, 2)
-    assert {one.address, two.address}.isdisjoint({network.control_plane_address(9), "198.18.9.254"})
+@pytest.mark.parametrize(
+    ("family", "ranges_of_pods"),
+    [
+        ("ipv4", {"10.244.1.0/24", "10.244.2.0/24"}),
+        ("ipv6", {"fd00:10:244:1::/64", "fd00:10:244:2::/64"}),
+    ],
+)
+def test_nodes_share_no_address_no_pods_and_no_folder(tmp_path: Path, family: str, ranges_of_pods: set[str]) -> None:
+    plan = network.Plan(family, 9)
+    one, two = described(tmp_path, 1, family), described(tmp_path, 2, family)
+    assert len({one.address, two.address, plan.control_plane, plan.this_machine}) == 4
     assert (one.address, one.pods, one.folder, one.cgroup) != (two.address, two.pods, two.folder, two.cgroup)
     ranges = {node.network_configuration(each)["plugins"][0]["ipam"]["ranges"][0][0]["subnet"] for each in (one, two)}
-    assert ranges == {"10.244.1.0/24", "10.244.2.0/24"}
+    assert ranges == ranges_of_pods
+
+
+def test_a_node_of_ipv6_is_told_no_address_of_ipv4_but_its_loopback(tmp_path: Path) -> None:
+    made = described(tmp_path, family="ipv6")
+    told = json.dumps(
+        [
+            node.network_configuration(made),
+            node.kubelet_configuration(made),
+            node.proxy_configuration(made),
+            node.commands(made),
+        ]
+    )
+    assert "fd00:10:244:2::/64" in told
+    assert "[2001:2:0:9::12]:10256" in told, "a port comes after brackets"
+    assert set(re.findall(r"\b\d+\.\d+\.\d+\.\d+\b", told)) == {"127.0.0.1"}
 
 
 def test_containerd_kubelet_and_kube_proxy_start_in_this_order_with_their_own_files(tmp_path: Path) -> None:
@@ -148,20 +175,21 @@ def test_pods_keep_to_the_control_group_of_their_node(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("routes", "free"),
+    ("family", "routes", "free"),
     [
-        ('[{"dst": "default"}]', 1),
-        ('[{"dst": "198.18.1.0/24"}, {"dst": "198.18.2.0/24"}]', 3),
-        ('[{"dst": "192.0.2.0/24"}]', 1),
+        ("ipv4", '[{"dst": "default"}]', 1),
+        ("ipv4", '[{"dst": "198.18.1.0/24"}, {"dst": "198.18.2.0/24"}]', 3),
+        ("ipv4", '[{"dst": "192.0.2.0/24"}]', 1),
+        ("ipv6", '[{"dst": "fe80::/64"}, {"dst": "2001:2:0:1::/64"}]', 2),
     ],
 )
 def test_a_cluster_takes_a_network_that_this_machine_is_not_in(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, routes: str, free: int
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, family: str, routes: str, free: int
 ) -> None:
     (tmp_path / "ip").write_text(f"#!/bin/sh\necho '{routes}'\n")
     (tmp_path / "ip").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    assert network.free_subnet() == free
+    assert network.free_subnet(family) == free
 
 
 def test_a_command_that_fails_is_told_with_its_own_words() -> None:
@@ -175,6 +203,46 @@ def test_a_cluster_that_was_never_made_is_not_up_and_says_so(monkeypatch: pytest
     assert not cluster.is_up()
     with pytest.raises(interface.Problem, match="no cluster never-made is up"):
         _ = cluster.ingress
+
+
+def record(cluster: backend.Local, **facts: object) -> None:
+    """Writes the record of a cluster that was made before."""
+    cluster.folder.mkdir(parents=True)
+    (cluster.folder / "cluster.json").write_text(json.dumps(facts))
+
+
+def test_a_cluster_keeps_its_family_and_its_ingress_is_an_address_of_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    record(backend.Local("six"), subnet=3, family="ipv6")
+    assert backend.Local("six").family == "ipv6"
+    assert backend.Local("six").ingress == "http://[2001:2:0:3::11]:30080"
+    record(backend.Local("old"), subnet=3)
+    assert backend.Local("old").ingress == "http://198.18.3.11:30080", "its record was written without a family"
+
+
+def test_a_cluster_that_is_up_is_not_taken_for_one_of_another_family(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(backend.Local, "is_up", lambda _: True)
+    record(backend.Local("four"), subnet=3, family="ipv4")
+    with pytest.raises(interface.Problem, match="four is up already, with ipv4: `make cluster-down` removes it"):
+        backend.Local("four", "ipv6").up()
+
+
+def test_a_cluster_of_ipv6_is_made_by_the_local_backend_and_refused_by_kind(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for name in ("CARPOOL_CLUSTER_BACKEND", "CARPOOL_CLUSTER_FAMILY"):
+        monkeypatch.delenv(name, raising=False)
+    assert isinstance(backends.choose("six", family="ipv6"), backend.Local)
+    with pytest.raises(interface.Problem, match="ipv6 is what BACKEND=local makes"):
+        backends.choose("six", "kind", "ipv6")
+    with pytest.raises(interface.Problem, match="there is no family 'ipv5' of addresses; there are: ipv4, ipv6"):
+        backends.choose("six", family="ipv5")
 
 
 @pytest.mark.parametrize("name", ["/", "..", "../..", "/etc", "a/b", "a b", "-x", "A", "x" * 51, "x\n"])
@@ -228,7 +296,7 @@ def test_a_cluster_whose_kubeconfig_is_just_being_written_is_not_up_yet(
     first_process = [*backend.SHELL, "python", "-m", "e2e.cluster.local.supervisor", str(folder)]
     (tmp_path / "proc" / "1").mkdir(parents=True)
     (tmp_path / "proc" / "1" / "cmdline").write_text("\0".join([*first_process, ""]))
-    cluster = backend.Local("early", tmp_path / "proc")
+    cluster = backend.Local("early", proc=tmp_path / "proc")
     cluster.kubeconfig.write_text("")
     assert not cluster.is_up()
 

@@ -20,7 +20,10 @@ HOST = "127.0.0.1"
 
 
 class FakeV2(v2_calls.Calls):
-    """See the module; `http` and `grpc` are `host:port`. A port of 0 is a free one, from the start on."""
+    """See the module; `http` and `grpc` are `host:port`.
+
+    A port of 0 is a free one, from the start on. A host of "" is all addresses, of IPv6 and IPv4.
+    """
 
     def __init__(self, host: str = HOST, http_port: int = 0, grpc_port: int = 0) -> None:
         super().__init__()
@@ -45,7 +48,7 @@ class FakeV2(v2_calls.Calls):
         self.http_port = self._runner.addresses[0][1]
         self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
         v2_grpc.add_to(self._server, self)
-        self.grpc_port = self._server.add_insecure_port(self.grpc)
+        self.grpc_port = self._server.add_insecure_port(self.grpc if self.host else f"[::]:{self.grpc_port}")
         await self._server.start()
 
     async def stop(self) -> None:

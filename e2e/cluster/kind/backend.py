@@ -50,15 +50,19 @@ class Kind:
     """
 
     address = "127.0.0.1"
+    family = "ipv4"
 
     def __init__(
         self,
         name: str,
+        family: str = "",
         run: processes.Run = processes.run,
         connect: Connect = client.Client,
         machine: Callable[[], engines.Machine] = engines.look,
         trial: Callable[[engines.Engine], str] = engines.failing_trial,
     ) -> None:
+        if family not in ("", self.family):
+            raise interface.Problem(f"kind's clusters here are of IPv4, {family} is what BACKEND=local makes")
         self.name = interface.check_name(name)
         self.nodes = (f"{name}-worker", f"{name}-worker2")
         self._folder = binaries.cache_folder() / "kind" / "clusters" / name

@@ -36,13 +36,17 @@ PROC = Path("/proc")
 class Local:
     """See interface.Cluster."""
 
-    def __init__(self, name: str, proc: Path = PROC) -> None:
-        """`proc` is where the kernel tells which processes run."""
+    def __init__(self, name: str, family: str = "", proc: Path = PROC) -> None:
+        """`family` is one of interface.FAMILIES; "" is that of the cluster that is there, else IPv4.
+
+        `proc` is where the kernel tells which processes run.
+        """
         self.name = interface.check_name(name)
         self.nodes = NODES
         self._proc = proc
         self.folder = binaries.cache_folder() / "clusters" / name
         self.kubeconfig = self.folder / "admin.kubeconfig"
+        self._wanted_family = family
         self._facts = self.folder / "cluster.json"
         self._cgroup = f"carpool-{name}"
         self._outer: subprocess.Popen[bytes] | None = None  # around the first process, where this object started it
@@ -52,11 +56,15 @@ class Local:
     def address(self) -> str:
         if not self._told():
             raise interface.Problem(f"no cluster {self.name} is up")
-        return network.node_address(self._told()["subnet"], 1)
+        return self._plan().node(1)
+
+    @property
+    def family(self) -> str:
+        return str(self._told().get("family") or self._wanted_family or interface.FAMILIES[0])
 
     @property
     def ingress(self) -> str:
-        return f"http://{self.address}:{interface.INGRESS_NODE_PORT}"
+        return f"http://{interface.in_url(self.address)}:{interface.INGRESS_NODE_PORT}"
 
     # --- Up and down -------------------------------------------------------------------------------------------------
 
@@ -66,6 +74,10 @@ class Local:
 
     def _up(self) -> None:
         if self.is_up():
+            if self._wanted_family not in ("", self.family):
+                raise interface.Problem(
+                    f"{self.name} is up already, with {self.family}: `make cluster-down` removes it"
+                )
             # The program that brought it up may have been stopped before it was done.
             self._prepare_nodes(archives.pause_archive())
             binaries.say(f"{self.name} is up already")
@@ -91,8 +103,8 @@ class Local:
 
     def _down(self) -> None:
         self._end_processes()
-        if subnet := self._told().get("subnet"):
-            network.unlink_from_this_machine(self.name, subnet)
+        if self._told():
+            network.unlink_from_this_machine(self.name, self._plan())
         cgroups.remove(self._cgroup)
         shutil.rmtree(self.folder, ignore_errors=not self.folder.exists())
 
@@ -118,8 +130,8 @@ class Local:
         self.folder.mkdir(parents=True)
         for group in (self._cgroup, *(f"{self._cgroup}/{name}" for name in NODES)):
             cgroups.make(group)
-        subnet = network.free_subnet()
-        told = {"subnet": subnet, "nodes": NODES, "executable": str(executable), "cgroup": self._cgroup}
+        plan = network.Plan(self.family, network.free_subnet(self.family))
+        told = {"nodes": NODES, "executable": str(executable), "cgroup": self._cgroup, **plan._asdict()}
         self._facts.write_text(json.dumps(told, indent=2))
         with (self.folder / "supervisor.log").open("ab") as log:
             self._outer = outer = subprocess.Popen(
@@ -131,7 +143,7 @@ class Local:
                 start_new_session=True,  # it goes on when the program that started it ends
             )
         self._wait_for(outer, self._first_process, START_SECONDS, "the first process")
-        network.link_to_this_machine(self.name, subnet, self._first_process() or outer.pid)
+        network.link_to_this_machine(self.name, plan, self._first_process() or outer.pid)
         self._wait_for(outer, self.is_up, API_SERVER_SECONDS, "the API server")
 
     def _wait_for(self, outer: subprocess.Popen[bytes], is_there: Callable[[], Any], seconds: float, what: str) -> None:
@@ -189,6 +201,10 @@ class Local:
 
     def _first_process(self) -> int | None:
         return next(iter(of_command(SHELL[0], self._program, self._proc)), None)
+
+    def _plan(self) -> network.Plan:
+        """The addresses of the cluster that is there."""
+        return network.Plan(self.family, self._told()["subnet"])
 
     def _told(self) -> dict[str, Any]:
         """The record of the cluster's settings; empty where there is none, or where a full disk cut it short."""

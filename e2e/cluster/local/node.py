@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from e2e.cluster import archives, processes
+from e2e.cluster import archives, interface, processes
 from e2e.cluster.local import network
 
 READY_SECONDS = 60.0
@@ -34,6 +34,7 @@ class Node:
 
     name: str
     number: int
+    family: str
     address: str
     pods: str
     labels: dict[str, str]
@@ -77,7 +78,11 @@ conf_dir = "{folder}/cni"
 
 
 def network_configuration(node: Node) -> dict[str, Any]:
-    addresses = {"type": "host-local", "ranges": [[{"subnet": node.pods}]], "routes": [{"dst": "0.0.0.0/0"}]}
+    addresses = {
+        "type": "host-local",
+        "ranges": [[{"subnet": node.pods}]],
+        "routes": [{"dst": network.FAMILIES[node.family].everywhere}],
+    }
     routed = {"type": "ptp", "mtu": 1500, "ipam": addresses}
     return {
         "cniVersion": "1.0.0",
@@ -124,10 +129,10 @@ def proxy_configuration(node: Node) -> dict[str, Any]:
         "mode": "nftables",
         "nftables": {"minSyncPeriod": "0.1s", "syncPeriod": "30s"},
         "hostnameOverride": node.name,
-        "clusterCIDR": "10.244.0.0/16",
+        "clusterCIDR": network.FAMILIES[node.family].pods,
         # The limits of connection tracking are the whole machine's.
         "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
-        "healthzBindAddress": f"{node.address}:10256",
+        "healthzBindAddress": f"{interface.in_url(node.address)}:10256",
         "metricsBindAddress": "127.0.0.1:10249",
     }
 
@@ -174,7 +179,7 @@ def prepare_namespaces(node: Node) -> None:
     layers = f"lowerdir={COVERED_FOLDER},upperdir={upper},workdir={work}"
     network.run("mount", "-t", "overlay", "overlay", "-o", layers, COVERED_FOLDER)
     network.run("hostname", node.name)
-    network.forward()
+    network.forward(node.family)
 
 
 def main() -> None:

@@ -23,13 +23,14 @@ WATCH_SECONDS = 0.5
 
 def describe(plane: control_plane.ControlPlane, told: dict[str, Any], number: int) -> node.Node:
     """Writes the settings and credentials of node number 1, 2, … to the files that its program reads."""
-    name, subnet = told["nodes"][number - 1], told["subnet"]
+    name, plan = told["nodes"][number - 1], network.Plan(told["family"], told["subnet"])
     folder = plane.folder / name
     made = node.Node(
         name=name,
         number=number,
-        address=network.node_address(subnet, number),
-        pods=network.pod_range(number),
+        family=plan.family,
+        address=plan.node(number),
+        pods=plan.pods(number),
         labels=interface.GPU_NODE_LABEL if name == told["nodes"][-1] else {},
         cgroup=f"{told['cgroup']}/{name}",
         executable=told["executable"],
@@ -55,9 +56,9 @@ def main() -> None:
     told = json.loads((folder / "cluster.json").read_text())
     # ip-netns(8) keeps its names there; nobody outside sees them.
     network.run("mount", "-t", "tmpfs", "tmpfs", "/run")
-    network.set_up(told["subnet"], told["nodes"])
-    host = network.control_plane_address(told["subnet"])
-    plane = control_plane.ControlPlane(Path(told["executable"]), folder, host, with_nodes=True)
+    plan = network.Plan(told["family"], told["subnet"])
+    network.set_up(plan, told["nodes"])
+    plane = control_plane.ControlPlane(Path(told["executable"]), folder, plan.control_plane, with_nodes=True)
     plane.start()
     nodes = [describe(plane, told, number) for number in range(1, len(told["nodes"]) + 1)]
     running = {made.name: start_node(made) for made in nodes}

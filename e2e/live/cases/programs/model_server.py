@@ -14,6 +14,7 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import sys
 import threading
 import time
@@ -58,13 +59,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 class Server(http.server.ThreadingHTTPServer):
+    address_family = socket.AF_INET6  # with "::", and of IPv4 as well
     daemon_threads = True
     request_queue_size = 128
 
 
 def serve_while_open() -> None:
     """Listens until the file `closed` appears."""
-    with Server(("0.0.0.0", PORT), Handler) as server:
+    with Server(("::", PORT), Handler) as server:
         server.timeout = TURN_SECONDS
         while is_open():
             server.handle_request()
@@ -85,7 +87,7 @@ def serve_health(port: int) -> Any:
     methods = {"Check": grpc.unary_unary_rpc_method_handler(check)}
     server = grpc.server(futures.ThreadPoolExecutor(2))
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("grpc.health.v1.Health", methods),))
-    server.add_insecure_port(f"0.0.0.0:{port}")
+    server.add_insecure_port(f"[::]:{port}")
     server.start()
     return server
 

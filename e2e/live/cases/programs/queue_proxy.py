@@ -13,6 +13,7 @@ import http.server
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 import urllib.error
@@ -74,6 +75,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 class Server(http.server.ThreadingHTTPServer):
+    address_family = socket.AF_INET6  # with "::", and of IPv4 as well
     daemon_threads = True
     request_queue_size = 128
 
@@ -81,4 +83,4 @@ class Server(http.server.ThreadingHTTPServer):
 if __name__ == "__main__":
     # The first process of a container ends by no signal that it does not handle.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    Server(("0.0.0.0", PORT), Handler).serve_forever()
+    Server(("::", PORT), Handler).serve_forever()

@@ -24,7 +24,7 @@ class Triton(fake_v2.FakeV2):
     """The fake, with a device that is busy, and nothing kept of what was asked."""
 
     def __init__(self, http_port: int, grpc_port: int) -> None:
-        super().__init__("0.0.0.0", http_port, grpc_port)
+        super().__init__("", http_port, grpc_port)
         self._device = asyncio.Lock()
 
     async def infer(self, question: v2_models.Question) -> list[v2_models.Tensor]:
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--grpc-port", type=int, default=8001)
     parser.add_argument("--metrics-port", type=int, default=8002)
     chosen, _ = parser.parse_known_args()  # Triton has many more
-    prometheus_client.start_http_server(chosen.metrics_port)
+    prometheus_client.start_http_server(chosen.metrics_port, addr="::")
     asyncio.run(serve(chosen.http_port, chosen.grpc_port))
 
 
