@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carpool_injector.core import config, injection, model
-from tests.injector import admission_simulator, kserve_model, pod_rules, pods, routes, strategies
+from tests.injector import admission_simulator, kserve_model, meshes, pod_rules, pods, routes, strategies
 
 Object = dict[str, Any]
 
@@ -82,6 +83,17 @@ def test_whatever_the_pod_both_orders_store_the_same(situation: strategies.Situa
         admission_simulator.admit(situation.pod, [admission_simulator.ours(situation.inject, name), kserve]).pod
         for name in ("a-carpool", "zz-carpool")
     )
+    assert _unordered(first) == _unordered(last)
+
+
+@pytest.mark.parametrize("mesh", meshes.ALL)
+def test_both_orders_store_the_same_pod_where_kserves_agent_brings_the_only_probe_to_a_mesh(
+    mesh: Callable[[Object], Object],
+) -> None:
+    """That the mesh does not ask it in the kubelet's place tells only that it came after the mesh."""
+    server = pods.sklearn(readinessProbe={"exec": {"command": ["test", "-f", "/tmp/ready"]}})
+    pod = mesh(pods.kserve(server, annotations=pods.logged()))
+    first, last = (admitted(pod, name) for name in ("a-carpool", "zz-carpool"))
     assert _unordered(first) == _unordered(last)
 
 

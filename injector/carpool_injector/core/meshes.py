@@ -155,6 +155,7 @@ def _with_handlers(found: model.Object, change: Callable[[Place, model.Object], 
 
 _ISTIO = "istio-proxy"
 _PROBERS = "ISTIO_KUBE_APP_PROBERS"
+_SEEN = "ISTIO_META_APP_CONTAINERS"
 _REWRITES = "sidecar.istio.io/rewriteAppHTTPProbers"
 _STATUS_PORT = "status.sidecar.istio.io/port"
 _USUAL_STATUS_PORT = 15020
@@ -234,9 +235,19 @@ def _istio(pod: pods.Pod) -> Mesh | None:
         return None
     port = _status_port(pod, proxy)
     is_off = pod.metadata.annotations.get(_REWRITES) in _FALSE
-    # Without the annotation it is the mesh's admin who switched it off, if the pod's other probes ask directly.
-    is_unused = not probers and any(_asks_directly(each) for each in pod.all_containers if each.name != _ISTIO)
+    # Without the annotation it is the mesh's admin who switched it off, if probes that Istio saw ask directly.
+    is_unused = not probers and any(_asks_directly(each) for each in _seen(pod, proxy))
     return _Istio(probers, port, takes_more=not (is_off or is_unused) and port != 0)
+
+
+def _seen(pod: pods.Pod, proxy: pods.Container) -> list[pods.Container]:
+    """The containers that were there before Istio, as its proxy is told; KServe's agent may have come after it.
+
+    All of them where the proxy is told nothing.
+    """
+    others = [each for each in pod.all_containers if each.name != _ISTIO]
+    told = proxy.variable(_SEEN)
+    return others if told is None else [each for each in others if each.name in told.split(",")]
 
 
 def _asks_directly(found: pods.Container) -> bool:
