@@ -25,6 +25,18 @@ def test_the_time_for_a_head_begins_anew_with_each_request(lanes: Pair) -> None:
     lanes.compare([Stream((_PLAIN,) * 4, fourth, (Wait(1), late), predicts=4)])
 
 
+@pytest.mark.parametrize("left", [1, 2, 3, 4])
+def test_a_head_that_begins_in_the_read_that_ends_a_slow_one_has_its_own_time(lanes: Pair, left: int) -> None:
+    """Also if that read has only the last bytes of the empty line."""
+    question = streams.request(b"", b"/v1/models/echo-@@@@@@", method=b"GET", length=False)
+    pause = Wait(lane.TIMES["head_timeout"] - 5)
+    sent = Stream((question, question), (len(question) - left, len(question) + 5), pause)
+    lanes.compare([sent])
+    for each in (lanes.fast, lanes.slow):
+        transcript = lanes.loop.run_until_complete(each.converse(sent.numbered(1).steps()))
+        assert transcript.count == transcript.data.count(b"HTTP/1.1 200 OK") == 2
+
+
 @streams.examples(20)
 @given(
     st.lists(

@@ -81,9 +81,14 @@ class PartialBody:
 
 
 class Watch:
-    """Knows whether a head has begun and not ended, and how many."""
+    """Knows whether a head has begun and not ended, and how many.
+
+    `head_size` is how many bytes of an open head came: if it began amid those of one call to `feed`, all of these where
+    its beginning is not found.
+    """
 
     def __init__(self) -> None:
+        self.head_size = 0
         self._marks = _Marks()
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self._marks)
         self._has_changed = False
@@ -125,6 +130,7 @@ class Watch:
             return taken
         if self._parser is None:
             return len(data)
+        before = marks.heads if marks.is_open else -1
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as change:
@@ -135,6 +141,12 @@ class Watch:
         except httptools.HttpParserError:
             marks.is_open, self._parser = False, None
             self._has_changed = True
+        if marks.is_open:
+            if marks.heads == before:
+                self.head_size += len(data)
+            else:
+                end = bytes(data).rfind(b"\r\n\r\n")  # of what came before
+                self.head_size = len(data) - (end + 4 if end >= 0 else 0)
         return len(data)
 
 

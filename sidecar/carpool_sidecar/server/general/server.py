@@ -149,9 +149,10 @@ class Connection(web.RequestHandler, body_reader.Chunked):
     """aiohttp's protocol, with an eye on heads. `is_busy` while a request is being answered."""
 
     # State beside aiohttp's: _watch until the connection is lost; _held bytes of a head that _began then, the first one
-    # _since if not now; _came when the client did; _is_in once it counts among the connections; _later, bytes for the
-    # next turns; _is_full while aiohttp wants no more; _home until the connection goes back there or is lost, _answered
-    # requests meanwhile, and _due bytes of the only one if their number is known.
+    # _since if not now, and _timed, how many heads came before it; _came when the client did; _is_in once it counts
+    # among the connections; _later, bytes for the next turns; _is_full while aiohttp wants no more; _home until the
+    # connection goes back there or is lost, _answered requests meanwhile, and _due bytes of the only one if their
+    # number is known.
     def __init__(
         self, server: Server, since: float | None, home: data_port.Home | None, size: int | None, **options: Any
     ) -> None:
@@ -163,6 +164,7 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         self._held = server.memory.reserve()
         self._later_held = server.memory.reserve()
         self._began = 0.0
+        self._timed = -1
         self._came = server.clock()
         self._is_in = self._is_full = False
         self._later = b""
@@ -300,7 +302,7 @@ class Connection(web.RequestHandler, body_reader.Chunked):
             taken, is_enough = self._extent(watch, data)
             part, data = (data, b"") if taken == len(data) else (data[:taken], data[taken:])
             super().data_received(part)
-            self._look(watch, part)
+            self._look(watch)
             if is_enough and data:
                 self._put_off(data)
                 self._go_on_later()
@@ -352,19 +354,17 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         if not self._later and not self._is_full:
             super().resume_reading(resume_parser=False)
 
-    def _look(self, watch: progress.Watch, data: bytes) -> None:
-        """Count what came last of a head, if that is not complete."""
+    def _look(self, watch: progress.Watch) -> None:
+        """Count what came of a head, if that is not complete; each has a clock of its own."""
         if not watch.is_open:
             self._since = None
             self._hold(0)
             return
-        end = data.rfind(b"\r\n\r\n")  # of what came before
-        if self._held.size and end < 0:
-            self._hold(self._held.size + len(data))
-        else:
+        if self._timed != watch.heads:
+            self._timed = watch.heads
             self._began = self._server.clock() if self._since is None else self._since
             self._since = None
-            self._hold(len(data) - (end + 4 if end >= 0 else 0))
+        self._hold(watch.head_size)
 
     def _hold(self, size: int) -> None:
         server, before = self._server, self._held.size
