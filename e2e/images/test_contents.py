@@ -110,7 +110,7 @@ def test_scanners_find_the_packages_that_files_were_taken_from(
     assert all(f"Package: {name}\n" in text and "\nVersion: " in text for name, text in known.items())
 
 
-@pytest.mark.timeout(1800, func_only=True)  # each compiles the hot path
-def test_two_builds_from_nothing_have_the_same_layers(images: Mapping[str, container.Image]) -> None:
+@pytest.mark.timeout(1800, func_only=True)  # it compiles the hot path
+def test_a_build_from_nothing_has_the_same_layers_as_the_one_before_it(images: Mapping[str, container.Image]) -> None:
     done = conftest.make_images("--only", "sidecar", "--check-reproducible")
     assert "the same layers in both builds" in done.stdout
