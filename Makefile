@@ -132,7 +132,7 @@ cluster-down: $(VENV)/.tests ## remove the cluster and every trace of it
 
 .PHONY: e2e
 e2e: $(VENV)/.tests ## run all end-to-end tests, in the cluster that is up or one of their own (ARGS="-k rotation")
-	@$(py) -m pytest e2e $(ARGS)
+	@$(py) -m pytest e2e --numprocesses=2 --dist=loadscope $(ARGS)
 
 .PHONY: e2e-live
 e2e-live: $(VENV)/.tests ## run the end-to-end tests that need a whole cluster (BACKEND=kind|local)

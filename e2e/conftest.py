@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import xdist.remote
+from xdist import scheduler
 
 from e2e import skips
 from e2e.cluster import binaries, client, control_plane, kserve, kserve_manifests
@@ -20,6 +22,18 @@ HERE = Path(__file__).parent
 TEST_SECONDS = {"live/faults": 600, "live": 300, "lists": 240, ".": 120}
 
 _numbers = itertools.count(1)
+
+
+class ByCluster(scheduler.LoadScopeScheduling):
+    """One process runs the tests with a cluster, which wait most of the time, another one all others meanwhile."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "cluster" if nodeid.startswith("e2e/live/") else "no cluster"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: xdist.remote.Producer) -> ByCluster:
+    return ByCluster(config, log)
 
 
 def pytest_configure(config: pytest.Config) -> None:
