@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from e2e.cluster import interface
 from e2e.live import kubectl as kubectls
 from e2e.live.faults import predictors
 from e2e.live.rpc import callers as callers_in_pods
@@ -58,11 +59,11 @@ def test_a_deleted_pod_answers_what_it_was_asked_and_fails_no_call(
 
 
 def test_callers_who_balance_over_the_pods_themselves_lose_no_call_to_a_deleted_one(
-    kubectl: kubectls.Kubectl, target: str, callers: callers_in_pods.Callers
+    cluster: interface.Cluster, kubectl: kubectls.Kubectl, target: str, callers: callers_in_pods.Callers
 ) -> None:
     """As behind a headless Service: they know the pods' addresses, and hear late of one that goes."""
-    addresses = [f"{pod['status']['podIP']}:8001" for pod in kubectl.pods(TRITON.selector)]
-    with callers.load(f"ipv4:{','.join(addresses)}", *LOAD) as reports:
+    addresses = [f"{interface.in_url(pod['status']['podIP'])}:8001" for pod in kubectl.pods(TRITON.selector)]
+    with callers.load(f"{cluster.family}:{','.join(addresses)}", *LOAD) as reports:
         name = predictors.delete_one(kubectl, TRITON)
         predictors.wait_until_replaced(kubectl, TRITON, name)
     check(reports)
