@@ -21,11 +21,6 @@ Everywhere:
   aiohttp takes the first only, and closes. (Compared with a single one; `tests/server` has the rest.)
 - After it was told that its body is late, a client of aiohttp may go on sending for ten seconds before the connection
   is closed; the fast lane closes it at once.
-
-For particular streams, granted by `Pair` one by one and counted:
-
-- aiohttp forgets the requests of a read in which something malformed follows them. The fast lane may answer those, as
-  aiohttp does if the malformed part arrives by itself.
 """
 
 from __future__ import annotations

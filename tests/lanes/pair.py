@@ -6,9 +6,8 @@ import asyncio
 import itertools
 import logging
 import os
-import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,8 +18,6 @@ from tests.lanes import differences, exchange, lane, recorder
 # What fills the place of a stream's number while it is made.
 NUMBER = b"@@@@@@"
 _SHOWN = 2000
-# So much real time surely keeps two reads apart.
-_SURELY = exchange.Wait(0.05)
 # Two timers fall due at the same moment; which comes first is not promised.
 _SAME = {"carpool_refused_total['predictor_timeout']": "carpool_refused_total['deadline']"}
 
@@ -60,16 +57,6 @@ class Stream:
         """The same with a number of its own."""
         return replace(self, parts=tuple(part.replace(NUMBER, b"%06d" % number) for part in self.parts))
 
-    def one_by_one(self, pause: exchange.Step) -> Iterator[Stream]:
-        """The same, but each of its requests by itself; then only the first, the first two, and so on.
-
-        What follows those is cut as it was.
-        """
-        ends = sorted({end for end in _ends(self.raw) if end < len(self.raw)})
-        for count in (len(ends), *range(1, len(ends))) if ends else ():
-            later = tuple(cut for cut in self.cuts if cut > ends[count - 1])
-            yield replace(self, cuts=(*ends[:count], *later), pause=pause)
-
     def steps(self) -> list[exchange.Step]:
         """What the client does."""
         raw, steps = self.raw, [exchange.Wait(self.start)] if self.start else []
@@ -78,17 +65,6 @@ class Stream:
         for begin, end in itertools.pairwise(edges):
             steps += [raw[begin:end], next(pauses)]
         return steps if self.leave is None else [*steps, exchange.Wait(self.leave), exchange.Leave.RESET]
-
-
-def _ends(raw: bytes) -> Iterator[int]:
-    """Where requests may end: behind empty lines, and so many bytes later as a Content-Length before them says."""
-    at = 0
-    for head in re.finditer(rb"\r?\n\r?\n", raw):
-        lengths = re.findall(rb"(?i)\ncontent-length:[ \t]*0*(\d{1,9})[ \t\r]*\n", raw[at : head.end()])
-        at = head.end()
-        yield at
-        if lengths:
-            yield at + int(lengths[-1])
 
 
 class Complaints(logging.Handler):
@@ -114,12 +90,11 @@ class Complaints(logging.Handler):
 
 @dataclass
 class Pair:
-    """Runs streams through both lanes. `granted` counts by name where a special allowance was needed."""
+    """Runs streams through both lanes."""
 
     fast: lane.Lane
     slow: lane.Lane
     loop: asyncio.AbstractEventLoop
-    granted: Counter[str] = field(default_factory=Counter)
     _number: int = 0
 
     def compare(self, streams: Sequence[Stream]) -> None:
@@ -141,11 +116,8 @@ class Pair:
         found = []
         for stream, ours, theirs in zip(streams, fast[:-1], slow[:-1], strict=True):
             told = self._difference(stream, ours, theirs)
-            allowance = Counter[str]() if told is None else await self._forgotten(stream, ours)
-            if allowance is None:
+            if told is not None:
                 found.append(f"{stream}\n{told}")
-            else:
-                fast_counts.subtract(allowance)
         stray = differences.difference(fast[-1], slow[-1], is_timed=False, is_alone=False)
         if stray is not None:
             found.append(f"one of {streams}\n{stray}")
@@ -153,18 +125,6 @@ class Pair:
         if ours_ != theirs_ and not found:
             found.append(f"{streams}\ncounted with the fast lane on:  {ours_}\ncounted with it off: {theirs_}")
         return [*found, *_unrest(self.fast), *_unrest(self.slow)]
-
-    async def _forgotten(self, stream: Stream, ours: differences.Result) -> Counter[str] | None:
-        """If aiohttp forgot requests of this stream: what the fast lane may count more, as it did not."""
-        [forgot, _], forgot_counts = await _observe(self.slow, [stream])
-        for apart in stream.one_by_one(exchange.SHORTLY if self._is_virtual else _SURELY):
-            [kept, _], counts = await _observe(self.slow, [apart])
-            told = self._difference(stream, ours, kept)
-            if told is None and kept.transcript.count > forgot.transcript.count:
-                self.granted["aiohttp forgot requests before malformed bytes in the same read"] += 1
-                counts.subtract(forgot_counts)
-                return counts
-        return None
 
     def _difference(self, stream: Stream, ours: differences.Result, theirs: differences.Result) -> str | None:
         return differences.difference(

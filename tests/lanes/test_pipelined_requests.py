@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.lanes import heads, streams
+from tests.lanes import exchange, heads, streams
 from tests.lanes.pair import Pair, Stream
 
 pytestmark = pytest.mark.timeout(300)  # thousands of requests
@@ -29,6 +30,72 @@ def _together(parts: list[bytes]) -> Stream:
 @given(st.lists(streams.pipelined(), min_size=1, max_size=8))
 def test_any_sequence_is_answered_alike(lanes: Pair, sent: list[Stream]) -> None:
     lanes.compare(sent)
+
+
+@streams.examples(60)
+@given(
+    st.lists(
+        st.builds(
+            lambda good, bad, more: Stream((*good, bad, *more), predicts=len(good) + 1),
+            st.lists(st.one_of(streams.proper(), streams.passed_through), min_size=1, max_size=20),
+            streams.malformed,
+            st.lists(st.one_of(streams.proper(), streams.malformed), max_size=2),
+        ),
+        min_size=1, max_size=8,
+    )
+)  # fmt: skip
+def test_any_sequence_that_ends_in_something_malformed_is_answered_alike_if_it_comes_at_once(
+    lanes: Pair, sent: list[Stream]
+) -> None:
+    lanes.compare(sent)
+
+
+_GOOD = {
+    "predict": streams.request(b'{"instances":[1]}', heads.target(b"echo")),
+    "slow": streams.request(b'{"instances":[1]}', heads.target(b"slow")),
+    "question": streams.request(b"", b"/v1/models/echo-@@@@@@", method=b"GET", length=False),
+    "chunks": streams.request(
+        streams.chunked(b'{"instances":[4]}', 5), heads.target(b"echo"), b"Transfer-Encoding: chunked", length=False
+    ),
+}
+_BAD = {
+    "no HTTP": b"\0\0\0\0",
+    "no version": b"GET / \r\n\r\n",
+    "no length": streams.request(b"", b"/x", b"Content-Length: x", length=False),
+    "no host": streams.request(b"", b"/x", host=False),
+    "two hosts": streams.request(b"", b"/x", b"Host: i"),
+    "many fields": streams.request(b"", b"/x", *(b"X-%d: v" % number for number in range(200))),
+    "a long line": streams.request(b"", b"/x", b"X: " + b"v" * 70_000),
+}
+
+
+@pytest.mark.parametrize("bad", _BAD)
+@pytest.mark.parametrize("good", _GOOD)
+def test_what_comes_before_malformed_bytes_is_answered_before_these_are_refused(
+    lanes: Pair, good: str, bad: str
+) -> None:
+    """In one read as in two."""
+    for count in (1, 3):
+        parts = (_GOOD[good],) * count + (_BAD[bad],)
+        sent = [Stream(parts, predicts=count), Stream(parts, (len(_GOOD[good]) * count,), predicts=count)]
+        lanes.compare(sent)
+        for stream in sent:
+            for each in (lanes.fast, lanes.slow):
+                transcript = lanes.loop.run_until_complete(each.converse(stream.numbered(1).steps()))
+                statuses = re.findall(rb"HTTP/1\.[01] (\d{3})", transcript.data)
+                assert statuses == [b"200"] * count + [b"400"]
+                assert transcript.end in ("closed", "reset")
+
+
+def test_requests_whose_bodies_come_late_leave_no_trace(lanes: Pair) -> None:
+    """After any number of them, two in one read are both answered."""
+    late, plain = _GOOD["predict"], _GOOD["question"]
+    head = late.index(b"{")
+    cuts = [place for number in range(40) for place in (number * len(late) + head, (number + 1) * len(late))]
+    sent = Stream((late,) * 40 + (plain, plain), tuple(cuts), exchange.Wait(0.1), predicts=40, are_apart=True)
+    lanes.compare([sent])
+    for each in (lanes.fast, lanes.slow):
+        assert lanes.loop.run_until_complete(each.converse(sent.numbered(1).steps())).count == 42
 
 
 @streams.examples(40)

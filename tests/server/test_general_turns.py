@@ -55,7 +55,6 @@ async def bench(site: Site) -> AsyncIterator[Bench]:
         asyncio.get_running_loop().time,
         10.0,
         lambda error, seconds: b"",
-        auto_decompress=False,
         lingering_time=0.0,
     )
     listener = await asyncio.get_running_loop().create_server(server, "127.0.0.1", 0)

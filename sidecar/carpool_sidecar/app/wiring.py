@@ -305,7 +305,6 @@ class Sidecar:
             self._clock,
             self.settings.head_timeout,
             rules.refusal,
-            auto_decompress=False,  # pass-through keeps bodies as they are, and the reader of bodies has its own limits
             access_log=None,
             logger=general.ServerLog(log),
             keepalive_timeout=self.settings.keep_alive,

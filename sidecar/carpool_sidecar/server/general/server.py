@@ -14,14 +14,14 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from aiohttp import http_exceptions, web
+from aiohttp import http, http_exceptions, web
 
 from carpool.runtime import deadline_timer
 from carpool.scheduling import ledger
 from carpool_sidecar import errors
 from carpool_sidecar.server import data_port, listening, responses
 from carpool_sidecar.server.fast import progress
-from carpool_sidecar.server.general import body_reader
+from carpool_sidecar.server.general import body_reader, one_by_one
 
 MAX_HEAD = 256 * 1024
 """Bytes of a whole head, in which lines may have 64 KiB."""
@@ -157,6 +157,7 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         self, server: Server, since: float | None, home: data_port.Home | None, size: int | None, **options: Any
     ) -> None:
         super().__init__(server, **options)
+        self._parser = self._parser_one_by_one()
         self.is_busy = False
         self._since = since
         self._server = server
@@ -171,6 +172,15 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         self._home = home
         self._due = size
         self._answered = 0
+
+    def _parser_one_by_one(self) -> Any:
+        parser = http.HttpRequestParser(
+            self, self._loop, self._read_bufsize,
+            max_line_size=self.max_line_size, max_field_size=self.max_field_size, max_headers=self.max_headers,
+            # Pass-through keeps bodies as they are, and the reader of bodies has its own limits.
+            auto_decompress=False, payload_exception=web.RequestPayloadError, max_msg_queue_size=1,
+        )  # fmt: skip
+        return one_by_one.OneByOne(parser, lambda: self._max_msg_queue_size - len(self._messages))
 
     @property
     def chunks(self) -> int:
@@ -205,6 +215,7 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         To say that the client is gone ends aiohttp's task, and so does without cancelling it.
         """
         resp, is_gone = await super().finish_response(request, resp, start_time)
+        self._hear_the_rest()  # aiohttp goes on there behind a request for another protocol that was declined
         self._answered += 1
         if not is_gone and resp.keep_alive and self._has_done_all:
             try:
@@ -238,7 +249,7 @@ class Connection(web.RequestHandler, body_reader.Chunked):
 
     def data_received(self, data: bytes) -> None:
         if self._watch is None or not data:  # aiohttp itself calls with nothing, to go on with what it has
-            super().data_received(data)
+            self._parse(data)
         elif self._due is not None and len(data) > self._due:
             own, behind, self._due = data[: self._due], data[self._due :], 0
             if self._home is not None:
@@ -276,7 +287,7 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         if later:
             self._put_off(b"")
             self._read_on(True)
-            super().data_received(later)
+            self._parse(later)
 
     def may_ask(self, begun: float) -> bool:
         """Whether the client came since then and has asked nothing yet, or has begun to ask since then.
@@ -301,13 +312,22 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         while data and watch is not None:
             taken, is_enough = self._extent(watch, data)
             part, data = (data, b"") if taken == len(data) else (data[:taken], data[taken:])
-            super().data_received(part)
+            self._parse(part)
             self._look(watch)
             if is_enough and data:
                 self._put_off(data)
                 self._go_on_later()
                 return
             watch = self._watch
+
+    def _parse(self, data: bytes) -> None:
+        super().data_received(data)
+        self._hear_the_rest()
+
+    def _hear_the_rest(self) -> None:
+        parser: Any = self._parser  # none once the connection is lost
+        if isinstance(parser, one_by_one.OneByOne) and parser.has_more_to_tell:
+            super().data_received(b"")
 
     def _extent(self, watch: progress.Watch, data: bytes) -> tuple[int, bool]:
         """How many bytes to take at once, and whether they are enough for one turn."""

@@ -1,0 +1,81 @@
+"""aiohttp's parser of requests, driven so that it takes one request at a time.
+
+By itself it takes all that was read at once. Where something malformed comes behind good requests in one read, it
+raises an error and forgets the requests that it had found before: they would never be answered, although they would be
+if the network had cut the stream in another place. Driven like this, it gives out each before it looks at the next.
+
+It stops behind a request when its queue is full, and keeps what follows (aiohttp 3.14.1 and later): so its queue has
+room for one, and that of the connection is counted here. aiohttp itself counts a request whose body comes late as
+waiting for good, so that in the end it stops where nobody makes it go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import http, http_exceptions, streams
+
+_Found = tuple[list[Any], bool, bytes]
+"""Messages with their payloads; whether the connection changes to another protocol, and what came behind that."""
+
+
+class OneByOne:
+    """Has the methods of a parser that aiohttp's protocols use. `room` tells how many more requests may wait there."""
+
+    # State: _payload of the last message; _error that came behind messages given out, and is to be raised next;
+    # _has_failed once anything was malformed.
+    def __init__(self, parser: http.HttpRequestParser, room: Callable[[], int]) -> None:
+        self._parser = parser
+        self._room = room
+        self._payload: streams.StreamReader = streams.EMPTY_PAYLOAD
+        self._error: http_exceptions.HttpProcessingError | None = None
+        self._has_failed = False
+
+    @property
+    def has_more_to_tell(self) -> bool:
+        """Whether the next call to `feed_data` raises what was malformed behind the messages of the last one."""
+        return self._error is not None
+
+    def feed_data(self, data: bytes) -> _Found:
+        """All messages that begin in `data` and what was kept before, as long as there is room for them.
+
+        Raises `HttpProcessingError` for what is malformed, once, and takes nothing in from then on. If messages came
+        before that, they are returned first: `has_more_to_tell`.
+        """
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        messages: list[Any] = []
+        while not self._has_failed:
+            was_open = not self._payload.is_eof()
+            self._parser.message_consumed()  # its queue has room for one
+            try:
+                found, is_upgraded, behind = self._parser.feed_data(data)
+            except http_exceptions.HttpProcessingError as error:
+                self._has_failed = True
+                if not messages:
+                    raise
+                self._error = error
+                break
+            if found:
+                messages += found
+                self._payload = found[-1][1]
+            if is_upgraded:
+                return messages, True, behind
+            has_ended = (found or was_open) and self._payload.is_eof()
+            if not has_ended or len(messages) >= self._room():
+                break
+            data = b""  # the parser has kept what follows
+        return messages, False, b""
+
+    def message_consumed(self) -> None:
+        """A message does not wait any more: nothing to be done, `room` tells."""
+
+    def pause_reading(self) -> None:
+        """Whoever reads the present body has enough."""
+        self._parser.pause_reading()
+
+    def set_upgraded(self, value: bool) -> None:
+        """Whether the connection has changed to another protocol."""
+        self._parser.set_upgraded(value)
