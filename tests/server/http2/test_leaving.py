@@ -52,9 +52,17 @@ def test_a_ping_of_the_clients_own_is_no_answer_to_ours() -> None:
     assert not client.connection.is_done
 
 
-def test_a_client_that_said_nothing_yet_is_left_at_once() -> None:
+def test_a_client_that_has_said_nothing_yet_is_warned_and_its_first_request_served() -> None:
     client = peer.Peer()
     client.connection.leave()
+    greeting, *_, warning, ping = client.read()
+    assert greeting.kind == frames.SETTINGS
+    assert last_stream(warning) == 2**31 - 1
+    client.begin()
+    call = client.call(1)
+    (final,) = client.say(frames.frame(frames.PING, frames.ACK, 0, ping.payload))
+    assert last_stream(final) == 1
+    call.stream.answer(peer.HEAD, b"", peer.OK)
     assert client.connection.is_done
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import socket
 from collections.abc import AsyncIterator
 
@@ -98,8 +99,10 @@ async def test_a_connection_in_use_is_kept(here: server.Server) -> None:
 async def test_a_client_that_does_not_introduce_itself_is_closed(here: server.Server, text: bytes) -> None:
     reader, writer = await connect(here, text)
     began = seconds()
-    await reader.read()
+    *_, farewell = await read_all(reader)
     assert 10 <= seconds() - began < 13
+    assert farewell.kind == frames.GOAWAY
+    assert int.from_bytes(farewell.payload[:4]) == 0, "what it may have sent by then was not seen"
     writer.close()
 
 
@@ -114,6 +117,22 @@ async def test_who_connects_to_a_server_that_leaves_is_served_for_a_second_and_t
     assert 1 < seconds() - began < 5
     kinds = [frame.kind for frame in found]
     assert kinds.index(frames.DATA) < kinds.index(frames.GOAWAY)
+    writer.close()
+
+
+@pytest.mark.looptime
+async def test_a_request_that_is_under_way_when_the_server_leaves_is_answered_also_if_it_is_the_clients_first_word(
+    here: server.Server,
+) -> None:
+    """Without GOAWAY its client could not know whether it may send it once more: for grpcio the call has failed."""
+    reader, writer = await connect(here, b"")
+    await peer.until(lambda: here.open, step=0.01)
+    here.goaway()
+    writer.write(GREETING + peer.Peer().headers(1) + frames.frame(frames.DATA, frames.END_STREAM, 1, b"x"))
+    found = await read_all(reader)
+    assert [frame.kind for frame in found if frame.stream] == [frames.HEADERS, frames.DATA, frames.HEADERS]
+    assert found[-1].kind == frames.GOAWAY
+    assert int.from_bytes(found[-1].payload[:4]) == 1
     writer.close()
 
 
@@ -153,6 +172,46 @@ async def test_a_client_that_leaves_is_forgotten(here: server.Server) -> None:
     await writer.wait_closed()
     async with asyncio.timeout(5):
         await peer.until(lambda: not here.open)
+
+
+class Reset(asyncio.Transport):
+    """A connection that its client has reset, which nobody has noticed yet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_cut = False
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        pass
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def is_closing(self) -> bool:
+        return self.is_cut
+
+    def write_eof(self) -> None:
+        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+
+    def abort(self) -> None:
+        self.is_cut = True
+
+
+async def test_a_client_that_resets_its_connection_as_the_server_ends_it_is_no_bug() -> None:
+    reported: list[Exception] = []
+    here = server.Server(echo.Echo(), report=reported.append)
+    await here.listen("127.0.0.1", 0)
+    client, transport = server.ServerProtocol(here), Reset()
+    client.connection_made(transport)
+    client.connection.close_to_new_streams()
+    client.leave()
+    assert transport.is_cut
+    client.connection_lost(None)
+    await here.close(1.0)
+    assert reported == []
 
 
 async def test_an_error_of_the_client_is_told_before_the_connection_closes(here: server.Server) -> None:

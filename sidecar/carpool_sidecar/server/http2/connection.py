@@ -152,13 +152,15 @@ class Connection:
         self._clear_away()
 
     def leave(self) -> None:
-        """Ask the client to open no more streams; those that it opens until it knows are still served."""
+        """Ask the client to open no more streams; those that it opens until it knows are still served.
+
+        One that has said nothing yet may have sent its first request already.
+        """
         if not self.is_leaving:
             self.is_leaving = True
-            if self.has_begun and not self.is_done:
+            if not self.is_done:
                 self.sender.put(frames.goaway(frames.STREAM_MASK, frames.Code.NO_ERROR))
                 self.sender.put(frames.frame(frames.PING, 0, 0, _GOODBYE))
-            self.is_done = self.is_done or not self.has_begun
 
     @property
     def is_closed_to_new_streams(self) -> bool:

@@ -202,7 +202,10 @@ class ServerProtocol(asyncio.Protocol):
             self._has_parted = True
             self._parting_since = self._loop.time()
             if self._transport.can_write_eof() and not self._transport.is_closing():
-                self._transport.write_eof()
+                try:
+                    self._transport.write_eof()
+                except OSError:  # the client has reset the connection since the last write
+                    self.cut()
 
     # --- for the server ----------------------------------------------------------------------------------------
 
@@ -243,7 +246,10 @@ class ServerProtocol(asyncio.Protocol):
             self.leave()
         elif current.streams or current.last != self._last_seen:
             self._quiet_since, self._last_seen = now, current.last
-        elif now - self._quiet_since > (chosen.keep_alive if current.has_begun else chosen.handshake):
+        elif not current.has_begun:
+            if now - self._quiet_since > chosen.handshake:
+                current.close_to_new_streams()
+        elif now - self._quiet_since > chosen.keep_alive:
             self.leave()
         self._flush()
 
