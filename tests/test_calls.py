@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool.program import header_names
+from carpool.program import shared_names
 from carpool.scheduling import messages
 from carpool_sidecar.batching import calls
 from carpool_sidecar.protocols import v1
@@ -38,7 +38,7 @@ def test_a_batchs_own_headers_stand_for_those_of_the_same_name() -> None:
 def forwarding(**values: str) -> calls.Head:
     """A member with headers of --forward-headers, of which those that begin with `all` are joined."""
     return head()._replace(
-        forwarded=[(header_names.Forwarded(name, name.startswith("all")), value) for name, value in values.items()]
+        forwarded=[(shared_names.Forwarded(name, name.startswith("all")), value) for name, value in values.items()]
     )
 
 

@@ -80,7 +80,7 @@ LAYERS = {
     "carpool.functions.arrays": Layer({"carpool.functions"}, PURE),
     "carpool.program": Layer({"carpool.program"}),
     "carpool.program.allocator": Layer(set(), STDLIB),
-    "carpool.program.header_names": Layer(set(), PURE | TEXT),
+    "carpool.program.shared_names": Layer(set(), PURE | TEXT),
     "carpool.program.signals": Layer(set(), STDLIB),
     "carpool_sidecar": Layer({"carpool_sidecar", "carpool"}),
     "carpool_sidecar.planning": Layer(
@@ -184,7 +184,7 @@ LAYERS = {
         {
             "carpool_sidecar.protocols.interface",
             "carpool_sidecar.protocols.lists.rules",
-            "carpool.program.header_names",
+            "carpool.program.shared_names",
             "carpool_sidecar.batching.retried_statuses",
             "carpool",
         }
@@ -206,7 +206,7 @@ LAYERS = {
     "carpool_injector.__main__": Layer({"carpool_injector.cli", "carpool.program.signals"}),
     "carpool_injector.core": Layer({"carpool_injector.core"}, PURE | TEXT | {"pydantic"}),
     "carpool_injector.core.settings": Layer(
-        {"carpool_injector.core", "carpool.program.header_names"}, PURE | TEXT | {"pydantic"}
+        {"carpool_injector.core", "carpool.program.shared_names"}, PURE | TEXT | {"pydantic"}
     ),
     "carpool_injector.core.plain_yaml": Layer(set(), PURE | TEXT | {"yaml"}),
     "carpool_injector.objects": Layer(

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import pydantic
 from pydantic_settings import BaseSettings, NoDecode
 
-from carpool.program import header_names, logs, settings
+from carpool.program import logs, settings, shared_names
 from carpool.scheduling import limits, packing
 from carpool_sidecar.batching import retried_statuses
 from carpool_sidecar.protocols import interface
@@ -140,12 +140,12 @@ class Settings(BaseSettings):
         "Seconds from arrival until a request is answered 504. A caller may ask for less (carpool-timeout-ms).",
         60.0, gt=0, le=86_400,
     )  # fmt: skip
-    key_headers: Annotated[settings.CommaList, pydantic.AfterValidator(header_names.read_key)] = settings.field(
+    key_headers: Annotated[settings.CommaList, pydantic.AfterValidator(shared_names.read_key)] = settings.field(
         "Batching",
         "Headers the predictor sees. Only requests that agree in all of them share a batch.",
         ("authorization", "content-type"),
     )
-    forward_headers: Annotated[settings.CommaList, pydantic.AfterValidator(header_names.read_forwarded)] = (
+    forward_headers: Annotated[settings.CommaList, pydantic.AfterValidator(shared_names.read_forwarded)] = (
         settings.field(
             "Batching",
             "Headers that the predictor sees of a batch whose requests differ in them, for example "
@@ -154,7 +154,7 @@ class Settings(BaseSettings):
             (),
         )
     )
-    answer_members: Annotated[settings.CommaList, pydantic.AfterValidator(header_names.read_members)] = settings.field(
+    answer_members: Annotated[settings.CommaList, pydantic.AfterValidator(shared_names.read_members)] = settings.field(
         "Batching",
         "Members of the predictor's v1 answers that are the same for all callers, such as model_name,model_version: "
         "each caller of a batch gets those that its answer has, as they were written, up to 4096 bytes each.",
@@ -407,9 +407,9 @@ class Settings(BaseSettings):
                 raise ValueError(f"{name} and {other} must differ; both are {port}")
 
     @property
-    def forwarded(self) -> tuple[header_names.Forwarded, ...]:
+    def forwarded(self) -> tuple[shared_names.Forwarded, ...]:
         """What --forward-headers names."""
-        return header_names.forwarded(self.forward_headers)
+        return shared_names.forwarded(self.forward_headers)
 
     @property
     def is_adaptive(self) -> bool:

@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from carpool.program import header_names
+from carpool.program import shared_names
 from carpool.scheduling import messages
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import interface, steps, v1
@@ -32,7 +32,7 @@ def answers(body: bytes, names: tuple[str, ...] = NAMES) -> list[bytes]:
     assert made.read_in_steps is not None
     response = interface.UpstreamResponse(body, {})
     found = [made.read(response), steps.at_once(made.read_in_steps(response))]
-    return [v1.render("id", each.list_name, [each.rows]) for each in found]
+    return [v1.render("id", each.list_name, [each.rows], each.members) for each in found]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_name_that_would_be_no_json_or_an_answers_own_is_refused(name: str) ->
     own = {*(each.lower() for each in OWN), "outputs", "error"}
     if name.lower() in own or not name.isascii() or not name.replace(".", "_").replace("-", "_").isidentifier():
         with pytest.raises(ValueError, match=re.escape(repr(name))):
-            header_names.read_members((name,))
+            shared_names.read_members((name,))
     elif len(name) <= 64 and name[0] not in ".-":
-        assert header_names.read_members((name,)) == (name,)
+        assert shared_names.read_members((name,)) == (name,)
         assert json.dumps(name) == f'"{name}"'

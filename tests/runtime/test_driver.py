@@ -49,9 +49,9 @@ class Replier:
     def __init__(self, note) -> None:
         self.note = note
 
-    def answer(self, answers, member):
+    def answer(self, answers, about):
         for _, pieces in answers:
-            self.note(calls.Answered(member, pieces))
+            self.note(calls.Answered(about.list_name, pieces))
 
     def refuse(self, call, error):
         self.note(error)

@@ -148,22 +148,23 @@ def test_each_of_several_answers_is_found_where_the_last_one_ended(
     batches=st.lists(
         st.tuples(
             st.sampled_from([b"predictions", b"outputs"]),
+            st.sampled_from([b"", b'"model_name":"m",', b'"model_name":"m","v":1,']),
             st.lists(st.lists(st.sampled_from([b"1", b'"x"', b"[1,2]"]), min_size=1), min_size=1, max_size=3),
         ),
         max_size=5,
     )
 )
 def test_predictions_are_rendered_as_any_answer_is(
-    dialect: responses.Dialect, batches: list[tuple[bytes, list[list[bytes]]]]
+    dialect: responses.Dialect, batches: list[tuple[bytes, bytes, list[list[bytes]]]]
 ) -> None:
     renderer = responses.Predictions(dialect)
-    for number, (member, answered) in enumerate(batches):
+    for number, (list_name, members, answered) in enumerate(batches):
         batch_id = f"batch-{number // 2}"  # two in a row may have equal ids, and members of their own
         for rows in answered:
             pieces = [piece(*rows, batch_id=batch_id)]
-            message = renderer.render(member, pieces)
+            message = renderer.render(list_name, pieces, members)
             assert message is not None
-            plain = render(dialect.predictions(calls.Answered(member, pieces)))
+            plain = render(dialect.predictions(calls.Answered(list_name, pieces, members=members)))
             assert sorted(without_date(message)) == sorted(without_date(plain))
             [(_, headers, body)] = Reader(message).messages
             assert (headers["Content-Length"], body) == (str(len(body)), plain.partition(b"\r\n\r\n")[2])

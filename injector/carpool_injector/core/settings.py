@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import pydantic
 from pydantic import alias_generators
 
-from carpool.program import header_names
+from carpool.program import shared_names
 from carpool_injector.core import list_rules, values
 
 _KIB = 1024
@@ -24,7 +24,7 @@ _BATCH_SIZE, _BODY_BYTES, _QUEUE_BYTES = 32, 64 * 2**20, 256 * 2**20
 _TIMEOUT, _WINDOW = 60.0, 500.0
 # The only rule whose requests the sidecar can make into tensors (carpool_sidecar.config).
 _LISTS_BEFORE_V2 = "openai-embeddings"
-_MEMBERS = rf"({header_names.MEMBER}(,{header_names.MEMBER}){{0,{header_names.MOST_MEMBERS - 1}}})?"
+_MEMBERS = rf"({shared_names.MEMBER}(,{shared_names.MEMBER}){{0,{shared_names.MOST_MEMBERS - 1}}})?"
 
 
 def _kebab(name: str) -> str:
@@ -37,16 +37,16 @@ def _field(description: str, flag: bool = True) -> Any:
 
 def _check_headers(text: str) -> str:
     values.full_match(values.HEADERS, text, "header names, comma-separated, at most 32")
-    shared = sorted(header_names.NOT_SHARED.intersection(text.lower().split(",")))
+    shared = sorted(shared_names.NOT_SHARED.intersection(text.lower().split(",")))
     if shared:
         raise ValueError(f"must not name {shared[0]}, which belongs to a single message")
     return text
 
 
 def _check_members(text: str) -> str:
-    allowed = f"letters, digits and _.-, from a letter or _ on, comma-separated, at most {header_names.MOST_MEMBERS}"
+    allowed = f"letters, digits and _.-, from a letter or _ on, comma-separated, at most {shared_names.MOST_MEMBERS}"
     values.full_match(_MEMBERS, text, f"names of members: {allowed}")
-    own = sorted(header_names.OF_EACH_ANSWER.intersection(text.lower().split(",")))
+    own = sorted(shared_names.OF_EACH_ANSWER.intersection(text.lower().split(",")))
     if own:
         raise ValueError(f"must not name {own[0]}, which is each caller's own in an answer")
     return text
@@ -57,11 +57,11 @@ def _check_forwarded(text: str) -> str:
     named = dict(entry.split("=") for entry in text.lower().split(",")) if text else {}
     for entry in filter(None, text.lower().split(",")):
         name, how = entry.split("=")
-        if name in header_names.NOT_FORWARDED:
+        if name in shared_names.NOT_FORWARDED:
             raise ValueError(
                 f"must not name {name}: key-headers keeps callers apart who differ in credentials or types"
             )
-        if header_names.NOT_METADATA.fullmatch(name):
+        if shared_names.NOT_METADATA.fullmatch(name):
             raise ValueError(
                 f"must not name {name}: gRPC knows only 0-9 a-z _ . - and keeps grpc-* and *-bin for itself"
             )

@@ -219,7 +219,8 @@ class _Caller:
             at += payload.row_count
             form = payload.response_format
             if form is None:
-                yield b'{"%b":[%b]}' % (found.list_name, b",".join(map(bytes, piece.predictions)))
+                rows = b",".join(map(bytes, piece.predictions))
+                yield b'{%b"%b":[%b]}' % (found.members, found.list_name, rows)
             else:
                 yield b"".join(form.render([piece]).body)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from carpool.compiled import mypyc_attr
-from carpool.program import header_names
+from carpool.program import shared_names
 from carpool.runtime import driver
 from carpool.scheduling import messages, suspicion
 from carpool_sidecar import errors
@@ -35,13 +35,15 @@ _TRACEPARENT = re.compile(rf"00{_IDS}|(?!00|ff)[0-9a-f]{{2}}{_IDS}(?:-[!-~]{{1,2
 class Answered:
     """Predictions for every instance of the request, in its own order; the rest is the payload's and the batch's.
 
-    `server_timing` is the value of the header of that name, where it was asked for.
+    `server_timing` is the value of the header of that name, where it was asked for. For `list_name` and `members` see
+    `interface.BatchPredictions`.
     """
 
     list_name: bytes
     pieces: Sequence[messages.Piece]
     response_format: interface.ResponseFormat | None = None
     server_timing: str | None = None
+    members: bytes = b""
 
 
 Outcome = Answered | errors.CarpoolError
@@ -132,7 +134,7 @@ class Head(NamedTuple):
     forwarded_for: str | None = None
     coding: str | None = None
     says_so: bool = True
-    forwarded: Sequence[tuple[header_names.Forwarded, str]] = ()
+    forwarded: Sequence[tuple[shared_names.Forwarded, str]] = ()
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -239,7 +241,7 @@ def merged_headers(heads: Sequence[Head], own: Headers = (), trace: Headers = ()
     return shared + _first_trace(traced) if traced else shared
 
 
-def _forwarded(members: Sequence[Sequence[tuple[header_names.Forwarded, str]]]) -> Headers:
+def _forwarded(members: Sequence[Sequence[tuple[shared_names.Forwarded, str]]]) -> Headers:
     found: dict[str, list[str]] = {}
     for member in members:
         for header, value in member:

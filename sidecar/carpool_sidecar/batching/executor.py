@@ -36,10 +36,10 @@ class Tracing(Protocol):
 
 
 class Executor:
-    """Implements `driver.Executor`: one call to the route's predictor for each batch. `batch.about` is its list's name.
+    """Implements `driver.Executor`: one call to the route's predictor for each batch.
 
-    `rules` tell what is done after a status of the predictor's. `clock` is the driver's. Large replies are read in the
-    `worked` turns.
+    `batch.about` is what the predictor answered. `rules` tell what is done after a status of the predictor's. `clock`
+    is the driver's. Large replies are read in the `worked` turns.
     """
 
     def __init__(
@@ -94,7 +94,8 @@ class Executor:
                 out.work = self._turns.start(call.read_in_steps(reply), told)
                 return
             else:
-                batch.about, outcome = call.read(reply)
+                batch.about = found = call.read(reply)
+                outcome = found.rows
         except Exception as error:
             outcome = error
         done(outcome)
@@ -109,8 +110,8 @@ class Executor:
         if isinstance(found, Exception):
             done(found)
         else:
-            batch.about, rows = found
-            done(rows)
+            batch.about = found
+            done(found.rows)
 
 
 class _Out:

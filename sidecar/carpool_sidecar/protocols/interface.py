@@ -60,12 +60,12 @@ class UpstreamResponse(NamedTuple):
 class BatchPredictions(NamedTuple):
     """What a batch is answered. `list_name` is the name of the v1 protocol's list, `predictions` or `outputs`.
 
-    Members that all callers of the batch get stand before that name as its quotes go around it, so that whoever
-    renders an answer need not know of them: `model_name":"m","predictions`.
+    `members` are those that all callers of the batch get beside it, each as it was written and with a comma behind it.
     """
 
     list_name: bytes
     rows: messages.Rows
+    members: bytes = b""
 
 
 class WholeResponse:

@@ -195,7 +195,7 @@ def parse_answer(response: interface.UpstreamResponse, kept: KeptMembers | None 
         if single is not None:
             return interface.BatchPredictions(single[0], single[2])
         member, _, rows = _pick(_lists(body), _ANSWER_MEMBERS, json_rows.LIST.decode)
-        return interface.BatchPredictions(member if kept is None else kept.before(member, body), rows)
+        return interface.BatchPredictions(member, rows, b"" if kept is None else kept.of(body))
     except RecursionError:
         raise errors.UpstreamBroken("the predictor's answer is nested too deeply") from None
     except errors.BadRequest as error:
@@ -250,7 +250,7 @@ def read_in_steps(
     if found is None:
         return parse_answer(response, kept)
     rows, _, _, around = found
-    name = scan.name
+    members = b""
     if not _is_bare(around):
         # Of several lists the last counts.
         count = sum(around.count(b'"%b"' % name) for name in (b"predictions", b"outputs")) + around.count(b"\\u")
@@ -260,8 +260,8 @@ def read_in_steps(
             return parse_answer(response, kept)  # which knows the place
         if count > 1 or alike.list_name != scan.name:
             return parse_answer(response, kept)
-        name = name if kept is None else kept.before(name, around)
-    return interface.BatchPredictions(name, rows)
+        members = b"" if kept is None else kept.of(around)
+    return interface.BatchPredictions(scan.name, rows, members)
 
 
 def _is_bare(around: bytes) -> bool:
@@ -283,18 +283,18 @@ class KeptMembers:
             [(field, msgspec.Raw, msgspec.Raw()) for field in fields],
             rename=dict(zip(fields, names, strict=True)),
         )
-        self._starts = [b"%b:" % msgspec.json.encode(name)[1:] for name in names]
+        self._starts = [b"%b:" % msgspec.json.encode(name) for name in names]
         self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(form)
 
-    def before(self, list_name: bytes, body: bytes) -> bytes:
-        """The list's name with these members of an answer before it, as `START` wants it; `body` is a JSON object."""
+    def of(self, body: bytes) -> bytes:
+        """These members of an answer, each with a comma behind it; `body` is a JSON object."""
         found = msgspec.structs.astuple(self._decoder.decode(body))
         members = [
-            start + bytes(raw)
+            b"%b%b," % (start, bytes(raw))
             for start, raw in zip(self._starts, found, strict=True)
             if 0 < memoryview(raw).nbytes <= LONGEST_MEMBER
         ]
-        return b',"'.join((*members, list_name))
+        return b"".join(members)
 
     def parse_answer(self, response: interface.UpstreamResponse) -> interface.BatchPredictions:
         """`parse_answer` with these."""
@@ -323,17 +323,17 @@ class Codec:
             self.merge = functools.partial(merge, kept=KeptMembers(answer_members))
 
 
-START = b'{"message":"","batchId":"%b","%b":['
-"""What all answers of a batch begin with, its id and `list_name` to be filled in; then come the predictions, joined by
-commas, and `END`."""
+START = b'{"message":"","batchId":"%b",%b"%b":['
+"""What all answers of a batch begin with, its id, `members` and `list_name` to be filled in; then come the predictions,
+joined by commas, and `END`."""
 
 END = b"]}"
 
 
-def render(batch_id: str, member: bytes, pieces: Sequence[Rows]) -> bytes:
-    """Build one caller's answer from its predictions, given as one or more runs of rows."""
+def render(batch_id: str, list_name: bytes, pieces: Sequence[Rows], members: bytes = b"") -> bytes:
+    """Build one caller's answer from its predictions, in one or more runs of rows, and `members` of its batch's."""
     rows = pieces[0] if len(pieces) == 1 else [row for piece in pieces for row in piece]
-    start = START % (batch_id.encode(), member)
+    start = START % (batch_id.encode(), members, list_name)
     if len(rows) < 2:
         return b"".join((start, *rows, END))
     # Joined once, as it may be large.

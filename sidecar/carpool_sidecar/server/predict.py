@@ -15,7 +15,7 @@ from typing import Literal, cast
 from aiohttp import hdrs
 from multidict import MultiMapping, istr
 
-from carpool.program import header_names
+from carpool.program import shared_names
 from carpool.runtime import driver
 from carpool.scheduling import limits, messages
 from carpool_sidecar import config, drain, errors, metrics
@@ -123,7 +123,7 @@ class PredictRules:
             forwarded=self._along(headers, match) if self._forwarded else (),
         )
 
-    def _along(self, headers: MultiMapping[str], match: routes.Match) -> Sequence[tuple[header_names.Forwarded, str]]:
+    def _along(self, headers: MultiMapping[str], match: routes.Match) -> Sequence[tuple[shared_names.Forwarded, str]]:
         """What goes along with other callers' rows; what cannot is this caller's fault, and must not be all of theirs.
 
         Raises `errors.BadRequest`.
@@ -131,7 +131,7 @@ class PredictRules:
         found = [(header, text) for name, header in self._forwarded if (text := _value(headers, name)) is not None]
         if self._goes_by_rpc and match.protocol != "v2":
             for header, text in found:
-                if not header_names.is_metadata(text):
+                if not shared_names.is_metadata(text):
                     raise errors.BadRequest(f"the header {header.name} must be printable ASCII: it goes on over gRPC")
         return found
 
@@ -222,12 +222,13 @@ class Outcomes:
             self._driver.cancel(call)
             raise
 
-    def answer(self, answers: Sequence[messages.Answer], list_name: bytes) -> None:
+    def answer(self, answers: Sequence[messages.Answer], about: interface.BatchPredictions) -> None:
         """Implements `driver.Replier`."""
+        list_name, members = about.list_name, about.members
         for call, pieces in answers:
             waiting = cast(calls.Call, call)
             timing = None if self._timings is None else self._timings.of(waiting)
-            _resolve(waiting, calls.Answered(list_name, pieces, waiting.response_format, timing))
+            _resolve(waiting, calls.Answered(list_name, pieces, waiting.response_format, timing, members))
 
     def refuse(self, call: calls.Call, error: errors.CarpoolError) -> None:
         """Implements `driver.Replier`."""

@@ -71,7 +71,8 @@ class Dialect:
             headers, body = (*headers, (calls.BATCH_ID, batch_id)), b"".join(pieces)
         else:
             headers = (("Content-Type", self.content_type),)
-            body = v1.render(batch_id, outcome.list_name, [piece.predictions for piece in outcome.pieces])
+            rows = [piece.predictions for piece in outcome.pieces]
+            body = v1.render(batch_id, outcome.list_name, rows, outcome.members)
         if count > 1:
             headers += ((calls.BATCH_COUNT, str(count)),)
         if outcome.server_timing is not None:
@@ -154,7 +155,7 @@ class Predictions:
     def __init__(self, dialect: Dialect) -> None:
         self._content_type = (("Content-Type", dialect.content_type),)
         self._batch_id = ""
-        self._list_name = self._head = self._start = b""
+        self._list_name = self._members = self._head = self._start = b""
         self._form_batch_id, self._form_head = "", b""
         self._form_headers: calls.Headers = ()
 
@@ -174,17 +175,17 @@ class Predictions:
             return b"%b%d\r\n\r\n%b" % (self._form_head, size, text), b""
         return b"%b%d\r\n\r\n" % (self._form_head, size), text
 
-    def render(self, list_name: bytes, pieces: Sequence[messages.Piece]) -> bytes | None:
+    def render(self, list_name: bytes, pieces: Sequence[messages.Piece], members: bytes = b"") -> bytes | None:
         """Head and body of an answer on a connection that stays open; None if it is large, or of several batches."""
         if len(pieces) > 1:
             return None
         _, batch_id, rows = pieces[0]
         if len(rows[0]) > LARGE:
             return None
-        if batch_id is not self._batch_id or list_name != self._list_name:
+        if batch_id is not self._batch_id or list_name != self._list_name or members != self._members:
             # All answers of a batch are given within one turn of the loop, so one Date is right for all.
-            self._batch_id, self._list_name = batch_id, list_name
-            self._start = v1.START % (batch_id.encode(), list_name)
+            self._batch_id, self._list_name, self._members = batch_id, list_name, members
+            self._start = v1.START % (batch_id.encode(), members, list_name)
             self._head = _head(200, self._content_type, False, int(time.time())) + b"Content-Length: "
         joined = b",".join(rows)
         size = len(self._start) + len(joined) + len(v1.END)

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import httptools
 from multidict import CIMultiDict
 
-from carpool.program import header_names
+from carpool.program import shared_names
 from carpool_sidecar import errors, metrics
 from carpool_sidecar.batching import calls, routes
 from carpool_sidecar.server import headers as headers_
@@ -144,7 +144,7 @@ class _Plan(NamedTuple):
     headers: calls.Headers
     timeout: float | None
     coding: str | None
-    forwarded: Sequence[tuple[header_names.Forwarded, str]]
+    forwarded: Sequence[tuple[shared_names.Forwarded, str]]
 
 
 class Reader:

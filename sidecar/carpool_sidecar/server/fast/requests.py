@@ -146,11 +146,12 @@ class FastRequests:
             if request.payload is not None:  # not answered yet
                 self.refuse(request, error)
 
-    def answer(self, answers: Sequence[messages.Answer], list_name: bytes) -> None:
+    def answer(self, answers: Sequence[messages.Answer], about: interface.BatchPredictions) -> None:
         """Render the answers of a batch, each for its connection."""
         self.now = now = self.clock()
         render, render_form, seconds = self._predictions.render, self._predictions.render_form, []
         timings = self.rules.timings
+        list_name, members = about.list_name, about.members
         is_plain = timings is None and not self.rules.life.parting  # the connection may have to close
         for call, pieces in answers:
             request: FastRequest = call  # type: ignore[assignment]
@@ -159,7 +160,7 @@ class FastRequests:
                 if not is_plain:
                     pass
                 elif form is None:
-                    message = render(list_name, pieces)
+                    message = render(list_name, pieces, members)
                 elif len(pieces) == 1:
                     try:
                         message, body = render_form(form, pieces)
@@ -167,7 +168,7 @@ class FastRequests:
                         message = None  # `_tell` fails alike, logs it, and answers all the same
                 if message is None:
                     timing = None if timings is None else timings.of(request)
-                    self._tell(request, calls.Answered(list_name, pieces, form, timing))
+                    self._tell(request, calls.Answered(list_name, pieces, form, timing, members))
                 else:
                     seconds.append(now - request.started)
                     request.connection.answered(request, message, body, False)

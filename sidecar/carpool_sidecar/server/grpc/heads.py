@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from carpool.program import header_names
+from carpool.program import shared_names
 from carpool_sidecar import errors
 from carpool_sidecar.batching import calls
 from carpool_sidecar.protocols.v2_grpc import metadata, statuses
@@ -41,7 +41,7 @@ class CallHead(NamedTuple):
     traceparent: str | None
     tracestate: str | None
     forwarded_for: str | None
-    forwarded: Sequence[tuple[header_names.Forwarded, str]]
+    forwarded: Sequence[tuple[shared_names.Forwarded, str]]
     fields: headers.Headers
 
     @property
@@ -64,7 +64,7 @@ class HeadReader:
     """
 
     # State: heads by their fields; and by what the decoder made of them, of calls that may be answered.
-    def __init__(self, key_headers: Sequence[str], forwarded: Sequence[header_names.Forwarded] = ()) -> None:
+    def __init__(self, key_headers: Sequence[str], forwarded: Sequence[shared_names.Forwarded] = ()) -> None:
         names = [name for name in key_headers if name != "content-type"]
         self._shared = {name.encode(): name.title() for name in names}
         self._forwarded = [(header.name.encode(), header) for header in forwarded]

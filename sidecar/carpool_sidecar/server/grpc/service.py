@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from typing import Final, cast
 
-from carpool.program import header_names
+from carpool.program import shared_names
 from carpool.runtime import driver
 from carpool.scheduling import ledger, messages
 from carpool_sidecar import drain, errors, metrics, turns
@@ -47,7 +47,7 @@ class GrpcService:
         timings: calls.ServerTimings | None = None,
         clock: Callable[[], float] = time.monotonic,
         worked: turns.Turns | None = None,
-        forwarded: Sequence[header_names.Forwarded] = (),
+        forwarded: Sequence[shared_names.Forwarded] = (),
     ) -> None:
         self._timings = timings
         self.models = models
@@ -135,7 +135,7 @@ class GrpcService:
         """No stream is open any more."""
         self.timeouts.close()
 
-    def answer(self, answers: Sequence[messages.Answer], list_name: bytes) -> None:
+    def answer(self, answers: Sequence[messages.Answer], about: object) -> None:
         """Implements `driver.Replier`."""
         now = time.perf_counter()
         seconds = []

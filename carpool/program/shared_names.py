@@ -1,5 +1,5 @@
-"""Names of headers in settings: those in which the requests of a batch agree, and those that go along all the same; and
-of members of a batch's answer that all its callers get.
+"""Names in settings of what the requests of a batch share: headers in which they agree, headers that go along all the
+same, and members of the batch's answer that all callers get.
 
 The sidecar reads them, and the injector refuses what the sidecar would refuse.
 """
