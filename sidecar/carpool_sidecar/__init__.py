@@ -43,6 +43,7 @@ histograms are kept as `carpool.measures` does.
 | `server.general.server.Server` | incomplete heads, what listens | its connections; `stop_listening` |
 | `server.general.server.Connection` | bytes of a head, bytes put off | the transport, its timer |
 | `server.general.request_handler._Complete` | the answer, until it is written | its own writing |
+| `server.general.one_by_one.OneByOne` | an error that is told after the requests before it | calls of its connection |
 | `server.general.passthrough._Upload` | why the caller's body broke off | its own reading |
 | `server.general.tunnel.Tunnels` | open tunnels, whether it is closed | the task of each tunnel; `close` |
 | `server.general.tunnel._End` | one side of a tunnel: whether it is finished or lost | the transport |
