@@ -68,6 +68,15 @@ def test_a_port_for_scrapes_probes_or_admins_is_none_for_predictions(name):
     assert site(pod(only), port=name).port == 9402, "whoever names it means it"
 
 
+@pytest.mark.parametrize("name", ["http-memberlist", "http-gossip", "web-raft", "http-peer"])
+def test_a_port_for_other_members_of_a_cluster_is_none_for_predictions(name):
+    """Loki's pods have such a name beside http-metrics, at which callers ask, and grpc."""
+    ports = [{"containerPort": 3100, "name": "http-metrics"}, {"containerPort": 9095, "name": "grpc"}]
+    with_members = {**UNKNOWN, "ports": [*ports, {"containerPort": 7946, "name": name}]}
+    assert refusal(pod(with_members)).code == "ambiguous-port"
+    assert site(pod(with_members), port="http-metrics").port == 3100, "whoever names it means it"
+
+
 @pytest.mark.parametrize("name", ["http", "http1", "web", "rest", "http-predict", "web-api"])
 def test_of_several_ports_the_one_named_for_http_is_meant(name):
     ports = [{"containerPort": 9100, "name": "metrics"}, {"containerPort": 7000, "name": name}]

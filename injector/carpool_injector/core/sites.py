@@ -18,10 +18,11 @@ from carpool_injector.core.settings import Settings
 
 _HTTP_NAMES = ("http", "http1", "web", "rest", "api", "predict", "serving", "user")
 _GRPC_NAMES = ("grpc", "h2c")
-# Second words of names such as http-metrics: of HTTP that no predictions come by.
+# Second words of names such as http-metrics: of ports that no predictions come by. Helm charts name what members of a
+# cluster tell each other http-memberlist as well, though that is no HTTP.
 _NOT_FOR_CALLERS = {
     "metrics", "prometheus", "prom", "monitoring", "probe", "probes", "health", "healthz", "healthcheck", "livez",
-    "readyz", "status", "admin", "debug", "pprof",
+    "readyz", "status", "admin", "debug", "pprof", "memberlist", "gossip", "raft", "peer", "peers",
 }  # fmt: skip
 
 
