@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import re
 import shutil
 import time
@@ -15,6 +16,8 @@ import image_engines
 # The same release of Debian, and so the same Python, as the public image that the Dockerfiles name.
 SUITE = "trixie"
 PACKAGES = ("ca-certificates", "python3", "python3-venv")
+# As images and Debian name architectures, by what the kernel says.
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 class Unavailable(Exception):
@@ -37,7 +40,11 @@ def cache_folder() -> Path:
 
 
 def recipe(target: str, mirror: str = "", architecture: str = "") -> list[str]:
-    """The command that makes the base, as an archive of its files. Debian names architectures as images do."""
+    """The command that makes the base, as an archive of its files. Debian names architectures as images do.
+
+    Who names the machine's own gets the base that everybody has, and with it what was built on that.
+    """
+    architecture = "" if architecture == ARCHITECTURES.get(platform.machine()) else architecture
     chosen = ["--variant=minbase", "--components=main", f"--include={','.join(PACKAGES)}", "--format=tar"]
     chosen += [f"--architectures={architecture}"] if architecture else []
     return ["mmdebstrap", *chosen, SUITE, target, *([mirror] if mirror else [])]

@@ -1,10 +1,15 @@
-"""Fixtures of the tests of the images: the images, built once and unpacked."""
+"""Fixtures of the tests of the images: the images, built once and unpacked.
+
+CARPOOL_IMAGES has more options of `.ci/images.py` for them: "--arch arm64 --pure" builds those of the other
+architecture, and runs their programs under emulation.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -53,7 +58,7 @@ def images(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     folder = tmp_path_factory.mktemp("images")
     with uncaptured.global_and_fixture_disabled():
         print("images: building them; the first time takes some minutes", file=sys.stderr, flush=True)
-    make_images("--output", str(folder))
+    make_images("--output", str(folder), *shlex.split(os.environ.get("CARPOOL_IMAGES", "")))
     unpacked = {}
     for file in sorted(folder.glob("*.tar")):
         name, root = file.stem.removeprefix("carpool-"), folder / file.stem

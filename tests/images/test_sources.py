@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -110,6 +111,13 @@ def test_a_base_is_made_once_and_kept_outside_the_checkout(base: ModuleType, pro
 
 def test_a_base_of_another_mirror_has_another_name(base: ModuleType) -> None:
     assert base.key(base.recipe("base.tar")) != base.key(base.recipe("base.tar", "http://mirror.example/debian"))
+
+
+def test_naming_the_machines_own_architecture_asks_for_no_other_base(base: ModuleType) -> None:
+    own = base.ARCHITECTURES[platform.machine()]
+    other = next(each for each in base.ARCHITECTURES.values() if each != own)
+    assert base.recipe("base.tar", architecture=own) == base.recipe("base.tar")
+    assert base.recipe("base.tar", architecture=other) != base.recipe("base.tar")
 
 
 def test_a_base_that_fails_leaves_nothing_behind(base: ModuleType, program: Program, tmp_path: Path) -> None:
