@@ -3,7 +3,7 @@
 Python's own way is a KeyboardInterrupt wherever the program happens to be, an import included, and for SIGTERM an end
 without a word; as process 1 of a container, which has no default for SIGTERM, nothing at all until the kubelet kills.
 So a program that serves calls `at_start` before it imports what takes time, `while_serving` in its event loop, and
-`at_end` when the exit status is settled.
+`at_end` when its exit status is settled, also where that is one for bad settings: Python takes a while to end.
 """
 
 from __future__ import annotations

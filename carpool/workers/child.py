@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import math
 import os
 import signal
@@ -23,9 +24,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
-from carpool.workers import main_module, messages, payload, stages
+from carpool.workers import errors, main_module, messages, payload, stages
 
 GRACE = 1.0
 """Seconds between the end of a worker's process and of its socket, in either order."""
@@ -52,6 +53,14 @@ def main(descriptor: int, lifeline: int, own_path: Sequence[str] = ()) -> int:
             return _run(messages.Channel(sock))
         except messages.Ended:
             return 0
+        except errors.EndWorker:
+            _end()
+
+
+def _end() -> NoReturn:
+    """End the process now: what a model with a lost device tidies up may never come to an end."""
+    logging.shutdown()
+    os._exit(1)
 
 
 def _end_with_the_starter(lifeline: int) -> None:
@@ -123,6 +132,9 @@ def _serve_in_steps(channel: messages.Channel, instance: Any, prepare_main: Call
             began, used = time.perf_counter(), time.thread_time() if took >= _WORTH_A_THREAD else math.inf
             predicted = stages.after(predict, outcome)
             del outcome
+            if predicted.error is not None:
+                behind.now(predicted)  # there is nothing to write, and it may be the last of this process
+                predicted = None
             took = time.perf_counter() - began
             waited = took - (time.thread_time() - used) if used < math.inf else 0.0
 
@@ -131,6 +143,8 @@ def _send(channel: messages.Channel, outcome: stages.Outcome) -> None:
     with contextlib.suppress(messages.Ended):  # which `receive` finds as well
         if outcome.error is None:
             channel.send(messages.Kind.BYTES, payload.Payload(outcome.value, []))
+        elif isinstance(outcome.error, errors.EndWorker):
+            _end()
         else:
             channel.send(messages.Kind.RAISED, payload.dump(_without_this_frame(outcome.error)))
 
@@ -143,6 +157,8 @@ def _answer(
             return kind, payload.Payload(instance(body.pieces[0]), [])
         args, kwargs = payload.load(body, prepare_main)
         return messages.Kind.RESULT, payload.dump(instance(*args, **kwargs))
+    except errors.EndWorker:
+        raise
     except BaseException as error:
         return messages.Kind.RAISED, payload.dump(_without_this_frame(error))
 

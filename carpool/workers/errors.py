@@ -28,6 +28,14 @@ class Unusable(Exception):
     """
 
 
+class EndWorker(Exception):
+    """Raised by a model that can do nothing more in its process, as when its device is lost: another one is started.
+
+    Calls before it are answered first, also those whose answers are still being written. This one and those behind it
+    get `WorkerDied`.
+    """
+
+
 class RemoteError(Exception):
     """An exception of a worker process that cannot be pickled; its text says type and text of that."""
 

@@ -13,7 +13,8 @@ _EXTRA = {"click", "ruamel", "cryptography", "kubernetes"}
 
 def main() -> NoReturn:
     """Exits with the subcommand's status; 2 where a package of the extra `injector` is missing, 130 on SIGINT."""
-    if sys.argv[1:2] == ["serve"]:
+    serves = sys.argv[1:2] == ["serve"]
+    if serves:
         signals.at_start("carpool-injector")
     try:
         from carpool_injector import cli
@@ -26,6 +27,9 @@ def main() -> NoReturn:
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         raise SystemExit(signals.INTERRUPTED) from None
+    finally:
+        if serves:
+            signals.at_end()
 
 
 if __name__ == "__main__":

@@ -8,9 +8,12 @@ from carpool.program import signals
 def main() -> int:
     """Run the predictor with the arguments of the process. Returns what `process.main` does."""
     signals.at_start("carpool-predictor")
-    from carpool_predictor import process
+    try:
+        from carpool_predictor import process
 
-    return process.main()
+        return process.main()
+    finally:
+        signals.at_end()
 
 
 if __name__ == "__main__":

@@ -42,8 +42,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         log.error("cannot listen", extra=logs.facts(host=chosen.host, port=chosen.port, error=str(error)))
         return 1
-    finally:
-        signals.at_end()
     return 0
 
 

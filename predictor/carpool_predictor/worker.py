@@ -282,16 +282,14 @@ def embedding_of(returned: bytes) -> embeddings.Row:
 
 
 def _refusal(error: Exception) -> errors.Refusal:
-    """What the caller is told of what was raised."""
+    """What the caller is told of what was raised. Raises `worker_errors.EndWorker` where it can be told nothing."""
     if isinstance(error, model.InvalidInstances):
         return errors.BadRequest(str(error))
     if isinstance(error, errors.Refusal):
         return error
     if isinstance(error, model.DeviceLost):
-        # Nobody in this process gets an answer any more; its death tells all callers, and has another one started.
         log.critical("the device is lost, and this process with it", exc_info=error)
-        logging.shutdown()
-        os._exit(1)
+        raise worker_errors.EndWorker
     if _is_memory(error):
         return errors.OutOfMemory(str(error) or type(error).__name__)
     log.error("the model raised an exception", exc_info=error)

@@ -1,11 +1,13 @@
 """Runs a program and sends it a signal at a moment: `signalled.py SIGNAL MOMENT MODULE [ARGUMENT…]`.
 
 The moment is a module, and the signal comes when it is imported; or `runner`, and it comes right before the event loop
-runs for the first time.
+runs for the first time; or `end`, and it comes when Python itself ends, before and after that gives up its handlers.
 """
 
 from __future__ import annotations
 
+import atexit
+import functools
 import importlib.abc
 import os
 import runpy
@@ -27,6 +29,16 @@ class Finder(importlib.abc.MetaPathFinder):
             os.kill(os.getpid(), self._number)
 
 
+class Last:
+    """Sends the signal when Python lets go of its modules."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        self._send = functools.partial(os.kill, os.getpid(), number)
+
+    def __del__(self) -> None:
+        self._send()
+
+
 def main(number: signal.Signals, moment: str, module: str, arguments: Sequence[str]) -> None:
     if moment == "runner":
         import asyncio
@@ -38,6 +50,9 @@ def main(number: signal.Signals, moment: str, module: str, arguments: Sequence[s
             return run(self, *rest, **named)
 
         asyncio.Runner.run = signalled  # type: ignore[method-assign]
+    elif moment == "end":
+        atexit.register(os.kill, os.getpid(), number)
+        sys.last_of_all = Last(number)  # type: ignore[attr-defined]
     else:
         sys.meta_path.insert(0, Finder(number, moment))
     sys.argv = [module, *arguments]

@@ -1,4 +1,4 @@
-"""A signal while a program starts ends it with one line and a status that is meant, whatever it is doing."""
+"""A signal while a program starts or ends gets it a status that is meant, whatever it is doing, and a line at most."""
 
 from __future__ import annotations
 
@@ -43,6 +43,15 @@ def test_a_command_that_is_interrupted_while_it_is_loaded_ends_with_130_and_no_w
 ) -> None:
     done = run("SIGINT", moment, module, arguments)
     assert (done.returncode, done.stderr.strip()) == (130, "")
+
+
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("prog", SERVING)
+def test_a_signal_while_python_ends_does_not_change_the_status_for_bad_settings(prog: str, number: str) -> None:
+    module, arguments, _ = SERVING[prog]
+    done = run(number, "end", module, [*arguments, "--port=no"])
+    assert done.returncode == 2
+    assert number not in done.stderr
 
 
 def test_what_signals_need_at_the_start_is_loaded_before_what_takes_long() -> None:

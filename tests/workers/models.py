@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Any
 
-from carpool.workers.errors import Unusable
+from carpool.workers.errors import EndWorker, Unusable
 
 
 class Doubling:
@@ -237,6 +237,24 @@ class MeetingInSteps:
 
     def _write(self, request: bytes) -> list[bytes]:
         return [request if request != b"first" or self._is_second_here.wait(30) else b"alone"]
+
+
+class EndingInSteps(MeetingInSteps):
+    """Ends its process in the second call, while the first one's answer has yet to be written."""
+
+    def _compute(self, request: bytes) -> bytes:
+        request = super()._compute(request)
+        if request == b"second":
+            raise EndWorker
+        return request
+
+
+class EndingInStages(EndingInSteps):
+    """The same in two stages."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__(device)
+        self.stages = (lambda request: self._compute(bytes(request)), self._write)
 
 
 class MeetingInStages:

@@ -112,6 +112,17 @@ async def test_a_device_gets_the_next_call_before_the_answer_of_the_last_is_writ
     assert await asyncio.gather(call(b"first"), call(b"second")) == [b"first", b"second"]
 
 
+@pytest.mark.parametrize("kind", [models.EndingInSteps, models.EndingInStages])
+async def test_a_process_that_ends_itself_first_answers_the_call_before_the_one_in_which_it_does(
+    on: On, kind: type[models.EndingInSteps]
+) -> None:
+    call = await ready(on(kind))
+    await call(b"one that tells how long they take")
+    answered, ended = await asyncio.gather(call(b"first"), call(b"second"), return_exceptions=True)
+    assert answered == b"first"
+    assert isinstance(ended, errors.WorkerDied)
+
+
 async def test_a_lone_call_of_a_model_in_steps_is_answered_though_none_follows(on: On) -> None:
     call = await ready(on(models.InSteps))
     for _ in range(3):

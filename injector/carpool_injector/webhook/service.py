@@ -42,10 +42,7 @@ def serve(chosen: options.Options) -> int:
     config = config_file.load(Path(chosen.config)) if chosen.config else config_file.parse(None)
     tls = tls_context(chosen)
     logs.set_up(chosen.log_format, chosen.log_level)
-    try:
-        return uvloop.run(_serve(chosen, config, tls))
-    finally:
-        signals.at_end()
+    return uvloop.run(_serve(chosen, config, tls))
 
 
 def tls_context(chosen: options.Options) -> ssl.SSLContext:

@@ -65,6 +65,9 @@ def _exit_status(argv: list[str]) -> int:
             return tap_command.main(rest)
         case _:
             signals.at_start("carpool-sidecar")
-            from carpool_sidecar.app import process
+            try:
+                from carpool_sidecar.app import process
 
-            return process.main(argv)
+                return process.main(argv)
+            finally:
+                signals.at_end()

@@ -31,10 +31,7 @@ def main(argv: Sequence[str]) -> int:
     _check_packages(chosen)
     wanted = _readiness_probes(chosen)
     logs.set_up(chosen.log_format, chosen.log_level)
-    try:
-        return uvloop.run(_run(chosen, wanted))
-    finally:
-        signals.at_end()
+    return uvloop.run(_run(chosen, wanted))
 
 
 def _check_packages(chosen: config.Settings) -> None:
