@@ -55,6 +55,8 @@ MODULES = {
         upstream.connection upstream.predictor
     """,
 }
+NATIVE = {"carpool": "", "carpool_sidecar": "protocols.number_lists"}
+"""Those that are written in C beside their Python, which knows no such thing."""
 OPTIMISATION = os.environ.get("CARPOOL_OPTIMISATION", "2")  # 0: a quarter of the time, for trying
 
 
@@ -64,7 +66,16 @@ class Problem(Exception):
 
 def sources(package: str) -> list[Path]:
     """The files of a package's compiled modules."""
-    return [FOLDERS[package] / package / (name.replace(".", "/") + ".py") for name in MODULES[package].split()]
+    return [_file(package, name, ".py") for name in MODULES[package].split()]
+
+
+def native(package: str) -> list[Path]:
+    """The files of a package's modules in C."""
+    return [_file(package, name, ".c") for name in NATIVE[package].split()]
+
+
+def _file(package: str, name: str, suffix: str) -> Path:
+    return FOLDERS[package] / package / (name.replace(".", "/") + suffix)
 
 
 def digest() -> str:
@@ -74,7 +85,7 @@ def digest() -> str:
     parts = [mypy.version.__version__, sysconfig.get_config_var("SOABI") or sys.version, OPTIMISATION]
     made = hashlib.sha256("\n".join(parts).encode())
     for package in MODULES:
-        for file in sources(package):
+        for file in [*sources(package), *native(package)]:
             made.update(f"\n{file.relative_to(ROOT)}\n".encode() + file.read_bytes())
     return made.hexdigest()[:12]
 
@@ -104,7 +115,8 @@ def build(packages: Sequence[str], folder: Path, python: str = sys.executable) -
     """
     check()
     folder = folder.resolve()
-    missing = [str(file.relative_to(ROOT)) for each in MODULES for file in sources(each) if not file.exists()]
+    needed = [file for each in MODULES for file in [*sources(each), *native(each)]]
+    missing = [str(file.relative_to(ROOT)) for file in needed if not file.exists()]
     if missing:
         raise Problem(f"compiling needs the whole checkout; there is no {', '.join(missing)}")
     with tempfile.TemporaryDirectory(prefix="carpool-compiled-") as scratch:
@@ -115,17 +127,16 @@ def build(packages: Sequence[str], folder: Path, python: str = sys.executable) -
             raise Problem(f"{' and '.join(packages)} could not be compiled:\n{ended.stdout[-4000:]}")
     made = {each: sorted(file.relative_to(folder) for file in (folder / each).rglob("*.so")) for each in packages}
     for package, files in made.items():
-        if len(files) != len(sources(package)) + 1:
-            raise Problem(
-                f"of {package} there are {len(files)} files for {len(sources(package))} modules and a library"
-            )
+        modules = len(sources(package)) + len(native(package))
+        if len(files) != modules + 1:
+            raise Problem(f"of {package} there are {len(files)} files for {modules} modules and a library")
     return made
 
 
 def compile_groups(folder: Path, scratch: Path, python: str, packages: Sequence[str]) -> None:
     """All groups are translated, since they know of each other; of those that are wanted C is compiled."""
     from mypyc.build import mypycify
-    from setuptools import Distribution
+    from setuptools import Distribution, Extension
     from setuptools.command.build_ext import build_ext
 
     os.environ.setdefault("SOURCE_DATE_EPOCH", "0")
@@ -142,6 +153,10 @@ def compile_groups(folder: Path, scratch: Path, python: str, packages: Sequence[
     for file in (scratch / "c").rglob("__native*.c"):
         # mypyc's own slicing of bytes (2.4) raises SystemError where the start lies behind the stop; Python's does not.
         file.write_text(file.read_text().replace("CPyBytes_GetSlice(", "CPyObject_GetSlice("))
+    for package, names in NATIVE.items():
+        for name, file in zip(names.split(), native(package), strict=True):
+            made_here = [str(file.relative_to(ROOT))]
+            extensions.append(Extension(f"{package}.{name}", made_here, extra_compile_args=["-O2", "-g0"]))
     chosen = [each for each in extensions if each.name.split(".")[0] in packages]
     # The libraries of the groups take nearly all of the time, and a core each.
     chosen.sort(key=lambda each: "compiled_" not in each.name)

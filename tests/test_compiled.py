@@ -113,7 +113,9 @@ def test_a_source_distribution_makes_a_wheel_and_says_that_it_cannot_be_compiled
 def test_all_modules_that_are_to_be_compiled_are_there_and_none_has_exceptions() -> None:
     script = runpy.run_path(str(ROOT / ".ci" / "compiled.py"))
     files = [file for name in script["MODULES"] for file in script["sources"](name)]
-    assert [file for file in files if not file.exists()] == []
+    files_in_c = [file for name in script["NATIVE"] for file in script["native"](name)]
+    assert [file for file in files + files_in_c if not file.exists()] == []
+    assert [file for file in files_in_c if not file.with_suffix(".py").exists()] == []
     exceptions = re.compile(r"(?m)(?<!native_class=False\)\n)^class \w+\((\w+\.)?(\w*Exception|\w*Error)\b")
     assert [file for file in files if exceptions.search(file.read_text())] == []
 

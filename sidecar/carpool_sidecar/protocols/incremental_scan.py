@@ -22,7 +22,7 @@ from typing import cast
 import msgspec
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import json_rows, steps
+from carpool_sidecar.protocols import json_rows, number_lists, steps
 
 _SPACE = b" \t\r\n"
 _BETWEEN = re.compile(rb"[ \t\r\n]*,?[ \t\r\n]*")
@@ -54,7 +54,8 @@ class IncrementalScan:
 
     # State: _stack has the brackets that are open at _at, the place in the body from which on the _rest is not scanned
     # yet; _is_in_string if a string is open as well. _starts and _ends of the rows so far. _start of the list, what is
-    # _before it, its _end once it is found, and the _tail behind it. _wrong guesses. _is_over once it has given up.
+    # _before it, its _end once it is found, and the _tail behind it. _wrong guesses. _has_else once there was something
+    # else than lists of numbers. _is_over once it has given up.
     def __init__(self, head: re.Pattern[bytes], max_rows: int = sys.maxsize) -> None:
         self._head = head
         self._max_rows = max_rows
@@ -65,7 +66,7 @@ class IncrementalScan:
         self._rest = self._before = self._tail = b""
         self._starts: list[int] = []
         self._ends: list[int] = []
-        self._is_over = False
+        self._has_else = self._is_over = False
         self.name = b""
         """That of the list, once it is there."""
 
@@ -130,7 +131,9 @@ class IncrementalScan:
         """The end of the list is in the rest."""
         last = self._rest.rstrip(_SPACE)
         inner = last[:-1].rstrip(_SPACE)
-        if last.endswith(b"}") and inner.endswith(b"]") and self._take((inner[:-1],), b"", False, b"]"):
+        is_end = last.endswith(b"}") and inner.endswith(b"]")
+        inner = inner[:-1]
+        if is_end and (self._take_numbers(b"", inner, is_last=True) or self._take((inner,), b"", False, b"]")):
             self._tail = b"}"
             return True
         return self._close(self._rest)
@@ -158,6 +161,8 @@ class IncrementalScan:
 
     def _cut(self, part: bytes) -> bool:
         """Scan as much as can be of the rest and this part; False if it cannot be cut."""
+        if self._take_numbers(self._rest, part):
+            return True
         if self._wrong < _MOST_WRONG and not self._is_in_string:
             # Nearly always the rest is short and the cut in this part: the two need not be put together twice.
             cut = _guess((self._rest[:_EDGE] + part[:_EDGE])[:_EDGE], part)
@@ -171,6 +176,34 @@ class IncrementalScan:
             return self._cut_string(data)
         has_strings = self._is_in_string or b'"' in data or b"{" in data or b"{" in self._stack
         return self._cut_carefully(data) if has_strings else self._cut_numbers(data)
+
+    def _take_numbers(self, rest: bytes, part: bytes, is_last: bool = False) -> bool:
+        """Take as much as can be, or all of the last part, if it is nothing but lists of numbers; nothing is copied."""
+        if self._has_else:
+            return False
+        self._has_else = True  # unless it turns out otherwise
+        first, cut = part.find(b","), len(part) if is_last else part.rfind(b",")
+        first = cut if first < 0 else first
+        if cut < 0:
+            return False
+        head, room = rest + part[:first], self._max_rows - len(self._starts)
+        begun = ended = number_lists.find(head, 0, len(head), len(self._stack), self._at, room)
+        if begun is not None and first < cut:
+            shift = self._at + len(rest)
+            ended = number_lists.find(part, first + 1, cut, begun[0], shift, room - len(begun[1]))
+        if begun is None or ended is None or (is_last and ended[0] != 1):
+            return False
+        for _, starts, ends in (begun,) if ended is begun else (begun, ended):
+            self._starts += starts
+            self._ends += ends
+        self._has_else = False
+        self._at += len(rest) + cut + 1
+        if is_last:
+            self._end = self._at
+        else:
+            self._stack = b"[" * ended[0]
+            self._rest = part[cut + 1 :]
+        return True
 
     def _cut_numbers(self, data: bytes) -> bool:
         """The same where there are neither strings nor objects."""

@@ -10,11 +10,12 @@ import codecs
 import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Final, cast
 
 import msgspec
 
 from carpool_sidecar import errors
+from carpool_sidecar.protocols import number_lists
 
 Rows = Sequence[Any]
 """Each is a `msgspec.Raw`, a view or bytes."""
@@ -34,6 +35,10 @@ _MAX_COUNTED = 1_000_000
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _NUMBERS = b"0123456789+-.eE \t\r\n"
 _LONGEST_PATTERN = 16 * 1024
+
+# From so many bytes on it pays to look whether a list has nothing but numbers.
+_WORTH_A_LOOK: Final = 1024
+_CLOSING: Final = 0x5D
 
 # What is decoded at once: as fast as the whole, and never a large string.
 _STEP = 256 * 1024
@@ -100,6 +105,17 @@ class Spans:
 
     def __iter__(self) -> Iterator[memoryview]:
         return map(self._text.__getitem__, map(slice, self._starts, self._ends))
+
+
+def rows_of_numbers(text: bytes, start: int, stop: int, max_rows: int) -> Rows | None:
+    """The rows of the list from `start` to `stop`, if they are lists of numbers and it is worth a look.
+
+    None if it is for a decoder to tell what it is, or if there are more than `max_rows`.
+    """
+    if stop - start < _WORTH_A_LOOK or text[stop - 1] != _CLOSING:
+        return None
+    found = number_lists.find(text, start + 1, stop - 1, 1, 0, max_rows)
+    return None if found is None or found[0] != 1 else cast(Rows, Spans(text, found[1], found[2]))
 
 
 def careful_decoder(body: bytes, max_rows: int) -> Callable[[bytes | memoryview], Rows]:

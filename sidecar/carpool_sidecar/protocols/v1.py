@@ -134,7 +134,7 @@ def parse_request(body: bytes, max_rows: int = sys.maxsize, json_size: int | Non
     # A row takes at least two bytes, so most bodies are cleared by a glance.
     decode = json_rows.LIST.decode if len(body) <= 2 * max_rows else json_rows.careful_decoder(body, max_rows)
     try:
-        single = _single_member(body, _ONLY_REQUEST_MEMBER, decode)
+        single = _single_member(body, _ONLY_REQUEST_MEMBER, decode, max_rows)
         if single is not None:
             member, text, rows = single
             payload = Payload(member, body, text, rows, b"")
@@ -191,7 +191,7 @@ def parse_answer(response: interface.UpstreamResponse, kept: KeptMembers | None 
     try:
         if not body.isascii():
             json_rows.check_utf8(body)
-        single = _single_member(body, _ONLY_ANSWER_MEMBER, json_rows.LIST.decode)
+        single = _single_member(body, _ONLY_ANSWER_MEMBER, json_rows.LIST.decode, sys.maxsize)
         if single is not None:
             return interface.BatchPredictions(single[0], single[2])
         member, _, rows = _pick(_lists(body), _ANSWER_MEMBERS, json_rows.LIST.decode)
@@ -349,7 +349,7 @@ def render_error(message: str) -> bytes:
 
 
 def _single_member(
-    body: bytes, start: re.Pattern[bytes], decode: Callable[[bytes | memoryview], Rows]
+    body: bytes, start: re.Pattern[bytes], decode: Callable[[bytes | memoryview], Rows], max_rows: int
 ) -> tuple[bytes, bytes | memoryview, Rows] | None:
     """`(name, list as written, its rows)` if the body is exactly one object with that one list; else None."""
     match = start.match(body)
@@ -365,6 +365,9 @@ def _single_member(
         end = len(body[:end].rstrip(_SPACE)) if body[end - 1] in _SPACE else end
     # Of a large body no copy but a view.
     text = body[at:end] if end - at <= _WORTH_A_VIEW else memoryview(body)[at:end]
+    rows = json_rows.rows_of_numbers(body, at, end, max_rows)
+    if rows is not None:
+        return match[1], text, rows
     try:
         return match[1], text, decode(text)
     except msgspec.DecodeError:
