@@ -11,6 +11,7 @@ import math
 import operator
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from carpool.compiled import mypyc_attr
 
@@ -19,7 +20,7 @@ SECONDS = (
 )  # fmt: skip
 SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
 
-_FEW = 3  # values that are sooner counted one by one than sorted
+_FEW: Final = 3  # values that are sooner counted one by one than sorted
 
 
 @mypyc_attr(native_class=False)  # a native class cannot be pickled

@@ -199,8 +199,12 @@ class Driver:
             self._observer.bug("calls could not be taken for a reason that is a bug", error)
             effects = [messages.Refuse(call, errors.CarpoolError()) for call in arrived if not call.open]
         is_next = core.policy_deadline < timer.due_at
-        # A call's own deadline is rarely the next thing to happen; the timer knows of an earlier one then.
-        if effects or is_next or min([call.deadline for call in arrived]) < timer.due_at:
+        if not effects and not is_next:
+            # A call's own deadline is rarely the next thing to happen; the timer knows of an earlier one then.
+            due_at = timer.due_at
+            for call in arrived:
+                is_next = is_next or call.deadline < due_at
+        if effects or is_next:
             self._carry_out(effects)
 
     def submit_all(self, calls: Sequence[Call]) -> None:

@@ -213,6 +213,7 @@ def split_predictions(batch: Batch, predictions: Rows, answers: list[Answer]) ->
     Written out, as every request comes through here.
     """
     batch_id = batch.id
+    listed: list[Any] | None = predictions if type(predictions) is list else None
     new = tuple.__new__  # past the constructors of the named tuples, which cost more than all the rest
     end = 0
     for request, start, stop in batch.parts:
@@ -221,7 +222,8 @@ def split_predictions(batch: Batch, predictions: Rows, answers: list[Answer]) ->
         end += rows
         if not request.open:
             continue
-        piece = new(Piece, (start, batch_id, predictions[begin:end]))
+        share = predictions[begin:end] if listed is None or rows > 1 else [listed[begin]]
+        piece = new(Piece, (start, batch_id, share))
         pieces = [piece] if rows == request.rows else _join(request, piece, rows)
         if pieces is not None:
             request.open = False

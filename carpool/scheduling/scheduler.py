@@ -260,8 +260,11 @@ class Scheduler:
 
     def has_room(self, requests: Sequence[Request]) -> bool:
         """Whether all of them may wait at once."""
-        rows = self.waiting_rows + sum([request.rows for request in requests])
-        return self.admission.has_room(rows, sum([request.size for request in requests]))
+        rows, size = self.waiting_rows, 0
+        for request in requests:
+            rows += request.rows
+            size += request.size
+        return self.admission.has_room(rows, size)
 
     def next_deadline(self) -> float | None:
         """When to call `poll()` next, or None if only events can change anything."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -78,6 +80,21 @@ def test_of_changed_bytes_a_shape_says_nothing_or_what_reading_says(head: bytes,
         st.one_of(st.binary(max_size=20), st.sampled_from([b"\r", b"\n", b"\r\n", b"\r\n\r\n", b" ", b"0"]))
     )
     assert agree(head, head[:at] + put + head[stop:])
+
+
+@given(
+    st.lists(st.sampled_from([b"7", b"37", b"38", b"3", b"370", b"0", b"x"]), max_size=20),
+    st.lists(st.sampled_from([b"", b"GET / HTTP/1.1\r\n"])),
+)
+def test_a_shape_tells_each_length_whatever_came_before(lengths: list[bytes], before: list[bytes]) -> None:
+    def head(length: bytes) -> bytes:
+        return b"POST " + PREDICT + b" HTTP/1.1\r\nHost: h\r\nContent-Length: " + length + b"\r\nAccept: *\r\n\r\n"
+
+    shape = recognise(head(b"37"))
+    assert shape is not None
+    for length, first in itertools.zip_longest(lengths, before[: len(lengths)], fillvalue=b""):
+        told, read = shape.match(first + head(length) + b"behind", len(first)), READER.read(head(length))
+        assert told == (None if read is None else (len(first) + read[0], *read[1:]))
 
 
 @given(plain_heads(), plain_heads())

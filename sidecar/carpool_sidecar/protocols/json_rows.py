@@ -22,6 +22,10 @@ Rows = Sequence[Any]
 
 LIST = msgspec.json.Decoder(list[msgspec.Raw])
 """Finds the rows of a list, and checks that it is one."""
+
+decode_list: Final = LIST.decode
+"""The same, as a function."""
+
 _NO_ROW = msgspec.Raw()
 _SPACE = b" \t\r\n"
 

@@ -27,7 +27,12 @@ Rows = json_rows.Rows
 _MAX_OTHERS = 64 * 1024
 
 # Nearly every body has one member, known from its first bytes. `json_rows.LIST` then proves that all the rest is
-# exactly one JSON list, so that nothing else (a duplicate key, a second member) can hide behind it.
+# exactly one JSON list, so that nothing else (a duplicate key, a second member) can hide behind it. Most of them begin
+# in one way, perhaps with a space behind it.
+_USUAL_REQUEST: Final = b'{"instances":'
+_USUAL_ANSWER: Final = b'{"predictions":'
+_BRACKET: Final = ord("[")
+_BLANK: Final = ord(" ")
 _ONLY_MEMBER = rb'[ \t\r\n]*\{[ \t\r\n]*"(%b)"[ \t\r\n]*:[ \t\r\n]*(?=\[)'
 _ONLY_REQUEST_MEMBER = re.compile(_ONLY_MEMBER % b"instances|inputs")
 _ONLY_ANSWER_MEMBER = re.compile(_ONLY_MEMBER % b"predictions|outputs")
@@ -38,13 +43,14 @@ _AFTER_SIMPLE_MEMBERS = (
 )
 _REQUEST_HEAD = re.compile(_AFTER_SIMPLE_MEMBERS % b"instances|inputs")
 _ANSWER_HEAD = re.compile(_AFTER_SIMPLE_MEMBERS % b"predictions|outputs")
-_SPACE = b" \t\r\n"
+_SPACE: Final = b" \t\r\n"
 _SPACE_AND_COLON = _SPACE + b":"
 
-# From here on a view costs less than a copy.
-_WORTH_A_VIEW = 64 * 1024
+# From here on a view costs less than a copy, of a part of a body that is needed by itself, and of one in a batch.
+_WORTH_A_VIEW: Final = 64 * 1024
+_WORTH_A_VIEW_IN_A_BATCH: Final = 2 * 1024
 
-LARGE = 1024 * 1024
+LARGE: Final = 1024 * 1024
 """From so many bytes on a body is scanned while it arrives, or in steps: a smaller one takes one or two milliseconds
 at once, and fewer in all."""
 
@@ -132,9 +138,9 @@ def parse_request(body: bytes, max_rows: int = sys.maxsize, json_size: int | Non
     if not body.isascii():
         json_rows.check_utf8(body)
     # A row takes at least two bytes, so most bodies are cleared by a glance.
-    decode = json_rows.LIST.decode if len(body) <= 2 * max_rows else json_rows.careful_decoder(body, max_rows)
+    decode = json_rows.decode_list if len(body) <= 2 * max_rows else json_rows.careful_decoder(body, max_rows)
     try:
-        single = _single_member(body, _ONLY_REQUEST_MEMBER, decode, max_rows)
+        single = _single_member(body, b"instances", _USUAL_REQUEST, _ONLY_REQUEST_MEMBER, decode, max_rows)
         if single is not None:
             member, text, rows = single
             payload = Payload(member, body, text, rows, b"")
@@ -171,7 +177,8 @@ def merge(
         if not is_whole:
             pieces.append(b",".join(payload.rows[start:stop]))
         elif payload.parts is None:
-            pieces.append(memoryview(payload.text)[1:-1])
+            text = payload.text if len(payload.text) < _WORTH_A_VIEW_IN_A_BATCH else memoryview(payload.text)
+            pieces.append(text[1:-1])
         else:
             pieces += payload.parts.between(payload.start + 1, payload.stop - 1)
     if not pieces:
@@ -191,7 +198,8 @@ def parse_answer(response: interface.UpstreamResponse, kept: KeptMembers | None 
     try:
         if not body.isascii():
             json_rows.check_utf8(body)
-        single = _single_member(body, _ONLY_ANSWER_MEMBER, json_rows.LIST.decode, sys.maxsize)
+        decode, most = json_rows.decode_list, sys.maxsize
+        single = _single_member(body, b"predictions", _USUAL_ANSWER, _ONLY_ANSWER_MEMBER, decode, most)
         if single is not None:
             return interface.BatchPredictions(single[0], single[2])
         member, _, rows = _pick(_lists(body), _ANSWER_MEMBERS, json_rows.LIST.decode)
@@ -323,11 +331,11 @@ class Codec:
             self.merge = functools.partial(merge, kept=KeptMembers(answer_members))
 
 
-START = b'{"message":"","batchId":"%b",%b"%b":['
+START: Final = b'{"message":"","batchId":"%b",%b"%b":['
 """What all answers of a batch begin with, its id, `members` and `list_name` to be filled in; then come the predictions,
 joined by commas, and `END`."""
 
-END = b"]}"
+END: Final = b"]}"
 
 
 def render(batch_id: str, list_name: bytes, pieces: Sequence[Rows], members: bytes = b"") -> bytes:
@@ -349,15 +357,29 @@ def render_error(message: str) -> bytes:
 
 
 def _single_member(
-    body: bytes, start: re.Pattern[bytes], decode: Callable[[bytes | memoryview], Rows], max_rows: int
+    body: bytes,
+    name: bytes,
+    usual: bytes,
+    start: re.Pattern[bytes],
+    decode: Callable[[bytes | memoryview], Rows],
+    max_rows: int,
 ) -> tuple[bytes, bytes | memoryview, Rows] | None:
-    """`(name, list as written, its rows)` if the body is exactly one object with that one list; else None."""
-    match = start.match(body)
-    if match is None:
-        return None
-    at = match.end()
+    """`(name, list as written, its rows)` if the body is exactly one object with that one list; else None.
+
+    `start` matches its beginning, up to the list; `usual` is what that mostly is, for the list of that `name`.
+    """
+    at, size = len(usual), len(body)
+    if size > at + 1 and body.startswith(usual) and body[at] == _BRACKET:
+        pass
+    elif size > at + 1 and body.startswith(usual) and body[at] == _BLANK and body[at + 1] == _BRACKET:
+        at += 1
+    else:
+        match = start.match(body)
+        if match is None:
+            return None
+        name, at = match[1], match.end()
     if body.endswith(b"]}"):
-        end = len(body) - 1
+        end = size - 1
     else:
         end = len(body.rstrip(_SPACE)) - 1
         if body[end : end + 1] != b"}":
@@ -367,9 +389,9 @@ def _single_member(
     text = body[at:end] if end - at <= _WORTH_A_VIEW else memoryview(body)[at:end]
     rows = json_rows.rows_of_numbers(body, at, end, max_rows)
     if rows is not None:
-        return match[1], text, rows
+        return name, text, rows
     try:
-        return match[1], text, decode(text)
+        return name, text, decode(text)
     except msgspec.DecodeError:
         return None  # more members follow, or it is malformed: the general path tells which, and where
 

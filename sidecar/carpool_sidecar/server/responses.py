@@ -13,7 +13,7 @@ import functools
 import http
 import time
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 import msgspec
 
@@ -129,7 +129,7 @@ class KServeDialect(Dialect):
 
 
 # Up to this size one more copy is cheaper than one more system call, and the socket's buffer takes all of it.
-LARGE = 64 * 1024
+LARGE: Final = 64 * 1024
 
 # RFC 9110, 6.4.1: these never have content.
 _BODILESS = frozenset({204, 304})

@@ -13,10 +13,9 @@ long the connection is cut.
 from __future__ import annotations
 
 import asyncio
-import collections
 import functools
 from collections.abc import Hashable
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 from carpool_sidecar import errors, metrics, turns
 from carpool_sidecar.batching import routes
@@ -24,10 +23,10 @@ from carpool_sidecar.protocols import interface, json_rows
 from carpool_sidecar.server import responses
 from carpool_sidecar.server.fast import heads, progress, questions, requests
 
-_MOST_PENDING = 64
+_MOST_PENDING: Final = 64
 """At most so many unanswered requests, all with one batch key; later ones stay unparsed."""
 
-_MOST_HELD = 64 * 1024
+_MOST_HELD: Final = 64 * 1024
 """Bytes of unparsed requests; more are left in the socket."""
 
 
@@ -101,7 +100,7 @@ class Connection(asyncio.Protocol):
         self._waiting: Cancellable | None = None
         self._working: turns.Work | None = None
         self._is_reading = True
-        self._pending: collections.deque[requests.FastRequest] = collections.deque()
+        self._pending: list[requests.FastRequest] = []  # few at most, and mostly one
         self._unsent = self._unsent_bytes = 0
         self._is_held = self._is_over = self._is_paused = False
         self._touched = self._came = port.requests.clock()
@@ -186,11 +185,12 @@ class Connection(asyncio.Protocol):
             if request is None:
                 self._step_aside(self._requests.objection(length), stop - at, data[at:])
                 return
-            if self._pending and request.key != self._pending[-1].key:
+            pending = self._pending
+            if pending and request.key != pending[-1].key:
                 # Each key is a queue, and queues take turns: one connection must not have many of them at once.
                 self._hold(data[at:])
                 return
-            self._pending.append(request)
+            pending.append(request)
             self._requests.submit(request, self._held)
             at = stop
 
@@ -493,7 +493,7 @@ class Connection(asyncio.Protocol):
             request.message = (message, body, close)
             self._held.add(len(message) + len(body))
             return
-        pending.popleft()
+        pending.pop(0)
         while True:
             self._touched = self._requests.now
             self._transport.write(message)
@@ -509,7 +509,7 @@ class Connection(asyncio.Protocol):
                 self._close()
             if not pending or (following := pending[0].message) is None:
                 break
-            pending.popleft()
+            pending.pop(0)
             message, body, close = following
             self._held.add(-len(message) - len(body))
         if self._is_held and not pending:
@@ -586,7 +586,7 @@ class Connection(asyncio.Protocol):
             self._working.cancel()
             self._working = None
         while self._pending:
-            request = self._pending.popleft()
+            request = self._pending.pop(0)
             waiting = request.message
             self._held.add(0 if waiting is None else -len(waiting[0]) - len(waiting[1]), -1)
             self._requests.driver.cancel(request)

@@ -21,20 +21,20 @@ from carpool_sidecar.batching import calls, routes
 from carpool_sidecar.server import headers as headers_
 from carpool_sidecar.server import local_answers, predict
 
-MAX_HEAD = 16 * 1024
+MAX_HEAD: Final = 16 * 1024
 """Bytes of a head; longer ones are the general server's business."""
 
 # aiohttp's limit.
-_MAX_HEADERS = 128
+_MAX_HEADERS: Final = 128
 # What lines may consist of: no tabs, no obs-fold, nothing beyond ASCII; and what is left of a head without that.
 _VISIBLE = bytes(range(32, 127))
 _ENDS = b"\r\n" * (_MAX_HEADERS + 2)
 _TARGET = re.compile(rb"/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*")
 _TOKEN = re.compile(rb"[!-~]{1,256}")
-_MAX_DIGITS = 12
+_MAX_DIGITS: Final = 12
 # What the values that vary may add to a head.
 _MAX_GROWTH = 1024
-_ZERO = ord("0")
+_ZERO: Final = ord("0")
 
 # Headers that give a request, or its connection, a meaning beyond "here is a body, answer it".
 UNUSUAL: Final[tuple[str, ...]] = (
@@ -74,6 +74,7 @@ _PROBERS = tuple([each.encode() for each in local_answers.PROBER_AGENTS])
 _MOST_NAMES, _MOST_PLANS = 1024, 512
 # Templates that a connection's first head is compared with. Each costs a tenth of reading it.
 _MOST_SHARED = 4
+_NEVER: Final = b"\n"  # no head begins with it
 _LINES = {
     which: re.compile(rb"\r\n%b: ?([!-~]{1,256})(?=\r)" % _NAMES[which], re.IGNORECASE)
     for which in (_LENGTH, _REQUEST_ID, _TRACEPARENT, _JSON_SIZE)
@@ -91,7 +92,9 @@ class HeadTemplate:
     change that: digits for a length, visible ASCII for an id.
     """
 
-    __slots__ = ("_end", "_end_size", "_gaps", "_head", "_start", "_start_size")
+    # State: _repeated, a whole head of which two came whose bodies were alike in length, and _found, what it is at the
+    # start of some bytes: mostly the next one is equal to the last byte, and one comparison tells. _length, the latest.
+    __slots__ = ("_end", "_end_size", "_found", "_gaps", "_head", "_length", "_repeated", "_start", "_start_size")
 
     def __init__(self, text: bytes, head: calls.Head, gaps: Gaps) -> None:
         """`text` is the head, `gaps` are in order; one of them is the length's."""
@@ -101,18 +104,30 @@ class HeadTemplate:
         self._start, self._start_size = pieces[0][0], len(pieces[0][0])
         self._end, self._end_size = text[starts[-1] :], len(text) - starts[-1]
         self._gaps = pieces if len(pieces) > 1 else []
+        self._repeated = _NEVER
+        self._found: Plain | None = None
+        self._length = 0
 
     def match(self, data: bytes, at: int) -> Plain | None:
         """The head that `data` has at `at` if it fits this template and is complete; else None."""
+        if not at and data.startswith(self._repeated):
+            return self._found
         if self._gaps:
             return self._match_gaps(data, at)
-        # These lines are run for each request, so they are few, and none is a call of ours.
+        # These lines are run for each request whose length differs, so they are few, and none is a call of ours.
         start = at + self._start_size
         stop = data.find(b"\r", start, start + _MAX_DIGITS + 1)
         digits = data[start:stop]
         if not (digits.isdigit() and data.startswith(self._start, at) and data.startswith(self._end, stop)):
             return None
-        return None if digits[0] == _ZERO else (stop + self._end_size, int(digits), self._head)
+        if digits[0] == _ZERO:
+            return None
+        end, length = stop + self._end_size, int(digits)
+        if not at:
+            if self._length == length:
+                self._repeated, self._found = data[:end], (end, length, self._head)
+            self._length = length
+        return end, length, self._head
 
     def _match_gaps(self, data: bytes, at: int) -> Plain | None:
         length, head = 0, self._head
