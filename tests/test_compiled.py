@@ -134,6 +134,16 @@ def test_a_name_for_what_is_caught_has_one_type_in_a_function() -> None:
     assert found == []
 
 
+def test_slices_of_bytes_are_compiled_as_python_has_them_or_not_at_all() -> None:
+    script = runpy.run_path(str(ROOT / ".ci" / "compiled.py"))
+    library = "#include <init.c>\n#include <bytes_ops.c>\n\nr = CPyBytes_GetSlice(data, 4, 2);\n"
+    written = script["with_own_slicing"](library)
+    assert written.endswith("}\n\nr = carpool_slice(data, 4, 2);\n")
+    assert written.index("#include <bytes_ops.c>") < written.index("PyObject *carpool_slice(")
+    with pytest.raises(script["Problem"], match="other C than this was made for"):
+        script["with_own_slicing"](library.replace("bytes_ops", "byte_ops"))
+
+
 def test_a_machine_without_a_c_compiler_is_told_what_is_missing(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / ".ci" / "compiled.py"), "--check"]
     environment = {**os.environ, "CC": str(tmp_path / "no-compiler")}
