@@ -187,21 +187,27 @@ class IncrementalScan:
         if cut < 0:
             return False
         head, room = rest + part[:first], self._max_rows - len(self._starts)
-        begun = ended = number_lists.find(head, 0, len(head), len(self._stack), self._at, room)
-        if begun is not None and first < cut:
-            shift = self._at + len(rest)
-            ended = number_lists.find(part, first + 1, cut, begun[0], shift, room - len(begun[1]))
-        if begun is None or ended is None or (is_last and ended[0] != 1):
+        found = number_lists.find(head, 0, len(head), len(self._stack), self._at, room)
+        if found is None:
             return False
-        for _, starts, ends in (begun,) if ended is begun else (begun, ended):
-            self._starts += starts
-            self._ends += ends
+        depth, starts, ends = found
+        if first < cut:
+            found = number_lists.find(part, first + 1, cut, depth, self._at + len(rest), room - len(starts))
+            if found is None:
+                return False
+            depth, more_starts, more_ends = found
+            starts += more_starts
+            ends += more_ends
+        if is_last and depth != 1:
+            return False
+        self._starts += starts
+        self._ends += ends
         self._has_else = False
         self._at += len(rest) + cut + 1
         if is_last:
             self._end = self._at
         else:
-            self._stack = b"[" * ended[0]
+            self._stack = b"[" * depth
             self._rest = part[cut + 1 :]
         return True
 
