@@ -35,7 +35,7 @@ from carpool_sidecar.protocols.v2_grpc import tensors
 from carpool_sidecar.protocols.v2_http import codec as http_codec
 from carpool_sidecar.server import data_port, predict
 from carpool_sidecar.server.fast import connection as connections
-from carpool_sidecar.server.fast import requests
+from carpool_sidecar.server.fast import questions, requests
 from carpool_sidecar.server.general import body_reader
 from carpool_sidecar.server.grpc import passthrough, service
 from carpool_sidecar.server.http2 import frames
@@ -125,29 +125,38 @@ Sending = Callable[[], Sequence[tuple[Any, bytes]]]
 """What comes in one turn: protocols of the event loop, each with the bytes that it receives."""
 
 
-def http(site: Site, path: str, many: Sequence[bytes]) -> Sending:
-    """Each of 32 connections sends a request over HTTP."""
+def open_connections(
+    site: Site, transports: Sequence[Silent], to: calls.Predictor, asking: questions.Questions | None = None
+) -> list[connections.Connection]:
+    """A connection of the fast lane for each of these, whose batches go `to` a predictor."""
     models_of_v2 = routes.Models(
-        site.registry(lambda model: http_codec.Codec(models.ModelInfo(), model.avoid), 1024), site.predictor
+        site.registry(lambda model: http_codec.Codec(models.ModelInfo(), model.avoid), 1024), to
     )
     rules = predict.PredictRules(
         site.settings,
         site.limits,
         body_reader.BodyReader(site.settings.max_body_bytes, site.core.ledger, 60.0),
-        routes.Routes(calls.Route(v1.Codec(), site.predictor), models_of_v2),
+        routes.Routes(calls.Route(v1.Codec(), to), models_of_v2),
         site.life,
         site.counters,
     )
-    limit = data_port.ConnectionLimit(BATCH, lambda: None)
+    limit = data_port.ConnectionLimit(len(transports), lambda: None)
     fast = data_port.FastLane(
         site.settings,
         requests.FastRequests(rules, site.driver, time.monotonic),
         lambda since: asyncio.Protocol(),
         limit,
+        asking,
     )
-    opened = [connections.Connection(fast) for _ in range(BATCH)]
-    for each in opened:
-        each.connection_made(Silent())
+    opened = [connections.Connection(fast) for _ in transports]
+    for each, transport in zip(opened, transports, strict=True):
+        each.connection_made(transport)
+    return opened
+
+
+def http(site: Site, path: str, many: Sequence[bytes]) -> Sending:
+    """Each of 32 connections sends a request over HTTP."""
+    opened = open_connections(site, [Silent() for _ in range(BATCH)], site.predictor)
     head = b"POST %b HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
     pairs = [(each, head % (path.encode(), len(body)) + body) for each, body in zip(opened, many, strict=True)]
     return lambda: pairs
