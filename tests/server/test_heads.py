@@ -62,6 +62,21 @@ def agree(known: bytes, data: bytes) -> bool:
     return read is not None and (end - 6, length, head) == read
 
 
+@given(
+    plain_heads(), st.lists(st.tuples(st.integers(0, 400), st.sampled_from(b"\0\t\r\n\x1f\x7f\x80\xff ~:")), max_size=3)
+)
+def test_a_head_has_lines_where_all_between_their_ends_is_visible_ascii(
+    head: bytes, changes: list[tuple[int, int]]
+) -> None:
+    changed = bytearray(head)
+    for at, code in changes:
+        changed[at % len(changed)] = code
+    text = bytes(changed[:-4]) + b"\r\n\r\n"
+    lines = text[:-4].split(b"\r\n")
+    is_plain = all(32 <= code < 127 for line in lines for code in line)
+    assert heads.lines(text) == ([line.decode() for line in lines] if is_plain else None)
+
+
 @given(plain_heads())
 def test_a_head_is_recognised_as_what_it_was_read_as(head: bytes) -> None:
     found, shape = READER.read(head), recognise(head)

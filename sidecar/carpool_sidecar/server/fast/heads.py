@@ -26,9 +26,8 @@ MAX_HEAD: Final = 16 * 1024
 
 # aiohttp's limit.
 _MAX_HEADERS: Final = 128
-# What lines may consist of: no tabs, no obs-fold, nothing beyond ASCII; and what is left of a head without that.
-_VISIBLE = bytes(range(32, 127))
-_ENDS = b"\r\n" * (_MAX_HEADERS + 2)
+# What lines may consist of: no tabs, no obs-fold, nothing beyond ASCII. All else becomes zeros.
+_VISIBLE: Final = bytes([code if 32 <= code < 127 else 0 for code in range(256)])
 _TARGET = re.compile(rb"/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*")
 _TOKEN = re.compile(rb"[!-~]{1,256}")
 _MAX_DIGITS: Final = 12
@@ -55,28 +54,37 @@ _CODINGS = frozenset({"gzip", "x-gzip", "deflate"})
 # The kinds of lines. A line of one kind is looked at for its value, which may be new with every request: of the first
 # four also by `HeadTemplate`. Other lines mean nothing here, matter as they stand, matter only if they name a prober,
 # mean something unusual, or are no header.
-_LENGTH, _REQUEST_ID, _TRACEPARENT, _JSON_SIZE, _TRACESTATE, _FORWARDED_FOR = range(1, 7)
-_COUNT = 7
-_IGNORED, _MATTERS, _AGENT, _UNLIKELY, _NO_NAME = 0, -1, -2, -3, -4
-_NAMES = {
-    _LENGTH: b"content-length", _REQUEST_ID: b"x-request-id", _TRACEPARENT: b"traceparent",
-    _JSON_SIZE: b"inference-header-content-length", _TRACESTATE: b"tracestate", _FORWARDED_FOR: b"x-forwarded-for",
+_LENGTH: Final = 1
+_REQUEST_ID: Final = 2
+_TRACEPARENT: Final = 3
+_JSON_SIZE: Final = 4
+_TRACESTATE: Final = 5
+_FORWARDED_FOR: Final = 6
+_COUNT: Final = 7
+_IGNORED: Final = 0
+_MATTERS: Final = -1
+_AGENT: Final = -2
+_UNLIKELY: Final = -3
+_NO_NAME: Final = -4
+_NAMES: Final[dict[int, str]] = {
+    _LENGTH: "content-length", _REQUEST_ID: "x-request-id", _TRACEPARENT: "traceparent",
+    _JSON_SIZE: "inference-header-content-length", _TRACESTATE: "tracestate", _FORWARDED_FOR: "x-forwarded-for",
 }  # fmt: skip
-_KINDS: dict[bytes, int] = {
-    **dict.fromkeys((name.lower().encode() for name in (*UNUSUAL, "K-Network-Probe")), _UNLIKELY),
-    **dict.fromkeys((b"host", b"connection", b"proxy-connection", b"content-encoding"), _MATTERS),
+_KINDS: Final[dict[str, int]] = {
+    **dict.fromkeys([name.lower() for name in (*UNUSUAL, "K-Network-Probe")], _UNLIKELY),
+    **dict.fromkeys(("host", "connection", "proxy-connection", "content-encoding"), _MATTERS),
     **{name: kind for kind, name in _NAMES.items()},
-    b"user-agent": _AGENT,
+    "user-agent": _AGENT,
 }
-_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:")  # RFC 9110, section 5.6.2
-_PROBERS = tuple([each.encode() for each in local_answers.PROBER_AGENTS])
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2
 # Heads are cheap to send: what is remembered of them has to end somewhere.
-_MOST_NAMES, _MOST_PLANS = 1024, 512
+_MOST_NAMES: Final = 1024
+_MOST_PLANS: Final = 512
 # Templates that a connection's first head is compared with. Each costs a tenth of reading it.
 _MOST_SHARED = 4
 _NEVER: Final = b"\n"  # no head begins with it
 _LINES = {
-    which: re.compile(rb"\r\n%b: ?([!-~]{1,256})(?=\r)" % _NAMES[which], re.IGNORECASE)
+    which: re.compile(rb"\r\n%b: ?([!-~]{1,256})(?=\r)" % _NAMES[which].encode(), re.IGNORECASE)
     for which in (_LENGTH, _REQUEST_ID, _TRACEPARENT, _JSON_SIZE)
 }
 
@@ -135,14 +143,15 @@ class HeadTemplate:
             value = _TOKEN.match(data, at + len(before)) if data.startswith(before, at) else None
             if value is None:
                 return None
+            text = value[0].decode()
             if which in (_REQUEST_ID, _TRACEPARENT):
-                head = _with(head, which, value[0].decode())
-            elif not _is_length(value[0]):
+                head = _with(head, which, text)
+            elif not _is_length(text):
                 return None
             elif which == _LENGTH:
-                length = int(value[0])
+                length = int(text)
             else:
-                head = head._replace(json_size=int(value[0]))
+                head = head._replace(json_size=int(text))
             at = value.end()
         return (at + self._end_size, length, head) if data.startswith(self._end, at) else None
 
@@ -174,14 +183,13 @@ class Reader:
     # or came in useful last. All are bounded.
     def __init__(self, rules: predict.PredictRules) -> None:
         self._rules = rules
-        looked_at = [name.encode() for name in rules.looked_at]
-        self._known: dict[bytes, int] = dict.fromkeys(looked_at, _MATTERS) | _KINDS
-        if b"user-agent" in looked_at:
-            self._known[b"user-agent"] = _MATTERS  # whom it names is found out with the rest
-        varying = [kind for name in looked_at if (kind := self._known[name]) > 0]
-        self._keyed = tuple([kind for kind in varying if kind != _JSON_SIZE])
-        self._kinds: dict[bytes, int] = {}
-        self._plans: dict[tuple[bytes, ...], _Plan] = {}
+        self._known: dict[str, int] = dict.fromkeys(rules.looked_at, _MATTERS) | _KINDS
+        if "user-agent" in rules.looked_at:
+            self._known["user-agent"] = _MATTERS  # whom it names is found out with the rest
+        varying = [kind for name in rules.looked_at if (kind := self._known[name]) > 0]
+        self._keyed = [kind for kind in varying if kind != _JSON_SIZE]
+        self._kinds: dict[str, int] = {}
+        self._plans: dict[tuple[str, ...], _Plan] = {}
         self._shared: list[HeadTemplate] = []
 
     def read(self, text: bytes) -> Plain | None:
@@ -193,9 +201,11 @@ class Reader:
         if found is None:
             return None
         kinds, matter = self._kinds, [found[0]]
-        values: list[bytes | None] = [None] * _COUNT
-        for line in found[1:]:
-            name = line[: line.find(b":") + 1]
+        values: list[str | None] = [None] * _COUNT
+        for at in range(1, len(found)):
+            line = found[at]
+            end = line.find(":")
+            name = line[: max(end, 0)]
             kind = kinds.get(name)
             if kind is None:
                 kind = self._learn(name)
@@ -204,24 +214,26 @@ class Reader:
             if kind > 0:
                 if values[kind] is not None:
                     return None
-                values[kind] = line[len(name) :].strip(b" ")
+                values[kind] = line[end + 1 :].strip(" ")
             elif kind == _MATTERS:
                 matter.append(line)
-            elif kind != _AGENT or line[len(name) :].lstrip(b" ").startswith(_PROBERS):
+            elif kind != _AGENT or line[end + 1 :].lstrip(" ").startswith(local_answers.PROBER_AGENTS):
                 return None
-        if self._keyed:
-            matter += [_NAMES[kind] + b":" + value for kind in self._keyed if (value := values[kind]) is not None]
+        for kind in self._keyed:
+            value = values[kind]
+            if value is not None:
+                matter.append(f"{_NAMES[kind]}:{value}")
         return self._judge(matter, values, len(text))
 
-    def _judge(self, matter: list[bytes], values: list[bytes | None], size: int) -> Plain | None:
+    def _judge(self, matter: list[str], values: list[str | None], size: int) -> Plain | None:
         """What lines that matter, and values that vary, make of a head of `size` bytes."""
-        _, length, request_id, traceparent, json_size, tracestate, forwarded_for = values
+        length, json_size = values[_LENGTH], values[_JSON_SIZE]
         if length is None or not _is_length(length):
             return None
         if json_size is not None:
             if not _is_size(json_size):
                 return None
-            matter.append(_NAMES[_JSON_SIZE] + b":0")  # that it is there matters
+            matter.append(_NAMES[_JSON_SIZE] + ":0")  # that it is there matters
         key = tuple(matter)
         plan = self._plans.get(key) or self._plan(key)
         if plan is None:
@@ -236,11 +248,11 @@ class Reader:
             target,
             headers,
             timeout,
-            None if request_id is None else request_id.decode(),
-            None if traceparent is None else traceparent.decode(),
-            None if tracestate is None else tracestate.decode(),
+            values[_REQUEST_ID],
+            values[_TRACEPARENT],
+            values[_TRACESTATE],
             int(json_size) if json_size is not None and match.protocol == "v2" else None,
-            None if forwarded_for is None else forwarded_for.decode(),
+            values[_FORWARDED_FOR],
             coding,
             match.says_so,
             forwarded,
@@ -269,16 +281,16 @@ class Reader:
                 return template, found
         return None
 
-    def _learn(self, name: bytes) -> int:
+    def _learn(self, name: str) -> int:
         """The kind of a line whose name was not met before."""
-        kind = self._known.get(name[:-1].lower(), _IGNORED) if _NAME.fullmatch(name) else _NO_NAME
+        kind = self._known.get(name.lower(), _IGNORED) if is_name(name) else _NO_NAME
         if len(self._kinds) < _MOST_NAMES:
             self._kinds[name] = kind
         return kind
 
-    def _plan(self, matter: tuple[bytes, ...]) -> _Plan | None:
+    def _plan(self, matter: tuple[str, ...]) -> _Plan | None:
         """Read the lines that matter as a head of their own."""
-        plan = self._read_fully(b"\r\n".join((*matter, b"Content-Length: 1", b"", b"")))
+        plan = self._read_fully("\r\n".join((*matter, "Content-Length: 1", "", "")).encode())
         if plan is not None:
             if len(self._plans) >= _MOST_PLANS:
                 self._plans.clear()  # those in use are soon here again
@@ -336,17 +348,18 @@ class _Collector:
         self.headers.append((name.decode(), value.rstrip(b" ").decode()))
 
 
-def lines(text: bytes) -> list[bytes] | None:
+def lines(text: bytes) -> list[str] | None:
     """The lines of a complete head; None if it is long, or if there is anything but visible ASCII in them."""
-    found = text.split(b"\r\n")
-    count = len(found) - 1
-    if len(text) > MAX_HEAD or count - 2 > _MAX_HEADERS or text.translate(None, _VISIBLE) != _ENDS[: 2 * count]:
+    if len(text) > MAX_HEAD or not text.isascii():
         return None
-    return found[:-2]
+    found = text.decode("ascii").split("\r\n")
+    found.pop(), found.pop()  # what is behind the ends of the last line and of the head
+    is_visible = 0 not in "".join(found).encode("ascii").translate(_VISIBLE)
+    return found if is_visible and len(found) - 1 <= _MAX_HEADERS else None
 
 
-def is_name(name: bytes) -> bool:
-    """Whether this is the name of a header, and its colon."""
+def is_name(name: str) -> bool:
+    """Whether this is the name of a header."""
     return _NAME.fullmatch(name) is not None
 
 
@@ -356,20 +369,20 @@ def extent(text: bytes) -> int | None:
     Also None if its connection is not kept: then nothing may follow it.
     """
     found = lines(text)
-    if found is None or not text.startswith(_FRAMED) or not found[0].endswith(b" HTTP/1.1"):
+    if found is None or not text.startswith(_FRAMED) or not found[0].endswith(" HTTP/1.1"):
         return None
     length = None
     for line in found[1:]:
-        name = line[: line.find(b":") + 1].lower()
-        if not is_name(name) or name in (b"transfer-encoding:", b"upgrade:", b"proxy-connection:"):
+        name, _, value = line.partition(":")
+        name, value = name.lower(), value.strip(" ")
+        if not is_name(name) or name in ("transfer-encoding", "upgrade", "proxy-connection"):
             return None
-        if name == b"connection:" and line[len(name) :].strip(b" ").lower() != b"keep-alive":
+        if name == "connection" and value.lower() != "keep-alive":
             return None
-        if name == b"content-length:":
-            digits = line[len(name) :].strip(b" ")
-            if length is not None or not _is_size(digits):
+        if name == "content-length":
+            if length is not None or not _is_size(value):
                 return None
-            length = int(digits)
+            length = int(value)
     return len(text) + (length or 0)
 
 
@@ -384,8 +397,8 @@ def handover(text: bytes) -> metrics.Handover:
 
 def _fields(text: bytes) -> tuple[str, CIMultiDict[str]] | None:
     """Target and headers of a POST over HTTP/1.1 on a connection to be kept, each header once; else None."""
-    lines = text.count(b"\r\n")
-    if len(text) > MAX_HEAD or text.translate(None, _VISIBLE) != _ENDS[: 2 * lines]:
+    found = lines(text)
+    if found is None:
         return None
     collector = _Collector()
     parser = httptools.HttpRequestParser(collector)
@@ -396,7 +409,7 @@ def _fields(text: bytes) -> tuple[str, CIMultiDict[str]] | None:
     if parser.get_method() != b"POST" or parser.get_http_version() != "1.1" or not parser.should_keep_alive():
         return None
     headers = CIMultiDict(collector.headers)
-    is_each_once = len({name.lower() for name, _ in collector.headers}) == len(headers) == lines - 2
+    is_each_once = len({name.lower() for name, _ in collector.headers}) == len(headers) == len(found) - 1
     return (collector.target.decode(), headers) if is_each_once and _TARGET.fullmatch(collector.target) else None
 
 
@@ -421,13 +434,13 @@ def _with(head: calls.Head, which: int, value: str) -> calls.Head:
     )
 
 
-def _is_length(digits: bytes) -> bool:
+def _is_length(digits: str) -> bool:
     """Whether this is the length of a body, as anybody would write it."""
-    return digits.isdigit() and len(digits) <= _MAX_DIGITS and not digits.startswith(b"0")
+    return _is_size(digits) and not digits.startswith("0")
 
 
-def _is_size(digits: bytes) -> bool:
-    return digits.isdigit() and len(digits) <= _MAX_DIGITS
+def _is_size(digits: str) -> bool:
+    return len(digits) <= _MAX_DIGITS and digits.isdigit()
 
 
 def _gaps(text: bytes) -> Gaps:

@@ -25,16 +25,15 @@ from carpool_sidecar.server import local_answers
 from carpool_sidecar.server.fast import heads
 from carpool_sidecar.upstream import connection, predictor
 
-START = b"GET "
+START: Final = b"GET "
 """What questions begin with."""
 
-MOST_BYTES = 64 * 1024
+MOST_BYTES: Final = 64 * 1024
 """Bytes of an answer that is given here."""
 
-_NAME = rb"[A-Za-z0-9._~!$&'()*+,;=@%-]+"
+_NAME = r"[A-Za-z0-9._~!$&'()*+,;=@%-]+"
 _PATH = re.compile(
-    rb"GET (/v1/models(/%b)?|/v2(/health/(live|ready)|/models/%b(/versions/%b)?(/ready)?)?) HTTP/1\.1"
-    % (_NAME, _NAME, _NAME)
+    rf"GET (/v1/models(/{_NAME})?|/v2(/health/(live|ready)|/models/{_NAME}(/versions/{_NAME})?(/ready)?)?) HTTP/1\.1"
 )
 # What is done with a line: it is passed on, left out, extended, or the general server knows what it means.
 _PASSED: Final = 0
@@ -47,19 +46,18 @@ _PROTO: Final = 6
 _FORWARDED_HOST: Final = 7
 _CONNECTION: Final = 8
 _REFUSED: Final = 9
-_KINDS: Final[dict[bytes, int]] = {
-    **dict.fromkeys([name.encode() + b":" for name in headers_.HOP_BY_HOP], _DROPPED),
-    **dict.fromkeys([name.lower().encode() + b":" for name in (*heads.UNUSUAL, "TE")], _REFUSED),
-    **dict.fromkeys((b"content-length:", b"content-encoding:", b"proxy-connection:", b"k-network-probe:"), _REFUSED),
-    b"connection:": _CONNECTION, b"host:": _HOST, b"user-agent:": _AGENT, b"x-forwarded-for:": _FORWARDED_FOR,
-    b"forwarded:": _FORWARDED, b"x-forwarded-proto:": _PROTO, b"x-forwarded-host:": _FORWARDED_HOST,
+_KINDS: Final[dict[str, int]] = {
+    **dict.fromkeys(headers_.HOP_BY_HOP, _DROPPED),
+    **dict.fromkeys([name.lower() for name in (*heads.UNUSUAL, "TE")], _REFUSED),
+    **dict.fromkeys(("content-length", "content-encoding", "proxy-connection", "k-network-probe"), _REFUSED),
+    "connection": _CONNECTION, "host": _HOST, "user-agent": _AGENT, "x-forwarded-for": _FORWARDED_FOR,
+    "forwarded": _FORWARDED, "x-forwarded-proto": _PROTO, "x-forwarded-host": _FORWARDED_HOST,
 }  # fmt: skip
 # Anybody may send names and make servers write heads: what is remembered of them has to end somewhere.
 _MOST_NAMES: Final = 1024
 _MOST_ANSWERS: Final = 64
-_PROBERS = tuple([each.encode() for each in local_answers.PROBER_AGENTS])
 # The end of a head, as lines.
-_END: Final = (b"", b"")
+_END: Final = ("", "")
 # These have no body, or mean something else without one.
 _UNUSUAL = frozenset({204, 205, 304})
 
@@ -76,7 +74,7 @@ class Questions:
         self._relay = relay
         self._life = life
         self._metrics = counters
-        self._kinds: dict[bytes, tuple[int, bytes]] = {}
+        self._kinds: dict[str, tuple[int, str]] = {}
         self._written: dict[bytes, bytes] = {}
 
     def ask(self, head: bytes, peer: Hashable, reply: Reply) -> predictor.Post | None:
@@ -107,41 +105,44 @@ class Questions:
         lines = heads.lines(head)
         if lines is None or not _PATH.fullmatch(lines[0]):
             return None
-        passed = [lines[0], b""]
+        passed = [lines[0], ""]
         places: dict[int, int] = {}  # of the lines that are to be there once
-        names: list[bytes] = []
-        host, kinds = b"", self._kinds
-        for line in lines[1:]:
-            name = line[: line.find(b":") + 1]
+        names: set[str] = set()
+        host, kinds = "", self._kinds
+        for at in range(1, len(lines)):
+            line = lines[at]
+            end = line.find(":")
+            name = line[: max(end, 0)]
             kind, lowered = kinds.get(name) or self._learn(name)
-            names.append(lowered)
-            value = line[len(name) :].strip(b" ")
+            names.add(lowered)
+            value = line[end + 1 :].strip(" ")
             if kind != _PASSED:
                 if kind == _HOST:
                     host = value
-                if kind in (_HOST, _DROPPED) or (kind == _CONNECTION and value.lower() == b"keep-alive"):
+                if kind in (_HOST, _DROPPED) or (kind == _CONNECTION and value.lower() == "keep-alive"):
                     continue
-                if kind in (_CONNECTION, _REFUSED) or (kind == _AGENT and value.startswith(_PROBERS)):
+                is_prober = kind == _AGENT and value.startswith(local_answers.PROBER_AGENTS)
+                if is_prober or kind in (_CONNECTION, _REFUSED):
                     return None
                 places[kind] = len(passed)
-            passed.append(name + b" " + value)
-        if len(set(names)) != len(names) or b"host:" not in names:
+            passed.append(f"{name}: {value}")
+        if len(names) != len(lines) - 1 or "host" not in names:
             return None
         forwarding = _forwarding(host, peer)
         if forwarding is None:
             return None
         passed[1], caller, host_line, element = forwarding
         if caller:
-            _extend(passed, places.get(_FORWARDED_FOR), b"X-Forwarded-For: ", caller)
+            _extend(passed, places.get(_FORWARDED_FOR), "X-Forwarded-For: ", caller)
         if _PROTO not in places:
-            passed.append(b"X-Forwarded-Proto: http")
+            passed.append("X-Forwarded-Proto: http")
         if host and _FORWARDED_HOST not in places:
             passed.append(host_line)
-        _extend(passed, places.get(_FORWARDED), b"Forwarded: ", element)
+        _extend(passed, places.get(_FORWARDED), "Forwarded: ", element)
         passed += _END
-        return b"\r\n".join(passed)
+        return "\r\n".join(passed).encode()
 
-    def _learn(self, name: bytes) -> tuple[int, bytes]:
+    def _learn(self, name: str) -> tuple[int, str]:
         """What is done with lines of a name that was not met before, and the name in lower case."""
         lowered = name.lower()
         learned = (_KINDS.get(lowered, _PASSED) if heads.is_name(name) else _REFUSED), lowered
@@ -183,20 +184,18 @@ class Questions:
 
 
 @functools.lru_cache(maxsize=64)
-def _forwarding(host: bytes, peer: str | None) -> tuple[bytes, bytes, bytes, bytes] | None:
+def _forwarding(host: str, peer: str | None) -> tuple[str, str, str, str] | None:
     """What is told of a host that was asked for and of who asked, as by `headers.add_forwarding`; None for no host.
 
     The line of the host, the caller's address, the line X-Forwarded-Host, and the element of Forwarded.
     """
-    name = host.decode()
-    if not headers_.is_host(name):
+    if not headers_.is_host(host):
         return None
-    element = headers_.forwarded_element(peer, "http", name).encode()
-    return b"Host: " + host, (peer or "").encode(), b"X-Forwarded-Host: " + host, element
+    return f"Host: {host}", peer or "", f"X-Forwarded-Host: {host}", headers_.forwarded_element(peer, "http", host)
 
 
-def _extend(passed: list[bytes], at: int | None, name: bytes, element: bytes) -> None:
+def _extend(passed: list[str], at: int | None, name: str, element: str) -> None:
     if at is None:
         passed.append(name + element)
     else:
-        passed[at] = name + passed[at].partition(b": ")[2] + b", " + element
+        passed[at] = f"{name}{passed[at].partition(': ')[2]}, {element}"
