@@ -109,7 +109,7 @@ LAYERS = {
         ),
     ),
     "carpool_sidecar.recording.ring": Layer(
-        {"carpool.scheduling.messages", "carpool.errors", "carpool.measures"}, PURE | {"array"}
+        {"carpool.scheduling.messages", "carpool.errors", "carpool.measures"}, PURE | {"array", "struct"}
     ),
     "carpool_sidecar.recording.document": Layer(
         {"carpool_sidecar.recording.ring", "carpool.measures"}, PURE | {"msgspec"}

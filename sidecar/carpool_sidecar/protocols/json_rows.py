@@ -40,8 +40,9 @@ _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _NUMBERS = b"0123456789+-.eE \t\r\n"
 _LONGEST_PATTERN = 16 * 1024
 
-# From so many bytes on it pays to look whether a list has nothing but numbers.
-_WORTH_A_LOOK: Final = 1024
+WORTH_A_LOOK: Final = 1024
+"""From so many bytes on it pays to look whether a list has nothing but numbers."""
+
 _CLOSING: Final = 0x5D
 
 # What is decoded at once: as fast as the whole, and never a large string.
@@ -112,11 +113,11 @@ class Spans:
 
 
 def rows_of_numbers(text: bytes, start: int, stop: int, max_rows: int) -> Rows | None:
-    """The rows of the list from `start` to `stop`, if they are lists of numbers and it is worth a look.
+    """The rows of the list from `start` to `stop`, if they are lists of numbers.
 
     None if it is for a decoder to tell what it is, or if there are more than `max_rows`.
     """
-    if stop - start < _WORTH_A_LOOK or text[stop - 1] != _CLOSING:
+    if text[stop - 1] != _CLOSING:
         return None
     found = number_lists.find(text, start + 1, stop - 1, 1, 0, max_rows)
     return None if found is None or found[0] != 1 else cast(Rows, Spans(text, found[1], found[2]))

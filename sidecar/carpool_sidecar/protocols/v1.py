@@ -387,9 +387,10 @@ def _single_member(
         end = len(body[:end].rstrip(_SPACE)) if body[end - 1] in _SPACE else end
     # Of a large body no copy but a view.
     text = body[at:end] if end - at <= _WORTH_A_VIEW else memoryview(body)[at:end]
-    rows = json_rows.rows_of_numbers(body, at, end, max_rows)
-    if rows is not None:
-        return name, text, rows
+    if end - at >= json_rows.WORTH_A_LOOK:
+        rows = json_rows.rows_of_numbers(body, at, end, max_rows)
+        if rows is not None:
+            return name, text, rows
     try:
         return name, text, decode(text)
     except msgspec.DecodeError:
