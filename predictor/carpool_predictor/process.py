@@ -45,9 +45,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-# The workers are stopped when the grace period ends, which answers what they hold with 503; this many seconds later
+# The workers are stopped when the grace period ends, which answers what they hold with 503; so many seconds later
 # aiohttp gives up on what remains, which is bodies that are still on their way in and answers on their way out.
 _LAST_ANSWERS = 1.0
+
+LINGER = 0.25
+"""Seconds that a client gets whose next request may be under way, before its idle connection is closed."""
 
 
 async def run(settings: config.Settings) -> None:
@@ -60,7 +63,7 @@ async def run(settings: config.Settings) -> None:
     handler = server.Handler(models, settings.max_body_bytes, settings.body_timeout, unassigned)
     runner = web.ServerRunner(
         web.Server(handler, access_log=None, read_bufsize=server.READ_BUFFER),
-        shutdown_timeout=settings.grace_period + _LAST_ANSWERS,
+        shutdown_timeout=_LAST_ANSWERS,
     )
     await runner.setup()
     first, second = _on_signals()
@@ -73,7 +76,7 @@ async def run(settings: config.Settings) -> None:
         log.info("draining", extra=logs.facts(quiet_period_seconds=settings.quiet_period))
         await _until(second, workers, settings.quiet_period)
     finally:
-        await _stop(runner, models.values(), second, settings.grace_period)
+        await stop(runner, handler, models.values(), second, settings.grace_period)
         results = await asyncio.gather(*workers, return_exceptions=True)
     for result in results:
         if isinstance(result, Exception):
@@ -118,15 +121,34 @@ async def _until(event: asyncio.Event, workers: Iterable[asyncio.Task[None]], ti
     waiting.cancel()
 
 
-async def _stop(
-    runner: web.ServerRunner, models: Iterable[served_model.ServedModel], hurry: asyncio.Event, grace: float
+async def stop(
+    runner: web.ServerRunner,
+    handler: server.Handler,
+    models: Iterable[served_model.ServedModel],
+    hurry: asyncio.Event,
+    grace: float,
 ) -> None:
-    """Answer what was accepted, then stop the workers; after `grace` seconds, or in a hurry, the other way round."""
+    """Answer what was accepted, then stop the workers; after `grace` seconds, or in a hurry, the other way round.
+
+    Connections are closed behind their answers, which say so, or else when nothing is asked any more.
+    """
     log.info("stopping")
-    answered = asyncio.create_task(runner.cleanup())
+    handler.parting = True
+    answering = asyncio.create_task(_answer_last(runner, handler))
     hurried = asyncio.create_task(hurry.wait())
-    await asyncio.wait({answered, hurried}, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait({answering, hurried}, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
     hurried.cancel()
+    answering.cancel()
+    await asyncio.gather(answering, return_exceptions=True)
     for model in models:
         model.stop()
-    await answered
+    await runner.cleanup()
+
+
+async def _answer_last(runner: web.ServerRunner, handler: server.Handler) -> None:
+    """Accept no connections, and return when nothing is asked any more on those that are here."""
+    for site in list(runner.sites):
+        await site.stop()
+    if runner.server is not None and runner.server.connections:
+        await asyncio.sleep(LINGER)
+    await handler.until_idle()

@@ -29,7 +29,8 @@ Answer = tuple[int, Any]
 
 
 class Handler:
-    """Answers every request. `draining` may be set to make readiness fail while requests are still served.
+    """Answers every request. `draining` may be set to make readiness fail while requests are still served, `parting` to
+    have connections close behind their answers, which say so.
 
     `unassigned` bounds the requests that name their model in a body which is still on its way.
     """
@@ -41,7 +42,10 @@ class Handler:
         body_timeout: float,
         unassigned: served_model.WaitingLimit,
     ) -> None:
-        self.draining = False
+        self.draining = self.parting = False
+        self._active = 0
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
         self._models = models
         self._unassigned = unassigned
         self._max_body = max_body
@@ -56,6 +60,23 @@ class Handler:
         }
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
+        self._active += 1
+        self._is_idle.clear()
+        try:
+            response = await self._answer(request)
+        finally:
+            self._active -= 1
+            if not self._active:
+                self._is_idle.set()
+        if self.parting:
+            response.force_close()
+        return response
+
+    async def until_idle(self) -> None:
+        """Return once no request is being answered."""
+        await self._is_idle.wait()
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
             model = self._predicts.get(request.path)
             if model is not None and request.method == "POST":
