@@ -328,7 +328,7 @@ def test_a_function_tells_its_settings_before_it_is_called() -> None:
 def test_loops_that_ended_keep_their_counts_and_have_no_capacity() -> None:
     @carpool.batched(name="loops that ended")
     async def double(numbers: list[int]) -> list[int]:
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
         return [2 * number for number in numbers]
 
     async def use() -> None:
@@ -344,14 +344,17 @@ def test_loops_that_ended_keep_their_counts_and_have_no_capacity() -> None:
 
 
 def test_calls_refused_with_their_loop_are_counted() -> None:
+    begun = asyncio.Event()
+
     @carpool.batched(max_batch_size=1, max_latency=0, max_in_flight=1)
     async def double(numbers: list[int]) -> list[int]:
-        await asyncio.sleep(100)
+        begun.set()
+        await asyncio.Event().wait()
         return [2 * number for number in numbers]
 
     async def use() -> list[carpool.Future[int]]:
         calls = [double(1), double(2), double(3)]
-        await asyncio.sleep(0.01)
+        await begun.wait()
         return calls
 
     for call in asyncio.run(use()):

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import pathlib
 import socket
 from types import SimpleNamespace
 from typing import Any
@@ -106,19 +107,23 @@ async def test_a_model_in_stages_has_a_call_in_each_of_them_at_the_same_time(on:
     assert await asyncio.gather(*(call(b"%d" % number) for number in range(9))) == [b"%d" % each for each in range(9)]
 
 
-async def test_a_device_gets_the_next_call_before_the_answer_of_the_last_is_written(on: On) -> None:
-    call = await ready(on(models.MeetingInSteps))
+async def first_and_second(call: pipelines.Pipelines, pipe: pathlib.Path) -> list[Any]:
+    """What is answered to a call, and to one that comes while it is computed."""
     await call(b"one that tells how long they take")
-    assert await asyncio.gather(call(b"first"), call(b"second")) == [b"first", b"second"]
+    first = asyncio.ensure_future(call(b"first"))
+    with await asyncio.to_thread(pipe.open, "wb"):
+        return await asyncio.gather(first, call(b"second"), return_exceptions=True)
+
+
+async def test_a_device_gets_the_next_call_before_the_answer_of_the_last_is_written(on: On, pipe: pathlib.Path) -> None:
+    assert await first_and_second(await ready(on(models.MeetingInSteps, pipe)), pipe) == [b"first", b"second"]
 
 
 @pytest.mark.parametrize("kind", [models.EndingInSteps, models.EndingInStages])
 async def test_a_process_that_ends_itself_first_answers_the_call_before_the_one_in_which_it_does(
-    on: On, kind: type[models.EndingInSteps]
+    on: On, kind: type[models.EndingInSteps], pipe: pathlib.Path
 ) -> None:
-    call = await ready(on(kind))
-    await call(b"one that tells how long they take")
-    answered, ended = await asyncio.gather(call(b"first"), call(b"second"), return_exceptions=True)
+    answered, ended = await first_and_second(await ready(on(kind, pipe)), pipe)
     assert answered == b"first"
     assert isinstance(ended, errors.WorkerDied)
 
