@@ -1,8 +1,9 @@
 """The learning policy: no window to set.
 
 Send when the predictor is idle; while it is busy, let the batch grow and send it just in time; wait a moment for
-callers that were just answered if they usually come back; under overload refuse early, and drop the request that is
-next if a batch of the size that goes next cannot finish in time, rather than shrink the batch to save it.
+callers that were just answered if they usually come back; keep batches apart while the sidecar's own core is what
+limits; under overload refuse early, and drop the request that is next if a batch of the size that goes next cannot
+finish in time, rather than shrink the batch to save it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 
 from carpool import errors
 from carpool.compiled import mypyc_attr
-from carpool.scheduling import packing, tuning
+from carpool.scheduling import own_time, packing, tuning
 from carpool.scheduling.arrivals import ArrivalRate, ReturningCallers
 from carpool.scheduling.backlog import Backlog, Queue
 from carpool.scheduling.limits import Limits, whole_seconds
@@ -30,11 +31,14 @@ class Adaptive:
     same moment.
     """
 
-    # State: what was learned (predictor, returns), how to treat a troubled predictor, and when to look for parallelism.
+    # State: what was learned (predictor, returns, own time), how to treat a troubled predictor, and when to look for
+    # parallelism.
     def __init__(self, limits: Limits, tick: float = 0.0, chance: float = 0.5) -> None:
         self.predictor = PredictorModel()
         self.returns = ReturningCallers()
         self.arrivals = ArrivalRate()
+        self.own_time = own_time.OwnTimeModel()
+        self._pace = own_time.Pace(self.own_time)
         self._limits = limits
         self._tick = tick
         self._grain = max(tick / 2, tuning.SHORTEST_WAIT)
@@ -73,6 +77,7 @@ class Adaptive:
     def sent(self, batch: Batch, now: float) -> None:
         """A batch left."""
         self.predictor.sent(batch, now)
+        self._pace.sent(len(batch.parts), now, min(tuning.HOLD_MAX, self._limits.max_latency))
         self._since_probe += 1
         self._has_waited = False
         self._last_work = now
@@ -183,6 +188,10 @@ class Adaptive:
             lead = min(self._grain, max(self.predictor.overhead, tuning.SHORTEST_WAIT))
             if now < free_at - lead:
                 return Wait(free_at - lead / 2, free_at - lead)
+            # Where the core is the limit, the predictor's next answer is not far, and asks again.
+            paced = min(self._pace.next_at, queue.first.goal - self.predictor.round_trip.pessimistic(queue.next_rows))
+            if now < paced - tuning.SHORTEST_WAIT:
+                return Wait(paced, paced)
         return self._hold(queue, now) or Release(queue, self._reason())
 
     def _padded(self, rows: int) -> int:

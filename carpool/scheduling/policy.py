@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 from carpool import errors
 from carpool.scheduling.backlog import Backlog, Queue
 from carpool.scheduling.messages import Batch, Reason, Request
+from carpool.scheduling.own_time import OwnTimeModel
 
 
 class Release(NamedTuple):
@@ -46,6 +47,9 @@ Decision = Release | Wait | Drop
 
 class Policy(Protocol):
     """Decides when batches leave. The scheduler tells it what happened and asks what to do; times are in seconds."""
+
+    own_time: OwnTimeModel
+    """What batching itself takes, for whoever measures it to teach."""
 
     @property
     def max_in_flight(self) -> float:

@@ -30,7 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from carpool import errors
 from carpool.compiled import mypyc_attr
-from carpool.scheduling import isolation, ledger, own_time, suspicion
+from carpool.scheduling import isolation, ledger, suspicion
 from carpool.scheduling.backlog import Backlog
 from carpool.scheduling.learned_limits import LearnedLimits
 from carpool.scheduling.limits import Admission, Limits
@@ -104,7 +104,7 @@ class Scheduler:
         self.isolation = isolation.Isolation(limits, traits, self.learned_limits)
         self.ledger = ledger.Ledger(limits.max_queue_bytes)
         self.admission = Admission(limits, self.ledger)
-        self.own_time = own_time.OwnTimeModel()
+        self.own_time = policy.own_time
         self.in_flight: set[Batch] = set()
         self.draining = False
         self.policy_deadline = math.inf

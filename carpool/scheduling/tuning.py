@@ -36,6 +36,16 @@ DROUGHT = 0.25
 # one more call to the predictor, its head, and the answer's.
 BATCH_IN_REQUESTS = 6.0
 
+# Share of the time that the sidecar's core is at work from which on batches are kept apart for its sake. Below, the
+# predictor decides when they leave, and to wait longer would keep it waiting too.
+BUSY_CORE = 0.95
+
+# Weight of the newest batch in the running means that this is told by: the last forty or so decide, a few milliseconds.
+PACE_WEIGHT = 0.05
+
+# Share of a core's time that is taken to be left by requests, at least: none is left where they alone are too many.
+LEAST_LEFT = 0.02
+
 # Longest voluntary wait for callers that were just answered and are expected back. Longer holds never paid in any
 # cell: whoever is not back by then is not coming back as a group.
 HOLD_MAX = 0.020

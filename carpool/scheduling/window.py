@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from carpool import errors
 from carpool.compiled import mypyc_attr
-from carpool.scheduling import packing, tuning
+from carpool.scheduling import own_time, packing, tuning
 from carpool.scheduling.backlog import Backlog, Queue
 from carpool.scheduling.limits import Limits
 from carpool.scheduling.messages import Batch, Reason
@@ -28,9 +28,10 @@ class Window:
     grain of the timers that carry out its waits, in seconds.
     """
 
-    # State: what was learned of the predictor.
+    # State: what was learned of the predictor; what batching itself takes decides nothing here, and is only shown.
     def __init__(self, limits: Limits, tick: float = 0.0) -> None:
         self.predictor = PredictorModel()
+        self.own_time = own_time.OwnTimeModel()
         self._limits = limits
         self._grain = max(tick / 2, tuning.SHORTEST_WAIT)
 

@@ -56,6 +56,56 @@ def test_a_full_batch_does_not_wait_for_the_predictor(driven):
     assert driven.reasons == ["idle", "full"]
 
 
+def wear_out(driven, batches=200):
+    """Batches one right after the other, of a sidecar that takes longer for each than they are apart."""
+    for size in (1, 2, 3, 4) * 3:
+        driven.policy.own_time.observe(0.02 + 0.0001 * size, 1, size)
+    for number in range(batches):
+        driven.submit(f"load-{number}")
+        driven.pass_time(0.011)
+        driven.answer()
+    driven.policy._since_probe = 0
+    driven.policy.returns.fraction = 0.0
+    driven.sent.clear()
+    return driven
+
+
+def test_a_busy_core_sends_nothing_small_beside_another_batch_until_that_is_answered(driven):
+    wear_out(teach(driven))
+    driven.submit("a")
+    driven.submit("b")
+    driven.pass_time(0.0115)  # just in time would have been 11 ms
+    driven.submit("c")
+    assert driven.sizes == [1]
+    driven.answer()
+    assert driven.members(driven.sent[1]) == ["b", "c"]
+
+
+def test_a_busy_core_sends_a_small_batch_in_the_end_if_no_answer_comes(driven):
+    wear_out(teach(driven))
+    driven.submit("a")
+    driven.submit("b")
+    driven.pass_time(tuning.HOLD_MAX + 0.012)
+    assert driven.sizes == [1, 1]
+
+
+def test_a_busy_core_sends_a_full_batch_at_once(driven):
+    wear_out(teach(driven))
+    driven.submit("a")
+    for name in "bcde":
+        driven.submit(name)
+    assert driven.sizes == [1, 4]
+
+
+def test_a_busy_core_keeps_nobody_beyond_the_last_moment_at_which_the_answer_is_in_time(driven):
+    wear_out(teach(driven))
+    driven.submit("a")
+    driven.submit("b", timeout=0.025)
+    driven.pass_time(0.025)
+    assert driven.sizes == [1, 1]
+    assert driven.sent[1].dispatched - driven.sent[0].dispatched == pytest.approx(0.014, abs=0.001)
+
+
 def test_no_third_batch_leaves_while_two_are_out(driven):
     teach(driven)
     driven.policy.predictor._judged = tuning.JUDGED_ENOUGH

@@ -34,9 +34,9 @@ class Scene(NamedTuple):
         arrivals = traffic.Open(traffic.poisson(load * self.possible, 3), SECONDS)
         return engine.simulate(make, self.predictor, arrivals, own=self.own).summary(0.3).mean
 
-    def adaptive(self) -> engine.MakeScheduler:
+    def adaptive(self, kind: type[adaptive.Adaptive] = adaptive.Adaptive) -> engine.MakeScheduler:
         def make_policy(bounds):
-            policy = adaptive.Adaptive(bounds, tick=contenders.TICK)
+            policy = kind(bounds, tick=contenders.TICK)
             policy.predictor.hint_overhead(self.predictor.overhead)
             return policy
 
@@ -46,9 +46,9 @@ class Scene(NamedTuple):
         stages = len(self.predictor.later)
         return contenders.production(window.Window, self.size, seconds, self.predictor.workers + stages + 1)
 
-    def answered(self, make: engine.MakeScheduler) -> float:
-        """Requests a second with four full batches' callers in a closed loop."""
-        callers = variants.Closed(4 * self.size, SECONDS, variants.network_think(), 3)
+    def answered(self, make: engine.MakeScheduler, count: int | None = None) -> float:
+        """Requests a second with so many callers in a closed loop, or those of four full batches."""
+        callers = variants.Closed(count or 4 * self.size, SECONDS, variants.network_think(), 3)
         return engine.simulate(make, self.predictor, callers, own=self.own).summary(0.5).throughput
 
 
@@ -68,6 +68,11 @@ STAGED = Scene(service_times.Predictor(_STAGES[0], 0.001, later=tuple(_STAGES[1:
 STAGED_BUSY = STAGED._replace(own=own_time.OwnTime(0.00012, 0.00003), within=1.3)
 
 
+# As 37 B before a model that answers at once: all that counts is the sidecar's core.
+CORE_ALONE = Scene(quick(0.001, 0.0)._replace(overhead=0.0001), own_time.OwnTime(0.00007, 0.000012), 32)
+UNPACED = 0.9  # what batches that keep apart are to take, of the mean latency of those that do not, at half of the load
+
+
 @pytest.mark.parametrize("load", [0.5, 0.8, 0.95])
 @pytest.mark.parametrize(
     "scene", [SERIAL, LARGE, PARALLEL, STAGED_BUSY], ids=["serial", "large", "parallel", "in stages"]
@@ -75,6 +80,22 @@ STAGED_BUSY = STAGED._replace(own=own_time.OwnTime(0.00012, 0.00003), within=1.3
 def test_adaptive_is_near_the_best_window_where_the_sidecar_is_the_limit(scene, load):
     best = min(scene.mean(scene.window(seconds), load) for seconds in WINDOWS)
     assert scene.mean(scene.adaptive(), load) <= scene.within * best
+
+
+@pytest.mark.parametrize("callers", [16, 64, 128])
+def test_adaptive_answers_nearly_as_many_as_the_best_window_where_the_core_is_all_that_counts(callers):
+    best = max(CORE_ALONE.answered(CORE_ALONE.window(seconds), callers) for seconds in WINDOWS)
+    assert CORE_ALONE.answered(CORE_ALONE.adaptive(), callers) >= 0.95 * best
+
+
+def test_batches_that_a_busy_core_keeps_apart_are_answered_sooner():
+    class Unpaced(adaptive.Adaptive):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.own_time = own_time.OwnTimeModel()  # nobody reads what is learned in this one
+
+    mean = CORE_ALONE.mean(CORE_ALONE.adaptive(), 0.5)
+    assert mean <= UNPACED * CORE_ALONE.mean(CORE_ALONE.adaptive(Unpaced), 0.5)
 
 
 def test_as_many_batches_are_out_as_a_predictor_in_stages_is_quickest_with():

@@ -48,6 +48,9 @@ MakeBalancer = Callable[[int, int], traffic.Balancer]
 # A scheduler that asks so often to be polled at once, while nothing else happens, will ask forever.
 _POLLS_AT_ONCE = 1000
 
+# A scheduler is told what batching takes after so many batches, as the driver does.
+_TOLD_OF = 32
+
 
 class EndlessPolling(Exception):
     """A scheduler asks again and again to be polled at a time that has come already."""
@@ -197,11 +200,12 @@ class _BusyPod(_Pod):
 
     As in the event loop: requests that a turn reads go to the scheduler together at its end, or before an answer of the
     predictor's that comes after them; batches leave before answers are written. Half of the time of a batch and of a
-    request is on the way in, half on the way out.
+    request is on the way in, half on the way out. A scheduler that learns what batching takes is told, as the driver
+    does; those of others do not.
     """
 
     # Mutable state: what has come since the present turn began; the time on the core, which runs ahead of the others'
-    # within a turn; the requests that this turn has read.
+    # within a turn; the requests that this turn has read; batches and requests since the scheduler was told of them.
     def __init__(self, run: _Run, predictor: service_times.SimulatedPredictor, own: own_time.OwnTime) -> None:
         super().__init__(run, predictor)
         self._own = own
@@ -209,6 +213,7 @@ class _BusyPod(_Pod):
         self._now = 0.0
         self._is_busy = False
         self._read: list[messages.Request] = []
+        self._batches = self._requests = 0
 
     def clock(self) -> float:
         """The time on the core."""
@@ -255,6 +260,17 @@ class _BusyPod(_Pod):
         self._now += self._own.batch / 2
         self._flush()
         super()._done(batch)
+        self._batches += 1
+        self._requests += len(batch.parts)
+        if self._batches == _TOLD_OF:
+            self._tell()
+
+    def _tell(self) -> None:
+        learned = getattr(self.scheduler, "own_time", None)
+        if learned is not None:
+            taken = self._own.batch * self._batches + self._own.request * self._requests
+            learned.observe(taken, self._batches, self._requests)
+        self._batches = self._requests = 0
 
     def _dispatch(self, batch: messages.Batch) -> None:
         self._now += self._own.batch / 2
