@@ -32,6 +32,21 @@ def test_batches_that_lacked_a_caller_are_left_out_with_those_before_them() -> N
     assert len(found) == 2
 
 
+def test_who_was_left_out_of_a_batch_is_told_from_who_waited_for_somebody_else() -> None:
+    usual = [each for number in range(0, 300, 3) for each in seen(number, [0.008, 0.009])]
+    alone = [cycle.Seen(3.0095, 3.030, 3.040, 3.041)]  # its batch had to wait for the one that left at 3.01
+    late = seen(306, [0.0, 0.009])
+    found = list(cycle.slowest([*usual, *seen(300, [0.008, 0.009]), *alone, *late], 0.01))
+    assert [(each.why, round(each.beyond, 4)) for each in found] == [
+        ("another caller of its batch, who sent later", 0.009),
+        (cycle.LEFT_OUT, 0.0105),
+    ]
+
+
+def test_nothing_is_slow_where_nothing_was_seen() -> None:
+    assert not list(cycle.slowest([]))
+
+
 def test_the_model_answers_each_row_with_when_its_batch_came_and_when_it_was_done() -> None:
     stamping = cycle.Stamping(echo.ServiceTime(0.0, 0.0))
     assert isinstance(stamping, model.StagedModel)

@@ -3,12 +3,15 @@
 Five callers share each batch of a predictor that takes 10 ms + 0.1 ms a row. Its model writes into each answer when it
 got the batch and when it was done with it, and the clients know when they sent and got what: one clock for all, that of
 the machine. The same batch sent to the predictor as one request tells how much of the way is the predictor's own.
+A second table tells what the slowest hundredth of the requests waited for: a batch that had left without them, or the
+step that took them longest beyond its median.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import collections
 import itertools
 import shlex
 import statistics
@@ -91,6 +94,44 @@ def steps(seen: Sequence[Seen], callers: int) -> Iterator[Steps]:
             yield Steps(came - last_sent, left - came, first - left, last - left, again)
 
 
+class Slow(NamedTuple):
+    """A request among the slowest: seconds that it took, what it waited for longer than most, and how much longer."""
+
+    took: float
+    why: str
+    beyond: float
+
+
+LEFT_OUT = "a batch that had left without it"
+
+
+def slowest(seen: Sequence[Seen], share: float = 0.01) -> Iterator[Slow]:
+    """The slowest requests, so large a share of all, and why they were that."""
+    batches: dict[float, list[Seen]] = {}
+    for each in seen:
+        batches.setdefault(each.came, []).append(each)
+    order = sorted(batches)
+    before = {came: batches[earlier][0].left for earlier, came in itertools.pairwise(order)}
+    last_sent = {came: max(each.sent for each in members) for came, members in batches.items()}
+
+    def parts(each: Seen) -> dict[str, float]:
+        return {
+            "another caller of its batch, who sent later": last_sent[each.came] - each.sent,
+            "the sidecar, before the model": each.came - last_sent[each.came],
+            "the model": each.left - each.came,
+            "the way back": each.back - each.left,
+        }
+
+    usual = {why: statistics.median(parts(each)[why] for each in seen) for why in parts(seen[0])} if seen else {}
+    for each in sorted(seen, key=lambda each: each.back - each.sent)[len(seen) - int(len(seen) * share) :]:
+        beyond = {why: seconds - usual[why] for why, seconds in parts(each).items()}
+        if before.get(each.came, each.sent) > each.sent:
+            yield Slow(each.back - each.sent, LEFT_OUT, before[each.came] - each.sent)
+        else:
+            why = max(beyond, key=lambda why: beyond[why])
+            yield Slow(each.back - each.sent, why, beyond[why])
+
+
 class Callers:
     """A closed loop of `client.Connection`s. `seen` grows until there are `most`."""
 
@@ -146,14 +187,20 @@ async def ask(port: int, rows: int, callers: int, batches: int) -> list[Seen]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the table. 0 if there is one."""
+    """Print the tables. 0 if there are any."""
     options = _parser().parse_args(argv)
     command_line.end_on_sigterm()
     screen = console.Console(width=100)
-    return command_line.show(screen, lambda: _table(*_measured(options)), (processes.ChildFailed, OSError))
+
+    def tables() -> console.Group:
+        through, alone = _measured(options)
+        callers = cells.SCENE_CALLERS
+        return console.Group(_table(list(steps(through, callers)), list(steps(alone, 1))), _slowest(through))
+
+    return command_line.show(screen, tables, (processes.ChildFailed, OSError))
 
 
-def _measured(options: argparse.Namespace) -> tuple[list[Steps], list[Steps]]:
+def _measured(options: argparse.Namespace) -> tuple[list[Seen], list[Seen]]:
     """With the sidecar, and without it. Raises `processes.ChildFailed` and `OSError`."""
     of_predictor, of_sidecar = machine.split_cores() or (None, None)
     port, component_port, admin_port = loopback.free_ports(3)
@@ -169,7 +216,7 @@ def _measured(options: argparse.Namespace) -> tuple[list[Steps], list[Steps]]:
         with machine.pinned(of_sidecar):  # as in the scene
             through = uvloop.run(ask(port, 1, count, options.batches))
             alone = uvloop.run(ask(component_port, count, 1, options.batches))
-    return list(steps(through, count)), list(steps(alone, 1))
+    return through, alone
 
 
 def _table(through: Sequence[Steps], alone: Sequence[Steps]) -> Table:
@@ -193,6 +240,18 @@ def _table(through: Sequence[Steps], alone: Sequence[Steps]) -> Table:
         table.add_row(name, *(_told([getattr(each, what) for each in found]) for found in (through, alone)))
     rate = callers / statistics.median(each.all for each in through)
     table.caption = f"{rate:,.0f} requests/s at the median"
+    return table
+
+
+def _slowest(seen: Sequence[Seen]) -> Table:
+    found = list(slowest(seen))
+    took = sorted(each.took for each in found)
+    title = f"the slowest {len(found)} of {len(seen)} requests: {took[0] * 1e3:.1f} to {took[-1] * 1e3:.1f} ms"
+    table = Table("what they waited for", "requests", "ms longer than most", title=title, title_justify="left")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for why, count in collections.Counter(each.why for each in found).most_common():
+        table.add_row(why, str(count), _told([each.beyond for each in found if each.why == why]))
     return table
 
 
