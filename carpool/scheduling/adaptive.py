@@ -76,9 +76,11 @@ class Adaptive:
 
     def sent(self, batch: Batch, now: float) -> None:
         """A batch left."""
+        # One that had to leave early, because it was full, tells as much as a probe, which would part its callers.
+        is_early = self.predictor.out >= self.predictor.workers and self._would_be_clear(batch.rows, now)
+        self._since_probe = 0 if is_early else self._since_probe + 1
         self.predictor.sent(batch, now)
         self._pace.sent(len(batch.parts), now, min(tuning.HOLD_MAX, self._limits.max_latency))
-        self._since_probe += 1
         self._has_waited = False
         self._last_work = now
 
@@ -181,7 +183,7 @@ class Adaptive:
             return Wait(None, math.inf)
         if not self.predictor.is_idle:
             free_at = self.predictor.free_at
-            if self._is_time_to_probe(free_at - now, queue.rows):
+            if self._is_time_to_probe(queue.rows, now):
                 return Release(queue, Reason.PROBE)
             if not self.predictor.knows_overhead:
                 return Wait(None, math.inf)
@@ -253,15 +255,19 @@ class Adaptive:
     def _longest_hold(self) -> float:
         return min(tuning.HOLD_MAX, self._limits.max_latency, self.predictor.fixed_work / 2)
 
-    def _is_time_to_probe(self, wait: float, size: int) -> bool:
+    def _would_be_clear(self, size: int, now: float) -> bool:
+        """Whether a batch that left now would show that the predictor works on it beside the others, or does not."""
+        model = self.predictor.round_trip
+        return model.is_trusted and self.predictor.free_at - now >= model(size) / 2
+
+    def _is_time_to_probe(self, size: int, now: float) -> bool:
         """Now and then a batch goes early, to see whether the predictor works on it beside the others.
 
         Only where the answer would be clear. Each probe doubles the distance to the next.
         """
-        predictor = self.predictor
-        if self._since_probe < self._probe_every or not predictor.round_trip.is_trusted:
+        if self._since_probe < self._probe_every or not self._would_be_clear(size, now):
             return False
-        if wait < predictor.round_trip(size) / 2 or self._limits.max_in_flight <= predictor.workers:
+        if self._limits.max_in_flight <= self.predictor.workers:
             return False
         self._since_probe = 0
         self._probe_every = min(tuning.PROBE_SELDOM, self._probe_every * 2)

@@ -270,6 +270,20 @@ def test_a_search_that_finds_nothing_goes_on_after_1000_batches_at_the_latest():
     assert driven.policy._probe_every == 1000
 
 
+def test_batches_that_leave_early_because_they_are_full_are_the_probes():
+    """Of callers in a closed loop who fill two batches, a probe would make three, and none of them full."""
+    driven = taught(max_in_flight=2)
+    for number in range(8):
+        driven.submit(f"first-{number}")
+    for number in range(200):
+        driven.pass_time(FIXED + 4 * SLOPE)
+        driven.answer()
+        for caller in range(4):
+            driven.submit(f"{number}-{caller}")
+    assert "probe" not in driven.reasons
+    assert driven.sizes[3:] == [4] * len(driven.sizes[3:])
+
+
 def test_no_more_than_sixteen_workers_are_believed_in():
     bench = Bench(workers=40)
     bench.run(10, in_flight=1)
