@@ -11,7 +11,7 @@ from carpool.runtime import driver
 from carpool.scheduling import ledger, messages
 from carpool_sidecar import config, drain, errors, metrics
 from carpool_sidecar.batching import calls, routes
-from carpool_sidecar.protocols import v1
+from carpool_sidecar.protocols import interface, v1
 from carpool_sidecar.server import predict
 from carpool_sidecar.server.fast import connection as connections
 from carpool_sidecar.server.fast import heads, requests
@@ -189,8 +189,8 @@ class Driver(driver.Driver):
         call = call or self.calls[0]
         self._remove(call)
         echo, call.payload = [bytes(row) for row in call.payload.rows], None
-        pieces = [messages.Piece(0, "an-id", echo if rows is None else rows)]
-        call.replier.answer([messages.Answer(call, pieces)], b"predictions")
+        found = interface.BatchPredictions(b"predictions", echo if rows is None else rows)
+        call.replier.answer([messages.Answer(call, [messages.Piece(0, "an-id", found.rows)])], found)
 
     def refuse(self, error: errors.CarpoolError, call: calls.Call | None = None) -> None:
         call = call or self.calls[0]
