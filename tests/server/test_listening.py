@@ -233,6 +233,13 @@ async def test_who_waits_outside_at_the_end_is_let_in_and_told(
     assert {client.recv(12) for client in clients} == {b"HTTP/1.1 503"}
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has just connected has all the time to ask, so that it is asking that ends the waiting."""
+    monkeypatch.setattr(data_port, "LINGER", 3600.0)
+
+
+@pytest.mark.usefixtures("patient")
 @pytest.mark.both_loops
 @pytest.mark.parametrize("begun", [0, 10, 60])
 async def test_who_has_just_connected_and_asks_a_moment_later_is_told(
@@ -245,7 +252,7 @@ async def test_who_has_just_connected_and_asks_a_moment_later_is_told(
     while not lane.open:  # noqa: ASYNC110
         await asyncio.sleep(0)
     client.sendall(request[:begun])
-    ended = asyncio.create_task(lane.close(1.0))
+    ended = asyncio.create_task(lane.close(3600.0))
     for _ in range(TURNS):
         await asyncio.sleep(0)
     client.sendall(request[begun:])
@@ -282,6 +289,7 @@ async def general_only() -> AsyncIterator[tuple[general.Server, int]]:
     server.close()
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.both_loops
 @pytest.mark.parametrize("begun", [0, 10, 60])
 async def test_who_has_just_connected_is_told_where_there_is_no_fast_lane(
