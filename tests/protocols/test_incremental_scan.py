@@ -149,10 +149,10 @@ def seen(payload):
 
 def read(body, how):
     try:
-        name, rows = how(interface.UpstreamResponse(body, {}))
+        found = how(interface.UpstreamResponse(body, {}))
     except errors.CarpoolError as error:
         return str(error)
-    return name, [bytes(row) for row in rows]
+    return found.list_name, [bytes(row) for row in found.rows], found.members
 
 
 SIZES = st.lists(st.integers(1, 30), max_size=30)
