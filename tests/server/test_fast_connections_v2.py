@@ -62,8 +62,8 @@ def answer(bench: Bench) -> None:
     call = bench.driver.calls.pop(0)
     outgoing = call.tag.route.codec.merge("the-batch", call.tag.target, [messages.Part(call, 0, call.rows)])
     body = b"".join(outgoing.body).replace(b"inputs", b"outputs")
-    rows = outgoing.read(codecs.UpstreamResponse(body, {})).rows
-    call.replier.answer([messages.Answer(call, [messages.Piece(0, "an-id", rows[0 : call.rows])])], b"outputs")
+    found = outgoing.read(codecs.UpstreamResponse(body, {}))
+    call.replier.answer([messages.Answer(call, [messages.Piece(0, "an-id", found.rows[0 : call.rows])])], found)
 
 
 async def test_requests_wait_until_the_predictor_has_told_of_their_model_and_keep_their_order(
@@ -207,9 +207,9 @@ async def test_parts_of_a_split_request_that_do_not_go_together_are_a_broken_ans
     for number, width in enumerate((1, 2)):
         outgoing = call.tag.route.codec.merge("the-batch", call.tag.target, [messages.Part(call, number, number + 1)])
         answer = b'{"outputs":[{"name":"y","shape":[1,%d],"datatype":"FP32","data":[%b]}]}'
-        told_rows = outgoing.read(codecs.UpstreamResponse(answer % (width, b",".join([b"1"] * width)), {})).rows
-        pieces.append(messages.Piece(number, f"batch-{number}", told_rows[0:1]))
-    call.replier.answer([messages.Answer(call, pieces)], b"outputs")
+        found = outgoing.read(codecs.UpstreamResponse(answer % (width, b",".join([b"1"] * width)), {}))
+        pieces.append(messages.Piece(number, f"batch-{number}", found.rows[0:1]))
+    call.replier.answer([messages.Answer(call, pieces)], found)
     assert client.statuses == [502]
     assert b"do not go together" in client.received
     assert bench.life.active == 0
