@@ -47,11 +47,11 @@ _FORWARDED_HOST: Final = 7
 _CONNECTION: Final = 8
 _REFUSED: Final = 9
 _KINDS: Final[dict[str, int]] = {
-    **dict.fromkeys(headers_.HOP_BY_HOP, _DROPPED),
-    **dict.fromkeys([name.lower() for name in (*heads.UNUSUAL, "TE")], _REFUSED),
-    **dict.fromkeys(("content-length", "content-encoding", "proxy-connection", "k-network-probe"), _REFUSED),
-    "connection": _CONNECTION, "host": _HOST, "user-agent": _AGENT, "x-forwarded-for": _FORWARDED_FOR,
-    "forwarded": _FORWARDED, "x-forwarded-proto": _PROTO, "x-forwarded-host": _FORWARDED_HOST,
+    **dict.fromkeys([name + ":" for name in headers_.HOP_BY_HOP], _DROPPED),
+    **dict.fromkeys([name.lower() + ":" for name in (*heads.UNUSUAL, "TE")], _REFUSED),
+    **dict.fromkeys(("content-length:", "content-encoding:", "proxy-connection:", "k-network-probe:"), _REFUSED),
+    "connection:": _CONNECTION, "host:": _HOST, "user-agent:": _AGENT, "x-forwarded-for:": _FORWARDED_FOR,
+    "forwarded:": _FORWARDED, "x-forwarded-proto:": _PROTO, "x-forwarded-host:": _FORWARDED_HOST,
 }  # fmt: skip
 # Anybody may send names and make servers write heads: what is remembered of them has to end somewhere.
 _MOST_NAMES: Final = 1024
@@ -109,13 +109,11 @@ class Questions:
         places: dict[int, int] = {}  # of the lines that are to be there once
         names: set[str] = set()
         host, kinds = "", self._kinds
-        for at in range(1, len(lines)):
-            line = lines[at]
-            end = line.find(":")
-            name = line[: max(end, 0)]
+        for line in lines[1:]:
+            name = line[: line.find(":") + 1]
             kind, lowered = kinds.get(name) or self._learn(name)
             names.add(lowered)
-            value = line[end + 1 :].strip(" ")
+            value = line[len(name) :].strip(" ")
             if kind != _PASSED:
                 if kind == _HOST:
                     host = value
@@ -125,8 +123,8 @@ class Questions:
                 if is_prober or kind in (_CONNECTION, _REFUSED):
                     return None
                 places[kind] = len(passed)
-            passed.append(f"{name}: {value}")
-        if len(names) != len(lines) - 1 or "host" not in names:
+            passed.append(f"{name} {value}")
+        if len(names) != len(lines) - 1 or "host:" not in names:
             return None
         forwarding = _forwarding(host, peer)
         if forwarding is None:
