@@ -40,6 +40,8 @@ class Last:
 
 
 def main(number: signal.Signals, moment: str, module: str, arguments: Sequence[str]) -> None:
+    # As in a terminal: a shell has what it starts in the background ignore Ctrl-C, and so have those it starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if moment == "runner":
         import asyncio
 
