@@ -123,7 +123,7 @@ class Builder:
         recipe = self._recipe(part, fresh)
         say(f"building {recipe.name}{' from nothing' if fresh else ''}")
         start = time.monotonic()
-        log = LOGS / f"{part}.log"
+        log = LOGS / ("-".join(filter(None, (part, self._wanted.arch))) + ".log")
         log.unlink(missing_ok=True)
         try:
             image_engines.run(self._engine.build_command(recipe, ROOT), log, self._tell)

@@ -80,7 +80,7 @@ def verify(wanted: argparse.Namespace) -> None:
     signer = publishing.Signer(tools / "cosign", identity=wanted.identity)
     publisher = publishing.Publisher(wanted.folder, wanted.target, versions.current(), tools, signer, say)
     publisher.verify(references, chart)
-    signer.verify_file(wanted.folder / artifacts.SUMS)
+    _verify_page(wanted, signer)
 
 
 def rehearse(wanted: argparse.Namespace) -> None:
@@ -95,7 +95,7 @@ def rehearse(wanted: argparse.Namespace) -> None:
         references, chart = _published(wanted.folder)
         publisher = publishing.Publisher(wanted.folder, target, version, tools, signer, say)
         publisher.verify(references, chart)
-        signer.verify_file(wanted.folder / artifacts.SUMS)
+        _verify_page(wanted, signer)
         stranger = publishing.Signer(tools / "cosign", publishing.new_key(tools / "cosign", Path(scratch) / "other"))
         _expect_refusal(lambda: stranger.verify(chart), "another key's signature")
 
@@ -114,9 +114,16 @@ def _publish(
     chart = publisher.chart(artifacts.chart(folder, helm, version, references, say), helm)
     (folder / CHART).write_text(json.dumps(chart) + "\n")
     artifacts.notes(folder, version if wanted.command == "publish" else "Unreleased")
-    sums = artifacts.sums(folder)
+    sums = artifacts.page(folder)
     signer.sign_file(sums)
-    say(f"all files are in {folder}, their digests in {sums.name}, signed")
+    say(f"what the release's page offers is in {sums.parent}, with digests in {sums.name}, signed")
+
+
+def _verify_page(wanted: argparse.Namespace, signer: publishing.Signer) -> None:
+    sums = wanted.folder / "page" / artifacts.SUMS
+    signer.verify_file(sums)
+    artifacts.check_sums(sums)
+    say(f"{sums.name} is signed, and names each file as it lies beside it")
 
 
 def _published(folder: Path) -> tuple[dict[str, str], str]:

@@ -3,7 +3,9 @@
     packages/   a source distribution and a wheel of each of the four, and compiled wheels of two, by .ci/wheels.py
     images/     carpool-sidecar-amd64.tar and so on: archives as `docker load` and `crane push` read them
     chart/      carpool-1.2.3.tgz, whose default values name the released images by digest
-    install.yaml, notes.md, SHA256SUMS
+    install.yaml, notes.md
+    page/       what the release's page offers, as it lies there: packages, chart, bills of materials, install.yaml, and
+                SHA256SUMS of all these
 
 Nothing here needs a network but the builds themselves, and nothing is published.
 """
@@ -29,6 +31,7 @@ from ruamel.yaml.representer import RoundTripRepresenter
 PARTS = ("sidecar", "injector", "predictor")
 ARCHITECTURES = ("amd64", "arm64")
 SUMS = "SHA256SUMS"
+_OFFERED = ("packages/*", "chart/*", "bills/*", "install.yaml")
 
 Say = Callable[[str], None]
 
@@ -133,13 +136,27 @@ def notes(folder: Path, version: str) -> Path:
     return path
 
 
-def sums(folder: Path) -> Path:
-    """SHA256SUMS of all files in the folder, as `sha256sum --check` reads it."""
-    listed = folder / SUMS
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(SUMS))
-    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder)}\n" for path in files]
+def page(folder: Path) -> Path:
+    """page/, with copies of what users download, and their SHA256SUMS, whose path it returns. Raises Problem.
+
+    A release's page has no folders, so the sums name the files without them: else nobody could check a download.
+    """
+    made = _emptied(folder / "page")
+    for file in sorted(file for pattern in _OFFERED for file in folder.glob(pattern)):
+        if (made / file.name).exists():
+            raise Problem(f"two files of the release are called {file.name}; its page takes one")
+        shutil.copyfile(file, made / file.name)
+    files = sorted(made.iterdir())
+    lines = [f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in files]
+    listed = made / SUMS
     listed.write_text("".join(lines))
     return listed
+
+
+def check_sums(listed: Path) -> None:
+    """Check every file that SHA256SUMS names, as its reader would. Raises Problem."""
+    said = f"--check --strict --quiet {SUMS}"
+    run(["env", "--chdir", listed.parent, "sha256sum", *said.split()])
 
 
 def _uv() -> Path:

@@ -206,7 +206,10 @@ class Publisher:
         reference = f"{name}@{self._digest(tag)}"
         bill = self._folder / "bills" / f"carpool-{part}-{architecture}.spdx.json"
         bill.parent.mkdir(exist_ok=True)
-        run([self._syft, "scan", "--quiet", f"docker-archive:{archive}", "--output", f"spdx-json={bill}"], env=_OFFLINE)
+        # By its own name: syft would call the image by the path of the archive.
+        named = ["--source-name", f"carpool-{part}", "--source-version", self._version]
+        scan = [self._syft, "scan", "--quiet", f"docker-archive:{archive}", *named, "--output", f"spdx-json={bill}"]
+        run(scan, env=_OFFLINE)
         self._signer.attest(reference, bill)
         return reference
 
@@ -231,12 +234,17 @@ def pinned(requirements: str) -> Iterator[str]:
 
 
 def check_bills(folder: Path) -> None:
-    """Each bill names the packages its requirements pin. Raises Problem with what is missing.
+    """Each bill is of its image, by name, and names the packages its requirements pin. Raises Problem if not.
 
     A bill that a scanner made of an image it could not read is empty, and nobody would notice.
     """
-    if not any((folder / "bills").glob("*.json")):
+    bills = sorted((folder / "bills").glob("*.json"))
+    if not bills:
         raise Problem(f"there is no bill of materials in {folder / 'bills'}")
+    for bill in bills:
+        about = json.loads(bill.read_text())["name"]
+        if bill.name.rpartition("-")[0] != about:
+            raise Problem(f"{bill} is a bill of {about!r}, and is read as that by whoever gets it")
     for part in ("sidecar", "injector"):
         wanted = set(pinned((ROOT / part / "requirements.txt").read_text()))
         for bill in sorted((folder / "bills").glob(f"carpool-{part}-*.json")):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -63,15 +62,26 @@ def test_the_released_chart_installs_the_released_images_by_digest(
     assert "kind: Namespace" in rendered
 
 
-def test_every_file_is_in_the_sums_and_sha256sum_reads_them(artifacts: ModuleType, tmp_path: Path) -> None:
-    (tmp_path / "packages").mkdir()
-    (tmp_path / "packages" / "a b.whl").write_bytes(b"1")
-    (tmp_path / "notes.md").write_bytes(b"2")
-    assert [line.split("  ")[1] for line in artifacts.sums(tmp_path).read_text().splitlines()] == [
-        "notes.md",
-        "packages/a b.whl",
-    ]
-    subprocess.run(["sha256sum", "--check", "--strict", "--quiet", artifacts.SUMS], cwd=tmp_path, check=True)
+def test_a_reader_of_the_page_can_check_each_download_by_the_sums(artifacts: ModuleType, tmp_path: Path) -> None:
+    for name in ("packages/a b.whl", "chart/carpool-1.tgz", "bills/one.json", "install.yaml", "images/large.tar"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(name.encode())
+    sums = artifacts.page(tmp_path)
+    offered = ["a b.whl", "carpool-1.tgz", "install.yaml", "one.json"]
+    assert [line.split("  ")[1] for line in sums.read_text().splitlines()] == offered
+    assert sorted(path.name for path in sums.parent.iterdir()) == [artifacts.SUMS, *offered]
+    artifacts.check_sums(sums)
+    (sums.parent / "one.json").write_bytes(b"another")
+    with pytest.raises(artifacts.Problem, match=r"one\.json: FAILED"):
+        artifacts.check_sums(sums)
+
+
+def test_two_files_of_one_name_are_refused_since_the_page_has_no_folders(artifacts: ModuleType, tmp_path: Path) -> None:
+    for folder in ("packages", "chart"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "carpool-1.tgz").write_bytes(folder.encode())
+    with pytest.raises(artifacts.Problem, match=r"two files of the release are called carpool-1\.tgz"):
+        artifacts.page(tmp_path)
 
 
 def test_a_release_without_notes_is_refused(artifacts: ModuleType, tmp_path: Path) -> None:
@@ -79,15 +89,21 @@ def test_a_release_without_notes_is_refused(artifacts: ModuleType, tmp_path: Pat
         artifacts.notes(tmp_path, "99.0.0")
 
 
-def bill(folder: Path, part: str, names: list[str]) -> None:
+def bill(folder: Path, part: str, names: list[str], *, of: str = "") -> None:
     (folder / "bills").mkdir(exist_ok=True)
-    listed = {"packages": [{"name": name} for name in names]}
+    listed = {"name": of or f"carpool-{part}", "packages": [{"name": name} for name in names]}
     (folder / "bills" / f"carpool-{part}-amd64.spdx.json").write_text(json.dumps(listed))
 
 
 def test_a_bill_of_materials_that_lacks_a_pinned_package_is_refused(publishing: ModuleType, tmp_path: Path) -> None:
     bill(tmp_path, "injector", ["python", "aiohttp"])
     with pytest.raises(publishing.Problem, match=r"(?s)carpool-injector-amd64.*lacks.*pydantic"):
+        publishing.check_bills(tmp_path)
+
+
+def test_a_bill_of_materials_that_calls_the_image_by_a_path_is_refused(publishing: ModuleType, tmp_path: Path) -> None:
+    bill(tmp_path, "injector", ["python"], of="/somewhere/carpool-injector-amd64.tar")
+    with pytest.raises(publishing.Problem, match=r"is a bill of '/somewhere/carpool-injector-amd64\.tar'"):
         publishing.check_bills(tmp_path)
 
 
