@@ -13,17 +13,18 @@ import math
 import re
 import time
 from collections.abc import Callable, Hashable
-from typing import Final
+from typing import Final, Protocol
 
 from multidict import CIMultiDict
 
 from carpool.program import addresses
 from carpool_sidecar import drain, metrics
+from carpool_sidecar.batching import calls
 from carpool_sidecar.protocols import interface
 from carpool_sidecar.server import headers as headers_
 from carpool_sidecar.server import local_answers
 from carpool_sidecar.server.fast import heads
-from carpool_sidecar.upstream import connection, predictor
+from carpool_sidecar.upstream import connection
 
 START: Final = b"GET "
 """What questions begin with."""
@@ -65,19 +66,43 @@ Reply = Callable[[bytes | None, bool], None]
 """Called once with an answer as it has to be written, and whether the connection ends behind it; or with None."""
 
 
+class Asked(Protocol):
+    """A question that was passed on."""
+
+    def cancel(self) -> None:
+        """Nobody waits for its answer any more."""
+        ...
+
+
+class Relay(Protocol):
+    """The way to the predictor: `predictor.HttpPredictor`, made with `connection.PassedAnswerReader`."""
+
+    def post(
+        self,
+        target: str,
+        headers: calls.Headers,
+        body: calls.Pieces,
+        timeout: float,
+        reply: connection.Reply,
+        head: bytes = b"",
+    ) -> Asked:
+        """Send the request of a complete `head`; `reply` is called once, with what becomes of it."""
+        ...
+
+
 class Questions:
-    """Passes them on over connections of `relay`, which is made with `connection.PassedAnswerReader`."""
+    """Passes them on over connections of `relay`."""
 
     # State: the kind of each line, and its name in lower case, by the names met so far; heads of answers as they are
     # written, by heads as they came. Both are bounded.
-    def __init__(self, relay: predictor.HttpPredictor, life: drain.Lifecycle, counters: metrics.Metrics) -> None:
+    def __init__(self, relay: Relay, life: drain.Lifecycle, counters: metrics.Metrics) -> None:
         self._relay = relay
         self._life = life
         self._metrics = counters
         self._kinds: dict[str, tuple[int, str]] = {}
         self._written: dict[bytes, bytes] = {}
 
-    def ask(self, head: bytes, peer: Hashable, reply: Reply) -> predictor.Post | None:
+    def ask(self, head: bytes, peer: Hashable, reply: Reply) -> Asked | None:
         """Pass on what a complete head asks; None if that is no such question, or is not answered any more.
 
         `peer` is the client's address. `reply` is called later, with None if it has to be asked in another way. What is
