@@ -14,7 +14,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 from carpool import errors
 from carpool.compiled import mypyc_attr
@@ -295,9 +295,10 @@ class Driver:
 
     def _answer(self, answers: Sequence[messages.Answer], about: Any) -> None:
         """Hand them to their repliers; there are few, and mostly one of them has all."""
-        replier = answers[0].request.replier  # type: ignore[attr-defined] # what `submit` was given is a `Call`
-        others = [answer for answer in answers if answer.request.replier is not replier]  # type: ignore[attr-defined]
-        mine = [answer for answer in answers if answer.request.replier is replier] if others else answers  # type: ignore[attr-defined]
+        # What `submit` was given is a `Call`.
+        replier = cast(Call, answers[0].request).replier
+        others = [answer for answer in answers if cast(Call, answer.request).replier is not replier]
+        mine = [answer for answer in answers if cast(Call, answer.request).replier is replier] if others else answers
         try:
             replier.answer(mine, about)
         except Exception as error:

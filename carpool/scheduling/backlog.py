@@ -247,13 +247,13 @@ class Backlog:
         return fifo
 
     def _take_all(self, queue: Queue) -> list[Part]:
-        new = tuple.__new__  # past the constructor of the named tuple, which costs more than all the rest
+        new, part = tuple.__new__, Part  # past the constructor of the named tuple, which costs more than all the rest
         parts: list[Part] = []
         for request in queue:
             rows = request.rows
             if request.priority:
                 self._count(request, request.rows_taken - rows)
-            parts.append(new(Part, (request, request.rows_taken, rows)))
+            parts.append(new(part, (request, request.rows_taken, rows)))
             request.rows_taken = rows
             request.was_sent = True
         for fifo in queue.fifos.values():

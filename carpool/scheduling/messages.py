@@ -214,7 +214,7 @@ def split_predictions(batch: Batch, predictions: Rows, answers: list[Answer]) ->
     """
     batch_id = batch.id
     listed: list[Any] | None = predictions if type(predictions) is list else None
-    new = tuple.__new__  # past the constructors of the named tuples, which cost more than all the rest
+    new, piece_type, answer_type = tuple.__new__, Piece, Answer  # past constructors that cost more than all the rest
     end = 0
     for request, start, stop in batch.parts:
         rows = stop - start
@@ -223,12 +223,12 @@ def split_predictions(batch: Batch, predictions: Rows, answers: list[Answer]) ->
         if not request.open:
             continue
         share = predictions[begin:end] if listed is None or rows > 1 else [listed[begin]]
-        piece = new(Piece, (start, batch_id, share))
+        piece = new(piece_type, (start, batch_id, share))
         pieces = [piece] if rows == request.rows else _join(request, piece, rows)
         if pieces is not None:
             request.open = False
             request.payload = None
-            answers.append(new(Answer, (request, pieces)))
+            answers.append(new(answer_type, (request, pieces)))
 
 
 def _join(request: Request, piece: Piece, rows: int) -> list[Piece] | None:

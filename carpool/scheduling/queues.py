@@ -235,7 +235,7 @@ class Deadlines:
 
     def add_all(self, requests: Sequence[Request]) -> None:
         """As `add` for each of them, in this order. It is quicker if none has an end."""
-        if len({request.deadline for request in requests}) == 1 and requests[0].deadline == math.inf:
+        if requests[0].deadline == math.inf and all(request.deadline == math.inf for request in requests):
             self._endless.update(requests)
         else:
             for request in requests:

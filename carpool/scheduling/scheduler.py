@@ -453,7 +453,8 @@ class Scheduler:
 
     def _forget(self, closed: Sequence[Request]) -> None:
         """The counterpart of `_accept`, for requests that were just closed."""
-        self.ledger.held -= sum([request.size for request in closed])
+        for request in closed:
+            self.ledger.held -= request.size
         self._deadlines.forget(closed)
 
     def _give_up(self, batch: Batch, error: Exception) -> Sequence[Effect]:

@@ -61,7 +61,9 @@ class Executor:
         call = route.codec.merge(batch.id, heads[0].target, batch.parts)
         trace = () if self._tracing is None else self._tracing.headers_of(batch, route, call.target)
         headers = calls.merged_headers(heads, call.headers, trace)
-        last_deadline = max([part.request.deadline for part in batch.parts])
+        last_deadline = batch.parts[0].request.deadline
+        for part in batch.parts:
+            last_deadline = max(last_deadline, part.request.deadline)
         timeout = max(0.001, last_deadline - self._clock())
         out = _Out()
         out.work = None

@@ -22,10 +22,13 @@ LARGEST_CONTENT = 64 * 1024
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class KeepsBody:
-    """Base of payloads that keep their caller's `body`."""
+    """Base of payloads that keep their caller's `body`, with what is asked of each: see `Payload`."""
 
-    __slots__ = ("body",)
+    __slots__ = ("body", "key", "response_format", "row_count")
     body: bytes
+    key: Hashable
+    response_format: ResponseFormat | None
+    row_count: int
 
     @property
     def content(self) -> bytes | None:

@@ -12,7 +12,7 @@ import functools
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -82,8 +82,7 @@ class Payload(interface.KeepsBody):
     `text` are empty.
     """
 
-    __slots__ = ("key", "list_name", "others", "parts", "row_count", "rows", "start", "stop", "text")
-    response_format: ClassVar[None] = None
+    __slots__ = ("list_name", "others", "parts", "rows", "start", "stop", "text")
 
     def __init__(
         self,
@@ -105,6 +104,7 @@ class Payload(interface.KeepsBody):
         self.others = others
         self.row_count = len(rows)
         self.key = (list_name, others)
+        self.response_format = None
 
     @property
     def content(self) -> bytes | None:

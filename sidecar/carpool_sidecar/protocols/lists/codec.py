@@ -88,7 +88,7 @@ class Template:
 class Payload(interface.KeepsBody):
     """One parsed request: `columns` are its lists in order, mostly one; `main` is the first not along others."""
 
-    __slots__ = ("columns", "key", "main", "response_format", "row_count", "template")
+    __slots__ = ("columns", "main", "template")
 
     def __init__(
         self, template: Template, body: bytes, columns: tuple[Column, ...], form: answers.ResponseFormat, main: int = 0

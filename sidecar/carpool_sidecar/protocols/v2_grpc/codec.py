@@ -21,14 +21,14 @@ class Payload(interface.KeepsBody):
     """One parsed request."""
 
     # State: answered, the outputs that the first of its answers had, if it is cut.
-    __slots__ = ("answered", "key", "message", "response_format", "row_count")
+    __slots__ = ("answered", "message")
 
     def __init__(self, body: bytes, message: messages.Message, response_format: interface.ResponseFormat) -> None:
         self.body = body
         self.message = message
         self.key = message.template.signature.key
         self.row_count = message.template.rows
-        self.response_format: interface.ResponseFormat | None = response_format
+        self.response_format = response_format
         self.answered: tuple[messages.Column, ...] | None = None
 
     def row_sizes(self, start: int, stop: int) -> Sequence[int]:

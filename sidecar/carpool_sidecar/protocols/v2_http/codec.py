@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 import msgspec
 
@@ -90,7 +90,7 @@ class Payload(interface.KeepsBody):
     """
 
     # State: _cut, what was found out for cutting it, from the first cut on.
-    __slots__ = ("_cut", "data", "json_size", "key", "response_format", "row_count", "template")
+    __slots__ = ("_cut", "data", "json_size", "template")
 
     def __init__(
         self,
@@ -246,7 +246,7 @@ def _merge(
     slots, rows = [], 0
     for payload, (_, start, stop) in zip(payloads, parts, strict=True):
         end = rows + stop - start
-        slots.append((payload.response_format, rows, end))
+        slots.append((cast(answers.ResponseFormat, payload.response_format), rows, end))
         rows = end
     found = list(dict.fromkeys([payload.template for payload in payloads]))  # few: clients repeat themselves
     signature = found[0].signature

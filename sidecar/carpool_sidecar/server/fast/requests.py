@@ -118,7 +118,11 @@ class FastRequests:
             if watched is not None and started >= watched.settled_until and _has_objection(route):
                 return None
             if payload is None:
-                payload = route.codec.parse(body, int(rules.bounds.max_queue_instances), head.json_size)
+                codec, most = route.codec, int(rules.bounds.max_queue_instances)
+                if type(codec) is v1.Codec:
+                    payload = v1.parse_request(body, most)  # which is what its `parse` is
+                else:
+                    payload = codec.parse(body, most, head.json_size)
         except errors.Unbatchable:
             return None
         except errors.CarpoolError as error:
@@ -149,7 +153,7 @@ class FastRequests:
     def answer(self, answers: Sequence[messages.Answer], about: interface.BatchPredictions) -> None:
         """Render the answers of a batch, each for its connection."""
         self.now = now = self.clock()
-        render, render_form, seconds = self._predictions.render, self._predictions.render_form, []
+        predictions, seconds = self._predictions, []
         timings = self.rules.timings
         list_name, members = about.list_name, about.members
         is_plain = timings is None and not self.rules.life.parting  # the connection may have to close
@@ -160,10 +164,10 @@ class FastRequests:
                 if not is_plain:
                     pass
                 elif form is None:
-                    message = render(list_name, pieces, members)
+                    message = predictions.render(list_name, pieces, members)
                 elif len(pieces) == 1:
                     try:
-                        message, body = render_form(form, pieces)
+                        message, body = predictions.render_form(form, pieces)
                     except Exception:
                         message = None  # `_tell` fails alike, logs it, and answers all the same
                 if message is None:
