@@ -32,12 +32,19 @@ def test_any_sequence_is_answered_alike(lanes: Pair, sent: list[Stream]) -> None
     lanes.compare(sent)
 
 
+# Predictors that answer, and with 200: behind a request that hangs 70 kB are not read to their end, so nobody sees that
+# their client leaves; and whether requests that are refused were tried in one batch before depends on the lane.
+_ANSWERED = st.one_of(streams.proper(), streams.passed_through).filter(
+    lambda part: re.search(rb"/models/(?!echo-|slow-)", part) is None
+)
+
+
 @streams.examples(60)
 @given(
     st.lists(
         st.builds(
             lambda good, bad, more: Stream((*good, bad, *more), predicts=len(good) + 1),
-            st.lists(st.one_of(streams.proper(), streams.passed_through), min_size=1, max_size=20),
+            st.lists(_ANSWERED, min_size=1, max_size=20),
             streams.malformed,
             st.lists(st.one_of(streams.proper(), streams.malformed), max_size=2),
         ),
