@@ -134,7 +134,7 @@ async def stop(
     """
     log.info("stopping")
     handler.parting = True
-    answering = asyncio.create_task(_answer_last(runner, handler))
+    answering = asyncio.create_task(_answer_last(runner, handler, grace))
     hurried = asyncio.create_task(hurry.wait())
     await asyncio.wait({answering, hurried}, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
     hurried.cancel()
@@ -145,10 +145,13 @@ async def stop(
     await runner.cleanup()
 
 
-async def _answer_last(runner: web.ServerRunner, handler: server.Handler) -> None:
-    """Accept no connections, and return when nothing is asked any more on those that are here."""
+async def _answer_last(runner: web.ServerRunner, handler: server.Handler, grace: float) -> None:
+    """Accept no connections, and return when all that was asked on those that are here is answered and written."""
     for site in list(runner.sites):
         await site.stop()
     if runner.server is not None and runner.server.connections:
         await asyncio.sleep(LINGER)
     await handler.until_idle()
+    if runner.server is not None:  # an answer that its client reads slowly is on its way still
+        runner.server.pre_shutdown()
+        await runner.server.shutdown(grace)

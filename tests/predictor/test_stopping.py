@@ -27,11 +27,12 @@ class Model:
     def __init__(self) -> None:
         self.limit = served_model.WaitingLimit(99, 1 << 20)
         self.may_answer = asyncio.Event()
+        self.content = b"{}"
         self.is_stopped = False
 
     async def predict(self, body: bytes) -> worker.Reply:
         await self.may_answer.wait()
-        return worker.Reply(503 if self.is_stopped else 200, b"{}")
+        return worker.Reply(503 if self.is_stopped else 200, self.content)
 
     def stop(self) -> None:
         self.is_stopped = True
@@ -104,6 +105,18 @@ async def test_a_request_that_is_being_answered_has_an_answer_that_says_it_is_th
     await asyncio.sleep(5)
     here.model.may_answer.set()
     await last_answer(reader)
+    await stopping
+
+
+async def test_a_large_answer_on_its_way_has_the_grace_period_to_be_read(here: Here) -> None:
+    reader, _ = await here.connect(PREDICT + BODY)
+    here.model.content = b"x" * 20_000_000  # more than sockets hold
+    here.model.may_answer.set()
+    await reader.readuntil(b"\r\n\r\n")
+    stopping = here.stop()
+    await asyncio.sleep(GRACE / 2)
+    assert not stopping.done()
+    assert len(await reader.read()) == 20_000_000
     await stopping
 
 
