@@ -119,10 +119,7 @@ class FastRequests:
                 return None
             if payload is None:
                 codec, most = route.codec, int(rules.bounds.max_queue_instances)
-                if type(codec) is v1.Codec:
-                    payload = v1.parse_request(body, most)  # which is what its `parse` is
-                else:
-                    payload = codec.parse(body, most, head.json_size)
+                payload = codec.parse(body, most, head.json_size)
         except errors.Unbatchable:
             return None
         except errors.CarpoolError as error:
