@@ -16,8 +16,8 @@ import itertools
 import pstats
 import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, TypeVar, cast
 
 import hpack
 import uvloop
@@ -45,6 +45,7 @@ from tests.bench.v2 import stub, traffic
 
 BATCH = 32
 _RPC_CONNECTIONS = 4  # which the callers share
+_T = TypeVar("_T")
 _TRIES, _TURNS = 150, 20
 _FOR_EVER = "30000"  # milliseconds
 
@@ -294,29 +295,44 @@ async def microseconds(
     return best[0] / turns / BATCH * 1e6, best[1] / turns / BATCH * 1e6
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Print a line for each cell, or a profile."""
-    options = _parser().parse_args(argv)
+def measure(
+    options: argparse.Namespace,
+    cells: Iterable[str],
+    microseconds: Callable[..., Coroutine[Any, Any, _T]],
+    told: Callable[[_T], str],
+    loop: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop,
+) -> None:
+    """Print a line for each cell, or a profile, as `options` (of `parser`) ask for it; `told` words what came out."""
     allocator.settle()
     if options.profile:
         watch = cProfile.Profile()
-        uvloop.run(microseconds(options.profile, options.tries, watch=watch))
+        uvloop.run(microseconds(options.profile, options.tries, watch=watch), loop_factory=loop)
         pstats.Stats(watch).sort_stats("tottime").print_stats(60)
-        return 0
+        return
     print(f"{carpool_sidecar.build()}; microseconds of processor time for a request")
     gc.collect()
-    for cell in options.only or CELLS:
-        before, after = uvloop.run(microseconds(cell, options.tries))
-        print(f"{cell:10} {before + after:6.2f}   until its batch is posted {before:5.2f}, then {after:5.2f}")
+    for cell in options.only or cells:
+        print(f"{cell:10} {told(uvloop.run(microseconds(cell, options.tries), loop_factory=loop))}")
+
+
+def parser(name: str, about: str | None, cells: Iterable[str], tries: int) -> argparse.ArgumentParser:
+    """The options of the module `name`, which measures those cells."""
+    made, known = argparse.ArgumentParser(prog=f"python -m tests.bench.{name}", description=about), list(cells)
+    made.add_argument("--only", nargs="+", choices=known, help="these cells")
+    made.add_argument("--tries", type=int, default=tries, help="of which the best counts (%(default)s)")
+    made.add_argument("--profile", choices=known, help="show where the time of this cell goes")
+    return made
+
+
+def _told(found: tuple[float, float]) -> str:
+    before, after = found
+    return f"{before + after:6.2f}   until its batch is posted {before:5.2f}, then {after:5.2f}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print a line for each cell, or a profile."""
+    measure(parser("own", __doc__, CELLS, _TRIES).parse_args(argv), CELLS, microseconds, _told)
     return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.own", description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=list(CELLS), help="these cells")
-    parser.add_argument("--tries", type=int, default=_TRIES, help="of which the best counts (%(default)s)")
-    parser.add_argument("--profile", choices=list(CELLS), help="show where the time of this cell goes")
-    return parser
 
 
 if __name__ == "__main__":

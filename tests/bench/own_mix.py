@@ -6,14 +6,11 @@ beforehand. In a cell all requests are of one kind; `mixed` is what they come to
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import cProfile
 import functools
-import gc
 import itertools
 import math
-import pstats
 import socket
 import sys
 import time
@@ -22,8 +19,6 @@ from typing import Any, Final, cast
 
 import uvloop
 
-import carpool_sidecar
-from carpool.program import allocator
 from carpool_sidecar import metrics
 from carpool_sidecar.server.fast import connection as connections
 from carpool_sidecar.server.fast import questions
@@ -177,26 +172,9 @@ async def microseconds(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print a line for each cell, or a profile."""
-    options = _parser().parse_args(argv)
-    allocator.settle()
-    if options.profile:
-        watch = cProfile.Profile()
-        uvloop.run(microseconds(options.profile, options.tries, watch=watch), loop_factory=Loop)
-        pstats.Stats(watch).sort_stats("tottime").print_stats(60)
-        return 0
-    print(f"{carpool_sidecar.build()}; microseconds of processor time for a request")
-    gc.collect()
-    for cell in options.only or CELLS:
-        print(f"{cell:10} {uvloop.run(microseconds(cell, options.tries), loop_factory=Loop):6.2f}")
+    options = own.parser("own_mix", __doc__, CELLS, _TRIES).parse_args(argv)
+    own.measure(options, CELLS, microseconds, "{:6.2f}".format, Loop)
     return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.own_mix", description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=list(CELLS), help="these cells")
-    parser.add_argument("--tries", type=int, default=_TRIES, help="of which the best counts (%(default)s)")
-    parser.add_argument("--profile", choices=list(CELLS), help="show where the time of this cell goes")
-    return parser
 
 
 if __name__ == "__main__":
