@@ -369,11 +369,10 @@ def _single_member(
     `start` matches its beginning, up to the list; `usual` is what that mostly is, for the list of that `name`.
     """
     at, size = len(usual), len(body)
-    if size > at + 1 and body.startswith(usual) and body[at] == _BRACKET:
-        pass
-    elif size > at + 1 and body.startswith(usual) and body[at] == _BLANK and body[at + 1] == _BRACKET:
+    is_usual = size > at + 1 and body.startswith(usual)
+    if is_usual and body[at] == _BLANK and body[at + 1] == _BRACKET:
         at += 1
-    else:
+    elif not (is_usual and body[at] == _BRACKET):
         match = start.match(body)
         if match is None:
             return None
