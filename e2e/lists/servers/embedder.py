@@ -112,7 +112,7 @@ def embed(asked: Texts) -> dict[str, Any]:
     if any("make the model fail" in text for text in asked.texts):
         raise RuntimeError("a text is marked")
     with _one_at_a_time:
-        vectors = _model.predict(list(asked.texts)) if asked.texts else []
+        vectors = _model.predict(list(asked.texts)).tolist() if asked.texts else []
     if not asked.normalize:
         vectors = [[2 * number for number in vector] for vector in vectors]
     return {"vectors": vectors}
@@ -130,7 +130,7 @@ def embeddings(asked: Embeddings, request: fastapi.Request) -> dict[str, Any]:
     texts = [_text(entry, request) for entry in _entries(asked.input)]
     counts = _counts(texts, request)
     with _one_at_a_time:
-        vectors = _model.predict(texts)
+        vectors = _model.predict(texts).tolist()
     return {
         "object": "list",
         "data": [

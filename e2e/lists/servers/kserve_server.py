@@ -42,7 +42,7 @@ class Embedder(openai.OpenAIEncoderModel):  # type: ignore[misc]
             return errors.create_error_response(words, "InternalServerError", "", HTTPStatus.INTERNAL_SERVER_ERROR)
         data = [
             types.EmbeddingResponseData(index=place, embedding=self._encoded(vector, request.encoding_format))
-            for place, vector in enumerate(self._model.predict(texts))
+            for place, vector in enumerate(self._model.predict(texts).tolist())
         ]
         tokens = sum(len(text.split()) + 2 for text in texts)
         usage = types.UsageInfo(prompt_tokens=tokens, total_tokens=tokens)
