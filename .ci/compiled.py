@@ -55,7 +55,7 @@ MODULES = {
         upstream.connection upstream.predictor
     """,
 }
-NATIVE = {"carpool": "", "carpool_sidecar": "protocols.number_lists"}
+NATIVE = {"carpool": "", "carpool_sidecar": "protocols.number_lists server.fast.head_lines"}
 """Those that are written in C beside their Python, which knows no such thing."""
 # mypyc's own slicing of bytes (2.4) raises SystemError where the start lies behind the stop; Python's does not, and
 # takes four times as long. A tagged integer is short where its lowest bit is not set.

@@ -34,7 +34,7 @@ histograms are kept as `carpool.measures` does.
 | `server.fast.connection.Connection` | bytes not yet understood, requests without an answer | the transport; answers |
 | `server.fast.progress.PartialBody` | the parts of one body that came | its connection |
 | `server.fast.heads.HeadTemplate` | the latest head that came twice | heads that are compared with it |
-| `server.fast.heads.Reader` | what heads meant that came lately, names of headers | each head that is new |
+| `server.fast.heads.Reader` | what heads meant that came lately | each head that is new |
 | `server.fast.progress.PartialHead` | how much of a head was looked at | its connection |
 | `server.fast.progress.Watch` | the parser that looks for heads | each piece that comes |
 | `server.fast.progress._Marks` | what the parser met of heads and chunks | the parser |

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
-import runpy
-import subprocess
 import sys
-import sysconfig
 from collections.abc import Callable
-from importlib import machinery, util
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -19,9 +13,8 @@ from hypothesis import strategies as st
 
 import carpool_sidecar
 from carpool_sidecar.protocols import json_rows, number_lists
+from tests import native
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-SOURCE = ROOT / "sidecar" / "carpool_sidecar" / "protocols" / "number_lists.c"
 MOST = sys.maxsize
 
 Find = Callable[[bytes, int, int, int, int, int], tuple[int, list[int], list[int]] | None]
@@ -85,26 +78,7 @@ def texts(draw: st.DrawFn) -> str:
 @pytest.fixture(scope="module")
 def find(tmp_path_factory: pytest.TempPathFactory) -> Find:
     """The function in C: that of the compiled build, or one that is made for these tests."""
-    if not str(number_lists.__file__).endswith(".py"):
-        return number_lists.find
-    script = runpy.run_path(str(ROOT / ".ci" / "compiled.py"))
-    try:
-        script["check"](tools=False)
-    except script["Problem"] as error:
-        pytest.skip(str(error))
-    library = tmp_path_factory.mktemp("native") / f"number_lists{machinery.EXTENSION_SUFFIXES[0]}"
-    compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()
-    include = sysconfig.get_path("include")
-    subprocess.run(
-        [*compiler, "-O1", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror", "-shared", "-fPIC", f"-I{include}",
-         str(SOURCE), "-o", str(library)], check=True,
-    )  # fmt: skip
-    spec = util.spec_from_file_location("number_lists", library)
-    assert spec is not None
-    assert spec.loader is not None
-    module = util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    found: Find = module.find
+    found: Find = native.in_c("protocols.number_lists", tmp_path_factory.mktemp("native")).find
     if found(b"[1]", 0, 3, 1, 0, MOST) is None:
         pytest.skip("this processor has none")
     return found

@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 import zlib
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from carpool_sidecar import errors
 from carpool_sidecar.batching import calls
+from carpool_sidecar.server.fast import heads
 from tests.server.fast_lane import BODY, PREDICT, V1_ROUTE, Bench, Transport, get, post, settle
 
 
@@ -144,6 +146,23 @@ async def test_a_request_for_the_general_server_waits_until_earlier_answers_are_
     assert general.transport is client
     assert client.is_reading()
     assert bench.connections == set()
+
+
+@pytest.mark.parametrize("of", [post, get], ids=["predict", "question"])
+async def test_a_head_of_more_than_16_kib_is_for_the_general_server(bench: Bench, of: Callable[..., bytes]) -> None:
+    def request(size: int) -> bytes:
+        plain = of()
+        end = plain.index(b"\r\n\r\n")
+        filler = b"\r\nX-Filler: "
+        return plain[:end] + filler + b"x" * (size - end - 4 - len(filler)) + plain[end:]
+
+    client = bench.connect()
+    client.send(request(heads.MAX_HEAD))
+    assert len(bench.generals) == (of is get)  # which has nobody to ask here
+    client = bench.connect()
+    client.send(request(heads.MAX_HEAD + 1))
+    assert bench.generals[-1].data == request(heads.MAX_HEAD + 1)
+    assert bench.driver.submitted == (of is post)
 
 
 async def test_a_connection_that_was_handed_over_is_the_general_servers_alone(bench: Bench) -> None:

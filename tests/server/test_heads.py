@@ -62,21 +62,6 @@ def agree(known: bytes, data: bytes) -> bool:
     return read is not None and (end - 6, length, head) == read
 
 
-@given(
-    plain_heads(), st.lists(st.tuples(st.integers(0, 400), st.sampled_from(b"\0\t\r\n\x1f\x7f\x80\xff ~:")), max_size=3)
-)
-def test_a_head_has_lines_where_all_between_their_ends_is_visible_ascii(
-    head: bytes, changes: list[tuple[int, int]]
-) -> None:
-    changed = bytearray(head)
-    for at, code in changes:
-        changed[at % len(changed)] = code
-    text = bytes(changed[:-4]) + b"\r\n\r\n"
-    lines = text[:-4].split(b"\r\n")
-    is_plain = all(32 <= code < 127 for line in lines for code in line)
-    assert heads.lines(text) == ([line.decode() for line in lines] if is_plain else None)
-
-
 @given(plain_heads())
 def test_a_head_is_recognised_as_what_it_was_read_as(head: bytes) -> None:
     found, shape = READER.read(head), recognise(head)
@@ -165,11 +150,11 @@ def test_an_incomplete_head_is_not_recognised(cut: int) -> None:
         assert shape.match(known[:cut], 0) is None
 
 
-def test_a_shape_takes_no_head_that_is_too_long_to_be_read() -> None:
+def test_a_head_that_may_be_too_long_when_it_comes_again_has_no_shape() -> None:
     filler = b"X-Filler: " + b"x" * (heads.MAX_HEAD - 200)
-    known, longer = (post(b"", filler, b"X-Request-ID: " + b"i" * size, length=17) for size in (1, 250))
+    known = post(b"", filler, b"X-Request-ID: 1", length=17)
     assert READER.read(known) is not None
-    assert agree(known, longer)
+    assert recognise(known) is None
 
 
 # --- what is left to the general server -------------------------------------------------------------------------
@@ -251,12 +236,6 @@ def test_any_length_but_a_plain_number_of_bytes_is_unusual(length: bytes) -> Non
 def test_lines_that_servers_read_in_different_ways_are_unusual(line: bytes) -> None:
     assert not is_plain(b"Content-Type: application/json", line)
     assert not is_plain(b"Accept: x", line, b"User-Agent: y", b"Content-Type: application/json")
-
-
-def test_a_head_of_more_than_16_kib_is_unusual() -> None:
-    room = heads.MAX_HEAD - len(post(b"", b"X-Filler: ", length=17))
-    assert READER.read(post(b"", b"X-Filler: " + b"x" * room, length=17)) is not None
-    assert READER.read(post(b"", b"X-Filler: " + b"x" * (room + 1), length=17)) is None
 
 
 def test_a_head_without_a_host_is_unusual() -> None:

@@ -206,6 +206,10 @@ class Connection(asyncio.Protocol):
             self._wait_for_head(data[at:])
             return None
         reader, text = self._port.reader, data[at:end]
+        if len(text) > heads.MAX_HEAD:
+            self._partial_head = None
+            self._step_aside(heads.handover(text), None, data[at:])
+            return None
         if text.startswith(questions.START):
             self._ask(text, data, at, end)
             return None

@@ -3,13 +3,13 @@
 It is for plain predict requests: whatever is unusual about a head is left to the general server, so that nothing
 needs to be decided twice. httptools (llhttp) reads a head once. The next one on the same connection mostly differs in
 a few values only, and finding that out costs a twentieth of reading it. Behind a proxy that mixes callers it differs in
-lines that do not matter, too: reading the others costs a fifth.
+lines that do not matter, too: then those that do are looked up together.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import httptools
@@ -20,14 +20,11 @@ from carpool_sidecar import errors, metrics
 from carpool_sidecar.batching import calls, routes
 from carpool_sidecar.server import headers as headers_
 from carpool_sidecar.server import local_answers, predict
+from carpool_sidecar.server.fast import head_lines
 
 MAX_HEAD: Final = 16 * 1024
-"""Bytes of a head; longer ones are the general server's business."""
+"""Bytes of a head; longer ones are for the general server, and are not handed in here."""
 
-# aiohttp's limit.
-_MAX_HEADERS: Final = 128
-# What lines may consist of: no tabs, no obs-fold, nothing beyond ASCII. All else becomes zeros.
-_VISIBLE: Final = bytes([code if 32 <= code < 127 else 0 for code in range(256)])
 _TARGET = re.compile(rb"/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*")
 _TOKEN = re.compile(rb"[!-~]{1,256}")
 _MAX_DIGITS: Final = 12
@@ -51,34 +48,30 @@ Gaps = list[tuple[int, int, int]]
 
 _CODINGS = frozenset({"gzip", "x-gzip", "deflate"})
 
-# The kinds of lines. A line of one kind is looked at for its value, which may be new with every request: of the first
-# four also by `HeadTemplate`. Other lines mean nothing here, matter as they stand, matter only if they name a prober,
-# mean something unusual, or are no header.
+# The kinds of lines, as `head_lines` has them. A line of one kind is looked at for its value, which may be new with
+# every request: of the first four also by `HeadTemplate`. Other lines mean nothing here, matter as they stand, or mean
+# something unusual.
 _LENGTH: Final = 1
 _REQUEST_ID: Final = 2
 _TRACEPARENT: Final = 3
 _JSON_SIZE: Final = 4
 _TRACESTATE: Final = 5
 _FORWARDED_FOR: Final = 6
-_COUNT: Final = 7
-_IGNORED: Final = 0
+_AGENT: Final = 7
+_PLACES: Final = 7
 _MATTERS: Final = -1
-_AGENT: Final = -2
-_UNLIKELY: Final = -3
-_NO_NAME: Final = -4
+_UNLIKELY: Final = -2
 _NAMES: Final[dict[int, str]] = {
     _LENGTH: "content-length", _REQUEST_ID: "x-request-id", _TRACEPARENT: "traceparent",
     _JSON_SIZE: "inference-header-content-length", _TRACESTATE: "tracestate", _FORWARDED_FOR: "x-forwarded-for",
+    _AGENT: "user-agent",
 }  # fmt: skip
 _KINDS: Final[dict[str, int]] = {
     **dict.fromkeys([name.lower() for name in (*UNUSUAL, "K-Network-Probe")], _UNLIKELY),
     **dict.fromkeys(("host", "connection", "proxy-connection", "content-encoding"), _MATTERS),
     **{name: kind for kind, name in _NAMES.items()},
-    "user-agent": _AGENT,
 }
-_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+:")  # RFC 9110, section 5.6.2
 # Heads are cheap to send: what is remembered of them has to end somewhere.
-_MOST_NAMES: Final = 1024
 _MOST_PLANS: Final = 512
 # Templates that a connection's first head is compared with. Each costs a tenth of reading it.
 _MOST_SHARED = 4
@@ -179,17 +172,16 @@ class Reader:
     lines only for being lines.
     """
 
-    # State: _plans by lines that matter, _kinds of lines by the names met so far; _shared, the templates that were made
-    # or came in useful last. All are bounded.
+    # State: _plans by lines that matter; _shared, the templates made or found useful last. Both are bounded.
     def __init__(self, rules: predict.PredictRules) -> None:
         self._rules = rules
-        self._known: dict[str, int] = dict.fromkeys(rules.looked_at, _MATTERS) | _KINDS
+        kinds: dict[str, int] = dict.fromkeys(rules.looked_at, _MATTERS) | _KINDS
         if "user-agent" in rules.looked_at:
-            self._known["user-agent"] = _MATTERS  # whom it names is found out with the rest
-        varying = [kind for name in rules.looked_at if (kind := self._known[name]) > 0]
+            kinds["user-agent"] = _MATTERS  # whom it names is found out with the rest
+        varying = [kind for name in rules.looked_at if (kind := kinds[name]) > 0]
         self._keyed = [kind for kind in varying if kind != _JSON_SIZE]
-        self._kinds: dict[str, int] = {}
-        self._plans: dict[tuple[str, ...], _Plan] = {}
+        self._sort: Callable[[bytes], list[str | None] | None] = head_lines.sorter(kinds, _PLACES)
+        self._plans: dict[str, _Plan] = {}
         self._shared: list[HeadTemplate] = []
 
     def read(self, text: bytes) -> Plain | None:
@@ -197,43 +189,23 @@ class Reader:
 
         Raises `routes.ModelUnknownYet` if that depends on a model of which nothing is known, and the caller has time.
         """
-        found = lines(text)
+        found = self._sort(text)
         if found is None:
             return None
-        kinds, matter = self._kinds, [found[0]]
-        values: list[str | None] = [None] * _COUNT
-        for line in found[1:]:
-            name = line[: line.find(":") + 1]
-            kind = kinds.get(name)
-            if kind is None:
-                kind = self._learn(name)
-            if kind == _IGNORED:
-                continue
-            if kind > 0:
-                if values[kind] is not None:
-                    return None
-                values[kind] = line[len(name) :].strip(" ")
-            elif kind == _MATTERS:
-                matter.append(line)
-            elif kind != _AGENT or line[len(name) :].lstrip(" ").startswith(local_answers.PROBER_AGENTS):
-                return None
-        for kind in self._keyed:
-            value = values[kind]
-            if value is not None:
-                matter.append(f"{_NAMES[kind]}:{value}")
-        return self._judge(matter, values, len(text))
-
-    def _judge(self, matter: list[str], values: list[str | None], size: int) -> Plain | None:
-        """What lines that matter, and values that vary, make of a head of `size` bytes."""
-        length, json_size = values[_LENGTH], values[_JSON_SIZE]
-        if length is None or not _is_length(length):
+        matter, length, request_id, traceparent, json_size, tracestate, caller, agent = found
+        if length is None or not _is_length(length) or matter is None:
             return None
+        if agent is not None and agent.startswith(local_answers.PROBER_AGENTS):
+            return None
+        for kind in self._keyed:
+            value = found[kind]
+            if value is not None:
+                matter += f"\r\n{_NAMES[kind]}:{value}"
         if json_size is not None:
             if not _is_size(json_size):
                 return None
-            matter.append(_NAMES[_JSON_SIZE] + ":0")  # that it is there matters
-        key = tuple(matter)
-        plan = self._plans.get(key) or self._plan(key)
+            matter += f"\r\n{_NAMES[_JSON_SIZE]}:0"  # that it is there matters
+        plan = self._plans.get(matter) or self._plan(matter)
         if plan is None:
             return None
         match, route, target, headers, timeout, coding, forwarded = plan
@@ -242,13 +214,12 @@ class Reader:
             if route is None:
                 return None
         size_of_json = int(json_size) if json_size is not None and match.protocol == "v2" else None
-        _, _, request_id, traceparent, _, tracestate, caller = values
         told = (
             route, target, headers, timeout, request_id, traceparent, tracestate, size_of_json, caller, coding,
             match.says_so, forwarded,
         )  # fmt: skip
         head = tuple.__new__(calls.Head, told)  # past its constructor, which costs more
-        return size, int(length), head
+        return len(text), int(length), head
 
     def template(self, text: bytes, head: calls.Head) -> HeadTemplate | None:
         """What recognises a head that was read when it comes again; None if it may not be so plain then."""
@@ -272,16 +243,9 @@ class Reader:
                 return template, found
         return None
 
-    def _learn(self, name: str) -> int:
-        """The kind of a line whose name was not met before."""
-        kind = self._known.get(name[:-1].lower(), _IGNORED) if is_name(name) else _NO_NAME
-        if len(self._kinds) < _MOST_NAMES:
-            self._kinds[name] = kind
-        return kind
-
-    def _plan(self, matter: tuple[str, ...]) -> _Plan | None:
+    def _plan(self, matter: str) -> _Plan | None:
         """Read the lines that matter as a head of their own."""
-        plan = self._read_fully("\r\n".join((*matter, "Content-Length: 1", "", "")).encode())
+        plan = self._read_fully(f"{matter}\r\nContent-Length: 1\r\n\r\n".encode())
         if plan is not None:
             if len(self._plans) >= _MOST_PLANS:
                 self._plans.clear()  # those in use are soon here again
@@ -339,33 +303,18 @@ class _Collector:
         self.headers.append((name.decode(), value.rstrip(b" ").decode()))
 
 
-def lines(text: bytes) -> list[str] | None:
-    """The lines of a complete head; None if it is long, or if there is anything but visible ASCII in them."""
-    if len(text) > MAX_HEAD or not text.isascii():
-        return None
-    found = text.decode("ascii").split("\r\n")
-    found.pop(), found.pop()  # what is behind the ends of the last line and of the head
-    is_visible = 0 not in "".join(found).encode("ascii").translate(_VISIBLE)
-    return found if is_visible and len(found) - 1 <= _MAX_HEADERS else None
-
-
-def is_name(name: str) -> bool:
-    """Whether this is the name of a header, and its colon."""
-    return _NAME.fullmatch(name) is not None
-
-
 def extent(text: bytes) -> int | None:
     """How many bytes the request has whose complete head is `text`; None if servers may differ on that.
 
     Also None if its connection is not kept: then nothing may follow it.
     """
-    found = lines(text)
+    found = head_lines.lines(text)
     if found is None or not text.startswith(_FRAMED) or not found[0].endswith(" HTTP/1.1"):
         return None
     length = None
     for line in found[1:]:
         name = line[: line.find(":") + 1].lower()
-        if not is_name(name) or name in ("transfer-encoding:", "upgrade:", "proxy-connection:"):
+        if not head_lines.is_name(name) or name in ("transfer-encoding:", "upgrade:", "proxy-connection:"):
             return None
         if name == "connection:" and line[len(name) :].strip(" ").lower() != "keep-alive":
             return None
@@ -388,7 +337,7 @@ def handover(text: bytes) -> metrics.Handover:
 
 def _fields(text: bytes) -> tuple[str, CIMultiDict[str]] | None:
     """Target and headers of a POST over HTTP/1.1 on a connection to be kept, each header once; else None."""
-    found = lines(text)
+    found = head_lines.lines(text)
     if found is None:
         return None
     collector = _Collector()
@@ -405,7 +354,7 @@ def _fields(text: bytes) -> tuple[str, CIMultiDict[str]] | None:
 
 
 def _is_usual(headers: CIMultiDict[str]) -> bool:
-    if "Host" not in headers or len(headers) > _MAX_HEADERS or not headers_.is_host(headers["Host"]):
+    if "Host" not in headers or not headers_.is_host(headers["Host"]):
         return False
     if local_answers.is_probe(headers) or local_answers.comes_from_prober(headers):
         return False

@@ -23,7 +23,7 @@ from carpool_sidecar.batching import calls
 from carpool_sidecar.protocols import interface
 from carpool_sidecar.server import headers as headers_
 from carpool_sidecar.server import local_answers
-from carpool_sidecar.server.fast import heads
+from carpool_sidecar.server.fast import head_lines, heads
 from carpool_sidecar.upstream import connection
 
 START: Final = b"GET "
@@ -127,7 +127,7 @@ class Questions:
 
     def _request(self, head: bytes, peer: str | None) -> bytes | None:
         """What the predictor is sent, as the general server would; None if the head is not plain."""
-        lines = heads.lines(head)
+        lines = head_lines.lines(head)
         if lines is None or not _PATH.fullmatch(lines[0]):
             return None
         passed = [lines[0], ""]
@@ -168,7 +168,7 @@ class Questions:
     def _learn(self, name: str) -> tuple[int, str]:
         """What is done with lines of a name that was not met before, and the name in lower case."""
         lowered = name.lower()
-        learned = (_KINDS.get(lowered, _PASSED) if heads.is_name(name) else _REFUSED), lowered
+        learned = (_KINDS.get(lowered, _PASSED) if head_lines.is_name(name) else _REFUSED), lowered
         if len(self._kinds) < _MOST_NAMES:
             self._kinds[name] = learned
         return learned
