@@ -65,7 +65,7 @@ def test_most_of_the_golden_cases_can_be_brought_here() -> None:
 
 
 @pytest.mark.may_skip(
-    "some golden pods are odd on purpose, and an API server refuses them before any webhook sees them"
+    "some golden pods are odd on purpose: an API server refuses them before any webhook, or stores them changed"
 )
 @pytest.mark.parametrize("name", CASES)
 def test_the_api_server_stores_what_the_injector_says(
@@ -80,6 +80,8 @@ def test_the_api_server_stores_what_the_injector_says(
         plain = admin.create(out_of_reach, dry_run=True).object
     except client.Refused as refused:
         pytest.skip(f"the API server takes no such pod: {refused.message[:200]}")
+    if "resources" in pod["spec"] and "resources" not in plain["spec"]:
+        pytest.skip("this release takes the resources of pods away, behind the webhooks (its gate PodLevelResources)")
     stored = admin.create(pod, dry_run=True).object
     asked = {**plain, "metadata": {**plain["metadata"], "namespace": namespace}}
     outcome = injection.inject(asked, CONFIG, case.namespace, case.capabilities)
