@@ -54,6 +54,7 @@ async def following(source: Source) -> AsyncIterator[cluster.ClusterVersion]:
         ((1, 33), [], True, True),
         ((1, 33), OSError("forbidden"), True, True),
         ((1, 31), OSError("forbidden"), False, False),
+        ((1, 32), [(1, 32)], True, False),
     ],
 )
 async def test_the_oldest_node_decides_and_the_oldest_allowed_one_where_nodes_cannot_be_read(

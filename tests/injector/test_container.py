@@ -313,8 +313,8 @@ def test_a_sidecar_that_becomes_native_leaves_the_containers():
 
 @pytest.mark.parametrize(
     ("server", "kubelet", "able", "by_name"),
-    [((1, 28), (1, 28), False, False), ((1, 30), (1, 30), True, False), ((1, 32), (1, 29), True, True),
-     ((1, 33), (1, 28), False, False), ((1, 33), None, True, True)],
+    [((1, 28), (1, 28), False, False), ((1, 30), (1, 30), True, False), ((1, 32), (1, 32), True, False),
+     ((1, 33), (1, 29), True, True), ((1, 33), (1, 28), False, False), ((1, 33), None, True, True)],
 )  # fmt: skip
 def test_what_a_cluster_can_do_is_told_by_its_versions(server, kubelet, able, by_name):
     found = model.Capabilities.of(server, kubelet)

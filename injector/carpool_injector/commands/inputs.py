@@ -58,7 +58,7 @@ _OPTIONS = (
         variable=True,
         default="1.33",
         metavar="X.Y",
-        help="The oldest version among API server and nodes: native sidecars need 1.29, their named ports 1.32.",
+        help="The oldest version among API server and nodes: native sidecars need 1.29, their named ports 1.33.",
     ),
 )
 

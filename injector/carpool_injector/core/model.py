@@ -26,7 +26,9 @@ Result = Literal["injected", "skipped", "refused", "unconcerned"]
 Version = tuple[int, int]
 
 _NATIVE_SIDECARS: Version = (1, 29)  # SidecarContainers is on by default (KEP-753)
-_NATIVE_NAMED_PORTS: Version = (1, 32)  # Services find named ports of restartable init containers (kubernetes#126976)
+# Services find named ports of restartable init containers: Endpoints from 1.32 on, and EndpointSlices, by which traffic
+# goes, from 1.33 on (kubernetes#127976, #128850).
+_NATIVE_NAMED_PORTS: Version = (1, 33)
 
 
 @dataclass(frozen=True, slots=True)

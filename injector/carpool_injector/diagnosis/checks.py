@@ -40,7 +40,7 @@ def versions(known: cluster_state.ClusterState) -> Iterator[Finding]:
     elif not able.native_named_ports:
         yield warning(
             f"native sidecars, but Services do not find their named ports ({shown})",
-            "use Kubernetes 1.32 or newer; until then pods with a named targetPort get an ordinary container",
+            "use Kubernetes 1.33 or newer; until then pods with a named targetPort get an ordinary container",
         )
     else:
         yield ok(f"native sidecars work everywhere ({shown})")

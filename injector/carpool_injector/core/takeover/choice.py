@@ -94,7 +94,7 @@ def _obstacles(asked: context.Context, name: str) -> Iterator[str]:
     if name != "named-port" and any(entry.host_port for entry in taken):
         yield "the kubelet opens a hostPort for ordinary containers only"
     if any(entry.name for entry in taken) and not asked.capabilities.native_named_ports:
-        yield "Services find a named port of a native sidecar from Kubernetes 1.32 on"
+        yield "Services find a named port of a native sidecar from Kubernetes 1.33 on"
 
 
 def _taken_entries(site: sites.Site, name: str) -> list[pods.Port]:
