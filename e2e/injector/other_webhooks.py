@@ -6,11 +6,13 @@ import base64
 import contextlib
 import http.server
 import json
+import secrets
 import ssl
 import threading
 from collections.abc import Callable, Iterator
 
-from e2e.cluster import client, control_plane
+from e2e.cluster import client, control_plane, processes
+from e2e.injector import manifests, steps
 
 Mutate = Callable[[client.Object], client.Object]
 
@@ -38,6 +40,8 @@ class OtherWebhook:
         self.calls = 0
         self._mutate = mutate
         self._policy = "IfNeeded" if reinvoked else "Never"
+        self._trial = f"trial-{secrets.token_hex(4)}"  # a namespace whose pods it lets be
+        self._is_known = False
 
     @contextlib.contextmanager
     def serve(self, plane: control_plane.ControlPlane, admin: client.Client, reach: dict[str, str]) -> Iterator[None]:
@@ -51,12 +55,31 @@ class OtherWebhook:
         bundle = base64.b64encode(plane.certificate_authority.read_bytes()).decode()
         admin.create(self._registration(server.server_port, bundle, reach))
         try:
+            self._wait_until_known(admin, reach)
             yield
         finally:
             admin.delete("MutatingWebhookConfiguration", self.name)
             server.shutdown()
             thread.join()
             server.server_close()
+
+    def _wait_until_known(self, admin: client.Client, reach: dict[str, str]) -> None:
+        """The API server reads registrations a while after they are made, and admits pods without them meanwhile."""
+        steps.create_namespace(admin, self._trial, reach)
+
+        def is_known() -> bool:
+            admin.create(manifests.pod(self._trial), dry_run=True)
+            return self._is_known
+
+        processes.eventually(is_known, steps.SETTLED_SECONDS, f"the API server asks {self.name}")
+        admin.delete("Namespace", self._trial)
+
+    def _answer(self, review: client.Object) -> client.Object:
+        if review["request"]["namespace"] == self._trial:
+            self._is_known = True
+            return answer_to(review, lambda pod: pod)
+        self.calls += 1
+        return answer_to(review, self._mutate)
 
     def _registration(self, port: int, bundle: str, reach: dict[str, str]) -> client.Object:
         entry = {
@@ -82,8 +105,7 @@ class OtherWebhook:
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 review = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                webhook.calls += 1
-                body = json.dumps(answer_to(review, webhook._mutate)).encode()
+                body = json.dumps(webhook._answer(review)).encode()
                 self.send_response(200)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(body)))
