@@ -16,11 +16,13 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def in_c(name: str, folder: Path) -> ModuleType:
-    """`carpool_sidecar.NAME` in C: that of the compiled build, or one that is made in `folder`. Skips the test if
-    there is no compiler."""
+def in_c(name: str, folder: Path, *flags: str) -> ModuleType:
+    """`carpool_sidecar.NAME` in C: that of the compiled build, or one that is made in `folder`, always so with `flags`.
+
+    Skips the test if there is no compiler.
+    """
     present = importlib.import_module(f"carpool_sidecar.{name}")
-    if not str(present.__file__).endswith(".py"):
+    if not flags and not str(present.__file__).endswith(".py"):
         return present
     script = runpy.run_path(str(ROOT / ".ci" / "compiled.py"))
     try:
@@ -33,7 +35,7 @@ def in_c(name: str, folder: Path) -> ModuleType:
     include = sysconfig.get_path("include")
     subprocess.run(
         [*compiler, "-O1", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror", "-shared", "-fPIC", f"-I{include}",
-         str(source), "-o", str(library)], check=True,
+         *flags, str(source), "-o", str(library)], check=True,
     )  # fmt: skip
     return _loaded(source.stem, library)
 

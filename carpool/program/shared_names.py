@@ -16,6 +16,7 @@ _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 NOT_SHARED = frozenset({
     "host", "content-length", "content-encoding", "transfer-encoding", "connection", "keep-alive", "upgrade", "te",
     "trailer", "expect", "proxy-authorization", "accept-encoding", "x-request-id", "traceparent", "tracestate",
+    "inference-header-content-length",
 })  # fmt: skip
 
 
@@ -34,7 +35,7 @@ def read_key(names: tuple[str, ...]) -> tuple[str, ...]:
 
 # What one caller must not lend to another's rows, and what a batch and its connection say of themselves.
 NOT_FORWARDED = NOT_SHARED | {
-    "authorization", "cookie", "content-type", "inference-header-content-length", "proxy-connection",
+    "authorization", "cookie", "content-type", "proxy-connection",
 }  # fmt: skip
 # Names that gRPC has for itself, binary values, which are not to be joined, and what metadata cannot be called.
 NOT_METADATA = re.compile(r"grpc-.*|.*-bin|.*[^0-9a-z_.-].*", re.DOTALL)

@@ -14,7 +14,7 @@ from carpool_sidecar.batching import calls, routes
 from carpool_sidecar.protocols import interface, v1
 from carpool_sidecar.server import predict
 from carpool_sidecar.server.fast import connection as connections
-from carpool_sidecar.server.fast import heads, requests
+from carpool_sidecar.server.fast import heads, questions, requests
 from carpool_sidecar.server.general import body_reader
 
 PREDICT = b"/v1/models/m:predict"
@@ -214,7 +214,7 @@ class Bench:
         self.rules = predict.PredictRules(self.settings, limits, self.bodies, ways, self.life, self.metrics)
         self.requests = requests.FastRequests(self.rules, self.driver, lambda: self.now)
         self.reader = heads.Reader(self.rules)
-        self.questions = None
+        self.questions: questions.Questions | None = None
         self.keep_alive, self.head_timeout = self.settings.keep_alive, self.settings.head_timeout
         self.connections: set[connections.Connection] = set()
         self.generals: list[General] = []

@@ -6,7 +6,6 @@ import asyncio
 import gzip
 import json
 import zlib
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 from carpool_sidecar import errors
 from carpool_sidecar.batching import calls
-from carpool_sidecar.server.fast import heads
+from carpool_sidecar.server.fast import connection, heads, questions
 from tests.server.fast_lane import BODY, PREDICT, V1_ROUTE, Bench, Transport, get, post, settle
 
 
@@ -148,21 +147,57 @@ async def test_a_request_for_the_general_server_waits_until_earlier_answers_are_
     assert bench.connections == set()
 
 
-@pytest.mark.parametrize("of", [post, get], ids=["predict", "question"])
-async def test_a_head_of_more_than_16_kib_is_for_the_general_server(bench: Bench, of: Callable[..., bytes]) -> None:
-    def request(size: int) -> bytes:
-        plain = of()
-        end = plain.index(b"\r\n\r\n")
-        filler = b"\r\nX-Filler: "
-        return plain[:end] + filler + b"x" * (size - end - 4 - len(filler)) + plain[end:]
+class Relay:
+    """Keeps the questions that it is to send."""
 
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    def post(
+        self, target: str, headers: object, body: object, timeout: float, reply: object, head: bytes = b""
+    ) -> Relay:
+        self.sent.append(head)
+        return self
+
+    def cancel(self) -> None:
+        """Nobody waits for the answer."""
+
+
+def with_head_of(size: int, request: bytes) -> bytes:
+    end = request.index(b"\r\n\r\n")
+    filler = b"\r\nX-Filler: "
+    return request[:end] + filler + b"x" * (size - end - 4 - len(filler)) + request[end:]
+
+
+@pytest.mark.parametrize("request_", [post(), get()], ids=["predict", "question"])
+async def test_a_head_of_more_than_16_kib_is_for_the_general_server(bench: Bench, request_: bytes) -> None:
+    relay = Relay()
+    bench.questions = questions.Questions(relay, bench.life, bench.metrics)
+    bench.connect().send(with_head_of(heads.MAX_HEAD, request_))
+    assert (len(bench.generals), bench.driver.submitted + len(relay.sent)) == (0, 1)
+    longer = with_head_of(heads.MAX_HEAD + 1, request_)
+    bench.connect().send(longer)
+    assert (len(bench.generals), bench.driver.submitted + len(relay.sent)) == (1, 1)
+    assert bench.generals[0].data == longer
+
+
+async def test_a_head_of_more_than_16_kib_that_came_in_parts_is_no_begun_head_any_more(bench: Bench) -> None:
+    longer = with_head_of(heads.MAX_HEAD + 1, post())
     client = bench.connect()
-    client.send(request(heads.MAX_HEAD))
-    assert len(bench.generals) == (of is get)  # which has nobody to ask here
+    protocol = client.protocol
+    client.send(longer[:1000])
+    client.send(longer[1000:])
+    assert bench.generals[0].data == longer
+    assert isinstance(protocol, connection.Connection)
+    assert not protocol.may_ask(bench.now + 1)  # as it may where a head has begun
+    bench.now += 5
+    assert not protocol.may_ask(bench.now)
+
+
+async def test_a_small_head_behind_much_else_stays_on_the_fast_lane(bench: Bench) -> None:
     client = bench.connect()
-    client.send(request(heads.MAX_HEAD + 1))
-    assert bench.generals[-1].data == request(heads.MAX_HEAD + 1)
-    assert bench.driver.submitted == (of is post)
+    client.send(post(b'{"instances":["' + b"x" * 2 * heads.MAX_HEAD + b'"]}') + post(BODY, b"X-Other: 1"))
+    assert (bench.driver.submitted, bench.generals) == (2, [])
 
 
 async def test_a_connection_that_was_handed_over_is_the_general_servers_alone(bench: Bench) -> None:

@@ -66,6 +66,22 @@ def answer(bench: Bench) -> None:
     call.replier.answer([messages.Answer(call, [messages.Piece(0, "an-id", found.rows[0 : call.rows])])], found)
 
 
+async def test_a_head_without_the_size_of_its_json_is_not_taken_for_one_that_has_it(predictor: Predictor) -> None:
+    predictor.may_tell.set()
+    bench = predictor.bench()
+    client = bench.connect()
+    client.send(infer())  # its model is known afterwards
+    await told(predictor, client)
+    request = infer(BODY).replace(b"application/json", b"image/png")
+    sized = request.replace(
+        b"\r\nContent-Length", b"\r\nInference-Header-Content-Length: %d\r\nContent-Length" % len(BODY)
+    )
+    bench.connect().send(sized)
+    assert (bench.driver.submitted, bench.generals) == (2, [])
+    bench.connect().send(request)
+    assert (bench.driver.submitted, len(bench.generals)) == (2, 1)
+
+
 async def test_requests_wait_until_the_predictor_has_told_of_their_model_and_keep_their_order(
     predictor: Predictor,
 ) -> None:

@@ -15,6 +15,7 @@ byte that is not visible, which has to be the line's end. Strings are made of wh
 #define MOST_LINES 128
 #define MATTERS (-1)
 #define REFUSED (-2)
+#define MOST_PLACES 64
 #define LENGTHS 32 /* names of so many bytes and more share a chain */
 
 typedef struct {
@@ -302,13 +303,13 @@ make_sorter(PyObject *module, PyObject *arguments)
 {
     PyObject *kinds;
     int places;
-    if (!PyArg_ParseTuple(arguments, "Oi", &kinds, &places))
+    if (!PyArg_ParseTuple(arguments, "O!i", &PyDict_Type, &kinds, &places))
         return NULL;
-    if (places < 0) {
-        PyErr_SetString(PyExc_ValueError, "there are no fewer places than none");
+    if (places < 0 || places > MOST_PLACES) {
+        PyErr_Format(PyExc_ValueError, "there are 0 to %d places", MOST_PLACES);
         return NULL;
     }
-    PyObject *items = PyMapping_Items(kinds);
+    PyObject *items = PyDict_Items(kinds);
     if (items == NULL)
         return NULL;
     Sorter *sorter = PyMem_Malloc(sizeof(Sorter) + (size_t)PyList_GET_SIZE(items) * sizeof(Known));

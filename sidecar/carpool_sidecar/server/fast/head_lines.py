@@ -9,9 +9,10 @@ no obs-fold), or with more lines than aiohttp reads.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 _MOST_LINES = 128
+_MOST_PLACES = 64
 # All else becomes zeros.
 _VISIBLE = bytes([code if 32 <= code < 127 else 0 for code in range(256)])
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+:")  # RFC 9110, section 5.6.2
@@ -34,7 +35,7 @@ def is_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def sorter(kinds: Mapping[str, int], places: int) -> Callable[[bytes], list[str | None] | None]:
+def sorter(kinds: dict[str, int], places: int) -> Callable[[bytes], list[str | None] | None]:
     """What sorts the lines of a head by the names of headers, which are in lower case here.
 
     A name of kind -1 matters as it stands, 0 means nothing, as all other names do, and with -2 a head is for somebody
@@ -44,6 +45,8 @@ def sorter(kinds: Mapping[str, int], places: int) -> Callable[[bytes], list[str 
     `places` there is the value of that kind, without the spaces around it, or None. Also None is a line that is no
     header.
     """
+    if not 0 <= places <= _MOST_PLACES:
+        raise ValueError(f"there are 0 to {_MOST_PLACES} places")
     if not all(-2 <= kind <= places for kind in kinds.values()):
         raise ValueError(f"the kinds of headers are -2 to {places}")
     known: dict[str, int] = {}

@@ -1,9 +1,9 @@
 """Which requests take the fast lane, judged by their heads, and what a call needs of those.
 
 It is for plain predict requests: whatever is unusual about a head is left to the general server, so that nothing
-needs to be decided twice. httptools (llhttp) reads a head once. The next one on the same connection mostly differs in
-a few values only, and finding that out costs a twentieth of reading it. Behind a proxy that mixes callers it differs in
-lines that do not matter, too: then those that do are looked up together.
+needs to be decided twice. httptools (llhttp) reads a head once. The next one on the same connection often is the same
+but for its body's length, and finding that out costs a twentieth of reading it. Behind a proxy that mixes callers, and
+with ids of requests, it differs in lines that do not matter: then those that do are looked up together.
 """
 
 from __future__ import annotations
@@ -26,11 +26,9 @@ MAX_HEAD: Final = 16 * 1024
 """Bytes of a head; longer ones are for the general server, and are not handed in here."""
 
 _TARGET = re.compile(rb"/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*")
-_TOKEN = re.compile(rb"[!-~]{1,256}")
 _MAX_DIGITS: Final = 12
-# What the values that vary may add to a head.
-_MAX_GROWTH = 1024
 _ZERO: Final = ord("0")
+_LENGTH_LINE = re.compile(rb"\r\ncontent-length: ?([1-9][0-9]{0,11})(?=\r)", re.IGNORECASE)
 
 # Headers that give a request, or its connection, a meaning beyond "here is a body, answer it".
 UNUSUAL: Final[tuple[str, ...]] = (
@@ -43,14 +41,10 @@ _SIGNS: tuple[tuple[bytes, metrics.Handover], ...] = (
     (b"\r\ncontent-encoding:", "coding"),
 )  # fmt: skip
 
-Gaps = list[tuple[int, int, int]]
-"""Where values begin and end in a head, and which they are."""
-
 _CODINGS = frozenset({"gzip", "x-gzip", "deflate"})
 
 # The kinds of lines, as `head_lines` has them. A line of one kind is looked at for its value, which may be new with
-# every request: of the first four also by `HeadTemplate`. Other lines mean nothing here, matter as they stand, or mean
-# something unusual.
+# every request. Other lines mean nothing here, matter as they stand, or mean something unusual.
 _LENGTH: Final = 1
 _REQUEST_ID: Final = 2
 _TRACEPARENT: Final = 3
@@ -71,40 +65,33 @@ _KINDS: Final[dict[str, int]] = {
     **dict.fromkeys(("host", "connection", "proxy-connection", "content-encoding"), _MATTERS),
     **{name: kind for kind, name in _NAMES.items()},
 }
+# aiohttp takes one of each.
+_SINGLE: Final = ("content-location", "content-range", "etag", "max-forwards", "server")
 # Heads are cheap to send: what is remembered of them has to end somewhere.
 _MOST_PLANS: Final = 512
 # Templates that a connection's first head is compared with. Each costs a tenth of reading it.
 _MOST_SHARED = 4
 _NEVER: Final = b"\n"  # no head begins with it
-_LINES = {
-    which: re.compile(rb"\r\n%b: ?([!-~]{1,256})(?=\r)" % _NAMES[which].encode(), re.IGNORECASE)
-    for which in (_LENGTH, _REQUEST_ID, _TRACEPARENT, _JSON_SIZE)
-}
-
 
 Plain = tuple[int, int, calls.Head]
 """A head for the fast lane: the index just behind it, its body's length in bytes, and what counts of it."""
 
 
 class HeadTemplate:
-    """A head with gaps at the values that vary: recognises the next request of the same connection.
+    """A head with a gap at its body's length: recognises the next request of the same connection.
 
-    Bytes that are equal to those of a head which was read in full mean the same, and a gap takes only what cannot
-    change that: digits for a length, visible ASCII for an id.
+    Bytes that are equal to those of a head which was read in full mean the same, and the gap takes digits only.
     """
 
     # State: _repeated, a whole head of which two came whose bodies were alike in length, and _found, what it is at the
     # start of some bytes: mostly the next one is equal to the last byte, and one comparison tells. _length, the latest.
-    __slots__ = ("_end", "_end_size", "_found", "_gaps", "_head", "_length", "_repeated", "_start", "_start_size")
+    __slots__ = ("_end", "_end_size", "_found", "_head", "_length", "_repeated", "_start", "_start_size")
 
-    def __init__(self, text: bytes, head: calls.Head, gaps: Gaps) -> None:
-        """`text` is the head, `gaps` are in order; one of them is the length's."""
-        starts = [0, *(stop for _, stop, _ in gaps)]
-        pieces = [(text[at:start], which) for at, (start, _, which) in zip(starts, gaps, strict=False)]
+    def __init__(self, text: bytes, head: calls.Head, start: int, stop: int) -> None:
+        """`text` is the head, which has its length from `start` to `stop`."""
         self._head = head
-        self._start, self._start_size = pieces[0][0], len(pieces[0][0])
-        self._end, self._end_size = text[starts[-1] :], len(text) - starts[-1]
-        self._gaps = pieces if len(pieces) > 1 else []
+        self._start, self._start_size = text[:start], start
+        self._end, self._end_size = text[stop:], len(text) - stop
         self._repeated = _NEVER
         self._found: Plain | None = None
         self._length = 0
@@ -113,15 +100,13 @@ class HeadTemplate:
         """The head that `data` has at `at` if it fits this template and is complete; else None."""
         if not at and data.startswith(self._repeated):
             return self._found
-        if self._gaps:
-            return self._match_gaps(data, at)
-        # These lines are run for each request whose length differs, so they are few, and none is a call of ours.
+        # These lines are run for each request that differs, so they are few, and none is a call of ours.
+        if not data.startswith(self._start, at):
+            return None
         start = at + self._start_size
         stop = data.find(b"\r", start, start + _MAX_DIGITS + 1)
         digits = data[start:stop]
-        if not (digits.isdigit() and data.startswith(self._start, at) and data.startswith(self._end, stop)):
-            return None
-        if digits[0] == _ZERO:
+        if not (digits.isdigit() and data.startswith(self._end, stop)) or digits[0] == _ZERO:
             return None
         end, length = stop + self._end_size, int(digits)
         if not at:
@@ -129,24 +114,6 @@ class HeadTemplate:
                 self._repeated, self._found = data[:end], (end, length, self._head)
             self._length = length
         return end, length, self._head
-
-    def _match_gaps(self, data: bytes, at: int) -> Plain | None:
-        length, head = 0, self._head
-        for before, which in self._gaps:
-            value = _TOKEN.match(data, at + len(before)) if data.startswith(before, at) else None
-            if value is None:
-                return None
-            text = value[0].decode()
-            if which in (_REQUEST_ID, _TRACEPARENT):
-                head = _with(head, which, text)
-            elif not _is_length(text):
-                return None
-            elif which == _LENGTH:
-                length = int(text)
-            else:
-                head = head._replace(json_size=int(text))
-            at = value.end()
-        return (at + self._end_size, length, head) if data.startswith(self._end, at) else None
 
 
 class _Plan(NamedTuple):
@@ -175,9 +142,8 @@ class Reader:
     # State: _plans by lines that matter; _shared, the templates made or found useful last. Both are bounded.
     def __init__(self, rules: predict.PredictRules) -> None:
         self._rules = rules
-        kinds: dict[str, int] = dict.fromkeys(rules.looked_at, _MATTERS) | _KINDS
-        if "user-agent" in rules.looked_at:
-            kinds["user-agent"] = _MATTERS  # whom it names is found out with the rest
+        kinds: dict[str, int] = dict.fromkeys(_SINGLE, _UNLIKELY)
+        kinds |= dict.fromkeys(rules.looked_at, _MATTERS) | _KINDS
         varying = [kind for name in rules.looked_at if (kind := kinds[name]) > 0]
         self._keyed = [kind for kind in varying if kind != _JSON_SIZE]
         self._sort: Callable[[bytes], list[str | None] | None] = head_lines.sorter(kinds, _PLACES)
@@ -223,10 +189,10 @@ class Reader:
 
     def template(self, text: bytes, head: calls.Head) -> HeadTemplate | None:
         """What recognises a head that was read when it comes again; None if it may not be so plain then."""
-        gaps = [gap for gap in _gaps(text) if gap[2] not in self._keyed]
-        if not gaps or len(text) + _MAX_GROWTH > MAX_HEAD:
+        line = _LENGTH_LINE.search(text)
+        if line is None or len(text) + _MAX_DIGITS > MAX_HEAD:
             return None
-        made = HeadTemplate(text, head, gaps)
+        made = HeadTemplate(text, head, *line.span(1))
         self._shared = [made, *self._shared[: _MOST_SHARED - 1]]
         return made
 
@@ -363,17 +329,6 @@ def _is_usual(headers: CIMultiDict[str]) -> bool:
     return not any(name in headers for name in UNUSUAL)
 
 
-def _with(head: calls.Head, which: int, value: str) -> calls.Head:
-    route, target, headers, timeout, request_id, traceparent, tracestate, size, caller, coding, says_so, along = head
-    if which == _REQUEST_ID:
-        request_id = value
-    else:
-        traceparent = value
-    return calls.Head(
-        route, target, headers, timeout, request_id, traceparent, tracestate, size, caller, coding, says_so, along
-    )
-
-
 def _is_length(digits: str) -> bool:
     """Whether this is the length of a body, as anybody would write it."""
     return _is_size(digits) and not digits.startswith("0")
@@ -381,9 +336,3 @@ def _is_length(digits: str) -> bool:
 
 def _is_size(digits: str) -> bool:
     return len(digits) <= _MAX_DIGITS and digits.isdigit()
-
-
-def _gaps(text: bytes) -> Gaps:
-    """The values that vary in a head, each of which is there once, as far as they are plainly written."""
-    found = [(*line.span(1), which) for which, pattern in _LINES.items() if (line := pattern.search(text))]
-    return sorted(found) if any(which == _LENGTH for *_, which in found) else []
