@@ -76,7 +76,8 @@ class ControlPlane:
         """
         self.folder = folder
         self.version = version or other_releases.pinned()
-        self._release = binaries.numbers(self.version.removeprefix("v"))[:2]
+        major, minor, *_ = binaries.numbers(self.version.removeprefix("v"))
+        self._release = (major, minor)
         self.server = f"https://{interface.in_url(host)}:{loopback.free_port()}"
         self._services = SERVICES_IPV6 if ":" in host else SERVICES_IPV4
         self._host = host
@@ -128,9 +129,9 @@ class ControlPlane:
         return self._authority.issue(file, hosts[0], hosts=hosts)
 
     @property
-    def native_sidecars(self) -> bool:
-        """Whether init containers may run on."""
-        return self._release >= (1, 29)
+    def release(self) -> tuple[int, int]:
+        """Its version's first two numbers."""
+        return self._release
 
     @property
     def validating_policies(self) -> bool:

@@ -11,7 +11,7 @@ import pytest
 
 from carpool_injector import config_file
 from carpool_injector.core import injection, model
-from e2e.cluster import client
+from e2e.cluster import client, control_plane
 from e2e.injector import installation, manifests, steps
 from tests.injector.golden import cases
 
@@ -69,7 +69,7 @@ def test_most_of_the_golden_cases_can_be_brought_here() -> None:
 )
 @pytest.mark.parametrize("name", CASES)
 def test_the_api_server_stores_what_the_injector_says(
-    admin: client.Client, enter_namespace: EnterNamespace, name: str
+    admin: client.Client, plane: control_plane.ControlPlane, enter_namespace: EnterNamespace, name: str
 ) -> None:
     case = CASES[name]
     namespace, plain_namespace = enter_namespace(dict(case.namespace.labels))
@@ -84,7 +84,7 @@ def test_the_api_server_stores_what_the_injector_says(
         pytest.skip("this release takes the resources of pods away, behind the webhooks (its gate PodLevelResources)")
     stored = admin.create(pod, dry_run=True).object
     asked = {**plain, "metadata": {**plain["metadata"], "namespace": namespace}}
-    outcome = injection.inject(asked, CONFIG, case.namespace, case.capabilities)
+    outcome = injection.inject(asked, CONFIG, case.namespace, model.Capabilities.of(plane.release, None))
     assert manifests.has_sidecar(stored) == manifests.has_sidecar(outcome.pod)
     assert missing(outcome.pod["spec"], stored["spec"], "spec") == []
     assert missing(outcome.pod["metadata"].get("annotations", {}), stored["metadata"].get("annotations", {}), "") == []
