@@ -28,7 +28,8 @@ programs = [subprocess.Popen([sys.executable, "-m", *words]) for words in module
 try:
     for _ in range(300):
         try:
-            urllib.request.urlopen("http://[fd00::9]:18082/readyz", timeout=5).read()
+            for address in ("[fd00::9]:18080/healthz", "[fd00::9]:18082/readyz"):  # the model, then the sidecar
+                urllib.request.urlopen(f"http://{address}", timeout=5).read()
             break
         except OSError:
             time.sleep(0.1)
