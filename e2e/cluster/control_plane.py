@@ -77,7 +77,7 @@ class ControlPlane:
         self.folder = folder
         self.version = version or other_releases.pinned()
         major, minor, *_ = binaries.numbers(self.version.removeprefix("v"))
-        self._release = (major, minor)
+        self.release = (major, minor)
         self.server = f"https://{interface.in_url(host)}:{loopback.free_port()}"
         self._services = SERVICES_IPV6 if ":" in host else SERVICES_IPV4
         self._host = host
@@ -129,21 +129,16 @@ class ControlPlane:
         return self._authority.issue(file, hosts[0], hosts=hosts)
 
     @property
-    def release(self) -> tuple[int, int]:
-        """Its version's first two numbers."""
-        return self._release
-
-    @property
     def validating_policies(self) -> bool:
         """Whether ValidatingAdmissionPolicy is served in the form that the chart uses."""
-        return self._release >= (1, 30)
+        return self.release >= (1, 30)
 
     @property
     def mutating_policies(self) -> str:
         """The API in which MutatingAdmissionPolicy is served as the chart uses it; empty where it is not."""
-        if self._release < (1, 34):
+        if self.release < (1, 34):
             return ""
-        return POLICIES_BETA if self._release < (1, 36) else POLICIES_STABLE
+        return POLICIES_BETA if self.release < (1, 36) else POLICIES_STABLE
 
     @property
     def certificate_authority(self) -> Path:
