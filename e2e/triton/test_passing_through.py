@@ -11,7 +11,7 @@ import aiohttp
 import grpc
 import numpy as np
 import pytest
-from tritonclient.utils import shared_memory
+from tritonclient.utils import InferenceServerException, shared_memory
 
 from e2e.triton import clients
 from e2e.triton import sidecar as sidecar_
@@ -36,9 +36,22 @@ class TestSharedMemory:
         try:
             await client("register_system_shared_memory", name, f"/{name}", size)
             yield name, handle
-            await client("unregister_system_shared_memory", name)
+            await self.unregister(client, name)
         finally:
             shared_memory.destroy_shared_memory_region(handle)
+
+    async def unregister(self, client: clients.Client, name: str) -> None:
+        """Triton answers a request before it lets go of the regions that it named."""
+        async with asyncio.timeout(10):
+            while True:
+                try:
+                    await client("unregister_system_shared_memory", name)
+                except InferenceServerException as error:
+                    if "currently in use" not in str(error):
+                        raise
+                    await asyncio.sleep(0.01)
+                else:
+                    return
 
     async def test_inputs_and_outputs_in_shared_memory(self, client: clients.Client) -> None:
         rows = np.float32([[1, 2], [3, 4]])
