@@ -132,6 +132,13 @@ def test_the_shape_of_a_request_is_that_of_its_first_instance_whatever_its_value
     assert len({shape(b'{"instances":[%b]}' % row) for row in different}) == len(different)
 
 
+@pytest.mark.parametrize("prefix", [b"", b"a"])
+@pytest.mark.parametrize("text", [b'\\"' * 9000, b"\\\\" * 9000, b"a" * 20_000])
+def test_a_string_that_is_longer_than_what_is_looked_at_is_one_as_well(prefix: bytes, text: bytes) -> None:
+    # Else each quote in it would begin another one, and the time would grow with the square of their number.
+    assert shape(b'{"instances":["%b%b"]}' % (prefix, text)) == b'"'
+
+
 @given(st.binary(max_size=200))
 def test_any_request_that_can_be_parsed_has_a_shape(text: bytes) -> None:
     try:

@@ -35,8 +35,14 @@ _MAX_UNCOUNTED = 512 * 1024
 # Elements are counted by decoding; beyond this many commas the objects for them would cost too much memory.
 _MAX_COUNTED = 1_000_000
 
-# What is left out of a row's pattern; a longer row is told by its beginning.
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)'
+"""A regular expression, with `re.DOTALL`, for a JSON string, or for the beginning of one that the text cuts off.
+
+Possessive: else a string without an end takes quadratic time, and memory for each character.
+"""
+
+# What is left out of a row's pattern; a longer row is told by its beginning, which may end within a string.
+_STRING = re.compile(STRING, re.DOTALL)
 _NUMBERS = b"0123456789+-.eE \t\r\n"
 _LONGEST_PATTERN = 16 * 1024
 

@@ -28,9 +28,7 @@ _LAST_DIGITS = re.compile(rb"(?:0|[1-9][0-9]*)\Z")
 _LONGEST_NUMBER = 18
 _OPENING, _CLOSING = b"[]"
 _AFTER_NUMBER = b",} \t\r\n"
-# Possessive, and also for a string without an end: else this takes quadratic time, and memory for each character.
-_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)'
-_NOT_FINITE = re.compile(_STRING + rb"|(?<![\w.+-])(-?(?:NaN|Infinity))(?![\w.])", re.DOTALL)
+_NOT_FINITE = re.compile(json_rows.STRING + rb"|(?<![\w.+-])(-?(?:NaN|Infinity))(?![\w.])", re.DOTALL)
 _BETWEEN_ROWS = re.compile(rb"[ \t\r\n,]*")
 _SPACE = b" \t\r\n"
 # Headers of the connection to the predictor, of the size of its body, and of who sent it.
