@@ -119,6 +119,38 @@ async def test_pipelined_requests_that_wait_for_their_turn_count_as_held(bench_o
     await plain_client.until(lambda: plain_client.is_at_rest(bench_of_three))
 
 
+@pytest.mark.parametrize("fast_lane", ["on", "off"])
+@pytest.mark.parametrize("before", [1, 3])
+@pytest.mark.parametrize(
+    ("most", "lines", "refusal", "together"),
+    [(400_000, 5, 431, True), (400_000, 5, 431, False), (50_000, 1, 429, False)],
+    ids=["too large, in one piece", "too large", "no room"],
+)
+async def test_a_head_is_refused_when_all_requests_before_it_are_answered(
+    sidecar_of, fast_lane, before, most, lines, refusal, together
+):
+    bench = await sidecar_of(fast_lane=fast_lane, max_queue_bytes=most, max_body_bytes=most)
+    bench.predictor.gate.clear()
+    client = await plain_client.connect(bench)
+    first = plain_client.request('{"instances":[1]}', "X-Any: 1") * before
+    head = b"GET /x HTTP/1.1\r\nHost: h\r\n" + b"X-Any: %b\r\n" % (b"v" * 60_000) * lines
+    if together:
+        await client.send(first + head)
+    else:
+        await client.send(first)
+        await bench.predictor.received(1)
+        await client.send(head)
+    await bench.predictor.received(1)
+    bench.predictor.gate.set()
+    told = [(await client.answer())[0] for _ in range(before)]
+    assert told[0] == 200
+    assert set(told) <= {200, 429 if refusal == 429 else 200}  # those that are looked at one by one have no room either
+    status, headers, _ = await client.answer()
+    assert (status, headers["connection"]) == (refusal, "close")
+    await client.leave()
+    await plain_client.until(lambda: plain_client.is_at_rest(bench))
+
+
 async def test_a_head_has_a_largest_size_and_heads_together_have_no_more_room_than_bodies(sidecar_of):
     bench = await sidecar_of(max_queue_bytes=400_000, max_body_bytes=400_000)
     lines = [b"X-%d: %b\r\n" % (number, b"v" * 60_000) for number in range(5)]

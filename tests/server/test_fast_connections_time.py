@@ -158,6 +158,25 @@ async def test_no_body_begins_where_there_is_no_room_for_it(bench: Bench) -> Non
     assert (bench.bodies.memory.held, bench.life.active) == (0, 0)
 
 
+@pytest.mark.parametrize("is_full_then", [True, False])
+async def test_a_head_that_has_no_room_is_refused_when_all_before_it_is_answered(
+    bench: Bench, is_full_then: bool
+) -> None:
+    client = bench.connect()
+    bench.memory.limit = len(BODY) + 10
+    client.send(post() + HEAD[:11])
+    assert client.statuses == []
+    bench.memory.limit = 10 if is_full_then else 10_000
+    bench.driver.answer()
+    await settle()
+    assert client.statuses == ([200, 429] if is_full_then else [200])
+    if not is_full_then:
+        client.send(HEAD[11:] + LONG)
+        bench.driver.answer()
+        assert client.statuses == [200, 200]
+    assert (bench.bodies.memory.held, bench.life.active) == (0, 0)
+
+
 async def test_a_body_behind_others_waits_until_they_are_answered(bench: Bench) -> None:
     client = bench.connect()
     client.send(post() + HEAD + LONG[:10])

@@ -288,7 +288,11 @@ class Connection(asyncio.Protocol):
             more = begun[self._partial_head.size :]
         if len(begun) <= heads.MAX_HEAD and self._partial_head.may_go_on(more):
             self._keep(begun)
-            if not self._requests.memory.has_room(0):
+            if self._requests.memory.has_room(0):
+                return
+            if self._pending:
+                self._hold(begun)  # answers come in order
+            else:
                 self._end(errors.MemoryFull(), self._began)
         else:
             self._partial_head = None
