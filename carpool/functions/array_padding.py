@@ -47,8 +47,9 @@ class Padding:
             {} if pad is None else _by_name("pad", pad, "a number", _checked_number, TypeError)
         )
         self._sides: dict[Any, Side] = _by_name("side", side, "'right' or 'left'", _checked_side, ValueError)
-        # By dtype and number. Two threads that write the same at once do no harm.
-        self._converted: dict[tuple[Any, Number], Any] = {}
+        # By dtype and name: numbers that are equal need not be the same (0.0 and -0.0, 1 and True). Two threads that
+        # write the same at once do no harm.
+        self._converted: dict[tuple[Any, structures.Name], Any] = {}
         if not self._numbers and self._sides != {ALL: "right"}:
             raise ValueError(f"side={side!r} says where padding goes, and pad is not given")
         for name in self._sides:
@@ -86,10 +87,10 @@ class Padding:
         return self._sides.get(name) or self._sides.get(ALL, "right")
 
     def _for_dtype(self, library: Library, name: structures.Name, dtype: Any) -> Any:
-        number = self._numbers[name if name in self._numbers else ALL]
-        found = self._converted.get((dtype, number))
+        named = name if name in self._numbers else ALL
+        found = self._converted.get((dtype, named))
         if found is None:
-            found = self._converted[dtype, number] = library.converted(number, dtype)
+            found = self._converted[dtype, named] = library.converted(self._numbers[named], dtype)
         return found
 
     def join(self, library: Library, parts: Sequence[Any], name: structures.Name) -> Any:

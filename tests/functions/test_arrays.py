@@ -137,6 +137,12 @@ def test_padding_goes_right_or_left_as_said_for_all_or_by_name() -> None:
     assert batch["attention_mask"].tolist() == [[1, 1, 0], [1, 1, 1], [1, 1, 1]]
 
 
+def test_numbers_that_are_equal_and_not_the_same_are_padded_with_as_they_are() -> None:
+    long, short = ({"a": np.ones((1, size)), "b": np.ones((1, size))} for size in (2, 1))
+    batch = arrays(pad={"a": 0.0, "b": -0.0}).join([long, short])
+    assert [bool(np.signbit(batch[name][1, 1])) for name in "ab"] == [False, True]
+
+
 def test_images_are_padded_along_both_axes() -> None:
     batch = arrays(pad=-1.0).join([np.ones((1, 3, 2, 1)), np.ones((1, 3, 1, 2))])
     assert batch[:, 0].tolist() == [[[1, -1], [1, -1]], [[1, 1], [-1, -1]]]

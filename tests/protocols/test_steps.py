@@ -187,6 +187,15 @@ def test_a_request_with_a_list(rows: list[Any], data: st.DataObject) -> None:
     assert seen[0] == seen[1]
 
 
+def test_a_request_whose_values_are_nested_too_deeply_to_be_looked_at() -> None:
+    made = lists.Codec(rules.load(["mlflow"]), lambda: 0.0)
+    made.parse(b'{"dataframe_records":[{"a":1}]}', 100)
+    body = b'{"dataframe_records":[{"a":%b1%b}]}' % (b"[" * 400, b"]" * 400)
+    in_steps = told(lambda: steps.at_once(made.parse_in_steps(body, 100)))
+    assert in_steps == told(lambda: made.parse(body, 100))
+    assert in_steps[0] is errors.Unbatchable
+
+
 LEAVES = st.sampled_from(["1", "-2.5", "1e3", "true", "null", '"a"', '"a,b]"', '"\\\\\\""', "{}"])
 
 
@@ -248,6 +257,22 @@ def test_an_answer_in_v2_json(data: st.DataObject, rows: int, width: int, wants_
     found = [told(lambda: call.read(reply)), told(lambda: steps.at_once(read_in_steps(reply)))]
     seen = [each if isinstance(each[0], type) else _rendered(payloads, each) for each in found]
     assert seen[0] == seen[1]
+
+
+def test_an_answer_in_v2_json_with_an_output_that_lacks_its_data() -> None:
+    made = http_codec.Codec(models.ModelInfo(), lambda: None)
+    payload = made.parse(b'{"inputs":[{"name":"x","shape":[1,1],"datatype":"FP32","data":[1]}]}', 100)
+    call = made.merge("b", "t", [messages.Part(asked(payload), 0, 1)] * 2)
+    reply = interface.UpstreamResponse(
+        b'{"model_name":"m","outputs":[{"name":"y","datatype":"FP32","shape":[2,3],"data":[1,2,3,4,5,6]},'
+        b'{"name":"z","datatype":"FP32","shape":[2,1],"parameters":{"binary_data_size":8}}]}',
+        {},
+    )
+    read_in_steps = call.read_in_steps
+    assert read_in_steps is not None
+    found = [told(lambda: call.read(reply)), told(lambda: steps.at_once(read_in_steps(reply)))]  # it is known by then
+    assert found[0] == found[1]
+    assert found[0][0] is errors.UpstreamBroken
 
 
 def _rendered(payloads: list[Any], answer: interface.BatchPredictions) -> list[bytes]:

@@ -202,6 +202,12 @@ def test_members_beside_the_list_must_be_small():
         v1.parse_request(body)
 
 
+@pytest.mark.parametrize("name", [b"predictions", b"outputs", b"x"])
+def test_no_name_makes_a_large_member_beside_the_list_a_small_one(name):
+    with pytest.raises(errors.BadRequest, match="members beside the list take"):
+        v1.parse_request(b'{"instances":[1],"%b":[%b1]}' % (name, b"1," * 100_000))
+
+
 @pytest.mark.parametrize(
     ("row", "length"),
     [

@@ -61,16 +61,22 @@ _REQUEST_MEMBERS = ("instances", "inputs")
 _ANSWER_MEMBERS = ("predictions", "outputs")
 
 
-class _Lists(msgspec.Struct):
-    """The large members of a body; decoding into it skips all others without allocating."""
+class _RequestLists(msgspec.Struct):
+    """The large members of a request; decoding into it skips all others without allocating."""
 
     instances: msgspec.Raw = msgspec.Raw()
     inputs: msgspec.Raw = msgspec.Raw()
+
+
+class _AnswerLists(msgspec.Struct):
+    """Those of an answer."""
+
     predictions: msgspec.Raw = msgspec.Raw()
     outputs: msgspec.Raw = msgspec.Raw()
 
 
-_LISTS = msgspec.json.Decoder(_Lists)
+_REQUEST_LISTS = msgspec.json.Decoder(_RequestLists)
+_ANSWER_LISTS = msgspec.json.Decoder(_AnswerLists)
 
 
 class Payload(interface.KeepsBody):
@@ -202,7 +208,7 @@ def parse_answer(response: interface.UpstreamResponse, kept: KeptMembers | None 
         single = _single_member(body, b"predictions", _USUAL_ANSWER, _ONLY_ANSWER_MEMBER, decode, most)
         if single is not None:
             return interface.BatchPredictions(single[0], single[2])
-        member, _, rows = _pick(_lists(body), _ANSWER_MEMBERS, json_rows.LIST.decode)
+        member, _, rows = _pick(_answer_lists(body), _ANSWER_MEMBERS, json_rows.LIST.decode)
         return interface.BatchPredictions(member, rows, b"" if kept is None else kept.of(body))
     except RecursionError:
         raise errors.UpstreamBroken("the predictor's answer is nested too deeply") from None
@@ -397,12 +403,12 @@ def _single_member(
 
 
 def _members(body: bytes) -> dict[str, tuple[bytes, bytes]]:
-    """All members of a JSON object as `{name: (key as written, value as written)}`, in order.
+    """All members of a request as `{name: (key as written, value as written)}`, in order.
 
     Raises `errors.BadRequest` for malformed JSON and for duplicate members.
     """
     try:
-        lists = _LISTS.decode(body)
+        lists = _REQUEST_LISTS.decode(body)
     except msgspec.ValidationError:
         raise errors.BadRequest("the body must be a JSON object") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -417,10 +423,10 @@ def _members(body: bytes) -> dict[str, tuple[bytes, bytes]]:
     }
 
 
-def _lists(body: bytes) -> dict[str, tuple[bytes, bytes]]:
-    """The known lists of a JSON object in the shape of `_members`; all else in it is skipped unread."""
+def _answer_lists(body: bytes) -> dict[str, tuple[bytes, bytes]]:
+    """The lists of an answer in the shape of `_members`; all else in it is skipped unread."""
     try:
-        found = msgspec.structs.asdict(_LISTS.decode(body))
+        found = msgspec.structs.asdict(_ANSWER_LISTS.decode(body))
     except msgspec.ValidationError:
         raise errors.BadRequest("the body must be a JSON object") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

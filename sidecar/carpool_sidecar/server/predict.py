@@ -284,6 +284,7 @@ def _timeout(headers: MultiMapping[str]) -> float | None:
     text = headers.get(_TIMEOUT)
     if text is None:
         return None
-    if text.isascii() and text.isdigit() and 1 <= int(text[:10]) <= _MAX_TIMEOUT_MS:
-        return int(text[:10]) / 1000
+    is_number = text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
+    if is_number and 1 <= int(text) <= _MAX_TIMEOUT_MS:
+        return int(text) / 1000
     raise errors.BadRequest(f"carpool-timeout-ms must be a whole number from 1 to {_MAX_TIMEOUT_MS}; got {text[:40]!r}")

@@ -170,7 +170,7 @@ class Codec:
         return payload
 
     def parse_in_steps(self, body: bytes, max_rows: int, json_size: int | None = None) -> steps.Steps[Payload]:
-        """See `interface.Codec`: a list in a text that is known is scanned in steps."""
+        """See `interface.Codec`: a list in a text that is known is scanned in steps. Raises the same as `parse`."""
         for template in self._templates:
             if not (body.startswith(template.before + b"[") and body.endswith(b"]" + template.after)):
                 continue
@@ -182,7 +182,7 @@ class Codec:
             rows, start, stop, _ = found
             try:
                 column, form = _column(template.rule, body[start:stop], max_rows, rows)
-            except errors.Unbatchable:
+            except (errors.Unbatchable, RecursionError):
                 continue
             if self._avoided and self._avoids(template.key(column.kind)):
                 raise errors.Unbatchable(errors.NotBatched.OUTPUTS)

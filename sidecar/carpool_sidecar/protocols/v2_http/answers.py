@@ -234,7 +234,7 @@ class Reader:
             if large is not None:
                 template, what = large.kept, large.kept.outputs[0]
                 self._check_rows(template, rows)
-                if what.size is None and large.looked.elements == rows * what.width:
+                if len(template.outputs) == 1 and what.size is None and large.looked.elements == rows * what.width:
                     found = yield from _texts_in_steps(large.data, large.looked, rows, what.width)
                     if found is not None:
                         result = Result(template, [Column(what, large.data, rows, None, found)], rows)
