@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
+import uvloop
 from aiohttp import web
 
 from carpool_sidecar.app import wiring
@@ -89,6 +91,9 @@ def behaviour(how: str) -> fake_predictor.Behaviour:
 @pytest.mark.parametrize("lane", ["on", "off"])
 @pytest.mark.parametrize("how", HOW_IT_ENDS)
 async def test_a_v1_request_leaves_nothing(sidecar_of: Any, lane: str, how: str) -> None:
+    is_asyncios = not isinstance(asyncio.get_running_loop(), uvloop.Loop)
+    if is_asyncios and sys.version_info >= (3, 13) and how == "left in the middle of the answer":
+        pytest.skip("asyncio's own transport of Python 3.13 keeps the error of a write, and the frames that called it")
     bench = await sidecar_of(max_latency=1, fast_lane=lane)
     predictor = bench.predictor
     predictor.behave = behaviour(how)
