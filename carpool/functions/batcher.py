@@ -22,7 +22,7 @@ import weakref
 from asyncio import AbstractEventLoop, events
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from carpool import errors
 from carpool.functions import errors as failures
@@ -36,25 +36,6 @@ log = logging.getLogger("carpool.functions")
 _TICK = 0.0005
 # Seconds between looks whether everything was answered, when the interpreter exits.
 _EXIT_STEP = 0.002
-
-
-class Tag(Protocol):
-    """Takes the outcome of a call that is more than one item's result; a future of one item is settled by itself."""
-
-    call: work.Call | None
-    """The call while it is open."""
-
-    def forget_locks(self) -> None:
-        """After a fork, when nobody will ever release them."""
-        ...
-
-    def answered(self, parts: Sequence[Any]) -> futures.Settling | None:
-        """Its results, in parts as they travelled: what there is to settle, or None."""
-        ...
-
-    def refused(self, error: Exception) -> futures.Settling | None:
-        """Why there are none: what there is to settle, or None."""
-        ...
 
 
 MakeHost = Callable[["Batcher"], hosts.Host]

@@ -62,8 +62,6 @@ _OTHER = object()
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 """The arguments of a call beside its items."""
 
-NO_ARGUMENTS: Arguments = ((), {})
-
 
 class Call(driver.Call):
     """A call on its way: its `tag` takes the outcome.

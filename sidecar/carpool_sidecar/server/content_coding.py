@@ -60,7 +60,7 @@ def decoding(
 def decode_small(body: bytes, coding: str) -> bytes | None:
     """Undo one coding of a small body at once, if it is small then, too.
 
-    None if it is not, or if the data is not one whole stream: `decode` tells what there is to say of those.
+    None if it is not, or if the data is not one whole stream: `decoding` tells what there is to say of those.
     """
     if len(body) > _SMALL:
         return None
@@ -73,7 +73,7 @@ def decode_small(body: bytes, coding: str) -> bytes | None:
 
 
 def can_undo(content_encoding: str) -> bool:
-    """Whether `decode` knows what the value of the header names."""
+    """Whether `decoding` knows what the value of the header names."""
     try:
         _coding(content_encoding)
     except errors.UnsupportedEncoding:

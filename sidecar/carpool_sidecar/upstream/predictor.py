@@ -129,12 +129,10 @@ class HttpPredictor:
     ) -> Post:
         """Post a body to `target`, a path with its query, or send the request of a `head` that is complete.
 
-        What it returns is for `cancel`.
-
-        `reply` is called once, after this has returned, from the event loop: with an answer of status
-        2xx, `errors.UpstreamStatus` for any other, or another `errors.UpstreamError` if the predictor cannot be
-        reached, breaks off, or takes more than `timeout` seconds. Raises `errors.BadRequest` for a target or headers
-        that cannot be written.
+        Returns a handle to cancel it. `reply` is called once, after this has returned, from the event loop: with an
+        answer of status 2xx, `errors.UpstreamStatus` for any other, or another `errors.UpstreamError` if the predictor
+        cannot be reached, breaks off, or takes more than `timeout` seconds. Raises `errors.BadRequest` for a target or
+        headers that cannot be written.
         """
         length = sum(map(len, body))
         if not head:

@@ -27,8 +27,8 @@ class GrpcService:
     """Takes all streams (`server_stream.Service`) and answers batched calls (`driver.Replier`).
 
     `models` is None when batching is off. `max_rows()` is how many rows a request may have; `key_headers` are the
-    names of the headers that belong to the batch key; `report` gets the bugs. `timings` go with
-    answers, if there are any. `clock` is the sidecar's. Large messages are worked on in the `worked` turns.
+    names of the headers that belong to the batch key; `report` gets the bugs. Answers have `timings`, if given. `clock`
+    is the sidecar's. Large messages are worked on in the `worked` turns.
     """
 
     # State: the heads that `_heads` remembers, the trailers of the latest batch, encoded; the latest `about` and the

@@ -68,10 +68,9 @@ class Connection(Protocol):
 class ServerStream(send_queue.SendQueue):
     """Where a handler sends its answer. Once the stream is cancelled or its answer complete, calls have no effect."""
 
-    # State. handler: None before it is known and when it gets no more calls. incoming: None until more
-    # than one frame of the body comes. held:
-    # bytes that the handler got and has not consumed. missing: bytes to come by content-length. has_ended: the client's
-    # side ended; is_over: ours did, as the handler sees it.
+    # State. handler: None before it is known and when it gets no more calls. incoming: None until more than one frame
+    # of the body comes. held: bytes that the handler got and has not consumed. missing: bytes to come by
+    # content-length. has_ended: the client's side ended; is_over: ours did, as the handler sees it.
     __slots__ = ("_connection", "_most_unsent", "handler", "has_ended", "held", "incoming", "is_over", "missing")
 
     def __init__(self, connection: Connection, number: int, window: int, most_unsent: int) -> None:
