@@ -214,11 +214,16 @@ def injector_flags() -> str:
 
 def metrics_of_injector() -> str:
     """Every metric of the injector."""
+    made = injector_metrics.Metrics()
+    made.configured("")
     rows = ["| name | type | meaning |", "|---|---|---|"]
-    for family in injector_metrics.Metrics().registry.collect():
-        if family.name.startswith("carpool_injector_"):
-            suffix = "_total" if family.type == "counter" else ""
-            rows.append(f"| `{family.name}{suffix}` | {family.type} | {_cell(family.documentation)} |")
+    for collector in made.registry._collector_to_names:
+        names = getattr(collector, "_labelnames", ())
+        labels = "{" + ",".join(names) + "}" if names else ""
+        for family in collector.describe() if hasattr(collector, "describe") else ():
+            if family.name.startswith("carpool_injector_"):
+                suffix = "_total" if family.type == "counter" else ""
+                rows.append(f"| `{family.name}{suffix}{labels}` | {family.type} | {_cell(family.documentation)} |")
     return "\n".join(rows)
 
 
