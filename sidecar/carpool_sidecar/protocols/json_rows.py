@@ -35,7 +35,7 @@ _MAX_UNCOUNTED = 512 * 1024
 # Elements are counted by decoding; beyond this many commas the objects for them would cost too much memory.
 _MAX_COUNTED = 1_000_000
 
-STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)'
+STRING: Final[bytes] = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)'
 """A regular expression, with `re.DOTALL`, for a JSON string, or for the beginning of one that the text cuts off.
 
 Possessive: else a string without an end takes quadratic time, and memory for each character.
