@@ -37,10 +37,19 @@ class Bench:
         async with self.client.post(self.url + path, data=body, **options) as response:
             return response.status, await response.read(), response.headers
 
-    async def raw(self, method: str, target: str, headers: Mapping[str, str] | str = "", body: bytes = b"") -> bytes:
+    async def raw(
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, str] | str = "",
+        body: bytes = b"",
+        *,
+        may_reset: bool = False,
+    ) -> bytes:
         """The bytes answered to a request with these very headers (a mapping or lines), closed after the answer.
 
-        A lone surrogate stands for a byte that is not UTF-8 (PEP 383).
+        A lone surrogate stands for a byte that is not UTF-8 (PEP 383). A reset raises ConnectionResetError unless it
+        may be: a server that refuses a request need not read it to its end.
         """
         lines = headers if isinstance(headers, str) else "".join(f"{k}: {v}\r\n" for k, v in headers.items())
         length = f"Content-Length: {len(body)}\r\n" if body else ""
@@ -48,11 +57,12 @@ class Bench:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.sidecar.settings.port)
         writer.write(head.encode(errors="surrogateescape") + body)
         answer = b""
-        with contextlib.suppress(ConnectionResetError):  # what the server refused was not read to its end
+        expected = contextlib.suppress(*[ConnectionResetError] * may_reset)
+        with expected:
             while piece := await reader.read(64 * 1024):
                 answer += piece
         writer.close()
-        with contextlib.suppress(ConnectionResetError):
+        with expected:
             await writer.wait_closed()
         return answer
 

@@ -61,7 +61,7 @@ async def bench(request: pytest.FixtureRequest, sidecar_of: Start) -> Bench:
 
 async def status_of(bench: Bench, method: str, target: str) -> str:
     """That of the only answer; whoever asks properly next is answered as ever."""
-    answer = await bench.raw(method, target, JSON, BODY)
+    answer = await bench.raw(method, target, JSON, BODY, may_reset=True)
     version, status, _ = answer.partition(b"\r\n")[0].decode().split(" ", 2)
     assert version in ("HTTP/1.1", "HTTP/1.0")
     assert answer.count(b"\r\nContent-Length: ") == 1
