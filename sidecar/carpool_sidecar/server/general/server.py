@@ -152,7 +152,7 @@ class Connection(web.RequestHandler, body_reader.Chunked):
     # _since if not now, and _timed, how many heads came before it; _came when the client did; _is_in once it counts
     # among the connections; _later, bytes for the next turns; _is_full while aiohttp wants no more; _home until the
     # connection goes back there or is lost, _answered requests meanwhile, and _due bytes of the only one if their
-    # number is known. _last, what is said to a head that is refused, once all requests before it are answered.
+    # number is known.
     def __init__(
         self, server: Server, since: float | None, home: data_port.Home | None, size: int | None, **options: Any
     ) -> None:
@@ -172,7 +172,6 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         self._home = home
         self._due = size
         self._answered = 0
-        self._last: bytes | None = None
 
     def _parser_one_by_one(self) -> Any:
         parser = http.HttpRequestParser(
@@ -218,8 +217,6 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         resp, is_gone = await super().finish_response(request, resp, start_time)
         self._hear_the_rest()  # aiohttp goes on there behind a request for another protocol that was declined
         self._answered += 1
-        if self._last is not None:
-            return resp, self._end(self._last) or is_gone
         if not is_gone and resp.keep_alive and self._has_done_all:
             try:
                 await request.writer.drain()
@@ -251,8 +248,6 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         return True
 
     def data_received(self, data: bytes) -> None:
-        if self._last is not None:
-            return  # nothing more is served
         if self._watch is None or not data:  # aiohttp itself calls with nothing, to go on with what it has
             self._parse(data)
         elif self._due is not None and len(data) > self._due:
@@ -314,7 +309,7 @@ class Connection(web.RequestHandler, body_reader.Chunked):
     def _take(self, data: bytes) -> None:
         """Take what a turn of the loop has time for, and put off the rest."""
         watch = self._watch
-        while data and watch is not None and self._last is None:
+        while data and watch is not None:
             taken, is_enough = self._extent(watch, data)
             part, data = (data, b"") if taken == len(data) else (data[:taken], data[taken:])
             self._parse(part)
@@ -404,21 +399,13 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         elif not server.memory.has_room(0):
             self._end(server.refusal(errors.MemoryFull(), server.clock() - self._began))
 
-    def _end(self, message: bytes) -> bool:
-        """Close the connection with a last answer: now, or when earlier requests are answered; whether it was now."""
-        if self._watch is not None and self._watch.heads > self._answered:
-            self._last = message
-            self._put_off(b"")
-            self._read_on(False)
-            return False
-        self._last = None
-        if self.transport is not None:
+    def _end(self, message: bytes) -> None:
+        if self.transport is not None and not self.is_busy:
             self.transport.write(message)
         self._hold(0)
         self._watch = None
         self._put_off(b"")
         self.force_close()
-        return True
 
 
 class ServerLog(logging.LoggerAdapter[logging.Logger]):
