@@ -270,9 +270,13 @@ def _value(headers: MultiMapping[str], name: str) -> str | None:
 
 
 def _json_size(text: str | None) -> int | None:
-    if text is None or (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
+    if text is None or _is_number(text):
         return None if text is None else int(text)
     raise errors.BadRequest(f"{routes.JSON_SIZE} must be a whole number of bytes; got {text[:40]!r}")
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
 
 
 def has_deadline(headers: MultiMapping[str]) -> bool:
@@ -284,7 +288,6 @@ def _timeout(headers: MultiMapping[str]) -> float | None:
     text = headers.get(_TIMEOUT)
     if text is None:
         return None
-    is_number = text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
-    if is_number and 1 <= int(text) <= _MAX_TIMEOUT_MS:
+    if _is_number(text) and 1 <= int(text) <= _MAX_TIMEOUT_MS:
         return int(text) / 1000
     raise errors.BadRequest(f"carpool-timeout-ms must be a whole number from 1 to {_MAX_TIMEOUT_MS}; got {text[:40]!r}")
