@@ -119,16 +119,17 @@ async def test_pipelined_requests_that_wait_for_their_turn_count_as_held(bench_o
     await plain_client.until(lambda: plain_client.is_at_rest(bench_of_three))
 
 
+@pytest.mark.parametrize("fast_lane", ["on", "off"])
 @pytest.mark.parametrize("before", [1, 3])
 @pytest.mark.parametrize(
     ("most", "lines", "refusal", "together"),
     [(400_000, 5, 431, True), (400_000, 5, 431, False), (50_000, 1, 429, False)],
     ids=["too large, in one piece", "too large", "no room"],
 )
-async def test_the_fast_lane_has_a_head_refused_when_all_requests_before_it_are_answered(
-    sidecar_of, before, most, lines, refusal, together
+async def test_a_head_is_refused_when_all_requests_before_it_are_answered(
+    sidecar_of, fast_lane, before, most, lines, refusal, together
 ):
-    bench = await sidecar_of(max_queue_bytes=most, max_body_bytes=most)
+    bench = await sidecar_of(fast_lane=fast_lane, max_queue_bytes=most, max_body_bytes=most)
     bench.predictor.gate.clear()
     client = await plain_client.connect(bench)
     first = plain_client.request('{"instances":[1]}', "X-Any: 1") * before
@@ -141,10 +142,66 @@ async def test_the_fast_lane_has_a_head_refused_when_all_requests_before_it_are_
         await client.send(head)
     await bench.predictor.received(1)
     bench.predictor.gate.set()
-    for _ in range(before):
-        assert (await client.answer())[0] == 200
+    told = [(await client.answer())[0] for _ in range(before)]
+    assert told[0] == 200
+    assert set(told) <= {200, refusal}  # the general server looks at them one by one: then there is no room either
     status, headers, _ = await client.answer()
     assert (status, headers["connection"]) == (refusal, "close")
+    assert await client.rest() == b""
+    await client.leave()
+    await plain_client.until(lambda: plain_client.is_at_rest(bench))
+
+
+MORE_THAN_AIOHTTP_QUEUES = 40
+BEGUN = b"GET /x HTTP/1.1\r\nHost: h\r\nX-Any: " + b"v" * 2000
+
+
+@pytest.mark.parametrize("gap", [0, 0.01])
+@pytest.mark.parametrize(
+    ("first", "count"),
+    [
+        (b"", MORE_THAN_AIOHTTP_QUEUES),
+        (b"", 200),
+        (
+            b"PUT /x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n",
+            MORE_THAN_AIOHTTP_QUEUES,
+        ),
+        (b"GET /u HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", MORE_THAN_AIOHTTP_QUEUES),
+    ],
+    ids=["40", "200", "a body in chunks", "a change of protocols that is declined"],
+)
+@pytest.mark.parametrize("fast_lane", ["on", "off"])
+async def test_however_many_they_are(sidecar_of, fast_lane, first, count, gap):
+    bench = await sidecar_of(fast_lane=fast_lane, max_queue_bytes=1024, max_body_bytes=1024)
+    client = await plain_client.connect(bench)
+    await client.send(first)
+    await asyncio.sleep(gap)
+    await client.send(plain_client.GET * count + BEGUN)
+    for _ in range(count + bool(first)):
+        assert (await client.answer())[0] == 200
+    status, headers, _ = await client.answer()
+    assert (status, headers["connection"]) == (429, "close")
+    assert await client.rest() == b""
+    await client.leave()
+    await plain_client.until(lambda: plain_client.is_at_rest(bench))
+
+
+@pytest.mark.parametrize("end", ["leaves", "goes on"])
+async def test_a_client_whose_next_head_is_refused_may_go_on_or_leave(sidecar_of, end):
+    bench = await sidecar_of(fast_lane="off", max_queue_bytes=1024, max_body_bytes=1024)
+    bench.predictor.gate.clear()
+    client = await plain_client.connect(bench)
+    await client.send(plain_client.GET)
+    await bench.predictor.received(1)
+    await client.send(BEGUN)
+    await plain_client.until(lambda: bench.sidecar.ledger.held > 2000)
+    for _ in range(20):
+        await client.send(b"v" * 100_000)
+    assert bench.sidecar.ledger.held < 100_000
+    if end == "goes on":
+        bench.predictor.gate.set()
+        assert (await client.answer())[0] == 200
+        assert (await client.answer())[0] == 429
     await client.leave()
     await plain_client.until(lambda: plain_client.is_at_rest(bench))
 
@@ -210,6 +267,32 @@ async def test_a_tunnel_counts_as_a_connection_until_it_ends(sidecar_of, predict
     await client.leave()
     await plain_client.until(lambda: bench.sidecar._relay.tunnels == 0)
     await plain_client.until(lambda: bench.sidecar.connection_limit.open == 0)
+
+
+async def test_what_comes_before_a_change_of_protocols_is_no_head_and_is_not_held_in_the_tunnel(sidecar_of):
+    early, told = BEGUN + b"v" * 300_000, asyncio.Event()
+    received: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    async def switch(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        await told.wait()
+        writer.write(b"HTTP/1.1 101 Go Ahead\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+        received.set_result(await reader.readexactly(len(early)))
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(switch, "127.0.0.1", 0) as predictor:
+        bench = await sidecar_of(
+            component_port=predictor.sockets[0].getsockname()[1], max_queue_bytes=1024, max_body_bytes=1024
+        )
+        client = await plain_client.connect(bench)
+        await client.send(b"GET /x HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n" + early)
+        await asyncio.sleep(1)
+        told.set()
+        assert await received == early
+        assert bench.sidecar.ledger.held == 0
+        await client.leave()
+        await plain_client.until(lambda: plain_client.is_at_rest(bench))
 
 
 async def test_a_connection_that_was_served_is_freed_without_the_collector(bench_of_three):

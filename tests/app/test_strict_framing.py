@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 
 import pytest
 from aiohttp import web
 
+from tests.app import plain_client
 from tests.app.conftest import PREDICT
 
 pytestmark = pytest.mark.looptime
@@ -105,3 +107,27 @@ async def test_a_request_behind_a_refused_upgrade_is_answered(sidecar_of, fast_l
     for first in (request(GET, *upgrade), request(POST, *upgrade, b"Content-Length: 17", body=BODY)):
         sent = first + request(b"GET /second HTTP/1.1") + request(POST, b"Content-Length: 17", body=BODY)
         assert await statuses(bench, sent) == ([200, 200, 200], False), first
+
+
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [
+        (b"garbage\r\n\r\n", "Invalid method encountered: b'garbage'"),
+        (request(GET, b"A\x00: b"), r"Invalid header token: b'A\x00: b'"),
+        (request(GET, host=None), "Missing 'Host' header in request."),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "Received HTTPS traffic on an HTTP port"),
+        (request(POST, b"Content-Length: x"), "Invalid character in Content-Length: b'Content-Length: x'"),
+        (request(GET, b"X: " + b"v" * 70_000), "Got more than 65536 bytes when reading: b'" + "v" * 100 + "...'."),
+        (request(GET, b'A"\xff: b'), "Invalid header token: b'A\"\\xff: b'"),
+    ],
+)
+async def test_what_is_malformed_is_told_as_any_other_error_is(bench, sent, words):
+    client = await plain_client.connect(bench)
+    await client.send(plain_client.GET + sent)
+    assert (await client.answer())[0] == 200
+    status, headers, body = await client.answer()
+    assert (status, headers["connection"], headers["content-type"]) == (400, "close", "application/json")
+    assert json.loads(body) == {"error": f"malformed HTTP: {words}"}
+    assert "server" not in headers
+    await client.rest()
+    await client.leave()

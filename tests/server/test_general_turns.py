@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import web
 
-from carpool_sidecar.server import data_port
+from carpool_sidecar.server import data_port, responses
 from carpool_sidecar.server.general import server as general
 from tests.server.body_reader_site import CHUNKED, Connection, Site, chunk, until
 
@@ -35,7 +35,8 @@ class Turns:
 class Bench:
     """A general server with a site behind it, and what clients wrote to it."""
 
-    def __init__(self, port: int, site: Site) -> None:
+    def __init__(self, server: general.Server, port: int, site: Site) -> None:
+        self.server = server
         self.site = site
         self.port = port
         self.turns = Turns()
@@ -54,17 +55,60 @@ async def bench(site: Site) -> AsyncIterator[Bench]:
         site.memory,
         asyncio.get_running_loop().time,
         10.0,
-        lambda error, seconds: b"",
+        lambda error, seconds: responses.Response(429, (), b""),
         lingering_time=0.0,
     )
     listener = await asyncio.get_running_loop().create_server(server, "127.0.0.1", 0)
-    found = Bench(listener.sockets[0].getsockname()[1], site)
+    found = Bench(server, listener.sockets[0].getsockname()[1], site)
     yield found
     found.turns.stop()
     listener.close()
     await listener.wait_closed()
     server.close()
     await server.shutdown(1.0)
+
+
+class StuckTransport(asyncio.Transport):
+    """To a client that takes nothing: `close` waits for it for good."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.is_closed = self.is_aborted = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += data
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+    def pause_reading(self) -> None:
+        """There is nothing to be read."""
+
+    def resume_reading(self) -> None:
+        """There is nothing to be read."""
+
+
+async def test_a_client_that_takes_no_refusal_either_loses_its_connection(bench: Bench) -> None:
+    transport, connection = StuckTransport(), bench.server()
+    assert isinstance(connection, general.Connection)
+    connection.connection_made(transport)
+    connection.data_received(b"GET / HT")
+    now = asyncio.get_running_loop().time()
+    connection.expire(now + 11, 10)
+    await until(lambda: transport.is_closed)
+    assert transport.written.startswith(b"HTTP/1.1 429 ")
+    connection.expire(now + 11.5, 10)
+    assert not transport.is_aborted
+    connection.expire(now + 22, 10)
+    assert transport.is_aborted
+    connection.connection_lost(None)
 
 
 async def connect(bench: Bench) -> Connection:

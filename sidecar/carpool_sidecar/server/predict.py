@@ -179,12 +179,12 @@ class PredictRules:
         self.metrics.predicted(response.status, seconds)
         return response
 
-    def refusal(self, error: errors.CarpoolError, seconds: float) -> bytes:
-        """The response to a request that came `seconds` ago and is not waited for any more; the connection ends."""
+    def refusal(self, error: errors.CarpoolError, seconds: float) -> responses.Response:
+        """Count a request that came `seconds` ago and is not waited for any more; returns the answer, a last one."""
         response = self.dialect.error(error)
         self.metrics.refused.labels(error.reason).inc()
         self.metrics.predicted(response.status, seconds)
-        return b"".join(responses.render(response, close=True))
+        return response._replace(close=True)
 
     def bug(self, lane: LaneName, words: str = "a request failed for a reason that is a bug") -> errors.CarpoolError:
         """Count and log the exception that is being handled; returns what the caller is told."""

@@ -191,7 +191,7 @@ class FastRequests:
 
     def refusal(self, error: errors.CarpoolError, since: float) -> bytes:
         """The answer to a request that began at `since` and is not waited for any more."""
-        return self.rules.refusal(error, self.clock() - since)
+        return b"".join(responses.render(self.rules.refusal(error, self.clock() - since), close=True))
 
     def _tell(self, request: FastRequest, outcome: calls.Outcome) -> None:
         """Tell the caller any outcome."""

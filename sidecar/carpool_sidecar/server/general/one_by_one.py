@@ -24,13 +24,18 @@ class OneByOne:
     """Has the methods of a parser that aiohttp's protocols use. `room` tells how many more requests may wait there."""
 
     # State: _payload of the last message; _error that came behind messages given out, and is to be raised next;
-    # _has_failed once anything was malformed.
+    # _has_failed once anything was malformed; _refusal of what is behind all requests that are complete.
     def __init__(self, parser: http.HttpRequestParser, room: Callable[[], int]) -> None:
         self._parser = parser
         self._room = room
         self._payload: streams.StreamReader = streams.EMPTY_PAYLOAD
         self._error: http_exceptions.HttpProcessingError | None = None
         self._has_failed = False
+        self._refusal: http_exceptions.HttpProcessingError | None = None
+
+    def refuse(self, error: http_exceptions.HttpProcessingError) -> None:
+        """Treat what has begun, and is no complete request, as malformed in this way."""
+        self._refusal = error
 
     @property
     def has_more_to_tell(self) -> bool:
@@ -52,6 +57,8 @@ class OneByOne:
             self._parser.message_consumed()  # its queue has room for one
             try:
                 found, is_upgraded, behind = self._parser.feed_data(data)
+                if self._refusal is not None and not (found or was_open or is_upgraded):
+                    raise self._refusal
             except http_exceptions.HttpProcessingError as error:
                 self._has_failed = True
                 if not messages:

@@ -4,6 +4,9 @@ It serves all that is no plain predict request. aiohttp waits for the rest of a 
 is an hour, keeps up to 8 MB of it, and counts no connections. It takes all that was read at once, which are tens of
 thousands of chunks where each has a byte. It logs malformed HTTP as an error with a traceback, and the error quotes the
 line that was malformed: anyone who reaches the port could fill the log with that, and a line may hold credentials.
+
+A head that is not waited for any more is refused as if it were malformed: so aiohttp answers what came before it first,
+and closes the connection after the refusal.
 """
 
 from __future__ import annotations
@@ -19,9 +22,10 @@ from aiohttp import http, http_exceptions, web
 from carpool.runtime import deadline_timer
 from carpool.scheduling import ledger
 from carpool_sidecar import errors
+from carpool_sidecar.protocols import v1
 from carpool_sidecar.server import data_port, listening, responses
 from carpool_sidecar.server.fast import progress
-from carpool_sidecar.server.general import body_reader, one_by_one
+from carpool_sidecar.server.general import body_reader, one_by_one, request_handler
 
 MAX_HEAD = 256 * 1024
 """Bytes of a whole head, in which lines may have 64 KiB."""
@@ -34,17 +38,16 @@ _STEP, _LONGEST_STEP = 2048, 16 * 1024
 
 _ROUND = 0.5  # seconds between looks at heads that have begun
 _GLANCE = 0.01  # likewise at who has just connected, in the end
+_JSON = (("Content-Type", "application/json"),)
 _TOO_LARGE = responses.Response(
-    431,
-    (("Content-Type", "application/json"),),
-    b'{"error":"the head of the request is larger than %d bytes"}' % MAX_HEAD,
+    431, _JSON, b'{"error":"the head of the request is larger than %d bytes"}' % MAX_HEAD, close=True
 )
 
 
 class Server(web.Server):
     """Makes aiohttp's protocols, and watches over heads that have begun.
 
-    `refusal` makes the response to a request that is given up after so many seconds. What clients hold back of heads
+    `refusal` makes the answer to a request that is given up after so many seconds. What clients hold back of heads
     counts in `memory`. `options` are those of aiohttp's protocols.
     """
 
@@ -57,7 +60,7 @@ class Server(web.Server):
         memory: ledger.Ledger,
         clock: Callable[[], float],
         head_timeout: float,
-        refusal: Callable[[errors.CarpoolError, float], bytes],
+        refusal: Callable[[errors.CarpoolError, float], responses.Response],
         **options: Any,
     ) -> None:
         super().__init__(self._handle, handler_cancellation=True)  # a caller that leaves is taken out of the queue
@@ -152,7 +155,7 @@ class Connection(web.RequestHandler, body_reader.Chunked):
     # _since if not now, and _timed, how many heads came before it; _came when the client did; _is_in once it counts
     # among the connections; _later, bytes for the next turns; _is_full while aiohttp wants no more; _home until the
     # connection goes back there or is lost, _answered requests meanwhile, and _due bytes of the only one if their
-    # number is known.
+    # number is known; _is_refused once nothing more is taken.
     def __init__(
         self, server: Server, since: float | None, home: data_port.Home | None, size: int | None, **options: Any
     ) -> None:
@@ -172,6 +175,7 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         self._home = home
         self._due = size
         self._answered = 0
+        self._is_refused = False
 
     def _parser_one_by_one(self) -> Any:
         parser = http.HttpRequestParser(
@@ -192,8 +196,10 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         if self._home is not None:
             return
         self._is_in = self._server.limit.enter()
-        if not self._is_in:
-            self._end(b"".join(responses.render(responses.TOO_MANY_CONNECTIONS, close=True)))
+        if not self._is_in and self.transport is not None:
+            self.transport.writelines(responses.render(responses.TOO_MANY_CONNECTIONS, close=True))
+            self._watch = None
+            self.force_close()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         if self._is_in:
@@ -216,6 +222,8 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         """
         resp, is_gone = await super().finish_response(request, resp, start_time)
         self._hear_the_rest()  # aiohttp goes on there behind a request for another protocol that was declined
+        if self._watch is not None and not self._is_refused:
+            self._look(self._watch)
         self._answered += 1
         if not is_gone and resp.keep_alive and self._has_done_all:
             try:
@@ -247,9 +255,28 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         task.add_done_callback(lambda _: self.connection_lost(None))
         return True
 
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """aiohttp's way to answer a head that is refused or malformed, in its turn."""
+        if isinstance(exc, _Refused):
+            return request_handler.refuse(request, exc.answer)
+        if not isinstance(exc, http_exceptions.HttpProcessingError):
+            return super().handle_error(request, status, exc, message)
+        self.log_exception("Error handling request from %s", request.remote, exc_info=exc)
+        words = " ".join(exc.message.rstrip("^ \n").split())  # without the caret that points into the line above it
+        body = v1.render_error(f"malformed HTTP: {words}")
+        return request_handler.refuse(request, responses.Response(400, _JSON, body, close=True))
+
     def data_received(self, data: bytes) -> None:
         if self._watch is None or not data:  # aiohttp itself calls with nothing, to go on with what it has
             self._parse(data)
+        elif self._is_refused:
+            pass  # read, so that a client that leaves is noticed
         elif self._due is not None and len(data) > self._due:
             own, behind, self._due = data[: self._due], data[self._due :], 0
             if self._home is not None:
@@ -281,8 +308,15 @@ class Connection(web.RequestHandler, body_reader.Chunked):
             self._go_on_later()
 
     def set_parser(self, *arguments: Any, **options: Any) -> None:
-        """aiohttp's way to hand the connection over to another protocol, which gets what was put off, too."""
+        """aiohttp's way to hand the connection over to another protocol, which gets what was put off, too.
+
+        Raises `ConnectionResetError` if something of that was dropped.
+        """
+        if self._is_refused:
+            raise ConnectionResetError("not all that came is here")
         super().set_parser(*arguments, **options)
+        self._hold(0)
+        self._watch = None
         later = self._later
         if later:
             self._put_off(b"")
@@ -300,11 +334,17 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         return self._began >= begun if watch.is_open else not watch.heads and self._came >= begun
 
     def expire(self, now: float, head_timeout: float) -> None:
-        """End the connection if its client does not go on with a head; that it waits for an answer is no such case."""
+        """Refuse a head if its client does not go on with it; that it waits for an answer is no such case.
+
+        A client that does not take the refusal either loses its connection.
+        """
         if self.is_busy:
             self._began = now
-        elif now - self._began > head_timeout:
-            self._end(self._server.refusal(errors.HeadTooLate(), now - self._began))
+        elif now - self._began > head_timeout and not self._later:
+            if not self._is_refused:
+                self._refuse(self._server.refusal(errors.HeadTooLate(), now - self._began), now)
+            elif self.transport is not None:
+                self.transport.abort()
 
     def _take(self, data: bytes) -> None:
         """Take what a turn of the loop has time for, and put off the rest."""
@@ -314,6 +354,8 @@ class Connection(web.RequestHandler, body_reader.Chunked):
             part, data = (data, b"") if taken == len(data) else (data[:taken], data[taken:])
             self._parse(part)
             self._look(watch)
+            if self._is_refused:
+                return
             if is_enough and data:
                 self._put_off(data)
                 self._go_on_later()
@@ -387,6 +429,11 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         self._hold(watch.head_size)
 
     def _hold(self, size: int) -> None:
+        """Count so many bytes of a head, and refuse it if they are too many.
+
+        Not behind a request for a change of protocols: until that is answered they may be no head. aiohttp takes no
+        more then than fits into one of its buffers.
+        """
         server, before = self._server, self._held.size
         self._held.resize(size)
         if not size:
@@ -394,18 +441,33 @@ class Connection(web.RequestHandler, body_reader.Chunked):
                 server.ended(self)
             return
         server.began(self)
+        if self._upgraded:
+            return
         if size > MAX_HEAD:
-            self._end(b"".join(responses.render(_TOO_LARGE, close=True)))
+            self._refuse(_TOO_LARGE, server.clock())
         elif not server.memory.has_room(0):
-            self._end(server.refusal(errors.MemoryFull(), server.clock() - self._began))
+            now = server.clock()
+            self._refuse(server.refusal(errors.MemoryFull(), now - self._began), now)
 
-    def _end(self, message: bytes) -> None:
-        if self.transport is not None and not self.is_busy:
-            self.transport.write(message)
-        self._hold(0)
-        self._watch = None
-        self._put_off(b"")
-        self.force_close()
+    def _refuse(self, answer: responses.Response, now: float) -> None:
+        """Answer the head that has begun when it is its turn, and take nothing more.
+
+        What came of it is held until the connection ends.
+        """
+        parser: Any = self._parser
+        if parser is not None:
+            self._is_refused = True
+            self._began = now
+            parser.refuse(_Refused(answer))
+            self._parse(b"")
+
+
+class _Refused(http_exceptions.HttpProcessingError):
+    """A head gets this answer."""
+
+    def __init__(self, answer: responses.Response) -> None:
+        super().__init__(code=answer.status)
+        self.answer = answer
 
 
 class ServerLog(logging.LoggerAdapter[logging.Logger]):
