@@ -96,6 +96,45 @@ def test_the_first_row_that_says_something_decides(values: Callable[..., Any]) -
     assert (found["result"], found["asked"]) == ("skipped", False)
 
 
+def namespace(name: str, labels: Any = None, annotations: Any = None) -> dict[str, Any]:
+    metadata = {"name": name, "labels": labels, "annotations": annotations}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+
+
+ENABLED = {"carpool.dev/inject": "enabled"}
+
+
+@pytest.mark.parametrize("is_in_list", [True, False])
+def test_a_namespace_among_the_manifests_counts_for_its_own_pods(run: Run, is_in_list: bool) -> None:
+    flowers, default = pod(), pod()
+    flowers["metadata"]["namespace"] = "flowers"
+    things = [namespace("flowers", ENABLED, {"carpool.dev/max-latency": "7"}), namespace("idle"), flowers, default]
+    if is_in_list:
+        text = json.dumps({"apiVersion": "v1", "kind": "List", "items": things})
+    else:
+        text = "\n---\n".join(map(json.dumps, things))
+    in_flowers, in_default = json.loads(run(text, "--output", "json").stdout)
+    assert (in_flowers["result"], in_default["result"]) == ("injected", "unconcerned")
+    assert in_flowers["settings"] == [{"key": "carpool.dev/max-latency", "value": "7", "source": "namespace flowers"}]
+    in_flowers, in_default = json.loads(run(text, "--output", "json", "--namespace", "flowers").stdout)
+    assert (in_flowers["result"], in_default["result"]) == ("injected", "injected")
+
+
+def test_what_is_said_of_the_namespace_on_the_command_line_comes_first(values: Callable[..., Any]) -> None:
+    things = [namespace("default", {**ENABLED, "a": "b"}, {"carpool.dev/max-latency": "7"}), pod()]
+    listed = {"apiVersion": "v1", "kind": "List", "items": things}
+    assert values(listed, "--namespace-labels", "carpool.dev/inject=disabled")["result"] != "injected"
+    (setting,) = values(listed, "--namespace-annotations", "carpool.dev/max-latency=5")["settings"]
+    assert setting["value"] == "5"
+
+
+@pytest.mark.parametrize("odd", [namespace("default", "x", [1]), namespace("default", {"carpool.dev/inject": 1}),
+                                 {"apiVersion": "v1", "kind": "Namespace"}, namespace(3, ENABLED)])  # fmt: skip
+def test_a_namespace_that_is_malformed_says_nothing(values: Callable[..., Any], odd: Any) -> None:
+    listed = {"apiVersion": "v1", "kind": "List", "items": [odd, pod()]}
+    assert values(listed)["result"] == "unconcerned"
+
+
 def test_settings_tell_where_they_come_from(values: Callable[..., Any]) -> None:
     found = values(pod(labels=ASKS), "--namespace-annotations", "carpool.dev/max-latency=5")
     assert found["settings"] == [{"key": "carpool.dev/max-latency", "value": "5", "source": "namespace default"}]

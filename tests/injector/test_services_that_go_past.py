@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from carpool_injector.objects import explanation, manifests, services
+from carpool_injector.objects import explanation, manifests, workloads
 from tests.injector.command_runs import Run
 
 Object = dict[str, Any]
@@ -36,7 +36,7 @@ NAMED = deployment(HTTP)
 
 
 def warnings(thing: Object, *others: Any) -> tuple[str, ...]:
-    injector = manifests.Injector(services=services.found([thing, *others]))
+    injector = manifests.Injector(services=list(workloads.of_kind([thing, *others], "Service")))
     _, report = manifests.inject(thing, injector)
     told = explanation.explain(thing, injector)
     assert report is not None

@@ -26,7 +26,7 @@ from carpool_injector import cli, config_file
 from carpool_injector.core import model, refusals
 from carpool_injector.core.config import Config
 from carpool_injector.documents import editing, reading
-from carpool_injector.objects import manifests, services
+from carpool_injector.objects import manifests, workloads
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _option = functools.partial(cli.option, heading="What the cluster would know")
@@ -45,13 +45,13 @@ _OPTIONS = (
         "--namespace-labels",
         multiple=True,
         metavar="KEY=VALUE",
-        help="A label that the namespace has, e.g. carpool.dev/inject=enabled; may be repeated.",
+        help="A label that the namespace has, beside those of a Namespace in the files; may be repeated.",
     ),
     _option(
         "--namespace-annotations",
         multiple=True,
         metavar="KEY=VALUE",
-        help="An annotation that the namespace has; may be repeated.",
+        help="An annotation that the namespace has, likewise; may be repeated.",
     ),
     _option(
         "--kubernetes-version",
@@ -151,9 +151,11 @@ Read = Sequence[tuple["File", Sequence[reading.Document]]]
 
 
 def beside(injector: manifests.Injector, read: Read) -> manifests.Injector:
-    """The injector that knows the Services in these files."""
+    """The injector that knows the Services and the Namespaces in these files."""
     things = [document.data for _, documents in read for document in documents]
-    return dataclasses.replace(injector, services=tuple(services.found(things)))
+    return dataclasses.replace(
+        injector, services=tuple(workloads.of_kind(things, "Service")), namespaces=workloads.namespaces(things)
+    )
 
 
 def change(read: Read, wanted: manifests.Change) -> list[Work]:

@@ -40,9 +40,10 @@ class Report:
 class Injector:
     """What objects are injected with.
 
-    `namespace` is that of objects which name none. `annotations` are added to each pod. `services` are those of the
-    same manifests. `opted_in_only`: as the webhook
-    does it, leave alone what does not ask. `without_webhook`: declare the sidecar in InferenceServices themselves.
+    `namespace` is that of objects which name none; what it says of labels and annotations is true of each one.
+    `annotations` are added to each pod. `services` and `namespaces` are those of the same manifests. `opted_in_only`:
+    as the webhook does it, leave alone what does not ask. `without_webhook`: declare the sidecar in InferenceServices
+    themselves.
     """
 
     config: Config = field(default_factory=Config)
@@ -50,16 +51,21 @@ class Injector:
     capabilities: model.Capabilities = field(default_factory=model.Capabilities)
     annotations: Mapping[str, str] = field(default_factory=dict)
     services: Sequence[model.Object] = ()
+    namespaces: Mapping[str, model.Namespace] = field(default_factory=dict)
     opted_in_only: bool = False
     without_webhook: bool = False
 
-    def outcome(self, pod: model.Object, namespace: model.Namespace | None = None) -> model.Outcome:
+    def outcome(self, pod: model.Object, namespace: model.Namespace) -> model.Outcome:
         """What becomes of a pod."""
-        return injection.inject(pod, self.config, namespace or self.namespace, self.capabilities)
+        return injection.inject(pod, self.config, namespace, self.capabilities)
 
     def in_namespace(self, name: str) -> model.Namespace:
-        """The namespace with its labels, under the name that an object gives it."""
-        return replace(self.namespace, name=name) if name else self.namespace
+        """The namespace that an object names, or "" if it names none, with all that is known of it."""
+        told = self.namespace
+        own = self.namespaces.get(name or told.name)
+        if own is None:
+            return replace(told, name=name) if name else told
+        return model.Namespace(own.name, {**own.labels, **told.labels}, {**own.annotations, **told.annotations})
 
 
 Change = Callable[[model.Object], tuple[model.Object, Report | None]]

@@ -13,20 +13,6 @@ from carpool_injector.core import model
 from carpool_injector.objects import workloads
 
 
-def found(things: Sequence[Any]) -> list[model.Object]:
-    """The Services among decoded documents, those in Lists too."""
-    services = []
-    for thing in things:
-        if not isinstance(thing, dict):
-            continue
-        held = workloads.items(thing)
-        if held is not None:
-            services += found(held)
-        elif workloads.group_kind(thing) == ("", "Service"):
-            services.append(thing)
-    return services
-
-
 def advice(
     services: Sequence[model.Object], pod: model.Object, plan: model.Plan, namespace: str, default: str
 ) -> Iterator[str]:

@@ -7,7 +7,7 @@ as good as absent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
 from carpool_injector.core import model, refusals
@@ -77,6 +77,32 @@ def items(thing: model.Object) -> list[Any] | None:
     """What a `List` (or `PodList`, `DeploymentList`, …) holds; None for any other object."""
     held = thing.get("items")
     return held if str(thing.get("kind")).endswith("List") and isinstance(held, list) else None
+
+
+def of_kind(things: Sequence[Any], kind: str) -> Iterator[model.Object]:
+    """The objects of a kind of the core's among decoded documents, those in Lists too."""
+    for thing in things:
+        if isinstance(thing, dict):
+            held = items(thing)
+            if held is not None:
+                yield from of_kind(held, kind)
+            elif group_kind(thing) == ("", kind):
+                yield thing
+
+
+def namespaces(things: Sequence[Any]) -> dict[str, model.Namespace]:
+    """The Namespaces among decoded documents, by name; labels and annotations that are no text are left out."""
+    found = {}
+    for thing in of_kind(things, "Namespace"):
+        metadata = thing.get("metadata")
+        name = metadata.get("name") if isinstance(metadata, dict) else None
+        if isinstance(metadata, dict) and isinstance(name, str):
+            found[name] = model.Namespace(name, _texts(metadata.get("labels")), _texts(metadata.get("annotations")))
+    return found
+
+
+def _texts(held: Any) -> dict[str, str]:
+    return {key: value for key, value in held.items() if isinstance(value, str)} if isinstance(held, dict) else {}
 
 
 def makes_pods(thing: model.Object) -> bool:
