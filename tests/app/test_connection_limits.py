@@ -295,6 +295,24 @@ async def test_what_comes_before_a_change_of_protocols_is_no_head_and_is_not_hel
         await plain_client.until(lambda: plain_client.is_at_rest(bench))
 
 
+@pytest.mark.parametrize("protocol", [b"x", b"websocket"])
+@pytest.mark.parametrize("fast_lane", ["on", "off"])
+async def test_nor_are_chunks_of_a_body_that_comes_with_it(sidecar_of, fast_lane, protocol):
+    bench = await sidecar_of(fast_lane=fast_lane)
+    client = await plain_client.connect(bench)
+    lines = b"Host: h\r\nConnection: Upgrade\r\nUpgrade: %b\r\nTransfer-Encoding: chunked\r\n\r\n" % protocol
+    await client.send(b"PUT /x HTTP/1.1\r\n" + lines)
+    await asyncio.sleep(0.1)
+    bench.sidecar.ledger.limit, room = -1, bench.sidecar.ledger.limit
+    await client.send(b"D")  # of a size in hexadecimal, or of DELETE
+    await asyncio.sleep(0.1)
+    bench.sidecar.ledger.limit = room
+    await client.send(b"\r\n" + b"v" * 13 + b"\r\n0\r\n\r\n")
+    assert (await client.answer())[0] == 200
+    await client.leave()
+    await plain_client.until(lambda: plain_client.is_at_rest(bench))
+
+
 async def test_a_connection_that_was_served_is_freed_without_the_collector(bench_of_three):
     gc.collect()
     gc.disable()

@@ -7,6 +7,7 @@ import socket
 
 import pytest
 
+from carpool_sidecar import errors
 from carpool_sidecar.upstream import predictor as predictors
 from tests.upstream.wire import ANSWER, TARGET, Bare, ask, closed, http, turns
 
@@ -22,6 +23,19 @@ async def test_one_connection_serves_one_request_after_the_other(wire, predictor
 async def test_requests_at_the_same_time_have_connections_of_their_own(wire, predictor):
     await asyncio.gather(*(ask(predictor) for _ in range(5)))
     assert len(wire.peers) == 5
+
+
+async def test_a_connection_whose_answer_was_500_is_used_no_more(wire, predictor):
+    wire.answers = [http(status=b"500 Internal Server Error")]
+    with pytest.raises(errors.UpstreamStatus):
+        await ask(predictor)
+    await closed(wire.requests[0])
+    wire.answers = [http(status=b"400 Bad Request"), http(status=b"503 Service Unavailable")]
+    for _ in range(2):
+        with pytest.raises(errors.UpstreamStatus):
+            await ask(predictor)
+    assert await ask(predictor) == ANSWER
+    assert len(wire.peers) == 2
 
 
 async def test_the_connection_used_last_is_used_next(wire, predictor):

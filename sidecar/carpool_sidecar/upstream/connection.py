@@ -31,6 +31,9 @@ may not be repeatable, into a connection that is just being closed.
 # Bytes in a row that are no body: a head, informational answers before it, chunk extensions, trailers.
 _MOST_OVERHEAD = 64 * 1024
 
+# uvicorn answers this where a model raises, says nothing of the connection, and closes it a moment later.
+_RAISED = 500
+
 # Headers of a refusal that mean something to the caller; the rest speaks of the batch's connection.
 _TELLING = ("Content-Type", "Retry-After", "Location", "WWW-Authenticate", "Allow")
 _TELLING_KEYS = tuple((name, name.lower().encode()) for name in _TELLING)
@@ -274,7 +277,7 @@ class AnswerReader:
         """Read the status, and what decides how the body is read."""
         self._status = status = self._parser.get_status_code()
         if 200 <= status < 600:
-            self.keep_alive = self._parser.should_keep_alive()
+            self.keep_alive = self._parser.should_keep_alive() and status != _RAISED
             self.is_in_body = True
             if status >= 300:
                 self._told = self._tell()

@@ -38,6 +38,11 @@ class OneByOne:
         self._refusal = error
 
     @property
+    def is_in_body(self) -> bool:
+        """Whether more is to come of the body of the last request."""
+        return not self._payload.is_eof()
+
+    @property
     def has_more_to_tell(self) -> bool:
         """Whether the next call to `feed_data` raises what was malformed behind the messages of the last one."""
         return self._error is not None
@@ -53,7 +58,7 @@ class OneByOne:
             raise error
         messages: list[Any] = []
         while not self._has_failed:
-            was_open = not self._payload.is_eof()
+            was_open = self.is_in_body
             self._parser.message_consumed()  # its queue has room for one
             try:
                 found, is_upgraded, behind = self._parser.feed_data(data)

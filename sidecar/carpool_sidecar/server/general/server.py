@@ -222,7 +222,7 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         """
         resp, is_gone = await super().finish_response(request, resp, start_time)
         self._hear_the_rest()  # aiohttp goes on there behind a request for another protocol that was declined
-        if self._watch is not None and not self._is_refused:
+        if self._watch is not None:
             self._look(self._watch)
         self._answered += 1
         if not is_gone and resp.keep_alive and self._has_done_all:
@@ -265,7 +265,7 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         """aiohttp's way to answer a head that is refused or malformed, in its turn."""
         if isinstance(exc, _Refused):
             return request_handler.refuse(request, exc.answer)
-        if not isinstance(exc, http_exceptions.HttpProcessingError):
+        if not isinstance(exc, http_exceptions.HttpProcessingError) or request.writer.output_size:
             return super().handle_error(request, status, exc, message)
         self.log_exception("Error handling request from %s", request.remote, exc_info=exc)
         words = " ".join(exc.message.rstrip("^ \n").split())  # without the caret that points into the line above it
@@ -349,14 +349,12 @@ class Connection(web.RequestHandler, body_reader.Chunked):
     def _take(self, data: bytes) -> None:
         """Take what a turn of the loop has time for, and put off the rest."""
         watch = self._watch
-        while data and watch is not None:
+        while data and watch is not None and not self._is_refused:
             taken, is_enough = self._extent(watch, data)
             part, data = (data, b"") if taken == len(data) else (data[:taken], data[taken:])
             self._parse(part)
             self._look(watch)
-            if self._is_refused:
-                return
-            if is_enough and data:
+            if is_enough and data and not self._is_refused:
                 self._put_off(data)
                 self._go_on_later()
                 return
@@ -441,8 +439,11 @@ class Connection(web.RequestHandler, body_reader.Chunked):
                 server.ended(self)
             return
         server.began(self)
-        if self._upgraded:
+        if self._upgraded or self._is_refused:
             return
+        parser: Any = self._parser
+        if parser.is_in_body and not self._is_full:
+            return  # all that came belongs to a body: the watch does not know the ends of chunks where protocols change
         if size > MAX_HEAD:
             self._refuse(_TOO_LARGE, server.clock())
         elif not server.memory.has_room(0):
@@ -455,11 +456,13 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         What came of it is held until the connection ends.
         """
         parser: Any = self._parser
-        if parser is not None:
-            self._is_refused = True
-            self._began = now
-            parser.refuse(_Refused(answer))
-            self._parse(b"")
+        self._is_refused = True
+        self._began = now
+        if self._later:
+            self._put_off(b"")
+            self._read_on(not self._is_full)
+        parser.refuse(_Refused(answer))
+        self._parse(b"")
 
 
 class _Refused(http_exceptions.HttpProcessingError):
