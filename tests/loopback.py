@@ -3,39 +3,67 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import functools
 import os
 import random
 import socket
-from collections.abc import Mapping
+import tempfile
+from pathlib import Path
+from typing import IO
 
 HOST = "127.0.0.1"
 
 # Below those that Linux (32768) and macOS (49152) give to outgoing connections, one of which might be made meanwhile,
 # and those of Kubernetes for Services.
-_ALL = range(16_384, 30_000)
+ALL = range(16_384, 30_000)
+_BLOCKS = 26
+_SIZE = len(ALL) // _BLOCKS
 
 
-def share(environment: Mapping[str, str]) -> range:
-    """The ports of one of pytest-xdist's workers, all of them where there is none.
+class Lease:
+    """Ports that no other process has, until this one ends or closes the lease.
 
-    A port is free until the server that was told it listens there. Another worker would be given it meanwhile, and its
-    tests would talk to a stranger.
+    A port is free until the server that was told it listens there. Another process would be given it meanwhile, and
+    its tests would talk to a stranger. Where all are leased, `ports` are those of everybody.
     """
-    count = int(environment.get("PYTEST_XDIST_WORKER_COUNT") or 1)
-    size = len(_ALL) // count
-    number = int(environment.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % count
-    return _ALL[number * size : (number + 1) * size]
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        self.ports = ALL
+        self._lock: IO[bytes] | None = None
+        for number in random.sample(range(_BLOCKS), _BLOCKS):
+            lock = (folder / str(number)).open("wb")
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                lock.close()
+            else:
+                self._lock = lock
+                self.ports = ALL[number * _SIZE : (number + 1) * _SIZE]
+                return
+
+    def close(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
 
 
-_PORTS = share(os.environ)
+@functools.cache
+def _lease() -> Lease:
+    return Lease(Path(tempfile.gettempdir()) / f"carpool-ports-of-{os.getuid()}")
 
 
 def free_ports(count: int) -> list[int]:
     """Different loopback ports that nobody listens on right now."""
+    return free_among(_lease().ports, count)
+
+
+def free_among(ports: range, count: int) -> list[int]:
+    """The same, of these."""
     found: list[int] = []
     with contextlib.ExitStack() as stack:
         while len(found) < count:
-            port = random.choice(_PORTS)
+            port = random.choice(ports)
             attempt = stack.enter_context(socket.socket())
             with contextlib.suppress(OSError):
                 attempt.bind((HOST, port))

@@ -17,22 +17,36 @@ def test_ports_of_one_question_differ() -> None:
     assert len(set(loopback.free_ports(200))) == 200
 
 
-def test_a_port_that_somebody_listens_on_is_not_given_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_that_somebody_listens_on_is_not_given_out() -> None:
     with contextlib.closing(socket.create_server((loopback.HOST, 0))) as taken:
         port = taken.getsockname()[1]
-        monkeypatch.setattr(loopback, "_PORTS", [port, loopback.free_port()])
-        assert loopback.free_port() != port
+        two = range(port, port + 2) if port < 65_535 else range(port - 1, port + 1)
+        assert loopback.free_among(two, 1) != [port]
 
 
-def test_no_two_workers_are_ever_given_the_same_port() -> None:
-    workers = [{"PYTEST_XDIST_WORKER": f"gw{number}", "PYTEST_XDIST_WORKER_COUNT": "16"} for number in range(16)]
-    given = [port for worker in workers for port in loopback.share(worker)]
+def test_no_two_leases_have_the_same_port(tmp_path: Path) -> None:
+    leases = [loopback.Lease(tmp_path) for _ in range(16)]
+    given = [port for lease in leases for port in lease.ports]
     assert len(given) == len(set(given))
-    assert len(loopback.share(workers[0])) > 500
-    assert set(given) <= set(loopback.share({}))
+    assert all(len(lease.ports) > 500 for lease in leases)
+    assert set(given) <= set(loopback.ALL)
+    for lease in leases:
+        lease.close()
+
+
+def test_what_was_leased_can_be_leased_again_and_where_nothing_is_left_all_ports_are_given(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        held = []
+        while not held or held[-1].ports != loopback.ALL:
+            held.append(loopback.Lease(tmp_path))
+            stack.callback(held[-1].close)
+        held[3].close()
+        again = loopback.Lease(tmp_path)
+        stack.callback(again.close)
+        assert again.ports == held[3].ports
 
 
 @pytest.mark.skipif(not _OUTGOING.exists(), reason="this system does not tell which ports connections get")
 def test_no_outgoing_connection_can_take_a_port_before_its_server_does() -> None:
     lowest = int(_OUTGOING.read_text().split()[0])
-    assert max(loopback.share({})) < lowest
+    assert max(loopback.ALL) < lowest
