@@ -50,6 +50,9 @@ _HTTP2 = (
 FAILURES = (processes.ChildFailed, OSError, ValueError)
 
 
+_BIND_ADDRESS_NO_PORT = 24  # Linux; Python names it from 3.12 on
+
+
 class Clients:
     """Connections to one port, opened as they are needed and closed at the end of a `with` block."""
 
@@ -71,6 +74,8 @@ class Clients:
             begun = len(self.sockets)
             for number in range(begun, min(count, begun + _AT_ONCE)):
                 made = socket.socket()
+                # Those of the round before hold their ports for a minute, which is no matter to a pair of addresses.
+                made.setsockopt(socket.IPPROTO_IP, _BIND_ADDRESS_NO_PORT, 1)
                 made.bind((f"127.0.0.{1 + number // _PER_ADDRESS}", 0))
                 made.settimeout(_PATIENCE)
                 made.connect((processes.HOST, self._port))
