@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import math
 
 import pytest
@@ -113,3 +114,19 @@ async def test_who_waits_when_the_way_is_measured_has_the_batch_sent_just_in_tim
     await bench.sidecar._measure_overhead(bench.sidecar.policy)
     assert bench.sidecar.core.policy_deadline < asyncio.get_running_loop().time() + 0.012
     assert {status for status, _, _ in await asyncio.gather(*calls)} == {200}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "told"),
+    [
+        ({"policy": "adaptive"}, "auto"),
+        ({"policy": "adaptive", "max_latency": 5}, 5),
+        ({"policy": "window"}, 500),
+        ({"policy": "window", "max_latency": 0}, 0),
+    ],
+)
+async def test_the_log_tells_the_longest_wait_where_the_policy_does_not_decide(sidecar_of, caplog, chosen, told):
+    caplog.set_level(logging.INFO)
+    await sidecar_of(**chosen)
+    (serving,) = (record.facts for record in caplog.records if record.message == "serving")
+    assert (serving["policy"], serving["max_latency_ms"]) == (chosen["policy"], told)

@@ -385,7 +385,7 @@ class Sidecar:
             "batching": chosen.enable_batcher,
             "max_batch_size": chosen.max_batch_size,
             "policy": "adaptive" if chosen.is_adaptive else "window",
-            "max_latency_ms": chosen.latency_bound,
+            "max_latency_ms": "auto" if chosen.is_adaptive and chosen.max_latency is None else chosen.latency_bound,
             "build": carpool_sidecar.build(),
         }
 
