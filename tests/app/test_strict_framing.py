@@ -112,13 +112,13 @@ async def test_a_request_behind_a_refused_upgrade_is_answered(sidecar_of, fast_l
 @pytest.mark.parametrize(
     ("sent", "words"),
     [
-        (b"garbage\r\n\r\n", "Invalid method encountered: b'garbage'"),
-        (request(GET, b"A\x00: b"), r"Invalid header token: b'A\x00: b'"),
-        (request(GET, host=None), "Missing 'Host' header in request."),
+        (b"garbage\r\n\r\n", "Invalid method encountered"),
+        (request(GET, b"A\x00: b"), "Invalid header token"),
+        (request(GET, host=None), "Missing 'Host' header in request"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "Received HTTPS traffic on an HTTP port"),
-        (request(POST, b"Content-Length: x"), "Invalid character in Content-Length: b'Content-Length: x'"),
-        (request(GET, b"X: " + b"v" * 70_000), "Got more than 65536 bytes when reading: b'" + "v" * 100 + "...'."),
-        (request(GET, b'A"\xff: b'), "Invalid header token: b'A\"\\xff: b'"),
+        (request(POST, b"Content-Length: x"), "Invalid character in Content-Length"),
+        (request(GET, b"X: " + b"v" * 70_000), "Got more than 65536 bytes"),
+        (request(b"GET / HTTP/3.1"), "Bad status line: Invalid HTTP version"),
     ],
 )
 async def test_what_is_malformed_is_told_as_any_other_error_is(bench, sent, words):

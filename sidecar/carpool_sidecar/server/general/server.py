@@ -268,7 +268,9 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         if not isinstance(exc, http_exceptions.HttpProcessingError) or request.writer.output_size:
             return super().handle_error(request, status, exc, message)
         self.log_exception("Error handling request from %s", request.remote, exc_info=exc)
-        words = " ".join(exc.message.rstrip("^ \n").split())  # without the caret that points into the line above it
+        # Without the line that it quotes: of that only so much as had come by then.
+        words = exc.message.partition("\n\n")[0].partition(" when reading:")[0]
+        words = " ".join(words.split()).rstrip(":.")
         body = v1.render_error(f"malformed HTTP: {words}")
         return request_handler.refuse(request, responses.Response(400, _JSON, body, close=True))
 
