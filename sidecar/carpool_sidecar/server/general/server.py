@@ -309,6 +309,21 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         if self._later:
             self._go_on_later()
 
+    @property
+    def _has_enough(self) -> bool:
+        """Whether aiohttp wants no more for now: of a body, or since so many requests wait.
+
+        Its parser may have kept some bytes then, and would put what comes to those. If they end with a request for a
+        protocol that it does not know, it would drop what is behind.
+        """
+        return self._is_full or self._buffer_paused
+
+    def _resume_reading_for_buffer(self) -> None:
+        """aiohttp's way to want more, when it has looked through all that it kept."""
+        super()._resume_reading_for_buffer()
+        if self._later:
+            self._go_on_later()
+
     def set_parser(self, *arguments: Any, **options: Any) -> None:
         """aiohttp's way to hand the connection over to another protocol, which gets what was put off, too.
 
@@ -356,7 +371,7 @@ class Connection(web.RequestHandler, body_reader.Chunked):
             part, data = (data, b"") if taken == len(data) else (data[:taken], data[taken:])
             self._parse(part)
             self._look(watch)
-            if is_enough and data and not self._is_refused:
+            if data and not self._is_refused and (is_enough or self._has_enough):
                 self._put_off(data)
                 self._go_on_later()
                 return
@@ -389,8 +404,11 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         return at, False
 
     def _put_off(self, data: bytes) -> None:
-        """Make this what is taken in later turns; it counts as bytes held."""
-        self._later_held.resize(len(data))
+        """Make this what is taken in later turns; it counts as bytes held, unless it waits for aiohttp.
+
+        That counts as little as what aiohttp's parser keeps: it is no more than was read at once.
+        """
+        self._later_held.resize(0 if self._has_enough else len(data))
         self._later = data
 
     def _read_on(self, wanted: bool) -> None:
@@ -407,7 +425,7 @@ class Connection(web.RequestHandler, body_reader.Chunked):
 
     def _go_on(self) -> None:
         later = self._later
-        if not later or self._is_full:
+        if not later or self._has_enough:
             return  # it was handed over, or is gone on with when aiohttp wants more
         self._put_off(b"")
         if self._watch is None:
