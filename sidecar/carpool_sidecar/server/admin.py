@@ -26,9 +26,10 @@ from carpool_sidecar.upstream import readiness
 _MAX_CONFIG_BYTES = 64 * 1024
 _INSIDE = frozenset(map(ipaddress.ip_address, ("127.0.0.1", "::1", "::ffff:127.0.0.1")))
 # A kubelet starts the preStop hooks of a pod's containers at once. One of them starts the drain, and is a program in a
-# container with a small share of a CPU that is busy serving: so much later it may begin. A pod without that hook has
-# nothing to wait for, and is held up so long for nothing.
-_LATEST_BEGINNING_SECONDS = 5.0
+# container with a small share of a CPU that is busy serving: so much later it may begin, on an overloaded node. Without
+# its predictor the sidecar could only answer 502 from then on. A predictor that is restarted alone, or a pod without
+# that hook, has nothing to wait for, and is held up so long for nothing.
+_LATEST_BEGINNING_SECONDS = 15.0
 
 
 class Admin:
