@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import functools
@@ -50,7 +51,9 @@ class Lease:
 
 @functools.cache
 def _lease() -> Lease:
-    return Lease(Path(tempfile.gettempdir()) / f"carpool-ports-of-{os.getuid()}")
+    lease = Lease(Path(tempfile.gettempdir()) / f"carpool-ports-of-{os.getuid()}")
+    atexit.register(lease.close)
+    return lease
 
 
 def free_ports(count: int) -> list[int]:

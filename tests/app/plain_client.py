@@ -31,6 +31,7 @@ def numbered(*numbers: int) -> bytes:
 
 _PATIENCE = 10.0
 GET = b"GET /v1/models HTTP/1.1\r\nHost: h\r\n\r\n"
+MORE_THAN_AIOHTTP_QUEUES = 40  # requests of one connection: aiohttp's queue has room for 32
 
 
 class Client:

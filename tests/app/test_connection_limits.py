@@ -152,7 +152,6 @@ async def test_a_head_is_refused_when_all_requests_before_it_are_answered(
     await plain_client.until(lambda: plain_client.is_at_rest(bench))
 
 
-MORE_THAN_AIOHTTP_QUEUES = 40
 BEGUN = b"GET /x HTTP/1.1\r\nHost: h\r\nX-Any: " + b"v" * 2000
 
 
@@ -160,13 +159,16 @@ BEGUN = b"GET /x HTTP/1.1\r\nHost: h\r\nX-Any: " + b"v" * 2000
 @pytest.mark.parametrize(
     ("first", "count"),
     [
-        (b"", MORE_THAN_AIOHTTP_QUEUES),
+        (b"", plain_client.MORE_THAN_AIOHTTP_QUEUES),
         (b"", 200),
         (
             b"PUT /x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n",
-            MORE_THAN_AIOHTTP_QUEUES,
+            plain_client.MORE_THAN_AIOHTTP_QUEUES,
         ),
-        (b"GET /u HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", MORE_THAN_AIOHTTP_QUEUES),
+        (
+            b"GET /u HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n",
+            plain_client.MORE_THAN_AIOHTTP_QUEUES,
+        ),
     ],
     ids=["40", "200", "a body in chunks", "a change of protocols that is declined"],
 )

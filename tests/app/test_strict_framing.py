@@ -109,7 +109,6 @@ async def test_a_request_behind_a_refused_upgrade_is_answered(sidecar_of, fast_l
         assert await statuses(bench, sent) == ([200, 200, 200], False), first
 
 
-MORE_THAN_AIOHTTP_QUEUES = 40
 UPGRADE = (b"Connection: Upgrade", b"Upgrade: x")
 
 
@@ -119,20 +118,13 @@ UPGRADE = (b"Connection: Upgrade", b"Upgrade: x")
     [request(GET, *UPGRADE), request(POST, *UPGRADE, b"Content-Length: 17", body=BODY)],
     ids=["a head", "a body"],
 )
-async def test_so_it_is_when_many_came_before_that_in_one_piece(sidecar_of, fast_lane, upgrade):
+async def test_a_request_behind_a_refused_upgrade_is_answered_however_many_came_before_it(
+    sidecar_of, fast_lane, upgrade
+):
     bench = await sidecar_of(max_latency=0, fast_lane=fast_lane)
     behind = request(POST, b"Content-Length: 17", body=BODY) * 3
-    sent = (request(GET) * MORE_THAN_AIOHTTP_QUEUES + upgrade + behind) * 3
-    assert await statuses(bench, sent) == ([200] * 3 * (MORE_THAN_AIOHTTP_QUEUES + 4), False)
-
-
-@pytest.mark.parametrize("fast_lane", ["on", "off"])
-async def test_so_it_is_when_it_came_with_a_body_that_is_read_slowly(sidecar_of, fast_lane):
-    bench = await sidecar_of(max_latency=0, fast_lane=fast_lane)
-    bench.predictor.behave = lambda seen, request: web.Response()
-    upload = request(b"PUT /x HTTP/1.1", b"Content-Length: 3000000", body=b"v" * 3_000_000)
-    sent = (upload + request(GET, *UPGRADE) + request(b"GET /behind HTTP/1.1")) * 2
-    assert await statuses(bench, sent) == ([200] * 6, False)
+    sent = (request(GET) * plain_client.MORE_THAN_AIOHTTP_QUEUES + upgrade + behind) * 3
+    assert await statuses(bench, sent) == ([200] * 3 * (plain_client.MORE_THAN_AIOHTTP_QUEUES + 4), False)
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,22 @@ async def test_a_client_that_takes_no_refusal_either_loses_its_connection(bench:
     connection.connection_lost(None)
 
 
+@pytest.mark.parametrize(
+    "size", [100, 512 * 1024 + 100, 700_000], ids=["little", "its end fills aiohttp's buffer", "more than the buffer"]
+)
+async def test_what_comes_behind_an_unknown_upgrade_in_one_read_is_answered_whatever_body_is_in_front(
+    bench: Bench, size: int
+) -> None:
+    transport, connection = StuckTransport(), bench.server()
+    connection.connection_made(transport)
+    upload = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % size + b"v" * size
+    upgrade = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n"
+    connection.data_received(upload + upgrade + b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert await bench.site.outcomes.get() == b"v" * size
+    await until(lambda: transport.written.count(b"HTTP/1.1 200 ") == 3)
+    connection.connection_lost(None)
+
+
 async def connect(bench: Bench) -> Connection:
     return Connection(*await asyncio.open_connection("127.0.0.1", bench.port))
 
