@@ -27,8 +27,16 @@ def request(start: bytes, *lines: bytes, host: bytes | None = b"h", body: bytes 
 
 async def statuses(bench, sent: bytes) -> tuple[list[int], bool]:
     """The statuses answered, and whether the connection was closed then."""
+    return await in_two(bench, sent, b"")
+
+
+async def in_two(bench, sent: bytes, later: bytes) -> tuple[list[int], bool]:
+    """The same for bytes of which some are sent when the first were read."""
     reader, writer = await asyncio.open_connection("127.0.0.1", bench.sidecar.settings.port)
     writer.write(sent)
+    if later:
+        await asyncio.sleep(0.1)
+        writer.write(later)
     received, is_closed = b"", False
     try:
         async with asyncio.timeout(5):
@@ -125,6 +133,64 @@ async def test_a_request_behind_a_refused_upgrade_is_answered_however_many_came_
     behind = request(POST, b"Content-Length: 17", body=BODY) * 3
     sent = (request(GET) * plain_client.MORE_THAN_AIOHTTP_QUEUES + upgrade + behind) * 3
     assert await statuses(bench, sent) == ([200] * 3 * (plain_client.MORE_THAN_AIOHTTP_QUEUES + 4), False)
+
+
+HIDDEN = request(b"GET /hidden HTTP/1.1")
+STORED = request(b"PUT /stored HTTP/1.1", b"Content-Length: %d" % len(HIDDEN))  # the head; HIDDEN is its body
+SWITCH = request(GET, *UPGRADE)
+DECLINED = request(GET, b"Connection: Upgrade", b"Upgrade: websocket")
+
+
+def ends_at(border: int, *lines: bytes) -> bytes:
+    """A request, and SWITCH or one with `lines` and a body, whose last byte is in this place."""
+    last = request(POST, *UPGRADE, *lines, body=BODY) if lines else SWITCH
+    unpadded = request(GET, b"X: ") + last
+    return request(GET, b"X: " + b"v" * (border - len(unpadded))) + last
+
+
+def uploads(length: bytes, body: bytes = BODY) -> bytes:
+    return request(POST, *UPGRADE, b"Content-Length: " + length, body=body)
+
+
+@pytest.mark.parametrize("fast_lane", ["on", "off"])
+@pytest.mark.parametrize(
+    ("before", "count"),
+    [
+        pytest.param(ends_at(2048), 2, id="a head that ends with a step"),
+        pytest.param(ends_at(2048, b"Content-Length: 17"), 2, id="a body that ends with a step"),
+        pytest.param(uploads(b"2048", BODY.ljust(2048)), 1, id="a body as long as a step"),
+        pytest.param(uploads(b"17 ") + SWITCH, 2, id="a length with a space behind it"),
+        pytest.param(uploads(b"0" * 30 + b"17") + SWITCH, 2, id="a length with many zeros"),
+        pytest.param(DECLINED + SWITCH, 2, id="behind a WebSocket that is declined"),
+        pytest.param((DECLINED + request(GET) * 40) * 2 + SWITCH, 83, id="behind many"),
+        pytest.param(request(GET, *UPGRADE, b"Content-Length: 0") + SWITCH, 2, id="a length of nothing"),
+    ],
+)
+async def test_what_is_stored_behind_an_upgrade_is_never_run_as_a_request(sidecar_of, fast_lane, before, count):
+    bench = await sidecar_of(max_latency=0, fast_lane=fast_lane)
+    bench.predictor.behave = lambda seen, request: None if request.path == PREDICT else web.Response()
+    assert await in_two(bench, before + STORED, HIDDEN + request(GET)) == ([200] * (count + 2), False)
+    assert "/hidden" not in {seen.target for seen in bench.predictor.seen}
+
+
+@pytest.mark.parametrize("fast_lane", ["on", "off"])
+@pytest.mark.parametrize(
+    ("last", "status"),
+    [
+        pytest.param(request(POST, *UPGRADE, b"Transfer-Encoding: chunked", body=CHUNKS), 200, id="upgrade in chunks"),
+        pytest.param(request(b"CONNECT a:1 HTTP/1.1"), 400, id="CONNECT"),
+        pytest.param(request(b"CONNECT a:1 HTTP/1.1", b"Content-Length: 5"), 400, id="CONNECT with a body"),
+        pytest.param(request(b"CONNECT a:1 HTTP/1.1", b"Transfer-Encoding: chunked"), 400, id="CONNECT in chunks"),
+    ],
+)
+async def test_nothing_is_taken_behind_a_request_whose_end_servers_see_in_different_places(
+    sidecar_of, fast_lane, last, status
+):
+    bench = await sidecar_of(max_latency=0, fast_lane=fast_lane)
+    assert await in_two(bench, last + STORED, HIDDEN) == ([status], True)
+    assert await in_two(bench, last + SWITCH + STORED, HIDDEN) == ([status], True)
+    assert await in_two(bench, last, HIDDEN) == ([status], True)
+    assert "/hidden" not in {seen.target for seen in bench.predictor.seen}
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,8 @@ class Watch:
     """Knows whether a head has begun and not ended, and how many.
 
     `head_size` is how many bytes of an open head came: if it began amid those of one call to `feed`, all of these where
-    its beginning is not found.
+    its beginning is not found. `is_behind_change` if the last call ended where a request for a change of protocols
+    does.
     """
 
     def __init__(self) -> None:
@@ -92,6 +93,7 @@ class Watch:
         self._marks = _Marks()
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self._marks)
         self._has_changed = False
+        self.is_behind_change = False
 
     @property
     def is_open(self) -> bool:
@@ -121,13 +123,16 @@ class Watch:
     def feed(self, data: bytes | memoryview) -> int:
         """Take bytes: all, or those up to the end of a request for a change of protocols; how many that are.
 
-        What follows such a request in one read is dropped by aiohttp's parser where it does not know the protocol.
+        What follows such a request in one read is dropped by aiohttp's parser where it does not know the protocol. Of
+        one whose body comes in chunks the end is not found: nothing may be taken behind it.
         """
         marks = self._marks
         if marks.unread:
             taken = min(marks.unread, len(data))
             marks.unread -= taken
+            self.is_behind_change = not marks.unread
             return taken
+        self.is_behind_change = False
         if self._parser is None:
             return len(data)
         before = marks.heads if marks.is_open else -1
@@ -136,6 +141,7 @@ class Watch:
         except httptools.HttpParserUpgrade as change:
             self._has_changed = True
             marks.is_open, marks.unread = False, marks.length
+            self.is_behind_change = not marks.unread
             self._parser = httptools.HttpRequestParser(marks)
             return int(change.args[0])
         except httptools.HttpParserError:
@@ -174,8 +180,9 @@ class _Marks:
         self.chunks += 1
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if name.lower() == b"content-length" and value.isdigit():
-            self.length = int(value[:18])
+        if name.lower() == b"content-length":
+            digits = value.strip(b" \t").lstrip(b"0")[:20]  # llhttp refuses what is not below 2 ** 64
+            self.length = int(digits) if digits.isdigit() else 0
 
     def on_headers_complete(self) -> None:
         self.is_open = False

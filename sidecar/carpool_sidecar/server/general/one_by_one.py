@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from aiohttp import http, http_exceptions, streams
+from aiohttp import hdrs, http, http_exceptions, streams
 
 _Found = tuple[list[Any], bool, bytes]
 """Messages with their payloads; whether the connection changes to another protocol, and what came behind that."""
@@ -71,7 +71,7 @@ class OneByOne:
                 self._error = error
                 break
             if found:
-                messages += found
+                messages += [(_as_last(message), payload) for message, payload in found]
                 self._payload = found[-1][1]
             if is_upgraded:
                 return messages, True, behind
@@ -91,3 +91,14 @@ class OneByOne:
     def set_upgraded(self, value: bool) -> None:
         """Whether the connection has changed to another protocol."""
         self._parser.set_upgraded(value)
+
+
+def _as_last(message: Any) -> Any:
+    """The message; one behind which nobody can tell where the next begins is its connection's last.
+
+    Servers disagree about the body of CONNECT (RFC 9110, section 9.3.6), and parsers about one in chunks of a request
+    for a change of protocols. Whoever takes such a body for requests can be made to run what a client only stored.
+    """
+    if message.method == "CONNECT" or (message.chunked and hdrs.UPGRADE in message.headers):
+        return message._replace(should_close=True)
+    return message

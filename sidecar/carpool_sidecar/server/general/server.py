@@ -220,8 +220,10 @@ class Connection(web.RequestHandler, body_reader.Chunked):
 
         To say that the client is gone ends aiohttp's task, and so does without cancelling it.
         """
+        was_upgraded = self._upgraded
         resp, is_gone = await super().finish_response(request, resp, start_time)
-        self._hear_the_rest()  # aiohttp goes on there behind a request for another protocol that was declined
+        if was_upgraded and self._later and not self._has_enough:
+            self._go_on_later()  # the change of protocols was declined
         if self._watch is not None:
             self._look(self._watch)
         self._answered += 1
@@ -291,7 +293,7 @@ class Connection(web.RequestHandler, body_reader.Chunked):
             self._receive(data)
 
     def _receive(self, data: bytes) -> None:
-        if self._later:
+        if self._later or self._upgraded:
             self._put_off(self._later + data)
             self._read_on(False)  # aiohttp has reasons of its own to read on
         else:
@@ -311,12 +313,12 @@ class Connection(web.RequestHandler, body_reader.Chunked):
 
     @property
     def _has_enough(self) -> bool:
-        """Whether aiohttp wants no more for now: of a body, or since so many requests wait.
+        """Whether aiohttp wants no more for now: of a body, since so many requests wait, or until protocols change.
 
         Its parser may have kept some bytes then, and would put what comes to those. If they end with a request for a
         protocol that it does not know, it would drop what is behind.
         """
-        return self._is_full or self._buffer_paused
+        return self._is_full or self._buffer_paused or self._upgraded
 
     def _resume_reading_for_buffer(self) -> None:
         """aiohttp's way to want more, when it has looked through all that it kept."""
@@ -397,7 +399,7 @@ class Connection(web.RequestHandler, body_reader.Chunked):
                 at += taken
                 if watch.begun > most:
                     return at, True
-                if taken < len(part):
+                if watch.is_behind_change:
                     break
                 step = _STEP if watch.begun > begun else min(2 * step, _LONGEST_STEP)
                 begun = watch.begun
