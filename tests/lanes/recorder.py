@@ -26,7 +26,10 @@ LARGE_ANSWER = 1 << 20
 
 @dataclass(frozen=True)
 class Seen:
-    """One request as it reached the predictor; `body` is None if it broke off."""
+    """One request as it reached the predictor; `body` is None if it broke off.
+
+    Its `headers` are sorted by their names: the order of different ones means nothing (RFC 9110, section 5.3).
+    """
 
     method: str
     target: str
@@ -73,7 +76,7 @@ class Recorder:
         try:
             body = await request.content.read()
         finally:
-            headers = tuple((name, value) for name, value in request.headers.items())
+            headers = tuple(sorted(request.headers.items(), key=lambda field: field[0].lower()))
             seen = Seen(request.method, request.raw_path, headers, body)
             self.seen.append(seen)
         await self.gate.wait()

@@ -90,7 +90,8 @@ def values(matter: str, **told: str) -> list[str | None]:
 def test_of_every_head_c_tells_what_python_tells(in_c: ModuleType, text: bytes) -> None:
     python = native.in_python(NAME)
     assert in_c.lines(text) == python.lines(text)
-    assert in_c.sorter(KINDS, PLACES)(text) == python.sorter(KINDS, PLACES)(text)
+    for others in (-1, 0):
+        assert in_c.sorter(KINDS, PLACES, others)(text) == python.sorter(KINDS, PLACES, others)(text)
 
 
 @given(heads())
@@ -151,6 +152,13 @@ def test_of_all_bytes_only_visible_ascii_is_in_lines_and_only_tokens_in_names(mo
 def test_names_that_differ_in_one_bit_are_told_apart(module: ModuleType) -> None:
     sort = module.sorter({"a~b": 1}, 1)
     assert [sort(b"P\r\n%b: v\r\n\r\n" % name) for name in (b"A~B", b"a^b")] == [["P", "v"], ["P", None]]
+
+
+def test_names_that_were_not_told_may_matter_or_mean_nothing(module: ModuleType) -> None:
+    head = b"P\r\nX-a:  1 \r\nHost: h\r\nAccept: b\r\na: c\r\nx-A: 2\r\n\r\n"
+    for _ in range(2):
+        assert module.sorter(KINDS, PLACES, -1)(head) == values("P\r\nX-a:  1 \r\nHost: h\r\nx-A: 2", at5="c")
+        assert module.sorter(KINDS, PLACES, 0)(head) == values("P\r\nHost: h", at5="c")
 
 
 def test_all_headers_may_matter(module: ModuleType) -> None:
@@ -220,6 +228,9 @@ def test_what_it_is_made_of_is_checked(module: ModuleType) -> None:
     for places in (-1, 65, 2**31 - 1):
         with pytest.raises(ValueError, match="there are 0 to 64 places"):
             module.sorter({}, places)
+    for others in (-3, -2, 1):
+        with pytest.raises(ValueError, match="other headers are of the kind -1 or 0"):
+            module.sorter(KINDS, PLACES, others)
     assert module.sorter({}, 64)(b"P\r\n\r\n") == ["P", *[None] * 64]
     for wrong in (None, 7, [("a", 1)], {"a": "b"}):
         with pytest.raises((TypeError, AttributeError)):

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from multidict import CIMultiDict
 
 from carpool.scheduling import ledger
 from carpool_sidecar import drain, metrics
+from carpool_sidecar.server import headers as headers_
 from carpool_sidecar.server.fast import questions
 from carpool_sidecar.upstream import connection
 
@@ -90,9 +94,65 @@ def test_each_question_is_passed_on_with_who_asked_it_and_where(asked, relay):
         ]  # fmt: skip
 
 
-@pytest.mark.parametrize("line", [b"host: x", b"Accept: b", b"TE: x", b"Connection: close", b"a b: c", b"Upgrade: x"])
-def test_odd_heads_are_left_to_the_general_server_also_when_their_names_were_met_before(relay, life, line):
+NAMES = (
+    "Accept", "Cookie", "X-Request-ID", "Keep-Alive", "Proxy-Authorization", "Connection", "User-Agent", "Content-Type",
+    "X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host", "Forwarded",
+)  # fmt: skip
+OFTEN = {"Accept", "Cookie", "X-Request-ID", "Keep-Alive", "Proxy-Authorization"}
+
+
+def is_plain(fields):
+    names = [name for name, _ in fields]
+    return all(name in OFTEN or names.count(name) == 1 for name in names)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(NAMES), st.text("abc, ;=", max_size=8)), max_size=8).filter(is_plain),
+    st.sampled_from(["h", "h:80", ""]),
+    st.sampled_from(["10.0.0.1", "::ffff:10.0.0.1", "fe80::1", ""]),
+    st.sampled_from([str.lower, str.title, str.upper]),
+)
+def test_the_predictor_is_sent_all_that_is_not_of_this_connection_as_by_the_general_server(
+    fields, host, peer, spelling
+):
+    fields = [(name, "keep-alive" if name == "Connection" else value.strip(" ")) for name, value in fields]
+    lines = [f"{spelling(name)}:{value}" for name, value in fields]
+    head = "\r\n".join(["GET /v1/models HTTP/1.1", f"Host: {host}", *lines, "", ""]).encode()
+    relay = Relay()
+    questions.Questions(relay, drain.Lifecycle(ledger.Ledger()), metrics.Metrics()).ask(
+        head, (peer, 5), lambda *answered: None
+    )
+    [sent] = relay.sent
+    expected = headers_.end_to_end(CIMultiDict([("Host", host), *fields]))
+    headers_.add_forwarding(expected, peer, "http", host)
+    start, *told = sent.decode().removesuffix("\r\n\r\n").split("\r\n")
+    pairs = [tuple(line.split(":", 1)) for line in told]
+    assert start == "GET /v1/models HTTP/1.1"
+    assert sorted((name.lower(), value.strip()) for name, value in pairs) == sorted(
+        (name.lower(), value) for name, value in expected.items()
+    )
+    assert told[0] == f"Host: {host}"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"host: x", b"accept : b", b"TE: x", b"Connection: close", b"a b: c", b"Upgrade: x", b"ETag: x",
+        b"Content-Length: 0", b"Content-Type: a\r\ncontent-type: b", b"User-Agent: kube-probe/1.30",
+        b"K-Network-Probe: queue", b"a: \x80", b"Forwarded: for=a\r\nForwarded: for=b", b" folded",
+    ],
+)  # fmt: skip
+def test_odd_heads_are_left_to_the_general_server(relay, life, line):
     asking = questions.Questions(relay, life, metrics.Metrics())
-    for _ in range(3):
-        assert asking.ask(question(b"Accept: a", line), None, lambda *answered: None) is None
+    assert asking.ask(question(b"Accept: a", line), None, lambda *answered: None) is None
     assert relay.sent == []
+
+
+def test_answers_are_counted_once_each_by_their_status(relay, life):
+    counters = metrics.Metrics()
+    asking = questions.Questions(relay, life, counters)
+    for status in (b"200 OK", b"200 OK", b"404 Not Found", b"200 OK"):
+        relay.answer = answer(b"[]").replace(b"200 OK", status)
+        asking.ask(question(), None, lambda *answered: None)
+    counted = {labels: count for labels, count in counters.requests.read().items() if labels[0] == "passthrough"}
+    assert counted == {("passthrough", "200"): 3, ("passthrough", "404"): 1}

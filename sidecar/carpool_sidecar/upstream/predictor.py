@@ -6,7 +6,6 @@ A client of its own for this one job: a general one would take most of the sidec
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import errno
 import functools
 import logging
@@ -44,16 +43,21 @@ _SCRATCH = 256 * 1024
 _NO_LIMIT = sys.maxsize
 
 
-@dataclasses.dataclass(slots=True, eq=False)
 class Post:
     """A request that was posted and is in `out`; `deadline` is when it is given up, in the loop's time."""
 
-    out: set[Post]
-    deadline: float
-    # State: the reply until there is an outcome; the task that opens a connection, then that.
-    reply: connection.Reply | None
-    opening: asyncio.Task[None] | None = None
-    over: connection.Connection | None = None
+    # State: deadline, which begins anew with a connection; the reply until there is an outcome; the task that opens a
+    # connection, then that.
+    __slots__ = ("deadline", "opening", "out", "over", "reply")
+
+    def __init__(
+        self, out: set[Post], deadline: float, reply: connection.Reply, over: connection.Connection | None
+    ) -> None:
+        self.out = out
+        self.deadline = deadline
+        self.reply: connection.Reply | None = reply
+        self.opening: asyncio.Task[None] | None = None
+        self.over = over
 
     def cancel(self) -> None:
         """Break it off, with its connection, without a reply; does nothing once there was one."""
@@ -139,7 +143,7 @@ class HttpPredictor:
             head = b"%b%d\r\n\r\n" % (request_head(self._host, target, headers), length)
         loop = asyncio.get_running_loop()
         free = self._pool.take()
-        post = Post(self._out, loop.time() + timeout, reply, None, free)
+        post = Post(self._out, loop.time() + timeout, reply, free)
         self._out.add(post)
         if free is not None:
             free.send(head, body, length, post.finish)

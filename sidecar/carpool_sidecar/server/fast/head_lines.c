@@ -166,6 +166,7 @@ typedef struct {
 typedef struct {
     PyObject *names; /* which keeps the text of each */
     int places;
+    int others; /* the kind of all other names */
     int first[LENGTHS + 1];
     Known known[];
 } Sorter;
@@ -185,7 +186,7 @@ kind_of(const Sorter *sorter, const unsigned char *name, Py_ssize_t length)
         if (same == length)
             return known->kind;
     }
-    return 0;
+    return sorter->others;
 }
 
 static Span
@@ -302,11 +303,15 @@ static PyObject *
 make_sorter(PyObject *module, PyObject *arguments)
 {
     PyObject *kinds;
-    int places;
-    if (!PyArg_ParseTuple(arguments, "O!i", &PyDict_Type, &kinds, &places))
+    int places, others = 0;
+    if (!PyArg_ParseTuple(arguments, "O!i|i", &PyDict_Type, &kinds, &places, &others))
         return NULL;
     if (places < 0 || places > MOST_PLACES) {
         PyErr_Format(PyExc_ValueError, "there are 0 to %d places", MOST_PLACES);
+        return NULL;
+    }
+    if (others != MATTERS && others != 0) {
+        PyErr_Format(PyExc_ValueError, "other headers are of the kind %d or 0", MATTERS);
         return NULL;
     }
     PyObject *items = PyDict_Items(kinds);
@@ -319,6 +324,7 @@ make_sorter(PyObject *module, PyObject *arguments)
     }
     sorter->names = items;
     sorter->places = places;
+    sorter->others = others;
     PyObject *capsule = learn(sorter, items) < 0 ? NULL : PyCapsule_New(sorter, CAPSULE, let_go);
     if (capsule == NULL) {
         Py_DECREF(items);

@@ -35,11 +35,12 @@ def is_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def sorter(kinds: dict[str, int], places: int) -> Callable[[bytes], list[str | None] | None]:
+def sorter(kinds: dict[str, int], places: int, others: int = 0) -> Callable[[bytes], list[str | None] | None]:
     """What sorts the lines of a head by the names of headers, which are in lower case here.
 
-    A name of kind -1 matters as it stands, 0 means nothing, as all other names do, and with -2 a head is for somebody
-    else: None. The value of a name of a kind above 0 is to be told, and two such lines are one too many: None.
+    A name of kind -1 matters as it stands, 0 means nothing, and with -2 a head is for somebody else: None. The value of
+    a name of a kind above 0 is to be told, and two such lines are one too many: None. Names that are not among these
+    are of the kind `others`, -1 or 0.
 
     What it returns begins with the request line and all lines that matter, as text; then at each place from 1 to
     `places` there is the value of that kind, without the spaces around it, or None. Also None is a line that is no
@@ -49,10 +50,12 @@ def sorter(kinds: dict[str, int], places: int) -> Callable[[bytes], list[str | N
         raise ValueError(f"there are 0 to {_MOST_PLACES} places")
     if not all(-2 <= kind <= places for kind in kinds.values()):
         raise ValueError(f"the kinds of headers are -2 to {places}")
+    if others not in (-1, 0):
+        raise ValueError("other headers are of the kind -1 or 0")
     known: dict[str, int] = {}
 
     def learn(name: str) -> int:
-        kind = kinds.get(name[:-1].lower(), 0) if is_name(name) else -2
+        kind = kinds.get(name[:-1].lower(), others) if is_name(name) else -2
         if len(known) < _MOST_NAMES:
             known[name] = kind
         return kind

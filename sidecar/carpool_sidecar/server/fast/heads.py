@@ -65,8 +65,9 @@ _KINDS: Final[dict[str, int]] = {
     **dict.fromkeys(("host", "connection", "proxy-connection", "content-encoding"), _MATTERS),
     **{name: kind for kind, name in _NAMES.items()},
 }
-# aiohttp takes one of each.
-_SINGLE: Final = ("content-location", "content-range", "etag", "max-forwards", "server")
+SINGLE: Final = ("content-location", "content-range", "etag", "max-forwards", "server")
+"""Headers of which aiohttp takes one each, beside those that are looked at anyway."""
+
 # Heads are cheap to send: what is remembered of them has to end somewhere.
 _MOST_PLANS: Final = 512
 # Templates that a connection's first head is compared with. Each costs a tenth of reading it.
@@ -142,7 +143,7 @@ class Reader:
     # State: _plans by lines that matter; _shared, the templates made or found useful last. Both are bounded.
     def __init__(self, rules: predict.PredictRules) -> None:
         self._rules = rules
-        kinds: dict[str, int] = dict.fromkeys(_SINGLE, _UNLIKELY)
+        kinds: dict[str, int] = dict.fromkeys(SINGLE, _UNLIKELY)
         kinds |= dict.fromkeys(rules.looked_at, _MATTERS) | _KINDS
         varying = [kind for name in rules.looked_at if (kind := kinds[name]) > 0]
         self._keyed = [kind for kind in varying if kind != _JSON_SIZE]

@@ -36,29 +36,24 @@ _NAME = r"[A-Za-z0-9._~!$&'()*+,;=@%-]+"
 _PATH = re.compile(
     rf"GET (/v1/models(/{_NAME})?|/v2(/health/(live|ready)|/models/{_NAME}(/versions/{_NAME})?(/ready)?)?) HTTP/1\.1"
 )
-# What is done with a line: it is passed on, left out, extended, or the general server knows what it means.
-_PASSED: Final = 0
-_DROPPED: Final = 1
-_HOST: Final = 2
-_AGENT: Final = 3
-_FORWARDED_FOR: Final = 4
-_FORWARDED: Final = 5
-_PROTO: Final = 6
-_FORWARDED_HOST: Final = 7
-_CONNECTION: Final = 8
-_REFUSED: Final = 9
+# What becomes of lines, in the words of `head_lines.sorter`: those that are not named here are passed on as they are.
+_PASSED: Final = -1
+_DROPPED: Final = 0
+_REFUSED: Final = -2
+# Of these the value is looked at, or extended; each may be there once.
+_LOOKED_AT: Final = (
+    "Host", "Connection", "User-Agent", "Content-Type", "X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host",
+    "Forwarded",
+)  # fmt: skip
 _KINDS: Final[dict[str, int]] = {
-    **dict.fromkeys([name + ":" for name in headers_.HOP_BY_HOP], _DROPPED),
-    **dict.fromkeys([name.lower() + ":" for name in (*heads.UNUSUAL, "TE")], _REFUSED),
-    **dict.fromkeys(("content-length:", "content-encoding:", "proxy-connection:", "k-network-probe:"), _REFUSED),
-    "connection:": _CONNECTION, "host:": _HOST, "user-agent:": _AGENT, "x-forwarded-for:": _FORWARDED_FOR,
-    "forwarded:": _FORWARDED, "x-forwarded-proto:": _PROTO, "x-forwarded-host:": _FORWARDED_HOST,
-}  # fmt: skip
-# Anybody may send names and make servers write heads: what is remembered of them has to end somewhere.
-_MOST_NAMES: Final = 1024
+    **dict.fromkeys(headers_.HOP_BY_HOP, _DROPPED),
+    **dict.fromkeys([name.lower() for name in heads.UNUSUAL], _REFUSED),
+    **dict.fromkeys(heads.SINGLE, _REFUSED),
+    **dict.fromkeys(("te", "content-length", "content-encoding", "proxy-connection", "k-network-probe"), _REFUSED),
+    **{name.lower(): place for place, name in enumerate(_LOOKED_AT, 1)},
+}
+# Anybody may make servers write heads: what is remembered of them has to end somewhere.
 _MOST_ANSWERS: Final = 64
-# The end of a head, as lines.
-_END: Final = ("", "")
 # These have no body, or mean something else without one.
 _UNUSUAL = frozenset({204, 205, 304})
 
@@ -93,14 +88,13 @@ class Relay(Protocol):
 class Questions:
     """Passes them on over connections of `relay`."""
 
-    # State: the kind of each line, and its name in lower case, by the names met so far; heads of answers as they are
-    # written, by heads as they came. Both are bounded.
+    # State: heads of answers as they are written, by heads as they came, and what counts them. It is bounded.
     def __init__(self, relay: Relay, life: drain.Lifecycle, counters: metrics.Metrics) -> None:
         self._relay = relay
         self._life = life
         self._metrics = counters
-        self._kinds: dict[str, tuple[int, str]] = {}
-        self._written: dict[bytes, bytes] = {}
+        self._sort: Callable[[bytes], list[str | None] | None] = head_lines.sorter(_KINDS, len(_LOOKED_AT), _PASSED)
+        self._written: dict[bytes, tuple[bytes, metrics.Count]] = {}
 
     def ask(self, head: bytes, peer: Hashable, reply: Reply) -> Asked | None:
         """Pass on what a complete head asks; None if that is no such question, or is not answered any more.
@@ -108,78 +102,57 @@ class Questions:
         `peer` is the client's address. `reply` is called later, with None if it has to be asked in another way. What is
         returned can be cancelled.
         """
-        address = addresses.plain(str(peer[0])) if isinstance(peer, tuple) and peer else None
-        message = self._request(head, address or None)
-        if message is None or not self._life.admits():
+        message = self._request(head, str(peer[0]) if isinstance(peer, tuple) and peer else "")
+        if message is None or (self._life.draining and not self._life.admits()):
             return None
         return self._relay.post("", (), (), math.inf, functools.partial(self._answered, reply), message)
 
     def _answered(self, reply: Reply, outcome: connection.Outcome) -> None:
         close = self._life.parting
-        message = None
-        if type(outcome) is interface.UpstreamResponse:
-            message = self._answer(outcome, close)
-            if message is not None:
-                self._metrics.answered("passthrough", outcome.status)
-        reply(message, close)
+        reply(self._answer(outcome, close) if type(outcome) is interface.UpstreamResponse else None, close)
 
     # --- what the predictor is sent ----------------------------------------------------------------------------
 
-    def _request(self, head: bytes, peer: str | None) -> bytes | None:
+    def _request(self, head: bytes, peer: str) -> bytes | None:
         """What the predictor is sent, as the general server would; None if the head is not plain."""
-        lines = head_lines.lines(head)
-        if lines is None or not _PATH.fullmatch(lines[0]):
+        found = self._sort(head)
+        if found is None:
             return None
-        passed = [lines[0], ""]
-        places: dict[int, int] = {}  # of the lines that are to be there once
-        names: set[str] = set()
-        host, kinds = "", self._kinds
-        for line in lines[1:]:
-            name = line[: line.find(":") + 1]
-            kind, lowered = kinds.get(name) or self._learn(name)
-            names.add(lowered)
-            value = line[len(name) :].strip(" ")
-            if kind != _PASSED:
-                if kind == _HOST:
-                    host = value
-                if kind in (_HOST, _DROPPED) or (kind == _CONNECTION and value.lower() == "keep-alive"):
-                    continue
-                is_prober = kind == _AGENT and value.startswith(local_answers.PROBER_AGENTS)
-                if is_prober or kind in (_CONNECTION, _REFUSED):
-                    return None
-                places[kind] = len(passed)
-            passed.append(f"{name} {value}")
-        if len(names) != len(lines) - 1 or "host:" not in names:
+        text, host, kept, agent, media_type, caller, proto, asked_host, forwarded = found
+        if text is None or host is None or (kept is not None and kept.lower() != "keep-alive"):
             return None
-        forwarding = _forwarding(host, peer)
-        if forwarding is None:
+        if agent is not None and agent.startswith(local_answers.PROBER_AGENTS):
             return None
-        passed[1], caller, host_line, element = forwarding
-        if caller:
-            _extend(passed, places.get(_FORWARDED_FOR), "X-Forwarded-For: ", caller)
-        if _PROTO not in places:
-            passed.append("X-Forwarded-Proto: http")
-        if host and _FORWARDED_HOST not in places:
-            passed.append(host_line)
-        _extend(passed, places.get(_FORWARDED), "Forwarded: ", element)
-        passed += _END
-        return "\r\n".join(passed).encode()
-
-    def _learn(self, name: str) -> tuple[int, str]:
-        """What is done with lines of a name that was not met before, and the name in lower case."""
-        lowered = name.lower()
-        learned = (_KINDS.get(lowered, _PASSED) if head_lines.is_name(name) else _REFUSED), lowered
-        if len(self._kinds) < _MOST_NAMES:
-            self._kinds[name] = learned
-        return learned
+        start, _, passed = text.partition("\r\n")
+        told = _forwarding(host, peer) if _PATH.fullmatch(start) else None
+        if told is None:
+            return None
+        address, element = told
+        lines = [start, f"Host: {host}", passed] if passed else [start, f"Host: {host}"]
+        if agent is not None:
+            lines.append(f"User-Agent: {agent}")
+        if media_type is not None:
+            lines.append(f"Content-Type: {media_type}")
+        if address:
+            lines.append(f"X-Forwarded-For: {address}" if caller is None else f"X-Forwarded-For: {caller}, {address}")
+        elif caller is not None:
+            lines.append(f"X-Forwarded-For: {caller}")
+        lines.append("X-Forwarded-Proto: http" if proto is None else f"X-Forwarded-Proto: {proto}")
+        if asked_host is not None or host:
+            lines.append(f"X-Forwarded-Host: {host if asked_host is None else asked_host}")
+        lines.append(
+            f"Forwarded: {element}\r\n\r\n" if forwarded is None else f"Forwarded: {forwarded}, {element}\r\n\r\n"
+        )
+        return "\r\n".join(lines).encode()
 
     # --- what the client is told -------------------------------------------------------------------------------
 
     def _answer(self, answer: interface.UpstreamResponse, close: bool) -> bytes | None:
-        """The answer as the general server writes it; None if there is something unusual about it."""
+        """The answer as the general server writes it, and counted; None if there is something unusual about it."""
         written = self._written.get(answer.head)
         if written is not None and not close:
-            return written + answer.body
+            written[1].inc()
+            return written[0] + answer.body
         if answer.status in _UNUSUAL:
             return None
         try:
@@ -199,26 +172,19 @@ class Questions:
             fields["Connection"] = "close"
         lines = [f"{name}: {value}\r\n" for name, value in fields.items()]
         head = f"{start}\r\n{''.join(lines)}\r\n".encode()
+        count = self._metrics.requests.labels("passthrough", answer.status)
+        count.inc()
         if is_lasting:
             if len(self._written) >= _MOST_ANSWERS:
                 self._written.clear()  # those in use are soon here again
-            self._written[answer.head] = head
+            self._written[answer.head] = head, count
         return head + body
 
 
 @functools.lru_cache(maxsize=64)
-def _forwarding(host: str, peer: str | None) -> tuple[str, str, str, str] | None:
-    """What is told of a host that was asked for and of who asked, as by `headers.add_forwarding`; None for no host.
-
-    The line of the host, the caller's address, the line X-Forwarded-Host, and the element of Forwarded.
-    """
+def _forwarding(host: str, peer: str) -> tuple[str, str] | None:
+    """Who asked, "" if nobody knows, and the element of Forwarded, as by `headers.add_forwarding`; None for no host."""
     if not headers_.is_host(host):
         return None
-    return f"Host: {host}", peer or "", f"X-Forwarded-Host: {host}", headers_.forwarded_element(peer, "http", host)
-
-
-def _extend(passed: list[str], at: int | None, name: str, element: str) -> None:
-    if at is None:
-        passed.append(name + element)
-    else:
-        passed[at] = f"{name}{passed[at].partition(': ')[2]}, {element}"
+    address = addresses.plain(peer)
+    return address, headers_.forwarded_element(address or None, "http", host)
