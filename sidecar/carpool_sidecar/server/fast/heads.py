@@ -65,7 +65,7 @@ _KINDS: Final[dict[str, int]] = {
     **dict.fromkeys(("host", "connection", "proxy-connection", "content-encoding"), _MATTERS),
     **{name: kind for kind, name in _NAMES.items()},
 }
-SINGLE: Final = ("content-location", "content-range", "etag", "max-forwards", "server")
+SINGLE: Final[tuple[str, ...]] = ("content-location", "content-range", "etag", "max-forwards", "server")
 """Headers of which aiohttp takes one each, beside those that are looked at anyway."""
 
 # Heads are cheap to send: what is remembered of them has to end somewhere.
