@@ -1,7 +1,7 @@
 """One client that sends a large body again and again and otherwise keeps out of the way.
 
-It lives in a thread beside a client that has to be on time. Blocking system calls move a whole body without the
-interpreter, and on Linux, where threads have priorities of their own, it gives way to whoever shares its core.
+It lives in a thread beside one that waits to tell it to end. On Linux, where threads have priorities of their own, it
+gives way to whoever shares its core.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ and works on both in slices, so what holds the small ones up is the sidecar.
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import pathlib
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from typing import Protocol
 
 from tests import loopback
@@ -30,6 +32,7 @@ LATE = 0.002  # seconds that the prober itself may be late (99th percentile) bef
 
 _LAG = "carpool_event_loop_lag_seconds"
 _MARK = 4321
+_PROCESSES = multiprocessing.get_context("spawn")
 # Nothing waits for company, and there is a place at the predictor for small batches beside a large one.
 _SETTINGS = ("--max-batch-size", str(cells.BATCH), "--max-latency", "0", "--max-in-flight", "8")
 
@@ -159,30 +162,66 @@ def measure(system: System, scene: cells.Scene, seconds: float, cores: ground.Co
         child = stack.enter_context(processes.running(system.name.split()[0].lower(), argv, cores.peer))
         child.wait_until_ready(ready_url, ground.READY_SECONDS)
         before = system.lag(admin_port)
-        with machine.pinned(cores.load), _beside(address, rpc_port, large) as sender:
+        with machine.pinned(cores.load), _beside(address, rpc_port, scene) as seen:
             small = _probe(address, seconds)
         after = system.lag(admin_port)
         peak = machine.peak_rss_megabytes(child.pid)
         time.sleep(QUIET_SECONDS)
-        result = Result(system.name, scene, small, sender.measurement(), peak, machine.rss_megabytes(child.pid))
+        result = Result(system.name, scene, small, seen[0], peak, machine.rss_megabytes(child.pid))
     result.lag_samples = metrics.count_between(before, after)
     result.lag_p99 = metrics.quantile_between(before, after, 0.99)
     return result
 
 
 @contextlib.contextmanager
-def _beside(address: load.Address, rpc_port: int, large: lag_traffic.Large | None) -> Iterator[heavy.Sender]:
-    """The scene's large requests, under way for the length of a `with` block."""
-    if large is None:
-        yield heavy.Sender(address, b"", lambda answer: True)
+def _beside(address: load.Address, rpc_port: int, scene: cells.Scene) -> Iterator[list[heavy.Measurement]]:
+    """The scene's large requests, under way for the length of a `with` block; what came of them, after that.
+
+    They are sent by a process of their own: threads of one Python take turns of up to 5 ms, in which the prober would
+    be late.
+    """
+    seen: list[heavy.Measurement] = []
+    if not scene.size:
+        yield seen
+        seen.append(heavy.Measurement())
         return
+    ours, theirs = _PROCESSES.Pipe()
+    child = _PROCESSES.Process(target=_send, args=(theirs, address, rpc_port, scene), name="large bodies")
+    child.start()
+    theirs.close()
+    try:
+        _hear(ours, scene)
+        time.sleep(UNDER_WAY)
+        yield seen
+        ours.send("enough")
+        seen.append(_hear(ours, scene))
+    finally:
+        ours.close()
+        child.join(heavy.PATIENCE)
+        child.kill()
+        child.join()
+
+
+def _hear(ours: Connection, scene: cells.Scene) -> heavy.Measurement:
+    try:
+        told: heavy.Measurement = ours.recv()
+    except EOFError:
+        raise processes.ChildFailed(f"the client that sends {scene.title} ended too early") from None
+    return told
+
+
+def _send(theirs: Connection, address: load.Address, rpc_port: int, scene: cells.Scene) -> None:
+    """The process that sends large requests, until it is told that they are enough."""
+    large = lag_traffic.of(scene)
     if large.is_rpc:
         exchange: heavy.Sender = heavy.RpcSender((processes.HOST, rpc_port), large.request, large.is_right)
     else:
         exchange = heavy.Sender(address, large.request, large.is_right)
-    with exchange as sender:
-        time.sleep(UNDER_WAY)
-        yield sender
+    with exchange as sender, contextlib.suppress(EOFError):
+        theirs.send(heavy.Measurement())  # under way
+        theirs.recv()
+    with contextlib.suppress(BrokenPipeError):
+        theirs.send(sender.measurement())
 
 
 def _probe(address: load.Address, seconds: float) -> poisson.OpenLoop:
