@@ -38,6 +38,10 @@ class BadRequest(CarpoolError):
     message = "the request is malformed"
 
 
+class MalformedBody(BadRequest):
+    """The body's framing is no HTTP: nobody knows where it ends, nor where another request would begin."""
+
+
 class NoInstances(BadRequest):
     """A JSON object without anything to predict. KServe words this case apart, so it is a class apart."""
 
@@ -221,7 +225,7 @@ STATUSES: Mapping[type[CarpoolError], int] = {
 }
 """The HTTP status of each kind of failure; a kind that is not here has its base's."""
 
-CLOSING = (HeadTooLate, BodyTooLate, PayloadTooLarge, Draining)
+CLOSING = (HeadTooLate, BodyTooLate, PayloadTooLarge, MalformedBody, Draining)
 """After these the caller's connection is not used again: the rest of its request may still come, or it should go."""
 
 

@@ -107,7 +107,7 @@ async def test_what_gos_server_takes_is_taken(sidecar_of, fast_lane):
 
 
 @pytest.mark.parametrize("fast_lane", ["on", "off"])
-@pytest.mark.parametrize("protocol", [b"websocket", b"h2c", b"x", b"tcp"])
+@pytest.mark.parametrize("protocol", [b"h2c", b"x", b"tcp"])
 async def test_a_request_behind_a_refused_upgrade_is_answered(sidecar_of, fast_lane, protocol):
     bench = await sidecar_of(max_latency=0, fast_lane=fast_lane)
     bench.predictor.behave = lambda seen, request: None if seen.method == "POST" else web.Response()
@@ -138,7 +138,7 @@ async def test_a_request_behind_a_refused_upgrade_is_answered_however_many_came_
 HIDDEN = request(b"GET /hidden HTTP/1.1")
 STORED = request(b"PUT /stored HTTP/1.1", b"Content-Length: %d" % len(HIDDEN))  # the head; HIDDEN is its body
 SWITCH = request(GET, *UPGRADE)
-DECLINED = request(GET, b"Connection: Upgrade", b"Upgrade: websocket")
+WEBSOCKET = (b"Connection: Upgrade", b"Upgrade: websocket")
 
 
 def ends_at(border: int, *lines: bytes) -> bytes:
@@ -161,8 +161,7 @@ def uploads(length: bytes, body: bytes = BODY) -> bytes:
         pytest.param(uploads(b"2048", BODY.ljust(2048)), 1, id="a body as long as a step"),
         pytest.param(uploads(b"17 ") + SWITCH, 2, id="a length with a space behind it"),
         pytest.param(uploads(b"0" * 30 + b"17") + SWITCH, 2, id="a length with many zeros"),
-        pytest.param(DECLINED + SWITCH, 2, id="behind a WebSocket that is declined"),
-        pytest.param((DECLINED + request(GET) * 40) * 2 + SWITCH, 83, id="behind many"),
+        pytest.param((SWITCH + request(GET) * 40) * 2 + SWITCH, 83, id="behind many"),
         pytest.param(request(GET, *UPGRADE, b"Content-Length: 0") + SWITCH, 2, id="a length of nothing"),
     ],
 )
@@ -178,19 +177,63 @@ async def test_what_is_stored_behind_an_upgrade_is_never_run_as_a_request(sideca
     ("last", "status"),
     [
         pytest.param(request(POST, *UPGRADE, b"Transfer-Encoding: chunked", body=CHUNKS), 200, id="upgrade in chunks"),
+        pytest.param(request(GET, *WEBSOCKET), 200, id="WebSocket"),
+        pytest.param(request(POST, *WEBSOCKET, b"Content-Length: 17", body=BODY), 200, id="WebSocket with a body"),
+        pytest.param(
+            request(POST, *WEBSOCKET, b"Transfer-Encoding: chunked", body=CHUNKS), 200, id="WebSocket in chunks"
+        ),
         pytest.param(request(b"CONNECT a:1 HTTP/1.1"), 400, id="CONNECT"),
         pytest.param(request(b"CONNECT a:1 HTTP/1.1", b"Content-Length: 5"), 400, id="CONNECT with a body"),
         pytest.param(request(b"CONNECT a:1 HTTP/1.1", b"Transfer-Encoding: chunked"), 400, id="CONNECT in chunks"),
     ],
 )
-async def test_nothing_is_taken_behind_a_request_whose_end_servers_see_in_different_places(
+async def test_nothing_is_taken_behind_a_request_whose_end_servers_see_in_different_places_or_for_a_websocket(
     sidecar_of, fast_lane, last, status
 ):
     bench = await sidecar_of(max_latency=0, fast_lane=fast_lane)
+    bench.predictor.behave = lambda seen, request: None if request.path == PREDICT else web.Response()
     assert await in_two(bench, last + STORED, HIDDEN) == ([status], True)
     assert await in_two(bench, last + SWITCH + STORED, HIDDEN) == ([status], True)
     assert await in_two(bench, last, HIDDEN) == ([status], True)
     assert "/hidden" not in {seen.target for seen in bench.predictor.seen}
+
+
+LONGEST = 2**64 - 1  # aiohttp's parser takes this length for no body
+
+
+@pytest.mark.parametrize("fast_lane", ["on", "off"])
+@pytest.mark.parametrize("length", [LONGEST, LONGEST - 1, 10**18])
+@pytest.mark.parametrize("path", [b"/other", PREDICT.encode()])
+async def test_a_length_that_no_body_has_is_refused_and_reaches_no_predictor(sidecar_of, fast_lane, length, path):
+    bench = await sidecar_of(max_latency=0, fast_lane=fast_lane)
+    client = await plain_client.connect(bench)
+    await client.send(request(b"POST %b HTTP/1.1" % path, b"Content-Length: %d" % length))
+    status, headers, body = await client.answer()
+    assert (status, headers["connection"]) == (400, "close")
+    assert json.loads(body) == {"error": "Content-Length has more than 18 digits"}
+    assert bench.predictor.seen == []
+    await client.leave()
+
+
+@pytest.mark.parametrize("fast_lane", ["on", "off"])
+@pytest.mark.parametrize("path", [b"/other", PREDICT.encode()])
+@pytest.mark.parametrize("upgrade", [(), UPGRADE, WEBSOCKET])
+async def test_a_malformed_chunk_that_comes_later_is_told_once_and_ends_the_connection(
+    sidecar_of, fast_lane, path, upgrade
+):
+    bench = await sidecar_of(max_latency=0, fast_lane=fast_lane)
+    head = request(b"POST %b HTTP/1.1" % path, *upgrade, b"Transfer-Encoding: chunked")
+    for later in (b"zz\r\n", b"5\r\nhello\r\nzz\r\n"):
+        client = await plain_client.connect(bench)
+        await client.send(head)
+        await asyncio.sleep(0.1)
+        await client.send(later + request(GET))
+        status, headers, body = await client.answer()
+        assert (status, headers["connection"]) == (400, "close")
+        assert b"not valid HTTP: Invalid character in chunk size" in body
+        assert await client.rest() == b""
+        await client.leave()
+    await plain_client.until(lambda: plain_client.is_at_rest(bench))
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,7 @@ async def test_a_body_that_cannot_be_decoded_is_the_callers_fault(
     writer.write(POST.replace(b"Length: 2", b"Length: 9"))
     head = await reader.readuntil(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ")
-    assert b"the request body is malformed: bad chunk size" in await reader.readuntil(b"}")
+    assert b"the body is not valid HTTP: bad chunk size" in await reader.readuntil(b"}")
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,8 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 # RFC 3986, 3.2.2, for a host with its port, as Go has it: no check of the structure, but no other bytes.
 _HOST = re.compile(r"[A-Za-z0-9!$%&'()*+,\-.:;=\[\]_~]*")
 _NO_VERSION = HttpVersion(0, 9)
+# Of a Content-Length. Go's server refuses what is not below 2 ** 63; aiohttp's parser takes 2 ** 64 - 1 for no body.
+_MOST_DIGITS = 18
 # The list of Go's httputil.ReverseProxy. TE goes too, although `TE: trailers` is harmless: trailers are not relayed.
 HOP_BY_HOP: Final[frozenset[str]] = frozenset(
     {
@@ -191,6 +193,9 @@ def objection(version: HttpVersion, headers: MultiMapping[str]) -> responses.Res
     codings = headers.getall(hdrs.TRANSFER_ENCODING, ())
     if codings and [coding.strip().lower() for coding in codings] != ["chunked"]:
         return _refusal(501, "unsupported Transfer-Encoding; allowed: chunked")
+    length = headers.get(hdrs.CONTENT_LENGTH, "").strip(" \t").lstrip("0")
+    if len(length) > _MOST_DIGITS:
+        return _refusal(400, f"Content-Length has more than {_MOST_DIGITS} digits")
     if not all(is_host(value) for value in headers.getall(hdrs.HOST, ())):
         return _refusal(400, "the Host header is malformed")
     return None

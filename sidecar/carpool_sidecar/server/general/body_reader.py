@@ -92,7 +92,7 @@ class BodyReader:
         try:
             return await self._collect(request, reservation)
         except web.RequestPayloadError as error:
-            raise errors.BadRequest(f"the body is not valid HTTP: {error}") from None
+            raise errors.MalformedBody(f"the body is not valid HTTP: {error}") from None
 
     async def _collect(self, request: web.BaseRequest, reservation: ledger.Reservation) -> bytes:
         content, connection = request.content, request.protocol

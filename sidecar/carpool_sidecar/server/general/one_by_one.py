@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from aiohttp import hdrs, http, http_exceptions, streams
+from aiohttp import hdrs, http, http_exceptions, streams, web
 
 _Found = tuple[list[Any], bool, bytes]
 """Messages with their payloads; whether the connection changes to another protocol, and what came behind that."""
@@ -23,12 +23,14 @@ _Found = tuple[list[Any], bool, bytes]
 class OneByOne:
     """Has the methods of a parser that aiohttp's protocols use. `room` tells how many more requests may wait there."""
 
-    # State: _payload of the last message; _error that came behind messages given out, and is to be raised next;
-    # _has_failed once anything was malformed; _refusal of what is behind all requests that are complete.
+    # State: _payload of the last message, behind which all _is_last if nothing may follow it; _error that came behind
+    # messages given out, and is to be raised next; _has_failed once anything was malformed; _refusal of what is behind
+    # all requests that are complete.
     def __init__(self, parser: http.HttpRequestParser, room: Callable[[], int]) -> None:
         self._parser = parser
         self._room = room
         self._payload: streams.StreamReader = streams.EMPTY_PAYLOAD
+        self._is_last = False
         self._error: http_exceptions.HttpProcessingError | None = None
         self._has_failed = False
         self._refusal: http_exceptions.HttpProcessingError | None = None
@@ -41,6 +43,11 @@ class OneByOne:
     def is_in_body(self) -> bool:
         """Whether more is to come of the body of the last request."""
         return not self._payload.is_eof()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all has come that is ever answered here, and what follows means nothing."""
+        return self._has_failed or (self._is_last and not self.is_in_body)
 
     @property
     def has_more_to_tell(self) -> bool:
@@ -66,6 +73,8 @@ class OneByOne:
                     raise self._refusal
             except http_exceptions.HttpProcessingError as error:
                 self._has_failed = True
+                if self.is_in_body:  # the parser has let go of it without a word
+                    self._payload.set_exception(web.RequestPayloadError(told(error)))
                 if not messages:
                     raise
                 self._error = error
@@ -73,6 +82,7 @@ class OneByOne:
             if found:
                 messages += [(_as_last(message), payload) for message, payload in found]
                 self._payload = found[-1][1]
+                self._is_last = _is_last(found[-1][0])
             if is_upgraded:
                 return messages, True, behind
             has_ended = (found or was_open) and self._payload.is_eof()
@@ -93,12 +103,25 @@ class OneByOne:
         self._parser.set_upgraded(value)
 
 
-def _as_last(message: Any) -> Any:
-    """The message; one behind which nobody can tell where the next begins is its connection's last.
+def told(error: http_exceptions.HttpProcessingError) -> str:
+    """What is malformed, without the line that aiohttp quotes: of that only so much as had come by then."""
+    words = error.message.partition("\n\n")[0].partition(" when reading:")[0]
+    return " ".join(words.split()).rstrip(":.")
+
+
+def _is_last(message: Any) -> bool:
+    """Whether nobody can tell where a request would begin behind this one.
 
     Servers disagree about the body of CONNECT (RFC 9110, section 9.3.6), and parsers about one in chunks of a request
     for a change of protocols. Whoever takes such a body for requests can be made to run what a client only stored.
     """
-    if message.method == "CONNECT" or (message.chunked and hdrs.UPGRADE in message.headers):
-        return message._replace(should_close=True)
-    return message
+    return message.method == "CONNECT" or (message.chunked and hdrs.UPGRADE in message.headers)
+
+
+def _as_last(message: Any) -> Any:
+    """The message, which ends its connection if it is the last; so does one for a WebSocket, if it is declined.
+
+    aiohttp takes what comes behind that for the WebSocket's until it is answered.
+    """
+    may_change = message.upgrade and message.headers.get(hdrs.UPGRADE, "").lower() == "websocket"
+    return message._replace(should_close=True) if may_change or _is_last(message) else message

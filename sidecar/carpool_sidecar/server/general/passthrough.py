@@ -101,21 +101,24 @@ class PassThrough:
         outgoing = headers.outgoing_headers(request)
         if upgrade is not None:
             outgoing["Connection"], outgoing["Upgrade"] = "Upgrade", upgrade
+        data = upload.data()
         if upload.known is not None:
             outgoing["Content-Length"] = str(len(upload.known))
             outgoing.popall("Content-Encoding", None)
+        elif data is None and "Content-Length" in outgoing:
+            outgoing["Content-Length"] = "0"  # whoever waits for a body that never comes takes the next request for it
         try:
             with aiohttp_client.translated():
                 return await self._session.request(
                     request.method,
                     aiohttp_client.address(self._base, _target(request)),
                     headers=outgoing,
-                    data=upload.data(),
+                    data=data,
                     allow_redirects=False,
                 )
         except errors.UpstreamError:
             if upload.error is not None:
-                raise errors.BadRequest(f"the request body is malformed: {upload.error}") from upload.error
+                raise errors.MalformedBody(f"the body is not valid HTTP: {upload.error}") from upload.error
             raise
 
 

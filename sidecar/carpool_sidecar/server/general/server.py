@@ -38,6 +38,7 @@ _STEP, _LONGEST_STEP = 2048, 16 * 1024
 
 _ROUND = 0.5  # seconds between looks at heads that have begun
 _GLANCE = 0.01  # likewise at who has just connected, in the end
+_LINGER, _LONGEST_LINGER = 2.0, 30.0  # seconds without a byte of a client, and in all, before its connection is closed
 _JSON = (("Content-Type", "application/json"),)
 _TOO_LARGE = responses.Response(
     431, _JSON, b'{"error":"the head of the request is larger than %d bytes"}' % MAX_HEAD, close=True
@@ -155,7 +156,7 @@ class Connection(web.RequestHandler, body_reader.Chunked):
     # _since if not now, and _timed, how many heads came before it; _came when the client did; _is_in once it counts
     # among the connections; _later, bytes for the next turns; _is_full while aiohttp wants no more; _home until the
     # connection goes back there or is lost, _answered requests meanwhile, and _due bytes of the only one if their
-    # number is known; _is_refused once nothing more is taken.
+    # number is known; _is_refused once nothing more is taken, of which the latest came when it was _heard.
     def __init__(
         self, server: Server, since: float | None, home: data_port.Home | None, size: int | None, **options: Any
     ) -> None:
@@ -176,6 +177,7 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         self._due = size
         self._answered = 0
         self._is_refused = False
+        self._heard = 0.0
 
     def _parser_one_by_one(self) -> Any:
         parser = http.HttpRequestParser(
@@ -206,6 +208,7 @@ class Connection(web.RequestHandler, body_reader.Chunked):
             self._is_in = False
             self._server.limit.leave()
         self._hold(0)
+        self._server.ended(self)
         self._watch = None
         self._put_off(b"")
         home, self._home = self._home, None
@@ -220,10 +223,9 @@ class Connection(web.RequestHandler, body_reader.Chunked):
 
         To say that the client is gone ends aiohttp's task, and so does without cancelling it.
         """
-        was_upgraded = self._upgraded
         resp, is_gone = await super().finish_response(request, resp, start_time)
-        if was_upgraded and self._later and not self._has_enough:
-            self._go_on_later()  # the change of protocols was declined
+        if request.content.exception() is not None:
+            request.content.feed_eof()  # else aiohttp would wait for the rest of a malformed body
         if self._watch is not None:
             self._look(self._watch)
         self._answered += 1
@@ -237,7 +239,29 @@ class Connection(web.RequestHandler, body_reader.Chunked):
             self._due = None  # what is left of the request is read and dropped, and what follows is served here
             if rest := self._home.give():
                 self.data_received(rest)
+        parser: Any = self._parser
+        if not (is_gone or resp.keep_alive or parser is None) and (self._is_refused or parser.has_ended):
+            await self._linger()
         return resp, is_gone
+
+    async def _linger(self) -> None:
+        """Tell the client that this was all, and read on until it is gone, or quiet for a while.
+
+        The kernel resets a connection that is closed before all that came is read, and forgets the answers that are
+        still on their way (RFC 9112, section 9.6).
+        """
+        transport, clock = self.transport, self._server.clock
+        if transport is None or transport.is_closing():
+            return
+        self._is_refused = True
+        self._held.resize(0)
+        self._put_off(b"")
+        self._read_on(True)
+        transport.write_eof()
+        self._heard, end = clock(), clock() + _LONGEST_LINGER
+        # Cancelled when the client goes.
+        while (left := min(self._heard + _LINGER, end) - clock()) > 0:  # noqa: ASYNC110
+            await asyncio.sleep(left)
 
     @property
     def _has_done_all(self) -> bool:
@@ -270,17 +294,14 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         if not isinstance(exc, http_exceptions.HttpProcessingError) or request.writer.output_size:
             return super().handle_error(request, status, exc, message)
         self.log_exception("Error handling request from %s", request.remote, exc_info=exc)
-        # Without the line that it quotes: of that only so much as had come by then.
-        words = exc.message.partition("\n\n")[0].partition(" when reading:")[0]
-        words = " ".join(words.split()).rstrip(":.")
-        body = v1.render_error(f"malformed HTTP: {words}")
+        body = v1.render_error(f"malformed HTTP: {one_by_one.told(exc)}")
         return request_handler.refuse(request, responses.Response(400, _JSON, body, close=True))
 
     def data_received(self, data: bytes) -> None:
         if self._watch is None or not data:  # aiohttp itself calls with nothing, to go on with what it has
             self._parse(data)
         elif self._is_refused:
-            pass  # read, so that a client that leaves is noticed
+            self._heard = self._server.clock()  # read, so that a client that leaves is noticed
         elif self._due is not None and len(data) > self._due:
             own, behind, self._due = data[: self._due], data[self._due :], 0
             if self._home is not None:
@@ -293,7 +314,7 @@ class Connection(web.RequestHandler, body_reader.Chunked):
             self._receive(data)
 
     def _receive(self, data: bytes) -> None:
-        if self._later or self._upgraded:
+        if self._later:
             self._put_off(self._later + data)
             self._read_on(False)  # aiohttp has reasons of its own to read on
         else:
@@ -313,12 +334,12 @@ class Connection(web.RequestHandler, body_reader.Chunked):
 
     @property
     def _has_enough(self) -> bool:
-        """Whether aiohttp wants no more for now: of a body, since so many requests wait, or until protocols change.
+        """Whether aiohttp wants no more for now: of a body, or since so many requests wait.
 
         Its parser may have kept some bytes then, and would put what comes to those. If they end with a request for a
         protocol that it does not know, it would drop what is behind.
         """
-        return self._is_full or self._buffer_paused or self._upgraded
+        return self._is_full or self._buffer_paused
 
     def _resume_reading_for_buffer(self) -> None:
         """aiohttp's way to want more, when it has looked through all that it kept."""
@@ -329,9 +350,11 @@ class Connection(web.RequestHandler, body_reader.Chunked):
     def set_parser(self, *arguments: Any, **options: Any) -> None:
         """aiohttp's way to hand the connection over to another protocol, which gets what was put off, too.
 
-        Raises `ConnectionResetError` if something of that was dropped.
+        Raises `ConnectionResetError` if something of that was dropped, or taken for requests: aiohttp knows of no other
+        protocol than WebSocket.
         """
-        if self._is_refused:
+        watch = self._watch
+        if self._is_refused or self._messages or (watch is not None and watch.is_open):
             raise ConnectionResetError("not all that came is here")
         super().set_parser(*arguments, **options)
         self._hold(0)
@@ -369,6 +392,13 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         """Take what a turn of the loop has time for, and put off the rest."""
         watch = self._watch
         while data and watch is not None and not self._is_refused:
+            parser: Any = self._parser
+            if parser.has_ended:
+                self._is_refused = True
+                return
+            if self._upgraded:
+                self._parse(data)  # aiohttp keeps it for the other protocol, and reads no more when that is much
+                return
             taken, is_enough = self._extent(watch, data)
             part, data = (data, b"") if taken == len(data) else (data[:taken], data[taken:])
             self._parse(part)
@@ -473,10 +503,7 @@ class Connection(web.RequestHandler, body_reader.Chunked):
             self._refuse(server.refusal(errors.MemoryFull(), now - self._began), now)
 
     def _refuse(self, answer: responses.Response, now: float) -> None:
-        """Answer the head that has begun when it is its turn, and take nothing more.
-
-        What came of it is held until the connection ends.
-        """
+        """Answer the head that has begun when it is its turn, and take nothing more."""
         parser: Any = self._parser
         self._is_refused = True
         self._began = now

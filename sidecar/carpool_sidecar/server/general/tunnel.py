@@ -5,7 +5,7 @@ the peer has finished sending, which would cut half-closed tunnels. aiohttp's pr
 are told that their connection is lost once the tunnel has ended.
 
 A caller has to wait for the 101 before it speaks the new protocol. What a WebSocket caller sends too early is passed
-on all the same; of other protocols aiohttp's parser drops it.
+on all the same; where aiohttp does not know the protocol it takes that for requests, and the tunnel ends at once.
 """
 
 from __future__ import annotations

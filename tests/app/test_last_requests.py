@@ -1,0 +1,98 @@
+"""The last requests of connections: a client that sends more, or leaves, takes no answer and no room from anybody."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from aiohttp import web
+
+from tests.app import plain_client
+from tests.app.test_strict_framing import GET, UPGRADE, WEBSOCKET, in_two, request
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("fast_lane", ["on", "off"])
+@pytest.mark.parametrize("upgrade", [UPGRADE, WEBSOCKET])
+@pytest.mark.parametrize("behind", [b"", b"G", request(GET), b"x" * 2000])
+async def test_a_client_that_leaves_behind_an_upgrade_is_noticed(sidecar_of, fast_lane, upgrade, behind):
+    bench = await sidecar_of(max_latency=0, fast_lane=fast_lane)
+    bench.predictor.gate.clear()
+    client = await plain_client.connect(bench)
+    await client.send(request(GET, *upgrade) + behind)
+    await bench.predictor.received(1)
+    assert not plain_client.is_at_rest(bench)
+    await client.leave()
+    await plain_client.until(lambda: plain_client.is_at_rest(bench))
+    bench.predictor.gate.set()
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("fast_lane", ["on", "off"])
+async def test_a_websocket_that_is_answered_before_its_body_came_leaves_no_connection_behind(sidecar_of, fast_lane):
+    bench = await sidecar_of(max_latency=0, fast_lane=fast_lane, max_connections=1)
+    head = request(b"POST / HTTP/1.1", b"K-Network-Probe: queue", *WEBSOCKET, b"Content-Length: 1")
+    for _ in range(3):
+        assert await in_two(bench, head, b"x" + request(GET)) == ([200], True)
+
+
+@pytest.mark.uvloop
+@pytest.mark.parametrize("fast_lane", ["on", "off"])
+@pytest.mark.parametrize(
+    "last",
+    [
+        pytest.param(request(b"CONNECT a:1 HTTP/1.1"), id="CONNECT"),
+        pytest.param(
+            request(GET, *WEBSOCKET, b"Transfer-Encoding: chunked", body=b"0\r\n\r\n"), id="WebSocket in chunks"
+        ),
+    ],
+)
+async def test_what_comes_behind_the_last_request_is_read_so_that_no_reset_takes_answers_away(
+    sidecar_of, fast_lane, last
+):
+    bench = await sidecar_of(max_latency=0, fast_lane=fast_lane)
+    answer = b"x" * 1_000_000
+    bench.predictor.behave = lambda seen, request: web.Response(body=answer)
+    client = await plain_client.connect(bench, receive_buffer=16_384)
+    # More than sockets hold: it can only be sent if it is read.
+    await client.send(request(GET) * 2 + last + b"j" * 32_000_000)
+    assert (await client.answer())[2] == answer
+    assert (await client.answer())[2] == answer
+    await client.rest()
+    await client.leave()
+
+
+SWITCH = b"HTTP/1.1 101 Go Ahead\r\nConnection: Upgrade\r\nUpgrade: %b\r\n\r\n"
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("fast_lane", ["on", "off"])
+@pytest.mark.parametrize("early", [b"", b"G", request(GET), request(GET) * 200])
+@pytest.mark.parametrize("upgrade", [UPGRADE, WEBSOCKET])
+async def test_what_is_sent_before_a_tunnel_is_open_goes_through_whole_or_ends_it(
+    sidecar_of, fast_lane, early, upgrade
+):
+    tunnelled = asyncio.get_running_loop().create_future()
+
+    async def switch(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(0.1)
+        writer.write(SWITCH % upgrade[1].removeprefix(b"Upgrade: "))
+        tunnelled.set_result(await reader.read())
+        writer.close()
+
+    predictor = await asyncio.start_server(switch, "127.0.0.1", 0)
+    port = predictor.sockets[0].getsockname()[1]
+    bench = await sidecar_of(max_latency=0, fast_lane=fast_lane, component_port=port)
+    async with predictor:
+        reader, writer = await asyncio.open_connection("127.0.0.1", bench.sidecar.settings.port)
+        writer.write(request(GET, *upgrade) + early)
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
+        is_passed_on = upgrade is WEBSOCKET or not early
+        if is_passed_on:
+            writer.write(b"late")
+            writer.write_eof()
+        assert await reader.read() == b""
+        assert await tunnelled == (early + b"late" if is_passed_on else b"")
+        writer.close()
+        await writer.wait_closed()
