@@ -13,6 +13,7 @@ from tests.functions.programs import run_program
 INTRUDER = """
 import carpool.functions
 home = os.path.dirname(carpool.functions.__file__)
+sys._getframe().f_trace_opcodes = True  # Python 3.12 tells of opcodes only where some frame has asked before settrace
 
 class Intruder:
     '''Runs `act` once, between the bytecodes `place` and `place + 1` that this thread executes in the library.'''
