@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 from aiohttp import web
@@ -42,6 +43,7 @@ async def test_a_websocket_that_is_answered_before_its_body_came_leaves_no_conne
     "last",
     [
         pytest.param(request(b"CONNECT a:1 HTTP/1.1"), id="CONNECT"),
+        pytest.param(request(GET, *WEBSOCKET), id="WebSocket"),
         pytest.param(
             request(GET, *WEBSOCKET, b"Transfer-Encoding: chunked", body=b"0\r\n\r\n"), id="WebSocket in chunks"
         ),
@@ -96,3 +98,68 @@ async def test_what_is_sent_before_a_tunnel_is_open_goes_through_whole_or_ends_i
         assert await tunnelled == (early + b"late" if is_passed_on else b"")
         writer.close()
         await writer.wait_closed()
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("fast_lane", ["on", "off"])
+@pytest.mark.parametrize(
+    ("head", "statuses", "behind"),
+    [
+        pytest.param(request(b"POST /x HTTP/1.1", b"Transfer-Encoding: gzip, chunked"), [501], b"G", id="refused"),
+        pytest.param(
+            request(b"POST /x HTTP/1.1", b"K-Network-Probe: queue", b"Transfer-Encoding: chunked"),
+            [200, 400],
+            b"zz\r\n",
+            id="answered",
+        ),
+    ],
+)
+async def test_a_malformed_chunk_behind_an_answer_is_told_and_is_no_bug(
+    sidecar_of, caplog, fast_lane, head, statuses, behind
+):
+    bench = await sidecar_of(max_latency=0, fast_lane=fast_lane)
+    assert await in_two(bench, head, behind) == (statuses, True)
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("fast_lane", ["on", "off"])
+@pytest.mark.parametrize("sent", [b"garbage\r\n\r\n", request(b"CONNECT a:1 HTTP/1.1")])
+async def test_clients_that_go_on_sending_behind_their_last_answer_do_not_hold_up_the_shutdown(
+    sidecar_of, fast_lane, sent
+):
+    bench = await sidecar_of(max_latency=0, fast_lane=fast_lane)
+    clients = [await plain_client.connect(bench) for _ in range(5)]
+    for client in clients:
+        await client.send(sent)
+        assert (await client.answer())[0] == 400
+        await client.send(b"more")
+    started = asyncio.get_running_loop().time()
+    assert await bench.sidecar.drain()
+    await bench.sidecar.stop()
+    assert asyncio.get_running_loop().time() - started < 0.1
+    for client in clients:
+        await client.leave()
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("fast_lane", ["on", "off"])
+@pytest.mark.parametrize(("pause", "seconds"), [(None, 2), (1.5, 30)])
+async def test_a_connection_is_closed_behind_its_last_answer_when_its_client_is_quiet_or_has_had_time(
+    sidecar_of, fast_lane, pause, seconds
+):
+    bench = await sidecar_of(max_latency=0, fast_lane=fast_lane)
+    client = await plain_client.connect(bench)
+    await client.send(request(b"CONNECT a:1 HTTP/1.1"))
+    assert (await client.answer())[0] == 400
+    started = asyncio.get_running_loop().time()
+    while connections(bench):
+        await asyncio.sleep(pause or 0.1)
+        if pause and connections(bench):
+            await client.send(b"more")
+    assert seconds - 0.1 <= asyncio.get_running_loop().time() - started <= seconds + 2
+    await client.leave()
+
+
+def connections(bench) -> int:
+    return len(bench.sidecar._general.connections)

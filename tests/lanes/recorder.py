@@ -28,7 +28,8 @@ LARGE_ANSWER = 1 << 20
 class Seen:
     """One request as it reached the predictor; `body` is None if it broke off.
 
-    Its `headers` are sorted by their names: the order of different ones means nothing (RFC 9110, section 5.3).
+    Its `headers` are sorted by their names, in lower case: the order of different ones means nothing (RFC 9110, section
+    5.3), nor does their spelling.
     """
 
     method: str
@@ -76,7 +77,8 @@ class Recorder:
         try:
             body = await request.content.read()
         finally:
-            headers = tuple(sorted(request.headers.items(), key=lambda field: field[0].lower()))
+            fields = [(name.lower(), value) for name, value in request.headers.items()]
+            headers = tuple(sorted(fields, key=lambda field: field[0]))
             seen = Seen(request.method, request.raw_path, headers, body)
             self.seen.append(seen)
         await self.gate.wait()

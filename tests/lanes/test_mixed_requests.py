@@ -103,6 +103,7 @@ def test_a_question_is_passed_on_and_answered_alike_whatever_the_predictor_does(
             (), (b"Accept: */*", b"Cookie: a=b", b"Connection: keep-alive"), (b"X-Forwarded-For: 1.2.3.4", b"TE: gzip"),
             (b"x-forwarded-for: 1.2.3.4", b"forwarded: for=x", b"X-Forwarded-Proto: https", b"X-Forwarded-Host: a"),
             (b"Content-Length: 0",), (b"Connection: close",), (b"Keep-Alive: timeout=5", b"X-Hop: a"),
+            (b"x-user: a", b"X-User: b", b"X-USER: a"),
         )
     ]  # fmt: skip
     pipelined = Stream((_PLAIN, asked[0], _PLAIN, asked[1], asked[2]), predicts=5)

@@ -67,6 +67,14 @@ def test_outgoing_headers_record_the_hop_and_answer_expect_here() -> None:
     assert "Expect" not in outgoing
 
 
+def test_a_field_that_comes_in_several_spellings_is_passed_on_whole_in_the_first() -> None:
+    """aiohttp's client keeps the last of two spellings, and all fields of one."""
+    fields = CIMultiDict([("Host", "h"), ("x-user", "a"), ("Accept", "*/*"), ("X-User", "b"), ("X-USER", "a")])
+    outgoing = headers.outgoing_headers(make_mocked_request("GET", "/", headers=fields))
+    passed = [item for item in outgoing.items() if item[0].lower() == "x-user"]
+    assert passed == [("x-user", "a"), ("x-user", "b"), ("x-user", "a")]
+
+
 @pytest.mark.parametrize(
     ("fields", "upgrade"),
     [

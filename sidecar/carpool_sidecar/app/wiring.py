@@ -178,6 +178,8 @@ class Sidecar:
         if self.recorder is not None:
             await self.recorder.close()
         spans_left = asyncio.create_task(self._export_spans(), name="last spans")
+        if self._general is not None:
+            self._general.ending.set()
         if self._fast_lane is not None:
             await self._fast_lane.close(_CLOSING_SECONDS)
         elif self._general is not None:

@@ -74,7 +74,9 @@ def outgoing_headers(request: web.BaseRequest) -> CIMultiDict[str]:
     is left out: the sidecar answers it, because a predictor that never does would be waited for in vain. Raises
     `errors.BadRequest` if a value is not UTF-8.
     """
-    headers = end_to_end(request.headers)
+    spellings: dict[str, str] = {}  # aiohttp's client takes names in two of them for one field that is replaced
+    passed = end_to_end(request.headers).items()
+    headers = CIMultiDict([(spellings.setdefault(name.lower(), name), value) for name, value in passed])
     for name, value in headers.items():
         check_utf8(name, value)
     if expects_continue(request):

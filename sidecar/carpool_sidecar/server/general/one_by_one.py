@@ -23,14 +23,15 @@ _Found = tuple[list[Any], bool, bytes]
 class OneByOne:
     """Has the methods of a parser that aiohttp's protocols use. `room` tells how many more requests may wait there."""
 
-    # State: _payload of the last message, behind which all _is_last if nothing may follow it; _error that came behind
-    # messages given out, and is to be raised next; _has_failed once anything was malformed; _refusal of what is behind
-    # all requests that are complete.
+    # State: _payload of the last message, behind which all _is_last if nothing may follow it; answered, the payload of
+    # the request that was answered last; _error that came behind messages given out, and is to be raised next;
+    # _has_failed once anything was malformed; _refusal of what is behind all requests that are complete.
     def __init__(self, parser: http.HttpRequestParser, room: Callable[[], int]) -> None:
         self._parser = parser
         self._room = room
         self._payload: streams.StreamReader = streams.EMPTY_PAYLOAD
         self._is_last = False
+        self.answered: streams.StreamReader | None = None
         self._error: http_exceptions.HttpProcessingError | None = None
         self._has_failed = False
         self._refusal: http_exceptions.HttpProcessingError | None = None
@@ -74,7 +75,7 @@ class OneByOne:
             except http_exceptions.HttpProcessingError as error:
                 self._has_failed = True
                 if self.is_in_body:  # the parser has let go of it without a word
-                    self._payload.set_exception(web.RequestPayloadError(told(error)))
+                    self._end_malformed_body(error)
                 if not messages:
                     raise
                 self._error = error
@@ -90,6 +91,12 @@ class OneByOne:
                 break
             data = b""  # the parser has kept what follows
         return messages, False, b""
+
+    def _end_malformed_body(self, error: http_exceptions.HttpProcessingError) -> None:
+        if self._payload is self.answered:
+            self._payload.feed_eof()  # nobody reads it but aiohttp, which would log an exception as a bug
+        else:
+            self._payload.set_exception(web.RequestPayloadError(told(error)))
 
     def message_consumed(self) -> None:
         """A message does not wait any more: nothing to be done, `room` tells."""

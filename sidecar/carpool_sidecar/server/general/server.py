@@ -12,12 +12,13 @@ and closes the connection after the refusal.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from aiohttp import http, http_exceptions, web
+from aiohttp import hdrs, http, http_exceptions, web
 
 from carpool.runtime import deadline_timer
 from carpool.scheduling import ledger
@@ -49,7 +50,7 @@ class Server(web.Server):
     """Makes aiohttp's protocols, and watches over heads that have begun.
 
     `refusal` makes the answer to a request that is given up after so many seconds. What clients hold back of heads
-    counts in `memory`. `options` are those of aiohttp's protocols.
+    counts in `memory`. `options` are those of aiohttp's protocols. Once `ending` is set, no connection lingers.
     """
 
     # State: the connections whose clients have begun a head and not ended it, and the timer while there are any; what
@@ -75,6 +76,7 @@ class Server(web.Server):
         self._waiting: dict[Connection, None] = {}
         self._timer = deadline_timer.DeadlineTimer(self._go_round, clock)
         self._listeners: list[listening.Listener] = []
+        self.ending = asyncio.Event()
 
     async def listen(self, host: str, port: int, backlog: int) -> None:
         """Accept connections; raises `OSError` if the port is taken."""
@@ -223,6 +225,9 @@ class Connection(web.RequestHandler, body_reader.Chunked):
 
         To say that the client is gone ends aiohttp's task, and so does without cancelling it.
         """
+        parser: Any = self._parser
+        if parser is not None:
+            parser.answered = request.content
         resp, is_gone = await super().finish_response(request, resp, start_time)
         if request.content.exception() is not None:
             request.content.feed_eof()  # else aiohttp would wait for the rest of a malformed body
@@ -239,8 +244,8 @@ class Connection(web.RequestHandler, body_reader.Chunked):
             self._due = None  # what is left of the request is read and dropped, and what follows is served here
             if rest := self._home.give():
                 self.data_received(rest)
-        parser: Any = self._parser
-        if not (is_gone or resp.keep_alive or parser is None) and (self._is_refused or parser.has_ended):
+        ends_early = self._is_refused or parser is None or parser.has_ended or hdrs.UPGRADE in request.headers
+        if not is_gone and not resp.keep_alive and ends_early:
             await self._linger()
         return resp, is_gone
 
@@ -259,9 +264,11 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         self._read_on(True)
         transport.write_eof()
         self._heard, end = clock(), clock() + _LONGEST_LINGER
-        # Cancelled when the client goes.
-        while (left := min(self._heard + _LINGER, end) - clock()) > 0:  # noqa: ASYNC110
-            await asyncio.sleep(left)
+        ending = self._server.ending
+        while not ending.is_set() and (left := min(self._heard + _LINGER, end) - clock()) > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await ending.wait()  # cancelled when the client goes
 
     @property
     def _has_done_all(self) -> bool:
@@ -301,7 +308,10 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         if self._watch is None or not data:  # aiohttp itself calls with nothing, to go on with what it has
             self._parse(data)
         elif self._is_refused:
-            self._heard = self._server.clock()  # read, so that a client that leaves is noticed
+            # Read, so that a client that leaves is noticed; in each turn of the loop once, as others want theirs.
+            self._heard = self._server.clock()
+            self._read_on(False)
+            asyncio.get_running_loop().call_soon(self._read_on, True)
         elif self._due is not None and len(data) > self._due:
             own, behind, self._due = data[: self._due], data[self._due :], 0
             if self._home is not None:
