@@ -68,6 +68,7 @@ class Batcher:
         make_host: MakeHost,
         compute: Callable[[work.Work], Any],
         most: int = 1,
+        learns_in_flight: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
@@ -78,6 +79,7 @@ class Batcher:
         self.on_loop_end: weakref.WeakMethod[Callable[[], None]] | None = None
         """Called when its event loop is closed."""
         self._most = most
+        self._learns_in_flight = learns_in_flight
         self.clock = clock
         self._is_closed = False
         self._start()
@@ -95,7 +97,7 @@ class Batcher:
         self._telling: list[None] = []
         self._ended: list[futures.Future[None]] = []
         self.limits = limits.Limits()
-        self.options.fill(self.limits, self._most)
+        self.options.fill(self.limits, self._most, self._learns_in_flight)
         self.core = scheduler.Scheduler(self.limits, self._policy(), self.clock, driver.new_batch_id)
         self.core.draining = self._is_closed
         self.host = self._make_host(self)
@@ -315,7 +317,7 @@ class Batcher:
     def _configure(self, chosen: options.Options) -> None:
         adapts, adapted = chosen.max_latency is None, self.options.max_latency is None
         self.options = chosen
-        chosen.fill(self.limits, self._most)
+        chosen.fill(self.limits, self._most, self._learns_in_flight)
         self.host.set_most(self.options.max_in_flight or self._most)
         if adapts != adapted:
             self.core.policy = self._policy()

@@ -299,7 +299,7 @@ class Site:
                 return found
             self._prune()
             make_host = _in_threads if loop is None else functools.partial(_on_loop, loop)
-            made = batcher.Batcher(self._name, self.options, make_host, self._compute, self._most())
+            made = batcher.Batcher(self._name, self.options, make_host, self._compute, self._most(), self._is_async)
             made.on_loop_end = weakref.WeakMethod(self._prune)
             if self._is_closed:
                 made.close()

@@ -134,13 +134,14 @@ class Options:
             return self.isolate and isinstance(error, Exception)
         return isinstance(error, self.isolate)
 
-    def fill(self, limits: core_limits.Limits, max_in_flight: int) -> None:
-        """Write the numbers into the scheduler's limits; `max_in_flight` is used where none was chosen."""
+    def fill(self, limits: core_limits.Limits, max_in_flight: int, learns_in_flight: bool) -> None:
+        """Write the numbers into the scheduler's limits; the last two are used where `max_in_flight` was not chosen."""
         limits.max_batch_size = self.max_batch_size
         limits.max_latency = math.inf if self.max_latency is None else self.max_latency
         limits.slo = math.inf if self.slo is None else _SLO_SHARE * self.slo
         limits.timeout = math.inf  # each call brings its own
         limits.max_in_flight = self.max_in_flight or max_in_flight
+        limits.learns_in_flight = learns_in_flight and self.max_in_flight is None
         limits.max_queue_instances = sys.maxsize if self.max_queue is None else self.max_queue
         limits.max_queue_bytes = sys.maxsize
         limits.max_batch_cost = math.inf if self.max_batch_cost is None else self.max_batch_cost

@@ -9,6 +9,7 @@ finish in time, rather than shrink the batch to save it.
 from __future__ import annotations
 
 import math
+from typing import Final
 
 from carpool import errors
 from carpool.compiled import mypyc_attr
@@ -20,12 +21,15 @@ from carpool.scheduling.messages import Batch, Reason, Request
 from carpool.scheduling.policy import Decision, Drop, Release, Wait
 from carpool.scheduling.predictor_model import PredictorModel
 
+# Until a batch comes back, or time passes for too long without.
+_ANSWER: Final = Wait(None, math.inf)
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Adaptive:
     """Learns the predictor's time per batch, its overhead, its parallelism, and its callers' habits.
 
-    `limits.max_latency` bounds the voluntary wait; `limits.max_in_flight` bounds what may be learned about parallelism.
+    `limits.max_latency` bounds the voluntary wait, `limits.max_in_flight` how many batches may be out.
     `tick` is the grain of the timers that carry out its waits, in seconds: it aims half of that early. `chance` is a
     number from 0 to 1, another one in every pod, so that pods which start together do not look for parallelism at the
     same moment.
@@ -34,7 +38,7 @@ class Adaptive:
     # State: what was learned (predictor, returns, own time), how to treat a troubled predictor, and when to look for
     # parallelism.
     def __init__(self, limits: Limits, tick: float = 0.0, chance: float = 0.5) -> None:
-        self.predictor = PredictorModel()
+        self.predictor = PredictorModel(limits)
         self.returns = ReturningCallers()
         self.arrivals = ArrivalRate()
         self.own_time = own_time.OwnTimeModel()
@@ -54,12 +58,9 @@ class Adaptive:
 
     @property
     def max_in_flight(self) -> float:
-        """One batch for each worker, and one that arrives just in time; half of that while there is trouble."""
-        wanted = self.predictor.workers + 1
-        if self._is_wary:
-            wanted = max(1, wanted // 2)
-        elif self.predictor.is_exploring:
-            wanted += tuning.EXPLORE
+        """As many as are worth having out; one for every second worker while there is trouble."""
+        predictor = self.predictor
+        wanted = max(1, (predictor.workers + 1) // 2) + predictor.overdue if self._is_wary else predictor.most_out
         return min(wanted, self._limits.max_in_flight)
 
     # --- events ------------------------------------------------------------------------------------------------
@@ -67,6 +68,8 @@ class Adaptive:
     def arrived(self, rows: int, goal: float, ahead: int, now: float) -> errors.CarpoolError | None:
         """Refuse at once what cannot be answered by its goal, even if all goes well from here."""
         predictor = self.predictor
+        if predictor.overdue_at <= now:
+            predictor.passed(now)
         answered = self.predicted_start(ahead, now) + predictor.work_of_one + predictor.overhead
         if answered > goal and not self._must_learn(now):
             return errors.WouldBeLate(retry_after=self.drain_seconds(ahead, now))
@@ -124,7 +127,9 @@ class Adaptive:
         has_time = full is not None and now - queue.oldest.arrived < self.predictor.work(full.max_batch_size)
         if full is not None and has_time and not self.predictor.should_run_dry:
             return self._sized(Release(full, Reason.FULL))
-        return Wait(decision.until, min(decision.settled_until, safe_until))
+        overdue_at = self.predictor.overdue_at
+        until = overdue_at if decision.until is None else min(decision.until, overdue_at)
+        return Wait(until, min(decision.settled_until, safe_until, overdue_at))
 
     def predicted_start(self, ahead: int, now: float) -> float:
         """When a request that came now behind so many instances would begin to be worked on."""
@@ -174,19 +179,19 @@ class Adaptive:
 
     def _consider(self, queue: Queue, now: float) -> Release | Wait:
         if self.predictor.should_run_dry:
-            return Wait(None, math.inf)
+            return _ANSWER
         if queue.is_full:
             return Release(queue, Reason.FULL)
         if not self.predictor.is_known:
-            return Release(queue, Reason.IDLE) if self.predictor.is_idle else Wait(None, math.inf)
+            return Release(queue, Reason.IDLE) if self.predictor.is_idle else _ANSWER
         if self.predictor.out > self.predictor.workers:
-            return Wait(None, math.inf)
+            return _ANSWER
         if not self.predictor.is_idle:
             free_at = self.predictor.free_at
             if self._is_time_to_probe(queue.rows, now):
                 return Release(queue, Reason.PROBE)
             if not self.predictor.knows_overhead:
-                return Wait(None, math.inf)
+                return _ANSWER
             lead = min(self._grain, max(self.predictor.overhead, tuning.SHORTEST_WAIT))
             if now < free_at - lead:
                 return Wait(free_at - lead / 2, free_at - lead)

@@ -82,12 +82,14 @@ class Retries:
         self.rows += sum(map(_rows, found))
 
     def next(self, ignores_budget: bool) -> Retry | None:
-        """What goes now, less those who left. With `ignores_budget` the budget neither decides nor pays."""
+        """What goes now, less those who left or go whole. With `ignores_budget` the budget neither decides nor pays."""
         while self._free or (self._paid and (ignores_budget or self.budget.tokens >= 1)):
             waiting = self._free or self._paid
             parts, reason = found = waiting.popleft()
             self.rows -= _rows(found)
-            still_open = [part for part in parts if part.request.open]
+            still_open = [
+                part for part in parts if part.request.open and not (part.request.goes_whole and _is_cut(part))
+            ]
             if still_open:
                 if waiting is self._paid and not ignores_budget:
                     self.budget.spend()

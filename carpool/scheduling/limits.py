@@ -33,8 +33,8 @@ class Limits:
 
     `slo` is the service objective: seconds from arrival to answer. `max_queue_instances` bounds what waits for a batch;
     `max_queue_bytes` bounds everything held, waiting or at the predictor, because that is what memory is spent on.
-    Where `learns_in_flight`, the window policy finds out how many batches are worth having at the predictor, up to
-    `max_in_flight`; the adaptive policy always does.
+    `max_in_flight` batches may be at the predictor at once. Where `learns_in_flight`, how many of them it works on at a
+    time is found out; else all of them, until batches show that it does not.
 
     `retry_budget` is the number of extra predictor calls that each regular batch earns for isolating failures, see
     `isolation.TokenBucket`.

@@ -14,6 +14,7 @@ from carpool import errors
 from carpool.scheduling.backlog import Backlog, Queue
 from carpool.scheduling.messages import Batch, Reason, Request
 from carpool.scheduling.own_time import OwnTimeModel
+from carpool.scheduling.predictor_model import PredictorModel
 
 
 class Release(NamedTuple):
@@ -48,12 +49,15 @@ Decision = Release | Wait | Drop
 class Policy(Protocol):
     """Decides when batches leave. The scheduler tells it what happened and asks what to do; times are in seconds."""
 
+    predictor: PredictorModel
+    """What is known of the predictor. The scheduler tells it of time and of changed limits, the policy of batches."""
+
     own_time: OwnTimeModel
     """What batching itself takes, for whoever measures it to teach."""
 
     @property
     def max_in_flight(self) -> float:
-        """How many batches may be at the predictor now. Arrivals do not change it, nor does time."""
+        """How many batches may be out now. Arrivals do not change it; time may at `predictor.overdue_at`."""
         ...
 
     def arrived(self, rows: int, goal: float, ahead: int, now: float) -> errors.CarpoolError | None:

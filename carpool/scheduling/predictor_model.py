@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 from carpool.scheduling import tuning
+from carpool.scheduling.limits import Limits
 from carpool.scheduling.messages import Batch
 
 
@@ -108,11 +109,12 @@ class LatencyModel:
 class InFlightBatch:
     """One batch at the predictor.
 
-    `beside` is how many others were out when it left, `returns` when batches came back since then, in order, and `end`
-    when its worker should be free for another one.
+    `beside` is how many others were out when it left, `returns` when batches came back since then, in order and as many
+    as can matter, and `end` when its worker should be free for another one. From `overdue_at` on it is not counted on.
+    It teaches nothing where it is not `is_clear` what it had to wait for.
     """
 
-    __slots__ = ("beside", "end", "returns", "sent", "size")
+    __slots__ = ("beside", "end", "is_clear", "overdue_at", "returns", "sent", "size")
 
     def __init__(self, size: int, sent: float, beside: int) -> None:
         self.size = size
@@ -120,6 +122,8 @@ class InFlightBatch:
         self.beside = beside
         self.returns: list[float] = []
         self.end = sent
+        self.overdue_at = math.inf
+        self.is_clear = True
 
     def begin(self, workers: int) -> float:
         """When it begins, with so many workers: as it leaves, or at the return that makes room.
@@ -135,27 +139,38 @@ class InFlightBatch:
 class PredictorModel:
     """Learns from completions. `workers` is how many batches are worked on at once.
 
-    `round_trip` models batches that had the predictor to themselves, `gap` the working time of those that queued.
+    That is what `limits` say from the first batch on, unless it is to be found out, beginning with one. Either way it
+    follows what batches show. `round_trip` models batches that had the predictor to themselves, `gap` the working time
+    of those that queued.
+
+    A batch that is out for far longer than it should be is *overdue*: it counts neither as one at the predictor nor as
+    one that has a worker, until it comes back or fails.
     """
 
-    # State: the two models, workers and the evidence for one more or one less, and the batches in flight, oldest first.
-    # What is asked for often is kept from batch to batch: overhead, work_of_one, fixed_work, is_idle, free_at.
-    def __init__(self, workers: int = 1) -> None:
+    # State: the two models, workers and the evidence for other numbers, what the limits said of it, and the batches in
+    # flight, oldest first, those that are overdue apart. What is asked for often is kept from batch to batch: overhead,
+    # work_of_one, fixed_work, is_idle, free_at, overdue_at.
+    def __init__(self, limits: Limits) -> None:
         self.round_trip = LatencyModel()
         self.gap = LatencyModel()
-        self.workers = workers
-        self._hint: float | None = None
+        self._limits = limits
+        self._stated = 0
         self._more = 0.0  # evidence (nats) that a batch beside `workers` others is worked on at once
-        self._fewer = 0.0  # evidence that even a batch beside fewer others has to queue
-        self._in_flight: dict[Batch, InFlightBatch] = {}
-        self._since_lone = 0
+        self._fewer: dict[int, float] = {}  # that so many are, but one beside so many queues
         self._judged = 0  # comparisons since the number of workers was last changed
+        self._hint: float | None = None
+        self._in_flight: dict[Batch, InFlightBatch] = {}
+        self._overdue: dict[Batch, InFlightBatch] = {}
+        self._completed_at = -math.inf
+        self._since_lone = 0
         self.overhead = 0.0  # seconds of a round trip that overlap with other work: network, HTTP, JSON
         self.work_of_one = 0.0  # seconds a worker is busy with a batch of one
         self.fixed_work = 0.0  # the part of it that does not grow with the batch
         self.is_idle = True  # whether a worker is free
         self.free_at = -math.inf  # when one will be free for one more batch; in the past if one is free now
+        self.overdue_at = math.inf  # when the next batch that is out will be overdue
         self._stay: tuple[int, float] | None = None  # a size, and how long a batch of it would stay, if known
+        self.limits_changed()
 
     # --- questions ---------------------------------------------------------------------------------------------
 
@@ -172,7 +187,7 @@ class PredictorModel:
     @property
     def should_run_dry(self) -> bool:
         """Whether the next batch should wait until no other is out."""
-        patience = tuning.LONE_EVERY if self.round_trip.is_trusted else tuning.LONE_AT_FIRST
+        patience = tuning.LONE_EVERY if self.round_trip.is_trusted else self.workers
         return bool(self._in_flight) and self._since_lone >= patience
 
     @property
@@ -182,12 +197,22 @@ class PredictorModel:
 
     @property
     def out(self) -> int:
-        """Batches at the predictor."""
+        """Batches at the predictor, without those that are overdue."""
         return len(self._in_flight)
 
-    def watches(self, batch: Batch) -> bool:
-        """Whether it was told that this batch left, and not yet that it is back."""
-        return batch in self._in_flight
+    @property
+    def overdue(self) -> int:
+        """Batches that are out for far longer than they should be."""
+        return len(self._overdue)
+
+    @property
+    def most_out(self) -> float:
+        """How many batches are worth having out, those that are overdue included; the limits may allow fewer.
+
+        One for each worker, another one that is full or arrives just in time, and a few while the number of workers is
+        an open question.
+        """
+        return self.workers + 1 + (tuning.EXPLORE if self.is_exploring else 0) + len(self._overdue)
 
     def work(self, size: float) -> float:
         """Seconds a worker is busy with a batch of `size`."""
@@ -217,13 +242,15 @@ class PredictorModel:
 
     def is_late(self, batch: Batch, now: float) -> bool:
         """Whether a batch that is being answered now took far longer than expected when it left."""
-        entry = self._in_flight[batch]
+        entry = self._in_flight.get(batch)
+        if entry is None:  # one that is overdue says little of the others
+            return False
         begin = entry.begin(self.workers)
         alone = self.round_trip.pessimistic(entry.size)
         return self.round_trip.is_trusted and begin < now and now - begin > tuning.SLOW_FACTOR * alone
 
     def oldest_size(self) -> int:
-        """Instances of the batch that has been out for longest; 0 if none is."""
+        """Instances of the batch that has been out for longest, without those that are overdue; 0 if none is."""
         return next((entry.size for entry in self._in_flight.values()), 0)
 
     # --- events ------------------------------------------------------------------------------------------------
@@ -236,40 +263,99 @@ class PredictorModel:
         self._hint = seconds
         self._models_changed()
 
+    def limits_changed(self) -> None:
+        """Another number of batches may have been stated; then what was learned of it is void."""
+        limits = self._limits
+        stated = 1 if limits.learns_in_flight else int(min(limits.max_in_flight, tuning.MOST_STATED))
+        if stated != self._stated:
+            self._stated = stated
+            self._set_workers(stated)
+            self._in_flight_changed()
+
     def sent(self, batch: Batch, now: float) -> None:
         """A batch left."""
+        if self.overdue_at <= now:
+            self.passed(now)
         entry = InFlightBatch(batch.rows, now, len(self._in_flight))
         self._since_lone = self._since_lone + 1 if entry.beside else 0
-        entry.end = max(now, self.free_at) + self.work(batch.rows)
+        self._ends(entry, max(now, self.free_at) + self.work(batch.rows))
         self._in_flight[batch] = entry
         self._in_flight_changed()
 
+    def passed(self, now: float) -> None:
+        """Time passed `overdue_at`: do not count on what is overdue any more. The other events see to it themselves."""
+        while (when := self.overdue_at) <= now:
+            batch, entry = next(item for item in self._in_flight.items() if item[1].overdue_at <= when)
+            self._overdue[batch] = entry
+            self._left(batch, when)
+
     def completed(self, batch: Batch, now: float) -> None:
         """A batch was answered: learn from how long it took, and set the others' times right."""
-        entry = self._in_flight[batch]
-        self._learn_workers(entry, now)
-        begin = entry.begin(self.workers)
-        if begin - self.overhead > entry.sent:
-            if begin < now:
-                self._observe(self.gap, self.round_trip, entry.size, now - begin)
-        elif entry.beside == 0 or self.workers == 1:
-            self._observe(self.round_trip, self.gap, entry.size, now - entry.sent)
+        if self.overdue_at <= now:
+            self.passed(now)
+        entry = self._in_flight.get(batch)
+        if entry is None:
+            self._overdue_completed(batch, now)
+            return
+        for other in self._overdue.values():
+            other.is_clear = False
+        if entry.is_clear:
+            self._learn_workers(entry, now)
+            begin = entry.begin(self.workers)
+            if begin - self.overhead > entry.sent:
+                if begin < now:
+                    self._observe(self.gap, self.round_trip, entry.size, now - begin)
+            elif entry.beside == 0 or self.workers == 1:
+                self._observe(self.round_trip, self.gap, entry.size, now - entry.sent)
+        self._completed_at = now
         self.gone(batch, now)
 
     def gone(self, batch: Batch, now: float) -> None:
         """A batch is not at the predictor any more, answered or not; the next one that queued there begins."""
+        if self.overdue_at <= now:
+            self.passed(now)
+        if self._overdue.pop(batch, None) is None:
+            self._left(batch, now)
+
+    # --- internals ---------------------------------------------------------------------------------------------
+
+    def _left(self, batch: Batch, now: float) -> None:
+        """A batch that was counted on is not any more."""
         del self._in_flight[batch]
         ends: list[float] = []
         for entry in self._in_flight.values():
-            entry.returns.append(now)
+            if len(entry.returns) < entry.beside:
+                entry.returns.append(now)
             if entry.beside >= self.workers:
                 begin = entry.begin(self.workers)
                 free = self._free_after(ends) if math.isinf(begin) else begin - self.overhead
-                entry.end = max(entry.sent, free) + self.work(entry.size)
+                self._ends(entry, max(entry.sent, free) + self.work(entry.size))
             ends.append(entry.end)
         self._in_flight_changed()
 
-    # --- internals ---------------------------------------------------------------------------------------------
+    def _overdue_completed(self, batch: Batch, now: float) -> None:
+        """A batch came back that was not counted on any more.
+
+        If the predictor answered no other in time meanwhile, it was not this batch that was slow, and it teaches what
+        it took; the others waited for it, for a time that nobody knows.
+        """
+        entry = self._overdue.pop(batch)
+        if entry.is_clear:
+            self._observe(self.round_trip, self.gap, entry.size, now - max(entry.sent, self._completed_at))
+        for other in self._in_flight.values():
+            other.is_clear = False
+        self._completed_at = now
+        self._in_flight_changed()
+
+    def _ends(self, entry: InFlightBatch, end: float) -> None:
+        entry.end = end
+        model, patience = self.round_trip, tuning.FIRST_PATIENCE
+        if model.is_known:
+            # While all were of one size, how much longer a larger one takes is unknown: at most as many times as it is.
+            factor = 1.0 if model.is_varied else max(1.0, entry.size / model.mean_size)
+            patience = max(tuning.SHORTEST_PATIENCE, tuning.PATIENCE * factor * model.pessimistic(entry.size))
+        # Perhaps they are worked on one after the other, whatever is believed.
+        entry.overdue_at = max(end, entry.sent + entry.beside * model(entry.size)) + patience
 
     def _observe(self, model: LatencyModel, other: LatencyModel, size: int, seconds: float) -> None:
         changes = model.changes
@@ -287,7 +373,9 @@ class PredictorModel:
     def _in_flight_changed(self) -> None:
         self.is_idle = len(self._in_flight) < self.workers
         self._stay = None
-        self.free_at = self._free_after([entry.end for entry in self._in_flight.values()])
+        entries = self._in_flight.values()
+        self.free_at = -math.inf if self.is_idle else self._free_after([entry.end for entry in entries])
+        self.overdue_at = min([entry.overdue_at for entry in entries], default=math.inf)
 
     def _overhead(self) -> float:
         if self.gap.is_trusted and self.round_trip.is_trusted:
@@ -299,7 +387,7 @@ class PredictorModel:
         return sorted(ends)[-self.workers] if len(ends) >= self.workers else -math.inf
 
     def _learn_workers(self, entry: InFlightBatch, now: float) -> None:
-        """Compare how long a batch took with what one worker more, and one less, would have made of it."""
+        """Compare how long a batch took with what one worker more, and fewer, would have made of it."""
         if not self.round_trip.is_trusted:
             return None
         if entry.beside >= self.workers:
@@ -308,12 +396,14 @@ class PredictorModel:
             self._more = max(-tuning.EVIDENCE_FOR_MORE, self._more + gain)
             if self._more >= tuning.EVIDENCE_FOR_MORE and self.workers < tuning.MOST_WORKERS:
                 return self._set_workers(self.workers + 1)
-        if self.workers > 1 and entry.beside >= self.workers - 1:
-            gain = self._weigh(entry, now, self.workers - 1)
-            self._fewer = max(-tuning.EVIDENCE_FOR_FEWER, self._fewer + gain)
-            if self._fewer >= tuning.EVIDENCE_FOR_FEWER:
-                return self._set_workers(self.workers - 1)
-        return None
+        best = 0
+        for count, evidence in self._fewer.items():
+            if entry.beside >= count:
+                evidence = max(-tuning.EVIDENCE_FOR_FEWER, evidence + self._weigh(entry, now, count))
+                self._fewer[count] = evidence
+                if evidence >= tuning.EVIDENCE_FOR_FEWER and (not best or evidence > self._fewer[best]):
+                    best = count
+        return self._set_workers(best) if best else None
 
     def _weigh(self, entry: InFlightBatch, now: float, workers: int) -> float:
         """How much better so many workers explain the time a batch took (log-likelihood ratio, lognormal noise)."""
@@ -339,5 +429,8 @@ class PredictorModel:
         self.workers = count
         self.gap = LatencyModel()  # what queued batches took was read with the wrong count in mind
         self._models_changed()
-        self._more = self._fewer = 0.0
-        self._judged = 0
+        self._more, self._judged = 0.0, 0
+        self._fewer = {count - 1: 0.0} if count > 1 else {}
+        while count > 1:
+            count //= 2
+            self._fewer[count] = 0.0

@@ -5,7 +5,8 @@ Its rules:
 1. Requests with equal keys may share a batch, up to its limits in rows, bytes and cost. Higher levels of priority, and
    small requests if so configured, overtake others for a while; else all go by arrival. A request is cut only if it is
    too large for any batch.
-2. A batch leaves when there is a slot and the policy says that it is due. Until that moment requests join it.
+2. A batch leaves when there is a slot and the policy says that it is due. Until that moment requests join it. One
+   that is out for far longer than it should be keeps its slot, and nothing else waits for it.
 3. A request is refused at once if there is no room for it, if it could not be answered in time, or while draining.
 4. Answers go to those who still wait, each its own rows in its own order; a cut request is answered with its last part.
 5. After a failure the error's remedy decides: end, resend once, halves (paid from a budget), apart or smaller (free).
@@ -60,7 +61,7 @@ isolation        what failures left behind, and suspects     submit, _submit_sus
                                                              limits_changed, _resize
 in_flight        batches at the predictor                    _step, done, failed
 policy           what it learned of the predictor            submit, _accept_all, done, failed, _step, _decide,
-                                                             and whoever calls reconsider
+                                                             limits_changed, and whoever calls reconsider
 limits           the numbers it obeys                        whoever calls limits_changed
 ledger           bytes held by open requests, and by others  _accept, _accept_all, _forget, limits_changed,
                                                              and all with reservations
@@ -248,6 +249,7 @@ class Scheduler:
     def limits_changed(self) -> Sequence[Effect]:
         """Apply changed limits to what already waits."""
         self.ledger.limit = self.limits.max_queue_bytes
+        self.policy.predictor.limits_changed()
         self.backlog.refresh()
         self.isolation.quarantine.refresh()
         return self._step(self._clock())
@@ -307,6 +309,7 @@ class Scheduler:
         Returns a `Dispatch` for each batch, and a `Refuse` for each request that the policy drops. Leaves behind
         when the policy wants to be asked again, and whether a mere arrival needs to ask it before.
         """
+        predictor = self.policy.predictor
         self.policy_deadline = math.inf
         self._settled_until = -math.inf
         self._has_slot = True
@@ -314,6 +317,8 @@ class Scheduler:
             return ()
         if not self.isolation.is_calm:
             self.isolation.calm_down()
+        if predictor.overdue_at <= now:
+            predictor.passed(now)
         effects: list[Effect] = []
         while len(self.in_flight) < self.policy.max_in_flight:
             is_calm = self.isolation.is_calm
@@ -327,6 +332,8 @@ class Scheduler:
                 self._resize(batch)
             effects.append(Dispatch(batch))
         self._has_slot = False
+        if self.policy.max_in_flight < self.limits.max_in_flight:
+            self.policy_deadline = predictor.overdue_at
         return effects
 
     def _next_batch(self, now: float, effects: list[Effect]) -> Batch | None:
@@ -351,9 +358,10 @@ class Scheduler:
         again = self.isolation.next_urgent(now, is_draining=self.draining)
         if again is None and (batch := self._next_batch(now, effects)) is not None:
             return batch
-        again = again or self.isolation.next_leisurely(now, is_idle=not self.in_flight)
+        again = again or self.isolation.next_leisurely(now, is_idle=not self.policy.predictor.out)
         if again is None:
-            self.policy_deadline = min(self.policy_deadline, self.isolation.quarantine.next_at())
+            free_at = min(self.isolation.quarantine.next_at(), self.policy.predictor.overdue_at)
+            self.policy_deadline = min(self.policy_deadline, free_at)
             return None
         return Batch(self._new_id(), again.parts[0].request.key, again.parts, again.reason)
 

@@ -66,6 +66,13 @@ RETURN_SPAN = 0.001
 # Timers shorter than this cost more than they save.
 SHORTEST_WAIT = 0.00001
 
+# A batch that is out for so many times a round trip after its expected end, and for so long at least, is not counted on
+# any more: others leave as if it were not there. Nothing is known of the first one, which nearly all predictors answer
+# sooner than this. Where it is the predictor that is slow, more batches wait there than need to, up to the limit.
+PATIENCE = 4.0
+SHORTEST_PATIENCE = 0.1
+FIRST_PATIENCE = 0.2
+
 # A round trip this much above its prediction, so many times in a row, is trouble.
 SLOW_FACTOR = 1.5
 SLOW_TIMES = 3
@@ -89,11 +96,11 @@ LEAST_SPREAD = 0.1
 LEAST_DIFFERENCE = 0.25
 CLEAR_SPREADS = 1.5
 MOST_WORKERS = 16
+MOST_STATED = 1024
 
 # What one batch takes alone is the yardstick for all of this. A predictor that is never idle is let run dry once in so
-# many batches, to measure it anew.
+# many batches, to measure it anew; at first as soon as each worker has one.
 LONE_EVERY = 200
-LONE_AT_FIRST = 1
 
 # Until so many comparisons left the number of workers as it was, full batches may go two further than it allows. A
 # serial predictor works on them one after the other, as it would anyway; a parallel one shows itself.

@@ -30,7 +30,7 @@ class Window:
 
     # State: what was learned of the predictor; what batching itself takes decides nothing here, and is only shown.
     def __init__(self, limits: Limits, tick: float = 0.0) -> None:
-        self.predictor = PredictorModel()
+        self.predictor = PredictorModel(limits)
         self.own_time = own_time.OwnTimeModel()
         self._limits = limits
         self._grain = max(tick / 2, tuning.SHORTEST_WAIT)
@@ -56,7 +56,9 @@ class Window:
         if self._limits.learns_in_flight and not self.predictor.is_idle:
             wait = self._until_wanted(queue, now)
             if wait is not None:
-                return wait
+                overdue_at = self.predictor.overdue_at
+                until = overdue_at if wait.until is None else min(wait.until, overdue_at)
+                return Wait(until, min(wait.settled_until, overdue_at))
         allowed = self._limits.allowed_sizes
         rows = packing.best_size(queue.next_rows, allowed) if allowed else None
         return Release(queue, Reason.FULL if queue.is_full else reason, rows)
@@ -78,25 +80,19 @@ class Window:
     @property
     def max_in_flight(self) -> float:
         most = self._limits.max_in_flight
-        if not self._limits.learns_in_flight:
-            return most
-        wanted = self.predictor.workers + 1 + (tuning.EXPLORE if self.predictor.is_exploring else 0)
-        return min(wanted, most)
+        return min(self.predictor.most_out, most) if self._limits.learns_in_flight else most
 
     def sent(self, batch: Batch, now: float) -> None:
         """A batch left."""
-        if self._limits.learns_in_flight:
-            self.predictor.sent(batch, now)
+        self.predictor.sent(batch, now)
 
     def completed(self, batch: Batch, now: float) -> None:
         """A batch came back with predictions."""
-        if self.predictor.watches(batch):
-            self.predictor.completed(batch, now)
+        self.predictor.completed(batch, now)
 
     def batch_failed(self, batch: Batch, error: errors.CarpoolError, now: float) -> None:
         """A batch failed."""
-        if self.predictor.watches(batch):
-            self.predictor.gone(batch, now)
+        self.predictor.gone(batch, now)
 
     # --- what it need not know ---------------------------------------------------------------------------------
 

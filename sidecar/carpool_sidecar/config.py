@@ -131,8 +131,8 @@ class Settings(BaseSettings):
     )  # fmt: skip
     max_in_flight: int | None = settings.field(
         "Batching",
-        "Most batches at the predictor at once. Empty: it is learned, up to 8: one for each batch that the predictor "
-        "works on at a time, and one that arrives when the predictor is done.",
+        "Most batches at the predictor at once; the policy begins with so many. Empty: it is learned, up to 8: one for "
+        "each batch that the predictor works on at a time, and one that arrives when the predictor is done.",
         None, ge=1, le=1024,
     )  # fmt: skip
     timeout: float = settings.field(

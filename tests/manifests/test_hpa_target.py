@@ -49,7 +49,7 @@ def pod(load: float, slo: float = math.inf) -> Seen:
 
     def make(clock: engine.Clock) -> engine.Scheduler:
         ids = itertools.count()
-        bounds = limits.Limits(max_batch_size=SIZE, max_latency=0.02, max_in_flight=8, slo=slo)
+        bounds = limits.Limits(max_batch_size=SIZE, max_latency=0.02, max_in_flight=8, learns_in_flight=True, slo=slo)
         return Watched(bounds, adaptive.Adaptive(bounds), clock, lambda: str(next(ids)))
 
     callers = traffic.Open(traffic.poisson(load * CAPACITY, seed=3), SECONDS, traffic.RequestKind())

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from carpool.scheduling import messages, tuning
+from carpool.scheduling import limits, messages, tuning
 from carpool.scheduling.arrivals import ReturningCallers
 from carpool.scheduling.predictor_model import LatencyModel, PredictorModel
 
@@ -147,7 +147,7 @@ class Bench:
     """A predictor with `workers` serial workers and `overhead` seconds of overlappable round trip, driven by hand."""
 
     def __init__(self, workers: int = 1, overhead: float = 0.004, noise: float = 0.0) -> None:
-        self.device = PredictorModel()
+        self.device = PredictorModel(limits.Limits(learns_in_flight=True))
         self.overhead = overhead
         self.now = 0.0
         self.free = [0.0] * workers
@@ -199,7 +199,7 @@ class TestDevice:
         assert not bench.device.is_idle
 
     def test_a_measured_round_trip_is_believed_until_there_are_samples(self):
-        device = PredictorModel()
+        device = PredictorModel(limits.Limits(learns_in_flight=True))
         assert not device.knows_overhead
         device.hint_overhead(0.002)
         assert device.knows_overhead

@@ -13,7 +13,7 @@ from tests.scheduling.driven import refused
 @pytest.fixture
 def driven(driven_of):
     """Batches of 4; nothing learned yet."""
-    return driven_of(Adaptive, max_batch_size=4, max_in_flight=8)
+    return driven_of(Adaptive, max_batch_size=4, max_in_flight=8, learns_in_flight=True)
 
 
 def teach(driven, fixed=0.010, slope=0.001, overhead=0.0):
@@ -305,7 +305,7 @@ def test_drain_sends_what_is_held(driven):
 
 def test_a_predictor_that_takes_no_time_by_the_clock_is_served(driven_of):
     """As on an event loop whose time is virtual."""
-    driven = driven_of(Adaptive, max_batch_size=1, max_in_flight=4)
+    driven = driven_of(Adaptive, max_batch_size=1, max_in_flight=4, learns_in_flight=True)
     for number in range(100):
         driven.submit(str(number))
     driven.answer_all()

@@ -258,6 +258,17 @@ def test_who_shares_a_batch_with_a_part_that_cannot_be_answered_goes_alone(drive
     assert (driven.answers["small"], len(driven.answers["large"])) == (["small/0"], 6)
 
 
+def test_of_a_request_that_goes_whole_no_part_is_sent_again(driven_of):
+    driven = driven_of(max_batch_size=4, max_in_flight=2)
+    driven.submit_all(("small", 1), ("large", 5))
+    driven.fail(refused(400, b"bad"))  # of "small" and the beginning of "large", whose halves are to go again
+    driven.fail(errors.Uneven())  # of the end of "large", which goes whole
+    driven.answer(driven.out[1])
+    driven.answer_all()
+    assert [driven.members(batch) for batch in driven.sent[2:]] == [["small"], ["large"]]
+    assert driven.answers["large"] == [f"large/{row}" for row in range(5)]
+
+
 def test_a_request_that_goes_whole_and_is_too_large_is_told_so(driven_of):
     driven = driven_of(max_batch_size=4, max_in_flight=2)
     driven.submit("large", rows=6)

@@ -16,7 +16,9 @@ class Scene:
 
     def __init__(self) -> None:
         self.now = 0.0
-        bounds = limits.Limits(max_batch_size=32, max_in_flight=8, timeout=60.0, max_latency=0.02)
+        bounds = limits.Limits(
+            max_batch_size=32, max_in_flight=8, timeout=60.0, max_latency=0.02, learns_in_flight=True
+        )
         numbers = itertools.count()
         self.core = scheduler.Scheduler(
             bounds, adaptive.Adaptive(bounds), lambda: self.now, lambda: f"batch-{next(numbers)}"

@@ -9,7 +9,7 @@ import math
 
 import pytest
 
-from carpool.scheduling import messages
+from carpool.scheduling import limits, messages
 from carpool.scheduling.adaptive import Adaptive
 from carpool.scheduling.arrivals import ArrivalRate, ReturningCallers
 from carpool.scheduling.predictor_model import LatencyModel, PredictorModel
@@ -28,7 +28,7 @@ def learned(samples: int = 400, size: int = 4, seconds: float = 0.010) -> Latenc
 
 def taught(**limits: object) -> DrivenScheduler:
     """Batches of 4 at a predictor of 10 ms and 1 ms a row, without a way to it; no callers who come back."""
-    driven = DrivenScheduler(Adaptive, **{"max_batch_size": 4, "max_in_flight": 8, **limits})
+    driven = DrivenScheduler(Adaptive, **{"max_batch_size": 4, "max_in_flight": 8, "learns_in_flight": True, **limits})
     driven.policy.predictor.hint_overhead(0.0)
     for number, size in enumerate((1, 2, 3, 4, 1, 2)):
         driven.submit(f"lesson-{number}", rows=size)
@@ -195,14 +195,16 @@ def sent(device: PredictorModel, now: float, size: int = 4) -> messages.Batch:
 
 
 def trusted() -> PredictorModel:
-    device = PredictorModel()
+    device = PredictorModel(limits.Limits(learns_in_flight=True))
     for number in range(6):
         device.completed(sent(device, float(number)), number + 0.010)
     return device
 
 
 @pytest.mark.parametrize(
-    ("device", "most"), [(trusted, 200), (PredictorModel, 1)], ids=["once it is known", "at first"]
+    ("device", "most"),
+    [(trusted, 200), (lambda: PredictorModel(limits.Limits()), 1)],
+    ids=["once it is known", "at first"],
 )
 def test_a_predictor_that_is_never_idle_runs_dry_once_in_so_many_batches(device, most):
     device, now, count = device(), 10.0, 0
@@ -272,7 +274,7 @@ def test_a_search_that_finds_nothing_goes_on_after_1000_batches_at_the_latest():
 
 def test_batches_that_leave_early_because_they_are_full_are_the_probes():
     """Of callers in a closed loop who fill two batches, a probe would make three, and none of them full."""
-    driven = taught(max_in_flight=2)
+    driven = taught(max_in_flight=2, learns_in_flight=True)
     for number in range(8):
         driven.submit(f"first-{number}")
     for number in range(200):
@@ -294,7 +296,9 @@ def test_no_more_than_sixteen_workers_are_believed_in():
 @pytest.mark.parametrize(("chance", "first"), [(0.0, 12), (0.5, 24), (1.0, 36)])
 def test_a_batch_is_sent_early_after_about_24_others_and_then_half_as_often(chance, first):
     """Another number in every pod, half as many to half as many again."""
-    driven = DrivenScheduler(lambda limits: Adaptive(limits, chance=chance), max_batch_size=4, max_in_flight=2)
+    driven = DrivenScheduler(
+        lambda limits: Adaptive(limits, chance=chance), max_batch_size=4, max_in_flight=2, learns_in_flight=True
+    )
     counts, before = [], 0
     for number in range(400):
         driven.submit(f"a{number}")

@@ -76,7 +76,7 @@ def test_nobody_is_asked_while_all_slots_are_taken(driven):
 
 def test_learning_a_busy_predictor_is_no_reason_to_ask_either():
     """The adaptive policy waits for the predictor, whoever joins the batch meanwhile."""
-    driven = DrivenScheduler(CountingAdaptive, max_batch_size=8, max_in_flight=4)
+    driven = DrivenScheduler(CountingAdaptive, max_batch_size=8, max_in_flight=4, learns_in_flight=True)
     driven.submit("first")
     assert driven.sizes == [1]
     driven.submit("a")

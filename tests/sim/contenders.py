@@ -104,7 +104,7 @@ def _adaptive(cell: cells.Cell) -> engine.MakeScheduler:
         made.predictor.hint_overhead(cell.system.overhead / 1000)  # which the sidecar measures when it starts
         return cast(policy.Policy, made)
 
-    return production(make_policy, cell.system.size, ADAPTIVE_MAX_LATENCY, MOST_IN_FLIGHT)
+    return production(make_policy, cell.system.size, ADAPTIVE_MAX_LATENCY, MOST_IN_FLIGHT, True)
 
 
 # What takes part everywhere.

@@ -91,6 +91,7 @@ class Run:
         self.sequence = itertools.count()
         bounds = limits.Limits(max_batch_size=SIZE, max_latency=0.005 if scene.policy == "window" else 0.5)
         bounds.max_in_flight = 1 if scene.policy == "window" else 8
+        bounds.learns_in_flight = scene.policy != "window"
         policy: policy.Policy = window.Window(bounds) if scene.policy == "window" else adaptive.Adaptive(bounds)
         ids = itertools.count()
         self.core = scheduler.Scheduler(bounds, policy, lambda: self.now, lambda: str(next(ids)), TRAITS)

@@ -40,7 +40,8 @@ class Scene(NamedTuple):
             policy.predictor.hint_overhead(self.predictor.overhead)
             return policy
 
-        return contenders.production(make_policy, self.size, contenders.ADAPTIVE_MAX_LATENCY, contenders.MOST_IN_FLIGHT)
+        most = contenders.MOST_IN_FLIGHT
+        return contenders.production(make_policy, self.size, contenders.ADAPTIVE_MAX_LATENCY, most, True)
 
     def window(self, seconds: float) -> engine.MakeScheduler:
         stages = len(self.predictor.later)

@@ -150,6 +150,7 @@ def make_scheduler(question: Question) -> engine.MakeScheduler:
             max_latency=_MAX_LATENCY,
             slo=question.slo,
             max_in_flight=max(_MAX_IN_FLIGHT, question.predictor.workers + 1),
+            learns_in_flight=True,
         )
         policy = adaptive.Adaptive(bounds)
         policy.predictor.hint_overhead(question.predictor.overhead)

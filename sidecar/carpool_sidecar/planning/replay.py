@@ -243,7 +243,7 @@ def _watch(
 
     And rows and seconds of those batches that had the predictor to themselves when they left.
     """
-    watched = predictor_model.PredictorModel()
+    watched = predictor_model.PredictorModel(limits.Limits(learns_in_flight=True))
     ends = sorted((left + took, number) for number, (left, _, took) in enumerate(sent))
     out: dict[int, messages.Batch] = {}
     lone: list[tuple[int, float]] = []
