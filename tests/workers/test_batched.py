@@ -34,6 +34,17 @@ def test_two_devices_make_two_batches_at_once(on: On, pipe: Any) -> None:
     assert (read.result(30), written.result(30)) == ("met", None)
 
 
+def test_each_worker_has_a_batch_from_the_first_call_on_whatever_the_others_do(on: On, tmp_path: Any) -> None:
+    tell = carpool.batched(on(models.Telling, devices=("a", "b", "c", "d")), max_batch_size=1)
+    pipes = [tmp_path / name for name in "abc"]
+    for each in pipes:
+        os.mkfifo(each)
+    read = [tell(("read", each)) for each in pipes]
+    for each in reversed(pipes):
+        tell(("write", each, each.name)).result(30)
+    assert [each.result(30) for each in read] == ["a", "b", "c"]
+
+
 def test_callers_of_a_batch_whose_worker_died_get_worker_died_each_its_own(on: On) -> None:
     tell = carpool.batched(on(models.Telling), max_latency=0.1)
     futures = [tell(("about",)), tell(("die",)), tell(("about",))]
