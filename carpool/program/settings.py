@@ -93,6 +93,11 @@ def variable(model: type[BaseSettings], name: str) -> str:
     return f"{model.model_config['env_prefix']}{name}".upper()
 
 
+def named(model: type[BaseSettings], name: str) -> str:
+    """A field as messages name it: its flag, and its variable in brackets."""
+    return f"{flag(name)} ({variable(model, name)})"
+
+
 def problem_of(detail: Any) -> str:
     """What pydantic found, in the words `got VALUE: REASON`."""
     message = re.sub(r"^(Value error, |Input should be )", "", detail["msg"])
@@ -108,7 +113,7 @@ def problems(model: type[BaseSettings], error: pydantic.ValidationError) -> list
             lines.append(detail["msg"].removeprefix("Value error, "))
             continue
         name = str(detail["loc"][0]).replace("-", "_")
-        lines.append(f"{flag(name)} ({variable(model, name)}) {problem_of(detail)}")
+        lines.append(f"{named(model, name)} {problem_of(detail)}")
     return lines
 
 

@@ -7,6 +7,7 @@ The tables in docs/settings.md are made from `Settings`. The sidecar also takes 
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
@@ -127,7 +128,7 @@ class Settings(BaseSettings):
         "Batching",
         "Service objective: milliseconds from arrival to answer. The adaptive policy refuses requests early that would "
         "miss it. Empty: none.",
-        None, gt=0, le=3_600_000,
+        None, ge=1, le=3_600_000,
     )  # fmt: skip
     max_in_flight: int | None = settings.field(
         "Batching",
@@ -138,7 +139,7 @@ class Settings(BaseSettings):
     timeout: float = settings.field(
         "Batching",
         "Seconds from arrival until a request is answered 504. A caller may ask for less (carpool-timeout-ms).",
-        60.0, gt=0, le=86_400,
+        60.0, ge=0.01, le=86_400,
     )  # fmt: skip
     key_headers: Annotated[settings.CommaList, pydantic.AfterValidator(shared_names.read_key)] = settings.field(
         "Batching",
@@ -235,7 +236,7 @@ class Settings(BaseSettings):
         "Listening",
         "Seconds an idle client connection stays open. Keep it longer than in any proxy in front, so that the proxy "
         "closes first.",
-        3620.0, gt=0, le=86_400,
+        3620.0, ge=0.1, le=86_400,
     )  # fmt: skip
     max_connections: int | None = settings.field(
         "Listening",
@@ -284,7 +285,7 @@ class Settings(BaseSettings):
         "batch",
     )
     connect_timeout: float = settings.field(
-        "Predictor", "Seconds to connect to the predictor. Beyond it the answer is 502.", 5.0, gt=0, le=600
+        "Predictor", "Seconds to connect to the predictor. Beyond it the answer is 502.", 5.0, ge=0.01, le=600
     )
     predictor_health_path: str = settings.field(
         "Predictor",
@@ -344,7 +345,7 @@ class Settings(BaseSettings):
         2.0, ge=0, le=100,
     )  # fmt: skip
     head_timeout: float = settings.field(
-        EXPERTS, "Seconds for the head of a request to arrive, once it began.", 30.0, gt=0, le=86_400
+        EXPERTS, "Seconds for the head of a request to arrive, once it began.", 30.0, ge=0.1, le=86_400
     )
     fast_lane: Literal["on", "off"] = settings.field(
         EXPERTS,
@@ -432,6 +433,13 @@ class Settings(BaseSettings):
         unknown = [name for name in changes if name not in self.live]
         if unknown:
             raise ValueError(f"{', '.join(unknown)} cannot be changed at run time; these can: {', '.join(self.live)}")
+        # Numbers come as text from the command line, which is no reason to take text or `true` for one in JSON.
+        if wrong := [
+            f"{settings.named(type(self), name)} got {json.dumps(value)}: must be a number"
+            for name, value in changes.items()
+            if isinstance(value, (bool, str)) and isinstance(getattr(self, name), (int, float, type(None)))
+        ]:
+            raise ValueError("; ".join(wrong))
         try:
             # The policy was chosen at the start; a latency given later bounds it, but does not change it.
             policy = "adaptive" if self.is_adaptive else "window"

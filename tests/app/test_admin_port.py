@@ -71,11 +71,17 @@ async def test_changes_are_counted_and_what_changes_nothing_is_not(bench):
     ("changes", "words"),
     [
         ({"max_batch_size": 0}, "--max-batch-size"),
-        ({"max_batch_size": "many"}, "got 'many'"),
+        ({"max_batch_size": "many"}, 'got "many"'),
         ({"port": 1}, "port cannot be changed at run time; these can: max_batch_size"),
         ({"bogus": 1}, "bogus cannot be changed"),
         ({"max_body_bytes": 4096}, "max_body_bytes cannot be changed at run time; these can: max_batch_size"),
         ({"timeout": 0.1}, "--timeout (0.1 s) must be longer than --max-latency"),
+        ({"timeout": 1e-9}, "--timeout (CARPOOL_TIMEOUT) got 1e-09: must be greater than or equal to 0.01"),
+        ({"slo": 1e-9}, "--slo (CARPOOL_SLO) got 1e-09: must be greater than or equal to 1"),
+        ({"timeout": True}, "--timeout (CARPOOL_TIMEOUT) got true: must be a number"),
+        ({"max_in_flight": True}, "--max-in-flight (CARPOOL_MAX_IN_FLIGHT) got true: must be a number"),
+        ({"max_batch_size": "3"}, '--max-batch-size (CARPOOL_MAX_BATCH_SIZE) got "3": must be a number'),
+        ({"log_level": True}, "must be 'debug', 'info', 'warning' or 'error'"),
         ([1], "Expected `object`"),
     ],
 )
@@ -84,6 +90,14 @@ async def test_bad_changes_are_400_with_one_clear_line_and_change_nothing(bench,
     status, answer = await patch(bench, changes)
     assert status == 400
     assert words in answer["error"]
+    assert bench.sidecar.settings == before
+
+
+@pytest.mark.parametrize("body", ['{"timeout": 5, "timeout": 6}', '{"timeout": 5, "slo": null, "time\\u006fut": 6}'])
+async def test_a_member_that_is_there_twice_is_named_and_changes_nothing(bench, body):
+    before = bench.sidecar.settings
+    async with bench.client.patch(bench.admin + "/config", data=body) as response:
+        assert (response.status, await response.json()) == (400, {"error": "duplicate member 'timeout'"})
     assert bench.sidecar.settings == before
 
 

@@ -94,6 +94,11 @@ def test_duties_of_kserves_agent_that_are_not_ours_are_refused_in_words(flag, ca
         (["--max-latency", "-1"], "--max-latency (CARPOOL_MAX_LATENCY) got '-1': must be greater than or equal to 0"),
         (["--max-latency", "soon"], "got 'soon': must be a valid number"),
         (["--max-latency", "nan"], "--max-latency"),
+        (["--timeout", "1e-9"], "--timeout (CARPOOL_TIMEOUT) got '1e-9': must be greater than or equal to 0.01"),
+        (["--slo", "0.5"], "--slo (CARPOOL_SLO) got '0.5': must be greater than or equal to 1"),
+        (["--connect-timeout", "1e-9"], "got '1e-9': must be greater than or equal to 0.01"),
+        (["--head-timeout", "1e-9"], "got '1e-9': must be greater than or equal to 0.1"),
+        (["--keep-alive", "1e-9"], "got '1e-9': must be greater than or equal to 0.1"),
         (["--port", "70000"], "less than or equal to 65535"),
         (["--port", "9082"], "--port and --admin-port must differ; both are 9082"),
         (["--retry-statuses", "oops"], "'oops' is not 4xx, 5xx or a status from 400 to 599"),
@@ -199,7 +204,7 @@ def test_other_programs_variables_are_not_read(name, monkeypatch):
 
 def test_a_bad_environment_variable_is_named(monkeypatch, capsys):
     monkeypatch.setenv("CARPOOL_TIMEOUT", "0")
-    assert "--timeout (CARPOOL_TIMEOUT) got '0': must be greater than 0" in refused([], capsys)
+    assert "--timeout (CARPOOL_TIMEOUT) got '0': must be greater than or equal to 0.01" in refused([], capsys)
 
 
 def test_the_link_variable_of_a_service_named_carpool_is_not_taken_for_a_port(monkeypatch):
@@ -241,7 +246,7 @@ def test_live_settings_can_be_changed_and_others_cannot():
     assert chosen.max_latency is None
     with pytest.raises(ValueError, match="admin_port cannot be changed at run time; these can: max_batch_size"):
         chosen.changed({"admin_port": 1})
-    with pytest.raises(ValueError, match=r"--timeout .* got 0: must be greater than 0"):
+    with pytest.raises(ValueError, match=r"--timeout .* got 0: must be greater than or equal to 0.01"):
         chosen.changed({"timeout": 0})
 
 

@@ -95,11 +95,11 @@ class Settings(pydantic.BaseModel):
     max_latency: Annotated[float | None, values.number(0, _HOUR_MS, "milliseconds")] = _field(
         "Milliseconds the oldest request may wait for others. Without it the sidecar learns when to send."
     )
-    timeout: Annotated[float | None, values.number(0, _DAY, "seconds", above=True)] = _field(
+    timeout: Annotated[float | None, values.number(0.01, _DAY, "seconds")] = _field(
         "Seconds until a request is answered 504."
     )
     policy: Annotated[str | None, values.choice("auto", "window", "adaptive")] = _field("When a batch leaves.")
-    slo: Annotated[float | None, values.number(0, _HOUR_MS, "milliseconds", above=True)] = _field(
+    slo: Annotated[float | None, values.number(1, _HOUR_MS, "milliseconds")] = _field(
         "Service objective: milliseconds from arrival to answer; what would miss it is refused early."
     )
     max_in_flight: Annotated[int | None, values.whole(1, 1024)] = _field("Batches at the predictor at once, at most.")
@@ -152,19 +152,17 @@ class Settings(pydantic.BaseModel):
     host: Annotated[str | None, values.choice("::", "0.0.0.0")] = _field(
         "Where the sidecar listens, with its admin port too: `::` is all addresses, `0.0.0.0` all of IPv4."
     )
-    keep_alive: Annotated[float | None, values.number(0, _DAY, "seconds", above=True)] = _field(
+    keep_alive: Annotated[float | None, values.number(0.1, _DAY, "seconds")] = _field(
         "Seconds an idle connection stays open."
     )
-    head_timeout: Annotated[float | None, values.number(0, _DAY, "seconds", above=True)] = _field(
-        "Seconds for a request's head."
-    )
+    head_timeout: Annotated[float | None, values.number(0.1, _DAY, "seconds")] = _field("Seconds for a request's head.")
     max_connections: Annotated[int | None, values.whole(1, 1_000_000)] = _field(
         "Client connections at once, HTTP and gRPC together; beyond it 503."
     )
     component_host: Annotated[str | None, values.choice("127.0.0.1", "::1")] = _field(
         "Where the sidecar reaches the app. ::1 is for one that listens over IPv6 only."
     )
-    connect_timeout: Annotated[float | None, values.number(0, 600, "seconds", above=True)] = _field(
+    connect_timeout: Annotated[float | None, values.number(0.01, 600, "seconds")] = _field(
         "Seconds to reach the predictor."
     )
     upstream: Annotated[str | None, values.choice("http", "triton-http", "triton-grpc")] = _field(

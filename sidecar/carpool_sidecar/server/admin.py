@@ -17,9 +17,10 @@ import prometheus_client
 from aiohttp import web
 
 import carpool_sidecar
-from carpool_sidecar import config, metrics
+from carpool_sidecar import config, errors, metrics
 from carpool_sidecar import drain as lifecycle
 from carpool_sidecar.live import event_stream
+from carpool_sidecar.protocols import json_members
 from carpool_sidecar.server import live_view, origins
 from carpool_sidecar.upstream import readiness
 
@@ -120,12 +121,14 @@ class Admin:
     async def _change_config(self, request: web.Request) -> web.Response:
         self._check_may_write(request)
         try:
-            changes = msgspec.json.decode(await request.read(), type=dict[str, Any])
+            body = await request.read()
+            changes = msgspec.json.decode(body, type=dict[str, Any])
+            json_members.find(body)  # refuses what names a member twice, of which the decoder keeps the last
             before = self._settings()
             self._apply(before.changed(changes))
         except RecursionError:
             return _json({"error": "the body is nested too deeply"}, status=400)
-        except (msgspec.MsgspecError, ValueError) as error:
+        except (msgspec.MsgspecError, ValueError, errors.BadRequest) as error:
             return _json({"error": str(error)}, status=400)
         now = self._settings()
         if any(getattr(now, name) != getattr(before, name) for name in now.live):
