@@ -131,6 +131,31 @@ def test_loopback_is_exactly_the_addresses_of_callers_in_the_pod(address, inside
     assert admin._is_loopback(address) is inside
 
 
+PAGES = ["/", "/livez", "/readyz", "/metrics", "/config", "/arrivals", "/drain", "/drained", "/events", "/unknown"]
+
+
+@pytest.mark.parametrize("path", PAGES)
+async def test_no_page_is_shown_by_a_name_that_an_attacker_may_own(bench, path):
+    status, text, _ = await bench.get(bench.admin + path, headers={"Host": "evil.example:9082"})
+    assert status == 403
+    assert "'evil.example' could be anybody's name" in text
+
+
+async def test_nothing_is_changed_by_a_name_that_an_attacker_may_own(bench):
+    headers = {"Host": "evil.example:9082"}
+    async with bench.client.patch(bench.admin + "/config", data='{"max_latency": 7}', headers=headers) as response:
+        assert response.status == 403
+    async with bench.client.post(bench.admin + "/drain", headers=headers) as response:
+        assert response.status == 403
+    assert (bench.sidecar.settings.max_latency, bench.sidecar.life.draining) == (500, False)
+
+
+@pytest.mark.parametrize("host", ["10.1.2.3:9082", "[fd00::5]:9082", "localhost:1", "app-admin", "app.team.svc:9082"])
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/metrics", "/config"])
+async def test_probes_scrapes_and_forwarded_ports_are_served(bench, path, host):
+    assert (await bench.get(bench.admin + path, headers={"Host": host}))[0] == 200
+
+
 async def test_readiness_follows_the_predictor_and_says_what_is_missing(bench, unused_tcp_port):
     assert (await bench.get(bench.admin + "/readyz"))[:2] == (200, "ok\n")
     assert await bench.metric("carpool_ready") == 1

@@ -12,13 +12,16 @@ JSON = {"Content-Type": "application/json"}
 @pytest.mark.parametrize(
     "host",
     ["127.0.0.1:9082", "10.1.2.3:9082", "[::1]:9082", "[fe80::1]", "localhost:9082", "LOCALHOST", "app.localhost:1",
-     "carpool-admin:9082", "admin.team.svc:9082", "admin.team.svc.cluster.local", "mac.local:80", "x.internal"],
+     "carpool-admin:9082", "admin.team.svc:9082", "admin.team.svc.cluster.local", "mac.local:80", "x.internal",
+     "admin.team.svc.cluster.local.:9082"],
 )  # fmt: skip
 def test_addresses_and_names_that_nobody_can_register_may_be_read_from(host):
     assert origins.objection_to_reading({"Host": host}) is None
 
 
-@pytest.mark.parametrize("host", ["evil.example:9082", "127.0.0.1.nip.io", "a.svc.evil.example", "", "x.local.com:80"])
+@pytest.mark.parametrize(
+    "host", ["evil.example:9082", "127.0.0.1.nip.io", "a.svc.evil.example", "", "x.local.com:80", "evil.example."]
+)
 def test_a_name_that_an_attacker_may_own_is_refused(host):
     assert "could be anybody's name" in origins.objection_to_reading({"Host": host})
 
@@ -57,3 +60,17 @@ def test_a_page_of_another_site_may_not_take_a_viewers_place(site):
 @pytest.mark.parametrize("site", ["same-origin", "none"])
 def test_the_page_itself_may_read(site):
     assert origins.objection_to_reading({"Host": "localhost:9082", "Sec-Fetch-Site": site}) is None
+
+
+def test_a_program_that_names_no_host_is_no_browser_and_may_read():
+    assert origins.objection_to_reading({}) is None
+
+
+def test_a_link_on_another_site_may_be_followed_but_neither_framed_nor_fetched():
+    link = {"Host": "localhost:9082", "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    assert origins.objection_to_reading({**link, "Sec-Fetch-Dest": "document"}) is None
+    assert "another site" in origins.objection_to_reading({**link, "Sec-Fetch-Dest": "iframe"})
+    assert "another site" in origins.objection_to_reading({**link, "Sec-Fetch-Mode": "cors"})
+    assert "could be anybody's name" in origins.objection_to_reading(
+        {**link, "Sec-Fetch-Dest": "document", "Host": "evil.example"}
+    )

@@ -1,7 +1,7 @@
 """The admin port: what operators and kubelets ask the sidecar itself, apart from the traffic.
 
 Reading is open to all who reach the port, so that metrics can be scraped and probes answered. Changing anything is
-for callers inside the pod unless the settings say otherwise, and never for pages of other sites in somebody's browser.
+for callers inside the pod unless the settings say otherwise. Neither is for pages of other sites in somebody's browser.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ _INSIDE = frozenset(map(ipaddress.ip_address, ("127.0.0.1", "::1", "::ffff:127.0
 # its predictor the sidecar could only answer 502 from then on. A predictor that is restarted alone, or a pod without
 # that hook, has nothing to wait for, and is held up so long for nothing.
 _LATEST_BEGINNING_SECONDS = 15.0
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Admin:
@@ -68,7 +70,9 @@ class Admin:
     def application(self) -> web.Application:
         """The aiohttp application with all routes."""
         # A caller that leaves waits no longer: handlers get cancelled.
-        app = web.Application(client_max_size=_MAX_CONFIG_BYTES, handler_args={"handler_cancellation": True})
+        app = web.Application(
+            client_max_size=_MAX_CONFIG_BYTES, handler_args={"handler_cancellation": True}, middlewares=[_keep_out]
+        )
         app.router.add_get("/", self._index)
         app.router.add_get("/events", self._live.events)
         app.router.add_get("/livez", self._livez)
@@ -137,9 +141,6 @@ class Admin:
 
     async def _show_arrivals(self, request: web.Request) -> web.Response:
         # There may be megabytes, and callers of the data port wait for this thread meanwhile.
-        objection = origins.objection_to_reading(request.headers)
-        if objection is not None:
-            raise web.HTTPForbidden(text=f"{objection}\n")
         body = await asyncio.to_thread(self._arrivals())
         return web.Response(body=body, content_type="application/jsonl")
 
@@ -180,6 +181,15 @@ class Admin:
 
     def _may_write(self, request: web.Request) -> bool:
         return self._settings().admin_write == "any" or _is_loopback(request.remote)
+
+
+@web.middleware
+async def _keep_out(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Show nothing at all to pages of other sites."""
+    objection = origins.objection_to_reading(request.headers)
+    if objection is not None:
+        raise web.HTTPForbidden(text=f"{objection}\n")
+    return await handler(request)
 
 
 def _is_loopback(address: str | None) -> bool:

@@ -20,17 +20,21 @@ _FROM_ELSEWHERE = "this request comes from a page of another site"
 
 
 def objection_to_reading(headers: Mapping[str, str]) -> str | None:
-    """Why a page may not be shown what goes on, or None.
+    """Why a page may not be shown anything, or None.
 
-    A name is one that nobody can register: a single word, or one that ends in .localhost, .svc, .local or .internal.
+    A name is one that nobody can register: a single word, or one that ends in .localhost, .svc, .local or .internal. No
+    browser leaves `Host` out, which HTTP/1.0 allows. A link on another site may be followed: its page sees no answer.
     """
-    if headers.get("Sec-Fetch-Site", "none") not in _OWN_SITES:
+    is_link = headers.get("Sec-Fetch-Mode") == "navigate" and headers.get("Sec-Fetch-Dest") == "document"
+    if headers.get("Sec-Fetch-Site", "none") not in _OWN_SITES and not is_link:
         return _FROM_ELSEWHERE
-    host = _name_of(headers.get("Host", ""))
-    if _is_address(host) or _PRIVATE_NAME.fullmatch(host):
+    if "Host" not in headers:
+        return None
+    host = _name_of(headers["Host"])
+    if _is_address(host) or _PRIVATE_NAME.fullmatch(host.removesuffix(".")):
         return None
     return (
-        f"the host {host[:200]!r} could be anybody's name for this address; open it by IP address, as localhost, or by "
+        f"the host {host[:200]!r} could be anybody's name for this address; ask by IP address, as localhost, or by "
         "a name inside the cluster (NAME.NAMESPACE.svc.cluster.local)"
     )
 
