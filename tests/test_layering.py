@@ -42,6 +42,7 @@ BELOW_BATCHING = {
     "carpool_sidecar.config",
     "carpool_sidecar.recording.ring",
     "carpool_sidecar.turns",
+    "carpool_sidecar.files",
 }
 FOR_THE_COMPILER = {"carpool.compiled.mypyc_attr"}
 LIVE_CLIENT = {"carpool_sidecar.admin_client", "carpool_sidecar.live.events_client"}
@@ -154,6 +155,7 @@ LAYERS = {
     "carpool_sidecar.tracing": Layer(
         {"carpool_sidecar.batching", "carpool.runtime"} | BELOW_BATCHING, STDLIB | {"opentelemetry"}
     ),
+    "carpool_sidecar.files": Layer(set(), STDLIB),
     "carpool_sidecar.turns": Layer({"carpool_sidecar.protocols.steps", "carpool_sidecar.errors"}, STDLIB),
     "carpool_sidecar.drain": Layer({"carpool.scheduling.ledger", "carpool_sidecar.errors"}, STDLIB),
     "carpool_sidecar.live": Layer({"carpool_sidecar.live", "carpool_sidecar.batching"} | BELOW_BATCHING),

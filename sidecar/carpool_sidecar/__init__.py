@@ -28,6 +28,10 @@ histograms are kept as `carpool.measures` does.
 | `live.snapshots.Snapshots` | the counts of the last ten seconds | the timer of the stream |
 | `server.responses.Predictions` | what the answers of the latest batch begin with | each answer |
 | `server.admin.Admin` | the shutdown that was asked for, `carpool_ready` | `/drain`, `/readyz` |
+| `server.admin_clients.Clients` | connections of the admin port | its listener; requests; its timer |
+| `server.admin_clients._Client` | since when one of them asks, or asks nothing | `Clients` |
+| `server.unread.Watch` | all connections of its ports | their listeners; its timer |
+| `server.unread.Progress` | since when a client has taken nothing | `Watch` |
 | `server.data_port.FastLane` | its connections, here and on loan | the event loop; `close` |
 | `server.listening.Listener` | connections that are being made, how many had asked | the event loop; `close` |
 | `server.data_port.ConnectionLimit` | how many clients are connected | all three servers |

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -32,7 +32,7 @@ Behaviour = Callable[[Seen, web.BaseRequest], web.StreamResponse | None]
 class FakePredictor:
     """`seen` is every request; `behave` may answer instead of the echo; while `gate` is clear, answers wait.
 
-    `service` gives the seconds that so many instances take, one batch at a time.
+    `service` gives the seconds that so many instances take, one batch at a time. `handle_stream` answers GET /events.
     """
 
     def __init__(self) -> None:
@@ -42,9 +42,12 @@ class FakePredictor:
         self.arrived = asyncio.Event()
         self.behave: Behaviour = lambda seen, request: None
         self.service: Callable[[int], float] | None = None
+        self.handle_stream: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]] | None = None
         self._device = asyncio.Lock()
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.path == "/events" and self.handle_stream is not None:
+            return await self.handle_stream(request)
         seen = Seen(request.method, request.raw_path, request.headers, await request.content.read())
         self.seen.append(seen)
         self.arrived.set()

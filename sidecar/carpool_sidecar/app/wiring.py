@@ -21,7 +21,7 @@ import yarl
 from aiohttp import web
 
 import carpool_sidecar
-from carpool.program import addresses, allocator, logs
+from carpool.program import allocator, logs
 from carpool.runtime import driver
 from carpool.scheduling import adaptive, limits, packing, policy, scheduler, window
 from carpool_sidecar import config, metrics, turns
@@ -32,7 +32,7 @@ from carpool_sidecar.protocols import json_rows, models, v1
 from carpool_sidecar.protocols.lists import rules
 from carpool_sidecar.protocols.v2_http import codec, tensors
 from carpool_sidecar.recording import document, file, ring
-from carpool_sidecar.server import admin, data_port, local_answers, predict
+from carpool_sidecar.server import admin, admin_clients, data_port, listening, local_answers, predict, unread
 from carpool_sidecar.server.fast import questions, requests
 from carpool_sidecar.server.general import body_reader, passthrough, request_handler
 from carpool_sidecar.server.general import server as general
@@ -106,9 +106,13 @@ class Sidecar:
         self.bodies = body_reader.BodyReader(chosen.max_body_bytes, self.ledger, chosen.timeout, self.turns)
         self.trimmer = allocator.Trimmer(lambda: self.ledger.held)
         self.ledger.large, self.ledger.on_large = allocator.LARGE, self.trimmer.large_body
+        patience = unread.Patience(self.limits, self.ledger)
+        self._unread = unread.Watch(patience.seconds, clock)
         self.connection_limit = data_port.ConnectionLimit(
-            chosen.max_connections or data_port.usual_limit(), self.metrics.connections_refused.inc
+            chosen.max_connections or data_port.usual_limit(), self.metrics.connections_refused.inc, self._unread
         )
+        admin_watch = unread.Watch(lambda: min(admin_clients.LONGEST_UNREAD, patience.seconds()), clock)
+        self._admin_clients = admin_clients.Clients(admin_watch, chosen.head_timeout, chosen.keep_alive, clock)
         sources = snapshots.Sources(
             self.core, self.metrics, lambda: self.settings, lambda: self.life.phase.value,
             lambda: self.connection_limit.open, clock, time.time,
@@ -120,6 +124,7 @@ class Sidecar:
         self._general: general.Server | None = None
         self._fast_lane: data_port.FastLane | None = None
         self._grpc: port.GrpcPort | None = None
+        self._admin_listeners: list[listening.Listener] = []
         self._runners: list[web.BaseRunner] = []
         self._first_contact: asyncio.Task[None] | None = None
         self._latest_end = math.inf  # of the grace period
@@ -127,7 +132,7 @@ class Sidecar:
 
     async def start(self) -> None:
         """Listen on all ports; raises `OSError` if one is taken."""
-        await self._listen(self._admin_runner(), self.settings.admin_host, self.settings.admin_port)
+        await self._open_admin_port()
         await self._open_data_port()
         await self._open_grpc_port()
         json_rows.bounded_rows(self.settings.max_queue_instances)  # now: it takes too long in the midst of requests
@@ -189,8 +194,13 @@ class Sidecar:
         if self._relay is not None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._relay.close(), _CLOSING_SECONDS)
-        for runner in reversed(self._runners):
+        for runner in reversed(self._runners):  # the admin port's last
+            if runner is self._runners[0]:
+                while self._admin_listeners:
+                    await self._admin_listeners.pop().close()
             await runner.cleanup()
+        self._admin_clients.stop()
+        self._unread.stop()
         if self._general is not None:
             self._general.close()
         await self.upstreams.close()
@@ -314,24 +324,24 @@ class Sidecar:
             max_field_size=_MAX_HEAD_FIELD,
         )
 
-    def _admin_runner(self) -> web.AppRunner:
+    async def _open_admin_port(self) -> None:
         admin_port = admin.Admin(
             lambda: self.settings, self.apply, self.drain, self.life, self.ready, self.metrics, self.core.learned,
-            self._recorded,
-            self.stream,
+            self._recorded, self.stream, self._admin_clients,
         )  # fmt: skip
-        return web.AppRunner(
+        runner = web.AppRunner(
             admin_port.application(),
             access_log=None,
             logger=general.ServerLog(log),
             shutdown_timeout=_CLOSING_SECONDS,
         )
-
-    async def _listen(self, runner: web.BaseRunner, host: str, port: int) -> None:
         self._runners.append(runner)
         await runner.setup()
-        for listening in addresses.bind(host, port):
-            await web.SockSite(runner, listening, backlog=_BACKLOG).start()
+        if runner.server is not None:
+            clients, chosen = self._admin_clients, self.settings
+            self._admin_listeners += await listening.listen(
+                chosen.admin_host, chosen.admin_port, _BACKLOG, runner.server, clients, clients
+            )
 
     def _report(self, error: Exception) -> None:
         self.metrics.internal_errors.labels("turns").inc()

@@ -21,18 +21,17 @@ from carpool_sidecar import config, errors, metrics
 from carpool_sidecar import drain as lifecycle
 from carpool_sidecar.live import event_stream
 from carpool_sidecar.protocols import json_members
-from carpool_sidecar.server import live_view, origins
+from carpool_sidecar.server import admin_clients, live_view, origins
 from carpool_sidecar.upstream import readiness
 
 _MAX_CONFIG_BYTES = 64 * 1024
+_BODY_SECONDS = 10.0
 _INSIDE = frozenset(map(ipaddress.ip_address, ("127.0.0.1", "::1", "::ffff:127.0.0.1")))
 # A kubelet starts the preStop hooks of a pod's containers at once. One of them starts the drain, and is a program in a
 # container with a small share of a CPU that is busy serving: so much later it may begin, on an overloaded node. Without
 # its predictor the sidecar could only answer 502 from then on. A predictor that is restarted alone, or a pod without
 # that hook, has nothing to wait for, and is held up so long for nothing.
 _LATEST_BEGINNING_SECONDS = 15.0
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Admin:
@@ -41,7 +40,7 @@ class Admin:
     `settings` gives the settings now in force and `learned` what the policy found out, `apply` puts changed settings in
     force, and `drain` starts the way out and returns once everything accepted has been answered or the grace period is
     over. `arrivals` takes what came lately and gives a function that writes it out, in any thread. `stream` is what the
-    live page shows.
+    live page shows, and `clients` are told of requests.
     """
 
     def __init__(
@@ -55,6 +54,7 @@ class Admin:
         learned: Callable[[], Mapping[str, float]],
         arrivals: Callable[[], Callable[[], bytes]],
         stream: event_stream.EventStream,
+        clients: admin_clients.Clients,
     ) -> None:
         self._settings = settings
         self._apply = apply
@@ -62,6 +62,7 @@ class Admin:
         self._life = life
         self._ready = ready
         self._metrics = counters
+        self._clients = clients
         self._learned = learned
         self._arrivals = arrivals
         self._live = live_view.LiveView(stream, self._may_write)
@@ -71,7 +72,9 @@ class Admin:
         """The aiohttp application with all routes."""
         # A caller that leaves waits no longer: handlers get cancelled.
         app = web.Application(
-            client_max_size=_MAX_CONFIG_BYTES, handler_args={"handler_cancellation": True}, middlewares=[_keep_out]
+            client_max_size=_MAX_CONFIG_BYTES,
+            handler_args={"handler_cancellation": True},
+            middlewares=[self._clients.look_on, _keep_out],
         )
         app.router.add_get("/", self._index)
         app.router.add_get("/events", self._live.events)
@@ -125,11 +128,14 @@ class Admin:
     async def _change_config(self, request: web.Request) -> web.Response:
         self._check_may_write(request)
         try:
-            body = await request.read()
+            async with asyncio.timeout(_BODY_SECONDS):
+                body = await request.read()
             changes = msgspec.json.decode(body, type=dict[str, Any])
             json_members.find(body)  # refuses what names a member twice, of which the decoder keeps the last
             before = self._settings()
             self._apply(before.changed(changes))
+        except TimeoutError:
+            return _json({"error": f"the body did not arrive within {_BODY_SECONDS:g} s"}, status=408)
         except RecursionError:
             return _json({"error": "the body is nested too deeply"}, status=400)
         except (msgspec.MsgspecError, ValueError, errors.BadRequest) as error:
@@ -184,7 +190,7 @@ class Admin:
 
 
 @web.middleware
-async def _keep_out(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def _keep_out(request: web.Request, handler: admin_clients.Handler) -> web.StreamResponse:
     """Show nothing at all to pages of other sites."""
     objection = origins.objection_to_reading(request.headers)
     if objection is not None:

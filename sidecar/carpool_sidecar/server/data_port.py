@@ -11,16 +11,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
-import resource
+import socket
 from collections.abc import Callable
 from typing import Protocol
 
 from carpool.runtime import deadline_timer
-from carpool_sidecar import config, metrics
-from carpool_sidecar.server import listening
+from carpool_sidecar import config, files, metrics
+from carpool_sidecar.server import listening, responses, unread
 from carpool_sidecar.server.fast import connection as connections
 from carpool_sidecar.server.fast import heads, questions, requests
+
+log = logging.getLogger("carpool.sidecar.server")
 
 # Seconds between looks at the clock on behalf of all connections; a timer for each would cost as much as an answer.
 _SHORTEST_ROUND, _LONGEST_ROUND = 0.05, 1.0
@@ -30,7 +33,7 @@ LINGER = 0.25
 """Seconds that a client who has just connected gets to ask before its connection is closed unasked."""
 
 _MOST_CONNECTIONS = 10_000
-# What the sidecar needs for itself: ports, the way to the predictor, probes.
+# What the sidecar needs for itself: ports, the way to the predictor, and what is the admin port's.
 _OWN_FILES = 64
 
 
@@ -84,7 +87,9 @@ class FastLane:
 
     async def listen(self, host: str, port: int, backlog: int) -> None:
         """Accept connections; raises `OSError` if the port is taken."""
-        self._listeners += await listening.listen(host, port, backlog, self._connection, self)
+        self._listeners += await listening.listen(
+            host, port, backlog, self._connection, self, self._limit, responses.too_many_connections
+        )
 
     async def close(self, patience: float) -> None:
         """Accept nothing more and end all connections that are here; last answers have `patience` seconds to be read.
@@ -186,19 +191,33 @@ class FastLane:
 def usual_limit() -> int:
     """The limit where none was chosen: half of the open files, as a request passed through takes a second, at most
     10,000."""
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if files == resource.RLIM_INFINITY:
-        return _MOST_CONNECTIONS
-    return max(1, min(_MOST_CONNECTIONS, (files - _OWN_FILES) // 2))
+    return max(1, min(_MOST_CONNECTIONS, (files.limit() - _OWN_FILES) // 2))
 
 
 class ConnectionLimit:
-    """Counts clients that connect and leave. `open` is how many there are; `on_refused` is called for each too many."""
+    """Counts clients that connect and leave. `open` is how many there are; `on_refused` is called for each too many.
 
-    def __init__(self, most: int, on_refused: Callable[[], None]) -> None:
+    All who come in are looked after by the `watch`, if there is one.
+    """
+
+    def __init__(self, most: int, on_refused: Callable[[], None], watch: unread.Watch | None = None) -> None:
         self.open = 0
         self._most = most
         self._on_refused = on_refused
+        self._watch = watch
+
+    def has_file(self, number: int) -> bool:
+        """Implements `listening.Limit`."""
+        if files.is_spared(number):
+            log.warning("a client was refused: the limit of open files is reached")
+            self._on_refused()
+            return False
+        return True
+
+    def came(self, caller: socket.socket, transport: asyncio.Transport) -> None:
+        """Implements `listening.Limit`."""
+        if self._watch is not None:
+            self._watch.add(caller, transport)
 
     def enter(self) -> bool:
         """A client connected: whether it may stay. If so, `leave` has to be called when it is gone."""

@@ -16,10 +16,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import functools
 import logging
 import socket
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from carpool.program import addresses
 
@@ -33,12 +34,17 @@ _ENOUGH: Final = 256
 # Callers let in while everybody who is in asks once.
 _NEWCOMERS: Final = 16
 
+_MOST_DROPPED: Final = 256 * 1024  # bytes that a caller has sent who may not come in
+
 # Callers let in at the end; more do not wait outside.
 _MOST_LEFT: Final = 4096
 
 # The process, or the machine, has too many open files: seconds until somebody may be let in again.
 _REST: Final = 1.0
 _FULL: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+_Let = tuple[asyncio.BaseTransport, asyncio.Protocol]
 
 
 class Crowd(Protocol):
@@ -67,23 +73,56 @@ def allowance(crowd: Crowd, asked: int) -> int:
     return min(MOST_IN_A_TURN, 1 + asked * _NEWCOMERS // crowd.open)
 
 
+class Limit(Protocol):
+    """Who may come in, for one port or several together."""
+
+    def has_file(self, number: int) -> bool:
+        """Whether a caller may have the file of this number. If not, it is counted and told so."""
+        ...
+
+    def came(self, caller: socket.socket, transport: asyncio.Transport) -> None:
+        """A caller is in, until its socket is closed."""
+        ...
+
+
+class ConnectionLimit(Limit, Protocol):
+    """Counts the clients of all ports."""
+
+    def enter(self) -> bool:
+        """A client connected; returns whether it may stay."""
+        ...
+
+    def leave(self) -> None:
+        """A client that was allowed to stay is gone."""
+        ...
+
+
 class Listener:
     """Listens on one socket, which it closes in the end; each caller gets a protocol from `make`.
 
-    When there are no more files to be had, nobody is let in for `rest` seconds.
+    When there are no more files to be had, nobody is let in for `rest` seconds. Who may not come in by the `limit` is
+    told the `refusal`.
     """
 
     # State: the connections that are being made; how much had been asked when callers were last let in; the timer while
     # it rests; whether it is closed.
     def __init__(
-        self, listening: socket.socket, make: Callable[[], asyncio.Protocol], crowd: Crowd, rest: float = _REST
+        self,
+        listening: socket.socket,
+        make: Callable[[], asyncio.Protocol],
+        crowd: Crowd,
+        rest: float = _REST,
+        limit: Limit | None = None,
+        refusal: Callable[[], bytes] = bytes,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._socket = listening
         self._make = make
         self._crowd = crowd
         self._rest = rest
-        self._arriving: set[asyncio.Task[object]] = set()
+        self._limit = limit
+        self._refusal = refusal
+        self._arriving: set[asyncio.Task[_Let]] = set()
         self._asked = crowd.asked
         self._resting: asyncio.TimerHandle | None = None
         self._loop.add_reader(listening, self._let_in)
@@ -119,16 +158,26 @@ class Listener:
     def _take(self, caller: socket.socket) -> None:
         caller.setblocking(False)
         caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as uvloop does, and asyncio for its own
+        if self._limit is not None and not self._limit.has_file(caller.fileno()):
+            self._turn_away(caller)
+            return
         arriving = self._loop.create_task(self._loop.connect_accepted_socket(self._make, caller))
         self._arriving.add(arriving)
-        arriving.add_done_callback(self._arrived)
+        arriving.add_done_callback(functools.partial(self._arrived, caller))
 
-    def _arrived(self, arriving: asyncio.Task[object]) -> None:
+    def _turn_away(self, caller: socket.socket) -> None:
+        with contextlib.suppress(OSError), caller:  # it has left, or has not asked yet
+            caller.send(self._refusal())
+            caller.recv(_MOST_DROPPED)  # the kernel resets a connection that is closed with bytes unread
+
+    def _arrived(self, caller: socket.socket, arriving: asyncio.Task[_Let]) -> None:
         self._arriving.discard(arriving)
         error = None if arriving.cancelled() else arriving.exception()
         if error is not None and not isinstance(error, OSError):  # an `OSError` is a caller who has left
             context = {"message": "a caller could not be let in", "exception": error}
             self._loop.call_exception_handler(context)
+        elif error is None and not arriving.cancelled() and self._limit is not None:
+            self._limit.came(caller, cast(asyncio.Transport, arriving.result()[0]))  # uvloop's is none by inheritance
 
     async def close(self) -> None:
         """Let in those who wait outside, who are connected as far as they know, and nobody after them.
@@ -146,14 +195,20 @@ class Listener:
 
 
 async def listen(
-    host: str, port: int, backlog: int, make: Callable[[], asyncio.Protocol], crowd: Crowd
+    host: str,
+    port: int,
+    backlog: int,
+    make: Callable[[], asyncio.Protocol],
+    crowd: Crowd,
+    limit: Limit | None = None,
+    refusal: Callable[[], bytes] = bytes,
 ) -> list[Listener]:
-    """Listen on all addresses that a host has; raises `OSError` if the port is taken.
+    """Listen on all addresses that a host has, as `Listener` does; raises `OSError` if the port is taken.
 
     Up to `backlog` callers wait outside; the kernel turns more away.
     """
     found = []
     for listening in addresses.bind(host, port):
         listening.listen(backlog)
-        found.append(Listener(listening, make, crowd))
+        found.append(Listener(listening, make, crowd, limit=limit, refusal=refusal))
     return found

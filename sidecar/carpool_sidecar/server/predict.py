@@ -22,7 +22,7 @@ from carpool_sidecar import config, drain, errors, metrics
 from carpool_sidecar.batching import calls, routes
 from carpool_sidecar.protocols import interface
 from carpool_sidecar.server import headers as headers_
-from carpool_sidecar.server import responses
+from carpool_sidecar.server import responses, unread
 from carpool_sidecar.server.general import body_reader
 
 log = logging.getLogger("carpool.sidecar.server")
@@ -34,10 +34,6 @@ _TRACEPARENT, _TRACESTATE = istr("traceparent"), istr("tracestate")
 
 _JSON = "application/json"
 
-# Bytes a second below which a caller does not read but hold our memory.
-_SLOWEST_READER = 64 * 1024
-# Seconds that a caller may read nothing when memory is short.
-_SHORT_PATIENCE = 2.0
 _MAX_TIMEOUT_MS = 86_400_000
 _MAX_DIGITS = 12
 
@@ -62,6 +58,7 @@ class PredictRules:
         self.timings = timings
         self.bounds = bounds
         self.bodies = bodies
+        self.patience = unread.Patience(bounds, bodies.memory)
         self.routes = ways
         self.life = life
         self.metrics = counters
@@ -191,13 +188,6 @@ class PredictRules:
         self.metrics.internal_errors.labels(lane).inc()
         log.exception(words)
         return errors.CarpoolError()
-
-    def time_to_read(self, size: int) -> float:
-        """Seconds a caller gets to take an answer of so many bytes off our hands; fewer when memory is short."""
-        patience = self.bounds.timeout
-        if not self.bodies.memory.has_room(self.bodies.memory.limit // 2):
-            patience = min(patience, _SHORT_PATIENCE)
-        return patience + size / _SLOWEST_READER
 
 
 class Outcomes:

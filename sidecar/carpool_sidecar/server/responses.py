@@ -37,13 +37,12 @@ class Response(NamedTuple):
     close: bool = False
 
 
-TOO_MANY_CONNECTIONS = Response(
+_TOO_MANY_CONNECTIONS = Response(
     503,
     (("Content-Type", _JSON), ("Retry-After", "1")),
     b'{"error":"too many connections; send the request to another replica"}',
     close=True,
 )
-"""What a client is told that connects when `--max-connections` others are connected."""
 
 
 def _render_error(error: errors.CarpoolError, status: int) -> bytes:
@@ -146,6 +145,11 @@ def render(answer: Response, close: bool) -> list[bytes]:
     body = b"" if answer.status == http.HTTPStatus.RESET_CONTENT else answer.body
     head = b"%bContent-Length: %d\r\n\r\n" % (start, len(body))
     return [head + body] if len(body) <= LARGE else [head, body]
+
+
+def too_many_connections() -> bytes:
+    """What a client is told that connects when `--max-connections` others are connected, or no file is left for it."""
+    return b"".join(render(_TOO_MANY_CONNECTIONS, close=True))
 
 
 class Predictions:

@@ -16,7 +16,7 @@ import aiohttp
 import yarl
 from aiohttp import abc, payload
 
-from carpool_sidecar import errors
+from carpool_sidecar import errors, files
 from carpool_sidecar.upstream import connection
 
 # Larger writes go out in slices, so that a slow predictor pushes back before all of it sits in the socket's buffer.
@@ -61,7 +61,7 @@ def open_session(**options: Any) -> aiohttp.ClientSession:
     flight. No cookies: what the predictor sets for one caller is not another's.
     """
     return aiohttp.ClientSession(
-        connector=_WaryConnector(limit=0, keepalive_timeout=connection.IDLE_SECONDS),
+        connector=_WaryConnector(limit=0, keepalive_timeout=connection.IDLE_SECONDS, socket_factory=files.make_socket),
         cookie_jar=aiohttp.DummyCookieJar(),
         response_class=_Response,
         **options,

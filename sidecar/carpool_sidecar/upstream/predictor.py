@@ -18,7 +18,7 @@ from collections.abc import Callable
 import yarl
 
 from carpool.runtime import deadline_timer
-from carpool_sidecar import errors
+from carpool_sidecar import errors, files
 from carpool_sidecar.batching import calls
 from carpool_sidecar.protocols import interface
 from carpool_sidecar.upstream import connection
@@ -236,6 +236,7 @@ class _Pool:
             raise errors.UpstreamUnreachable("the predictor cannot be reached: all connections to it were closed")
         opened = connection.Connection(self, self._scratch, self._make_reader())
         try:
+            files.check()
             await asyncio.get_running_loop().create_connection(lambda: opened, *self._address)
         except OSError as error:
             raise _translated(error) from None

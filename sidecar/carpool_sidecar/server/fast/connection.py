@@ -111,7 +111,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
         if not self._port.joined(self):
-            self._transport.write(b"".join(responses.render(responses.TOO_MANY_CONNECTIONS, close=True)))
+            self._transport.write(responses.too_many_connections())
             self._close()
 
     def data_received(self, data: bytes) -> None:
@@ -545,7 +545,7 @@ class Connection(asyncio.Protocol):
     def expire(self, now: float) -> None:
         """End the connection if it is idle, or the client busy with nothing, for longer than it may."""
         if self._is_paused or self._is_over:
-            if now - self._touched > self._requests.rules.time_to_read(self._unsent_bytes):
+            if now - self._touched > self._requests.rules.patience.seconds(self._unsent_bytes):
                 self._transport.abort()
         elif self._pending or self._is_held:
             pass  # the scheduler watches over what it was given

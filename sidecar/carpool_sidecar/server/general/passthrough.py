@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import struct
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import cast
@@ -20,7 +19,7 @@ from aiohttp import web
 
 from carpool_sidecar import errors
 from carpool_sidecar.batching import routes
-from carpool_sidecar.server import headers
+from carpool_sidecar.server import headers, unread
 from carpool_sidecar.server.general import tunnel
 from carpool_sidecar.upstream import aiohttp_client
 
@@ -30,7 +29,6 @@ _LARGEST_HEAD_FIELD = 64 * 1024
 _INVENTED_BY_CLIENT = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 _INVENTED_BY_SERVER = ("Content-Type", "Server")
 _Hold = Callable[[int], AbstractContextManager[object]]
-_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 class PassThrough:
@@ -250,6 +248,7 @@ def _reset(request: web.BaseRequest) -> None:
     if transport is None:
         return
     connection = transport.get_extra_info("socket")
-    if connection is not None:
-        cast(socket.socket, connection).setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-    transport.abort()
+    if connection is None:
+        transport.abort()
+    else:
+        unread.reset(cast(socket.socket, connection), transport)

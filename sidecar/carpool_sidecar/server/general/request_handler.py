@@ -129,7 +129,7 @@ class RequestHandler:
             await deliver(request, response)
         else:
             with memory.reserve(len(answer.body)):
-                await deliver(request, response, rules.time_to_read(len(answer.body)))
+                await deliver(request, response, rules.patience.seconds(len(answer.body)))
         return response
 
     async def _read(self, request: web.BaseRequest, match: routes.Match) -> bytes:

@@ -80,7 +80,9 @@ class Server(web.Server):
 
     async def listen(self, host: str, port: int, backlog: int) -> None:
         """Accept connections; raises `OSError` if the port is taken."""
-        self._listeners += await listening.listen(host, port, backlog, self, self)
+        self._listeners += await listening.listen(
+            host, port, backlog, self, self, self.limit, responses.too_many_connections
+        )
 
     async def stop_listening(self) -> None:
         """Accept nothing more; returns when those who have just connected have asked, or had a moment to.
@@ -201,7 +203,7 @@ class Connection(web.RequestHandler, body_reader.Chunked):
             return
         self._is_in = self._server.limit.enter()
         if not self._is_in and self.transport is not None:
-            self.transport.writelines(responses.render(responses.TOO_MANY_CONNECTIONS, close=True))
+            self.transport.write(responses.too_many_connections())
             self._watch = None
             self.force_close()
 

@@ -14,6 +14,7 @@ from carpool.runtime import driver
 from carpool.scheduling import limits
 from carpool_sidecar import config, drain, metrics, turns
 from carpool_sidecar.batching import calls, routes
+from carpool_sidecar.server import listening
 from carpool_sidecar.server.grpc import arrivals, passthrough, service
 from carpool_sidecar.server.http2 import limits as http2_limits
 from carpool_sidecar.server.http2 import server
@@ -49,7 +50,7 @@ class GrpcPort:
         life: drain.Lifecycle,
         counters: metrics.Metrics,
         bodies: arrivals.MessageLimits,
-        connection_limit: server.ConnectionLimit,
+        connection_limit: listening.ConnectionLimit,
         timings: calls.ServerTimings | None = None,
         clock: Callable[[], float] = time.monotonic,
         worked: turns.Turns | None = None,
@@ -67,6 +68,7 @@ class GrpcPort:
             bug_report(counters, "http2"),
             bodies.memory,
             connection_limit,
+            lambda: bounds.timeout,
         )
 
     async def close(self, patience: float) -> None:

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from carpool.scheduling import ledger
 from carpool_sidecar.server import listening
@@ -43,18 +43,6 @@ _MOST_DRAINED: Final = 1024 * 1024
 
 _WRITES_A_TURN: Final = 4
 """Writes, of 256 KiB mostly, before the other connections get their turn."""
-
-
-class ConnectionLimit(Protocol):
-    """Counts the clients of all ports."""
-
-    def enter(self) -> bool:
-        """A client connected; returns whether it may stay."""
-        ...
-
-    def leave(self) -> None:
-        """A client that was allowed to stay is gone."""
-        ...
 
 
 class ServerProtocol(asyncio.Protocol):
@@ -231,14 +219,14 @@ class ServerProtocol(asyncio.Protocol):
             silence = now - (self._parting_since or 0.0)
             if silence > _LINGER and not self._transport.get_write_buffer_size():
                 self._transport.close()
-            elif silence > self._server.limits.patience:
+            elif silence > self._server.patience():
                 self.cut()
             return
         current, chosen = self.connection, self._server.limits
         if self._is_deaf(now):
             self.cut()
             return
-        current.cut_slow(now, chosen.patience)
+        current.cut_slow(now, self._server.patience())
         if self._parting_since is not None:
             if now - self._parting_since > _LINGER:
                 current.close_to_new_streams()
@@ -257,7 +245,7 @@ class ServerProtocol(asyncio.Protocol):
         sender = self.connection.sender
         if not sender.is_stuck or sender.progress != self._progress_seen:
             self._deaf_since, self._progress_seen = now, sender.progress
-        return now - self._deaf_since > self._server.limits.patience
+        return now - self._deaf_since > self._server.patience()
 
 
 class Server:
@@ -265,7 +253,7 @@ class Server:
 
     `report` gets what handlers raise, and the bugs of the server itself; without it, they are logged. `memory` counts
     what clients have not read, and has no limit unless given. The server closes clients beyond the `connection_limit`
-    at once.
+    at once. `patience` gives the seconds of `limits.Limits.patience` where these change.
     """
 
     # State. connections: the clients. is_leaving: clients are asked to find another server. _changed: set when a client
@@ -276,13 +264,15 @@ class Server:
         chosen: limits.Limits | None = None,
         report: Callable[[Exception], None] | None = None,
         memory: ledger.Ledger | None = None,
-        connection_limit: ConnectionLimit | None = None,
+        connection_limit: listening.ConnectionLimit | None = None,
+        patience: Callable[[], float] | None = None,
     ) -> None:
         self.service = service
         self.limits = chosen or limits.Limits()
         self.report = report or _log
         self.memory = ledger.Ledger() if memory is None else memory
         self._connection_limit = connection_limit
+        self.patience = patience or (lambda: self.limits.patience)
         shortest = min(self.limits.keep_alive, self.limits.handshake, self.limits.patience)
         self._round = max(_SHORTEST_ROUND, min(_LONGEST_ROUND, shortest / _ROUNDS_IN_A_TIMEOUT))
         self._clients: set[ServerProtocol] = set()
@@ -312,7 +302,8 @@ class Server:
         """Accept connections; raises `OSError` if the port is taken."""
         loop = asyncio.get_running_loop()
         self.turns = limits.Turns(loop.call_soon)
-        self._listeners += await listening.listen(host, port, backlog, lambda: ServerProtocol(self), self)
+        limit = self._connection_limit
+        self._listeners += await listening.listen(host, port, backlog, lambda: ServerProtocol(self), self, limit)
 
     def goaway(self) -> None:
         """Ask all clients to open no more streams on their connections, and close each when it has its answers.

@@ -1,0 +1,43 @@
+"""Open files: a process may have so many, and the last of them are for the admin port.
+
+Probes ask there, and a pod whose sidecar cannot be asked is taken out of service or restarted, whatever else it does. A
+new file gets the lowest number that is free. So whoever keeps below a number takes none of those above it, however many
+connections there are, and whatever else the process has open is counted, too.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import socket
+import sys
+from typing import Any, Final
+
+SPARED: Final = 48
+"""Files that are the admin port's: its connections, and those that come in one turn of the event loop."""
+
+
+def limit() -> int:
+    """How many files the process may have open."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if most == resource.RLIM_INFINITY else most
+
+
+def is_spared(number: int) -> bool:
+    """Whether a file of this number is one of those that are the admin port's."""
+    return number >= limit() - SPARED
+
+
+def make_socket(address: tuple[Any, ...]) -> socket.socket:
+    """A socket for an address of `socket.getaddrinfo`; raises `OSError` (EMFILE) if it would be one of those."""
+    made = socket.socket(*address[:3])
+    if is_spared(made.fileno()):
+        made.close()
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    return made
+
+
+def check() -> None:
+    """Raises `OSError` as `make_socket` does if a socket that is made next would be one of those."""
+    make_socket((socket.AF_INET, socket.SOCK_STREAM)).close()

@@ -1,0 +1,139 @@
+"""How long bytes may wait for a client that takes none of them: for all ports, protocols and lanes.
+
+A client decides when it reads. What it does not take waits in the transport and in the kernel, where it has memory, a
+file and a place among the connections, and nothing else ends that: the server has done its part, and a connection that
+is closed stays until its last byte is sent. So all connections are looked at now and then. What the client's kernel has
+taken counts as taken. A client whose kernel took everything is idle as far as anybody can tell, which has its own time
+limit on each port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import fcntl
+import logging
+import socket
+import struct
+import termios
+from collections.abc import Callable
+from typing import Final
+
+from carpool.runtime import deadline_timer
+from carpool.scheduling import ledger, limits
+
+log = logging.getLogger("carpool.sidecar.server")
+
+SLOWEST_READER: Final = 64 * 1024
+"""Bytes a second below which a caller does not read a complete answer but hold our memory."""
+
+_SHORT_PATIENCE: Final = 2.0  # seconds, when memory is short
+_SHORTEST_ROUND, _LONGEST_ROUND = 0.05, 1.0  # seconds between looks at a connection
+_ROUNDS_IN_A_TIMEOUT: Final = 4
+_MOST_AT_ONCE: Final = 1000  # connections, which takes 2 ms
+
+_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
+
+# struct tcp_info of Linux 4.1 and later: bytes that the other end has acknowledged.
+_ACKNOWLEDGED_AT: Final = 120
+_INFO_SIZE: Final = 128
+_TCP_INFO: int | None = getattr(socket, "TCP_INFO", None)
+
+
+class Patience:
+    """How long a client may take nothing: as long as a request may wait, or 2 s when memory is short.
+
+    `bounds` are the scheduler's, read anew each time: live changes apply at once.
+    """
+
+    def __init__(self, bounds: limits.Limits, memory: ledger.Ledger) -> None:
+        self._bounds = bounds
+        self._memory = memory
+
+    def seconds(self, size: int = 0) -> float:
+        """How long a client may take nothing; or how long it may take over a complete answer of so many bytes."""
+        patience = self._bounds.timeout
+        if not self._memory.has_room(self._memory.limit / 2):
+            patience = min(patience, _SHORT_PATIENCE)
+        return patience + size / SLOWEST_READER
+
+
+class Progress:
+    """Since when a client has taken nothing of what waits for it."""
+
+    # State: that time, None if nothing waits; how much it had taken then.
+    __slots__ = ("_since", "_taken")
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._taken = 0
+
+    def seconds(self, now: float, waiting: int, taken: int) -> float:
+        """How long it has taken nothing if so many bytes wait now; `taken` differs whenever it has taken some."""
+        if not waiting:
+            self._since = None
+            return 0.0
+        if self._since is None or taken != self._taken:
+            self._since, self._taken = now, taken
+        return now - self._since
+
+
+class Watch:
+    """Cuts off clients that take nothing for longer than `patience` says, whatever serves them."""
+
+    # State: all connections, with how they get on; the timer while there are any.
+    def __init__(self, patience: Callable[[], float], clock: Callable[[], float]) -> None:
+        self._patience = patience
+        self._clients: collections.deque[tuple[socket.socket, asyncio.Transport, Progress]] = collections.deque()
+        self._clock = clock
+        self._timer = deadline_timer.DeadlineTimer(self._go_round, clock)
+
+    def add(self, caller: socket.socket, transport: asyncio.Transport) -> None:
+        """Look after a connection until its socket is closed."""
+        self._clients.append((caller, transport, Progress()))
+        self._timer.look_by(self._clock() + self._round)
+
+    def stop(self) -> None:
+        """Look after nobody any more."""
+        self._timer.stop()
+        self._clients.clear()
+
+    def _go_round(self, now: float) -> float:
+        """Cut off whose time is up; returns when to look again, or infinity."""
+        patience, clients = self._patience(), self._clients
+        count = min(len(clients), _MOST_AT_ONCE)
+        for _ in range(count):
+            caller, transport, progress = clients.popleft()
+            if caller.fileno() < 0:
+                continue
+            if progress.seconds(now, *_unread(caller, transport)) > patience:
+                log.info("a client that took nothing for %g s was cut off", patience)
+                reset(caller, transport)
+            clients.append((caller, transport, progress))
+        return now + self._round * count / max(count, len(clients)) if clients else float("inf")
+
+    @property
+    def _round(self) -> float:
+        return max(_SHORTEST_ROUND, min(_LONGEST_ROUND, self._patience() / _ROUNDS_IN_A_TIMEOUT))
+
+
+def reset(connection: socket.socket, transport: asyncio.Transport) -> None:
+    """End a connection with a TCP reset, so that nothing waits for the client any more, in the kernel neither."""
+    with contextlib.suppress(OSError):  # the client has left
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+    transport.abort()
+
+
+def _unread(caller: socket.socket, transport: asyncio.Transport) -> tuple[int, int]:
+    """Bytes that wait for a client here and in the kernel, and a number that differs whenever it has taken some."""
+    waiting = transport.get_write_buffer_size()
+    try:
+        waiting += struct.unpack("i", fcntl.ioctl(caller.fileno(), termios.TIOCOUTQ, bytes(4)))[0]
+        if not waiting or _TCP_INFO is None:
+            return waiting, -waiting
+        info = caller.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _INFO_SIZE)
+    except OSError:  # such a socket cannot tell
+        return waiting, -waiting
+    taken = int(struct.unpack_from("=Q", info, _ACKNOWLEDGED_AT)[0]) if len(info) == _INFO_SIZE else 0
+    return waiting, taken or -waiting

@@ -1,0 +1,176 @@
+"""Clients that send and never read lose their connections on every port and lane; slow readers and idle ones do not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+
+import pytest
+from aiohttp import web
+
+from tests.app import plain_client
+from tests.app.plain_client import GET, is_at_rest, request, until
+
+pytestmark = pytest.mark.looptime
+
+TIMEOUT, A_ROUND = 3, 5  # seconds; the kernel of a client may take a little at first
+LONG = '{"instances":["%s"]}' % ("x" * 50_000)
+"""Its answer is one that nobody waits for: it fits into the transport's buffer, or the kernel's."""
+
+PASSED = b"POST /v1/other HTTP/1.1\r\nHost: h\r\nContent-Length: 50000\r\n\r\n" + b"x" * 50_000
+MANY = 100  # whose answers are more than sockets hold
+EXPECTED = "Expect: 100-continue"
+SWITCH = b"GET /x HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n"
+
+
+@pytest.fixture
+async def bench(sidecar_of):
+    """Three seconds to take something; idle connections stay."""
+    return await sidecar_of(timeout=TIMEOUT, max_latency=0, keep_alive=80_000)
+
+
+async def send(port, data, times):
+    """A client that sends so many of these, as long as the server takes them, and reads nothing."""
+    end = socket.socket()
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    end.connect(("127.0.0.1", port))
+    end.setblocking(False)
+    loop = asyncio.get_running_loop()
+    with contextlib.suppress(TimeoutError, ConnectionError):
+        async with asyncio.timeout(1):
+            for _ in range(times):
+                await loop.sock_sendall(end, data)
+    return end
+
+
+async def is_ended(end):
+    """Whether the server has ended a connection, which nobody has read from."""
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(1):
+            while await loop.sock_recv(end, 65536):
+                pass
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        pass
+    return True
+
+
+@pytest.mark.parametrize("times", [1, MANY])
+@pytest.mark.parametrize(
+    ("fast_lane", "data"),
+    [
+        ("on", request(LONG)),
+        ("off", request(LONG)),
+        ("on", request(LONG, EXPECTED)),
+        ("on", PASSED),
+        ("on", GET),
+        ("off", GET),
+        ("on", GET.replace(b"Host", b"Cookie: a\r\nHost")),
+    ],
+    ids=["fast", "general", "lent", "passed on", "question", "general question", "passed question"],
+)
+async def test_who_takes_nothing_loses_its_connection_though_idle_ones_stay_for_long(
+    sidecar_of, predictor, fast_lane, data, times
+):
+    predictor.behave = lambda seen, request: web.Response(body=b"x" * 50_000) if seen.method == "GET" else None
+    bench = await sidecar_of(timeout=TIMEOUT, max_latency=0, keep_alive=80_000, fast_lane=fast_lane, max_connections=1)
+    end = await send(bench.sidecar.settings.port, data, times)
+    await asyncio.sleep(TIMEOUT + A_ROUND)
+    await until(lambda: bench.sidecar.connection_limit.open == 0)
+    assert (await bench.post('{"instances":[1]}'))[0] == 200
+    assert await is_ended(end)
+    await until(lambda: is_at_rest(bench))
+    end.close()
+
+
+@pytest.mark.parametrize("lines", [(), (EXPECTED,)], ids=["fast", "lent"])
+async def test_who_reads_slowly_is_served_to_the_end(bench, lines):
+    end = await send(bench.sidecar.settings.port, request(LONG, *lines), 1)
+    loop, read = asyncio.get_running_loop(), 0
+    while read < 50_000:
+        await asyncio.sleep(TIMEOUT / 2)
+        read += len(await loop.sock_recv(end, 4096))
+    assert loop.time() > 5 * TIMEOUT
+    end.close()
+    await until(lambda: bench.sidecar.connection_limit.open == 0)
+
+
+async def test_an_answer_that_was_taken_leaves_an_idle_connection_that_stays(bench):
+    client = await plain_client.connect(bench)
+    for sent in (request(LONG), request(LONG, EXPECTED), GET):
+        await client.send(sent)
+        with contextlib.suppress(ValueError):
+            await client.answer()
+        await asyncio.sleep(10 * TIMEOUT)
+    assert bench.sidecar.connection_limit.open == 1
+    await client.leave()
+    await until(lambda: bench.sidecar.connection_limit.open == 0)
+
+
+async def test_a_stream_of_events_with_nothing_to_tell_stays(bench, predictor):
+    told = asyncio.Event()
+
+    async def stream(request):
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(b"data: 1\n\n")
+        await told.wait()
+        await response.write(b"data: 2\n\n")
+        return response
+
+    predictor.handle_stream = stream
+    client = await plain_client.connect(bench)
+    await client.send(GET.replace(b"/v1/models", b"/events"))
+    await client._reader.readuntil(b"data: 1\n\n")
+    await asyncio.sleep(20 * TIMEOUT)
+    told.set()
+    await client._reader.readuntil(b"data: 2\n\n")
+    await client.leave()
+    await until(lambda: bench.sidecar.connection_limit.open == 0)
+
+
+async def test_who_takes_nothing_of_a_stream_of_events_loses_it(bench, predictor):
+    async def stream(request):
+        response = web.StreamResponse()
+        await response.prepare(request)
+        with contextlib.suppress(ConnectionError):
+            while True:
+                await response.write(b"data: %b\n\n" % (b"x" * 1000))
+                await asyncio.sleep(0.01)
+        return response
+
+    predictor.handle_stream = stream
+    end = await send(bench.sidecar.settings.port, GET.replace(b"/v1/models", b"/events"), 1)
+    await until(lambda: bench.sidecar.connection_limit.open == 1)
+    await asyncio.sleep(TIMEOUT + A_ROUND)
+    await until(lambda: bench.sidecar.connection_limit.open == 0)
+    end.close()
+
+
+async def test_who_takes_nothing_of_a_tunnel_loses_it(sidecar_of):
+    async def switch(reader, writer):
+        with contextlib.suppress(ConnectionError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 101 Go Ahead\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n" + b"x" * 20_000)
+            await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(switch, "127.0.0.1", 0) as predictor:
+        bench = await sidecar_of(component_port=predictor.sockets[0].getsockname()[1], timeout=TIMEOUT, max_latency=0)
+        end = await send(bench.sidecar.settings.port, SWITCH, 1)
+        await until(lambda: bench.sidecar._relay.tunnels == 1)
+        await asyncio.sleep(TIMEOUT + A_ROUND)
+        await until(lambda: bench.sidecar._relay.tunnels == bench.sidecar.connection_limit.open == 0)
+        end.close()
+
+
+@pytest.mark.parametrize("times", [1, 4 * MANY])
+async def test_who_takes_nothing_of_the_admin_port_loses_its_connection(bench, times):
+    asked = GET.replace(b"/v1/models", b"/metrics")
+    end = await send(bench.sidecar.settings.admin_port, asked, times)
+    await asyncio.sleep(TIMEOUT + A_ROUND)
+    assert await is_ended(end)
+    end.close()

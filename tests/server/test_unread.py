@@ -1,0 +1,94 @@
+"""How long bytes may wait for a client that takes none of them."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import socket
+from typing import cast
+
+import pytest
+
+from carpool.scheduling import ledger, limits
+from carpool_sidecar.server import unread
+
+PATIENCE = 10.0
+
+
+@pytest.mark.parametrize(
+    ("looks", "seconds"),
+    [
+        ([(0, 100, 0), (9, 100, 0)], 9),
+        ([(0, 100, 0), (9, 500, 0)], 9),  # more waits, and nothing was taken
+        ([(0, 100, 0), (9, 100, 50)], 0),  # as much came as was taken
+        ([(0, 100, 0), (4, 100, 50), (9, 400, 50)], 5),
+        ([(0, 100, 0), (4, 0, 100), (9, 100, 100)], 0),  # it took everything in between
+        ([(0, 0, 7), (1000, 0, 7)], 0),  # nothing waits for an idle client
+    ],
+)
+def test_a_client_takes_nothing_since_something_waited_or_since_it_last_took_something(looks, seconds):
+    progress = unread.Progress()
+    for now, waiting, taken in looks:
+        found = progress.seconds(now, waiting, taken)
+    assert found == seconds
+
+
+def test_a_client_has_as_long_as_a_request_and_longer_for_a_large_answer_and_little_when_memory_is_short():
+    bounds = limits.Limits(max_batch_size=1, max_latency=0.0, timeout=10)
+    memory = ledger.Ledger(1000)
+    patience = unread.Patience(bounds, memory)
+    assert (patience.seconds(), patience.seconds(640 * 1024)) == (10, 20)
+    memory.reserve(600)
+    assert (patience.seconds(), patience.seconds(640 * 1024)) == (2, 12)
+    bounds.timeout = 1
+    assert patience.seconds() == 1
+
+
+class Transport:
+    """Of a connection that only the kernel has bytes for."""
+
+    aborted = 0
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def abort(self) -> None:
+        self.aborted += 1
+
+
+@pytest.fixture
+def ends():
+    with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(listening.getsockname())
+        server, _ = listening.accept()
+        with server:
+            yield client, server
+
+
+@pytest.mark.looptime
+async def test_bytes_that_only_the_kernel_has_were_not_taken_and_those_that_the_client_has_were(ends):
+    _, server = ends
+    loop, transport = asyncio.get_running_loop(), Transport()
+    watch = unread.Watch(lambda: PATIENCE, loop.time)
+    watch.add(server, cast(asyncio.Transport, transport))
+    server.send(b"x" * 100)  # the client's kernel takes them
+    await asyncio.sleep(3 * PATIENCE)
+    assert not transport.aborted
+    server.setblocking(False)
+    server.send(b"x" * 100_000)
+    await asyncio.sleep(PATIENCE - 1)
+    assert not transport.aborted
+    await asyncio.sleep(4)
+    assert transport.aborted
+    watch.stop()
+
+
+@pytest.mark.looptime
+async def test_a_connection_whose_socket_is_closed_is_forgotten_with_the_timer(ends):
+    _, server = ends
+    watch = unread.Watch(lambda: PATIENCE, asyncio.get_running_loop().time)
+    watch.add(server, cast(asyncio.Transport, Transport()))
+    server.close()
+    await asyncio.sleep(2)
+    assert (len(watch._clients), watch._timer.due_at) == (0, math.inf)
