@@ -46,6 +46,7 @@ def needs(part: str) -> set[str]:
     [
         "README.md", "CONTRIBUTING.md", "docs/development.md", "docs/install.md", "docs/speed.md",
         ".ci/run", ".github/workflows/ci.yml", ".github/workflows/nightly.yml",
+        ".github/workflows/release.yml",
     ],
 )  # fmt: skip
 def test_every_make_word_that_is_written_down_exists(document: str) -> None:

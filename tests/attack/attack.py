@@ -21,13 +21,23 @@ Strike = Callable[[target.Target], Awaitable[None]]
 
 
 class Attack(NamedTuple):
-    """`run` may raise `link.Gone` and `target.Exhausted`, which both just end it. `seconds` is how long it lasts."""
+    """`run` may raise `link.Gone` and `target.Exhausted`, which both just end it. `seconds` is how long it lasts.
+
+    `flags` are those of the sidecar that is attacked; `files` is how many it may have open, if not the usual number.
+    """
 
     name: str
     title: str
     run: Strike
     servers: frozenset[str] = GRPC
     seconds: float = SECONDS
+    flags: tuple[str, ...] = ()
+    files: int | None = None
+
+    @property
+    def needs(self) -> tuple[tuple[str, ...], int | None]:
+        """What its server is started with: attacks that need the same may share one."""
+        return self.flags, self.files
 
 
 def again(strike: Strike, most: int = _RECONNECTS) -> Strike:

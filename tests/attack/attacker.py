@@ -26,9 +26,12 @@ async def carry_out(chosen: attack.Attack, to: target.Target) -> target.Told:
     return to.told
 
 
-def command(python: str, name: str, host: str, grpc_port: int, http_port: int, seconds: float) -> list[str]:
+def command(
+    python: str, name: str, host: str, grpc_port: int, http_port: int, admin_port: int, seconds: float
+) -> list[str]:
     """What starts it."""
     where = ["--host", host, "--grpc-port", str(grpc_port), "--http-port", str(http_port)]
+    where += ["--admin-port", str(admin_port)]
     return [python, "-m", "tests.attack.attacker", name, *where, "--seconds", str(seconds)]
 
 
@@ -39,10 +42,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--host", required=True)
     parser.add_argument("--grpc-port", type=int, required=True)
     parser.add_argument("--http-port", type=int, required=True)
+    parser.add_argument("--admin-port", type=int, default=0)
     parser.add_argument("--seconds", type=float, required=True)
     options = parser.parse_args(argv)
     try:
-        to = target.Target(options.host, options.grpc_port, options.http_port, options.seconds)
+        to = target.Target(options.host, options.grpc_port, options.http_port, options.seconds, options.admin_port)
     except target.NotLoopback as error:
         parser.error(str(error))
     target.limit_own_memory()

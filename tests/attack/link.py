@@ -197,9 +197,11 @@ async def http2(
 
 
 @contextlib.asynccontextmanager
-async def http1(to: target.Target, *, reads: bool = True, receive_buffer: int = 0) -> AsyncIterator[Link]:
-    """A connection to the HTTP port."""
-    link = await connect(to, to.http_port, receive_buffer)
+async def http1(
+    to: target.Target, *, reads: bool = True, receive_buffer: int = 0, port: int | None = None
+) -> AsyncIterator[Link]:
+    """A connection to the HTTP port, or another."""
+    link = await connect(to, to.http_port if port is None else port, receive_buffer)
     try:
         if reads:
             link.read_all()

@@ -84,11 +84,12 @@ def check(name: str, cache: pathlib.Path, say: Say) -> list[conformance.Check]:
 
 
 def _attack_all(name: str, plan: Plan, say: Say) -> Iterator[verdicts.Trial]:
-    """One attack after the other on the same server, for as long as it holds; after a miss on a new one."""
+    """One attack after the other on the same server, for as long as it holds and fits; after a miss on a new one."""
     waiting = list(plan.attacks[name])
     while waiting:
-        with stand.SERVERS[name]() as server:
-            while waiting:
+        needs = waiting[0].needs
+        with stand.SERVERS[name](*needs) as server:
+            while waiting and waiting[0].needs == needs:
                 chosen = waiting.pop(0)
                 say(f"{name}: {chosen.name}")
                 found = trial.run(chosen, server, plan.seconds)
@@ -96,7 +97,7 @@ def _attack_all(name: str, plan: Plan, say: Say) -> Iterator[verdicts.Trial]:
                     break
                 yield found
             else:
-                return
+                continue
         # Where only times were missed, other programs on the machine may be why.
         if plan.is_once or found.misses() != found.times_missed():
             yield found
@@ -106,7 +107,7 @@ def _attack_all(name: str, plan: Plan, say: Say) -> Iterator[verdicts.Trial]:
 
 
 def _second(name: str, chosen: attack.Attack, seconds: float | None) -> verdicts.Trial:
-    with stand.SERVERS[name]() as server:
+    with stand.SERVERS[name](*chosen.needs) as server:
         found = trial.run(chosen, server, seconds)
     found.runs = 2
     return found

@@ -6,7 +6,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import psutil
@@ -27,25 +27,28 @@ class Server:
     child: processes.Child
     grpc_port: int
     http_port: int | None
+    admin_port: int | None = None
 
 
 @contextlib.contextmanager
-def carpool() -> Iterator[Server]:
-    """The sidecar as it is by default, and its predictor."""
+def carpool(more: Sequence[str] = (), files: int | None = None) -> Iterator[Server]:
+    """The sidecar as it is by default or with `more` flags, and its predictor. It may have so many `files` open."""
     port, grpc_port, admin_port, behind_http, behind_grpc = loopback.free_ports(5)
-    flags = ["--grpc-port", str(grpc_port), "--component-grpc-port", str(behind_grpc), "--host", loopback.HOST]
+    flags = ["--grpc-port", str(grpc_port), "--component-grpc-port", str(behind_grpc), "--host", loopback.HOST, *more]
     command = processes.sidecar_command(port, behind_http, admin_port, flags)
+    if files is not None:
+        command = ["sh", "-c", f'ulimit -n {files} && exec "$@"', "sidecar", *command]
     with (
         processes.running("predictor", backend.command(sys.executable, behind_http, behind_grpc)) as behind,
         processes.running("sidecar", command) as sidecar,
     ):
         behind.wait_until_ready(processes.ready_url(behind_http), READY_SECONDS)
         sidecar.wait_until_ready(processes.ready_url(admin_port), READY_SECONDS)
-        yield Server("carpool", sidecar, grpc_port, port)
+        yield Server("carpool", sidecar, grpc_port, port, admin_port)
 
 
 @contextlib.contextmanager
-def grpcio() -> Iterator[Server]:
+def grpcio(_: Sequence[str] = (), __: int | None = None) -> Iterator[Server]:
     """The same service from grpcio's asyncio server, without anything in front."""
     http_port, grpc_port = loopback.free_ports(2)
     with processes.running("grpcio", backend.command(sys.executable, http_port, grpc_port)) as child:

@@ -80,11 +80,12 @@ class Target:
     """The servers under attack, and the attacker's means. Raises `NotLoopback` for any other host."""
 
     # State: what has been used so far, in `told`.
-    def __init__(self, host: str, grpc_port: int, http_port: int, seconds: float) -> None:
+    def __init__(self, host: str, grpc_port: int, http_port: int, seconds: float, admin_port: int = 0) -> None:
         check_loopback(host)
         self.host = host
         self.grpc_port = grpc_port
         self.http_port = http_port
+        self.admin_port = admin_port
         self.seconds = min(seconds, MOST_SECONDS)
         self.told = Told(time.monotonic())
 

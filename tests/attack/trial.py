@@ -73,7 +73,13 @@ def _between(samples: Sequence[victim.Sample], start: float, end: float) -> dict
 def _attack(chosen: attack.Attack, server: stand.Server, seconds: float, memory: stand.Memory) -> target.Told:
     """Raises `ValueError` with the attacker's words when it fails."""
     command = attacker.command(
-        sys.executable, chosen.name, loopback.HOST, server.grpc_port, server.http_port or 0, seconds
+        sys.executable,
+        chosen.name,
+        loopback.HOST,
+        server.grpc_port,
+        server.http_port or 0,
+        server.admin_port or 0,
+        seconds,
     )
     with _child(command) as process:
         deadline = time.monotonic() + seconds + _GRACE
@@ -94,7 +100,7 @@ def _attack(chosen: attack.Attack, server: stand.Server, seconds: float, memory:
 def _victims(server: stand.Server) -> Iterator[Callable[[], list[victim.Sample]]]:
     """Victims at work; the function ends them and returns what they saw. It raises `ValueError`, `OSError` and
     `subprocess.TimeoutExpired`."""
-    with _child(victim.command(sys.executable, server.grpc_port, server.http_port)) as process:
+    with _child(victim.command(sys.executable, server.grpc_port, server.http_port, server.admin_port)) as process:
         assert process.stdout is not None
         process.stdout.readline()  # they are up
 

@@ -27,13 +27,14 @@ from tests import loopback
 from tests.attack import backend, frames
 from tests.bench import client
 
-RPC, HTTP, PING, LATE = "gRPC", "HTTP", "PING", "machine"
+RPC, HTTP, PING, PROBE, LATE = "gRPC", "HTTP", "PING", "probe", "machine"
 """The kinds of samples; the last is how late the victim itself was woken, which tells how busy the machine is."""
 
 OK, WRONG, FAILED = "ok", "wrong", "failed"
 
 _INTERVAL = 0.025
 _PING_INTERVAL = 0.05
+_PROBE_INTERVAL = 0.1
 _PATIENCE = 15.0
 _FRESH = 5  # of the HTTP calls, each fifth has a connection of its own
 
@@ -50,10 +51,11 @@ class Sample(NamedTuple):
 class Victims:
     """All of them, and what they saw."""
 
-    def __init__(self, grpc_port: int, http_port: int | None) -> None:
+    def __init__(self, grpc_port: int, http_port: int | None, admin_port: int | None = None) -> None:
         self.samples: list[Sample] = []
         self._grpc_port = grpc_port
         self._http_port = http_port
+        self._admin_port = admin_port
         self._chance = random.Random(1)
         self._calls: set[asyncio.Task[None]] = set()
         self._pool: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
@@ -66,13 +68,17 @@ class Victims:
             rounds = [self._steadily(RPC, lambda number: self._infer(infer, number), until)]
             if self._http_port is not None:
                 rounds.append(self._steadily(HTTP, self._predict, until))
+            if self._admin_port is not None:
+                rounds.append(self._steadily(PROBE, self._probe, until, _PROBE_INTERVAL))
             pinger = asyncio.create_task(self._ping(until))
             await asyncio.gather(*rounds)
             await asyncio.gather(pinger, *self._calls, return_exceptions=True)
         for _, writer in self._pool:
             writer.close()
 
-    async def _steadily(self, kind: str, call: Callable[[int], Awaitable[bool]], until: asyncio.Event) -> None:
+    async def _steadily(
+        self, kind: str, call: Callable[[int], Awaitable[bool]], until: asyncio.Event, interval: float = _INTERVAL
+    ) -> None:
         due = time.monotonic()
         for number in itertools.count():
             if until.is_set():
@@ -83,7 +89,7 @@ class Victims:
             task = asyncio.create_task(self._timed(kind, due, call, number))
             self._calls.add(task)
             task.add_done_callback(self._calls.discard)
-            due += _INTERVAL
+            due += interval
             await asyncio.sleep(due - time.monotonic())
 
     async def _timed(self, kind: str, due: float, call: Callable[[int], Awaitable[bool]], number: int) -> None:
@@ -125,6 +131,18 @@ class Victims:
         if status != 200:
             raise ValueError(f"status {status}")
         return bool(json.loads(body)["predictions"] == [value])
+
+    async def _probe(self, number: int) -> bool:
+        """As a kubelet asks: on a connection of its own."""
+        reader, writer = await asyncio.open_connection(loopback.HOST, self._admin_port)
+        try:
+            writer.write(b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+            status, body = await _answer(reader)
+        finally:
+            writer.close()
+        if status != 200:
+            raise ValueError(f"status {status}")
+        return body == b"ok\n"
 
     async def _ping(self, until: asyncio.Event) -> None:
         """PING after PING, on a connection where nothing else happens, and on a new one if that is cut."""
@@ -180,15 +198,16 @@ async def _answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
     return parsed
 
 
-def command(python: str, grpc_port: int, http_port: int | None) -> list[str]:
+def command(python: str, grpc_port: int, http_port: int | None, admin_port: int | None) -> list[str]:
     """What starts them."""
     http = [] if http_port is None else ["--http-port", str(http_port)]
-    return [python, "-m", "tests.attack.victim", "--grpc-port", str(grpc_port), *http]
+    admin = [] if admin_port is None else ["--admin-port", str(admin_port)]
+    return [python, "-m", "tests.attack.victim", "--grpc-port", str(grpc_port), *http, *admin]
 
 
-async def _main(grpc_port: int, http_port: int | None) -> None:
+async def _main(grpc_port: int, http_port: int | None, admin_port: int | None) -> None:
     until = asyncio.Event()
-    victims = Victims(grpc_port, http_port)
+    victims = Victims(grpc_port, http_port, admin_port)
     loop = asyncio.get_running_loop()
     loop.add_reader(sys.stdin, until.set)
     print("up", flush=True)
@@ -202,8 +221,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Well-behaved clients whose answers are checked.")
     parser.add_argument("--grpc-port", type=int, required=True)
     parser.add_argument("--http-port", type=int)
+    parser.add_argument("--admin-port", type=int)
     options = parser.parse_args()
-    uvloop.run(_main(options.grpc_port, options.http_port))
+    uvloop.run(_main(options.grpc_port, options.http_port, options.admin_port))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""The HTTP port: heads that never end, bodies in tiny chunks, bombs, pipelines, and answers that nobody reads."""
+"""The HTTP port: heads that never end, bodies in tiny chunks, bombs, pipelines, and answers that nobody reads.
+
+And the admin port: connections that nobody uses.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import asyncio
 import contextlib
 import random
 import zlib
+from collections.abc import Coroutine
 
 from tests.attack import attack, link, target
 
@@ -14,6 +18,8 @@ _CONNECTIONS = 300
 _LONGER_THAN_HEADS_MAY_TAKE = 40.0
 _INFLATED = 60_000_000
 _KEYS = 64
+_NEWCOMERS = 20  # a second
+_MORE_THAN_FILES = 1200
 
 _POST = b"POST /v1/models/echo:predict HTTP/1.1\r\nHost: attacked\r\nContent-Type: application/json\r\n"
 _GET = b"GET /v1/models/echo HTTP/1.1\r\nHost: attacked\r\n\r\n"
@@ -124,6 +130,42 @@ async def _nonsense(to: target.Target) -> None:
             await asyncio.sleep(0.005)
 
 
+def _never_reading(request: bytes, times: int, to_admin: bool = False) -> attack.Strike:
+    """New clients all the time, each of which asks, reads nothing and stays."""
+
+    async def one_of_many(to: target.Target, stack: contextlib.AsyncExitStack) -> None:
+        port = to.admin_port if to_admin else to.http_port
+        one = await stack.enter_async_context(link.http1(to, reads=False, receive_buffer=4096, port=port))
+        await one.send(request * times)
+
+    async def run(to: target.Target) -> None:
+        async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as asking:
+            while to.left:
+                asking.create_task(_until_gone(one_of_many(to, stack)))
+                await asyncio.sleep(1 / _NEWCOMERS)
+
+    return run
+
+
+async def _until_gone(strike: Coroutine[None, None, None]) -> None:
+    with contextlib.suppress(link.Gone, target.Exhausted):
+        await strike
+
+
+async def _admin_connections(to: target.Target) -> None:
+    """More than there are files: silent ones, heads that have begun, and some that wait for a drain."""
+
+    async def one_of_many(number: int) -> None:
+        async with link.http1(to, port=to.admin_port) as one:
+            await one.send((b"", b"GET /livez HTTP/1.1\r\n", b"GET /drained HTTP/1.1\r\nHost: a\r\n\r\n")[number % 3])
+            await one.linger()
+
+    async with asyncio.TaskGroup() as many:
+        for number in range(_MORE_THAN_FILES):
+            many.create_task(_until_gone(one_of_many(number)))
+            await asyncio.sleep(0.002)
+
+
 def _http(name: str, title: str, run: attack.Strike, seconds: float = attack.SECONDS) -> attack.Attack:
     return attack.Attack(f"http-{name}", title, run, attack.CARPOOL, seconds)
 
@@ -131,7 +173,35 @@ def _http(name: str, title: str, run: attack.Strike, seconds: float = attack.SEC
 _HEAD = _POST + b"X: " + b"x" * 15_000
 _LAZY = _GET + b"GET /v1/models/echo HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 15_000
 
+_LARGE_POST = _post(b'{"instances":["%b"]}' % (b"x" * 50_000))
+_PLACES = ("--max-connections", "150", "--timeout", "3")
+"""Never-reading clients that stay for longer than their time have these places within eight seconds."""
+
+
+def _never(name: str, title: str, run: attack.Strike) -> attack.Attack:
+    return attack.Attack(f"never-reading-{name}", title, run, attack.CARPOOL, 12.0, _PLACES)
+
+
 ATTACKS = (
+    attack.Attack(
+        "admin-connections",
+        "1,200 connections to the admin port, 1,024 files",
+        _admin_connections,
+        attack.CARPOOL,
+        8.0,
+        files=1024,
+    ),
+    _never("fast", "20 clients a second that read nothing", _never_reading(_LARGE_POST, 1)),
+    _never(
+        "general",
+        "the same, on the general lane",
+        _never_reading(_LARGE_POST.replace(b"Host", b"Expect: 100-continue\r\nHost"), 4),
+    ),
+    _never("passed", "the same, passed through", _never_reading(_LARGE_POST.replace(b":predict", b":other"), 4)),
+    _never("questions", "the same, 100 GETs each", _never_reading(_GET.replace(b"Host", b"Cookie: a\r\nHost"), 100)),
+    _never(
+        "admin", "the same, on the admin port", _never_reading(_GET.replace(b"v1/models/echo", b"metrics"), 4, True)
+    ),
     _http("heads", "300 partial heads of 15 kB", _waiting(_HEAD), _LONGER_THAN_HEADS_MAY_TAKE),
     _http("heads-general", "300 partial heads after a GET", _waiting(_GET, _LAZY), _LONGER_THAN_HEADS_MAY_TAKE),
     _http("pipelines", "50 x 64 keys, pipelined", attack.at_once(attack.again(_pipeline), 50), 8.0),
