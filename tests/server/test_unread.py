@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
 import socket
 from typing import cast
@@ -10,7 +11,8 @@ from typing import cast
 import pytest
 
 from carpool.scheduling import ledger, limits
-from carpool_sidecar.server import unread
+from carpool_sidecar.server import data_port, listening, unread
+from tests import loopback
 
 PATIENCE = 10.0
 
@@ -70,7 +72,7 @@ def ends():
 async def test_bytes_that_only_the_kernel_has_were_not_taken_and_those_that_the_client_has_were(ends):
     _, server = ends
     loop, transport = asyncio.get_running_loop(), Transport()
-    watch = unread.Watch(lambda: PATIENCE, loop.time)
+    watch = unread.Watch(lambda size: PATIENCE, loop.time)
     watch.add(server, cast(asyncio.Transport, transport))
     server.send(b"x" * 100)  # the client's kernel takes them
     await asyncio.sleep(3 * PATIENCE)
@@ -87,8 +89,37 @@ async def test_bytes_that_only_the_kernel_has_were_not_taken_and_those_that_the_
 @pytest.mark.looptime
 async def test_a_connection_whose_socket_is_closed_is_forgotten_with_the_timer(ends):
     _, server = ends
-    watch = unread.Watch(lambda: PATIENCE, asyncio.get_running_loop().time)
+    watch = unread.Watch(lambda size: PATIENCE, asyncio.get_running_loop().time)
     watch.add(server, cast(asyncio.Transport, Transport()))
     server.close()
     await asyncio.sleep(2)
     assert (len(watch._clients), watch._timer.due_at) == (0, math.inf)
+
+
+@pytest.mark.both_loops
+async def test_whoever_comes_in_by_a_listener_is_watched_until_its_end() -> None:
+    watch = unread.Watch(lambda size: 0.1, asyncio.get_running_loop().time)
+    limit = data_port.ConnectionLimit(10, lambda: None, watch)
+    transports: list[asyncio.Transport] = []
+
+    class Talker(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            talker = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+            transports.append(talker)
+            talker.write(b"x" * 10_000_000)
+
+    class Crowd:
+        open = asked = waiting = 0
+
+    port = loopback.free_port()
+    (listener,) = await listening.listen("127.0.0.1", port, 10, Talker, Crowd(), limit)
+    deaf, leaver = (socket.create_connection(("127.0.0.1", port)) for _ in range(2))
+    while len(watch._clients) < 2:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    leaver.close()
+    while watch._clients:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert all(each.is_closing() for each in transports)
+    assert deaf.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNRESET
+    deaf.close()
+    await listener.close()

@@ -111,7 +111,7 @@ class Sidecar:
         self.connection_limit = data_port.ConnectionLimit(
             chosen.max_connections or data_port.usual_limit(), self.metrics.connections_refused.inc, self._unread
         )
-        admin_watch = unread.Watch(lambda: min(admin_clients.LONGEST_UNREAD, patience.seconds()), clock)
+        admin_watch = unread.Watch(lambda _: min(admin_clients.LONGEST_UNREAD, patience.seconds()), clock)
         self._admin_clients = admin_clients.Clients(admin_watch, chosen.head_timeout, chosen.keep_alive, clock)
         sources = snapshots.Sources(
             self.core, self.metrics, lambda: self.settings, lambda: self.life.phase.value,

@@ -33,6 +33,9 @@ _SHORTEST_ROUND, _LONGEST_ROUND = 0.05, 1.0  # seconds between looks at a connec
 _ROUNDS_IN_A_TIMEOUT: Final = 4
 _MOST_AT_ONCE: Final = 1000  # connections, which takes 2 ms
 
+_LARGE: Final = 1024 * 1024
+"""Bytes in the transport that are a complete answer's: whatever is streamed is held back long before."""
+
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 
 # struct tcp_info of Linux 4.1 and later: bytes that the other end has acknowledged.
@@ -80,10 +83,13 @@ class Progress:
 
 
 class Watch:
-    """Cuts off clients that take nothing for longer than `patience` says, whatever serves them."""
+    """Cuts off clients that take nothing for longer than `patience` says, whatever serves them.
+
+    `patience` gets the bytes of a large answer, as `Patience.seconds`, or 0.
+    """
 
     # State: all connections, with how they get on; the timer while there are any.
-    def __init__(self, patience: Callable[[], float], clock: Callable[[], float]) -> None:
+    def __init__(self, patience: Callable[[int], float], clock: Callable[[], float]) -> None:
         self._patience = patience
         self._clients: collections.deque[tuple[socket.socket, asyncio.Transport, Progress]] = collections.deque()
         self._clock = clock
@@ -101,21 +107,24 @@ class Watch:
 
     def _go_round(self, now: float) -> float:
         """Cut off whose time is up; returns when to look again, or infinity."""
-        patience, clients = self._patience(), self._clients
+        clients = self._clients
         count = min(len(clients), _MOST_AT_ONCE)
         for _ in range(count):
             caller, transport, progress = clients.popleft()
             if caller.fileno() < 0:
                 continue
-            if progress.seconds(now, *_unread(caller, transport)) > patience:
-                log.info("a client that took nothing for %g s was cut off", patience)
+            waiting, taken = _unread(caller, transport)
+            seconds = progress.seconds(now, waiting, taken)
+            is_large = transport.get_write_buffer_size() > _LARGE
+            if seconds > self._patience(waiting if is_large else 0):
+                log.info("a client that took nothing for %g s was cut off", round(seconds, 1))
                 reset(caller, transport)
             clients.append((caller, transport, progress))
         return now + self._round * count / max(count, len(clients)) if clients else float("inf")
 
     @property
     def _round(self) -> float:
-        return max(_SHORTEST_ROUND, min(_LONGEST_ROUND, self._patience() / _ROUNDS_IN_A_TIMEOUT))
+        return max(_SHORTEST_ROUND, min(_LONGEST_ROUND, self._patience(0) / _ROUNDS_IN_A_TIMEOUT))
 
 
 def reset(connection: socket.socket, transport: asyncio.Transport) -> None:

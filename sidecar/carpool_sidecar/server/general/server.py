@@ -236,12 +236,12 @@ class Connection(web.RequestHandler, body_reader.Chunked):
         if self._watch is not None:
             self._look(self._watch)
         self._answered += 1
+        try:
+            await request.writer.drain()  # else small answers would pile up for a client that does not read
+        except ConnectionError:
+            return resp, True
         if not is_gone and resp.keep_alive and self._has_done_all:
-            try:
-                await request.writer.drain()
-            except ConnectionError:
-                return resp, True
-            is_gone = self._has_done_all and self._go_home(request.task)
+            is_gone = self._go_home(request.task)
         if not is_gone and self._due is not None and self._home is not None:
             self._due = None  # what is left of the request is read and dropped, and what follows is served here
             if rest := self._home.give():
