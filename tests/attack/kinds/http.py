@@ -178,8 +178,8 @@ _PLACES = ("--max-connections", "150", "--timeout", "3")
 """Never-reading clients that stay for longer than their time have these places within eight seconds."""
 
 
-def _never(name: str, title: str, run: attack.Strike) -> attack.Attack:
-    return attack.Attack(f"never-reading-{name}", title, run, attack.CARPOOL, 12.0, _PLACES)
+def _never(name: str, title: str, run: attack.Strike, files: int | None = None) -> attack.Attack:
+    return attack.Attack(f"never-reading-{name}", title, run, attack.CARPOOL, 12.0, _PLACES, files)
 
 
 ATTACKS = (
@@ -200,7 +200,10 @@ ATTACKS = (
     _never("passed", "the same, passed through", _never_reading(_LARGE_POST.replace(b":predict", b":other"), 4)),
     _never("questions", "the same, 100 GETs each", _never_reading(_GET.replace(b"Host", b"Cookie: a\r\nHost"), 100)),
     _never(
-        "admin", "the same, on the admin port", _never_reading(_GET.replace(b"v1/models/echo", b"metrics"), 4, True)
+        "admin",
+        "the same, on the admin port, 256 files",
+        _never_reading(_GET.replace(b"v1/models/echo", b"metrics"), 4, True),
+        files=256,
     ),
     _http("heads", "300 partial heads of 15 kB", _waiting(_HEAD), _LONGER_THAN_HEADS_MAY_TAKE),
     _http("heads-general", "300 partial heads after a GET", _waiting(_GET, _LAZY), _LONGER_THAN_HEADS_MAY_TAKE),
