@@ -88,9 +88,8 @@ class Clients:
         if len(self._clients) > MOST:
             others = [(client, each) for each, client in self._clients.items() if each is not transport]
             leaver = min(others, key=_importance)[1]
-            leaving = self._clients.pop(leaver).socket
-            if leaving is not None:
-                unread.reset(leaving, leaver)
+            del self._clients[leaver]
+            unread.reset(leaver)
         self._timer.look_by(self._clock() + _ROUND)
 
     @web.middleware

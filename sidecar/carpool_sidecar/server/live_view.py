@@ -5,13 +5,17 @@ Reading is open to all who reach the admin port, as it is for metrics, but not t
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from aiohttp import web
 
 from carpool_sidecar.live import event_stream, page
+from carpool_sidecar.server import unread
 
 _HTML = "text/html"
+# A viewer that does not take a message in so long is gone, or might as well be; its place is somebody else's then.
+_PATIENCE = 30.0
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -51,8 +55,10 @@ class LiveView:
         message: bytes | None = self._stream.first_message(self._may_write(request))
         try:
             while message is not None:
-                await response.write(message)
+                async with asyncio.timeout(_PATIENCE):
+                    await response.write(message)
                 message = await viewer.next()
-        except ConnectionError:
-            pass  # it has left, or was cut off as it read nothing
+        except (TimeoutError, ConnectionError):  # it reads no more
+            if request.transport is not None:
+                unread.reset(request.transport)
         return response

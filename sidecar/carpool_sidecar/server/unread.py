@@ -2,9 +2,9 @@
 
 A client decides when it reads. What it does not take waits in the transport and in the kernel, where it has memory, a
 file and a place among the connections, and nothing else ends that: the server has done its part, and a connection that
-is closed stays until its last byte is sent. So all connections are looked at now and then. What the client's kernel has
-taken counts as taken. A client whose kernel took everything is idle as far as anybody can tell, which has its own time
-limit on each port.
+is closed stays until its last byte is sent. So all connections are looked at now and then. What is on its way counts as
+taken, as the kernel looks after that, and so does what the client's kernel has: a client whose kernel took everything
+is idle as far as anybody can tell, which has its own time limit on each port.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import fcntl
 import logging
 import socket
 import struct
-import termios
 from collections.abc import Callable
 from typing import Final
 
@@ -28,7 +27,7 @@ log = logging.getLogger("carpool.sidecar.server")
 SLOWEST_READER: Final = 64 * 1024
 """Bytes a second below which a caller does not read a complete answer but hold our memory."""
 
-_SHORT_PATIENCE: Final = 2.0  # seconds, when memory is short
+_LEAST: Final = 2.0  # seconds: the way to a client may take some of them
 _SHORTEST_ROUND, _LONGEST_ROUND = 0.05, 1.0  # seconds between looks at a connection
 _ROUNDS_IN_A_TIMEOUT: Final = 4
 _MOST_AT_ONCE: Final = 1000  # connections, which takes 2 ms
@@ -38,6 +37,9 @@ _LARGE: Final = 1024 * 1024
 
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 
+_SIOCOUTQNSD: Final = 0x894B
+"""Linux's ioctl for the bytes that a socket has not sent yet, as the other end has no room for them."""
+
 # struct tcp_info of Linux 4.1 and later: bytes that the other end has acknowledged.
 _ACKNOWLEDGED_AT: Final = 120
 _INFO_SIZE: Final = 128
@@ -45,7 +47,7 @@ _TCP_INFO: int | None = getattr(socket, "TCP_INFO", None)
 
 
 class Patience:
-    """How long a client may take nothing: as long as a request may wait, or 2 s when memory is short.
+    """How long a client may take nothing: as long as a request may wait but 2 s at least, or 2 s when memory is short.
 
     `bounds` are the scheduler's, read anew each time: live changes apply at once.
     """
@@ -56,10 +58,8 @@ class Patience:
 
     def seconds(self, size: int = 0) -> float:
         """How long a client may take nothing; or how long it may take over a complete answer of so many bytes."""
-        patience = self._bounds.timeout
-        if not self._memory.has_room(self._memory.limit / 2):
-            patience = min(patience, _SHORT_PATIENCE)
-        return patience + size / SLOWEST_READER
+        is_short = not self._memory.has_room(self._memory.limit / 2)
+        return (_LEAST if is_short else max(_LEAST, self._bounds.timeout)) + size / SLOWEST_READER
 
 
 class Progress:
@@ -118,7 +118,7 @@ class Watch:
             is_large = transport.get_write_buffer_size() > _LARGE
             if seconds > self._patience(waiting if is_large else 0):
                 log.info("a client that took nothing for %g s was cut off", round(seconds, 1))
-                reset(caller, transport)
+                reset(transport)
             clients.append((caller, transport, progress))
         return now + self._round * count / max(count, len(clients)) if clients else float("inf")
 
@@ -127,10 +127,12 @@ class Watch:
         return max(_SHORTEST_ROUND, min(_LONGEST_ROUND, self._patience(0) / _ROUNDS_IN_A_TIMEOUT))
 
 
-def reset(connection: socket.socket, transport: asyncio.Transport) -> None:
+def reset(transport: asyncio.Transport) -> None:
     """End a connection with a TCP reset, so that nothing waits for the client any more, in the kernel neither."""
-    with contextlib.suppress(OSError):  # the client has left
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+    connection = transport.get_extra_info("socket")
+    if connection is not None:
+        with contextlib.suppress(OSError):  # the client has left
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
     transport.abort()
 
 
@@ -138,7 +140,7 @@ def _unread(caller: socket.socket, transport: asyncio.Transport) -> tuple[int, i
     """Bytes that wait for a client here and in the kernel, and a number that differs whenever it has taken some."""
     waiting = transport.get_write_buffer_size()
     try:
-        waiting += struct.unpack("i", fcntl.ioctl(caller.fileno(), termios.TIOCOUTQ, bytes(4)))[0]
+        waiting += struct.unpack("i", fcntl.ioctl(caller.fileno(), _SIOCOUTQNSD, bytes(4)))[0]
         if not waiting or _TCP_INFO is None:
             return waiting, -waiting
         info = caller.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _INFO_SIZE)

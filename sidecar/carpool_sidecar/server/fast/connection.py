@@ -20,7 +20,7 @@ from typing import Final, Protocol, cast
 from carpool_sidecar import errors, metrics, turns
 from carpool_sidecar.batching import routes
 from carpool_sidecar.protocols import interface, json_rows
-from carpool_sidecar.server import responses
+from carpool_sidecar.server import responses, unread
 from carpool_sidecar.server.fast import heads, progress, questions, requests
 
 _MOST_PENDING: Final = 64
@@ -546,7 +546,7 @@ class Connection(asyncio.Protocol):
         """End the connection if it is idle, or the client busy with nothing, for longer than it may."""
         if self._is_paused or self._is_over:
             if now - self._touched > self._requests.rules.patience.seconds(self._unsent_bytes):
-                self._transport.abort()
+                unread.reset(self._transport)
         elif self._pending or self._is_held:
             pass  # the scheduler watches over what it was given
         elif self._body is not None:

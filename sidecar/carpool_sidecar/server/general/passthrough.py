@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import cast
 
 import aiohttp
 import yarl
@@ -247,8 +245,4 @@ def _reset(request: web.BaseRequest) -> None:
     transport = request.transport
     if transport is None:
         return
-    connection = transport.get_extra_info("socket")
-    if connection is None:
-        transport.abort()
-    else:
-        unread.reset(cast(socket.socket, connection), transport)
+    unread.reset(transport)

@@ -16,7 +16,7 @@ from multidict import CIMultiDict
 from carpool_sidecar import errors
 from carpool_sidecar.batching import calls, routes
 from carpool_sidecar.protocols import interface
-from carpool_sidecar.server import headers, local_answers, predict, responses
+from carpool_sidecar.server import headers, local_answers, predict, responses, unread
 from carpool_sidecar.server.general import passthrough
 from carpool_sidecar.upstream import readiness
 
@@ -204,7 +204,7 @@ async def deliver(request: web.BaseRequest, response: web.StreamResponse, timeou
                 await _write_all(request, response)
     except TimeoutError:
         if request.transport is not None:
-            request.transport.abort()
+            unread.reset(request.transport)
     except ConnectionError:
         pass  # the caller left
 
