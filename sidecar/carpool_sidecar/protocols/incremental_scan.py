@@ -26,6 +26,7 @@ from carpool_sidecar.protocols import json_rows, number_lists, steps
 
 _SPACE = b" \t\r\n"
 _BETWEEN = re.compile(rb"[ \t\r\n]*,?[ \t\r\n]*")
+_NOTHING = re.compile(rb"(?=(\[))")
 _ALL_BUT_STRUCTURE = bytes(set(range(256)) - set(b'[]{}"'))
 _ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]"))
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
@@ -48,20 +49,21 @@ _LONGEST_ESCAPE = 12  # `\ud83d\ude00`
 class IncrementalScan:
     """Fed with all parts of one body in order, finds the rows of a list in it, and checks that it is one.
 
-    `head` is the pattern of what stands before the list; its first group has the list's name. It gives up on a list of
-    more than `max_rows` rows, and on any text that it cannot cut.
+    `head` is the pattern of what stands before the list; its first group has the list's name. What is fed begins at the
+    place `at` of the body. It gives up on a list of more than `max_rows` rows, and on any text that it cannot cut.
     """
 
     # State: _stack has the brackets that are open at _at, the place in the body from which on the _rest is not scanned
     # yet; _is_in_string if a string is open as well. _starts and _ends of the rows so far. _start of the list, what is
     # _before it, its _end once it is found, and the _tail behind it. _wrong guesses. _has_else once there was something
     # else than lists of numbers. _is_over once it has given up.
-    def __init__(self, head: re.Pattern[bytes], max_rows: int = sys.maxsize) -> None:
+    def __init__(self, head: re.Pattern[bytes], max_rows: int = sys.maxsize, at: int = 0) -> None:
         self._head = head
         self._max_rows = max_rows
         self._stack = b""
         self._is_in_string = False
-        self._at = self._start = self._wrong = 0
+        self._at = self._start = at
+        self._wrong = 0
         self._end = -1
         self._rest = self._before = self._tail = b""
         self._starts: list[int] = []
@@ -94,12 +96,12 @@ class IncrementalScan:
         rows = cast(json_rows.Rows, json_rows.Spans(body, self._starts, self._ends))
         return rows, self._start, self._end, b"%b[0]%b" % (self._before, self._tail)
 
-    def feed_in_steps(self, body: bytes) -> steps.Steps[None]:
-        """A whole body, part by part, as long as that makes a difference."""
-        for at in range(0, len(body), STEP):
+    def feed_in_steps(self, body: bytes, start: int = 0, stop: int = sys.maxsize) -> steps.Steps[None]:
+        """What a body has between two places, part by part, as long as that makes a difference."""
+        for at in range(start, min(stop, len(body)), STEP):
             if self._is_over:
                 break
-            self.feed(body[at : at + STEP])
+            self.feed(body[at : min(at + STEP, stop)])
             yield
 
     def _give_up(self) -> None:
@@ -118,9 +120,9 @@ class IncrementalScan:
             return b""
         self.name, self._rest, self._stack = match[1], b"", b"["
         self._before = data[: match.end()]
-        self._start = match.end()
+        self._start = self._at + match.end()
         self._at = self._start + 1
-        return data[self._at :]
+        return data[match.end() + 1 :]
 
     def _add_tail(self, part: bytes) -> None:
         self._tail += part
@@ -348,6 +350,20 @@ class IncrementalScan:
         self._starts += starts[1:] if began_before else starts
         self._ends += ends[:-1] if goes_on else ends
         return True
+
+
+def rows_in_steps(
+    body: bytes, start: int, stop: int, max_rows: int = sys.maxsize
+) -> steps.Steps[json_rows.Rows | None]:
+    """The rows of the list from `start` to before `stop`, brackets included; what is around it is not looked at.
+
+    None if it is for others to tell what is there.
+    """
+    scan = IncrementalScan(_NOTHING, max_rows, start)
+    yield from scan.feed_in_steps(body, start, stop)
+    scan.feed(b"}")  # as it stands behind a list that is the last member
+    found = scan.rows(body)
+    return None if found is None or found[2] != stop else found[0]
 
 
 def _behind_comma(at: int, size: int) -> int:

@@ -11,9 +11,10 @@ from typing import NamedTuple
 import msgspec
 
 from carpool_sidecar import errors
+from carpool_sidecar.protocols import json_rows
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_NEXT = re.compile(rb'[ \t\r\n]*[{,][ \t\r\n]*("(?:[^"\\]|\\.)*")[ \t\r\n]*:[ \t\r\n]*', re.DOTALL)
+_NEXT = re.compile(rb"[ \t\r\n]*[{,][ \t\r\n]*(" + json_rows.STRING + rb")[ \t\r\n]*:[ \t\r\n]*", re.DOTALL)
 _AFTER_VALUE = frozenset(b"%c" % byte for byte in b" \t\r\n,}")
 
 

@@ -217,6 +217,9 @@ def _says_nothing(value: object) -> bool:
 MOST_TEXT = 64 * 1024
 """Bytes that a message may have beside its tensors' data: they are read one by one, and kept."""
 
+LONGEST_ID = 1024
+"""Bytes that the id of a request may have, as written: it is compared and copied by itself, and no template has it."""
+
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 

@@ -26,6 +26,7 @@ PRORATED = ("carpool-usage", "prorated")
 _WHOLE_NUMBER = re.compile(rb"0|[1-9][0-9]{0,17}")
 _LAST_DIGITS = re.compile(rb"(?:0|[1-9][0-9]*)\Z")
 _LONGEST_NUMBER = 18
+_LONGEST_OUTLINE = 64 * 1024
 _OPENING, _CLOSING = b"[]"
 _AFTER_NUMBER = b",} \t\r\n"
 _NOT_FINITE = re.compile(json_rows.STRING + rb"|(?<![\w.+-])(-?(?:NaN|Infinity))(?![\w.])", re.DOTALL)
@@ -250,8 +251,8 @@ class Outline:
 
     @property
     def can_be_matched(self) -> bool:
-        """Whether the only list comes first."""
-        return list(self.brackets) == [self.names[0]]
+        """Whether the only list comes first, with little text around."""
+        return list(self.brackets) == [self.names[0]] and sum(map(len, self.texts)) <= _LONGEST_OUTLINE
 
     def match(self, body: bytes) -> tuple[Outline, Sequence[msgspec.Raw], dict[Name, int]] | None:
         """The outline of a body that is like this one, the rows of its list, and its numbers; None for another body."""
@@ -271,12 +272,10 @@ class Outline:
         if frame is None:
             return None
         start, end, totals = frame
-        scan = incremental_scan.IncrementalScan(re.compile(rb"(?s:%b)(?=(\[))" % re.escape(self.texts[0])))
-        yield from scan.feed_in_steps(body)
-        found = scan.rows(body)
-        if found is None or found[1:3] != (start, end):
+        rows = yield from incremental_scan.rows_in_steps(body, start, end)
+        if rows is None:
             return None  # the list ends elsewhere
-        return self._with(body, start, end, found[0]), found[0], totals
+        return self._with(body, start, end, rows), rows, totals
 
     def _frame(self, body: bytes) -> tuple[int, int, dict[Name, int]] | None:
         """Where the list begins and ends in a body that is like this one but for its rows, and its numbers."""

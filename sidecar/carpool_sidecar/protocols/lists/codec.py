@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import re
 import sys
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import NamedTuple
@@ -142,7 +141,7 @@ class Codec:
     """
 
     # State: the templates that were used last, the latest first; by the names of rules the outlines of their last
-    # answers; which keys are not batched, and until when.
+    # answers; which keys, by their hashes, are not batched, and until when.
     large = v1.LARGE
 
     def __init__(self, chosen: Sequence[rules.Rule], clock: Callable[[], float]) -> None:
@@ -152,7 +151,7 @@ class Codec:
         self._others = others.Others([place for rule in chosen for place in (*rule.rows, *rule.along)])
         self._templates: list[Template] = []
         self._outlines: dict[str, answers.Outline] = {}
-        self._avoided: collections.OrderedDict[Hashable, float] = collections.OrderedDict()
+        self._avoided: collections.OrderedDict[int, float] = collections.OrderedDict()
 
     def parse(self, body: bytes, max_rows: int, json_size: int | None = None) -> Payload:
         """See `interface.Codec`.
@@ -172,14 +171,12 @@ class Codec:
     def parse_in_steps(self, body: bytes, max_rows: int, json_size: int | None = None) -> steps.Steps[Payload]:
         """See `interface.Codec`: a list in a text that is known is scanned in steps. Raises the same as `parse`."""
         for template in self._templates:
-            if not (body.startswith(template.before + b"[") and body.endswith(b"]" + template.after)):
+            start, stop = len(template.before), len(body) - len(template.after)
+            if not (body.startswith(template.before) and body.endswith(template.after) and start < stop):
                 continue
-            scan = incremental_scan.IncrementalScan(re.compile(b"(?s:(%b))" % re.escape(template.before)), max_rows)
-            yield from scan.feed_in_steps(body)
-            found = scan.rows(body)
-            if found is None or found[3] != b"%b[0]%b" % (template.before, template.after):
+            rows = yield from incremental_scan.rows_in_steps(body, start, stop, max_rows)
+            if rows is None:
                 continue
-            rows, start, stop, _ = found
             try:
                 column, form = _column(template.rule, body[start:stop], max_rows, rows)
             except (errors.Unbatchable, RecursionError):
@@ -230,18 +227,18 @@ class Codec:
     # --- keys that are not batched -----------------------------------------------------------------------------
 
     def _avoid(self, key: Hashable) -> None:
-        self._avoided.pop(key, None)
-        self._avoided[key] = self._clock() + AVOID_SECONDS
+        self._avoided.pop(hash(key), None)
+        self._avoided[hash(key)] = self._clock() + AVOID_SECONDS
         if len(self._avoided) > _MOST_AVOIDED:
             self._avoided.popitem(last=False)
 
     def _avoids(self, key: Hashable) -> bool:
-        until = self._avoided.get(key)
+        until = self._avoided.get(hash(key))
         if until is None:
             return False
         if self._clock() < until:
             return True
-        del self._avoided[key]
+        del self._avoided[hash(key)]
         return False
 
     # --- parsing -----------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ is a gap. So only requests whose rows have the same members, of the same kinds, 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Hashable, Iterable, Sequence
 
 import msgspec
@@ -49,7 +50,8 @@ def of(rows: Sequence[msgspec.Raw]) -> Hashable:
         raise errors.Unbatchable(errors.NotBatched.SHAPE)
     columns = bytes([_together(map(_mark, column)) for column in zip(*values, strict=True)])
     inner = _together(_inside(value) for each in values for value in each) if any(m & _LIST for m in columns) else 0
-    return name, columns, inner
+    # Names are callers' text of any length, and what they are part of is kept.
+    return hashlib.blake2b(repr((name, columns, inner)).encode(), digest_size=16).digest()
 
 
 def _mark(value: msgspec.Raw) -> int:

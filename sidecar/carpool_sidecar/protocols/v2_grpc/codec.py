@@ -155,6 +155,8 @@ class Codec:
         return self._read_payload(body, (yield from self._requests.read_in_steps(found, template, is_bounded=True)))
 
     def _template(self, found: messages.Fields, max_rows: int) -> messages.MessageTemplate:
+        if len(found.id) > v2.LONGEST_ID:
+            raise errors.Unbatchable(errors.NotBatched.MEMBERS)
         template = self._requests.template(found)
         if template.rows > max_rows:
             raise errors.PayloadTooLarge(f"the request has {template.rows} rows; at most {max_rows} are allowed")

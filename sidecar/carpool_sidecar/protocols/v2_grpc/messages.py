@@ -203,7 +203,7 @@ class BatchSignature:
         self.longest = max([column.elements for column in self.columns], default=1)
         self._message = message
         self._tensors = listed
-        self._heads: v2.TemplateCache[int, bytes] = _cache()
+        self._heads: v2.TemplateCache[int, bytes] = _cache(_MOST_PLAIN_HEADS)
         self._plain_heads: dict[int, bytes] = {}
 
     def head(self, rows: int) -> bytes:
@@ -366,8 +366,9 @@ class Reader:
         return MessageTemplate(signature, int(rows), tuple(sizes))
 
 
-def _cache() -> Any:
-    return v2.TemplateCache(128, 128 * _LARGEST_TEMPLATE, _LARGEST_TEMPLATE)
+def _cache(most_large: int = 128) -> Any:
+    """For 128 templates, or for so many of the largest."""
+    return v2.TemplateCache(128, most_large * _LARGEST_TEMPLATE, _LARGEST_TEMPLATE)
 
 
 def _column(tensor: Any) -> Column:

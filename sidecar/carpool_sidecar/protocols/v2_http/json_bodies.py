@@ -26,10 +26,11 @@ PLACEHOLDER: Final = b"0"
 _MOST_KEPT: Final = 1024  # templates, mostly of less than 1 KiB
 _MOST_KEPT_BYTES: Final = 4 * 1024 * 1024  # what is known of them takes about three times as much again
 _MOST_SIBLINGS: Final = 8  # alike up to their first data, and tried one after the other
-# As most clients write it, and as it may be written.
+# As most clients write it, and as it may be written; all but the last of no more than `v2.LONGEST_ID` bytes.
 _ID_FIRST: Final = b'{"id":'
-_PLAIN_ID: Final = re.compile(rb'\{"id": ?("[ !#-\[\]-~]*"),')
-_ID: Final = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*"id"[ \t\r\n]*:[ \t\r\n]*("[ !#-\[\]-~]*")[ \t\r\n]*,')
+_PLAIN_ID: Final = re.compile(rb'\{"id": ?("[ !#-\[\]-~]{0,1022}"),')
+_ID: Final = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*"id"[ \t\r\n]*:[ \t\r\n]*("[ !#-\[\]-~]{0,1022}")[ \t\r\n]*,')
+_LONG_ID: Final = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*"id"[ \t\r\n]*:[ \t\r\n]*"[^"]{1023}')
 _LAST_ID: Final = re.compile(rb',[ \t\r\n]*"id"[ \t\r\n]*:[ \t\r\n]*("[ !#-\[\]-~]*")[ \t\r\n]*\}[ \t\r\n]*\Z')
 _LONGEST_LAST_ID: Final = 256
 _BRACE: Final = re.compile(rb"[ \t\r\n]*\{")
@@ -88,7 +89,7 @@ class LargeBody(NamedTuple, Generic[T]):
 class _Latest(Generic[T]):
     """A rest with the data of one tensor, with what tells at a glance that a body is of it."""
 
-    __slots__ = ("_last", "_outline", "_size", "begin", "first", "kept", "opening")
+    __slots__ = ("_last", "_short", "_size", "begin", "first", "kept", "opening")
 
     def __init__(self, kept: T) -> None:
         self.kept = kept
@@ -96,7 +97,12 @@ class _Latest(Generic[T]):
         self.opening = b"{" + self.first
         self.begin = len(self.opening)
         self._size = len(self._last)
-        self._outline = json_lists.outline(kept.numbers)
+        # A longer one takes as much memory as its text, but little time beside that of the text.
+        self._short = json_lists.outline(kept.numbers) if kept.numbers < _WORTH_A_VIEW else b""
+
+    @property
+    def _outline(self) -> bytes:
+        return self._short or json_lists.outline(self.kept.numbers)
 
     def data(self, body: bytes, begin: int, stop: int) -> v2.Data | None:
         """The data, which begin at a place in a body, if they are as flat and full as they should be."""
@@ -153,8 +159,7 @@ class BodySplitter(Generic[T]):
     def split_in_steps(self, body: bytes) -> steps.Steps[LargeBody[T] | None]:
         """What `split` finds of a large body that is all JSON; None where that has to be found at once."""
         ident, start = _ident(body, len(body))
-        before = body.find(b'"data":', start) if start else -1
-        for kept in self._known.all(body[start:before], ()) if before >= 0 else ():
+        for kept in self._begun(body, start, len(body)) if start else ():
             pieces = kept.pieces
             if len(pieces) != 2 or not body.startswith(pieces[0], start) or not body.endswith(pieces[1], start):
                 continue
@@ -193,8 +198,7 @@ class BodySplitter(Generic[T]):
             text = latest.data(body, start + latest.begin - 1, stop)
             if text is not None:
                 return latest.kept, [text], True
-        before = body.find(b'"data":', start, stop)
-        for kept in self._known.all(body[start : before if before >= 0 else stop], ()):
+        for kept in self._begun(body, start, stop):
             pieces = kept.pieces
             if len(pieces) != 2:
                 data = _fit(pieces, body, start, stop)
@@ -209,8 +213,16 @@ class BodySplitter(Generic[T]):
                     return kept, [text], False
         return None
 
+    def _begun(self, body: bytes, start: int, stop: int) -> tuple[T, ...]:
+        """The templates of bodies that have the same text before their first data."""
+        before = body.find(b'"data":', start, min(stop, start + v2.MOST_TEXT))
+        end = before if before >= 0 else stop
+        return self._known.all(body[start:end], ()) if end - start <= v2.MOST_TEXT else ()
+
     def _parse_in_full(self, text: bytes) -> tuple[T, bytes | None, list[v2.Data], bool]:
         """The same for a text that is written in another way, or is new."""
+        if _LONG_ID.match(text):
+            raise errors.Unbatchable(errors.NotBatched.MEMBERS)
         found, ident, start = _ID.match(text), None, 1
         if found:
             ident, start = found[1], found.end()

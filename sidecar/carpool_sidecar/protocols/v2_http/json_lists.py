@@ -207,12 +207,9 @@ def look_in_steps(body: bytes, start: int, stop: int) -> steps.Steps[Looked | No
     if body[start + 1] not in BLANK_OR_LIST and body[start + 1] != _QUOTE:
         elements = yield from _count_flat(body, start + 1, stop - 1)
         return None if elements is None else Looked(elements, None)
-    scan = incremental_scan.IncrementalScan(re.compile(rb"(?s:%b)(?=(\[))" % re.escape(body[:start])), _MOST_ROWS)
-    yield from scan.feed_in_steps(body)
-    found = scan.rows(body)
-    if found is None or found[1:3] != (start, stop):
+    rows = yield from incremental_scan.rows_in_steps(body, start, stop, _MOST_ROWS)
+    if rows is None:
         return None
-    rows = found[0]
     if body.find(b'"', start, stop) < 0:
         elements = yield from _count_nested(body, start, stop)
         return None if elements is None else Looked(elements, rows)

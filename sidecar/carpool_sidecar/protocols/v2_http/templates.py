@@ -5,6 +5,7 @@ Clients send the same text again and again, so each text is understood once (`js
 
 from __future__ import annotations
 
+import hashlib
 import math
 from typing import Final, NamedTuple
 
@@ -29,7 +30,7 @@ class Input(NamedTuple):
 
 
 class BatchSignature(NamedTuple):
-    """What requests have in common that may share a batch; `key` is all of it.
+    """What requests have in common that may share a batch; `key` is a digest of all of it.
 
     `inputs` are theirs as JSON, to be completed; `parameters` and `others` are the request's, as written. `outputs` is
     what it says of each output that it lists, members and parameters, without what `answers.WantedOutputs` says.
@@ -88,8 +89,9 @@ def learn(rest: json_bodies.Rest) -> RequestTemplate:
         sequence,
         asked.outputs,
     )
-    ident = json_bodies.take(about, "id")
-    if ident is not None and not bytes(ident).startswith(b'"'):
+    raw = json_bodies.take(about, "id")
+    ident = None if raw is None else bytes(raw)
+    if ident is not None and (not ident.startswith(b'"') or len(ident) > v2.LONGEST_ID):
         raise errors.Unbatchable(errors.NotBatched.MEMBERS)  # the predictor knows what to say to that
     inputs = [_input(f"inputs[{number}]", each) for number, each in enumerate(given)]
     written = [each.text for each in given]
@@ -99,11 +101,12 @@ def learn(rest: json_bodies.Rest) -> RequestTemplate:
     unclear = b"" if wanted.is_clear else repr((wanted.default, wanted.listed)).encode()
     texts = tuple(json_bodies.member(name, raw) for name, raw in parameters.items())
     others = tuple(json_bodies.member(name, bytes(raw)) for name, raw in about.items())
-    key = repr((written, texts, others, asked.said, unclear)).encode()
+    told = repr((written, texts, others, asked.said, unclear)).encode()  # up to four times what the caller wrote
+    key = hashlib.blake2b(told, digest_size=16).digest()
     if wanted.is_clear and wanted.listed:
         wanted = answers.WantedOutputs(False, list(map(bool, flags)), names)
     signature = BatchSignature(key, tuple(written), texts, others, asked.said)
-    response_format = answers.ResponseFormat.of(None if ident is None else bytes(ident), wanted)
+    response_format = answers.ResponseFormat.of(ident, wanted)
     return RequestTemplate(rest.pieces, tuple(inputs), rows, signature, response_format)
 
 
