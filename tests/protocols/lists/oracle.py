@@ -7,6 +7,7 @@ as text.
 
 from __future__ import annotations
 
+import fractions
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -46,6 +47,16 @@ class Node(NamedTuple):
     def is_whole(self) -> bool:
         """Whether it counts something: a whole number that servers keep in 64 bits, and not negative."""
         return self.is_integer and self.text.isdigit() and len(self.text) <= 18
+
+    @property
+    def total(self) -> int | None:
+        """The same of a number however it is written, if it is small enough for a float."""
+        if self.is_whole:
+            return int(self.text)
+        if self.kind != "number" or len(self.text) > 40:
+            return None
+        number = fractions.Fraction(self.text) if abs(float(self.text)) < 2**53 else None
+        return None if number is None or number < 0 or number.denominator > 1 else int(number)
 
     def member(self, name: str) -> Node | None:
         """Raises `Malformed` if there are two."""
@@ -159,6 +170,10 @@ def _lists_at(node: Node, place: Place) -> dict[Place, Node] | None:
     return {(*place[:-1], name): each for _, name, each in found.members or () if each.elements is not None}
 
 
+LEFT_OUT = object()
+_NOBODY = "no member is called so"
+
+
 def outline(node: Node, marks: Mapping[Place, Any], without: Iterable[str] = (), place: Place = ()) -> Any:
     """A value with what is at some places replaced, the top-level members `without` left out, and the rest as text.
 
@@ -174,6 +189,8 @@ def outline(node: Node, marks: Mapping[Place, Any], without: Iterable[str] = (),
         if not place and name in without:
             continue
         inner = (*place, name)
+        if marks.get(inner) is LEFT_OUT:
+            continue
         on_the_way = any(each[: len(inner)] == inner for each in marks)
         if on_the_way and name in told:
             raise Malformed(f"{name!r} is there twice")
@@ -397,13 +414,32 @@ def _in_order(name: str, rows: list[Node]) -> list[Node]:
 
 
 def _answer(rule: Rule, node: Node, lists: dict[Place, list[str]]) -> Answer:
-    numbers = {}
+    numbers: dict[Place, int] = {}
+    marks: dict[Place, Any] = {}
     for place in places(rule.get("shared")):
         value = find(node, place) if not any(place[: len(each)] == each for each in lists) else None
-        if value is not None and value.is_whole:
-            numbers[place] = int(value.text)
-    marks = dict.fromkeys(lists, "rows") | dict.fromkeys(numbers, "number")
-    return Answer(outline(node, marks), lists, numbers)
+        if value is None:
+            marks[place] = LEFT_OUT  # so that an answer without it is told as one that had it
+        else:
+            _count(value, place, lists, numbers, marks)
+    return Answer(outline(node, dict.fromkeys(lists, "rows") | marks), lists, numbers)
+
+
+def _count(
+    node: Node, place: Place, lists: Mapping[Place, Any], numbers: dict[Place, int], marks: dict[Place, Any]
+) -> None:
+    """What a value, and all that is in it if it is an object, adds to the counts that are shared out or left out."""
+    if place in lists:
+        return
+    if node.members is not None and not _has_twins(node):
+        marks[*place, _NOBODY] = LEFT_OUT
+        for _, name, value in node.members:
+            _count(value, (*place, name), lists, numbers, marks)
+    elif node.members is not None or any(each in "0123456789" for each in node.text):
+        total = node.total
+        marks[place] = LEFT_OUT if total is None else "number"
+        if total is not None:
+            numbers[place] = total
 
 
 def numbered(rule: Rule, rows: Sequence[str]) -> list[str]:

@@ -44,7 +44,7 @@ def rules(draw: st.DrawFn, *given: str) -> dict[str, Any]:
     has_members = rule["list"] != "$"
     has_columns = any(place[-1:] == ("*",) for place in oracle.places(rule["list"]))
     along = st.sampled_from([["ids"], ["frame.ids"], ["ids", "a.ids"]]) if has_members else None
-    shared = st.sampled_from([["usage.prompt"], ["usage.prompt", "usage.total"], ["n"]])
+    shared = st.sampled_from([["usage.prompt"], ["usage.prompt", "usage.total"], ["n"], ["usage"]])
     maybe = {
         "along": along,
         "scalar": st.just("alone") if has_columns else st.sampled_from(["wrapped", "unwrapped", "by_row", "alone"]),
@@ -187,6 +187,14 @@ def _answer_row(draw: st.DrawFn, mark: str, index: int | None) -> str:
     )
 
 
+_INNER_COUNTS = st.sampled_from(["7", "30.0", "1e2", "-3", "0.5", '"8"', '"none"', "null", "[9]", "[]", "{}"])
+_COUNTS_BY_NAME = st.dictionaries(st.sampled_from(["a", "b", "c", ""]), _INNER_COUNTS, max_size=4).map(
+    lambda found: "{{{}}}".format(", ".join(f'"{name}":{count}' for name, count in found.items()))
+)
+_ODD_COUNTS = _INNER_COUNTS | _COUNTS_BY_NAME | st.just('{"a":1,"a":2}') | _COUNTS_BY_NAME.map('{{"inner": {}}}'.format)
+"""Counts as servers may write them that are no plain whole numbers."""
+
+
 @st.composite
 def answers(
     draw: st.DrawFn, world: World, batch: int, rows: int, tokens: int | None = None, order: Sequence[int] | None = None
@@ -198,9 +206,9 @@ def answers(
     rule = world.rule
     numbers = [place for place in oracle.places(rule.get("shared")) if draw(st.integers(0, 4))]
     template = draw(documents([*world.answer_lists, *numbers], rule["answers"]))
-    counts = st.integers(0, 30) | st.integers(0, 10**6) | st.sampled_from([10**17, 10**30])
-    told = draw(counts if tokens is None else counts | st.just(tokens))
-    gaps: dict[Any, str] = {place: str(told if draw(st.booleans()) else draw(counts)) for place in numbers}
+    counts = (st.integers(0, 30) | st.integers(0, 10**6) | st.sampled_from([10**17, 10**30])).map(str)
+    told = draw(counts if tokens is None else counts | st.just(str(tokens)))
+    gaps: dict[Any, str] = {place: told if draw(st.booleans()) else draw(counts | _ODD_COUNTS) for place in numbers}
     if order is None:
         order = draw(st.permutations(range(rows))) if _COUNTER in rule else range(rows)
     for column, place in enumerate(world.answer_lists):

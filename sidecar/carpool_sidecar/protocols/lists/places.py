@@ -93,10 +93,17 @@ class Text:
         columns = [Span(member.value, member.stop, name) for name, member in self.members(span).items()]
         return [column for column in columns if self.begins(column, b"[")]
 
-    def around(self, spans: Sequence[Span]) -> tuple[bytes, ...]:
-        """The text before, between and after these values, which are in order: one piece more than values."""
-        pieces, at = [], 0
-        for span in spans:
-            pieces.append(self.text[at : span.start])
-            at = span.stop
-        return (*pieces, self.text[at:])
+    def around(self, spans: Sequence[Span], cuts: Sequence[Span] = ()) -> tuple[bytes, ...]:
+        """The text before, between and after these values, which are in order: one piece more than values.
+
+        It is without the `cuts`, which may overlap each other, but none of the values.
+        """
+        gaps = {span.start for span in spans}
+        pieces, at = [b""], 0
+        for span in sorted([*spans, *cuts]):
+            pieces[-1] += self.text[at : span.start]
+            at = max(at, span.stop)
+            if span.start in gaps:
+                pieces.append(b"")
+        pieces[-1] += self.text[at:]
+        return tuple(pieces)
