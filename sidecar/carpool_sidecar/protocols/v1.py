@@ -139,7 +139,8 @@ def parse_request(body: bytes, max_rows: int = sys.maxsize, json_size: int | Non
 
     Raises `errors.BadRequest` (with the place and the reason) for anything that is not one JSON object with a
     non-empty list `instances` or `inputs` and no duplicate member, `errors.PayloadTooLarge` for more than `max_rows`
-    instances (found before memory is spent on them), and `errors.Unbatchable` for an `inputs` object of columns.
+    instances (found before memory is spent on them), and `errors.Unbatchable` for an `inputs` object of columns and for
+    more than `json_members.MOST` members.
     """
     if not body.isascii():
         json_rows.check_utf8(body)

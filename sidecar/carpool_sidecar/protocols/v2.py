@@ -217,6 +217,9 @@ def _says_nothing(value: object) -> bool:
 MOST_TEXT = 64 * 1024
 """Bytes that a message may have beside its tensors' data: they are read one by one, and kept."""
 
+MOST_TENSORS = 1000
+"""Inputs, or outputs, of one message: each takes time of its own, in its call and in each caller's answer as well."""
+
 LONGEST_ID = 1024
 """Bytes that the id of a request may have, as written: it is compared and copied by itself, and no template has it."""
 

@@ -367,7 +367,9 @@ def read(
         return interface.BatchPredictions(LIST_NAME, _result(rule, shares, response, outline, lists, totals))
     except RecursionError:
         raise errors.UpstreamBroken("the predictor's answer is nested too deeply") from None
-    except (errors.BadRequest, errors.Unbatchable, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except errors.Unbatchable:
+        raise errors.Uneven(f"the predictor's answer has an object of more than {json_members.MOST} members") from None
+    except (errors.BadRequest, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise errors.UpstreamBroken(f"the predictor's answer is not as rule {rule.name!r} says: {error}") from None
 
 

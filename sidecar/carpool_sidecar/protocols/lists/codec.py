@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import functools
 import sys
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -17,7 +17,7 @@ import msgspec
 from carpool.scheduling import messages
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import incremental_scan, interface, json_rows, steps, v1
-from carpool_sidecar.protocols.lists import answers, members, others, places, rules
+from carpool_sidecar.protocols.lists import answers, members, places, rules
 
 AVOID_SECONDS = 60.0
 """For so long requests of a key are not batched after an answer that did not have the batch's rows."""
@@ -29,6 +29,8 @@ _MAX_OTHERS = 64 * 1024
 _MOST_TEMPLATES = 8
 _MOST_KINDS = 64
 _MOST_AVOIDED = 1000
+_STEP = 128 * 1024  # bytes that are read in one step, each column counting as so many more
+_AS_MUCH_AS_A_COLUMN = 2048
 
 _INTEGERS = b"0123456789-, \t\r\n"
 _SPACE = b" \t\r\n"
@@ -148,7 +150,6 @@ class Codec:
         self._rules = tuple(chosen)
         self._clock = clock
         self.max_batch_size = min([rule.max_batch_size or sys.maxsize for rule in chosen])
-        self._others = others.Others([place for rule in chosen for place in (*rule.rows, *rule.along)])
         self._templates: list[Template] = []
         self._outlines: dict[str, answers.Outline] = {}
         self._avoided: collections.OrderedDict[int, float] = collections.OrderedDict()
@@ -161,15 +162,13 @@ class Codec:
         try:
             if not body.isascii():
                 json_rows.check_utf8(body)
-            payload = self._parse_alike(body, max_rows) or self._parse_anew(body, max_rows)
+            payload = self._parse_alike(body, max_rows) or steps.at_once(self._parse_anew(body, max_rows))
         except (errors.BadRequest, RecursionError):
             raise errors.Unbatchable(errors.NotBatched.NO_ROWS) from None
-        if self._avoided and self._avoids(payload.key):
-            raise errors.Unbatchable(errors.NotBatched.OUTPUTS)
-        return payload
+        return self._unless_avoided(payload)
 
     def parse_in_steps(self, body: bytes, max_rows: int, json_size: int | None = None) -> steps.Steps[Payload]:
-        """See `interface.Codec`: a list in a text that is known is scanned in steps. Raises the same as `parse`."""
+        """See `interface.Codec`: lists are found and scanned in steps. Raises the same as `parse`."""
         for template in self._templates:
             start, stop = len(template.before), len(body) - len(template.after)
             if not (body.startswith(template.before) and body.endswith(template.after) and start < stop):
@@ -181,10 +180,15 @@ class Codec:
                 column, form = _column(template.rule, body[start:stop], max_rows, rows)
             except (errors.Unbatchable, RecursionError):
                 continue
-            if self._avoided and self._avoids(template.key(column.kind)):
-                raise errors.Unbatchable(errors.NotBatched.OUTPUTS)
-            return Payload(template, body, (column,), form)
-        return self.parse(body, max_rows)
+            return self._unless_avoided(Payload(template, body, (column,), form))
+        try:
+            if not body.isascii():
+                json_rows.check_utf8(body)
+            yield
+            payload = yield from self._parse_anew(body, max_rows)
+        except (errors.BadRequest, RecursionError):
+            raise errors.Unbatchable(errors.NotBatched.NO_ROWS) from None
+        return self._unless_avoided(payload)
 
     def merge(self, batch_id: str, target: str, parts: Sequence[messages.Part]) -> interface.UpstreamRequest:
         """See `interface.Codec`."""
@@ -232,14 +236,13 @@ class Codec:
         if len(self._avoided) > _MOST_AVOIDED:
             self._avoided.popitem(last=False)
 
-    def _avoids(self, key: Hashable) -> bool:
-        until = self._avoided.get(hash(key))
-        if until is None:
-            return False
-        if self._clock() < until:
-            return True
-        del self._avoided[hash(key)]
-        return False
+    def _unless_avoided(self, payload: Payload) -> Payload:
+        until = self._avoided.get(hash(payload.key)) if self._avoided else None
+        if until is not None:
+            if self._clock() < until:
+                raise errors.Unbatchable(errors.NotBatched.OUTPUTS)
+            del self._avoided[hash(payload.key)]
+        return payload
 
     # --- parsing -----------------------------------------------------------------------------------------------
 
@@ -261,15 +264,25 @@ class Codec:
             return Payload(template, body, (column,), form)
         return None
 
-    def _parse_anew(self, body: bytes, max_rows: int) -> Payload:
+    def _parse_anew(self, body: bytes, max_rows: int) -> steps.Steps[Payload]:
         text = places.Text(body)
-        self._check_others(text)
         refused: set[places.Span] = set()
         reason = errors.NotBatched.NO_ROWS
+        work = 0
         for rule in self._rules:
-            for spans, along in _lists(text, rule):
+            for place in rule.rows:
+                spans = yield from text.find_in_steps(place)
+                if not spans:
+                    continue
+                along = [span for each in rule.along for span in text.find(each) if text.begins(span, b"[")]
+                found: dict[places.Span, tuple[Column, answers.ResponseFormat]] = {}
                 try:
-                    found = {span: _column(rule, body[span.start : span.stop], max_rows) for span in spans}
+                    for span in spans:
+                        found[span] = yield from _column_in_steps(rule, body, span, max_rows)
+                        work += span.stop - span.start + _AS_MUCH_AS_A_COLUMN
+                        if work >= _STEP:
+                            work = 0
+                            yield
                     beside = {span: _along(body[span.start : span.stop], max_rows) for span in along}
                 except msgspec.DecodeError as error:
                     raise errors.BadRequest(str(error)) from None
@@ -292,13 +305,6 @@ class Codec:
                 return Payload(template, body, listed, form, in_order.index(spans[0]))
         raise errors.Unbatchable(reason)
 
-    def _check_others(self, text: places.Text) -> None:
-        """Raises `errors.Unbatchable` for more beside the rows than may be kept, before memory is spent on it."""
-        if not text.begins(text.whole, b"{"):
-            return
-        if self._others.size(text.text) > _MAX_OTHERS:
-            raise errors.Unbatchable(errors.NotBatched.MEMBERS)
-
     def _template(
         self,
         rule: rules.Rule,
@@ -312,11 +318,13 @@ class Codec:
         If it `is_typical`, no rule before this one has refused the value.
         """
         around = text.around(spans)
+        if sum(map(len, around)) > _MAX_OTHERS:
+            raise errors.Unbatchable(errors.NotBatched.MEMBERS)
         texts = _without(text, spans, rule.ignore) if rule.ignore else around
         if len(around) > 2:
             return Template(rule, texts, b"", b"", takes_single)
         template = Template(rule, texts, around[0], around[1], takes_single)
-        if is_typical and template.size <= _MAX_OTHERS:
+        if is_typical:
             self._templates.insert(0, template)
             del self._templates[_MOST_TEMPLATES:]
         return template
@@ -372,14 +380,6 @@ class V1First(v1.Codec):
         return self._lists.merge(batch_id, target, parts)
 
 
-def _lists(text: places.Text, rule: rules.Rule) -> Iterator[tuple[Sequence[places.Span], Sequence[places.Span]]]:
-    """The values at each alternative of a rule that is there, and the lists along it."""
-    for place in rule.rows:
-        spans = text.find(place)
-        if spans:
-            yield spans, [span for each in rule.along for span in text.find(each) if text.begins(span, b"[")]
-
-
 def _along(value: bytes, max_rows: int) -> Column:
     """A list with an entry for each row; raises as `_column` does."""
     return Column(json_rows.careful_decoder(value, max_rows)(value), value[1:-1], "along")
@@ -417,6 +417,16 @@ def _column(
     return _single(rule, value)
 
 
+def _column_in_steps(
+    rule: rules.Rule, body: bytes, span: places.Span, max_rows: int
+) -> steps.Steps[tuple[Column, answers.ResponseFormat]]:
+    """The same for a value of a body, which is scanned in steps if it is a large list."""
+    rows = None
+    if span.stop - span.start >= v1.LARGE:
+        rows = yield from incremental_scan.rows_in_steps(body, span.start, span.stop, max_rows)
+    return _column(rule, body[span.start : span.stop], max_rows, rows)
+
+
 def _rows(value: bytes, max_rows: int) -> json_rows.Rows:
     decode = json_rows.careful_decoder(value, max_rows) if len(value) > 2 * max_rows else json_rows.LIST.decode
     return decode(value)
@@ -450,7 +460,7 @@ def _are_integers(value: bytes) -> bool:
 def _kind(rows: Sequence[msgspec.Raw]) -> str:
     if len(rows) == 1:
         return _KINDS.get(memoryview(rows[0])[0], "other")
-    kinds = {_KINDS.get(memoryview(row)[0], "other") for row in rows}
+    kinds = {_KINDS.get(first, "other") for first in {memoryview(row)[0] for row in rows}}
     return kinds.pop() if len(kinds) == 1 else "mixed"
 
 

@@ -11,16 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from carpool_sidecar import errors
-from carpool_sidecar.protocols import json_members
+from carpool_sidecar.protocols import json_members, steps
 
 _NAME = r"[^.*$\s\"\\\x00-\x1f]+"
 _PLACE = re.compile(rf"\$|\*|{_NAME}(?:\.{_NAME})*(?:\.\*)?")
 _SPACE = b" \t\r\n"
 _STAR = "*"
-
-# Members of an object of columns are found all at once, and each takes memory.
-_MOST_COLUMNS = 100_000
 
 
 @dataclass(frozen=True)
@@ -65,22 +61,31 @@ class Text:
         return self.text.startswith(mark, span.start)
 
     def members(self, span: Span) -> dict[str, json_members.Member]:
-        """The members of an object; raises `errors.BadRequest` if it is none, or has two of one name."""
+        """The members of an object; raises what `json_members.find` does."""
+        return steps.at_once(self._members_in_steps(span))
+
+    def _members_in_steps(self, span: Span) -> steps.Steps[dict[str, json_members.Member]]:
         found = self._known.get(span.start)
         if found is None:
-            found = self._known[span.start] = json_members.find(self.text, span.start, span.stop)
+            found = yield from json_members.find_in_steps(self.text, span.start, span.stop)
+            self._known[span.start] = found
         return found
 
     def find(self, place: Place) -> Sequence[Span]:
         """The value at a place; for columns those of its lists. Empty if there is none.
 
-        Raises `errors.BadRequest` for text that is no JSON on the way to it.
+        Raises `errors.BadRequest` for text that is no JSON on the way to it, and `errors.Unbatchable` for an object of
+        more than `json_members.MOST` members there.
         """
+        return steps.at_once(self.find_in_steps(place))
+
+    def find_in_steps(self, place: Place) -> steps.Steps[Sequence[Span]]:
+        """The same in a large text."""
         span = self.whole
         for name in place.names:
             if not self.begins(span, b"{"):
                 return ()
-            member = self.members(span).get(name)
+            member = (yield from self._members_in_steps(span)).get(name)
             if member is None:
                 return ()
             span = Span(member.value, member.stop)
@@ -88,9 +93,8 @@ class Text:
             return (span,)
         if not self.begins(span, b"{"):
             return ()
-        if self.text.count(b":", span.start, span.stop) > _MOST_COLUMNS:
-            raise errors.Unbatchable(errors.NotBatched.MEMBERS)
-        columns = [Span(member.value, member.stop, name) for name, member in self.members(span).items()]
+        members = yield from self._members_in_steps(span)
+        columns = [Span(member.value, member.stop, name) for name, member in members.items()]
         return [column for column in columns if self.begins(column, b"[")]
 
     def around(self, spans: Sequence[Span], cuts: Sequence[Span] = ()) -> tuple[bytes, ...]:

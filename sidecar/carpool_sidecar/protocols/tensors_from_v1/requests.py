@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import models, steps, v1, v2
+from carpool_sidecar.protocols import json_members, models, steps, v1, v2
 from carpool_sidecar.protocols.tensors_from_v1 import columns, values
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -56,9 +56,15 @@ class Reader:
             else:
                 payload = yield from v1.parse_in_steps(body, max_rows)
         except errors.Unbatchable:
-            members = _OBJECT.decode(body)
-            _refuse_others(members.keys() - {"inputs"})
-            return self._columns(_OBJECT.decode(members["inputs"]), max_rows)
+            try:
+                members = yield from json_members.find_in_steps(body)
+                _refuse_others(members.keys() - {"inputs"})
+                _, start, stop = members["inputs"]
+                given = yield from json_members.find_in_steps(body, start, stop)
+            except errors.Unbatchable:
+                told = f"an object in the request has more than {json_members.MOST} members"
+                raise errors.BadRequest(told) from None
+            return self._columns({name: body[at.value : at.stop] for name, at in given.items()}, max_rows)
         if payload.others:
             _refuse_others(_OBJECT.decode(b"{%b}" % payload.others))
         return self._rows(payload.rows, payload.text)
@@ -104,7 +110,7 @@ class Reader:
 
     # --- columns -----------------------------------------------------------------------------------------------
 
-    def _columns(self, given: Mapping[str, msgspec.Raw], max_rows: int) -> Iterator[columns.Values]:
+    def _columns(self, given: Mapping[str, bytes], max_rows: int) -> Iterator[columns.Values]:
         specs = {spec.name: spec for spec in self._inputs}
         if unknown := given.keys() - specs:
             raise errors.BadRequest(f"'inputs' has {min(unknown)!r}; the model's inputs: {self._names}")
@@ -119,7 +125,7 @@ class Reader:
                 raise errors.BadRequest(f"'inputs' has {len(values.rows)} values of {name!r}, but {count} of others")
             yield values
 
-    def _column(self, spec: models.TensorSpec, text: msgspec.Raw, max_rows: int) -> columns.Values:
+    def _column(self, spec: models.TensorSpec, text: bytes, max_rows: int) -> columns.Values:
         if not self._has_rows:
             return self._values(spec, [text])
         if not columns.begins(text, b"["):

@@ -131,6 +131,8 @@ def _scan(body: bytes, raw_tag: int) -> Fields:
         raise errors.Unbatchable(errors.NotBatched.MEMBERS)
     if at > end:
         raise IndexError
+    if len(places) > v2.MOST_TENSORS:
+        raise errors.Unbatchable(errors.NotBatched.MEMBERS)
     contents: list[bytes | memoryview] = []
     if not raw:
         left = _MOST_FIELDS

@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from carpool_sidecar import errors
-from carpool_sidecar.protocols import json_rows, steps, v2
+from carpool_sidecar.protocols import json_members, json_rows, steps, v2
 from carpool_sidecar.protocols.v2_http import json_lists
 
 PLACEHOLDER: Final = b"0"
@@ -37,6 +37,8 @@ _BRACE: Final = re.compile(rb"[ \t\r\n]*\{")
 _PLAIN_DATA: Final = re.compile(rb'(?<="data")[ \t\r\n]*:[^"]*')  # up to the next string
 
 _DATA: Final = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*')
+_SPACE: Final = b" \t\r\n"
+_CLOSING: Final = 0x5D  # ]
 _WORTH_A_VIEW: Final = 64 * 1024  # from here on a view costs less than a copy
 
 Member = dict[str, msgspec.Raw]
@@ -135,6 +137,7 @@ class BodySplitter(Generic[T]):
         self._decoder = msgspec.json.Decoder(
             msgspec.defstruct("Body", [(member, list[Member])])  # one pass, and no objects but for tensors
         )
+        self._list = msgspec.json.Decoder(msgspec.defstruct("List", [(member, msgspec.Raw)]))
         self._known: v2.TemplateCache[bytes, T] = v2.TemplateCache(
             _MOST_KEPT, _MOST_KEPT_BYTES, siblings=_MOST_SIBLINGS
         )
@@ -258,7 +261,8 @@ class BodySplitter(Generic[T]):
         return (kept, ident, found) if text.startswith(kept.pieces[-1][:-1], at) else None
 
     def _learn_from(self, text: bytes, ident: bytes | None, start: int) -> tuple[T, bytes | None, list[v2.Data]]:
-        if text.count(b"{") > self._most_objects:
+        objects = text.count(b"{")
+        if objects > self._most_objects or (objects > v2.MOST_TENSORS and not self._has_few(text)):
             raise errors.Unbatchable(errors.NotBatched.MEMBERS)
         if not text.isascii():
             json_rows.check_utf8(text)
@@ -282,6 +286,20 @@ class BodySplitter(Generic[T]):
         if "id" not in members:
             self._keep(kept)
         return kept, ident, [data_at(text, *span) for span in found]
+
+    def _has_few(self, text: bytes) -> bool:
+        """Whether there are no more tensors than may be, found before an object is made of each."""
+        listed = bytes(getattr(self._list.decode(text), self._member))
+        view, at = memoryview(listed), 0
+        if not listed.startswith(b"[") or listed[1:].lstrip(_SPACE).startswith(b"]"):
+            return True
+        for _ in range(v2.MOST_TENSORS):
+            at = json_members.end_of_value(view, at + 1)
+            while listed[at] in _SPACE:
+                at += 1
+            if listed[at] == _CLOSING:
+                return True
+        return False
 
     def _keep(self, kept: T) -> None:
         first = kept.pieces[0]

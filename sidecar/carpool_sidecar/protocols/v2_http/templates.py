@@ -127,6 +127,8 @@ def _read_outputs(raw: msgspec.Raw | None) -> _Asked:
         listed = _OUTPUTS.decode(raw)
     except msgspec.ValidationError:
         raise errors.BadRequest("'outputs' must be a list of objects") from None
+    if len(listed) > v2.MOST_TENSORS:
+        raise errors.Unbatchable(errors.NotBatched.OUTPUTS)
     wants, names, said, wanted = [], [], [], list[v2.RequestedOutput]()
     for number, members in enumerate(listed):
         names.append(json_bodies.read_text(members.pop("name", json_bodies.MISSING), f"outputs[{number}].name"))
