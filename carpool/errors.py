@@ -7,6 +7,7 @@ answers callers decides what each is in its own words.
 from __future__ import annotations
 
 import enum
+from typing import Any
 
 
 class Remedy(enum.Enum):
@@ -74,14 +75,25 @@ class CarpoolError(Exception):
         return self.for_several()
 
 
+def raw(error: BaseException, name: str) -> Any:
+    """An attribute that Python itself gives every exception, whatever its class puts in that place."""
+    return vars(BaseException)[name].__get__(error)
+
+
+def put(error: BaseException, name: str, value: object) -> None:
+    """Set such an attribute, also of an exception whose class refuses that, as a frozen dataclass does."""
+    vars(BaseException)[name].__set__(error, value)
+
+
 def bare(error: CarpoolError) -> CarpoolError:
     """The error without its traceback and causes, to be kept.
 
     A kept traceback keeps the frames it went through, with request bodies in them; and a frame that keeps the error
     as well makes a cycle that lives until the garbage collector comes round.
     """
-    error.__cause__ = error.__context__ = None
-    return error.with_traceback(None)
+    for name in ("__cause__", "__context__", "__traceback__"):
+        put(error, name, None)
+    return error
 
 
 def reasons(kind: type[CarpoolError] = CarpoolError) -> list[str]:

@@ -407,13 +407,11 @@ class Batcher:
             outcome: futures.Settling | None
             if type(tag) is futures.Future:
                 result = pieces[0][2][0]
-                outcome = (
-                    (tag, None, failures.own(result)) if isinstance(result, BaseException) else (tag, result, None)
-                )
+                outcome = (tag, None, failures.own(result)) if failures.is_exception(result) else (tag, result, None)
             else:
                 try:
                     outcome = tag.answered([piece.predictions for piece in pieces])
-                except Exception as error:  # of a merge, when it joins parts
+                except BaseException as error:  # of a merge, when it joins parts
                     outcome = self._refusal(tag, error)
             if outcome is not None:
                 outcomes.append(outcome)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable
+from typing import cast
 
 from carpool import errors
 
@@ -66,55 +66,72 @@ class RaisedForSize(RaisedForOne):
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception says that memory was not to be had: `MemoryError`, torch's and cupy's `OutOfMemoryError`."""
-    return isinstance(error, MemoryError) or any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__)
+    return any(kind is MemoryError or _name(kind) == "OutOfMemoryError" for kind in type(error).__mro__)
+
+
+# From here on nothing is trusted: other people's exceptions may refuse to be written to, copied or turned into text.
+
+
+def is_exception(value: object) -> bool:
+    """Whether a value is an exception. Its `__class__` is not asked: that of a lazy object may do anything."""
+    return issubclass(type(value), BaseException)
 
 
 def describe(error: BaseException) -> str:
-    """An exception in one line."""
-    words = str(error)
-    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+    """An exception in one line: its type, and what it says, or else its arguments, if it can tell."""
+    name = _name(type(error))
+    for words_of in (str, lambda error: repr(errors.raw(error, "args"))):
+        with contextlib.suppress(BaseException):
+            return f"{name}: {words}" if (words := words_of(error)) else name
+    return name
+
+
+def _name(kind: type) -> str:
+    return str(type.__dict__["__name__"].__get__(kind))
 
 
 def own(error: BaseException) -> Exception:
-    """An exception for one caller alone, whose `__cause__` is what the function raised.
+    """An exception for one caller alone, whose `__cause__` is what the function raised. Never raises.
 
     It has the type of what was raised if that can be copied and handed to a caller, else it is `BatchFailed`.
     """
-    if isinstance(error, Raised):
-        return _own_copy(error.original)
-    if isinstance(error, errors.CarpoolError):
-        mine = copy.copy(error)
-        mine.__cause__ = error.__cause__
-        return mine
-    return _own_copy(error)
+    kind = type(error)
+    original = cast(Raised, error).original if issubclass(kind, Raised) else error
+    mine = _copied(original)
+    if mine is None:
+        mine = BatchFailed(f"the batched function raised {describe(original)}")
+    is_ours = issubclass(kind, errors.CarpoolError) and original is error
+    errors.put(mine, "__cause__", errors.raw(error, "__cause__") if is_ours and type(mine) is kind else original)
+    return mine
 
 
-def _own_copy(original: BaseException) -> Exception:
+def _copied(original: BaseException) -> Exception | None:
+    """A copy, if there is one that says the same; many exceptions cannot be copied, or say something else then."""
+    kind = type(original)
     # StopIteration means something else to whoever awaits, and what is no Exception would end an event loop.
-    if isinstance(original, Exception) and not isinstance(original, StopIteration | StopAsyncIteration):
-        mine = _alike(copy.copy, original) or _alike(_copied_without_init, original)
-        if mine is not None:
-            if hasattr(original, "__notes__"):
-                mine.__notes__ = list(original.__notes__)
-            mine.__cause__ = original
-            return mine
-    failed = BatchFailed(f"the batched function raised {describe(original)}")
-    failed.__cause__ = original
-    return failed
-
-
-def _alike(copy_of: Callable[[Exception], Exception], original: Exception) -> Exception | None:
-    """A copy, if it says the same; many exceptions cannot be copied, or say something else then."""
-    with contextlib.suppress(Exception):
-        mine = copy_of(original)
-        if type(mine) is type(original) and mine is not original and str(mine) == str(original):
-            return mine
+    if not issubclass(kind, Exception) or issubclass(kind, StopIteration | StopAsyncIteration):
+        return None
+    for copy_of in (copy.copy, _copied_without_init):
+        with contextlib.suppress(BaseException):
+            mine = cast(Exception, copy_of(original))
+            if type(mine) is kind and mine is not original and _says(mine) == _says(original):
+                attributes = errors.raw(mine, "__dict__")
+                if type(notes := attributes.get("__notes__")) is list:
+                    attributes["__notes__"] = [*notes]
+                return mine
     return None
 
 
-def _copied_without_init(original: Exception) -> Exception:
+def _says(error: BaseException) -> str | None:
+    with contextlib.suppress(BaseException):
+        return str(error)
+    return None
+
+
+def _copied_without_init(original: BaseException) -> BaseException:
     """For those whose `__init__` takes other arguments than those they keep."""
-    mine = type(original).__new__(type(original), *original.args)
-    mine.args = original.args
-    mine.__dict__.update(original.__dict__)
+    kind, args = type(original), errors.raw(original, "args")
+    mine = kind.__new__(kind, *args)
+    errors.put(mine, "args", args)
+    errors.raw(mine, "__dict__").update(errors.raw(original, "__dict__"))
     return mine

@@ -344,10 +344,11 @@ class _Parts:
 def _together(future: Future[Any], results: list[Any], *, returns_exceptions: bool) -> Settling:
     """Several results as one, unless one of them is an exception."""
     for place, result in enumerate(results):
-        if isinstance(result, BaseException):
+        if errors.is_exception(result):
             results[place] = mine = errors.own(result)
             if not returns_exceptions:
-                mine.add_note(f"item {place} of {len(results)} failed")
+                with contextlib.suppress(BaseException):  # one that takes no notes goes without
+                    mine.add_note(f"item {place} of {len(results)} failed")
                 return future, None, mine
     return future, results, None
 

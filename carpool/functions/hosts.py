@@ -220,7 +220,8 @@ class Threads:
                 self._post(self._finish, begun, outcome)
                 self._running[thread] = begun = outcome = None  # type: ignore[assignment] # an idle thread keeps nothing
         except BaseException as raised:  # into the thread, from outside
-            error = raised.with_traceback(None)
+            error = raised
+            carpool_errors.put(error, "__traceback__", None)
         self._post(self._ended, thread, error)
 
     def _next(self) -> _Begun | None:
@@ -423,7 +424,9 @@ class _Task:
         """It was cancelled, perhaps before it began."""
         if not self._is_done:
             self._is_done = True
-            self._host.task_ended(self, carpool_errors.Abandoned() if self._is_abandoned else None)
+            error = None if task.cancelled() else task.exception()
+            outcome = None if error is None else errors.Raised(error)
+            self._host.task_ended(self, carpool_errors.Abandoned() if self._is_abandoned else outcome)
 
 
 class _Background:

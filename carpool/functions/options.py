@@ -131,8 +131,8 @@ class Options:
     def isolates(self, error: BaseException) -> bool:
         """Whether a batch in which this was raised is retried in parts."""
         if isinstance(self.isolate, bool):
-            return self.isolate and isinstance(error, Exception)
-        return isinstance(error, self.isolate)
+            return self.isolate and issubclass(type(error), Exception)
+        return issubclass(type(error), self.isolate)
 
     def fill(self, limits: core_limits.Limits, max_in_flight: int, learns_in_flight: bool) -> None:
         """Write the numbers into the scheduler's limits; the last two are used where `max_in_flight` was not chosen."""

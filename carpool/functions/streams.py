@@ -49,7 +49,7 @@ class Channel:
             return
         if result is END:
             self._end(None)
-        elif isinstance(result, BaseException):
+        elif errors.is_exception(result):
             self._end(errors.own(result))
         else:
             self.results.append(result)

@@ -12,7 +12,7 @@ import math
 import traceback
 import types
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from carpool import errors
 from carpool.functions import current, merging, options, stats
@@ -166,19 +166,21 @@ class Work:
 
     def raised(self, error: BaseException) -> errors.CarpoolError:
         """What it means that the function raised."""
-        if isinstance(error, errors.UpstreamError):
-            return error
-        error.__traceback__ = _of_the_function(error.__traceback__)
+        kind = type(error)
+        if issubclass(kind, errors.UpstreamError) and kind.__module__.startswith("carpool."):
+            return cast(errors.UpstreamError, error)  # which says what may be done; others' subclasses may say anything
+        trace = _of_the_function(errors.raw(error, "__traceback__"))
+        errors.put(error, "__traceback__", trace)
         if failures.is_out_of_memory(error) and self._options.isolates(error):
             # The function's variables hold the memory that smaller batches need, as long as the exception is there.
-            traceback.clear_frames(error.__traceback__)
+            traceback.clear_frames(trace)
             return failures.RaisedForSize(error)
         return failures.RaisedForOne(error) if self._options.isolates(error) else failures.Raised(error)
 
     def _keep(self, cache: options.Cache, results: Sequence[Any]) -> None:
         key = self._first.cached_under
         for item, result in zip(self.items, results, strict=True):
-            if result is not None and not isinstance(result, BaseException):
+            if result is not None and not failures.is_exception(result):
                 keep(cache, item, key, result)
 
 
@@ -263,7 +265,7 @@ def _different(items: Iterable[Any]) -> tuple[list[Any], list[int]]:
     for item in items:
         try:
             place = places.setdefault((type(item), item), len(different))
-        except TypeError:  # without a hash nothing is equal
+        except Exception:  # without a hash nothing is equal, nor if it cannot be compared
             place = len(different)
         if place == len(different):
             different.append(item)

@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from carpool import errors as carpool_errors
 from carpool.workers import errors, main_module, messages, payload, stages
 
 GRACE = 1.0
@@ -164,4 +165,6 @@ def _answer(
 
 
 def _without_this_frame(error: BaseException) -> BaseException:
-    return error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
+    trace = carpool_errors.raw(error, "__traceback__")
+    carpool_errors.put(error, "__traceback__", trace and trace.tb_next)
+    return error

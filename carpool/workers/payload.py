@@ -14,6 +14,7 @@ and as a `RemoteError` if it cannot be pickled itself.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import pickle
 import sys
@@ -21,6 +22,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from carpool import errors as carpool_errors
 from carpool.workers import errors
 
 Buffer = bytes | bytearray | memoryview
@@ -76,7 +78,7 @@ class _Pickler(pickle.Pickler):
         return False
 
     def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, BaseException):
+        if issubclass(type(value), BaseException):  # `isinstance` would ask its `__class__`, which may do anything
             return _exception, _parts(value)
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(value, getattr(torch, "Tensor", ())):
@@ -97,23 +99,30 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _parts(error: BaseException) -> tuple[bytes | None, str, str | None]:
-    """Its pickle if it has one that can be read back, what it says, and where it was raised if it was."""
-    words = "".join(traceback.format_exception_only(error)).strip()  # also if its `__str__` raises
-    trace = "".join(traceback.format_exception(error)) if error.__traceback__ or error.__cause__ else None
-    try:
+    """Its pickle if it has one that can be read back, what it says, and where it was raised if it was.
+
+    Nothing of what its class does in place of Python's own can make this raise.
+    """
+    words, trace = type(error).__qualname__, None
+    with contextlib.suppress(BaseException):
+        words = "".join(traceback.format_exception_only(error)).strip()  # also if its `__str__` raises
+    with contextlib.suppress(BaseException):
+        if carpool_errors.raw(error, "__traceback__") or carpool_errors.raw(error, "__cause__"):
+            trace = "".join(traceback.format_exception(error))
+    with contextlib.suppress(BaseException):
         data = pickle.dumps(error)
-        pickle.loads(data)  # noqa: S301 # many can be written and not read: their __init__ takes other arguments
-    except Exception:
-        return None, words, trace
-    return data, words, trace
+        # Many can be written and not read: their __init__ takes other arguments.
+        if type(pickle.loads(data)) is type(error):  # noqa: S301
+            return data, words, trace
+    return None, words, trace
 
 
 def _exception(data: bytes | None, words: str, trace: str | None) -> BaseException:
-    try:
-        error: BaseException = errors.RemoteError(words) if data is None else pickle.loads(data)  # noqa: S301
-    except Exception:  # this process lacks its class
-        error = errors.RemoteError(words)
-    error.__cause__ = None if trace is None else errors.RemoteTraceback(trace)
+    error: BaseException = errors.RemoteError(words)
+    with contextlib.suppress(BaseException):  # this process may lack its class
+        if data is not None and issubclass(type(found := pickle.loads(data)), BaseException):  # noqa: S301
+            error = found
+    carpool_errors.put(error, "__cause__", None if trace is None else errors.RemoteTraceback(trace))
     return error
 
 
