@@ -6,14 +6,15 @@ the next batch, if there is one, before the last one's answer is written.
 
 The end of the socket is its order to stop. A busy process would not notice that, so it holds one end of a pipe as well,
 its lifeline: when the other end closes, because the process that started it has ended in whatever way, it exits within
-a second, busy or not. (Code that computes for long without letting go of the interpreter's lock delays that.) Signals
-meant for a whole group of processes, as a terminal or a service manager sends them, are ignored, so that accepted
-batches are still answered.
+a second, busy or not; on Linux the kernel wakes it for that if it was stopped. (Code that computes for long without
+letting go of the interpreter's lock delays that.) Signals meant for a whole group of processes, as a terminal or a
+service manager sends them, are ignored, so that accepted batches are still answered.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import logging
 import math
@@ -32,6 +33,8 @@ from carpool.workers import errors, main_module, messages, payload, stages
 GRACE = 1.0
 """Seconds between the end of a worker's process and of its socket, in either order."""
 
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+
 _SWITCH_INTERVAL = 0.0002  # seconds; Python's own is 0.005
 
 # A call that waited for so many seconds without computing leaves time for another thread to write its answer.
@@ -46,6 +49,8 @@ def main(descriptor: int, lifeline: int, own_path: Sequence[str] = ()) -> int:
     sys.path += [each for each in own_path if each and each not in sys.path]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with contextlib.suppress(OSError, AttributeError):  # no Linux
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
     os.set_inheritable(lifeline, False)
     threading.Thread(target=_end_with_the_starter, args=(lifeline,), name="carpool-lifeline", daemon=True).start()
     with socket.socket(fileno=descriptor) as sock:

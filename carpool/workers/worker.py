@@ -121,6 +121,7 @@ class Worker:
             thread = threading.Thread(target=self._run, name=f"carpool-{self.name}", daemon=True)
             thread.start()
             self._thread, self.state = thread, State.STARTING
+            _started.add(self)
 
     def call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """What the model in the process returns, or raises.
@@ -165,14 +166,15 @@ class Worker:
         if current is not None:
             _hang_up(current)
 
-    def join(self) -> None:
-        """Wait until the process and its thread have ended."""
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until the process and its thread have ended, for so many seconds at most."""
         thread = self._thread
         if thread is not None:
-            thread.join()
+            thread.join(timeout)
 
     def forget(self) -> None:
         """After a fork, in the child: the process belongs to the parent. Close this process's copies of its files."""
+        _started.discard(self)
         current, self._current = self._current, None
         if current is not None:
             current.process.returncode = 0  # so that nobody here waits for it
@@ -196,6 +198,7 @@ class Worker:
             log.error("no worker; another one is started", extra=self._facts(reason=reason, pause_seconds=pause))
             self._stopping.wait(pause)
         self._become(State.STOPPED)
+        _started.discard(self)
 
     def _serve(self) -> tuple[float, BaseException | None, str]:
         """One process, from start to end: for how long it was ready, or why it never was; and why it is gone."""
@@ -289,6 +292,19 @@ class Worker:
 
     def _facts(self, **values: Any) -> dict[str, Any]:
         return {"facts": {"worker": self.name, **values}}
+
+
+_started: set[Worker] = set()  # those whose processes may be there
+
+
+def end_all() -> None:
+    """End all processes, as the interpreter exits: one that is stuck would not notice, and stay."""
+    ending = list(_started)
+    for each in ending:
+        each.request_stop()
+    give_up = time.monotonic() + 2 * GRACE
+    for each in ending:
+        each.join(max(0.0, give_up - time.monotonic()))
 
 
 def _command(descriptor: int, lifeline: int, name: str) -> list[str]:
