@@ -15,6 +15,7 @@ import atexit
 import contextlib
 import functools
 import logging
+import math
 import os
 import threading
 import time
@@ -26,9 +27,11 @@ from typing import Any
 
 from carpool import errors
 from carpool.functions import errors as failures
-from carpool.functions import futures, hosts, inline, options, stats, work
+from carpool.functions import futures, hosts, inline, options, stats, waiting, work
 from carpool.runtime import driver
 from carpool.scheduling import adaptive, limits, messages, policy, scheduler, window
+from carpool.scheduling import backlog as backlogs
+from carpool.workers import worker
 
 log = logging.getLogger("carpool.functions")
 
@@ -48,6 +51,26 @@ _make_tracing: MakeTracing | None = None
 
 def _nothing_to_tell() -> None:
     """Have those told who wait for the end."""
+
+
+class _Adaptive(adaptive.Adaptive):
+    """Waits for no batch that waits for a call behind it."""
+
+    def __init__(self, bounds: limits.Limits, tick: float, is_stuck: Callable[[], bool]) -> None:
+        super().__init__(bounds, tick)
+        self._most = bounds
+        self._is_stuck = is_stuck
+
+    @property
+    def max_in_flight(self) -> float:
+        return self._most.max_in_flight if self._is_stuck() else super().max_in_flight
+
+    def choose(self, backlog: backlogs.Backlog, now: float) -> policy.Decision:
+        decision = super().choose(backlog, now)
+        queue = backlog.due(math.inf, 0.0)
+        if isinstance(decision, policy.Wait) and queue is not None and self._is_stuck():
+            return policy.Release(queue, messages.Reason.IDLE)
+        return decision
 
 
 class Batcher:
@@ -111,7 +134,7 @@ class Batcher:
     def _policy(self) -> policy.Policy:
         if self.options.max_latency is not None:
             return window.Window(self.limits)
-        return adaptive.Adaptive(self.limits, _TICK)
+        return _Adaptive(self.limits, _TICK, functools.partial(waiting.is_stuck, self))
 
     # --- what callers do ---------------------------------------------------------------------------------------
 
@@ -175,6 +198,20 @@ class Batcher:
         """Raises RuntimeError if the running thread would wait for itself."""
         self.host.check_may_block(self.name)
 
+    def needs(self, call: work.Call | None) -> Sequence[waiting.Need]:
+        """Implements `waiting.Origin`."""
+        return ((self, call),)
+
+    def come_to_rest(self) -> None:
+        """Implements `waiting.Batcher`."""
+        with self._lock:
+            pass
+
+    def hasten(self) -> None:
+        """Implements `waiting.Batcher`."""
+        self.flush()
+        self.post(self._reconsider)
+
     def configure(self, chosen: options.Options) -> None:
         """Put other options in force."""
         self.post(self._configure, chosen)
@@ -213,6 +250,12 @@ class Batcher:
         """Wait no longer for batches to fill."""
         self.flush()
         self.post(self._hurry)
+
+    def mark(self) -> threading.Event:
+        """Set once everything that was put in before has had its turn."""
+        mark = threading.Event()
+        self.post(mark.set)
+        return mark
 
     def open_calls(self) -> Sequence[messages.Request]:
         """What was accepted and is not answered now, as far as another thread can tell."""
@@ -324,6 +367,9 @@ class Batcher:
             for batch in self.core.in_flight:
                 self.core.policy.sent(batch, batch.dispatched)
         self.driver.limits_changed()
+
+    def _reconsider(self) -> None:
+        self.driver.reconsider()
 
     def _trace(self, make_tracing: MakeTracing | None) -> None:
         before = self.recorder.tracing
@@ -468,24 +514,47 @@ def trace_all(make_tracing: MakeTracing | None) -> None:
 def _answer_everything() -> None:
     """At exit, as executors of the standard library do: what was accepted is still computed, where it can be.
 
-    Functions may call each other until that is done; only then they are closed.
+    Functions may call each other until that is done; only then they are closed. What is stuck keeps nobody for long.
     """
     running = [batcher for batcher in list(_live) if batcher.host.is_running()]
     for batcher in running:
         batcher.hurry()
-    accepted = [(batcher, batcher.open_calls()) for batcher in running]
-    give_up = time.monotonic() + hosts.PATIENCE
-    for batcher, calls in accepted:
-        while any(call.open for call in calls) and (batcher.host.is_ours or time.monotonic() < give_up):
-            time.sleep(_EXIT_STEP)
-    for batcher, closed in [(batcher, batcher.close()) for batcher in running]:
-        try:
-            closed.result(None if batcher.host.is_ours else max(0.0, give_up - time.monotonic()))
-        except TimeoutError:
+    try:
+        are_answered = _wait_for_answers(running)
+        ends = [batcher.close() for batcher in running]
+        if are_answered and _wait_for_answers(running):  # that were accepted meanwhile
+            give_up = time.monotonic() + hosts.GRACE
+            for end in ends:
+                with contextlib.suppress(TimeoutError):  # a batch that nobody waits for
+                    end.result(max(0.0, give_up - time.monotonic()))
+    finally:
+        for batcher in list(_live):
             batcher.give_up("the interpreter exits")
-    for batcher in list(_live):
-        batcher.give_up("the interpreter exits")
-    hosts.background.stop()
+        hosts.background.stop()
+        worker.end_all()
+
+
+def _wait_for_answers(running: Sequence[Batcher]) -> bool:
+    """Whether all that these have accepted by now was answered. Gives up once nothing has moved for `PATIENCE`."""
+    marks = [(batcher, batcher.mark()) for batcher in running]
+    calls: dict[Batcher, Sequence[messages.Request]] = {}
+    before, give_up = -1, 0.0
+    while True:
+        calls.update(
+            (batcher, batcher.open_calls()) for batcher, mark in marks if mark.is_set() and batcher not in calls
+        )
+        calls = {batcher: [call for call in each if call.open] for batcher, each in calls.items()}
+        waiting = [batcher for batcher in running if calls.get(batcher, True) and batcher.host.is_running()]
+        if not waiting:
+            return True
+        left = sum(call.rows - call.rows_taken + 1 for each in calls.values() for call in each)
+        if left != before:
+            before, give_up = left, time.monotonic() + hosts.PATIENCE
+        elif time.monotonic() > give_up:
+            names = ", ".join(batcher.name for batcher in waiting)
+            log.warning("the interpreter exits, and there was no answer of %s for %g s", names, hosts.PATIENCE)
+            return False
+        time.sleep(max(_EXIT_STEP, left * 1e-6))
 
 
 def _after_fork() -> None:

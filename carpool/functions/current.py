@@ -75,6 +75,12 @@ def batch() -> Batch:
     return found
 
 
+def running() -> messages.Batch | None:
+    """The batch that the running code belongs to, if any: that of a batched function, or of a task that it started."""
+    found = _running.get(None)
+    return None if found is None else found._batch
+
+
 def context_of(running: messages.Batch) -> contextvars.Context:
     """A context in which `batch()` is this one."""
     context = contextvars.Context()

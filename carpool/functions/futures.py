@@ -17,7 +17,7 @@ from asyncio import events
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from carpool.functions import errors, merging
+from carpool.functions import errors, merging, waiting
 
 log = logging.getLogger("carpool.functions")
 
@@ -63,6 +63,10 @@ class Origin(Protocol):
 
     def check_may_block(self) -> None:
         """Raises RuntimeError if the running thread would wait for itself."""
+        ...
+
+    def needs(self, call: Any) -> Iterable[waiting.Need]:
+        """What has to be answered for this call."""
         ...
 
 
@@ -142,12 +146,15 @@ class Future(concurrent.futures.Future[R]):
 
     def add_done_callback(self, fn: Callable[[Future[R]], object]) -> None:
         """Call `fn(future)` once it is done, at once if it is."""
+        if getattr(fn, "__module__", None) == "asyncio.futures":  # `asyncio.wrap_future`: it is to be awaited
+            self._begin_to_wait()
         self._waiting.append(fn)
         if self._state is not PENDING:
             _notify([self])
 
     def __await__(self) -> Generator[Any, None, R]:
         if self._state is PENDING:
+            waits = self._begin_to_wait()
             waiter = asyncio.get_running_loop().create_future()
             self._waiting.append(waiter)
             if self._state is not PENDING:
@@ -157,6 +164,8 @@ class Future(concurrent.futures.Future[R]):
             except BaseException:  # the task was cancelled, or its coroutine closed
                 self._leave(waiter)
                 raise
+            finally:
+                waiting.end(waits, self)
         if self._state is CANCELLED:
             raise asyncio.CancelledError
         if self._exception is not None:
@@ -194,6 +203,7 @@ class Future(concurrent.futures.Future[R]):
         if origin is not None:
             origin.flush()
             origin.check_may_block()
+            self._begin_to_wait()  # for as long as its batch runs, as nobody tells of the end
         with _transitions:
             if self._lock is None:
                 self._lock, self._notified = threading.Condition(), []
@@ -215,15 +225,27 @@ class Future(concurrent.futures.Future[R]):
         if origin is not None:
             origin.flush()
             origin.check_may_block()
+        waits = self._begin_to_wait()
         waiter = threading.Lock()
         waiter.acquire()
         self._waiting.append(waiter)
         if self._state is not PENDING:
             _notify([self])
-        settled = waiter.acquire(timeout=-1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX))
+        try:
+            settled = waiter.acquire(timeout=-1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX))
+        finally:
+            waiting.end(waits, self)
         if not settled and self._state is PENDING:
             _discard(self._waiting, waiter)
             raise TimeoutError
+
+    def _begin_to_wait(self) -> list[waiting.Awaited] | None:
+        """For `waiting.end`. Raises RuntimeError if it would be for ever."""
+        try:
+            return waiting.begin(self)
+        except RuntimeError:
+            self._leave(None)  # or it would be computed for nobody, and do the same again
+            raise
 
     def _leave(self, waiter: Waiter) -> None:
         """A task that awaited it was cancelled; if nobody else waits, nobody needs it."""
@@ -330,6 +352,11 @@ class _Parts:
         for part in self._parts:
             if (origin := part.origin) is not None:
                 origin.check_may_block()
+
+    def needs(self, call: Any) -> Iterable[waiting.Need]:
+        for part in self._parts:
+            if (origin := part.origin) is not None:
+                yield from origin.needs(part.call)
 
     def withdraw(self, call: Any) -> None:
         for part in self._parts:

@@ -52,11 +52,6 @@ class Host(driver.Timer, Protocol):
         """Nothing is begun any more; what runs goes on until its end."""
         ...
 
-    @property
-    def is_ours(self) -> bool:
-        """Whether it runs in threads of ours: others may be stuck when the interpreter exits."""
-        ...
-
     def is_running(self) -> bool:
         """Whether what was begun will end."""
         ...
@@ -89,8 +84,10 @@ if sys.version_info < (3, 14):
 
 log = logging.getLogger("carpool.functions")
 
-PATIENCE = 5.0
-"""Seconds that others' event loops have for the last answers when the interpreter exits."""
+PATIENCE = 10.0
+"""Seconds for which an interpreter that exits waits for the next answer."""
+GRACE = 1.0
+"""Seconds that it leaves batches that nobody waits for, and then the event loop for callers without one."""
 
 # Seconds of a timer that is not meant to come.
 _LONG = 24 * 3600.0
@@ -123,8 +120,6 @@ class Threads:
     An idle thread keeps the deadline: it would run the batch that is due then. While all are busy the process's timer
     thread does.
     """
-
-    is_ours = True
 
     # Mutable state, changed while nothing else happens to the batcher: _begun, batches that are not done yet, _threads,
     # due_at, _most. By the threads: _inbox, and _running, what each works on.
@@ -195,11 +190,7 @@ class Threads:
         return True
 
     def check_may_block(self, name: str) -> None:
-        if self._most == 1 and threading.current_thread() in self._running:
-            raise RuntimeError(
-                f"{name} waits for a result of its own in its only thread, which would never end; "
-                "call the plain function (__wrapped__), or allow more threads with max_in_flight"
-            )
+        pass
 
     # --- its threads -------------------------------------------------------------------------------------------
 
@@ -341,10 +332,6 @@ class EventLoop:
     def end(self) -> None:
         self.run = _nothing_async
 
-    @property
-    def is_ours(self) -> bool:
-        return background.has(self.loop)
-
     def is_running(self) -> bool:
         return self.loop.is_running() and not self._is_copy
 
@@ -436,16 +423,12 @@ class _Background:
     def __init__(self) -> None:
         self._forget()
 
-    def has(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Whether this is the loop."""
-        return loop is self._loop
-
     def stop(self) -> None:
         """End the loop, before the interpreter does."""
         loop, thread = self._loop, self._thread
         if loop is not None and thread is not None:
             loop.call_soon_threadsafe(loop.stop)
-            thread.join(PATIENCE)
+            thread.join(GRACE)
 
     def _forget(self) -> None:
         self._lock = threading.RLock()  # the garbage collector may come round and call
@@ -466,6 +449,10 @@ class _Background:
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
             loop.run_forever()
+            if tasks := asyncio.all_tasks(loop):  # that nobody waits for
+                for task in tasks:
+                    task.cancel()
+                loop.run_until_complete(asyncio.wait(tasks))
         except BaseException:  # raised into the thread, from outside
             log.exception("the event loop for callers without one has ended; the next call starts another")
         with self._lock:

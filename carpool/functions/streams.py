@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, Final, Generic, TypeVar
 
-from carpool.functions import errors, futures
+from carpool.functions import errors, futures, waiting
 
 R = TypeVar("R")
 
@@ -111,8 +111,8 @@ class Stream(Generic[R]):
             found = self._take(StopIteration)
             if found is not None:
                 return found[0]
-            waiter = self._waiter(blocks=True)
-            waiter.result()
+            with self._waits():
+                self._waiter(blocks=True).result()
 
     def __aiter__(self) -> AsyncIterator[R]:
         return self
@@ -122,7 +122,8 @@ class Stream(Generic[R]):
             found = self._take(StopAsyncIteration)
             if found is not None:
                 return found[0]
-            await self._waiter(blocks=False)
+            with self._waits():
+                await self._waiter(blocks=False)
 
     def close(self) -> None:
         """Read no further."""
@@ -153,6 +154,20 @@ class Stream(Generic[R]):
         if error is not None:
             raise error
         raise end
+
+    @contextlib.contextmanager
+    def _waits(self) -> Iterator[None]:
+        """Raises RuntimeError if it would be for ever, and reads no further."""
+        channel = self._channel
+        try:
+            waits = waiting.begin(channel)
+        except RuntimeError:
+            channel.close()
+            raise
+        try:
+            yield
+        finally:
+            waiting.end(waits, channel)
 
     def _waiter(self, *, blocks: bool) -> futures.Future[None]:
         channel = self._channel

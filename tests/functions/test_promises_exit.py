@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -302,3 +304,112 @@ def test_a_function_that_is_imported_by_another_thread_while_the_interpreter_end
         module.keep = module
         """
     ) == ["1"]
+
+
+# --- what is stuck ------------------------------------------------------------------------------------------------
+
+STUCK = """
+import carpool.functions.hosts as hosts
+hosts.PATIENCE = hosts.GRACE = 0.2
+started = threading.Event()
+
+@carpool.batched(max_latency=0.0, max_batch_size=1, max_in_flight=2)
+def stuck(items):
+    if items[0] == "ok": return items
+    started.set()
+    time.sleep(3600)
+
+@carpool.batched(max_latency=0.0, max_batch_size=1, max_in_flight=2)
+async def stuck_async(items):
+    if items[0] == "ok": return items
+    started.set()
+    if items[0] == "blocks": time.sleep(3600)
+    await asyncio.sleep(3600)
+
+def told(future): say(type(future.exception()).__name__ if future.exception() else future.result())
+"""
+stuck_both = pytest.mark.parametrize("name", ["stuck", "stuck_async"])
+
+
+@stuck_both
+def test_the_interpreter_exits_though_a_function_is_stuck_and_who_waits_gets_closed(name: str) -> None:
+    said = run_program(
+        STUCK
+        + f"""
+{name}("ok").result()
+for _ in range(3): {name}(1).add_done_callback(told)
+started.wait()
+""",
+        errors=f"the interpreter exits, and there was no answer of {name} for 0.2 s\n",
+    )
+    assert said == ["Closed"] * 3
+
+
+@stuck_both
+def test_the_interpreter_exits_at_once_though_a_batch_is_stuck_that_nobody_waits_for(name: str) -> None:
+    """Not even `PATIENCE` is waited for."""
+    said = run_program(
+        STUCK
+        + f"""
+hosts.PATIENCE = 3600.0
+say(type({name}.using(timeout=0.2)(1).exception()).__name__)
+{name}("ok").add_done_callback(told)
+"""
+    )
+    assert said == ["DeadlineExceeded", "ok"]
+
+
+def test_the_interpreter_exits_though_the_loop_for_callers_without_one_is_blocked() -> None:
+    said = run_program(STUCK + "stuck_async('blocks').add_done_callback(told)\nstarted.wait()", errors=None)
+    assert said == ["Closed"]
+
+
+@both
+def test_exit_waits_for_as_long_as_answers_come(name: str) -> None:
+    said = run_program(
+        SLOW
+        + f"""
+import carpool.functions.hosts as hosts
+hosts.PATIENCE = 0.5
+{name}.map(range(100)).add_done_callback(lambda future: say(len(future.result())))
+"""
+    )
+    assert said == ["100"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells whether a process is there")
+@pytest.mark.parametrize(
+    "end", ["pass", "function.close(0.1).result()", "function.close(0.1)", "os.kill(os.getpid(), 9)"]
+)
+def test_no_worker_process_outlives_the_program_though_it_is_stopped(end: str) -> None:
+    [one, other, answered] = run_program(
+        f"""
+        import carpool.functions.hosts as hosts
+        from tests.workers import models
+        hosts.PATIENCE = 0.2
+        function = carpool.batched(carpool.processes(models.Telling).on("cpu", "cpu"), max_batch_size=1)
+        futures = [function(("about",)) for _ in range(50)]
+        pids = set()
+        while len(pids) < 2: pids |= {{each.result()[0] for each in [function(("about",)) for _ in range(10)]}}
+        held = function(("signalled", signal.SIGSTOP))
+        while not any(" T " in open(f"/proc/{{pid}}/stat").read() for pid in pids): time.sleep(0.01)
+        for pid in pids: say(pid)
+        say("up")
+        {end}
+        """,
+        status=-9 if "kill" in end else 0,
+        errors=None,
+    )
+    assert answered == "up"
+    give_up = time.monotonic() + 10
+    while any(_is_there(int(pid)) for pid in (one, other)):
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+
+
+def _is_there(pid: int) -> bool:
+    """Whether a process is there and has not ended; one that nobody waits for stays in the table."""
+    try:
+        return " Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
 
 import carpool
-from tests.functions.ways import PATIENCE, Way, double, every_way, outcome
+from tests.functions.programs import run_program
+from tests.functions.ways import PATIENCE, Way, double, every_way, kinds, outcome
 
 pytestmark = pytest.mark.both_loops
 
@@ -79,3 +82,227 @@ async def test_a_function_may_call_itself_and_leave_the_answer_to_a_callback() -
         await done.wait()
     await asyncio.to_thread(lambda: outcome(function(0)))
     assert found == [4, 3, 2, 1, 0]
+
+
+# --- functions that wait for themselves ---------------------------------------------------------------------------
+
+
+async def with_to_thread(future: Callable[[], carpool.Future[int]]) -> int:
+    return await asyncio.to_thread(lambda: future().result(PATIENCE))
+
+
+async def with_gather(future: Callable[[], carpool.Future[int]]) -> int:
+    [found] = await asyncio.gather(future())
+    return found
+
+
+async def with_task(future: Callable[[], carpool.Future[int]]) -> int:
+    async def waiting() -> int:
+        return await future()
+
+    return await asyncio.create_task(waiting())
+
+
+async def with_wrap_future(future: Callable[[], carpool.Future[int]]) -> int:
+    return await asyncio.wrap_future(future())
+
+
+async def with_timeout(future: Callable[[], carpool.Future[int]]) -> int:
+    return await asyncio.wait_for(asyncio.ensure_future(asyncio.shield(future())), PATIENCE)
+
+
+async def plainly(future: Callable[[], carpool.Future[int]]) -> int:
+    return await future()
+
+
+ASYNC_WAYS = [plainly, with_gather, with_task, with_to_thread, with_wrap_future, with_timeout]
+
+
+def with_wait(future: carpool.Future[int]) -> int:
+    [done] = concurrent.futures.wait([future], timeout=PATIENCE).done
+    return done.result()
+
+
+def with_as_completed(future: carpool.Future[int]) -> int:
+    [done] = concurrent.futures.as_completed([future], timeout=PATIENCE)
+    return done.result()
+
+
+PLAIN_WAYS: list[Callable[[carpool.Future[int]], int]] = [
+    lambda future: future.result(),
+    lambda future: repr(future.exception()) and future.result(),
+    with_wait,
+    with_as_completed,
+]
+
+
+@pytest.mark.parametrize("wait", ASYNC_WAYS)
+@pytest.mark.parametrize("options", [{}, {"max_in_flight": 1}, {"max_in_flight": 3}, {"max_latency": 0.0}], ids=str)
+async def test_an_async_function_that_awaits_itself_for_ever_fails_and_serves_others(
+    wait: Callable[[Callable[[], carpool.Future[int]]], Awaitable[int]], options: dict[str, Any]
+) -> None:
+    if wait is with_to_thread and options.get("max_in_flight") is None:
+        pytest.skip("the loop's own executor has fewer threads than there may be batches")
+
+    async def body(items: list[int]) -> list[int]:
+        return [item if item == 0 else await wait(lambda: function(1)) for item in items]
+
+    function = carpool.batched(body, **options)
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(RuntimeError, match=r"__wrapped__.*max_in_flight"):
+            await function(1)
+        assert await function(0) == 0
+
+
+@pytest.mark.parametrize("wait", ASYNC_WAYS)
+@pytest.mark.parametrize("options", [{}, {"max_in_flight": 5}, {"max_latency": 0.0}], ids=str)
+async def test_an_async_function_may_await_itself_in_any_way_as_deep_as_batches_may_run(
+    wait: Callable[[Callable[[], carpool.Future[int]]], Awaitable[int]], options: dict[str, Any]
+) -> None:
+    async def factorial(items: list[int]) -> list[int]:
+        return [1 if item < 2 else item * await wait(lambda item=item: function(item - 1)) for item in items]
+
+    function = carpool.batched(factorial, **options)
+    async with asyncio.timeout(PATIENCE):
+        for _ in range(30):  # once something was learned too
+            assert await function(1) == 1
+        assert await function(5) == 120
+
+
+@pytest.mark.parametrize("wait", PLAIN_WAYS)
+@pytest.mark.parametrize("most", [1, 3])
+async def test_a_def_that_waits_for_itself_for_ever_fails_and_serves_others(
+    wait: Callable[[carpool.Future[int]], int], most: int
+) -> None:
+    function = carpool.batched(
+        lambda items: [item if item == 0 else wait(function(1)) for item in items], max_in_flight=most
+    )
+    found = await asyncio.to_thread(lambda: outcome(function(1)))
+    assert isinstance(found, RuntimeError)
+    assert "(__wrapped__), or allow more batches at once with max_in_flight" in str(found)
+    assert await function(0) == 0
+
+
+async def test_the_advice_of_the_error_helps() -> None:
+    def factorial(items: list[int]) -> list[int]:
+        return [1 if item < 2 else item * function(item - 1).result() for item in items]
+
+    function = carpool.batched(factorial, max_in_flight=10)
+    assert await asyncio.to_thread(lambda: outcome(function(6))) == 720
+    with_plain = carpool.batched(lambda items: [sum(range(item)) for item in items])
+    assert with_plain.__wrapped__([3]) == [3]
+
+
+@every_way
+@pytest.mark.parametrize("most", [1, 2])
+async def test_functions_that_wait_for_each_other_in_a_circle_fail_and_serve_others(way: Way, most: int) -> None:
+    def make(place: int) -> Any:
+        if way.kind == "def":
+
+            def body(items: list[int]) -> list[int]:
+                return [item and functions[(place + 1) % 3](item).result() for item in items]
+
+            return carpool.batched(body, max_in_flight=most)
+
+        async def async_body(items: list[int]) -> list[int]:
+            return [item and await functions[(place + 1) % 3](item) for item in items]
+
+        return carpool.batched(async_body, max_in_flight=most)
+
+    functions = [make(place) for place in range(3)]
+    assert kinds(await way.call_all(functions[0], [1])) == [RuntimeError]
+    assert [await way.call_all(each, [0]) for each in functions] == [[0]] * 3
+
+
+async def test_a_def_and_an_async_function_that_wait_for_each_other_fail() -> None:
+    plain = carpool.batched(lambda items: [coroutine(item).result() for item in items])
+
+    async def body(items: list[int]) -> list[int]:
+        return [await plain(item) for item in items]
+
+    coroutine = carpool.batched(body, max_in_flight=1)
+    assert isinstance(await asyncio.to_thread(lambda: outcome(plain(1))), RuntimeError)
+
+
+async def test_a_stream_that_reads_itself_fails() -> None:
+    @carpool.batched
+    def count(items: list[int]) -> Iterator[list[int]]:
+        for item in items:
+            yield [item and next(count(item))] * len(items)
+
+    @carpool.batched(max_in_flight=1)
+    async def count_async(items: list[int]) -> Any:
+        for item in items:
+            yield [item and await anext(count_async(item))] * len(items)
+
+    for function in (count, count_async):
+        with pytest.raises(RuntimeError, match="max_in_flight"):
+            await asyncio.wait_for(anext(function(1)), PATIENCE)
+        assert await anext(function(0)) == 0
+
+
+async def test_a_map_that_waits_for_itself_fails() -> None:
+    function = carpool.batched(lambda items: [item and sum(function.map([item] * 40).result()) for item in items])
+    assert isinstance(await asyncio.to_thread(lambda: outcome(function(1))), RuntimeError)
+    assert await function.map([0] * 40) == [0] * 40
+
+
+async def test_waiting_for_its_own_end_fails() -> None:
+    function = carpool.batched(lambda items: [function.close().result() for _ in items])
+    assert isinstance(await asyncio.to_thread(lambda: outcome(function(1))), RuntimeError)
+
+
+async def test_many_calls_at_once_of_a_function_that_awaits_itself_all_end() -> None:
+    async def body(items: list[int]) -> list[int]:
+        return list(await asyncio.gather(*(one(item) for item in items)))
+
+    async def one(item: int) -> int:
+        return 0 if item == 0 else 1 + await function(item - 1)
+
+    function = carpool.batched(body, max_batch_size=2)
+    async with asyncio.timeout(2 * PATIENCE):
+        found = await asyncio.gather(*(function(item % 5) for item in range(100)), return_exceptions=True)
+    assert all(each == item % 5 or isinstance(each, RuntimeError) for item, each in enumerate(found))
+    assert await function(0) == 0
+
+
+async def test_a_function_that_others_wait_for_keeps_making_batches() -> None:
+    """Only a batch that waits for a call behind it is not waited for."""
+    sizes: list[int] = []
+    gate, begun = asyncio.Event(), asyncio.Event()
+
+    async def inner_body(items: list[int]) -> list[int]:
+        sizes.append(len(items))
+        begun.set()
+        await gate.wait()
+        return items
+
+    inner = carpool.batched(inner_body)
+
+    async def outer_body(items: list[int]) -> list[int]:
+        return [await inner(item) for item in items]
+
+    outer = carpool.batched(outer_body, max_batch_size=1, max_latency=0.0)
+    calls = [outer(0)]
+    await begun.wait()
+    calls += [outer(item) for item in range(1, 10)]
+    for _ in range(20):
+        await asyncio.sleep(0)
+    gate.set()
+    async with asyncio.timeout(PATIENCE):
+        assert await asyncio.gather(*calls) == list(range(10))
+    assert sizes == [1, 9]
+
+
+def test_a_program_ends_whose_functions_wait_for_each_other() -> None:
+    said = run_program(
+        """
+        @carpool.batched
+        def p(items): return [q(item).result() for item in items]
+        @carpool.batched
+        def q(items): return [p(item).result() for item in items]
+        future = p(1)
+        say(type(future.exception()).__name__)
+        """
+    )
+    assert said == ["RuntimeError"]

@@ -1,0 +1,138 @@
+"""Which batches wait for which calls, so that a wait that would never end fails at once, or ends.
+
+A function may call batched functions and wait for their answers, itself among them. What it waits for is noted with its
+batch, which the context of whoever waits leads to: tasks take that along, and so does `asyncio.to_thread`. A batch ends
+once all that it waits for is answered; a call is answered once its batch ends, or, before it has one, if there is room
+for one more batch or one of those under way ends.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from carpool.functions import current
+from carpool.scheduling import limits, messages, scheduler
+
+
+class Batcher(Protocol):
+    """What answers calls."""
+
+    name: str
+    core: scheduler.Scheduler
+    limits: limits.Limits
+
+    def come_to_rest(self) -> None:
+        """Return once what happens to it now has happened."""
+        ...
+
+    def hasten(self) -> None:
+        """Ask the policy again, as a batch that is under way waits for one that is not."""
+        ...
+
+
+Need = tuple[Batcher, "messages.Request | None"]
+"""A call that is to be answered, or None for all that the batcher has."""
+
+
+class Origin(Protocol):
+    """Where what one waits for comes from."""
+
+    def needs(self, call: Any) -> Iterable[Need]:
+        """What has to be answered for that."""
+        ...
+
+
+class Awaited(Protocol):
+    """A future or a stream; it has an origin for as long as it is open."""
+
+    origin: Any
+    call: Any
+
+
+# Held while a wait is noted and looked at: of several that wait for each other the last one sees the others.
+_noting = threading.RLock()
+
+
+def begin(awaited: Awaited) -> list[Awaited] | None:
+    """The code that runs now waits for this from here on; what `end` takes, or None outside of batched functions.
+
+    Raises RuntimeError if that would never be answered, as all that could answer it waits for this very batch.
+    """
+    batch = current.running()
+    if batch is None or batch.about is None:
+        return None
+    waits: list[Awaited] = batch.about
+    with _noting:
+        waits.append(awaited)
+        stuck = _stuck([batch])
+    if batch in stuck:
+        # As far as it can be seen while other threads are at it: an answer may be on its way.
+        for batcher, _ in [need for each in stuck for other in list(each.about or ()) for need in _needs(other)]:
+            batcher.come_to_rest()
+        with _noting:
+            if batch in _stuck([batch]):
+                waits.remove(awaited)
+                raise RuntimeError(_words(_needs(awaited)))
+    for batcher in {id(batcher): batcher for batcher, _ in _needs(awaited)}.values():
+        if is_stuck(batcher):
+            batcher.hasten()
+    return waits
+
+
+def end(waits: list[Awaited] | None, awaited: Awaited) -> None:
+    """That wait is over."""
+    if waits is not None:
+        waits.remove(awaited)
+
+
+def is_stuck(batcher: Batcher) -> bool:
+    """Whether no batch under way ends before a call is answered that waits for the next one."""
+    under_way = batcher.core.in_flight.copy()
+    return any(batch.about for batch in under_way) and under_way <= _stuck(under_way, batcher)
+
+
+def _stuck(begun: Iterable[messages.Batch], full: Batcher | None = None) -> set[messages.Batch]:
+    """Those of these batches, and of all that they depend on, that never end. There is no room for more at `full`."""
+    reached = list(begun)
+    for batch in reached:
+        for awaited in list(batch.about or ()):
+            for batcher, _ in _needs(awaited):
+                reached += [other for other in batcher.core.in_flight.copy() if other not in reached]
+    stuck = set(reached)  # unless it is found to end; what begins from here on does
+    while ending := [
+        batch
+        for batch in stuck
+        if all(_is_answered(need, stuck, full) for awaited in list(batch.about or ()) for need in _needs(awaited))
+    ]:
+        stuck.difference_update(ending)
+    return stuck
+
+
+def _is_answered(need: Need, stuck: set[messages.Batch], full: Batcher | None) -> bool:
+    batcher, call = need
+    under_way = batcher.core.in_flight.copy()
+    if call is None:
+        return stuck.isdisjoint(under_way)
+    if not call.open and hasattr(call, "sequence"):
+        return True  # it was accepted once, so it has an answer
+    its_own = [batch for batch in under_way if any(part.request is call for part in batch.parts)]
+    if its_own:
+        return stuck.isdisjoint(its_own)
+    has_room = batcher is not full and len(under_way) < batcher.limits.max_in_flight
+    return has_room or not under_way <= stuck
+
+
+def _needs(awaited: Awaited) -> list[Need]:
+    origin: Origin | None = awaited.origin
+    return [] if origin is None else list(origin.needs(awaited.call))
+
+
+def _words(needs: Sequence[Need]) -> str:
+    names = " and ".join(dict.fromkeys(batcher.name for batcher, _ in needs))
+    most = " and ".join(dict.fromkeys(f"{batcher.limits.max_in_flight:.0f}" for batcher, _ in needs))
+    return (
+        f"{names} would never answer: as many batches as may run at once ({most}) wait for this answer themselves; "
+        "call the plain function (__wrapped__), or allow more batches at once with max_in_flight"
+    )
