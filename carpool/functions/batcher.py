@@ -202,6 +202,10 @@ class Batcher:
         """Implements `waiting.Origin`."""
         return ((self, call),)
 
+    def thread_of(self, batch: messages.Batch) -> int | None:
+        """Implements `waiting.Batcher`."""
+        return self.host.thread_of(batch)
+
     def come_to_rest(self) -> None:
         """Implements `waiting.Batcher`."""
         with self._lock:

@@ -11,13 +11,16 @@ import asyncio
 import concurrent.futures
 import contextlib
 import logging
+import math
 import os
 import threading
+import time
 from asyncio import events
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from carpool.functions import errors, merging, waiting
+from carpool.scheduling import messages
 
 log = logging.getLogger("carpool.functions")
 
@@ -29,6 +32,8 @@ CANCELLED = "CANCELLED_AND_NOTIFIED"
 FINISHED = "FINISHED"
 
 _Lock = type(threading.Lock())
+# Seconds after which a thread that waits looks whether that can end, and again after twice as long each time.
+_FIRST_LOOK = 0.1
 Waiter = Any
 """A lock that a thread waits for, an asyncio future that a task awaits, or a callback."""
 
@@ -231,18 +236,27 @@ class Future(concurrent.futures.Future[R]):
         self._waiting.append(waiter)
         if self._state is not PENDING:
             _notify([self])
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        look = _FIRST_LOOK
         try:
-            settled = waiter.acquire(timeout=-1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX))
+            while not waiter.acquire(timeout=max(0.0, min(end - time.monotonic(), look, threading.TIMEOUT_MAX))):
+                if self._state is not PENDING:
+                    break
+                if time.monotonic() >= end:
+                    raise TimeoutError
+                look *= 2
+                if waits is None and (batch := waiting.batch_behind(self)) is not None:
+                    waits = self._begin_to_wait(batch)
+        except BaseException:
+            _discard(self._waiting, waiter)
+            raise
         finally:
             waiting.end(waits, self)
-        if not settled and self._state is PENDING:
-            _discard(self._waiting, waiter)
-            raise TimeoutError
 
-    def _begin_to_wait(self) -> list[waiting.Awaited] | None:
+    def _begin_to_wait(self, batch: messages.Batch | None = None) -> list[waiting.Awaited] | None:
         """For `waiting.end`. Raises RuntimeError if it would be for ever."""
         try:
-            return waiting.begin(self)
+            return waiting.begin(self, batch)
         except RuntimeError:
             self._leave(None)  # or it would be computed for nobody, and do the same again
             raise

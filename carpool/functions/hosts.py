@@ -25,6 +25,7 @@ from typing import Any, Protocol
 from carpool import errors as carpool_errors
 from carpool.functions import errors, work
 from carpool.runtime import deadline_timer, driver, timer_thread
+from carpool.scheduling import messages
 
 Post = Callable[..., None]
 """Takes a function and its arguments, and calls it while nothing else happens to the batcher. Never blocks."""
@@ -70,6 +71,10 @@ class Host(driver.Timer, Protocol):
 
     def call_there(self, function: Callable[[], None]) -> bool:
         """Call it where the sequence may go on; False if that place is gone."""
+        ...
+
+    def thread_of(self, batch: messages.Batch) -> int | None:
+        """The identifier of the thread that works on a batch and on nothing else."""
         ...
 
     def check_may_block(self, name: str) -> None:
@@ -188,6 +193,12 @@ class Threads:
     def call_there(self, function: Callable[[], None]) -> bool:
         function()
         return True
+
+    def thread_of(self, batch: messages.Batch) -> int | None:
+        for thread, begun in list(self._running.items()):
+            if begun is not None and getattr(begun[0], "batch", None) is batch:  # until it is forgotten
+                return thread.ident
+        return None
 
     def check_may_block(self, name: str) -> None:
         pass
@@ -347,6 +358,9 @@ class EventLoop:
         except RuntimeError:
             return False
         return True
+
+    def thread_of(self, batch: messages.Batch) -> int | None:
+        return None
 
     def check_may_block(self, name: str) -> None:
         if self.is_here() or (threading.get_ident() == self._ident and not self.loop.is_running()):

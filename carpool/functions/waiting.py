@@ -8,8 +8,10 @@ for one more batch or one of those under way ends.
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from types import FrameType
 from typing import Any, Protocol
 
 from carpool.functions import current
@@ -22,6 +24,10 @@ class Batcher(Protocol):
     name: str
     core: scheduler.Scheduler
     limits: limits.Limits
+
+    def thread_of(self, batch: messages.Batch) -> int | None:
+        """The identifier of the thread that works on a batch, if that has one of its own."""
+        ...
 
     def come_to_rest(self) -> None:
         """Return once what happens to it now has happened."""
@@ -51,16 +57,19 @@ class Awaited(Protocol):
     call: Any
 
 
+_HOMES = ("threading", "concurrent.futures._base", "concurrent.futures.thread")
+
 # Held while a wait is noted and looked at: of several that wait for each other the last one sees the others.
 _noting = threading.RLock()
 
 
-def begin(awaited: Awaited) -> list[Awaited] | None:
+def begin(awaited: Awaited, batch: messages.Batch | None = None) -> list[Awaited] | None:
     """The code that runs now waits for this from here on; what `end` takes, or None outside of batched functions.
 
-    Raises RuntimeError if that would never be answered, as all that could answer it waits for this very batch.
+    `batch` is the one for which it runs, if its context does not tell. Raises RuntimeError if that would never be
+    answered, as all that could answer it waits for this very batch.
     """
-    batch = current.running()
+    batch = batch or current.running()
     if batch is None or batch.about is None:
         return None
     waits: list[Awaited] = batch.about
@@ -81,6 +90,42 @@ def begin(awaited: Awaited) -> list[Awaited] | None:
     return waits
 
 
+def batch_behind(awaited: Awaited) -> messages.Batch | None:
+    """The batch for which the running thread waits for this, if that is one that could answer it.
+
+    A thread that a function started has no context that tells. But then the function's own thread waits for it: until
+    it ends, or for the future that it computes in an executor.
+    """
+    mine: list[Any] = [threading.current_thread()]
+    for frame in _frames_of(threading.get_ident(), "run"):
+        mine += filter(None, [getattr(frame.f_locals["self"], "future", None)])
+    frames = sys._current_frames()
+    for batch in _reached([other for batcher, _ in _needs(awaited) for other in batcher.core.in_flight.copy()]):
+        thread = batch.parts[0].request.replier.thread_of(batch)  # type: ignore[attr-defined] # all of them are calls
+        if thread in frames and any(
+            value is each
+            for frame in _frames_of(thread, "join", "result", "exception", "wait")
+            for name in ("self", "fs")
+            for value in _listed(frame.f_locals.get(name))
+            for each in mine
+        ):
+            return batch
+    return None
+
+
+def _frames_of(thread: int, *names: str) -> Iterator[FrameType]:
+    """The frames of a thread that run functions of these names of the standard library's threads and executors."""
+    frame = sys._current_frames().get(thread)
+    while frame is not None:
+        if frame.f_code.co_name in names and frame.f_globals.get("__name__") in _HOMES:
+            yield frame
+        frame = frame.f_back
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return list(value) if isinstance(value, list | set) else [value]
+
+
 def end(waits: list[Awaited] | None, awaited: Awaited) -> None:
     """That wait is over."""
     if waits is not None:
@@ -95,12 +140,7 @@ def is_stuck(batcher: Batcher) -> bool:
 
 def _stuck(begun: Iterable[messages.Batch], full: Batcher | None = None) -> set[messages.Batch]:
     """Those of these batches, and of all that they depend on, that never end. There is no room for more at `full`."""
-    reached = list(begun)
-    for batch in reached:
-        for awaited in list(batch.about or ()):
-            for batcher, _ in _needs(awaited):
-                reached += [other for other in batcher.core.in_flight.copy() if other not in reached]
-    stuck = set(reached)  # unless it is found to end; what begins from here on does
+    stuck = set(_reached(begun))  # unless it is found to end; what begins from here on does
     while ending := [
         batch
         for batch in stuck
@@ -108,6 +148,16 @@ def _stuck(begun: Iterable[messages.Batch], full: Batcher | None = None) -> set[
     ]:
         stuck.difference_update(ending)
     return stuck
+
+
+def _reached(begun: Iterable[messages.Batch]) -> list[messages.Batch]:
+    """These batches, and all that they depend on."""
+    reached = list(begun)
+    for batch in reached:
+        for awaited in list(batch.about or ()):
+            for batcher, _ in _needs(awaited):
+                reached += [other for other in batcher.core.in_flight.copy() if other not in reached]
+    return reached
 
 
 def _is_answered(need: Need, stuck: set[messages.Batch], full: Batcher | None) -> bool:

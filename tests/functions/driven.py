@@ -76,6 +76,9 @@ class DrivenHost:
     def call_there(self, function: Callable[[], None]) -> bool:
         raise AssertionError("the sequence is always here")
 
+    def thread_of(self, batch: Any) -> int | None:
+        return None
+
     def check_may_block(self, name: str) -> None: ...
 
 

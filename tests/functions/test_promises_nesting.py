@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -181,6 +183,71 @@ async def test_a_def_that_waits_for_itself_for_ever_fails_and_serves_others(
     assert isinstance(found, RuntimeError)
     assert "(__wrapped__), or allow more batches at once with max_in_flight" in str(found)
     assert await function(0) == 0
+
+
+def in_a_thread(call: Callable[[], int]) -> int:
+    found: list[int] = []
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            found.append(call())
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    for error in errors:
+        raise error
+    return found[0]
+
+
+def in_an_executor(call: Callable[[], int]) -> int:
+    with concurrent.futures.ThreadPoolExecutor(2) as executor:
+        return sum(executor.map(lambda _: call(), range(1)))
+
+
+def in_an_executor_of_all(call: Callable[[], int]) -> int:
+    [done] = concurrent.futures.wait([EXECUTOR.submit(call)]).done
+    return done.result()
+
+
+EXECUTOR = concurrent.futures.ThreadPoolExecutor(8)
+
+
+@pytest.mark.parametrize("place", [in_a_thread, in_an_executor, in_an_executor_of_all])
+@pytest.mark.parametrize("most", [1, 2])
+async def test_a_def_that_waits_for_itself_in_threads_that_it_starts_fails_and_serves_others(
+    place: Callable[[Callable[[], int]], int], most: int
+) -> None:
+    function = carpool.batched(
+        lambda items: [item and place(lambda: function(1).result()) for item in items], max_in_flight=most
+    )
+    found = await asyncio.to_thread(lambda: outcome(function(1)))
+    assert isinstance(found, RuntimeError)
+    assert await function(0) == 0
+
+
+async def test_a_thread_that_a_function_leaves_behind_has_its_answer_after_the_function_has_ended() -> None:
+    found: list[Any] = []
+    threads: list[threading.Thread] = []
+    waits = threading.Event()
+
+    def body(items: list[int]) -> list[int]:
+        for item in items:
+            if item:
+                call = function(0)
+                threads.append(threading.Thread(target=lambda call=call: (waits.set(), found.append(call.result()))))
+                threads[-1].start()
+                waits.wait(PATIENCE)
+                time.sleep(0.3)  # in which the thread looks whether it waits for ever
+        return items
+
+    function = carpool.batched(body)
+    assert await function(1) == 1
+    await asyncio.to_thread(threads[0].join, PATIENCE)
+    assert found == [0]
 
 
 async def test_the_advice_of_the_error_helps() -> None:
