@@ -146,9 +146,9 @@ def test_blocks_say_the_fields_wherever_they_are_sent() -> None:
 
 
 def test_every_attack_has_a_name_of_its_own_and_can_be_chosen() -> None:
-    from tests.attack.kinds import calls, floods, garbage, heads, http, streams, unread
+    from tests.attack.kinds import calls, floods, garbage, heads, http, hung, streams, unread
 
-    kinds = (calls, floods, garbage, heads, http, streams, unread)
+    kinds = (calls, floods, garbage, heads, http, hung, streams, unread)
     assert len(catalogue.ALL) == sum(len(kind.ATTACKS) for kind in kinds) > 60
     assert [each.name for each in catalogue.select(["ping", "http-bomb-"], "carpool")] == [
         "ping", "http-bomb-numbers", "http-bomb-brackets", "http-bomb-large",

@@ -1,6 +1,6 @@
 """The predictor behind the sidecar under attack; as a gRPC server it is also the plain grpcio to compare with.
 
-v1 over HTTP and v2 over gRPC: each row is answered with itself. Beside that two methods of no known service, which the
+v1 over HTTP and v2 over both: each row is answered with itself. Beside that two methods of no known service, which the
 sidecar passes through: one answers with as many bytes as it is asked for, one never answers. What is large is not
 looked at for long, since what the predictor itself takes for an attack is no matter of the sidecar's.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import signal
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -27,10 +28,29 @@ INPUT, OUTPUT = "rows", "rows_out"
 TEXTS = "texts"
 """A model that knows its shapes and refuses everything unread: for messages that are dear to read."""
 
+HANG = "hang"
+"""A model whose calls are never answered over gRPC, and what over HTTP a body says that is not answered."""
+
 SERVICE = "/inference.GRPCInferenceService/"
 INFER = SERVICE + "ModelInfer"
 BLOB, HOLD = "/attack.Attack/Blob", "/attack.Attack/Hold"
 
+_HANG_BODY = b'["hang"]'
+_V2_SHAPE = b'"shape":'
+_V2_ANSWER = b'{"model_name":"echo","model_version":"1","outputs":[{"name":"rows_out","datatype":"FP32",'
+_TENSOR = {"name": INPUT, "datatype": "FP32", "data_type": "TYPE_FP32", "shape": [-1, -1], "dims": [-1]}
+_V2_MODEL = json.dumps(
+    {
+        "name": MODEL,
+        "versions": ["1"],
+        "platform": "python",
+        "max_batch_size": 1024,
+        "inputs": [_TENSOR],
+        "input": [_TENSOR],
+        "outputs": [{**_TENSOR, "name": OUTPUT}],
+        "output": [{**_TENSOR, "name": OUTPUT}],
+    }
+).encode()
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: "
 _MOST_ROWS = 1024
 _TO_TEXTS = bytes(pb.ModelInferRequest(model_name=TEXTS).SerializeToString())
@@ -44,6 +64,8 @@ async def infer(message: bytes, context: Any) -> bytes:
     if message.startswith(_TO_TEXTS):
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "this model refuses all requests")
     request = pb.ModelInferRequest.FromString(message)
+    if request.model_name == HANG:
+        return await _hold(message, context)
     answer = pb.ModelInferResponse(model_name=request.model_name, model_version="1", id=request.id)
     for given in request.inputs:
         output = answer.outputs.add(name=f"{given.name}_out", datatype=given.datatype, shape=given.shape)
@@ -107,18 +129,29 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 
 class _Predictions(stub_server.Connection):
-    """Any POST is a prediction, any GET says that all is well."""
+    """Any POST is a prediction, any GET tells of a model of the v2 protocol."""
 
     def __init__(self) -> None:
         super().__init__()
         self._parts: list[bytes] = []
+        self._path = b""
+
+    def on_url(self, path: bytes) -> None:
+        self._path = path
 
     def on_body(self, piece: bytes) -> None:
         self._parts.append(piece)
 
     def on_message_complete(self) -> None:
-        body = b"".join(self._parts).replace(b'"instances"', b'"predictions"', 1) or b"{}"
+        asked = b"".join(self._parts)
         self._parts.clear()
+        if _HANG_BODY in asked:
+            return
+        body = _V2_MODEL
+        if self._path.endswith(b"/infer"):
+            body = _V2_ANSWER + asked[asked.index(_V2_SHAPE) :] if _V2_SHAPE in asked else b"{}"
+        elif asked:
+            body = asked.replace(b'"instances"', b'"predictions"', 1)
         self._transport.write(b"%b%d\r\n\r\n%b" % (_HEAD, len(body), body))
 
 

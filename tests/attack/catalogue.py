@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.attack import attack
-from tests.attack.kinds import calls, floods, garbage, heads, http, streams, unread
+from tests.attack.kinds import calls, floods, garbage, heads, http, hung, streams, unread
 
 ALL: dict[str, attack.Attack] = {
-    each.name: each for kind in (calls, streams, floods, unread, heads, garbage, http) for each in kind.ATTACKS
+    each.name: each for kind in (calls, streams, floods, unread, heads, garbage, http, hung) for each in kind.ATTACKS
 }
 
 

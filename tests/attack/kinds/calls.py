@@ -19,8 +19,12 @@ _GZIP = 31  # zlib's window bits
 _OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
 
 
+FAILED = grpc.aio.AioRpcError
+
+
 @contextlib.asynccontextmanager
-async def _client(to: target.Target) -> Any:
+async def client(to: target.Target) -> Any:
+    """A channel of grpcio's to the gRPC port."""
     to.spend_connection()
     async with grpc.aio.insecure_channel(f"{to.host}:{to.grpc_port}", options=_OPTIONS) as channel:
         yield channel
@@ -31,12 +35,12 @@ def _cancelled(path: str, size: int, calls: int, at_once: int, seconds: float) -
 
     async def run(to: target.Target) -> None:
         message = infer_of(size) if path == backend.INFER else bytes(size)
-        async with _client(to) as channel:
+        async with client(to) as channel:
             method = channel.unary_unary(path)
 
             async def one() -> None:
                 to.spend_bytes(size)
-                with contextlib.suppress(grpc.aio.AioRpcError):
+                with contextlib.suppress(FAILED):
                     await method(message, timeout=seconds)
 
             for _ in range(calls // at_once):
@@ -45,9 +49,9 @@ def _cancelled(path: str, size: int, calls: int, at_once: int, seconds: float) -
     return run
 
 
-def infer_of(size: int) -> bytes:
+def infer_of(size: int, model: str = backend.MODEL) -> bytes:
     """A `ModelInfer` of one row of FP32 with about so many bytes."""
-    request = pb.ModelInferRequest(model_name=backend.MODEL)
+    request = pb.ModelInferRequest(model_name=model)
     request.inputs.add(name=backend.INPUT, datatype="FP32", shape=[1, size // 4])
     request.raw_input_contents.append(bytes(size // 4 * 4))
     return bytes(request.SerializeToString())
@@ -101,11 +105,11 @@ def _sent_again(make: Any, *arguments: Any) -> attack.Strike:
 
     async def run(to: target.Target) -> None:
         message = make(*arguments)
-        async with _client(to) as channel:
+        async with client(to) as channel:
             method = channel.unary_unary(backend.INFER)
             while to.left:
                 to.spend_bytes(len(message))
-                with contextlib.suppress(grpc.aio.AioRpcError):
+                with contextlib.suppress(FAILED):
                     await method(message, timeout=to.left)
 
     return run

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 import zlib
 from collections.abc import Coroutine
@@ -104,6 +105,28 @@ def _bomb(start: bytes, middle: bytes, end: bytes, size: int) -> attack.Strike:
                     raise link.Gone
 
     return attack.again(run)
+
+
+async def _texts(to: target.Target) -> None:
+    """v2 requests of 600 kB with another long id each, and now and then one of 2 MB."""
+    data = b",".join([b"[" + b",".join([b"1.5"] * 5000) + b"]"] * 30)
+    async with link.http1(to, reads=False) as one:
+        for number in itertools.count():
+            if not to.left:
+                return
+            name = b"%d" % number + b"x" * (2_000_000 if number % 10 == 9 else 300_000)
+            body = b'{"id":"%b","inputs":[{"name":"rows","datatype":"FP32","shape":[30,5000],"data":[%b]}]}' % (
+                name,
+                data,
+            )
+            await one.send(_post(body).replace(b"v1/models/echo:predict", b"v2/models/echo/infer"))
+            answers = 0
+            while not answers:
+                found = await one.read_some(1_000_000)
+                if not found:
+                    raise link.Gone
+                answers = found.count(b"HTTP/1.1 ")
+            await asyncio.sleep(0.1)
 
 
 async def _come_and_go(to: target.Target) -> None:
@@ -215,6 +238,7 @@ ATTACKS = (
     _http("bomb-numbers", "30,000,000 instances in 60 kB", _bomb(b'{"instances":[0', b",0", b"]}", _INFLATED)),
     _http("bomb-brackets", "arrays in arrays, 60 MB in 60 kB", _bomb(b'{"instances":[', b"[", b"", _INFLATED)),
     _http("bomb-large", "80 MB in 80 kB", _bomb(b'{"instances":["', b"x", b'"]}', 80_000_000)),
+    _http("texts", "v2 requests with ids of 300 kB and 2 MB", attack.again(_texts), 8.0),
     _http("come-and-go", "connections opened and closed, 8 at a time", attack.at_once(_come_and_go, 8)),
     _http("nonsense", "random pieces of HTTP", attack.at_once(attack.again(_nonsense), 16)),
 )
