@@ -28,7 +28,7 @@ _FIRST: Final = re.compile(rb"[ \t\r\n]*\{" + _NAMED, re.DOTALL)
 _NEXT: Final = re.compile(rb"[ \t\r\n]*," + _NAMED, re.DOTALL)
 _END: Final = re.compile(rb"[ \t\r\n]*\}[ \t\r\n]*")
 _EMPTY: Final = re.compile(rb"[ \t\r\n]*\{[ \t\r\n]*\}[ \t\r\n]*")
-_TRAILING: Final = re.compile(r"trailing characters \(byte (\d+)\)")
+_TRAILING: Final = "JSON is malformed: trailing characters (byte "
 _SPACE: Final = b" \t\r\n"
 _STEP: Final = 256 * 1024  # bytes, and members, that are looked at in one step
 _MEMBERS_A_STEP: Final = 100
@@ -48,19 +48,30 @@ def find(text: bytes, start: int = 0, stop: int | None = None) -> dict[str, Memb
     Raises `errors.BadRequest` for what is no JSON object, and for duplicate members, and `errors.Unbatchable` for more
     than `MOST` members.
     """
-    return steps.at_once(find_in_steps(text, start, stop))
+    found: dict[str, Member] = {}
+    view = memoryview(text)[:stop]
+    while start >= 0:
+        start = _add_some(found, text, view, start)
+    return found
 
 
 def find_in_steps(text: bytes, start: int = 0, stop: int | None = None) -> steps.Steps[dict[str, Member]]:
     """The same for a large object."""
-    end = len(text) if stop is None else stop
     found: dict[str, Member] = {}
-    if _EMPTY.fullmatch(text, start, end):
-        return found
-    match, at, rested = _FIRST.match(text, start, end), start, start
-    if match is None and not text[start : start + 64].lstrip(_SPACE).startswith(b"{"):
-        raise errors.BadRequest("the body must be a JSON object")
-    view = memoryview(text)[:end]
+    view = memoryview(text)[:stop]
+    while start >= 0:
+        start = _add_some(found, text, view, start)
+        yield
+    return found
+
+
+def _add_some(found: dict[str, Member], text: bytes, view: memoryview, start: int) -> int:
+    """Add as many members as take a step, from the object's beginning, or from where those found end.
+
+    `view` ends where the object does. Returns where the last one ends, and -1 once they are all there.
+    """
+    at, end, most = start, len(view), len(found) + _MEMBERS_A_STEP
+    match = (_NEXT if found else _FIRST).match(text, at, end)
     while match is not None:
         try:
             name = _text(match[1])
@@ -70,15 +81,19 @@ def find_in_steps(text: bytes, start: int = 0, stop: int | None = None) -> steps
             raise errors.BadRequest(f"duplicate member {name!r}")
         if len(found) == MOST:
             raise errors.Unbatchable(errors.NotBatched.MEMBERS)
-        at = match.end() if match[2] is not None else end_of_value(view, match.end())
-        found[name] = Member(match.start(1), match.start(2) if match[2] is not None else match.end(), at)
-        if at - rested >= _STEP or not len(found) % _MEMBERS_A_STEP:
-            rested = at
-            yield
+        value, at = match.span(2)
+        if at < 0:
+            value = match.end()
+            at = end_of_value(view, value)
+        found[name] = Member(match.start(1), value, at)
+        if len(found) == most or at - start >= _STEP:
+            return at
         match = _NEXT.match(text, at, end)
-    if not found or not _END.fullmatch(text, at, end):
-        raise errors.BadRequest(f"JSON is malformed: no member and no end of an object (byte {at})")
-    return found
+    if _END.fullmatch(text, at, end) if found else _EMPTY.fullmatch(text, at, end):
+        return -1
+    if not found and not text[start : start + 64].lstrip(_SPACE).startswith(b"{"):
+        raise errors.BadRequest("the body must be a JSON object")
+    raise errors.BadRequest(f"JSON is malformed: no member and no end of an object (byte {at})")
 
 
 def end_of_value(view: memoryview, at: int) -> int:
@@ -86,10 +101,10 @@ def end_of_value(view: memoryview, at: int) -> int:
     try:
         _skip(view[at:])
     except msgspec.DecodeError as error:
-        found = _TRAILING.search(str(error))
-        if found is None:
-            raise errors.BadRequest(f"{error}, in the value at byte {at}") from None
-        at += int(found[1]) - 1
+        words = str(error)
+        if not words.startswith(_TRAILING):
+            raise errors.BadRequest(f"{words}, in the value at byte {at}") from None
+        at += int(words[len(_TRAILING) : -1]) - 1
         while view[at - 1] in _SPACE:
             at -= 1
         return at

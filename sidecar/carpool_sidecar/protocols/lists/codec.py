@@ -165,7 +165,7 @@ class Codec:
             payload = self._parse_alike(body, max_rows) or steps.at_once(self._parse_anew(body, max_rows))
         except (errors.BadRequest, RecursionError):
             raise errors.Unbatchable(errors.NotBatched.NO_ROWS) from None
-        return self._unless_avoided(payload)
+        return self._unless_avoided(payload) if self._avoided else payload
 
     def parse_in_steps(self, body: bytes, max_rows: int, json_size: int | None = None) -> steps.Steps[Payload]:
         """See `interface.Codec`: lists are found and scanned in steps. Raises the same as `parse`."""
@@ -188,7 +188,7 @@ class Codec:
             payload = yield from self._parse_anew(body, max_rows)
         except (errors.BadRequest, RecursionError):
             raise errors.Unbatchable(errors.NotBatched.NO_ROWS) from None
-        return self._unless_avoided(payload)
+        return self._unless_avoided(payload) if self._avoided else payload
 
     def merge(self, batch_id: str, target: str, parts: Sequence[messages.Part]) -> interface.UpstreamRequest:
         """See `interface.Codec`."""
@@ -237,7 +237,7 @@ class Codec:
             self._avoided.popitem(last=False)
 
     def _unless_avoided(self, payload: Payload) -> Payload:
-        until = self._avoided.get(hash(payload.key)) if self._avoided else None
+        until = self._avoided.get(hash(payload.key))
         if until is not None:
             if self._clock() < until:
                 raise errors.Unbatchable(errors.NotBatched.OUTPUTS)
@@ -268,10 +268,10 @@ class Codec:
         text = places.Text(body)
         refused: set[places.Span] = set()
         reason = errors.NotBatched.NO_ROWS
-        work = 0
+        work, is_large = 0, len(body) >= self.large
         for rule in self._rules:
             for place in rule.rows:
-                spans = yield from text.find_in_steps(place)
+                spans = (yield from text.find_in_steps(place)) if is_large else text.find(place)
                 if not spans:
                     continue
                 along = [span for each in rule.along for span in text.find(each) if text.begins(span, b"[")]

@@ -21,6 +21,8 @@ _WHOLE, _LARGE, _FRACTION, _TEXT, _TRUTH, _NULL, _LIST, _MEMBERS = (1 << place f
 _MARKS = {ord('"'): _TEXT, ord("t"): _TRUTH, ord("f"): _TRUTH, ord("n"): _NULL, ord("["): _LIST, ord("{"): _MEMBERS}
 # More digits may not fit 64 bits, and numpy takes another type for those.
 _DIGITS = 18
+# Names are text of callers, and what they are part of is kept.
+_LONG = 1024
 # Each is looked at, which takes half a microsecond, so 64 MB of them would hold the event loop for half a minute.
 _MOST_VALUES = 20_000
 
@@ -50,8 +52,9 @@ def of(rows: Sequence[msgspec.Raw]) -> Hashable:
         raise errors.Unbatchable(errors.NotBatched.SHAPE)
     columns = bytes([_together(map(_mark, column)) for column in zip(*values, strict=True)])
     inner = _together(_inside(value) for each in values for value in each) if any(m & _LIST for m in columns) else 0
-    # Names are callers' text of any length, and what they are part of is kept.
-    return hashlib.blake2b(repr((name, columns, inner)).encode(), digest_size=16).digest()
+    if isinstance(name, tuple) and sum(map(len, name)) > _LONG:
+        name = hashlib.blake2b(repr(name).encode(), digest_size=16).digest()
+    return name, columns, inner
 
 
 def _mark(value: msgspec.Raw) -> int:

@@ -62,13 +62,9 @@ class Text:
 
     def members(self, span: Span) -> dict[str, json_members.Member]:
         """The members of an object; raises what `json_members.find` does."""
-        return steps.at_once(self._members_in_steps(span))
-
-    def _members_in_steps(self, span: Span) -> steps.Steps[dict[str, json_members.Member]]:
         found = self._known.get(span.start)
         if found is None:
-            found = yield from json_members.find_in_steps(self.text, span.start, span.stop)
-            self._known[span.start] = found
+            found = self._known[span.start] = json_members.find(self.text, span.start, span.stop)
         return found
 
     def find(self, place: Place) -> Sequence[Span]:
@@ -77,15 +73,11 @@ class Text:
         Raises `errors.BadRequest` for text that is no JSON on the way to it, and `errors.Unbatchable` for an object of
         more than `json_members.MOST` members there.
         """
-        return steps.at_once(self.find_in_steps(place))
-
-    def find_in_steps(self, place: Place) -> steps.Steps[Sequence[Span]]:
-        """The same in a large text."""
         span = self.whole
         for name in place.names:
             if not self.begins(span, b"{"):
                 return ()
-            member = (yield from self._members_in_steps(span)).get(name)
+            member = self.members(span).get(name)
             if member is None:
                 return ()
             span = Span(member.value, member.stop)
@@ -93,21 +85,41 @@ class Text:
             return (span,)
         if not self.begins(span, b"{"):
             return ()
-        members = yield from self._members_in_steps(span)
-        columns = [Span(member.value, member.stop, name) for name, member in members.items()]
+        columns = [Span(member.value, member.stop, name) for name, member in self.members(span).items()]
         return [column for column in columns if self.begins(column, b"[")]
+
+    def find_in_steps(self, place: Place) -> steps.Steps[Sequence[Span]]:
+        """The same in a large text."""
+        span = self.whole
+        for name in (*place.names, _STAR) if place.is_columns else place.names:
+            if not self.begins(span, b"{"):
+                break
+            members = self._known.get(span.start)
+            if members is None:
+                members = yield from json_members.find_in_steps(self.text, span.start, span.stop)
+                self._known[span.start] = members
+            member = members.get(name)
+            if member is None:
+                break
+            span = Span(member.value, member.stop)
+        return self.find(place)
 
     def around(self, spans: Sequence[Span], cuts: Sequence[Span] = ()) -> tuple[bytes, ...]:
         """The text before, between and after these values, which are in order: one piece more than values.
 
         It is without the `cuts`, which may overlap each other, but none of the values.
         """
-        gaps = {span.start for span in spans}
-        pieces, at = [b""], 0
-        for span in sorted([*spans, *cuts]):
-            pieces[-1] += self.text[at : span.start]
-            at = max(at, span.stop)
-            if span.start in gaps:
-                pieces.append(b"")
-        pieces[-1] += self.text[at:]
-        return tuple(pieces)
+        pieces, at = [], 0
+        for span in spans:
+            pieces.append(self._between(at, span.start, cuts))
+            at = span.stop
+        return (*pieces, self._between(at, len(self.text), cuts))
+
+    def _between(self, at: int, stop: int, cuts: Sequence[Span]) -> bytes:
+        pieces = []
+        for cut in sorted(cuts):
+            if at <= cut.start < stop:
+                pieces.append(self.text[at : cut.start])
+            if cut.start < stop:
+                at = max(at, cut.stop)
+        return b"".join((*pieces, self.text[at:stop])) if pieces else self.text[at:stop]

@@ -91,7 +91,7 @@ class LargeBody(NamedTuple, Generic[T]):
 class _Latest(Generic[T]):
     """A rest with the data of one tensor, with what tells at a glance that a body is of it."""
 
-    __slots__ = ("_last", "_short", "_size", "begin", "first", "kept", "opening")
+    __slots__ = ("_last", "_outline", "_size", "begin", "first", "kept", "opening")
 
     def __init__(self, kept: T) -> None:
         self.kept = kept
@@ -99,12 +99,8 @@ class _Latest(Generic[T]):
         self.opening = b"{" + self.first
         self.begin = len(self.opening)
         self._size = len(self._last)
-        # A longer one takes as much memory as its text, but little time beside that of the text.
-        self._short = json_lists.outline(kept.numbers) if kept.numbers < _WORTH_A_VIEW else b""
-
-    @property
-    def _outline(self) -> bytes:
-        return self._short or json_lists.outline(self.kept.numbers)
+        # A longer one takes much memory, and little time to make beside that for its text, which is never short then.
+        self._outline = json_lists.outline(kept.numbers) if kept.numbers < _WORTH_A_VIEW else b""
 
     def data(self, body: bytes, begin: int, stop: int) -> v2.Data | None:
         """The data, which begin at a place in a body, if they are as flat and full as they should be."""
@@ -115,14 +111,15 @@ class _Latest(Generic[T]):
             text = body[begin:end]
             return text if json_lists.is_flat(text, self._outline) else None
         view = memoryview(body)[begin:end]
-        return view if json_lists.is_flat(view, self._outline) else None
+        return view if json_lists.is_flat(view, self._outline or json_lists.outline(self.kept.numbers)) else None
 
     def data_in_steps(self, body: bytes) -> steps.Steps[v2.Data | None]:
         """The same for a large body that begins like this."""
         if not body.endswith(self._last):
             return None
         text = data_at(body, self.begin, len(body) - self._size)
-        return text if (yield from json_lists.is_flat_in_steps(text, self._outline)) else None
+        outlined = self._outline or json_lists.outline(self.kept.numbers)
+        return text if (yield from json_lists.is_flat_in_steps(text, outlined)) else None
 
 
 class BodySplitter(Generic[T]):
@@ -218,14 +215,13 @@ class BodySplitter(Generic[T]):
 
     def _begun(self, body: bytes, start: int, stop: int) -> tuple[T, ...]:
         """The templates of bodies that have the same text before their first data."""
-        before = body.find(b'"data":', start, min(stop, start + v2.MOST_TEXT))
+        before = body.find(b'"data":', start, stop)
         end = before if before >= 0 else stop
         return self._known.all(body[start:end], ()) if end - start <= v2.MOST_TEXT else ()
 
     def _parse_in_full(self, text: bytes) -> tuple[T, bytes | None, list[v2.Data], bool]:
         """The same for a text that is written in another way, or is new."""
-        if _LONG_ID.match(text):
-            raise errors.Unbatchable(errors.NotBatched.MEMBERS)
+        _check_id(text)
         found, ident, start = _ID.match(text), None, 1
         if found:
             ident, start = found[1], found.end()
@@ -311,10 +307,17 @@ class BodySplitter(Generic[T]):
 
 def _ident(body: bytes, stop: int) -> tuple[bytes | None, int]:
     """The id that a body begins with, as written, and where the rest begins; 0 if it is not written as most are."""
-    found = _PLAIN_ID.match(body, 0, stop) if body.startswith(_ID_FIRST) else None
-    if found is not None:
-        return found[1], found.end()
+    if body.startswith(_ID_FIRST):
+        found = _PLAIN_ID.match(body, 0, stop)
+        if found is not None:
+            return found[1], found.end()
+        _check_id(body)
     return None, 1 if body.startswith(b"{") else 0
+
+
+def _check_id(text: bytes) -> None:
+    if _LONG_ID.match(text):
+        raise errors.Unbatchable(errors.NotBatched.MEMBERS)
 
 
 def _start(piece: bytes) -> int:
