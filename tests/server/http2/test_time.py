@@ -248,6 +248,23 @@ async def test_a_deaf_client_that_gives_no_window_is_cut_off_too(fountain: Fount
     writer.close()
 
 
+@pytest.mark.looptime
+async def test_how_long_a_client_may_read_nothing_can_change_meanwhile(fountain: Fountain) -> None:
+    patience = [1000.0]
+    here = server.Server(fountain, LIMITS, patience=lambda: patience[0])
+    await here.listen("127.0.0.1", 0)
+    reader, writer = await connect(here, GREETING + peer.Peer().headers(1))
+    await peer.until(lambda: fountain.calls)
+    writer.write(frames.window_update(1, 2**30))
+    await asyncio.sleep(100)
+    assert here.open == 1
+    patience[0] = 5.0
+    await reader.read()
+    assert seconds() < 105
+    writer.close()
+    await here.close(0.1)
+
+
 async def test_a_port_that_is_taken_is_an_error(here: server.Server) -> None:
     with pytest.raises(OSError, match="in use"):
         await server.Server(echo.Echo()).listen("127.0.0.1", here.port)
