@@ -67,10 +67,10 @@ class _Adaptive(adaptive.Adaptive):
 
     def choose(self, backlog: backlogs.Backlog, now: float) -> policy.Decision:
         decision = super().choose(backlog, now)
+        if not isinstance(decision, policy.Wait) or not self._is_stuck():
+            return decision
         queue = backlog.due(math.inf, 0.0)
-        if isinstance(decision, policy.Wait) and queue is not None and self._is_stuck():
-            return policy.Release(queue, messages.Reason.IDLE)
-        return decision
+        return decision if queue is None else policy.Release(queue, messages.Reason.IDLE)
 
 
 class Batcher:
@@ -457,7 +457,8 @@ class Batcher:
             outcome: futures.Settling | None
             if type(tag) is futures.Future:
                 result = pieces[0][2][0]
-                outcome = (tag, None, failures.own(result)) if failures.is_exception(result) else (tag, result, None)
+                is_exception = issubclass(type(result), BaseException)
+                outcome = (tag, None, failures.own(result)) if is_exception else (tag, result, None)
             else:
                 try:
                     outcome = tag.answered([piece.predictions for piece in pieces])

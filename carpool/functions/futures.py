@@ -32,7 +32,8 @@ CANCELLED = "CANCELLED_AND_NOTIFIED"
 FINISHED = "FINISHED"
 
 _Lock = type(threading.Lock())
-# Seconds after which a thread that waits looks whether that can end, and again after twice as long each time.
+# Seconds after which a thread that a function may have started looks whether its wait can end, and again after twice as
+# long each time.
 _FIRST_LOOK = 0.1
 Waiter = Any
 """A lock that a thread waits for, an asyncio future that a task awaits, or a callback."""
@@ -170,7 +171,8 @@ class Future(concurrent.futures.Future[R]):
                 self._leave(waiter)
                 raise
             finally:
-                waiting.end(waits, self)
+                if waits is not None:
+                    waits.remove(self)
         if self._state is CANCELLED:
             raise asyncio.CancelledError
         if self._exception is not None:
@@ -237,7 +239,7 @@ class Future(concurrent.futures.Future[R]):
         if self._state is not PENDING:
             _notify([self])
         end = math.inf if timeout is None else time.monotonic() + timeout
-        look = _FIRST_LOOK
+        look = _FIRST_LOOK if waits is None and waiting.may_be_behind() else math.inf
         try:
             while not waiter.acquire(timeout=max(0.0, min(end - time.monotonic(), look, threading.TIMEOUT_MAX))):
                 if self._state is not PENDING:
@@ -251,10 +253,11 @@ class Future(concurrent.futures.Future[R]):
             _discard(self._waiting, waiter)
             raise
         finally:
-            waiting.end(waits, self)
+            if waits is not None:
+                waits.remove(self)
 
     def _begin_to_wait(self, batch: messages.Batch | None = None) -> list[waiting.Awaited] | None:
-        """For `waiting.end`. Raises RuntimeError if it would be for ever."""
+        """As `waiting.begin`. Who gets the RuntimeError is not waited for any more."""
         try:
             return waiting.begin(self, batch)
         except RuntimeError:

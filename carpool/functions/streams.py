@@ -167,7 +167,8 @@ class Stream(Generic[R]):
         try:
             yield
         finally:
-            waiting.end(waits, channel)
+            if waits is not None:
+                waits.remove(channel)
 
     def _waiter(self, *, blocks: bool) -> futures.Future[None]:
         channel = self._channel

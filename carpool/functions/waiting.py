@@ -64,10 +64,10 @@ _noting = threading.RLock()
 
 
 def begin(awaited: Awaited, batch: messages.Batch | None = None) -> list[Awaited] | None:
-    """The code that runs now waits for this from here on; what `end` takes, or None outside of batched functions.
+    """The code that runs now waits for this from here on: until it is removed from the list that this returns.
 
-    `batch` is the one for which it runs, if its context does not tell. Raises RuntimeError if that would never be
-    answered, as all that could answer it waits for this very batch.
+    None outside of batched functions. `batch` is the one for which it runs, if its context does not tell.
+    Raises RuntimeError if that would never be answered, as all that could answer it waits for this very batch.
     """
     batch = batch or current.running()
     if batch is None or batch.about is None:
@@ -90,21 +90,25 @@ def begin(awaited: Awaited, batch: messages.Batch | None = None) -> list[Awaited
     return waits
 
 
+def may_be_behind() -> bool:
+    """Whether a function may have started the running thread, which is then a daemon, or given it work."""
+    thread = threading.current_thread()
+    return thread is not threading.main_thread() and (thread.daemon or bool(_computed_here()))
+
+
 def batch_behind(awaited: Awaited) -> messages.Batch | None:
     """The batch for which the running thread waits for this, if that is one that could answer it.
 
     A thread that a function started has no context that tells. But then the function's own thread waits for it: until
     it ends, or for the future that it computes in an executor.
     """
-    mine: list[Any] = [threading.current_thread()]
-    for frame in _frames_of(threading.get_ident(), "run"):
-        mine += filter(None, [getattr(frame.f_locals["self"], "future", None)])
+    mine: list[Any] = [threading.current_thread(), *_computed_here()]
     frames = sys._current_frames()
     for batch in _reached([other for batcher, _ in _needs(awaited) for other in batcher.core.in_flight.copy()]):
         thread = batch.parts[0].request.replier.thread_of(batch)  # type: ignore[attr-defined] # all of them are calls
-        if thread in frames and any(
+        if thread is not None and any(
             value is each
-            for frame in _frames_of(thread, "join", "result", "exception", "wait")
+            for frame in _frames_of(frames.get(thread), "join", "result", "exception", "wait")
             for name in ("self", "fs")
             for value in _listed(frame.f_locals.get(name))
             for each in mine
@@ -113,9 +117,14 @@ def batch_behind(awaited: Awaited) -> messages.Batch | None:
     return None
 
 
-def _frames_of(thread: int, *names: str) -> Iterator[FrameType]:
-    """The frames of a thread that run functions of these names of the standard library's threads and executors."""
-    frame = sys._current_frames().get(thread)
+def _computed_here() -> list[Any]:
+    """The futures of executors that the running thread computes."""
+    found = [getattr(frame.f_locals["self"], "future", None) for frame in _frames_of(sys._getframe(), "run")]
+    return [future for future in found if future is not None]
+
+
+def _frames_of(frame: FrameType | None, *names: str) -> Iterator[FrameType]:
+    """This frame and its callers, where they run functions of these names that make threads and executors."""
     while frame is not None:
         if frame.f_code.co_name in names and frame.f_globals.get("__name__") in _HOMES:
             yield frame
@@ -124,12 +133,6 @@ def _frames_of(thread: int, *names: str) -> Iterator[FrameType]:
 
 def _listed(value: Any) -> Sequence[Any]:
     return list(value) if isinstance(value, list | set) else [value]
-
-
-def end(waits: list[Awaited] | None, awaited: Awaited) -> None:
-    """That wait is over."""
-    if waits is not None:
-        waits.remove(awaited)
 
 
 def is_stuck(batcher: Batcher) -> bool:
