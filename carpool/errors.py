@@ -7,7 +7,7 @@ answers callers decides what each is in its own words.
 from __future__ import annotations
 
 import enum
-from typing import Any
+from typing import Any, TypeVar
 
 
 class Remedy(enum.Enum):
@@ -85,7 +85,10 @@ def put(error: BaseException, name: str, value: object) -> None:
     vars(BaseException)[name].__set__(error, value)
 
 
-def bare(error: CarpoolError) -> CarpoolError:
+Raised = TypeVar("Raised", bound=Exception)
+
+
+def bare(error: Raised) -> Raised:
     """The error without its traceback and causes, to be kept.
 
     A kept traceback keeps the frames it went through, with request bodies in them; and a frame that keeps the error

@@ -29,7 +29,7 @@ def counted() -> Iterator[list[str]]:
 
 def _is_ours(found: object) -> bool:
     module = getattr(found, "f_globals", {}).get("__name__") if _is_frame(found) else type(found).__module__
-    return str(module).startswith("sidecar.")
+    return str(module).startswith(("carpool.", "carpool_sidecar."))
 
 
 def _keeps_a_message(found: object) -> bool:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
+import weakref
 from collections.abc import Iterator
 
 import pytest
 
 from carpool_sidecar import errors, turns
 from carpool_sidecar.protocols import steps
+
+
+class Message(bytearray):
+    """One that can be watched."""
 
 
 def unexpected(error: Exception) -> None:
@@ -138,3 +145,45 @@ def test_steps_may_be_made_of_others() -> None:
         return found + (yield from counting(1, told, "b"))
 
     assert steps.at_once(both([])) == "adonebdone"  # type: ignore[arg-type] # a generator
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """References alone have to free what is not needed any more."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+ENDS = [errors.Unbatchable(errors.NotBatched.COLUMNAR), errors.BadRequest("wrong"), ValueError("a bug")]
+
+
+@pytest.mark.parametrize("error", ENDS, ids=["a verdict", "a failure", "a bug"])
+async def test_nothing_of_a_message_is_kept_once_somebody_who_awaited_work_on_it_has_caught_what_it_raised(
+    no_collector: None, error: Exception
+) -> None:
+    worked = turns.Turns(unexpected)
+
+    def working(message: Message) -> steps.Steps[None]:
+        yield
+        raise type(error)(*error.args)
+
+    async def handle() -> weakref.ref[Message]:
+        message = Message(b"x")
+        with contextlib.suppress(type(error)):
+            await worked.run(working(message))
+        return weakref.ref(message)
+
+    message = await handle()
+    await passes(1)
+    assert message() is None
+
+
+async def test_a_verdict_that_is_told_keeps_nothing_of_the_message_it_is_on() -> None:
+    worked, outcomes = turns.Turns(unexpected), list[Exception]()
+    verdict = errors.Unbatchable(errors.NotBatched.COLUMNAR)
+    worked.start(failing(verdict), outcomes.append)
+    await passes(3)
+    assert outcomes == [verdict]
+    assert outcomes[0].__traceback__ is None

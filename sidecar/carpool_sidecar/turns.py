@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import functools
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
@@ -48,12 +49,11 @@ class Work:
 
     def work(self) -> bool:
         """Implements `Worker`."""
-        work, then = self._steps, self._then
-        if then is None:
+        if self._then is None:
             return False
+        work = self._steps
         if work is None:  # what is done with the outcome may take as long as a step
-            outcome, self._outcome, self._then = self._outcome, None, None
-            then(outcome)
+            self._hand_over(self._then)
             return False
         try:
             next(work)
@@ -62,9 +62,15 @@ class Work:
             self._outcome = end.value
         except Exception as error:
             # The frames of one that is handed on would keep the message; a bug is logged with them.
-            self._outcome = errors.bare(error) if isinstance(error, errors.CarpoolError) else error
+            is_told = isinstance(error, (errors.CarpoolError, errors.Unbatchable))
+            self._outcome = errors.bare(error) if is_told else error
         self._steps = None
         return True
+
+    def _hand_over(self, then: Callable[[Any], None]) -> None:
+        # Not in a frame of `work`: a bug keeps those, and who is told may keep the bug.
+        outcome, self._outcome, self._then = self._outcome, None, None
+        then(outcome)
 
 
 class Turns:
@@ -97,20 +103,12 @@ class Turns:
     async def run(self, work: steps.Steps[T]) -> T:
         """What these steps return or raise. Cancelling this cancels them."""
         waiter: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-        def told(outcome: T | Exception) -> None:
-            if waiter.done():
-                return
-            if isinstance(outcome, Exception):
-                waiter.set_exception(outcome)
-            else:
-                waiter.set_result(outcome)
-
-        started = self.start(work, told)
+        started = self.start(work, functools.partial(_tell, waiter))
         try:
             return await waiter
         finally:
             started.cancel()
+            del waiter  # it keeps what is raised here, whose frames keep this one
 
     def close(self) -> None:
         """No worker works any more."""
@@ -142,3 +140,12 @@ class Turns:
     def _await_turn(self) -> None:
         if self._workers and self._next is None:
             self._next = asyncio.get_running_loop().call_soon(self._turn)
+
+
+def _tell(waiter: asyncio.Future[T], outcome: T | Exception) -> None:
+    if waiter.done():
+        return
+    if isinstance(outcome, Exception):
+        waiter.set_exception(outcome)
+    else:
+        waiter.set_result(outcome)

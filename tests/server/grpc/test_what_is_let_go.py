@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from tritonclient.grpc import service_pb2 as pb
 
 from tests import cycles
 from tests.server.grpc.any_calls import PATH, framed, opened
@@ -92,10 +93,12 @@ async def test_a_message_is_counted_as_long_as_it_is_kept(peer_site: Site, peer:
 
 
 ROWS = np.zeros((1, 100_000), "f4")
+SEQUENCE = {"sequence_id": pb.InferParameter(int64_param=7)}
 INFERENCES = {
     "answered": asking(ROWS),
     "refused by the predictor": asking(np.full((1, 100_000), 400, "f4"), model="marked"),
     "passed through": asking(ROWS[0], model="unbatched"),
+    "passed through, as one of a sequence": asking(ROWS, parameters=SEQUENCE),
     "refused": asking(ROWS)[:-1],
     "late": asking(ROWS),
     "left": asking(ROWS),

@@ -28,7 +28,8 @@ _WHOLE = 16
 class ReadSlots:
     """The slots of one connection, given in order."""
 
-    # State: who holds a slot, with the time when it began; who waits for one; calls without a slot; calls at all.
+    # State: who holds a slot, with the time when it began; who waits for one; the timer, once somebody had to wait, as
+    # it keeps this alive; calls without a slot; calls at all.
     __slots__ = ("_connections", "_holders", "_number", "_timer", "_users", "_waiting", "_whole")
 
     def __init__(self, connections: ConnectionSlots, number: int) -> None:
@@ -36,7 +37,7 @@ class ReadSlots:
         self._number = number
         self._holders: dict[object, float] = {}
         self._waiting: collections.OrderedDict[asyncio.Future[None], object] = collections.OrderedDict()
-        self._timer = deadline_timer.DeadlineTimer(self._take_back)
+        self._timer: deadline_timer.DeadlineTimer | None = None
         self._whole = self._users = 0
 
     def open(self) -> None:
@@ -48,7 +49,9 @@ class ReadSlots:
         self._users -= 1
         if not self._users:
             self._connections.forget(self._number)
-            self._timer.stop()
+            if self._timer is not None:
+                self._timer.stop()
+                self._timer = None
 
     async def acquire(self, who: object) -> None:
         """Wait for a slot, which `release` gives back."""
@@ -93,6 +96,8 @@ class ReadSlots:
 
     def _watch(self) -> None:
         if self._holders:
+            if self._timer is None:
+                self._timer = deadline_timer.DeadlineTimer(self._take_back)
             self._timer.look_by(next(iter(self._holders.values())) + _MOMENT)
 
     def _take_back(self, now: float) -> float:

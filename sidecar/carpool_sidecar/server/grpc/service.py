@@ -358,12 +358,17 @@ class InferCall(ledger.Reservation):
         """Take a step in a turn of the event loop of its own, where nobody else would answer the call if it failed."""
         try:
             step()
-        except errors.Unbatchable as verdict:
-            self._pass_through(verdict.reason)
-        except errors.CarpoolError as error:
+        except Exception as error:
+            self._stopped(error)
+
+    def _stopped(self, error: Exception) -> None:
+        """Go on after what a step raised: a verdict, a failure or a bug."""
+        if isinstance(error, errors.Unbatchable):
+            self._pass_through(error.reason)
+        elif isinstance(error, errors.CarpoolError):
             self.refuse(errors.bare(error))
-        except Exception as bug:
-            self._fail(bug)
+        else:
+            self._fail(error)
 
     def _fail(self, error: Exception) -> None:
         """A bug was caught where nobody else would answer the call."""
@@ -390,13 +395,10 @@ class InferCall(ledger.Reservation):
     def _understood(self, route: calls.Route, size: int, told: codecs.Payload | Exception) -> None:
         """A large message was looked through."""
         self._working = None
-
-        def enqueue() -> None:
-            if isinstance(told, Exception):
-                raise told
-            self._enqueue(route, told, size)
-
-        self._go_on(enqueue)
+        if isinstance(told, Exception):
+            self._stopped(told)
+        else:
+            self._go_on(lambda: self._enqueue(route, told, size))
 
     def _enqueue(self, route: calls.Route, payload: codecs.Payload, size: int) -> None:
         service = self._service
