@@ -190,14 +190,17 @@ class Driver:
             return
         self._arrived = []
         core, timer = self.core, self._timer
+        effects: Sequence[messages.Effect] = ()
         try:
             if core.has_room(arrived):
                 effects = core.submit_all(arrived)
             else:  # one after the other: what leaves makes room for the next
-                effects = [effect for call in arrived for effect in core.submit(call)]
+                for call in arrived:
+                    effects = [*effects, *core.submit(call)]
         except Exception as error:
             self._observer.bug("calls could not be taken for a reason that is a bug", error)
-            effects = [messages.Refuse(call, errors.CarpoolError()) for call in arrived if not call.open]
+            told = {effect.request for effect in effects if isinstance(effect, messages.Refuse)}
+            effects = [*effects, *core.give_up([call for call in arrived if call not in told])]
         is_next = core.policy_deadline < timer.due_at
         if not effects and not is_next:
             # A call's own deadline is rarely the next thing to happen; the timer knows of an earlier one then.
@@ -285,6 +288,9 @@ class Driver:
                 self._break_off(effect.batch)
         if answers:
             self._answer(answers, about)
+        if self.core.bug is not None:
+            bug, self.core.bug = self.core.bug, None
+            self._observer.bug("the scheduler failed for a reason that is a bug", bug)
         deadline = self.core.next_deadline()
         if deadline is not None and deadline < self._timer.due_at:
             self._timer.look_by(deadline)  # an early poll is in vain, and does no harm
@@ -356,7 +362,7 @@ class Driver:
 
     def _fail(self, batch: messages.Batch, error: errors.CarpoolError) -> None:
         effects = self.core.failed(batch, error)
-        self._report(batch, error)
+        self._report(batch, batch.error or error)
         self._carry_out(effects)
 
     def _report(self, batch: messages.Batch, error: errors.CarpoolError) -> None:

@@ -18,6 +18,7 @@ Its rules:
 8. When the last caller of a batch leaves, the batch is abandoned: its slot is for those who do wait, as soon as its
    call is broken off or ends. A batch whose members were all refused ends with its call.
 9. While draining every batch is due; when aborted nothing is sent any more, and everybody is refused.
+10. Where an event fails in itself, by a bug or for lack of memory, those whom it concerns are refused at once.
 
 Every method is synchronous and returns the I/O still to do, in the order it should be done: batches leave before
 answers are written, so that the predictor never waits for that. A dispatched batch occupies its slot from the moment
@@ -55,12 +56,12 @@ STATE = """
 attribute        what it is                                  written by
 backlog          requests that wait for a regular batch      submit, submit_all, _readmit, _next_batch, _decide,
                                                              _close, _keep_whole, limits_changed, _resize
-learned_limits   how much the predictor takes in one call    done, failed, _step
+learned_limits   how much the predictor takes in one call    done, failed, _fill
 isolation        what failures left behind, and suspects     submit, _submit_suspect, _close, done, failed, abort,
-                                                             _keep_whole, _step, _next_batch, _next_after_failures,
+                                                             _keep_whole, _fill, _next_batch, _next_after_failures,
                                                              limits_changed, _resize
-in_flight        batches at the predictor                    _step, done, failed
-policy           what it learned of the predictor            submit, _accept_all, done, failed, _step, _decide,
+in_flight        batches at the predictor                    _fill, done, failed
+policy           what it learned of the predictor            submit, _accept_all, done, failed, _fill, _decide,
                                                              limits_changed, and whoever calls reconsider
 limits           the numbers it obeys                        whoever calls limits_changed
 ledger           bytes held by open requests, and by others  _accept, _accept_all, _forget, limits_changed,
@@ -68,11 +69,12 @@ ledger           bytes held by open requests, and by others  _accept, _accept_al
 admission        the predictor's pace                        done
 own_time         what batching takes of its own core         whoever measures it, as the driver does
 draining         nothing new is taken                        drain, abort
-policy_deadline  when to ask the policy again                _step, _next_batch, _next_after_failures
+policy_deadline  when to ask the policy again                _step, _fill, _next_batch, _next_after_failures
 _aborted         nothing is sent any more                    abort
 _deadlines       open requests by deadline                   _accept, _accept_all, _forget, poll, next_deadline
 _settled_until   until when arrivals change nothing          _step, _next_batch
-_has_slot        False if it is known that no slot is free   _step, _submit_each
+_has_slot        False if it is known that no slot is free   _step, _fill, _submit_each
+bug              what failed that cannot, until it is told   done, _step, _close, and whoever tells of it
 _sequence        number of the request that came last        _accept, _accept_all, _readmit
 """
 """All mutable state of a `Scheduler`, and who writes it. A request carries its own: `messages.Request`."""
@@ -109,6 +111,7 @@ class Scheduler:
         self.in_flight: set[Batch] = set()
         self.draining = False
         self.policy_deadline = math.inf
+        self.bug: Exception | None = None
         self._aborted = False
         self._deadlines = Deadlines()
         self._settled_until = -math.inf
@@ -179,14 +182,17 @@ class Scheduler:
         if len(predictions) != batch.rows:
             text = f"the predictor gave {len(predictions)} predictions for {batch.rows} instances"
             return self.failed(batch, errors.UpstreamBroken(text))
-        now = self._clock()
-        self.admission.observe(batch, now, len(self.in_flight))
+        now, busy = self._clock(), len(self.in_flight)
         self.in_flight.remove(batch)
-        self.policy.completed(batch, now)
-        if self.learned_limits.now and self.learned_limits.answered(batch, now):
-            self._resize(batch)
-        self._readmit(self.isolation.came_back(batch, self._sequence, now))
-        effects = self._step(now)
+        try:
+            self.admission.observe(batch, now, busy)
+            self.policy.completed(batch, now)
+            if self.learned_limits.now and self.learned_limits.answered(batch, now):
+                self._resize(batch)
+            self._readmit(self.isolation.came_back(batch, self._sequence, now))
+        except Exception as error:  # what was to be learned is lost, and no answer
+            self.bug = error
+        effects = self._step(now, batch)
         answers: list[Answer] = []
         try:
             split_predictions(batch, predictions, answers)
@@ -195,7 +201,10 @@ class Scheduler:
         answered = [answer.request for answer in answers]
         self._forget(answered)
         if self.isolation.awaits_verdicts:
-            self._readmit(self.isolation.answered(answered, now))
+            try:
+                self._readmit(self.isolation.answered(answered, now))
+            except Exception as error:
+                self.bug = error
             effects = [*effects, *self._step(now)]
         return [*effects, *answers]
 
@@ -204,14 +213,18 @@ class Scheduler:
         now = self._clock()
         batch.error = error
         self.in_flight.remove(batch)
-        self.policy.batch_failed(batch, error, now)
-        if self.learned_limits.now and error.remedy is not errors.Remedy.SMALLER:
-            self.learned_limits.failed(batch, now)
-        if error.remedy is errors.Remedy.ONE_BY_ONE:
-            self._keep_whole(batch)
-        verdict = self.isolation.failed(batch, error, now)
-        if error.remedy is errors.Remedy.SMALLER:
-            self._resize(batch)
+        try:
+            self.policy.batch_failed(batch, error, now)
+            if self.learned_limits.now and error.remedy is not errors.Remedy.SMALLER:
+                self.learned_limits.failed(batch, now)
+            if error.remedy is errors.Remedy.ONE_BY_ONE:
+                self._keep_whole(batch)
+            verdict = self.isolation.failed(batch, error, now)
+            if error.remedy is errors.Remedy.SMALLER:
+                self._resize(batch)
+        except Exception as bug:  # nobody knows who of them would go again
+            refusals = self._give_up(batch, bug)
+            return [*self._step(now), *refusals]
         if verdict is None:
             return self._step(now)
         error, refused, equals = verdict
@@ -245,6 +258,13 @@ class Scheduler:
             self._close(request)
         self.isolation.abort()
         return [Refuse(request, error) for request in requests]
+
+    def give_up(self, requests: Sequence[Request]) -> Sequence[Effect]:
+        """Refuse these, accepted or not, for a bug: nobody else would tell them before their deadlines."""
+        for request in requests:
+            if request.open:
+                self._close(request)
+        return [Refuse(request, errors.CarpoolError()) for request in requests]
 
     def limits_changed(self) -> Sequence[Effect]:
         """Apply changed limits to what already waits."""
@@ -303,38 +323,49 @@ class Scheduler:
 
     # --- batches -----------------------------------------------------------------------------------------------
 
-    def _step(self, now: float) -> Sequence[Effect]:
+    def _step(self, now: float, answered: Batch | None = None) -> Sequence[Effect]:
         """Fill the free slots with what is due now; the end of every event that may have changed what is.
 
         Returns a `Dispatch` for each batch, and a `Refuse` for each request that the policy drops. Leaves behind
-        when the policy wants to be asked again, and whether a mere arrival needs to ask it before.
+        when the policy wants to be asked again, and whether a mere arrival needs to ask it before. The members of an
+        `answered` batch do not wait.
         """
-        predictor = self.policy.predictor
         self.policy_deadline = math.inf
         self._settled_until = -math.inf
         self._has_slot = True
         if self._aborted or not (self.backlog or self.isolation):
             return ()
+        effects: list[Effect] = []
+        try:
+            self._fill(now, effects)
+        except Exception as error:  # nobody knows who could leave, and when
+            self.bug = error
+            batches = [*self.in_flight] if answered is None else [*self.in_flight, answered]
+            out = {part.request for batch in batches for part in batch.parts}
+            effects += self.give_up([request for request in self.open_requests() if request not in out])
+        return effects
+
+    def _fill(self, now: float, effects: list[Effect]) -> None:
+        """Add to the effects of `_step`."""
         if not self.isolation.is_calm:
             self.isolation.calm_down()
+        predictor = self.policy.predictor
         if predictor.overdue_at <= now:
             predictor.passed(now)
-        effects: list[Effect] = []
         while len(self.in_flight) < self.policy.max_in_flight:
             is_calm = self.isolation.is_calm
             batch = self._next_batch(now, effects) if is_calm else self._next_after_failures(now, effects)
             if batch is None:
-                return effects
+                return
             batch.dispatched = now
             self.in_flight.add(batch)
+            effects.append(Dispatch(batch))
             self.policy.sent(batch, now)
             if self.learned_limits.now and self.learned_limits.left(batch, now):
                 self._resize(batch)
-            effects.append(Dispatch(batch))
         self._has_slot = False
         if self.policy.max_in_flight < self.limits.max_in_flight:
             self.policy_deadline = predictor.overdue_at
-        return effects
 
     def _next_batch(self, now: float, effects: list[Effect]) -> Batch | None:
         """A regular batch, if the policy wants one now."""
@@ -446,8 +477,11 @@ class Scheduler:
     def _close(self, request: Request) -> None:
         """A request's last moment: it is refused or cancelled. `split_predictions` closes those that are answered."""
         request.open = False
-        if not self.isolation.closed(request) and request.rows_queued:
-            self.backlog.remove(request)
+        try:
+            if not self.isolation.closed(request) and request.rows_queued:
+                self.backlog.remove(request)
+        except Exception as error:  # after another: it must be told all the same
+            self.bug = error
         self._forget((request,))
         request.payload = None
 
@@ -469,10 +503,7 @@ class Scheduler:
         """Refuse all members that still wait; the batch's error tells why."""
         batch.error = errors.CarpoolError()
         batch.error.__cause__ = error
-        waiting = [part.request for part in batch.parts if part.request.open]
-        for request in waiting:
-            self._close(request)
-        return [Refuse(request, errors.CarpoolError()) for request in waiting]
+        return self.give_up([part.request for part in batch.parts if part.request.open])
 
 
 def _is_left_by(batch: Batch, request: Request) -> bool:

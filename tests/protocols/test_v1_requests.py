@@ -298,3 +298,15 @@ def test_whatever_is_accepted_is_json_that_an_ordinary_parser_reads_the_same(pre
 
 def _refuse(name):
     raise AssertionError(f"{name} was accepted")
+
+
+def test_the_pattern_of_a_row_of_a_body_in_parts_is_told_without_putting_them_together() -> None:
+    body = b'{"instances":[' + b'{"a":[1,2,"x"],"b":null},' * 2 + b'"' + b"x" * 1000 + b'"]}'
+    parts = [body[at : at + 7] for at in range(0, len(body), 7)]
+    scan = v1.RequestScan()
+    for part in parts:
+        scan.feed(part)
+    found = scan.payload(json_rows.PartedText(parts))
+    assert found is not None
+    assert found.row_pattern == v1.parse_request(body).row_pattern == b'{":[,,"],":null}'
+    assert len(found.parts.between(0, len(body))) == len(parts)

@@ -54,6 +54,41 @@ async def test_calls_that_a_bug_keeps_out_are_told_so(caplog):
     bench.driver.close()
 
 
+async def test_a_lack_of_memory_amid_a_failure_answers_the_members_of_its_batch_at_once_and_is_told(caplog):
+    bench = Bench(max_latency=0.1)
+
+    class Failing(window.Window):
+        def batch_failed(self, batch, error, now):
+            raise MemoryError("no more")
+
+    bench.driver.core.policy = Failing(bench.driver.core.limits)
+    bench.predictor.error = errors.UpstreamBroken()
+    bench.submit("a")
+    bench.submit("b")
+    await asyncio.sleep(0.2)
+    assert [type(outcome) for outcome in bench.outcomes.values()] == [errors.CarpoolError] * 2
+    assert "MemoryError: no more" in caplog.text
+    bench.driver.close()
+
+
+async def test_a_lack_of_memory_in_the_scheduler_is_told_once_and_the_driver_lives_on(caplog):
+    bench = Bench(max_latency=0.0)
+    lacking = [MemoryError("no more")]
+
+    class Failing(window.Window):
+        def completed(self, batch, now):
+            while lacking:
+                raise lacking.pop()
+
+    bench.driver.core.policy = Failing(bench.driver.core.limits)
+    for name in ("a", "b"):
+        bench.submit(name)
+        await turns()
+        assert bench.rows(name) == [f'"{name}"'.encode()]
+    assert caplog.text.count("MemoryError: no more") == 1
+    bench.driver.close()
+
+
 async def test_a_bug_in_the_predictor_client_answers_500_and_the_driver_lives_on(caplog):
     bench = Bench(max_latency=0.0)
     bench.predictor.error = ZeroDivisionError("bug")

@@ -108,6 +108,13 @@ class Spans:
     def __len__(self) -> int:
         return len(self._starts)
 
+    def beginning(self, size: int) -> bytes:
+        """At most so many bytes of the first row; parts stay apart."""
+        start, stop = self._starts[0], min(self._ends[0], self._starts[0] + size)
+        if self._view is None:
+            return b"".join(self._parted.between(start, stop))
+        return bytes(self._view[start:stop])
+
     def __getitem__(self, which: Any) -> Any:
         starts, ends = self._starts[which], self._ends[which]
         if isinstance(which, slice):
@@ -189,9 +196,13 @@ def length(row: bytes) -> int:
         return commas + 1
 
 
-def pattern(row: msgspec.Raw | bytes) -> bytes:
-    """The punctuation and literals of a row, without strings and numbers."""
-    return _STRING.sub(b'"', bytes(row)[:_LONGEST_PATTERN]).translate(None, _NUMBERS)
+def pattern(rows: Rows) -> bytes:
+    """The punctuation and literals of the first row, without strings and numbers."""
+    if isinstance(rows, Spans):
+        text = rows.beginning(_LONGEST_PATTERN)
+    else:
+        text = bytes(memoryview(rows[0])[:_LONGEST_PATTERN])
+    return _STRING.sub(b'"', text).translate(None, _NUMBERS)
 
 
 def check_utf8(body: bytes | memoryview, step: int = _STEP) -> None:

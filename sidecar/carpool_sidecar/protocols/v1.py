@@ -120,7 +120,7 @@ class Payload(interface.KeepsBody):
     @property
     def row_pattern(self) -> bytes:
         """The punctuation and literals of the first instance, without strings and numbers."""
-        return json_rows.pattern(self.rows[0])
+        return json_rows.pattern(self.rows)
 
     def row_sizes(self, start: int, stop: int) -> list[int]:
         """As they were written."""

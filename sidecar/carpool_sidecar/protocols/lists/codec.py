@@ -112,7 +112,7 @@ class Payload(interface.KeepsBody):
     @property
     def row_pattern(self) -> bytes:
         """Implements `interface.Payload`: that of the first row."""
-        return json_rows.pattern(self.main.rows[0])
+        return json_rows.pattern(self.main.rows)
 
     def row_sizes(self, start: int, stop: int) -> list[int]:
         """As they were written."""
