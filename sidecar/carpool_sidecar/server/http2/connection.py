@@ -149,6 +149,7 @@ class Connection:
         """The connection no longer exists."""
         self.is_done = self.is_broken = True
         self._arrived = iter(())
+        self.sender.close()
         self._clear_away()
 
     def leave(self) -> None:

@@ -148,6 +148,10 @@ class Sender:
         """Whether something waits for the client to read, and no stream can do anything about it."""
         return self.is_paused or bool(self._hungry)
 
+    def close(self) -> None:
+        """Nobody takes anything any more: whoever was to be woken is let go."""
+        self._wake = _wake_nobody
+
     def put(self, data: bytes) -> None:
         """Send this frame, which needs no window."""
         if not self._out:
@@ -338,3 +342,6 @@ class Sender:
         self.put(frames.pack_head(size << 8 | frames.DATA, 0, queue.number))
         self._out.append(piece)
         self.size += size
+
+
+def _wake_nobody() -> None: ...
