@@ -2,13 +2,14 @@
 
 Nothing on this port is worth many connections, and the files that they take are the data port's. But a probe that is
 turned away takes the pod out of service or restarts it: so it is not the newcomer who has to go when there are too
-many, but who has asked nothing for longest, and if all are being answered, who has asked last.
+many, but who has asked nothing for longest, and where more than half are being answered, who has asked last.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
+import operator
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -86,8 +87,7 @@ class Clients:
         if len(self._clients) > MOST:
             self._forget_gone()
         if len(self._clients) > MOST:
-            others = [(client, each) for each, client in self._clients.items() if each is not transport]
-            leaver = min(others, key=_importance)[1]
+            leaver = self._least_important(transport)
             del self._clients[leaver]
             unread.reset(leaver)
         self._timer.look_by(self._clock() + _ROUND)
@@ -115,6 +115,15 @@ class Clients:
         # Whichever is told first: that it is in, or its first request.
         return self._clients.setdefault(transport, _Client(self._clock()))
 
+    def _least_important(self, newcomer: asyncio.Transport) -> asyncio.Transport:
+        """Who has asked nothing for longest, or, where more than half are being answered, who has asked last."""
+        others = [(client, each) for each, client in self._clients.items() if each is not newcomer]
+        asking = [(client.since, each) for client, each in others if client.is_asking]
+        idle = [(client.since, each) for client, each in others if not client.is_asking]
+        if len(asking) > MOST // 2 or not idle:
+            return max(asking, key=operator.itemgetter(0))[1]
+        return min(idle, key=operator.itemgetter(0))[1]
+
     def _forget_gone(self) -> None:
         for each in [each for each, client in self._clients.items() if client.is_gone]:
             del self._clients[each]
@@ -126,9 +135,3 @@ class Clients:
             if not client.is_asking and now - client.since > (self._next if client.has_asked else self._first):
                 each.close()
         return now + _ROUND if self._clients else math.inf
-
-
-def _importance(other: tuple[_Client, asyncio.Transport]) -> tuple[bool, float]:
-    """The lowest is who has to go: who has asked nothing for longest, or else who has asked last."""
-    client, _ = other
-    return client.is_asking, -client.since if client.is_asking else client.since
