@@ -141,7 +141,7 @@ class Options:
         limits.slo = math.inf if self.slo is None else _SLO_SHARE * self.slo
         limits.timeout = math.inf  # each call brings its own
         limits.max_in_flight = self.max_in_flight or max_in_flight
-        limits.learns_in_flight = learns_in_flight and self.max_in_flight is None
+        limits.learns_in_flight = learns_in_flight and self.max_in_flight is None and self.max_latency is None
         limits.max_queue_instances = sys.maxsize if self.max_queue is None else self.max_queue
         limits.max_queue_bytes = sys.maxsize
         limits.max_batch_cost = math.inf if self.max_batch_cost is None else self.max_batch_cost

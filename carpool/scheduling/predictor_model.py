@@ -161,6 +161,7 @@ class PredictorModel:
         self._hint: float | None = None
         self._in_flight: dict[Batch, InFlightBatch] = {}
         self._overdue: dict[Batch, InFlightBatch] = {}
+        self._overdue_since = -math.inf  # since the latest of them is
         self._completed_at = -math.inf
         self._since_lone = 0
         self.overhead = 0.0  # seconds of a round trip that overlap with other work: network, HTTP, JSON
@@ -285,9 +286,11 @@ class PredictorModel:
     def passed(self, now: float) -> None:
         """Time passed `overdue_at`: do not count on what is overdue any more. The other events see to it themselves."""
         while (when := self.overdue_at) <= now:
-            batch, entry = next(item for item in self._in_flight.items() if item[1].overdue_at <= when)
-            self._overdue[batch] = entry
-            self._left(batch, when)
+            self._overdue_since = when
+            for batch, entry in list(self._in_flight.items()):
+                if entry.overdue_at <= when:
+                    self._overdue[batch] = entry
+                    self._left(batch, when)
 
     def completed(self, batch: Batch, now: float) -> None:
         """A batch was answered: learn from how long it took, and set the others' times right."""
@@ -336,12 +339,19 @@ class PredictorModel:
     def _overdue_completed(self, batch: Batch, now: float) -> None:
         """A batch came back that was not counted on any more.
 
-        If the predictor answered no other in time meanwhile, it was not this batch that was slow, and it teaches what
-        it took; the others waited for it, for a time that nobody knows.
+        If the predictor answered no other in time meanwhile, it was not this batch that was slow: it teaches what it
+        took, and the others that are overdue are counted on again. What the others had to wait for, nobody knows.
         """
         entry = self._overdue.pop(batch)
         if entry.is_clear:
             self._observe(self.round_trip, self.gap, entry.size, now - max(entry.sent, self._completed_at))
+            self._in_flight = {**self._overdue, **self._in_flight}
+            self._overdue.clear()
+            ends: list[float] = []
+            for place, other in enumerate(self._in_flight.values()):
+                other.beside, other.returns = place, []
+                self._ends(other, max(now, self._free_after(ends)) + self.work(other.size))
+                ends.append(other.end)
         for other in self._in_flight.values():
             other.is_clear = False
         self._completed_at = now
@@ -376,6 +386,8 @@ class PredictorModel:
         entries = self._in_flight.values()
         self.free_at = -math.inf if self.is_idle else self._free_after([entry.end for entry in entries])
         self.overdue_at = min([entry.overdue_at for entry in entries], default=math.inf)
+        if self._overdue and self._limits.learns_in_flight and not self.is_known:  # and may be slow, and not parallel
+            self.overdue_at = max(self.overdue_at, self._overdue_since + tuning.NEXT_PATIENCE)
 
     def _overhead(self) -> float:
         if self.gap.is_trusted and self.round_trip.is_trusted:

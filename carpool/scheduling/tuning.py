@@ -68,10 +68,12 @@ SHORTEST_WAIT = 0.00001
 
 # A batch that is out for so many times a round trip after its expected end, and for so long at least, is not counted on
 # any more: others leave as if it were not there. Nothing is known of the first one, which nearly all predictors answer
-# sooner than this. Where it is the predictor that is slow, more batches wait there than need to, up to the limit.
+# sooner than this. Where it is the predictor that is slow, more batches wait there than need to, up to the limit, and
+# while nothing is known of it, so that it may well be slow, the next one is counted on for longer.
 PATIENCE = 4.0
 SHORTEST_PATIENCE = 0.1
 FIRST_PATIENCE = 0.2
+NEXT_PATIENCE = 2.5
 
 # A round trip this much above its prediction, so many times in a row, is trouble.
 SLOW_FACTOR = 1.5
