@@ -81,6 +81,11 @@ def running() -> messages.Batch | None:
     return None if found is None else found._batch
 
 
+def is_within(context: contextvars.Context) -> bool:
+    """Whether this is the context of code that belongs to a batch."""
+    return _running in context
+
+
 def context_of(running: messages.Batch) -> contextvars.Context:
     """A context in which `batch()` is this one."""
     context = contextvars.Context()

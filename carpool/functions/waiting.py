@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import FrameType
 from typing import Any, Protocol
 
+from carpool import errors
 from carpool.functions import current
 from carpool.scheduling import limits, messages, scheduler
 
@@ -57,6 +58,7 @@ class Awaited(Protocol):
     call: Any
 
 
+_CIRCLE = "waits_for_itself"
 _HOMES = ("threading", "concurrent.futures._base", "concurrent.futures.thread")
 
 # Held while a wait is noted and looked at: of several that wait for each other the last one sees the others.
@@ -75,7 +77,8 @@ def begin(awaited: Awaited, batch: messages.Batch | None = None) -> list[Awaited
     waits: list[Awaited] = batch.about
     with _noting:
         waits.append(awaited)
-        stuck = _stuck([batch])
+        has_room = all(call is not None and _has_room(batcher) for batcher, call in _needs(awaited))
+        stuck = set() if has_room else _stuck([batch])
     if batch in stuck:
         # As far as it can be seen while other threads are at it: an answer may be on its way.
         for batcher, _ in [need for each in stuck for other in list(each.about or ()) for need in _needs(other)]:
@@ -83,9 +86,9 @@ def begin(awaited: Awaited, batch: messages.Batch | None = None) -> list[Awaited
         with _noting:
             if batch in _stuck([batch]):
                 waits.remove(awaited)
-                raise RuntimeError(_words(_needs(awaited)))
-    for batcher in {id(batcher): batcher for batcher, _ in _needs(awaited)}.values():
-        if is_stuck(batcher):
+                raise _circle(_needs(awaited))
+    for batcher, call in _needs(awaited):
+        if call is not None and call.rows_taken < call.rows and is_stuck(batcher):
             batcher.hasten()
     return waits
 
@@ -104,7 +107,7 @@ def batch_behind(awaited: Awaited) -> messages.Batch | None:
     """
     mine: list[Any] = [threading.current_thread(), *_computed_here()]
     frames = sys._current_frames()
-    for batch in _reached([other for batcher, _ in _needs(awaited) for other in batcher.core.in_flight.copy()]):
+    for batch in _reached([other for batcher, _ in _needs(awaited) for other in batcher.core.in_flight.copy()])[0]:
         thread = batch.parts[0].request.replier.thread_of(batch)  # type: ignore[attr-defined] # all of them are calls
         if thread is not None and any(
             value is each
@@ -141,40 +144,50 @@ def is_stuck(batcher: Batcher) -> bool:
     return any(batch.about for batch in under_way) and under_way <= _stuck(under_way, batcher)
 
 
+_Needs = dict[messages.Batch, list[Need]]
+_Travelling = dict[Batcher, dict[messages.Request, set[messages.Batch]]]
+
+
+def _reached(begun: Iterable[messages.Batch]) -> tuple[_Needs, _Travelling]:
+    """What these batches need, and all on which they depend; and in which batches the calls of each batcher are."""
+    needs = {batch: [need for awaited in list(batch.about or ()) for need in _needs(awaited)] for batch in begun}
+    travelling: _Travelling = {}
+    left = list(needs)
+    for batch in left:
+        for batcher in {batcher for batcher, _ in needs[batch]} - travelling.keys():
+            calls = travelling[batcher] = {}
+            for other in batcher.core.in_flight.copy():
+                for part in other.parts:
+                    calls.setdefault(part.request, set()).add(other)
+                if other not in needs:
+                    needs[other] = [need for awaited in list(other.about or ()) for need in _needs(awaited)]
+                    left.append(other)
+    return needs, travelling
+
+
 def _stuck(begun: Iterable[messages.Batch], full: Batcher | None = None) -> set[messages.Batch]:
     """Those of these batches, and of all that they depend on, that never end. There is no room for more at `full`."""
-    stuck = set(_reached(begun))  # unless it is found to end; what begins from here on does
-    while ending := [
-        batch
-        for batch in stuck
-        if all(_is_answered(need, stuck, full) for awaited in list(batch.about or ()) for need in _needs(awaited))
-    ]:
+    needs, travelling = _reached(begun)
+
+    def is_answered(batcher: Batcher, call: messages.Request | None) -> bool:
+        under_way = travelling[batcher]
+        if call is None:
+            return stuck.isdisjoint(*under_way.values()) if under_way else True
+        if call in under_way:
+            return stuck.isdisjoint(under_way[call])
+        if not call.open and hasattr(call, "sequence"):
+            return True  # it was accepted once, so it has an answer
+        return (batcher is not full and _has_room(batcher)) or any(not each <= stuck for each in under_way.values())
+
+    stuck = set(needs)  # unless it is found to end; what begins from here on does
+    while ending := [batch for batch in stuck if all(is_answered(*need) for need in needs[batch])]:
         stuck.difference_update(ending)
     return stuck
 
 
-def _reached(begun: Iterable[messages.Batch]) -> list[messages.Batch]:
-    """These batches, and all that they depend on."""
-    reached = list(begun)
-    for batch in reached:
-        for awaited in list(batch.about or ()):
-            for batcher, _ in _needs(awaited):
-                reached += [other for other in batcher.core.in_flight.copy() if other not in reached]
-    return reached
-
-
-def _is_answered(need: Need, stuck: set[messages.Batch], full: Batcher | None) -> bool:
-    batcher, call = need
-    under_way = batcher.core.in_flight.copy()
-    if call is None:
-        return stuck.isdisjoint(under_way)
-    if not call.open and hasattr(call, "sequence"):
-        return True  # it was accepted once, so it has an answer
-    its_own = [batch for batch in under_way if any(part.request is call for part in batch.parts)]
-    if its_own:
-        return stuck.isdisjoint(its_own)
-    has_room = batcher is not full and len(under_way) < batcher.limits.max_in_flight
-    return has_room or not under_way <= stuck
+def _has_room(batcher: Batcher) -> bool:
+    """Whether one more batch may be under way."""
+    return len(batcher.core.in_flight) < batcher.limits.max_in_flight
 
 
 def _needs(awaited: Awaited) -> list[Need]:
@@ -182,10 +195,19 @@ def _needs(awaited: Awaited) -> list[Need]:
     return [] if origin is None else list(origin.needs(awaited.call))
 
 
-def _words(needs: Sequence[Need]) -> str:
+def is_circle(error: BaseException) -> bool:
+    """Whether an exception, or one of a group, is what `begin` raised, or a copy of that."""
+    if issubclass(type(error), BaseExceptionGroup):
+        return any(is_circle(each) for each in vars(BaseExceptionGroup)["exceptions"].__get__(error))
+    return _CIRCLE in errors.raw(error, "__dict__")
+
+
+def _circle(needs: Sequence[Need]) -> RuntimeError:
     names = " and ".join(dict.fromkeys(batcher.name for batcher, _ in needs))
     most = " and ".join(dict.fromkeys(f"{batcher.limits.max_in_flight:.0f}" for batcher, _ in needs))
-    return (
+    error = RuntimeError(
         f"{names} would never answer: as many batches as may run at once ({most}) wait for this answer themselves; "
         "call the plain function (__wrapped__), or allow more batches at once with max_in_flight"
     )
+    setattr(error, _CIRCLE, True)
+    return error

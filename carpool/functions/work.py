@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from carpool import errors
-from carpool.functions import current, merging, options, stats
+from carpool.functions import current, merging, options, stats, waiting
 from carpool.functions import errors as failures
 from carpool.runtime import driver
 from carpool.scheduling import messages
@@ -176,7 +176,19 @@ class Work:
             # The function's variables hold the memory that smaller batches need, as long as the exception is there.
             traceback.clear_frames(trace)
             return failures.RaisedForSize(error)
-        return failures.RaisedForOne(error) if self._options.isolates(error) else failures.Raised(error)
+        return failures.RaisedForOne(error) if self._isolates(error) else failures.Raised(error)
+
+    def _isolates(self, error: BaseException) -> bool:
+        """Whether smaller batches may do better.
+
+        Of a function that waits for itself only the outermost are tried: at each depth there would be twice as many.
+        """
+        if waiting.is_circle(error) and all(current.is_within(call.context) for call in self._calls()):
+            return False
+        return self._options.isolates(error)
+
+    def _calls(self) -> list[Call]:
+        return [cast(Call, part.request) for part in self.batch.parts]
 
     def _keep(self, cache: options.Cache, results: Sequence[Any]) -> None:
         key = self._first.cached_under

@@ -373,3 +373,17 @@ def test_a_program_ends_whose_functions_wait_for_each_other() -> None:
         """
     )
     assert said == ["RuntimeError"]
+
+
+async def test_many_calls_that_wait_for_themselves_fail_without_being_tried_again_at_each_depth() -> None:
+    calls: list[int] = []
+
+    async def body(items: list[int]) -> list[int]:
+        calls.append(len(items))
+        return list(await asyncio.gather(*(function(item) if item else asyncio.sleep(0, 0) for item in items)))
+
+    function: Any = carpool.batched(body, max_in_flight=6)
+    async with asyncio.timeout(PATIENCE):
+        found = await asyncio.gather(*(function(item) for item in range(8)), return_exceptions=True)
+    assert {type(each) for each in found[1:]} <= {RuntimeError, carpool.NotIsolated}
+    assert len(calls) < 200
