@@ -141,7 +141,7 @@ def _listed(value: Any) -> Sequence[Any]:
 def is_stuck(batcher: Batcher) -> bool:
     """Whether no batch under way ends before a call is answered that waits for the next one."""
     under_way = batcher.core.in_flight.copy()
-    return any(batch.about for batch in under_way) and under_way <= _stuck(under_way, batcher)
+    return any(batch.about for batch in under_way) and under_way <= _stuck(under_way, if_policies_wait=True)
 
 
 _Needs = dict[messages.Batch, list[Need]]
@@ -165,8 +165,11 @@ def _reached(begun: Iterable[messages.Batch]) -> tuple[_Needs, _Travelling]:
     return needs, travelling
 
 
-def _stuck(begun: Iterable[messages.Batch], full: Batcher | None = None) -> set[messages.Batch]:
-    """Those of these batches, and of all that they depend on, that never end. There is no room for more at `full`."""
+def _stuck(begun: Iterable[messages.Batch], *, if_policies_wait: bool = False) -> set[messages.Batch]:
+    """Those of these batches, and of all that they depend on, that never end.
+
+    Or do not `if_policies_wait` for what is under way, also where there is room for more.
+    """
     needs, travelling = _reached(begun)
 
     def is_answered(batcher: Batcher, call: messages.Request | None) -> bool:
@@ -177,7 +180,8 @@ def _stuck(begun: Iterable[messages.Batch], full: Batcher | None = None) -> set[
             return stuck.isdisjoint(under_way[call])
         if not call.open and hasattr(call, "sequence"):
             return True  # it was accepted once, so it has an answer
-        return (batcher is not full and _has_room(batcher)) or any(not each <= stuck for each in under_way.values())
+        has_room = not under_way if if_policies_wait else _has_room(batcher)
+        return has_room or any(not each <= stuck for each in under_way.values())
 
     stuck = set(needs)  # unless it is found to end; what begins from here on does
     while ending := [batch for batch in stuck if all(is_answered(*need) for need in needs[batch])]:

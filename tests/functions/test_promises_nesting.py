@@ -387,3 +387,18 @@ async def test_many_calls_that_wait_for_themselves_fail_without_being_tried_agai
         found = await asyncio.gather(*(function(item) for item in range(8)), return_exceptions=True)
     assert {type(each) for each in found[1:]} <= {RuntimeError, carpool.NotIsolated}
     assert len(calls) < 200
+
+
+@pytest.mark.parametrize("number", [1, 10])
+async def test_many_calls_of_functions_that_await_each_other_for_ever_all_end(number: int) -> None:
+    async def one_body(items: list[int]) -> list[int]:
+        return list(await asyncio.gather(*(other(item) for item in items)))
+
+    async def other_body(items: list[int]) -> list[int]:
+        return list(await asyncio.gather(*(one(item) for item in items)))
+
+    one: Any = carpool.batched(one_body)
+    other: Any = carpool.batched(other_body)
+    async with asyncio.timeout(PATIENCE):
+        found = await asyncio.gather(*(one(item) for item in range(number)), return_exceptions=True)
+    assert set(kinds(found)) <= {RuntimeError, carpool.NotIsolated}
