@@ -52,3 +52,17 @@ async def test_trimming_itself_is_harmless():
     trimmer.large_body()
     await asyncio.sleep(2)
     assert trimmer._timer is None
+
+
+async def test_the_garbage_collector_runs_before_memory_is_given_back_and_every_half_minute_of_large_bodies():
+    held, told = 10_000_000, []
+    now = asyncio.get_running_loop().time
+    trimmer = allocator.Trimmer(lambda: held, lambda: told.append("trim"), lambda: told.append(round(now())))
+    trimmer.large_body()
+    await asyncio.sleep(70)
+    assert told == [30, 60]
+    held = 0
+    await asyncio.sleep(10)
+    assert told == [30, 60, 71, "trim"]
+    await asyncio.sleep(100)
+    assert told == [30, 60, 71, "trim"]
