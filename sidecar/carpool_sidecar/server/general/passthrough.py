@@ -145,8 +145,12 @@ class _Upload:
             yield self._request.content.read_nowait()
             while chunk := await self._request.content.readany():
                 yield chunk
-        except web.RequestPayloadError as error:
-            self.error = error
+        except Exception as error:
+            if isinstance(error, web.RequestPayloadError):
+                self.error = error
+            # aiohttp's reader keeps what it raises, and its writer what it catches: without the frames from then on, as
+            # those have both of them, and the body.
+            asyncio.get_running_loop().call_soon(errors.bare, error)
             raise
 
 
