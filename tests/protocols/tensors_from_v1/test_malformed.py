@@ -32,6 +32,12 @@ def test_another_shape_than_the_models(instances: Any, reason: str) -> None:
     assert reason in refusal(Model(("a", "FP32", (-1, 2))), {"instances": instances})
 
 
+@pytest.mark.parametrize("datatype", ["FP32", "INT64", "BOOL", "BF16", "BYTES"])
+def test_an_empty_list_for_one_value(datatype: str) -> None:
+    wanted = "instance 0: input 'a' must have the shape [1]; given: [0]"
+    assert wanted in refusal(Model(("a", datatype, (-1, 1))), {"instances": [[]]})
+
+
 @pytest.mark.parametrize(
     ("instances", "reason"),
     [

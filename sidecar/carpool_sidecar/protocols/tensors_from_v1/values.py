@@ -153,12 +153,9 @@ def _read_numbers(values: columns.Values) -> steps.Steps[columns.Column]:
     if not (yield from columns.has_shape(text, (len(values.rows), *written))):
         raise _misshapen(values, written)
     flat = yield from _without_brackets(text)
-    if math.prod(shape):
-        data = yield from _read_flat(values, shape, flat)
-    elif flat.strip(_SPACE_AND_COMMAS):
+    if bool(math.prod(shape)) != bool(flat.strip(_SPACE_AND_COMMAS)):  # `[]` has as many commas as `[1]`
         raise _misshapen(values, shape)
-    else:
-        data = b""
+    data = (yield from _read_flat(values, shape, flat)) if math.prod(shape) else b""
     return columns.Column(values.spec.name, values.spec.datatype, shape, len(values.rows), data)
 
 
