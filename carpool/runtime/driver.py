@@ -190,17 +190,17 @@ class Driver:
             return
         self._arrived = []
         core, timer = self.core, self._timer
-        effects: Sequence[messages.Effect] = ()
+        effects: list[messages.Effect] = []
         try:
             if core.has_room(arrived):
-                effects = core.submit_all(arrived)
+                effects += core.submit_all(arrived)
             else:  # one after the other: what leaves makes room for the next
                 for call in arrived:
-                    effects = [*effects, *core.submit(call)]
+                    effects += core.submit(call)
         except Exception as error:
             self._observer.bug("calls could not be taken for a reason that is a bug", error)
             told = {effect.request for effect in effects if isinstance(effect, messages.Refuse)}
-            effects = [*effects, *core.give_up([call for call in arrived if call not in told])]
+            effects += core.give_up([call for call in arrived if call not in told])
         is_next = core.policy_deadline < timer.due_at
         if not effects and not is_next:
             # A call's own deadline is rarely the next thing to happen; the timer knows of an earlier one then.
