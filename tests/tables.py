@@ -181,15 +181,18 @@ def _facts(template: str) -> str:
 
 
 def recognised_servers() -> str:
-    """Model servers that can be moved to another port, and by what."""
-    rows = ["| server | told its port by | port if not told | for gRPC by | if not told |", "|---|---|---|---|---|"]
+    """Servers that are recognised, and where they listen."""
+    heads = ("server", "told its port by", "listens, if not told, on", "for gRPC by", "if not told")
+    rows = [f"| {' | '.join(heads)} |", "|---|---|---|---|---|"]
     by_title = {server.title: server for server in reversed(servers.SERVERS)}  # the first row of a title counts
     for title in dict.fromkeys(server.title for server in servers.SERVERS):
         server = by_title[title]
-        told = ", ".join(f"`{name}`" for name in (*server.flags, *server.variables)) or "a file: not movable"
+        told = ", ".join(f"`{name}`" for name in server.http.names("port", "address")) or "not movable"
         grpc = server.grpc
-        by_grpc = ", ".join(f"`{name}`" for name in (*grpc.flags, *grpc.variables)) if grpc else ""
-        rows.append(f"| {title} | {told} | {server.default_port} | {by_grpc} | {grpc.default_port if grpc else ''} |")
+        by_grpc = ", ".join(f"`{name}`" for name in grpc.names("port")) if grpc else ""
+        rows.append(
+            f"| {title} | {told} | {server.http.host}:{server.http.port} | {by_grpc} | {grpc.port if grpc else ''} |"
+        )
     return "\n".join(rows)
 
 

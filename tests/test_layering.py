@@ -23,7 +23,7 @@ IO = {"asyncio", "http", "logging", "multiprocessing", "selectors", "signal", "s
 # All that a core of values in, values out needs. Time, randomness and I/O are handed in, not imported.
 PURE = {"__future__", "abc", "bisect", "collections", "contextlib", "dataclasses", "enum", "functools", "heapq"}
 PURE |= {"itertools", "math", "operator", "types", "typing"}
-TEXT = {"base64", "copy", "decimal", "difflib", "hashlib", "json", "re", "textwrap"}
+TEXT = {"base64", "copy", "decimal", "difflib", "hashlib", "json", "re", "shlex", "textwrap"}
 
 
 class Layer(NamedTuple):

@@ -33,7 +33,7 @@ spec:
       containers:
         - name: kserve-container
           image: registry.example.com/iris:1
-          command: [uvicorn, "app:app", --port, "8080"]
+          command: [uvicorn, "app:app", --host, 0.0.0.0, --port, "8080"]
           ports: [{containerPort: 8080}]
 """
 

@@ -23,7 +23,7 @@ def deployment(template: Object, **metadata: Any) -> Object:
 
 
 def template(labels: Object | None = None, **annotations: str) -> Object:
-    container = {"name": "app", "args": ["uvicorn", "a:b", "--port=8000"]}
+    container = {"name": "app", "args": ["uvicorn", "a:b", "--host=0.0.0.0", "--port=8000"]}
     metadata = {"labels": ASKS if labels is None else labels, "annotations": annotations}
     return {"metadata": metadata, "spec": {"containers": [container]}}
 

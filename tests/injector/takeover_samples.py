@@ -11,7 +11,7 @@ from tests.injector import pods as sample_pods
 
 Object = dict[str, Any]
 
-UVICORN = {"name": "app", "args": ["uvicorn", "a:b", "--port=8000"]}
+UVICORN = {"name": "app", "args": ["uvicorn", "a:b", "--host=0.0.0.0", "--port=8000"]}
 UNKNOWN = {"name": "app", "image": "acme/scorer:1"}
 
 

@@ -14,7 +14,7 @@ EQUAL = {"limits": {"cpu": "2", "memory": "4Gi"}, "requests": {"cpu": "2000m", "
 
 
 def pod(annotations=None, container=None, **spec):
-    app = {"name": "app", "args": ["uvicorn", "a:b", "--port=8000"], **(container or {})}
+    app = {"name": "app", "args": ["uvicorn", "a:b", "--host=0.0.0.0", "--port=8000"], **(container or {})}
     chosen = {"carpool.dev/inject": "true"} | {
         f"carpool.dev/{key}": value for key, value in (annotations or {}).items()
     }

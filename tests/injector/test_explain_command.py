@@ -13,8 +13,8 @@ import pytest
 from click import testing
 
 from carpool_injector import cli
+from carpool_injector.core import listening, servers, sites
 from carpool_injector.core import pods as views
-from carpool_injector.core import servers, sites
 from carpool_injector.objects import kserve_pods, kserve_runtimes
 
 Run = Callable[..., testing.Result]
@@ -204,7 +204,7 @@ def test_every_runtime_of_kserve_that_can_be_told_its_port_is_recognised() -> No
         known = servers.recognise(container)
         assert (known is None) == (runtime.name in told_nothing), runtime.name
         assert sites.is_predictor(views.read(pod))
-        setting = servers.port_setting(known, container) if known else None
+        setting = listening.told(known.http, container).setting if known else None
         assert setting is None or setting.port == 8080, runtime.name
 
 

@@ -45,19 +45,19 @@ def test_what_was_injected_comes_back_to_the_byte_however_it_is_written(pod: dic
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n  containers:\n"
 AS_PEOPLE_WRITE = {
     "one line": """\
-  - {name: app, image: x, args: [uvicorn, --port=8000], ports: [{containerPort: 8000, name: http}]}
+  - {name: app, image: x, args: [carpool-predictor, --port=8000], ports: [{containerPort: 8000, name: http}]}
 """,
     "single quotes": """\
-  - {name: app, image: x, args: [uvicorn, '--port=8000'], ports: [{name: 'p', containerPort: 8000}]}
+  - {name: app, image: x, args: [carpool-predictor, '--port=8000'], ports: [{name: 'p', containerPort: 8000}]}
 """,
     "double quotes": """\
-  - {"name": "app", "image": "x", "args": ["uvicorn", "--port", "8000"]}
+  - {"name": "app", "image": "x", "args": ["carpool-predictor", "--port", "8000"]}
 """,
     "lines": """\
   - name: app
     image: x
     args:
-    - uvicorn
+    - carpool-predictor
     - --port=8000
     ports:
     - name: http
@@ -68,7 +68,7 @@ AS_PEOPLE_WRITE = {
     "quoted names": """\
   - name: app
     image: x
-    args: [uvicorn]
+    args: [carpool-predictor]
     ports: [{containerPort: 8000, name: "http"}]
     readinessProbe: {httpGet: {port: 'http'}}
     livenessProbe: {httpGet: {port: 8000}}
@@ -77,7 +77,7 @@ AS_PEOPLE_WRITE = {
   - name: app
     image: x
     args: # words
-      - uvicorn # the server
+      - carpool-predictor # the server
       # the port
       - --port # here
       - '8000' # so
@@ -104,7 +104,7 @@ def test_plain_stays_plain_and_quotes_stay_what_they_were(container: str) -> Non
 MERGED = """\
 x: &image {image: x}
 y: &server
-  args: [uvicorn, --port=8000]
+  args: [carpool-predictor, --port=8000]
   ports: [{containerPort: 8000}]
 apiVersion: v1
 kind: Pod
@@ -125,15 +125,21 @@ def test_what_a_merge_brings_in_is_left_to_the_merge_again() -> None:
 
 UNUSUAL = {
     "a number not in decimal": ("ports: [{containerPort: 0x1F40}]", "ports: [{containerPort: 8000}]"),
-    "escapes": ('args: [uvicorn, "\\x2d-port=8000"]', 'args: [uvicorn, "--port=8000"]'),
+    "escapes": ('args: [carpool-predictor, "\\x2d-port=8000"]', 'args: [carpool-predictor, "--port=8000"]'),
     "several lines": (
-        "args:\n    - uvicorn\n    - >-\n      --port=8000",
-        "args:\n    - uvicorn\n    - --port=8000",
+        "args:\n    - carpool-predictor\n    - >-\n      --port=8000",
+        "args:\n    - carpool-predictor\n    - --port=8000",
     ),
-    "empty": ("env: []\n    args: [uvicorn]", "args: [uvicorn]"),
-    "null": ("args: [uvicorn]\n  volumes:", "args: [uvicorn]"),
-    "an alias": ("args: [uvicorn]\n    ports: *ports", "args: [uvicorn]\n    ports:\n    - containerPort: 8000"),
-    "a repetition": ("args: [uvicorn]\n    <<: *own\n    ports: *ports", "args: [uvicorn]\n    <<: *own"),
+    "empty": ("env: []\n    args: [carpool-predictor]", "args: [carpool-predictor]"),
+    "null": ("args: [carpool-predictor]\n  volumes:", "args: [carpool-predictor]"),
+    "an alias": (
+        "args: [carpool-predictor]\n    ports: *ports",
+        "args: [carpool-predictor]\n    ports:\n    - containerPort: 8000",
+    ),
+    "a repetition": (
+        "args: [carpool-predictor]\n    <<: *own\n    ports: *ports",
+        "args: [carpool-predictor]\n    <<: *own",
+    ),
 }
 
 
@@ -142,5 +148,5 @@ def test_what_comes_back_otherwise_means_the_same(before: str, back: str) -> Non
     """The exceptions that `uninject --help` names."""
     start = "x: &ports\n- containerPort: 8000\ny: &own\n  ports: *ports\n" + POD + "  - name: app\n    image: x\n    "
     if "args" not in before:
-        before, back = f"args: [uvicorn]\n    {before}", f"args: [uvicorn]\n    {back}"
+        before, back = f"args: [carpool-predictor]\n    {before}", f"args: [carpool-predictor]\n    {back}"
     assert taken_out(injected(f"{start}{before}\n")) == f"{start}{back}\n"

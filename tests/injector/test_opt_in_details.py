@@ -19,7 +19,7 @@ ENABLED = {"carpool.dev/inject": "enabled"}
 
 
 def pod(container: Object | None = None, annotations: Object | None = None, labels: Object | None = None) -> Object:
-    app = {"name": "app", "args": ["uvicorn", "a:b", "--port=8000"], **(container or {})}
+    app = {"name": "app", "args": ["uvicorn", "a:b", "--host=0.0.0.0", "--port=8000"], **(container or {})}
     metadata = {
         "labels": {"carpool.dev/inject": "true"} if labels is None else labels,
         "annotations": annotations or {},
@@ -106,7 +106,7 @@ def claimed(**claims: Any) -> Object:
 
 def test_a_status_that_was_copied_to_a_pod_without_sidecar_says_nothing_of_it():
     copied = {"carpool.dev/status": outcome(pod()).pod["metadata"]["annotations"]["carpool.dev/status"]}
-    given = pod({"args": ["uvicorn", "a:b", "--port=9083"]}, annotations=copied)
+    given = pod({"args": ["uvicorn", "a:b", "--host=0.0.0.0", "--port=9083"]}, annotations=copied)
     found = outcome(given)
     assert found.plan is not None
     assert found.plan.listen_port == 9083, "where the app listens; it was not moved there by us"

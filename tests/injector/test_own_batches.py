@@ -15,7 +15,7 @@ from tests.injector import pods
 Object = dict[str, Any]
 
 ENABLED = model.Namespace("ml", {"carpool.dev/inject": "enabled"})
-UVICORN = ("uvicorn", "app:app", "--port=8000")
+UVICORN = ("uvicorn", "app:app", "--host=::", "--port=8000")
 
 
 def outcome(first: Object, *more: Object, asks: bool = False, **annotations: str) -> model.Outcome:
@@ -48,7 +48,7 @@ def huggingface(*args: str) -> Object:
 GENERATES = [
     pods.vllm(),
     app("vllm", "serve", "llama", "--port=8000"),
-    app("python3", "-m", "sglang.launch_server", "--model-path", "m", "--port", "30000"),
+    app("python3", "-m", "sglang.launch_server", "--model-path", "m", "--host", "::", "--port", "30000"),
     tgi(),
     huggingface("--backend=vllm"),
     huggingface("--task=text_generation"),
@@ -132,10 +132,10 @@ def test_a_namespace_does_not_mean_every_web_app(args: tuple[str, ...]) -> None:
 
 
 SIGNS: dict[str, Callable[[], Object]] = {
-    "module": lambda: app("uvicorn", "model_server:app", "--port=8000"),
+    "module": lambda: app("uvicorn", "model_server:app", "--host=::", "--port=8000"),
     "flag": lambda: app(*UVICORN, "--model-path=/weights"),
     "image": lambda: app(*UVICORN, image="registry.example:5000/team/fraud-scorer@sha256:" + "0" * 64),
-    "camel case": lambda: app("uvicorn", "app.SentimentClassifier:app", "--port=8000"),
+    "camel case": lambda: app("uvicorn", "app.SentimentClassifier:app", "--host=::", "--port=8000"),
     "variable": lambda: app(*UVICORN, env=[{"name": "MODEL_NAME", "value": "iris"}]),
     "variable from elsewhere": lambda: app(*UVICORN, env=[{"name": "HF_TOKEN", "valueFrom": {}}]),
     "volume": lambda: app(*UVICORN, volumeMounts=[{"name": "data", "mountPath": "/mnt/models"}]),

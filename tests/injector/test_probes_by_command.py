@@ -22,7 +22,9 @@ def app(*command: str, place: str = "readinessProbe", **members: Any) -> Object:
     """A server on port 8000 with a probe or hook that runs a command."""
     handler = {"exec": {"command": list(command)}}
     held = {"lifecycle": {place: handler}} if place in ("postStart", "preStop") else {place: handler}
-    return copy.deepcopy({"name": "app", "args": ["uvicorn", "a:b", "--port=8000"], **held, **members})
+    return copy.deepcopy(
+        {"name": "app", "args": ["uvicorn", "a:b", "--host=0.0.0.0", "--port=8000"], **held, **members}
+    )
 
 
 def outcome(container: Object, **annotations: str) -> model.Outcome:

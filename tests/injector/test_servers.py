@@ -71,7 +71,10 @@ def test_an_image_of_another_name_is_not_recognised(image):
             {"args": ["/opt/tritonserver/bin/tritonserver"]},
             ["/opt/tritonserver/bin/tritonserver", "--http-port=9083", "--grpc-port=9084"],
         ),
-        ({"args": ["uvicorn", "app:app", "--port", "8000"]}, ["uvicorn", "app:app", "--port", "9083"]),
+        (
+            {"args": ["uvicorn", "app:app", "--host=::", "--port", "8000"]},
+            ["uvicorn", "app:app", "--host=::", "--port", "9083"],
+        ),
         ({"args": ["gunicorn", "-b", "0.0.0.0:8000", "app"]}, ["gunicorn", "-b", "0.0.0.0:9083", "app"]),
         ({"args": ["gunicorn", "--bind=[::]:8000", "app"]}, ["gunicorn", "--bind=[::]:9083", "app"]),
         ({"args": ["--http_port=8080"]}, ["--http_port=9083"]),
@@ -89,8 +92,8 @@ def test_a_server_told_by_a_flag_is_moved_by_that_flag(container, expected):
 
 
 def test_a_flag_in_the_command_is_rewritten_there():
-    _, app = moved({"command": ["uvicorn", "app:app", "--port=8000"]})
-    assert app["command"] == ["uvicorn", "app:app", "--port=9083"]
+    _, app = moved({"command": ["uvicorn", "app:app", "--host=::", "--port=8000"]})
+    assert app["command"] == ["uvicorn", "app:app", "--host=::", "--port=9083"]
     assert "args" not in app
 
 
@@ -150,7 +153,7 @@ def test_the_app_moves_past_ports_that_others_use():
             "TorchServe is not told its port by a plain flag or variable",
         ),
         (
-            {"command": ["sh", "-c", "uvicorn app:app --port 8000"], "ports": [{"containerPort": 8000}]},
+            {"command": ["sh", "-c", "uvicorn app:app --host :: --port 8000"], "ports": [{"containerPort": 8000}]},
             "no-takeover",
             "not recognised",
         ),
@@ -170,7 +173,8 @@ def test_what_cannot_be_moved_for_certain_is_refused(container, code, told):
 
 def test_two_sayings_about_the_port_that_differ_are_refused():
     refusal = refused(
-        {"args": ["uvicorn", "a:b", "--port=9000"], "ports": [{"containerPort": 8000}]}, takeover="port-swap"
+        {"args": ["uvicorn", "a:b", "--host=::", "--port=9000"], "ports": [{"containerPort": 8000}]},
+        takeover="port-swap",
     )
     assert refusal.code == "port-mismatch"
     assert "argument --port says 9000" in refusal.message
@@ -219,7 +223,9 @@ def test_a_word_among_the_arguments_makes_no_server(container):
 
 def test_a_flag_that_refers_to_a_variable_is_moved_by_the_variable():
     env = [{"name": "LISTEN", "value": "8000"}]
-    _, app = moved({"args": ["uvicorn", "a:b", "--port=$(LISTEN)"], "env": env, "ports": [{"containerPort": 8000}]})
+    _, app = moved(
+        {"args": ["uvicorn", "a:b", "--host=::", "--port=$(LISTEN)"], "env": env, "ports": [{"containerPort": 8000}]}
+    )
     assert app["args"][-1] == "--port=$(LISTEN)"
     assert app["env"] == [{"name": "LISTEN", "value": "9083"}]
 
@@ -233,7 +239,7 @@ def test_a_short_flag_joined_with_its_value_is_seen():
     ("container", "annotations", "code"),
     [
         ({"args": ["vllm", "serve", "m", "--config", "/c.yaml"]}, {}, "no-port"),
-        ({"args": ["uvicorn", "a:b", "--uds", "/s"], "ports": [{"containerPort": 8000}]}, {}, "no-takeover"),
+        ({"args": ["uvicorn", "a:b", "--uds", "/s"], "ports": [{"containerPort": 8000}]}, {}, "loopback-only"),
         ({"args": ["uvicorn", "a:b", "--host", "127.0.0.1"]}, {}, "loopback-only"),
         ({"args": ["gunicorn", "-b", "127.0.0.1:8000"]}, {}, "loopback-only"),
         ({"args": ["uvicorn", "a:b", "--ssl-keyfile=k"]}, {}, "tls"),
@@ -242,7 +248,7 @@ def test_a_short_flag_joined_with_its_value_is_seen():
         ({"args": ["sh", "-c", "x --at 7000"], "ports": [{"containerPort": 7000}]}, {"app_port_arg": "--at"}, ""),
         ({"args": ["x"], "ports": [{"containerPort": 7000}]}, {"app_port_env": "PATH"}, "no-takeover"),
         ({"image": "mysql", "ports": [{"containerPort": 3306, "name": "mysql"}]}, {}, "no-takeover"),
-        ({"args": ["uvicorn", "a:b"], "ports": [{"containerPort": 8000}, {"containerPort": 8000, "name": "x"}]}, {},
+        ({"args": ["bentoml", "serve"], "ports": [{"containerPort": 80}, {"containerPort": 80, "name": "x"}]}, {},
          "ambiguous-port"),
         ({"args": ["uvicorn", "a:b", "--port=0"]}, {}, "no-port"),
         ({"args": ["uvicorn", "a:b", "--port=99999"]}, {}, "no-port"),
@@ -253,7 +259,7 @@ def test_what_would_not_be_reached_is_refused(container, annotations, code):
 
 
 @pytest.mark.parametrize("helper", [{"name": "exporter", "ports": [{"containerPort": 9100, "name": "metrics"}]},
-                                    {"name": "cloud-sql-proxy", "ports": [{"containerPort": 5432}]}])  # fmt: skip
+                                    {"name": "sql", "ports": [{"containerPort": 5432}]}])  # fmt: skip
 def test_a_helper_that_declares_a_port_is_not_taken_for_the_app(helper):
     given = pod({"image": "my/app"})
     given["spec"]["containers"].append(helper)
@@ -261,19 +267,19 @@ def test_a_helper_that_declares_a_port_is_not_taken_for_the_app(helper):
 
 
 def test_a_port_in_a_variable_is_not_given_away():
-    outcome, _ = moved({"args": ["uvicorn", "a:b"], "env": [{"name": "METRICS_PORT", "value": "9083"}]})
+    outcome, _ = moved({"args": ["uvicorn", "--host=::"], "env": [{"name": "METRICS_PORT", "value": "9083"}]})
     assert outcome.plan.app_port == 9084
 
 
 def test_a_plain_pods_container_named_agent_may_be_the_app():
-    given = pod({"args": ["uvicorn", "a:b"]})
+    given = pod({"args": ["uvicorn", "a:b", "--host=::"]})
     given["spec"]["containers"][0]["name"] = "agent"
     assert injection.inject(given, Config(), NOWHERE, CLUSTER).plan.container == "agent"
 
 
 def test_the_pod_that_is_given_is_not_changed_when_another_way_is_taken():
-    first = injection.inject(pod({"args": ["uvicorn", "a:b"], "ports": [{"containerPort": 8000, "name": "http"}]}),
-                             Config(), NOWHERE, CLUSTER).pod  # fmt: skip
+    app = {"args": ["uvicorn", "--host=::"], "ports": [{"containerPort": 8000, "name": "http"}]}
+    first = injection.inject(pod(app), Config(), NOWHERE, CLUSTER).pod
     first["metadata"]["annotations"]["carpool.dev/takeover"] = "named-port"
     kept = copy.deepcopy(first)
     assert injection.inject(first, Config(), NOWHERE, CLUSTER).plan.takeover == "named-port"

@@ -93,7 +93,7 @@ def test_beside_an_app_that_nothing_was_taken_from_every_service_is_told_the_sid
 
 def test_where_the_sidecar_has_the_apps_port_any_service_is_right() -> None:
     moved = deployment(HTTP)
-    moved["spec"]["template"]["spec"]["containers"][0]["args"] = ["uvicorn", "a:b", "--port=7000"]
+    moved["spec"]["template"]["spec"]["containers"][0]["args"] = ["uvicorn", "a:b", "--host=0.0.0.0", "--port=7000"]
     assert warnings(moved, service({"port": 7000}), service({"port": 80, "targetPort": "http"})) == ()
 
 

@@ -44,7 +44,7 @@ def problem(**values: str) -> str:
 @given(st.dictionaries(st.sampled_from(FLAGS), st.one_of(NUMBERS, WORDS), min_size=1, max_size=6))
 def test_whatever_is_accepted_starts_the_sidecar(values):
     annotations = {P + name.replace("_", "-"): value for name, value in values.items()}
-    app = {"name": "app", "args": ["uvicorn", "a:b"]}
+    app = {"name": "app", "args": ["uvicorn", "a:b", "--host=::"]}
     pod = {"metadata": {"annotations": {P + "inject": "true", **annotations}}, "spec": {"containers": [app]}}
     outcome = injection.inject(pod, CONFIG, model.Namespace("ml"), model.Capabilities())
     if outcome.plan is None:

@@ -19,7 +19,7 @@ LIMITS = {"cpu": "2", "memory": "4Gi"}
 
 
 def pod(container: Object | None = None, annotations: Object | None = None, **spec: Any) -> Object:
-    app = {"name": "app", "args": ["uvicorn", "a:b", "--port=8000"], **(container or {})}
+    app = {"name": "app", "args": ["uvicorn", "a:b", "--host=0.0.0.0", "--port=8000"], **(container or {})}
     chosen = {f"carpool.dev/{key}": value for key, value in (annotations or {}).items()}
     metadata = {"labels": {"carpool.dev/inject": "true"}, "annotations": chosen}
     return {"metadata": metadata, "spec": {"containers": [app], **spec}}

@@ -47,7 +47,7 @@ def test_a_declared_port_that_differs_from_the_default_is_where_an_untold_server
 
 
 def test_a_chosen_port_that_nothing_speaks_for_is_refused():
-    refused = refusal(plain({"name": "app", "args": ["uvicorn", "a:b"]}, port="7000"))
+    refused = refusal(plain({"name": "app", "args": ["uvicorn", "a:b", "--host=::"]}, port="7000"))
     assert refused.code == "port-mismatch"
     assert "listens on 8000 if not told" in refused.message
 
@@ -106,7 +106,7 @@ def test_a_variable_that_somebody_set_since_is_not_overwritten_on_the_way_back()
 
 
 def test_of_a_flag_given_twice_only_the_one_that_counts_is_changed():
-    given = plain({"name": "app", "args": ["uvicorn", "--port=1", "--port", "8000"]})
+    given = plain({"name": "app", "args": ["uvicorn", "--host=::", "--port=1", "--port", "8000"]})
     found = outcome(given)
-    assert found.pod["spec"]["containers"][0]["args"] == ["uvicorn", "--port=1", "--port", "9083"]
+    assert found.pod["spec"]["containers"][0]["args"] == ["uvicorn", "--host=::", "--port=1", "--port", "9083"]
     assert injection.uninject(found.pod).pod["spec"] == given["spec"]

@@ -13,7 +13,7 @@ from tests.injector import pods as sample_pods
 
 Object = dict[str, Any]
 
-UVICORN = {"name": "server", "args": ["uvicorn", "a:b", "--port=8000"]}
+UVICORN = {"name": "server", "args": ["uvicorn", "a:b", "--host=0.0.0.0", "--port=8000"]}
 UNKNOWN = {"name": "server", "image": "acme/scorer:1"}
 
 
@@ -163,8 +163,8 @@ def test_the_images_of_a_server_are_known_by_all_their_names(image, title):
 @pytest.mark.parametrize(
     ("container", "expected"),
     [
-        ({"args": ["uvicorn", "a:b", "--port=1", "--port", "8000"]}, ("Uvicorn", "argument --port", 8000)),
-        ({"args": ["uvicorn", "a:b"]}, ("Uvicorn", "environment variable UVICORN_PORT", 8000)),
+        ({"args": ["uvicorn", "--host=::", "--port=1", "--port", "8000"]}, ("Uvicorn", "argument --port", 8000)),
+        ({"args": ["uvicorn", "--host=::"]}, ("Uvicorn", "environment variable UVICORN_PORT", 8000)),
         ({"args": ["bentoml", "serve", "-p", "5000"]}, ("BentoML", "argument -p", 5000)),
         ({"args": ["gunicorn", "-b", ":5000"]}, ("Gunicorn", "argument -b", 5000)),
         ({"args": ["fastapi", "run", "--port", "5000"]}, ("FastAPI", "argument --port", 5000)),
@@ -175,12 +175,12 @@ def test_the_images_of_a_server_are_known_by_all_their_names(image, title):
             ("MLServer", "environment variable MLSERVER_HTTP_PORT", 5000),
         ),
         (
-            {"args": ["uvicorn", "a:b", "--port=8000"], "env": [{"name": "UVICORN_PORT", "value": "1"}]},
+            {"args": ["uvicorn", "--host=::", "--port=8000"], "env": [{"name": "UVICORN_PORT", "value": "1"}]},
             ("Uvicorn", "argument --port", 8000),
         ),
         (
             {
-                "args": ["uvicorn", "a:b", "--port=8000"],
+                "args": ["uvicorn", "a:b", "--host=0.0.0.0", "--port=8000"],
                 "env": [{"name": "PORT", "value": "8000"}],
                 "ports": [{"containerPort": 8000}],
             },

@@ -29,6 +29,8 @@ _FLAG = r"(?i:port)['\"]?[\s\0=:,]+['\"]?|(?<![\w-])-p[\s\0=]*"
 _ALONE = r"(?<![\w.:-])"
 _VARIABLE = re.compile(r"\$(?:\{(?P<braced>\w+)(?::?[-=](?P<otherwise>[0-9]{1,5})\})?|\((\w+)\)|(\w+))", re.ASCII)
 _SHOWN = 60
+Variable = Callable[[str], str | None]
+"""What a variable literally is; None for one that is not known."""
 _LOWEST = 1024  # a smaller number by itself is as likely seconds, or a signal
 
 _GRPC_PROGRAMS = re.compile(r"(?<![\w-])(grpc_health_probe|grpc-health-probe|grpcurl)(?![\w-])", re.ASCII)
@@ -52,7 +54,7 @@ def ports(words: Sequence[str]) -> Iterator[int]:
     return (int(found["port"]) for found in _CERTAIN.finditer(_END.join(words)))
 
 
-def unclear(words: Sequence[str], port: int, variable: Callable[[str], str | None]) -> str:
+def unclear(words: Sequence[str], port: int, variable: Variable) -> str:
     """What may or may not mean the app's `port`, "" if nothing does.
 
     `variable` gives what a variable literally is, None for one that is not known.
@@ -94,7 +96,7 @@ def _ports_in(value: str) -> set[int]:
     return set(ports([value]))
 
 
-def grpc_program(words: Sequence[str], port: int, variable: Callable[[str], str | None], only_port: bool) -> str:
+def grpc_program(words: Sequence[str], port: int, variable: Variable, only_port: bool) -> str:
     """The program that asks this port by gRPC; "" if none does. Where none is named, it asks the app's `only_port`."""
     text = _END.join(words)
     program = _GRPC_PROGRAMS.search(text)

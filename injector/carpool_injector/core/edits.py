@@ -8,10 +8,10 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from carpool_injector.core import command_lines, model
+from carpool_injector.core import command_lines, hosts, model
 
 
 class Draft:
@@ -182,15 +182,18 @@ def with_port(value: str, port: int) -> str:
 def flag_values(words: Sequence[str], flag: str) -> Iterator[tuple[int, str, str]]:
     """Where a flag's values stand: the word's place, what is before the value in it, and the value.
 
-    `--flag=value`, `--flag value`, and for flags of one letter `-fvalue` where the value is a number.
+    `--flag=value`, `--flag value`, and for flags of one letter `-fvalue` where the value is a number or an address.
     """
     for at, word in enumerate(words):
         if word.startswith(flag + "="):
             yield at, flag + "=", word[len(flag) + 1 :]
         elif word == flag and at + 1 < len(words):
             yield at + 1, "", words[at + 1]
-        elif len(flag) == 2 and word.startswith(flag) and word[2:].isdecimal():
+        elif len(flag) == 2 and word.startswith(flag) and _JOINED.match(word, 2):
             yield at, flag, word[2:]
+
+
+_JOINED = re.compile(r"[0-9.]+$|:+[0-9]|[0-9*\[][^=]*:|localhost", re.ASCII)
 
 
 def ports_in_flags(words: Sequence[str]) -> Iterator[int]:
@@ -235,13 +238,8 @@ def without_flags(words: list[str], flags: dict[str, bool]) -> list[str]:
     return kept
 
 
-def actions(container: model.Object) -> Iterator[model.Object]:
-    """All httpGet, tcpSocket and grpc actions of a container's probes and hooks, as they stand in it."""
-    for handler in _handlers(container):
-        for kind in ("httpGet", "tcpSocket", "grpc"):
-            action = handler.get(kind)
-            if action is not None:
-                yield action
+ACTIONS = ("httpGet", "tcpSocket", "grpc")
+"""What a probe or a hook may do, beside a command."""
 
 
 def _handlers(container: model.Object) -> Iterator[model.Object]:
@@ -250,24 +248,33 @@ def _handlers(container: model.Object) -> Iterator[model.Object]:
     return (handler for handler in handlers if handler)
 
 
-def change_probe_ports(container: model.Object, changes: dict[Any, Any]) -> None:
-    """Replace ports, numbers or names, in all probes and hooks; numbers also in addresses of their command lines."""
-    for action in actions(container):
-        if action.get("port") in changes:
-            action["port"] = changes[action["port"]]
+def change_probe_ports(
+    container: model.Object, changes: Mapping[Any, Any], meant: Mapping[Any, int] | None = None
+) -> None:
+    """Replace ports, numbers or names, in all probes and hooks that ask the pod; also in their command lines.
+
+    Another host is asked on the port as it was: `meant` has the number of a name that goes.
+    """
     numbers = {old: new for old, new in changes.items() if isinstance(old, int) and isinstance(new, int)}
     for handler in _handlers(container):
+        for action in (handler.get(kind) or {} for kind in ACTIONS):
+            become = changes if hosts.is_own(action.get("host")) else meant or {}
+            if action.get("port") in become:
+                action["port"] = become[action["port"]]
         words = (handler.get("exec") or {}).get("command")
         if words:
             handler["exec"]["command"] = command_lines.with_ports(words, numbers)
 
 
 def resolved_probe(container: model.Object, probe: model.Object) -> str | None:
-    """A probe as the JSON a sidecar takes (SERVING_READINESS_PROBE), named ports resolved; None for exec probes."""
+    """A probe as the JSON a sidecar takes (SERVING_READINESS_PROBE), named ports resolved.
+
+    None for exec probes, and for those that ask another host: it is not the app that answers there.
+    """
     ports = {port["name"]: port["containerPort"] for port in container.get("ports") or () if port.get("name")}
-    for kind in ("httpGet", "tcpSocket", "grpc"):
+    for kind in ACTIONS:
         action = probe.get(kind)
-        if action is None:
+        if action is None or not hosts.is_own(action.get("host")):
             continue
         port = ports.get(action.get("port"), action.get("port"))
         if isinstance(port, str):

@@ -32,6 +32,7 @@ from carpool_injector.core import (
     own_batches,
     pod_annotations,
     pods,
+    references,
     refusals,
     sites,
 )
@@ -42,11 +43,16 @@ from carpool_injector.core.takeover import choice, context, proxies
 
 
 def inject(
-    pod: model.Object, config: Config, namespace: model.Namespace, capabilities: model.Capabilities
+    pod: model.Object,
+    config: Config,
+    namespace: model.Namespace,
+    capabilities: model.Capabilities,
+    called: references.Called | None = None,
 ) -> model.Outcome:
     """Put the sidecar into a pod, if somebody asked for it and it can be done.
 
-    The pod given is never changed. Raises `refusals.Malformed` if it is no pod; anything else is a bug.
+    `called` are the ports that Services target, as far as they are known. The pod given is never changed. Raises
+    `refusals.Malformed` if it is no pod; anything else is a bug.
     """
     draft, view = _reverted(pod)  # step 1
     asked = decision.Asked(view, namespace, config, sites.is_predictor)
@@ -57,7 +63,7 @@ def inject(
     if decided.reason == refusals.Skip.NOT_ASKED:
         return model.Outcome(pod, decided)
     try:
-        return _injected(pod, draft, asked, decided, capabilities)
+        return _injected(pod, draft, asked, decided, capabilities, {**_known_callers(pod), **(called or {})})
     except refusals.Refusal as refusal:
         return _refused(pod, draft, asked, decided, refusal)
 
@@ -99,6 +105,7 @@ def _injected(
     asked: decision.Asked,
     decided: model.Decision,
     capabilities: model.Capabilities,
+    called: references.Called,
 ) -> model.Outcome:
     view, config = asked.pod, asked.config
     if not decided.inject:
@@ -112,7 +119,7 @@ def _injected(
     decision.check_pod(view)
     decision.check_lists(view, settings, config)
     _check_names(view, config)
-    found = sites.find(view, settings)
+    found = sites.find(view, settings, called)
     listed = list_servers.chosen(found.container, settings)
     if listed is not None:
         settings = settings.model_copy(update={"lists": listed.rule})
@@ -126,6 +133,16 @@ def _injected(
     done = _put(draft, site, plan, port_start)  # step 6
     warnings = (*_warnings(asked), *_advice(site, plan))
     return _outcome(pod, draft, decided, warnings, plan=plan, status=done.model_dump(by_alias=True, exclude_none=True))
+
+
+def _known_callers(pod: model.Object) -> references.Called:
+    """What an earlier run was shown by its manifests: the webhook, which comes later, does not see Services."""
+    done = pod_annotations.read_status(pods.read(pod))
+    if done is None or done.called_by is None:
+        return {}
+    is_moved = done.takeover == "port-swap" and (done.told_by is not None or done.grpc_told_by is None)
+    port = done.listen_port if is_moved else done.app_port
+    return dict.fromkeys((port, *([done.grpc_listen_port] if done.grpc_listen_port else [])), done.called_by)
 
 
 def _with_lists(plan: model.Plan, listed: list_servers.ListServer | None) -> model.Plan:
@@ -280,6 +297,7 @@ def _status_of(
         grpc_told_by=effects.grpc.told_by if effects.grpc else None,
         grpc_added=effects.grpc.added if effects.grpc else None,
         pull_secrets=pull_secrets or None,
+        called_by=asked.site.proof or None,
     )
 
 

@@ -42,7 +42,7 @@ class ListServer:
 
 
 _NAMES = ("huggingfaceserver", "kserve-huggingfaceserver")
-HUGGING_FACE = servers.Server("KServe's Hugging Face server", 8080, programs=_NAMES, images=_NAMES)
+HUGGING_FACE = servers.Server("KServe's Hugging Face server", servers.Listener(8080), programs=_NAMES, images=_NAMES)
 _BY_TITLE = {server.title: server for server in reversed(servers.SERVERS)}
 
 LIST_SERVERS = (

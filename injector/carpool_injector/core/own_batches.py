@@ -28,6 +28,9 @@ _KINDS = (
     OwnBatches("vLLM", ("openai-embeddings",)),
     OwnBatches("SGLang", ("openai-embeddings",)),
     OwnBatches("text-embeddings-inference", ("tei-embed", "openai-embeddings")),
+    OwnBatches("Infinity", ("openai-embeddings",)),
+    OwnBatches("Ollama", ("ollama-embed", "openai-embeddings")),
+    OwnBatches("llama.cpp's server", ("openai-embeddings",)),
     OwnBatches("text-generation-inference"),
     OwnBatches("JetStream"),
 )

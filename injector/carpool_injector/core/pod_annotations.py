@@ -164,6 +164,7 @@ class Injected(pydantic.BaseModel):
 
     `grpc_…` are the same for gRPC. `batcher` is the value of KServe's batcher annotation that was taken over.
     `pull_secrets` are the names of those that were added. `port_start`: the pod got a kernel parameter for low ports.
+    `called_by` is the Service that shows that callers reach the app's port, where nothing else does.
     """
 
     model_config = pydantic.ConfigDict(
@@ -187,6 +188,7 @@ class Injected(pydantic.BaseModel):
     batcher: Annotated[str | None, pydantic.Field(max_length=64)] = None
     pull_secrets: Annotated[list[_SecretName] | None, pydantic.Field(max_length=16)] = None
     port_start: bool | None = None
+    called_by: Annotated[str | None, pydantic.Field(max_length=128)] = None
 
     def text(self) -> str:
         """The annotation's value."""

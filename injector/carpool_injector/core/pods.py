@@ -25,6 +25,16 @@ COMPONENT = "component"
 BATCHER = "internal.serving.kserve.io/batcher"
 """The annotation that KServe's controller makes of `spec.predictor.batcher`."""
 
+# Containers that others add to do their own work, by name or by image: no apps, where there is another container.
+_HELPER_NAMES = ("vault-agent", "otc-container", "gke-gcsfuse-sidecar", "cloud-sql-proxy", "cloudsql-proxy")
+_HELPER_IMAGES = {
+    "opentelemetry-collector", "opentelemetry-collector-contrib", "opentelemetry-collector-k8s", "otelcol",
+    "aws-otel-collector", "gcs-fuse-csi-driver-sidecar-mounter", "cloud-sql-proxy", "gce-proxy", "alloydb-auth-proxy",
+    "fluent-bit", "fluentd", "promtail",
+}  # fmt: skip
+# Those that let in only who may come.
+_GATES = {"oauth2-proxy", "kube-rbac-proxy", "origin-oauth-proxy", "ose-oauth-proxy", "vouch-proxy", "authelia"}
+
 MIRRORED = {"queue-proxy", "agent", model.CONTAINER}
 """Containers whose ports say nothing about the app: they come and go with webhooks, in any order."""
 
@@ -77,9 +87,10 @@ class Port(_View):
 
 
 class Action(_View):
-    """httpGet, tcpSocket or grpc of a probe or a hook."""
+    """httpGet, tcpSocket or grpc of a probe or a hook. `host` is one that is named; without it the pod is meant."""
 
     port: _PortReference | None = None
+    host: str | None = None
     scheme: str | None = None
     path: str | None = None
 
@@ -101,6 +112,11 @@ class Handler(_View):
     @property
     def actions(self) -> Iterator[Action]:
         return (action for action in (self.http_get, self.tcp_socket, self.grpc) if action is not None)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The command line that is run, if that is what it does."""
+        return self.command.command if self.command else ()
 
 
 class Lifecycle(_View):
@@ -147,17 +163,18 @@ class Container(_View):
         return (*self.command, *self.args)
 
     @property
-    def handlers(self) -> Iterator[Handler]:
-        """Probes and hooks."""
-        hooks = (self.lifecycle.post_start, self.lifecycle.pre_stop) if self.lifecycle else ()
-        for handler in (self.readiness_probe, self.liveness_probe, self.startup_probe, *hooks):
+    def handlers(self) -> Iterator[tuple[str, Handler]]:
+        """Probes and hooks, by what they are called."""
+        hooks = self.lifecycle or Lifecycle()
+        for name, handler in (
+            ("readinessProbe", self.readiness_probe),
+            ("livenessProbe", self.liveness_probe),
+            ("startupProbe", self.startup_probe),
+            ("postStart hook", hooks.post_start),
+            ("preStop hook", hooks.pre_stop),
+        ):
             if handler is not None:
-                yield handler
-
-    @property
-    def commands(self) -> Iterator[tuple[str, ...]]:
-        """The command lines of probes and hooks."""
-        return (handler.command.command for handler in self.handlers if handler.command is not None)
+                yield name, handler
 
     @cached_property
     def _values(self) -> dict[str, str | None]:
@@ -167,9 +184,21 @@ class Container(_View):
         """The literal value of an environment variable; the last one counts, as in the kubelet."""
         return self._values.get(name)
 
+    def is_pod_address(self, name: str) -> bool:
+        """Whether an environment variable is the pod's own address."""
+        held = [item.get("valueFrom") for item in self.env if item["name"] == name]
+        field = held[-1].get("fieldRef") if held and isinstance(held[-1], dict) else None
+        return isinstance(field, dict) and str(field.get("fieldPath")).startswith("status.podIP")
+
     def has_variable(self, name: str) -> bool:
         """Whether it is set, here or from elsewhere."""
         return name in self._values
+
+    def has_setting(self, name: str) -> bool:
+        """Whether it is given this flag or this variable."""
+        if not name.startswith("-"):
+            return self.has_variable(name)
+        return any(word == name or word.startswith(name + "=") for word in self.words)
 
     @cached_property
     def image_names(self) -> frozenset[str]:
@@ -177,6 +206,12 @@ class Container(_View):
         parts = (self.image or "").partition("@")[0].split("/")
         parts[-1] = parts[-1].partition(":")[0]
         return frozenset((parts[-1], "/".join(parts[-2:])))
+
+    @property
+    def is_helper(self) -> bool:
+        """Whether it is known to do work of its own beside an app: a proxy, a collector, a mounter."""
+        is_named_so = self.name in _HELPER_NAMES or self.name.startswith("csql-")
+        return is_named_so or not self.image_names.isdisjoint(_HELPER_IMAGES | _GATES)
 
     def number(self, reference: int | str | None) -> int | None:
         """The port a probe's reference means: a number, or the name of a port of this container."""
@@ -251,9 +286,15 @@ class Pod(_View):
 
     @property
     def apps(self) -> tuple[Container, ...]:
-        """Regular containers that may be the app: not those that webhooks of others are known to add."""
+        """Regular containers that may be the app: not those that others are known to add."""
         others = _INFRASTRUCTURE | (_OF_KSERVE if KSERVE_POD in self.metadata.labels else set())
-        return tuple(container for container in self.spec.containers if container.name not in others)
+        found = tuple(container for container in self.spec.containers if container.name not in others)
+        return tuple(container for container in found if not container.is_helper) or found
+
+    @property
+    def gates(self) -> tuple[Container, ...]:
+        """Regular containers that let in only who may come, to whatever stands behind them."""
+        return tuple(container for container in self.spec.containers if not container.image_names.isdisjoint(_GATES))
 
 
 def read(pod: model.Object) -> Pod:

@@ -73,6 +73,7 @@ _TELL = (
 )
 _BATCHER = "set spec.predictor.batcher in the InferenceService (batcher: {{}} is enough)"
 _BY_NAME = "give the port a name and let the Service's targetPort be that name"
+_OPEN = "if callers may reach it, tell it to listen on 0.0.0.0 (--host or --bind)"
 _LEAVE_GRPC = 'leave its gRPC alone with carpool.dev/grpc-port: "off"'
 TELL_HTTP_PORT = f"{_TELL}; or let the Service use a named port and set carpool.dev/takeover: named-port"
 TELL_GRPC_PORT = (
@@ -172,6 +173,11 @@ class Reason(enum.Enum):
         "set carpool.dev/port to the port for HTTP/1.1; or carpool.dev/grpc-port, if the app answers the v2 protocol's "
         "gRPC calls there",
     )
+    NO_HTTP = (
+        "not-http",
+        "{title} in container {container!r} speaks gRPC of its own only, as it is not given {flag}",
+        "give it {flag} with another port than the one for gRPC, and let callers use that one",
+    )
     ONLY_GRPC_LEFT = (
         "not-http",
         "port {port} of container {container!r} is for gRPC, which is left to the app",
@@ -191,7 +197,26 @@ class Reason(enum.Enum):
     LOOPBACK = (
         "loopback-only",
         "port {port} of container {container!r} listens within the pod only: {sign}",
-        "let it listen on 0.0.0.0, or name the container that callers reach in carpool.dev/container",
+        f"{_OPEN}; or name the container that callers reach in carpool.dev/container",
+    )
+    PERHAPS_LOOPBACK = (
+        "loopback-only",
+        "port {port} of container {container!r} may listen within the pod only: {sign}",
+        f"{_OPEN}, or give it a readinessProbe (httpGet or tcpSocket); or name the container that callers reach in "
+        "carpool.dev/container",
+    )
+    BEHIND_A_PROXY = (
+        "loopback-only",
+        "container {proxy!r} stands in front of port {port} of container {container!r}, and nothing shows that others "
+        "may call it",
+        "if callers may, give it a readinessProbe (httpGet or tcpSocket) there; or name the container that callers "
+        "reach in carpool.dev/container",
+    )
+    ONE_ADDRESS = (
+        "one-address",
+        "port {port} of container {container!r} listens on one address, and the sidecar reaches it on 127.0.0.1: "
+        "{sign}",
+        "let it listen on 0.0.0.0",
     )
     GRPC_LOOPBACK = (
         "loopback-only",

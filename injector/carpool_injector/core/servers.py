@@ -1,179 +1,358 @@
-"""Model servers whose way of being told their port is known, so that they can be moved to another one.
+"""Servers of models and web apps: how each is recognised, where it listens if not told, and which setting wins.
 
-One row per server. A wrong guess would keep the app from starting, so what counts is the program that is run, not a
-word somewhere among its arguments; an image's name counts only where nothing else is run in it.
+One row per server, and rows are data: `listening` works out what they mean for a container. A wrong guess would keep
+the app from starting, or open to the cluster what listened within the pod only; so what counts is the program that is
+run, not a word somewhere among its arguments, and an image's name counts only where nothing else is run in it.
+`tests/injector/try_servers.py` starts those that package registries bring, and shows that the rows are true of them.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Literal
 
-from carpool_injector.core import edits, pods
+from carpool_injector.core import invocations, pods
+
+ANY, LOOPBACK = "0.0.0.0", "127.0.0.1"
+"""Hosts on which a server listens: all addresses of the pod, or for the pod's own containers only."""
+
+Kind = Literal["port", "host", "address", "flags", "file", "elsewhere", "positional"]
 
 
 @dataclass(frozen=True, slots=True)
-class Grpc:
-    """Where a server listens for gRPC calls of the v2 protocol; `flags` to `switch` are what `Server` has for HTTP.
+class Setting:
+    """A way to tell a server where it listens: flags or variables of the same strength, of which the last one counts.
 
-    `address` is a flag that names the address to listen on. With one of `tls` it speaks TLS: flags with a value that
-    may say no, and `mutual_tls` whatever its value.
+    `kind` is what they tell: a port, a host, an address of both (`several`: each one that is given counts); `flags`, a
+    variable with further flags of the server; a `file` that is not seen here; that it listens `elsewhere` than on a
+    port; `positional`, an address as the first word behind this subcommand. A port that is told may bring a `host` with
+    it, and so may a flag without its value (`bare_host`).
     """
 
-    default_port: int
-    flags: tuple[str, ...] = ()
-    variables: tuple[str, ...] = ()
+    kind: Kind
+    names: tuple[str, ...]
+    several: bool = False
+    host: str = ""
+    bare_host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Where a server listens: `port` and `host` unless one of `settings` (the strongest first) tells it otherwise.
+
+    It listens nowhere if not told where `port` is 0. `adds` is a flag or variable for the port that may be added where
+    none is there; empty: none. `switch` is a flag that may turn it off. With one of `tls` (flags, whose value may say
+    no, or variables) it speaks TLS, with one of `mutual_tls` whatever its value.
+    """
+
+    port: int
+    settings: tuple[Setting, ...] = ()
+    host: str = ANY
     adds: str = ""
     switch: str = ""
-    address: str = ""
     tls: tuple[str, ...] = ()
     mutual_tls: tuple[str, ...] = ()
+
+    def names(self, *kinds: Kind) -> tuple[str, ...]:
+        """The flags and variables of these kinds, the strongest first."""
+        return tuple(name for setting in self.settings if setting.kind in kinds for name in setting.names)
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
     """A kind of server.
 
-    It is recognised by `programs` (with one of `subcommands`, if there are any, of one word or more), by `images` whose
-    entrypoint it is, by `marks`: flags or variables that are its own. `flags` and `variables` set its HTTP port;
-    `default_port` is taken without them. `adds` is the one that may be added where none is there; empty: none. `files`
-    are flags that name a file in which a port may stand; with one of `elsewhere` it listens on no port at all, and
-    `switch` is a flag that may turn HTTP off. `grpc` is there where it speaks the v2 protocol over gRPC as well.
-    `serves_anything`: it runs any web app, a model's or not.
+    It is recognised by `programs` (with one of `subcommands`, if there are any, of one word or more, and one of
+    `needs`, flags or variables), by `images` whose entrypoint it is, by `marks`: flags or variables that are its own.
+    `opened_by` are images that tell it to listen on all addresses. `grpc` is there where it speaks the v2 protocol over
+    gRPC as well. It `serves` models and nothing else, any web app, or pages for people, which no model server does.
     """
 
     title: str
-    default_port: int
+    http: Listener
     programs: tuple[str, ...] = ()
     subcommands: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
     images: tuple[str, ...] = ()
     marks: tuple[str, ...] = ()
-    flags: tuple[str, ...] = ()
-    variables: tuple[str, ...] = ()
-    adds: str = ""
-    files: tuple[str, ...] = ()
-    elsewhere: tuple[str, ...] = ()
-    switch: str = ""
-    grpc: Grpc | None = None
-    serves_anything: bool = False
+    opened_by: tuple[str, ...] = ()
+    grpc: Listener | None = None
+    serves: Literal["models", "apps", "pages"] = "models"
 
-    def recognises(self, container: pods.Container) -> bool:
-        """Whether this server runs in the container, for certain."""
-        run = invocation_of(container)
+    def recognises(self, container: pods.Container, run: invocations.Invocation | None = None) -> bool:
+        """Whether this server runs in the container, for certain; `run`: as this program of it."""
+        run = run or invocations.of(container)
         if run.program in self.programs:
-            return not self.subcommands or any(run.has_subcommand(each) for each in self.subcommands)
+            is_told = not self.needs or any(container.has_setting(name) for name in self.needs)
+            return is_told and (not self.subcommands or any(run.has_subcommand(each) for each in self.subcommands))
         if not run.program and not container.image_names.isdisjoint(self.images):
             return True
-        return any(_is_there(mark, container) for mark in self.marks)
+        return any(container.has_setting(mark) for mark in self.marks)
 
 
-@dataclass(frozen=True, slots=True)
-class PortSetting:
-    """Where a server is told its port: a flag or a variable, there already or to be added."""
-
-    name: str
-    port: int
-    present: bool
-
-    @property
-    def is_flag(self) -> bool:
-        return self.name.startswith("-")
-
-    def __str__(self) -> str:
-        return f"argument {self.name}" if self.is_flag else f"environment variable {self.name}"
+def _port(*names: str, host: str = "") -> Setting:
+    return Setting("port", names, host=host)
 
 
-_NO = ("false", "off", "0")  # what Triton's flags take for no
+def _host(*names: str, bare: str = "") -> Setting:
+    return Setting("host", names, bare_host=bare)
+
+
+def _address(*names: str, several: bool = False) -> Setting:
+    return Setting("address", names, several)
+
+
+def _file(*names: str) -> Setting:
+    return Setting("file", names)
+
+
+def _elsewhere(*names: str) -> Setting:
+    return Setting("elsewhere", names)
+
 
 _KSERVE = tuple(
     f"{prefix}{kind}server"
     for kind in ("sklearn", "xgb", "lgb", "pmml", "paddle", "huggingface", "autogluon", "predictive")
     for prefix in ("", "kserve-")
 )
-
-_TRITONS_GRPC = Grpc(
-    8001, flags=("--grpc-port",), adds="--grpc-port", switch="--allow-grpc", address="--grpc-address",
-    tls=("--grpc-use-ssl",), mutual_tls=("--grpc-use-ssl-mutual",),
+_OF_UVICORN = ("--ssl-keyfile", "--ssl-certfile")
+_VLLM = Listener(
+    8000, (_elsewhere("--uds"), _port("--port"), _host("--host"), _file("--config")), adds="--port",
+    tls=(*_OF_UVICORN, "--ssl_keyfile", "--ssl_certfile"),
 )  # fmt: skip
-_MLSERVERS_GRPC = Grpc(8081, variables=("MLSERVER_GRPC_PORT",))
+# The images of both set PORT to 80; the programs themselves have 3000. HOSTNAME is the pod's name unless it is set.
+_TEXT = Listener(
+    80, (_port("--port", "-p"), _port("PORT"), Setting("host", ("--hostname",), host=ANY),
+         Setting("host", ("HOSTNAME",), host=ANY)), adds="--port",
+)  # fmt: skip
+_TENSORFLOW = (_port("--rest_api_port"),)
 
 SERVERS = (
     Server(
-        "Triton", 8000, programs=("tritonserver",), flags=("--http-port",), adds="--http-port", switch="--allow-http",
-        grpc=_TRITONS_GRPC,
+        "Triton", Listener(8000, (_port("--http-port"), _host("--http-address")), adds="--http-port",
+                           switch="--allow-http"),
+        programs=("tritonserver",),
+        grpc=Listener(8001, (_port("--grpc-port"), _host("--grpc-address")), adds="--grpc-port", switch="--allow-grpc",
+                      tls=("--grpc-use-ssl",), mutual_tls=("--grpc-use-ssl-mutual",)),
     ),
-    # The image's entrypoint says 8501; the program itself has no HTTP port unless it is told one.
+    # The image's entrypoint says 8501; the program itself speaks gRPC only, unless it is told a port for HTTP.
     Server(
-        "TensorFlow Serving", 8501, images=("tensorflow/serving", "tensorflow-serving"),
-        flags=("--rest_api_port",), adds="--rest_api_port",
+        "TensorFlow Serving", Listener(8501, _TENSORFLOW, adds="--rest_api_port"),
+        images=("tensorflow/serving", "tensorflow-serving"),
     ),
-    Server("TensorFlow Serving", 8501, programs=("tensorflow_model_server",), flags=("--rest_api_port",)),
+    Server("TensorFlow Serving", Listener(0, _TENSORFLOW), programs=("tensorflow_model_server",)),
     # No variable is added: a settings.json would overrule it.
     Server(
-        "MLServer", 8080, programs=("mlserver",), subcommands=("start",), images=("mlserver",),
-        marks=("MLSERVER_HTTP_PORT",), variables=("MLSERVER_HTTP_PORT",), grpc=_MLSERVERS_GRPC,
+        "MLServer", Listener(8080, (_port("MLSERVER_HTTP_PORT"), _host("MLSERVER_HOST"))),
+        programs=("mlserver",), subcommands=("start",), images=("mlserver",), marks=("MLSERVER_HTTP_PORT",),
+        grpc=Listener(8081, (_port("MLSERVER_GRPC_PORT"), _host("MLSERVER_HOST"))),
     ),
     Server(
-        "KServe's model server", 8080, programs=_KSERVE, images=_KSERVE, marks=("--http_port",),
-        flags=("--http_port",), adds="--http_port",
+        "KServe's model server", Listener(8080, (_port("--http_port"),), adds="--http_port"),
+        programs=_KSERVE, images=_KSERVE, marks=("--http_port",),
     ),
-    Server("TorchServe", 8080, programs=("torchserve",), images=("torchserve", "torchserve-kfs")),
+    # config.properties says where it listens; the image's says on all addresses.
     Server(
-        "vLLM", 8000, programs=("vllm",), subcommands=("serve",), images=("vllm-openai",),
-        flags=("--port",), adds="--port", files=("--config",), elsewhere=("--uds",),
+        "TorchServe", Listener(8080, (_file("TS_CONFIG_FILE", "--ts-config"),), LOOPBACK),
+        programs=("torchserve",), images=("torchserve", "torchserve-kfs"), opened_by=("torchserve", "torchserve-kfs"),
     ),
+    Server("vLLM", _VLLM, programs=("vllm",), subcommands=("serve",), images=("vllm-openai",)),
+    Server("vLLM", _VLLM, programs=("vllm.entrypoints.openai.api_server",)),
     Server(
-        "vLLM", 8000, programs=("vllm.entrypoints.openai.api_server",),
-        flags=("--port",), adds="--port", files=("--config",), elsewhere=("--uds",),
-    ),
-    Server(
-        "SGLang", 30000, programs=("sglang.launch_server",), flags=("--port",), adds="--port", files=("--config",),
-    ),
-    # The images of both set PORT to 80; the programs themselves have 3000.
-    Server(
-        "text-generation-inference", 80, programs=("text-generation-launcher",), images=("text-generation-inference",),
-        flags=("--port", "-p"), variables=("PORT",), adds="--port",
+        "SGLang", Listener(30000, (_port("--port"), _host("--host"), _file("--config")), LOOPBACK, adds="--port",
+                           tls=_OF_UVICORN),
+        programs=("sglang.launch_server",),
     ),
     Server(
-        "text-embeddings-inference", 80, programs=("text-embeddings-router",), images=("text-embeddings-inference",),
-        flags=("--port", "-p"), variables=("PORT",), adds="--port",
+        "text-generation-inference", _TEXT, programs=("text-generation-launcher",),
+        images=("text-generation-inference",),
+    ),
+    Server(
+        "text-embeddings-inference", _TEXT, programs=("text-embeddings-router",),
+        images=("text-embeddings-inference",),
+    ),
+    Server(
+        "Infinity", Listener(7997, (_port("--port"), _port("INFINITY_PORT"), _host("--host"), _host("INFINITY_HOST")),
+                             adds="--port"),
+        programs=("infinity_emb",), subcommands=("v1", "v2"),
+    ),
+    Server(
+        "Ollama", Listener(11434, (_address("OLLAMA_HOST"),), LOOPBACK),
+        programs=("ollama",), subcommands=("serve",), images=("ollama/ollama",), opened_by=("ollama/ollama",),
+    ),
+    Server(
+        "llama.cpp's server",
+        Listener(
+            8080, (_port("--port"), _port("LLAMA_ARG_PORT"), _host("--host"), _host("LLAMA_ARG_HOST")), LOOPBACK,
+            adds="--port",
+            tls=("--ssl-key-file", "--ssl-cert-file", "LLAMA_ARG_SSL_KEY_FILE", "LLAMA_ARG_SSL_CERT_FILE"),
+        ),
+        programs=("llama-server",), opened_by=("ggml-org/llama.cpp", "ggerganov/llama.cpp"),
+    ),
+    # Its variables are HOST and PORT, and a file may tell both; nothing says which of them wins.
+    Server(
+        "llama-cpp-python", Listener(8000, (_host("--host"), _file("--config_file", "CONFIG_FILE", "HOST", "PORT")),
+                                     LOOPBACK),
+        programs=("llama_cpp.server",),
     ),
     # The last one speaks HTTP in front of the others, which speak gRPC of their own.
     Server(
-        "JetStream", 8000,
+        "JetStream", Listener(8000),
         images=("jetstream-pytorch-server", "jetstream-maxtext-server", "maxengine-server", "jetstream-http"),
     ),
     Server(
-        "carpool-predictor", 8080, programs=("carpool-predictor",), images=("carpool-predictor",),
-        flags=("--port",), variables=("CARPOOL_PREDICTOR_PORT",), adds="CARPOOL_PREDICTOR_PORT",
+        "carpool-predictor",
+        Listener(
+            8080, (_port("--port"), _port("CARPOOL_PREDICTOR_PORT"), _host("--host"), _host("CARPOOL_PREDICTOR_HOST")),
+            adds="CARPOOL_PREDICTOR_PORT",
+        ),
+        programs=("carpool-predictor",), images=("carpool-predictor",),
     ),
     Server(
-        "BentoML", 3000, programs=("bentoml",), subcommands=("serve", "serve-http"), flags=("--port", "-p"),
-        variables=("BENTOML_PORT",), adds="BENTOML_PORT",
+        "BentoML", Listener(3000, (_port("--port", "-p"), _port("BENTOML_PORT"), _host("--host"),
+                                   _host("BENTOML_HOST")), adds="BENTOML_PORT", tls=_OF_UVICORN),
+        programs=("bentoml",), subcommands=("serve", "serve-http"),
     ),
     # Not `mlflow server`, which keeps the records of experiments.
     Server(
-        "MLflow", 5000, programs=("mlflow",), subcommands=("models serve",), flags=("--port", "-p"),
-        variables=("MLFLOW_PORT",), adds="--port",
+        "MLflow", Listener(5000, (_port("--port", "-p"), _port("MLFLOW_PORT"), _host("--host", "-h"),
+                                  _host("MLFLOW_HOST")), LOOPBACK, adds="--port"),
+        programs=("mlflow",), subcommands=("models serve",),
+    ),
+    # Where PORT is set, and nothing else says where, it listens on all addresses.
+    Server(
+        "Gunicorn",
+        Listener(
+            8000, (_address("--bind", "-b", several=True), Setting("flags", ("GUNICORN_CMD_ARGS",)),
+                   _file("--config", "-c"), _port("PORT", host=ANY)), LOOPBACK, tls=("--keyfile", "--certfile"),
+        ),
+        programs=("gunicorn",), serves="apps",
     ),
     Server(
-        "Gunicorn", 8000, programs=("gunicorn",), flags=("--bind", "-b"), variables=("PORT",), serves_anything=True,
+        "Uvicorn",
+        Listener(
+            8000, (_elsewhere("--uds", "--fd", "UVICORN_UDS", "UVICORN_FD"), _port("--port"), _port("UVICORN_PORT"),
+                   _host("--host"), _host("UVICORN_HOST")), LOOPBACK, adds="UVICORN_PORT",
+            tls=(*_OF_UVICORN, "UVICORN_SSL_KEYFILE", "UVICORN_SSL_CERTFILE"),
+        ),
+        programs=("uvicorn",), serves="apps",
     ),
     Server(
-        "Uvicorn", 8000, programs=("uvicorn",), flags=("--port",), variables=("UVICORN_PORT",), adds="UVICORN_PORT",
-        elsewhere=("--uds", "--fd"), serves_anything=True,
+        "Hypercorn", Listener(8000, (_address("--bind", "-b", several=True), _file("--config", "-c")), LOOPBACK,
+                              tls=("--keyfile", "--certfile")),
+        programs=("hypercorn",), serves="apps",
     ),
     Server(
-        "FastAPI", 8000, programs=("fastapi",), subcommands=("run", "dev"), flags=("--port",), adds="--port",
-        serves_anything=True,
+        "Granian",
+        Listener(
+            8000, (_elsewhere("--uds", "GRANIAN_UDS"), _port("--port"), _port("GRANIAN_PORT"), _host("--host"),
+                   _host("GRANIAN_HOST")), LOOPBACK, adds="--port",
+            tls=("--ssl-certificate", "--ssl-keyfile", "GRANIAN_SSL_CERTIFICATE", "GRANIAN_SSL_KEYFILE"),
+        ),
+        programs=("granian",), serves="apps",
+    ),
+    Server(
+        "Daphne", Listener(8000, (_elsewhere("--unix-socket", "-u", "--fd", "--endpoint", "-e"),
+                                  _port("--port", "-p"), _host("--bind", "-b")), LOOPBACK, adds="--port"),
+        programs=("daphne",), serves="apps",
+    ),
+    Server(
+        "Waitress", Listener(8080, (_elsewhere("--unix-socket"), _address("--listen", several=True), _port("--port"),
+                                    _host("--host")), adds="--port"),
+        programs=("waitress-serve", "waitress"), serves="apps",
+    ),
+    # PORT is read by newer releases only.
+    Server(
+        "FastAPI", Listener(8000, (_port("--port"), _host("--host")), adds="--port"),
+        programs=("fastapi",), subcommands=("run",), serves="apps",
+    ),
+    Server(
+        "FastAPI for development", Listener(8000, (_port("--port"), _host("--host")), LOOPBACK, adds="--port"),
+        programs=("fastapi",), subcommands=("dev",), serves="apps",
+    ),
+    Server(
+        "Flask", Listener(5000, (_port("--port", "-p"), _port("FLASK_RUN_PORT"), _host("--host", "-h"),
+                                 _host("FLASK_RUN_HOST")), LOOPBACK, adds="--port", tls=("--cert", "FLASK_RUN_CERT")),
+        programs=("flask",), subcommands=("run",), serves="apps",
+    ),
+    Server(
+        "Django's runserver", Listener(8000, (Setting("positional", ("runserver",)),), LOOPBACK),
+        programs=("manage.py", "django-admin", "django"), subcommands=("runserver",), serves="apps",
+    ),
+    Server(
+        "Sanic", Listener(8000, (_elsewhere("--unix", "-u"), _port("--port", "-p"), _host("--host", "-H")), LOOPBACK,
+                          adds="--port", tls=("--cert", "--key", "--tls")),
+        programs=("sanic",), serves="apps",
+    ),
+    Server(
+        "Litestar",
+        Listener(
+            8000, (_elsewhere("--unix-domain-socket", "--uds", "-U", "--file-descriptor", "--fd", "-F"),
+                   _port("--port", "-p"), _port("LITESTAR_PORT"), _host("--host", "-H"), _host("LITESTAR_HOST")),
+            LOOPBACK, adds="--port", tls=(*_OF_UVICORN, "LITESTAR_SSL_CERT_PATH", "LITESTAR_SSL_KEY_PATH"),
+        ),
+        programs=("litestar",), subcommands=("run",), serves="apps",
+    ),
+    Server(
+        "Streamlit",
+        Listener(
+            8501, (_port("--server.port"), _port("STREAMLIT_SERVER_PORT"), _host("--server.address"),
+                   _host("STREAMLIT_SERVER_ADDRESS")), adds="--server.port",
+            tls=("--server.sslCertFile", "STREAMLIT_SERVER_SSL_CERT_FILE"),
+        ),
+        programs=("streamlit",), subcommands=("run",), serves="pages",
+    ),
+    # The app's code may say otherwise, so no variable of it is changed.
+    Server(
+        "Gradio", Listener(7860, (_host("GRADIO_SERVER_NAME"), _file("GRADIO_SERVER_PORT")), LOOPBACK),
+        programs=("gradio",), marks=("GRADIO_SERVER_NAME", "GRADIO_SERVER_PORT"), serves="pages",
+    ),
+    Server(
+        "Chainlit", Listener(8000, (_port("--port"), _port("CHAINLIT_PORT"), _host("--host"), _host("CHAINLIT_HOST")),
+                             LOOPBACK, adds="--port", tls=("--ssl-cert", "CHAINLIT_SSL_CERT")),
+        programs=("chainlit",), subcommands=("run",), serves="pages",
+    ),
+    Server(
+        "http-server", Listener(8080, (_port("-p", "--port"), _port("PORT"), _host("-a")),
+                                tls=("-S", "--tls", "--ssl")),
+        programs=("http-server",), serves="pages",
+    ),
+    Server(
+        "Next.js", Listener(3000, (_port("--port", "-p"), _port("PORT"), _host("--hostname", "-H")), adds="--port",
+                            tls=("--experimental-https",)),
+        programs=("next",), subcommands=("start", "dev"), serves="pages",
+    ),
+    Server(
+        "Vite", Listener(4173, (_port("--port"), _host("--host", bare=ANY)), LOOPBACK, adds="--port"),
+        programs=("vite",), subcommands=("preview",), serves="pages",
+    ),
+    # Only where it is told its port: what other programs of Java do nobody knows.
+    Server(
+        "Spring Boot",
+        Listener(
+            8080, (_port("--server.port"), _host("--server.address"), _file("SPRING_APPLICATION_JSON"),
+                   _port("-Dserver.port"), _host("-Dserver.address"), Setting("flags", ("JAVA_TOOL_OPTIONS",)),
+                   Setting("flags", ("JDK_JAVA_OPTIONS",)), _port("SERVER_PORT"), _host("SERVER_ADDRESS")),
+            tls=("SERVER_SSL_KEY_STORE", "SERVER_SSL_CERTIFICATE", "--server.ssl.key-store", "--server.ssl.certificate",
+                 "-Dserver.ssl.key-store", "-Dserver.ssl.certificate"),
+        ),
+        programs=("java",), needs=("--server.port", "-Dserver.port", "SERVER_PORT"), serves="apps",
     ),
 )  # fmt: skip
 """The first that recognises a container names it."""
 
+TWELVE_FACTOR = Server("an app that reads PORT", Listener(8080, (_port("PORT"),), ""))
 
-def recognise(container: pods.Container) -> Server | None:
-    """The server a container runs, or None."""
-    return next((server for server in SERVERS if server.recognises(container)), None)
+
+def recognise(container: pods.Container, run: invocations.Invocation | None = None) -> Server | None:
+    """The server a container runs, or None; `run`: the one that this program of it is."""
+    return next((server for server in SERVERS if server.recognises(container, run)), None)
+
+
+def custom(flag: str | None, variable: str | None) -> Listener:
+    """A listener whose flag or variable the pod's owner named; neither is ever added."""
+    return Listener(0, tuple(_port(name) for name in (flag, variable) if name), "")
 
 
 def serves_a_model(container: pods.Container) -> bool:
@@ -183,7 +362,9 @@ def serves_a_model(container: pods.Container) -> bool:
     variable or the place of a volume; or a GPU.
     """
     server = recognise(container)
-    return server is not None and (not server.serves_anything or _has_a_sign_of_a_model(container))
+    if server is None or server.serves == "pages":
+        return False
+    return server.serves == "models" or _has_a_sign_of_a_model(container)
 
 
 _SIGNS = {
@@ -207,147 +388,3 @@ def _has_a_sign_of_a_model(container: pods.Container) -> bool:
 
 def _words_of(text: str) -> list[str]:
     return re.split(r"[^a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text).lower())
-
-
-def reads_port_variable(container: pods.Container) -> bool:
-    """Whether the app is told one of its declared ports by PORT, as twelve-factor apps are.
-
-    A shell that does not speak of PORT is not believed.
-    """
-    run, value = invocation_of(container), container.variable("PORT") or ""
-    is_heard = not run.is_shell or any(re.search(r"\$\{?PORT\b", word) for word in container.words)
-    return is_heard and any(value == str(port.container_port) for port in container.ports)
-
-
-def custom(flag: str | None, variable: str | None) -> Server:
-    """A server whose flag or variable the pod's owner named; neither is ever added."""
-    return Server("the app", 0, flags=(flag,) if flag else (), variables=(variable,) if variable else ())
-
-
-def custom_grpc(flag: str | None, variable: str | None) -> Grpc:
-    """The same for gRPC."""
-    return Grpc(0, flags=(flag,) if flag else (), variables=(variable,) if variable else ())
-
-
-TWELVE_FACTOR = Server("an app that reads PORT", 8080, variables=("PORT",))
-
-
-def port_setting(server: Server, container: pods.Container) -> PortSetting | None:
-    """Where this container's server is told its HTTP port; None if it cannot be told, or has none."""
-    if is_off(server, container) or any(_is_there(flag, container) for flag in server.elsewhere):
-        return None
-    return told(server, container)
-
-
-def is_off(listener: Server | Grpc, container: pods.Container) -> bool:
-    """Whether its switch says that it does not listen; the last one counts."""
-    found = [value for _, _, value in edits.flag_values(container.words, listener.switch)] if listener.switch else []
-    return bool(found) and found[-1].lower() in _NO
-
-
-def told(listener: Server | Grpc, container: pods.Container) -> PortSetting | None:
-    """Where a server is told this port; None if it cannot be told.
-
-    The last flag counts, as in the parsers of these servers, and flags win over variables. A flag that refers to a
-    variable (`--port=$(PORT)`) is told by that variable.
-    """
-    for flag in listener.flags:
-        found = [value for _, _, value in edits.flag_values(container.words, flag)]
-        if found:
-            return _told(flag, found[-1], container)
-    for name in listener.variables:
-        if container.has_variable(name):
-            value = edits.port_in(container.variable(name) or "")
-            return PortSetting(name, value, True) if value is not None else None
-    return PortSetting(listener.adds, listener.default_port, False) if listener.adds else None
-
-
-def _told(flag: str, value: str, container: pods.Container) -> PortSetting | None:
-    if invocation_of(container).is_shell:
-        return None
-    reference = re.fullmatch(r"(?:.*:)?\$\(([A-Za-z_][A-Za-z0-9_]*)\)", value)
-    name, number = (reference[1], container.variable(reference[1]) or "") if reference else (flag, value)
-    port = edits.port_in(number)
-    return None if port is None else PortSetting(name, port, True)
-
-
-def tls_flags(listener: Grpc, container: pods.Container) -> list[str]:
-    """The flags by which this server speaks TLS there."""
-    found = [flag for flag in listener.mutual_tls if _is_there(flag, container)]
-    for flag in listener.tls:
-        values = [value for _, _, value in edits.flag_values(container.words, flag)]
-        found += [flag] if values and values[-1].lower() not in _NO else []
-    return found
-
-
-def may_be_in_a_file(server: Server | None, container: pods.Container) -> bool:
-    """Whether a file that is not seen here may say another port than the default."""
-    return server is not None and any(_is_there(flag, container) for flag in server.files)
-
-
-def _is_there(name: str, container: pods.Container) -> bool:
-    if not name.startswith("-"):
-        return container.has_variable(name)
-    return any(word == name or word.startswith(name + "=") for word in container.words)
-
-
-_SHELLS = {"sh", "bash", "dash", "ash", "zsh", "ksh", "fish", "busybox"}
-# Programs that run the words behind them, once their own flags are over.
-_LAUNCHERS = {
-    "tini", "dumb-init", "env", "exec", "nice", "nvidia_entrypoint.sh", "opentelemetry-instrument", "ddtrace-run",
-    "newrelic-admin", "run-program",
-}  # fmt: skip
-_RUNNERS = {"uv", "poetry", "pipenv", "pdm", "hatch"}  # with the subcommand run
-_PYTHON = re.compile(r"python[0-9.]*", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class Invocation:
-    """`program` without folders ("" where the image's entrypoint decides), and the words behind it."""
-
-    program: str
-    behind: tuple[str, ...]
-    is_shell: bool
-
-    def has_subcommand(self, words: str) -> bool:
-        """Whether these words, with blanks between them, come first behind the program."""
-        wanted = tuple(words.split())
-        return self.behind[: len(wanted)] == wanted
-
-
-def invocation_of(container: pods.Container) -> Invocation:
-    """What the container runs."""
-    words = _behind_launchers(list(container.words))
-    if not container.command and (not words or words[0].startswith("-") or "=" in words[0]):
-        return Invocation("", (), False)
-    if words and _PYTHON.fullmatch(_file_name(words[0])):
-        words = _behind_python(words[1:])
-    program = _file_name(words[0]) if words else "?"
-    is_shell = program in _SHELLS or program.endswith(".sh")
-    return Invocation(program, tuple(words[1:]), is_shell)
-
-
-def _behind_launchers(words: list[str]) -> list[str]:
-    """The words without launchers, their flags and their variables."""
-    while words and _file_name(words[0]) in _LAUNCHERS | _RUNNERS:
-        is_runner = _file_name(words[0]) in _RUNNERS
-        words = words[1:]
-        if is_runner and words and words[0] == "run":
-            words = words[1:]
-        while words and (words[0].startswith("-") or re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*=.*", words[0])):
-            words = words[1:]
-    return words
-
-
-def _behind_python(words: list[str]) -> list[str]:
-    """The module of `-m`, or the script, and what follows."""
-    for at, word in enumerate(words):
-        if word == "-m":
-            return words[at + 1 :]
-        if not word.startswith("-") or word == "-c":
-            return words[at:]
-    return []
-
-
-def _file_name(word: str) -> str:
-    return word.rpartition("/")[2]

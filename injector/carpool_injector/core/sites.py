@@ -7,12 +7,21 @@ pod is taken over with both ports or not at all.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from carpool_injector.core import command_lines, edits, model, pod_annotations, pods, servers, values
+from carpool_injector.core import (
+    command_lines,
+    hosts,
+    listening,
+    model,
+    pod_annotations,
+    pods,
+    references,
+    servers,
+    values,
+)
 from carpool_injector.core.refusals import Reason
 from carpool_injector.core.settings import Settings
 
@@ -26,19 +35,24 @@ _NOT_FOR_CALLERS = {
 }  # fmt: skip
 
 
+_NOT_HTTP1 = ("grpc", "h2c", "http2")
+_TLS_NAMES = ("https", "grpcs", "tls", "ssl")
+# Of programs that nobody knows.
+_TLS_FLAGS = (
+    "--ssl-keyfile", "--ssl-certfile", "--keyfile", "--certfile", "--ssl_config_file", "--ssl-cert", "--ssl-key",
+)  # fmt: skip
+
+
 def is_for_http(entry: pods.Port) -> bool:
     """Whether a port's name says that predictions may come by HTTP there."""
-    is_for_callers = _NOT_FOR_CALLERS.isdisjoint((entry.name or "").split("-"))
-    return entry.is_tcp and is_for_callers and _kind_of_name(entry) in _HTTP_NAMES
+    words = (entry.name or "").split("-")
+    says_otherwise = not {*_NOT_FOR_CALLERS, *_NOT_HTTP1, *_TLS_NAMES}.isdisjoint(words)
+    return entry.is_tcp and words[0] in _HTTP_NAMES and not says_otherwise
 
 
 def is_for_grpc(entry: pods.Port) -> bool:
     """Whether a port's name says that it speaks gRPC, `h2c` being how Knative calls it."""
-    return entry.is_tcp and _kind_of_name(entry) in _GRPC_NAMES
-
-
-def _kind_of_name(entry: pods.Port) -> str:
-    return (entry.name or "").partition("-")[0]
+    return entry.is_tcp and _is_named(entry.name or "", _GRPC_NAMES)
 
 
 def declared_ports(container: pods.Container) -> list[pods.Port]:
@@ -63,36 +77,45 @@ def chosen_port(container: pods.Container, value: str, setting: str) -> int:
     return number
 
 
-_NOT_HTTP1 = ("grpc", "h2c", "http2")
-_TLS_NAMES = ("https", "grpcs", "tls", "ssl")
-_TLS_FLAGS = (
-    "--ssl-keyfile", "--ssl-certfile", "--keyfile", "--certfile", "--ssl_config_file", "--ssl-cert", "--ssl-key",
-)  # fmt: skip
-_LOOPBACK = re.compile(r"(127(\.[0-9]+){3}|localhost|\[?::1\]?)(:[0-9]+)?", re.ASCII)
-
-
 def check_http(container: pods.Container, port: int) -> None:
     """Raises `Refusal` if something says that the container's port is not for plain HTTP/1.1."""
     for sign in _other_protocol(container, port):
         raise Reason.NOT_HTTP(port=port, container=container.name, sign=sign)
     for sign in _tls_signs(container, port):
         raise Reason.TLS(port=port, container=container.name, sign=sign)
-    for sign in _loopback_signs(container):
-        raise Reason.LOOPBACK(port=port, container=container.name, sign=sign)
 
 
-def check_grpc(container: pods.Container, port: int, flags: Sequence[str]) -> None:
-    """Raises `Refusal` if the container speaks TLS on its port for gRPC: by the `flags` it is given, or by its name."""
+def check_grpc(container: pods.Container, port: int, signs: Sequence[str]) -> None:
+    """Raises `Refusal` if the container speaks TLS on its port for gRPC: by the `signs` it is given, or by its name."""
     name = _name_of_port(container, port)
-    by_name = [f"it is named {name!r}"] if name.partition("-")[0] in _TLS_NAMES else []
-    for sign in [*(f"the server is given {flag}" for flag in flags), *by_name]:
+    by_name = [f"it is named {name!r}"] if _is_named(name, _TLS_NAMES) else []
+    for sign in [*(f"the server is given {each}" for each in signs), *by_name]:
         raise Reason.GRPC_TLS(port=port, container=container.name, sign=sign)
 
 
-def listens_locally(container: pods.Container, flag: str) -> bool:
-    """Whether that flag lets the server listen within the pod only; the last one counts."""
-    found = [value for _, _, value in edits.flag_values(container.words, flag)] if flag else []
-    return bool(found) and _LOOPBACK.fullmatch(found[-1]) is not None
+def check_reach(
+    pod: pods.Pod, container: pods.Container, port: int, called: references.Called, by_grpc: bool = False
+) -> str:
+    """What outside of the manifest shows that callers reach the port, where the pod itself does not; else "".
+
+    Raises `Refusal` if the port is or may be reached within the pod only: the sidecar would open it to everybody.
+    """
+    is_called = is_kserve(pod) or is_knative(pod)
+    proof = "" if is_called else references.proof_of_reach(pod, container, port, called)
+    known = listening.reach(container, by_grpc)
+    for each in known:
+        if each.kind == "any" or (proof is not None and not each.certain):
+            continue
+        reason = {"loopback": Reason.LOOPBACK, "one": Reason.ONE_ADDRESS}.get(each.kind, Reason.PERHAPS_LOOPBACK)
+        raise reason(port=port, container=container.name, sign=each.sign)
+    if not known and (sign := listening.loopback_sign(container, port)):
+        raise Reason.LOOPBACK(port=port, container=container.name, sign=sign)
+    gates = [each.name for each in pod.gates if each.name != container.name]
+    proxies = [] if known else gates or references.callers_within(pod, container, port)
+    if proxies and proof is None:
+        raise Reason.BEHIND_A_PROXY(port=port, container=container.name, proxy=proxies[0])
+    is_needed = proxies or any(each.kind != "any" for each in known)
+    return proof if proof and is_needed else ""
 
 
 def _name_of_port(container: pods.Container, port: int) -> str:
@@ -100,37 +123,35 @@ def _name_of_port(container: pods.Container, port: int) -> str:
     return next((entry.name for entry in entries if entry.name), "")
 
 
+def _is_named(name: str, words: Sequence[str]) -> bool:
+    """Whether one of the first two words of a port's name is one of these: `https`, `web-https`."""
+    return not set(words).isdisjoint(name.split("-")[:2])
+
+
 def _other_protocol(container: pods.Container, port: int) -> Iterator[str]:
     name = _name_of_port(container, port)
-    if name.partition("-")[0] in _NOT_HTTP1:
+    if _is_named(name, _NOT_HTTP1):
         yield f"it is named {name!r}"
-    for handler in container.handlers:
+    only_port = len(declared_ports(container)) <= 1
+    for _, handler in container.handlers:
         if handler.grpc and container.number(handler.grpc.port) == port:
             yield "a grpc probe asks it"
-    only_port = len(declared_ports(container)) <= 1
-    for words in container.commands:
-        if program := command_lines.grpc_program(words, port, container.variable, only_port):
+        if program := command_lines.grpc_program(handler.words, port, container.variable, only_port):
             yield f"a probe asks it by {program}"
 
 
 def _tls_signs(container: pods.Container, port: int) -> Iterator[str]:
     name = _name_of_port(container, port)
-    if name.partition("-")[0] in _TLS_NAMES:
+    if _is_named(name, _TLS_NAMES):
         yield f"it is named {name!r}"
-    for handler in container.handlers:
+    for _, handler in container.handlers:
         action = handler.http_get
-        if action and action.scheme == "HTTPS" and container.number(action.port) == port:
+        is_asked = action and hosts.is_own(action.host) and container.number(action.port) == port
+        if is_asked and action and action.scheme == "HTTPS":
             yield "a probe asks it by HTTPS"
-    for word in container.words:
-        if word.partition("=")[0] in _TLS_FLAGS:
-            yield f"the server is given {word.partition('=')[0]}"
-
-
-def _loopback_signs(container: pods.Container) -> Iterator[str]:
-    for flag in ("--host", "--http-address", "--bind", "-b"):
-        for _, _, value in edits.flag_values(container.words, flag):
-            if _LOOPBACK.fullmatch(value):
-                yield f"{flag} {value}"
+    given = [word.partition("=")[0] for word in container.words if word.partition("=")[0] in _TLS_FLAGS]
+    for sign in given or listening.tls_of_runs(container):
+        yield f"the server is given {sign}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +160,7 @@ class GrpcSite:
 
     port: int
     entry: pods.Port | None
-    setting: servers.PortSetting | None
+    setting: listening.PortSetting | None
     taken: bool
 
 
@@ -149,7 +170,7 @@ def find_grpc(container: pods.Container, settings: Settings) -> GrpcSite | None:
     Raises `Refusal` where one was asked for that cannot be, or where TLS is spoken there.
     """
     listener, wanted = _grpc_listener(container, settings), _wanted_grpc(settings)
-    if listener is not None and servers.is_off(listener, container):
+    if listener is not None and listening.is_off(listener, container):
         if wanted is not None:
             raise Reason.GRPC_SWITCHED_OFF(port=wanted, switch=listener.switch)
         return None
@@ -157,7 +178,7 @@ def find_grpc(container: pods.Container, settings: Settings) -> GrpcSite | None:
         return None
     found = _grpc_site(container, listener, settings)
     if found.taken or settings.upstream == "triton-grpc":
-        check_grpc(container, found.port, servers.tls_flags(listener, container) if listener else [])
+        check_grpc(container, found.port, listening.tls_signs(listener, container) if listener else [])
     return found
 
 
@@ -165,19 +186,19 @@ def _wanted_grpc(settings: Settings) -> str | None:
     return None if settings.grpc_port in values.OFF else settings.grpc_port
 
 
-def _grpc_listener(container: pods.Container, settings: Settings) -> servers.Grpc | None:
+def _grpc_listener(container: pods.Container, settings: Settings) -> servers.Listener | None:
     if settings.app_grpc_port_arg or settings.app_grpc_port_env:
-        return servers.custom_grpc(settings.app_grpc_port_arg, settings.app_grpc_port_env)
+        return servers.custom(settings.app_grpc_port_arg, settings.app_grpc_port_env)
     server = servers.recognise(container)
     return server.grpc if server else None
 
 
-def _grpc_site(container: pods.Container, listener: servers.Grpc | None, settings: Settings) -> GrpcSite:
+def _grpc_site(container: pods.Container, listener: servers.Listener | None, settings: Settings) -> GrpcSite:
     wanted = _wanted_grpc(settings)
-    setting = servers.told(listener, container) if listener else None
+    setting = listening.told(listener, container).setting if listener else None
     port = _grpc_port(container, wanted, listener, setting)
     entry = entry_of(container, port)
-    is_local = listener is not None and listens_locally(container, listener.address)
+    is_local = listener is not None and listening.told_reach(listener, container) == "loopback"
     if wanted is not None and is_local:
         raise Reason.GRPC_LOOPBACK(port=wanted)
     is_reached = wanted is not None or setting is not None or entry is not None
@@ -185,14 +206,17 @@ def _grpc_site(container: pods.Container, listener: servers.Grpc | None, setting
 
 
 def _grpc_port(
-    container: pods.Container, wanted: str | None, listener: servers.Grpc | None, setting: servers.PortSetting | None
+    container: pods.Container,
+    wanted: str | None,
+    listener: servers.Listener | None,
+    setting: listening.PortSetting | None,
 ) -> int:
     if wanted is not None:
         return chosen_port(container, wanted, "grpc-port")
     if setting is not None and setting.present:
         return setting.port
     by_name = [entry for entry in declared_ports(container) if is_for_grpc(entry)]
-    port = by_name[0].container_port if len(by_name) == 1 else listener.default_port if listener else 0
+    port = by_name[0].container_port if len(by_name) == 1 else listener.port if listener else 0
     if not port:
         raise Reason.NO_GRPC_PORT(container=container.name)
     return port
@@ -208,17 +232,21 @@ class Site:
     """The app's container and port for HTTP, and the one for gRPC, if there is one that matters.
 
     `entry` is the declared port, None where the container declares none. `by_grpc`: what KServe and Knative send is
-    gRPC. An app that speaks nothing else has that port for both.
+    gRPC. An app that speaks nothing else has that port for both. `untold` says why there is no `setting`, `proof` what
+    shows that callers reach the port, where the pod itself does not.
     """
 
+    pod: pods.Pod
     container: pods.Container
     port: int
     entry: pods.Port | None
     is_kserve: bool
     server: servers.Server | None
-    setting: servers.PortSetting | None
+    setting: listening.PortSetting | None
     grpc: GrpcSite | None = None
     by_grpc: bool = False
+    untold: str = ""
+    proof: str = ""
 
     @property
     def has_http(self) -> bool:
@@ -265,19 +293,20 @@ def candidates(pod: pods.Pod, settings: Settings) -> list[pods.Container]:
     return named[:1] or [app for app in pod.apps if servers.serves_a_model(app)]
 
 
-def find(pod: pods.Pod, settings: Settings) -> Site:
-    """The app's container and ports.
+def find(pod: pods.Pod, settings: Settings, called: references.Called | None = None) -> Site:
+    """The app's container and ports; `called` are the ports that Services target, as far as they are known.
 
     Raises `Refusal` where it cannot be told which ones they are, or where HTTP/1.1 or gRPC is not spoken there, or not
-    without TLS.
+    without TLS, or perhaps to nobody outside of the pod.
     """
     container = _container(pod, settings)
-    server = _server(container, settings)
-    setting = servers.port_setting(server, container) if server is not None else None
+    server, told = _server(container, settings)
+    if server in servers.SERVERS and not server.http.port and told.setting is None and not told.why:
+        raise Reason.NO_HTTP(title=server.title, container=container.name, flag=server.http.names("port")[0])
     grpc = find_grpc(container, settings)
     if settings.upstream == "triton-grpc" and grpc is None:
         raise Reason.NO_GRPC(container=container.name)
-    found = _Found(container, server, setting, grpc)
+    found = _Found(container, server, told.setting, grpc)
     of_kserve = is_kserve(pod) or is_knative(pod)
     entered = _port(found, settings, of_kserve)
     by_grpc = grpc is not None and entered == grpc.port
@@ -288,13 +317,19 @@ def find(pod: pods.Pod, settings: Settings) -> Site:
         check_http(container, port)
     if not by_grpc and _is_sent_http2(pod):
         raise Reason.NOT_HTTP(port=port, container=container.name, sign="Knative's queue-proxy sends HTTP/2 to it")
-    return Site(container, port, entry_of(container, port), of_kserve, server, setting, grpc, by_grpc)
+    proof = check_reach(pod, container, entered, called or {}, by_grpc)
+    if port != entered:
+        check_reach(pod, container, port, called or {})
+    entry = entry_of(container, port)
+    return Site(
+        pod, container, port, entry, of_kserve, server, told.setting, grpc, by_grpc, untold=told.why, proof=proof
+    )
 
 
 class _Found(NamedTuple):
     container: pods.Container
     server: servers.Server | None
-    setting: servers.PortSetting | None
+    setting: listening.PortSetting | None
     grpc: GrpcSite | None
 
     @property
@@ -337,13 +372,18 @@ def _only(apps: Sequence[pods.Container]) -> pods.Container:
     raise Reason.AMBIGUOUS_CONTAINER(names=names)
 
 
-def _server(container: pods.Container, settings: Settings) -> servers.Server | None:
+def _server(container: pods.Container, settings: Settings) -> tuple[servers.Server | None, listening.Told]:
+    """The server, as far as it matters how it is told its port, and by what it is."""
     if settings.app_port_arg or settings.app_port_env:
-        return servers.custom(settings.app_port_arg, settings.app_port_env)
+        custom = servers.Server("the app", servers.custom(settings.app_port_arg, settings.app_port_env))
+        return custom, listening.told(custom.http, container)
     known = servers.recognise(container)
-    if known is None and servers.reads_port_variable(container):
-        return servers.TWELVE_FACTOR
-    return known
+    if known is None:
+        told = listening.twelve_factor(container)
+        return (servers.TWELVE_FACTOR if told.setting else None), told
+    if listening.is_off(known.http, container):
+        return known, listening.Told(None)
+    return known, listening.told(known.http, container)
 
 
 def _port(found: _Found, settings: Settings, of_kserve: bool) -> int:
@@ -351,14 +391,15 @@ def _port(found: _Found, settings: Settings, of_kserve: bool) -> int:
     container, setting = found.container, found.setting
     if settings.port is not None:
         return chosen_port(container, settings.port, "port")
-    if found.taken_port is not None and found.server is not None and servers.is_off(found.server, container):
+    if found.taken_port is not None and found.server and listening.is_off(found.server.http, container):
         return found.taken_port
     declared = declared_ports(container)
     if of_kserve:  # KServe and Knative send to the first one
         return declared[0].container_port if declared else _KSERVE_PORT
     if setting is not None and setting.port in [entry.container_port for entry in declared]:
         return setting.port
-    is_known = setting is not None and (setting.present or not servers.may_be_in_a_file(found.server, container))
+    listener = found.server.http if found.server else None
+    is_known = setting is not None and (setting.present or not listening.may_be_in_a_file(listener, container))
     if setting is not None and is_known and not declared:
         return setting.port
     return _declared_port(container, _without_grpc(found, declared))

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from carpool_injector.core import model, pods, servers
+from carpool_injector.core import listening, model, pods, servers
 from carpool_injector.objects import kserve_runtimes
 
 MODE = "serving.kserve.io/deploymentMode"
@@ -285,7 +285,7 @@ def _values(items: list[Any], key: str) -> list[Any]:
 def is_movable(predictor: Component) -> bool:
     """Whether its server can be told another port, so that the sidecar can take its own."""
     server = _runtime_server(predictor)
-    return server is not None and servers.port_setting(server, _runtime_view(predictor)) is not None
+    return server is not None and listening.told(server.http, _runtime_view(predictor)).setting is not None
 
 
 def _runtime_server(predictor: Component) -> servers.Server | None:

@@ -57,7 +57,8 @@ class Injector:
 
     def outcome(self, pod: model.Object, namespace: model.Namespace) -> model.Outcome:
         """What becomes of a pod."""
-        return injection.inject(pod, self.config, namespace, self.capabilities)
+        called = services.called(self.services, pod, namespace.name, self.namespace.name)
+        return injection.inject(pod, self.config, namespace, self.capabilities, called)
 
     def in_namespace(self, name: str) -> model.Namespace:
         """The namespace that an object names, or "" if it names none, with all that is known of it."""

@@ -33,6 +33,18 @@ def advice(
                     yield f"{workloads.describe(service)} goes past the sidecar to {target}: {ours[number]}"
 
 
+def called(
+    services: Sequence[model.Object], pod: model.Object, namespace: str, default: str
+) -> Mapping[int | str, str]:
+    """The ports of a pod that Services target, by number or name, each with the name of one."""
+    return {
+        target: workloads.describe(service)
+        for service in services
+        if _selects(service, pod) and _namespace(service, default) == namespace
+        for target in _targets(service)
+    }
+
+
 def _ours(plan: model.Plan, names: Mapping[str, int]) -> dict[int | None, str]:
     """What a Service is to target instead of each of the app's ports that the sidecar stands for."""
     pairs = [(plan.app_port, plan.listen_port)] if plan.app_port != plan.grpc_app_port else []

@@ -68,9 +68,10 @@ def _is_meant(asked: context.Context) -> bool:
 
 
 def _no_way(site: sites.Site) -> Refusal:
-    why = "its server is not recognised"
+    why = site.untold or "its server is not recognised"
     if site.server is not None:
         why = f"{site.server.title} is not told its port by a plain flag or variable of the container"
+        why += f": {site.untold}" if site.untold else ""
     reason = Reason.NO_TAKEOVER_IN_KSERVE if site.is_kserve else Reason.NO_TAKEOVER
     return reason(port=site.port, container=site.container.name, why=why)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from carpool_injector.core import command_lines, edits, model, pods, servers, sites
+from carpool_injector.core import command_lines, edits, listening, model, pods, sites
 from carpool_injector.core.config import Config
 from carpool_injector.core.refusals import Reason
 from carpool_injector.core.settings import Settings
@@ -102,7 +102,7 @@ def grpc_port(port: int | None) -> GrpcEffects | None:
     return GrpcEffects({"name": GRPC_PORT_NAME, "containerPort": port, "protocol": "TCP"}) if port else None
 
 
-def moved_grpc(port: model.Object | None, setting: servers.PortSetting | None) -> GrpcEffects | None:
+def moved_grpc(port: model.Object | None, setting: listening.PortSetting | None) -> GrpcEffects | None:
     """The same where the sidecar has the app's port for gRPC, and `setting` tells the app another one."""
     return GrpcEffects(port, setting.name, not setting.present) if port and setting else None
 
@@ -118,9 +118,8 @@ def _used(pod: pods.Pod) -> Iterator[int]:
             continue
         yield from (port.container_port for port in container.ports)
         yield from (port.host_port for port in container.ports if port.host_port)
-        for handler in container.handlers:
+        for _, handler in container.handlers:
             yield from (action.port for action in handler.actions if isinstance(action.port, int))
-        for words in container.commands:
-            yield from command_lines.ports(words)
+            yield from command_lines.ports(handler.words)
         yield from edits.ports_in_flags(container.words)
         yield from (int(item["value"]) for item in container.env if _is_port(item))

@@ -61,10 +61,11 @@ def apply(draft: Draft, planned: model.Plan, asked: context.Context) -> context.
 
 
 def _rename(container: model.Object, name: str | None, to: str) -> dict[str, str | None]:
+    meant = {}
     for entry in container.get("ports") or ():
         if entry.get("name") == name:
-            entry["name"] = to
-    edits.change_probe_ports(container, {name: to})
+            entry["name"], meant = to, {name: entry["containerPort"]}
+    edits.change_probe_ports(container, {name: to}, meant)
     return {"name": name}
 
 

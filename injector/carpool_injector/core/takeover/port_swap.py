@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from carpool_injector.core import command_lines, edits, model, pod_annotations, pods, refusals, servers, sites
+from carpool_injector.core import edits, listening, model, pod_annotations, pods, references, refusals, sites
 from carpool_injector.core.edits import Draft
 from carpool_injector.core.refusals import Reason
 from carpool_injector.core.takeover import context
@@ -59,7 +59,7 @@ def grpc_step(site: sites.Site, moved: int) -> str:
     return f"gRPC in container {site.container.name!r} moves from port {port} to {moved} ({_how(setting)})"
 
 
-def _how(setting: servers.PortSetting | None) -> str:
+def _how(setting: listening.PortSetting | None) -> str:
     return f"by {'its' if setting and setting.present else 'a new'} {setting}"
 
 
@@ -67,7 +67,7 @@ def _check_http(site: sites.Site) -> None:
     if site.server is None:
         raise Reason.UNKNOWN_SERVER(container=site.container.name)
     what = f"{site.server.title} in container {site.container.name!r}"
-    check_commands(site.container, site.port, site.setting)
+    check_commands(site.pod, site.container, site.port, site.setting)
     _check_move(what, site.port, site.setting, site.entry, refusals.TELL_HTTP_PORT, "carpool.dev/port")
 
 
@@ -76,23 +76,15 @@ def check_grpc(site: sites.Site) -> None:
     grpc = site.taken_grpc
     if grpc is not None:
         what = f"gRPC in container {site.container.name!r}"
-        check_commands(site.container, grpc.port, grpc.setting)
+        check_commands(site.pod, site.container, grpc.port, grpc.setting)
         _check_move(what, grpc.port, grpc.setting, grpc.entry, refusals.TELL_GRPC_PORT, "carpool.dev/grpc-port")
 
 
-def check_commands(container: pods.Container, port: int, setting: servers.PortSetting | None) -> None:
-    """Raises `Refusal` if a probe or a hook runs a command of which nobody can tell whether it means the moved port.
-
-    The variable by which the app is told its port changes with it.
-    """
-    told_by = setting.name if setting else None
-
-    def in_variable(name: str) -> str | None:
-        return "" if name == told_by else container.variable(name)
-
-    for words in container.commands:
-        if found := command_lines.unclear(words, port, in_variable):
-            raise Reason.PORT_IN_COMMAND(container=container.name, port=port, found=found[:80])
+def check_commands(pod: pods.Pod, app: pods.Container, port: int, setting: listening.PortSetting | None) -> None:
+    """Raises `Refusal` if a probe or a hook runs a command of which nobody can tell whether it means the moved port."""
+    for each in references.find(pod, app, port, setting):
+        if each.fate is references.Fate.UNCLEAR:
+            raise Reason.PORT_IN_COMMAND(container=app.name, port=port, found=each.why)
 
 
 def apply(draft: Draft, planned: model.Plan, asked: context.Context) -> context.Effects:
@@ -167,14 +159,16 @@ def apply_moves(container: model.Object, moves: Sequence[Move]) -> list[model.Ob
     """Move the app; returns the sidecar's declared port for each move: the app's, name and hostPort included."""
     taken: list[model.Object] = []
     changes: dict[int | str, int | str] = {}
+    meant: dict[str, int] = {}
     for move in moves:
         _tell(container, move)
         entry = _move_entry(container, move)
         changes |= {move.old: move.new}
         if entry and entry.get("name"):
             changes |= {entry["name"]: move.app_name}
+            meant |= {entry["name"]: move.old}
         taken.append({"name": move.own_name, **(entry or {"containerPort": move.old, "protocol": "TCP"})})
-    edits.change_probe_ports(container, changes)
+    edits.change_probe_ports(container, changes, meant)
     return taken
 
 
@@ -240,7 +234,7 @@ def _untell(container: model.Object, move: Move) -> None:
 def _check_move(
     what: str,
     port: int,
-    setting: servers.PortSetting | None,
+    setting: listening.PortSetting | None,
     entry: pods.Port | None,
     fix: str,
     annotation: str,

@@ -1,0 +1,333 @@
+"""Where the server in a container listens, by its row in `servers` and what the container tells it.
+
+What a manifest does not show (an image's variables, files, code) is not known, and said to be. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from carpool_injector.core import edits, hosts, invocations, pods, servers
+from carpool_injector.core.servers import Listener, Setting
+
+
+@dataclass(frozen=True, slots=True)
+class PortSetting:
+    """Where a server is told its port: a flag or a variable, there already or to be added."""
+
+    name: str
+    port: int
+    present: bool
+
+    @property
+    def is_flag(self) -> bool:
+        return self.name.startswith("-")
+
+    def __str__(self) -> str:
+        return f"argument {self.name}" if self.is_flag else f"environment variable {self.name}"
+
+
+class Told(NamedTuple):
+    """The setting by which a server can be told another port; None: there is none, and `why` says why."""
+
+    setting: PortSetting | None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Who reaches a server: whoever reaches the pod (`any`), its own containers (`loopback`), who calls `one` address.
+
+    `sign` says in words by what that is known; it is `certain` where the manifest says so itself.
+    """
+
+    kind: hosts.Kind
+    sign: str = ""
+    certain: bool = False
+
+
+class _Source(NamedTuple):
+    """Words and variables that a server is given."""
+
+    words: Sequence[str]
+    variable: Callable[[str], str | None]
+    has_variable: Callable[[str], bool]
+
+
+_POD_ADDRESS = "the-pods-address"
+
+
+def _of(container: pods.Container) -> _Source:
+    def variable(name: str) -> str | None:
+        return _POD_ADDRESS if container.is_pod_address(name) else container.variable(name)
+
+    return _Source(container.words, variable, container.has_variable)
+
+
+def _of_run(run: invocations.Invocation, container: pods.Container) -> _Source:
+    own: Mapping[str, str] = run.variables
+    outer = _of(container)
+    return _Source(
+        run.behind,
+        lambda name: own[name] if name in own else outer.variable(name),
+        lambda name: name in own or outer.has_variable(name),
+    )
+
+
+def _given(setting: Setting, source: _Source) -> list[tuple[str, str | None]]:
+    """The names of a setting that are given, with their values (None: not known), the one that counts last."""
+    found: list[tuple[int, str, str | None]] = []
+    for name in setting.names:
+        if name.startswith("-"):
+            found += [(at, name, value) for at, _, value in edits.flag_values(source.words, name)]
+            bare = [at for at, word in enumerate(source.words) if word == name]
+            found += [(at + 1, name, "") for at in bare if at + 1 == len(source.words)]
+        elif setting.kind == "positional":
+            found += _positional(name, source.words)
+        elif source.has_variable(name):
+            found.append((-1, name, source.variable(name)))
+    return [(name, value) for _, name, value in sorted(found, key=lambda each: each[0])]
+
+
+def _positional(subcommand: str, words: Sequence[str]) -> Iterator[tuple[int, str, str | None]]:
+    at = list(words).index(subcommand) if subcommand in words else len(words)
+    for place, word in enumerate(words[at + 1 :]):
+        if not word.startswith("-"):
+            yield place, subcommand, word
+            return
+
+
+def _inner(value: str, source: _Source) -> _Source:
+    """The words that a variable with further flags holds; variables count with the container's own."""
+    return _Source(invocations.split(value), source.variable, lambda name: False)
+
+
+def told(listener: Listener, container: pods.Container) -> Told:
+    """How a server can be told another port: by the strongest setting that tells it one, or by one that is added.
+
+    A flag that refers to a variable (`--port=$(PORT)`) is told by that variable.
+    """
+    source = _of(container)
+    for at, setting in enumerate(listener.settings):
+        given = _given(setting, source)
+        if not given or setting.kind == "host":
+            continue
+        name, value = given[-1]
+        if setting.kind == "file":
+            if listener.adds in Listener(0, listener.settings[:at]).names("port"):
+                break  # what is added is stronger
+            return Told(None, f"{name} may tell it another one")
+        if setting.kind == "flags":
+            if value is None or any(_given(each, _inner(value, source)) for each in listener.settings[:at]):
+                return Told(None, f"{name} tells it one")
+            continue
+        if setting.kind == "elsewhere":
+            return Told(None, f"{name} lets it listen elsewhere")
+        if setting.several and len(given) > 1:
+            return Told(None, f"{name} names several addresses")
+        return _told(setting, name, value, container)
+    return Told(PortSetting(listener.adds, listener.port, False) if listener.adds else None)
+
+
+def _told(setting: Setting, name: str, value: str | None, container: pods.Container) -> Told:
+    if setting.kind == "positional":
+        return Told(None, f"{value} is no flag or variable")
+    if value is None:
+        return Told(None, f"{name} comes from elsewhere")
+    reference = re.fullmatch(r"(?:.*:)?\$\(([A-Za-z_][A-Za-z0-9_]*)\)", value)
+    if reference:
+        name, value = reference[1], container.variable(reference[1]) or ""
+    if name.startswith("-") and invocations.of(container).is_shell:
+        return Told(None, "a shell runs it")
+    port = edits.port_in(value)
+    return Told(None if port is None else PortSetting(name, port, True), f"{name} names no port")
+
+
+def is_off(listener: Listener, container: pods.Container) -> bool:
+    """Whether its switch says that it does not listen; the last one counts."""
+    found = [value for _, _, value in edits.flag_values(container.words, listener.switch)] if listener.switch else []
+    return bool(found) and found[-1].lower() in _NO
+
+
+_NO = ("false", "off", "0")  # what flags take for no
+
+
+def may_be_in_a_file(listener: Listener | None, container: pods.Container) -> bool:
+    """Whether a file that is not seen here may say another port than the default."""
+    return listener is not None and any(container.has_setting(name) for name in listener.names("file"))
+
+
+def tls_signs(listener: Listener, container: pods.Container, run: invocations.Invocation | None = None) -> list[str]:
+    """The flags and variables by which a server speaks TLS there; `run`: as this program of the container."""
+    source = _of(container) if run is None else _of_run(run, container)
+    sources = [source, *(_inner(source.variable(name) or "", source) for name in listener.names("flags"))]
+
+    def values(name: str) -> list[str | None]:
+        return [value for each in sources for _, value in _given(Setting("file", (name,)), each)]
+
+    found = [name for name in listener.mutual_tls if values(name)]
+    for name in listener.tls:
+        no = _NO if name.startswith("-") else (*_NO, "")
+        last = values(name)[-1:]
+        found += [name] if last and (last[0] is None or last[0].lower() not in no) else []
+    return found
+
+
+def reach(container: pods.Container, by_grpc: bool = False) -> list[Reach]:
+    """Who reaches each server that the container is known to run, by HTTP or gRPC; none where none is known."""
+    server = servers.recognise(container)
+    if server is not None:
+        listener = server.grpc if by_grpc and server.grpc else server.http
+        return [_reach(server, listener, container, _of(container))]
+    found = []
+    for each in invocations.in_shell(container):
+        server = servers.recognise(container, each)
+        if server is not None and each.program in server.programs:
+            one = _reach(server, server.http, container, _of_run(each, container))
+            found.append(Reach(one.kind, one.sign))
+    return found
+
+
+def told_reach(listener: Listener, container: pods.Container) -> hosts.Kind:
+    """Who reaches a listener by what it is told; `any` where it is told nothing."""
+    found = _told_reach(listener.settings, _of(container))
+    return found.kind if found else "any"
+
+
+def tls_of_runs(container: pods.Container) -> list[str]:
+    """The flags and variables by which a server that the container runs speaks TLS."""
+    known = servers.recognise(container)
+    if known is not None:
+        return tls_signs(known.http, container)
+    runs = [(each, servers.recognise(container, each)) for each in invocations.in_shell(container)]
+    return [sign for each, server in runs if server for sign in tls_signs(server.http, container, each)]
+
+
+def _reach(server: servers.Server, listener: Listener, container: pods.Container, source: _Source) -> Reach:
+    found = _told_reach(listener.settings, source)
+    if found is not None:
+        return found
+    if not container.image_names.isdisjoint(server.opened_by) or listener.host == servers.ANY:
+        return Reach("any")
+    if listener.host:
+        return Reach("loopback", f"{server.title} listens on {listener.host} unless it is told otherwise")
+    return Reach("unknown")
+
+
+def _told_reach(settings: Sequence[Setting], source: _Source) -> Reach | None:
+    for at, setting in enumerate(settings):
+        for name, value in _given(setting, source)[::-1]:
+            if setting.kind == "elsewhere":
+                return Reach("loopback", name, True)
+            if setting.kind == "file":
+                return Reach("unknown", f"{name} may tell it where to listen")
+            if setting.kind == "flags":
+                inner = _told_reach(settings[:at], _inner(value or "", source))
+                if value is None or inner is not None:
+                    return inner or Reach("unknown", f"{name} may tell it where to listen")
+            elif setting.kind == "port":
+                if setting.host:
+                    return Reach("any", certain=True)
+            else:
+                return _reach_of_values(setting, [value for _, value in _given(setting, source)], name, source)
+    return None
+
+
+def _reach_of_values(setting: Setting, values: list[str | None], name: str, source: _Source) -> Reach:
+    kinds = {_kind(setting, value, source) for value in (values if setting.several else values[-1:])}
+    sign = f"{name} {values[-1] or ''}".strip()
+    if len(kinds) > 1:
+        return Reach("unknown", f"{name} names several addresses")
+    (kind,) = kinds
+    return Reach(kind, sign, kind != "unknown")
+
+
+def _kind(setting: Setting, value: str | None, source: _Source) -> hosts.Kind:
+    if value is None:
+        return "unknown"
+    if setting.bare_host and (not value or value.startswith("-")):
+        return hosts.kind(setting.bare_host)
+    text = _expanded(value, source.variable)
+    if setting.kind == "host":
+        is_text = setting.host and not re.fullmatch(r"[0-9a-fA-F:.*\[\]]*|localhost", text)
+        return hosts.kind(setting.host if is_text else text)
+    if text.partition(":")[0] in ("unix", "fd") or (setting.kind == "positional" and text.isdecimal()):
+        return "loopback"  # a socket's file; a port alone
+    return hosts.kind(hosts.host_of(text))
+
+
+def _expanded(text: str, variable: Callable[[str], str | None]) -> str:
+    """With the variables that it refers to, as the kubelet or a shell would write them, as far as they are known."""
+
+    def value(found: re.Match[str]) -> str:
+        name = found[1] or found[2] or found[4]
+        known = variable(name)
+        return known if known is not None else found[3] if found[3] is not None else found[0]
+
+    return re.sub(r"\$(?:\((\w+)\)|\{(\w+)(?::?-([^}]*))?\}|(\w+))", value, text, flags=re.ASCII)
+
+
+# Flags and variables by which programs of any kind are told where to listen.
+_HOST_FLAGS = (
+    "--host", "--hostname", "--http-address", "--http-host", "--bind", "-b", "--bind-address", "--bind-host",
+    "--listen", "--listen-address", "--listen-host", "--address", "--addr", "--ip", "--server-host", "--server.address",
+)  # fmt: skip
+_HOST_VARIABLE = re.compile(
+    r"((APP|SERVER|HTTP|WEB|API|SERVICE)_)?(HOST|BIND|LISTEN)|([A-Z]+_)*(BIND|LISTEN)_(HOST|ADDR|ADDRESS|IP)"
+)
+
+
+def loopback_sign(container: pods.Container, port: int) -> str:
+    """What a program that nobody knows is told as programs are told to listen within the pod only; "" for nothing."""
+    for flag in _HOST_FLAGS:
+        for _, _, value in edits.flag_values(container.words, flag):
+            if hosts.kind(hosts.host_of(_expanded(value, container.variable))) == "loopback":
+                return f"{flag} {value}"
+    for item in container.env:
+        value = item.get("value") or ""
+        is_where = _HOST_VARIABLE.fullmatch(item["name"]) or value.endswith(f":{port}")
+        if is_where and "/" not in value and hosts.kind(hosts.host_of(value)) == "loopback":
+            return f"{item['name']} {value}"
+    return ""
+
+
+_TELLS_A_PORT = re.compile(r"((APP|SERVER|HTTP|WEB|API|LISTEN|BIND)_)PORT|([A-Z]+_)*(BIND|LISTEN|ADDR|ADDRESS)")
+_OF_SERVERS = frozenset(
+    name for server in servers.SERVERS for name in server.http.names("port", "address", "flags") if name[0] != "-"
+)
+
+
+def twelve_factor(container: pods.Container) -> Told:
+    """Whether the app is told one of its declared ports by PORT, as twelve-factor apps are, and by nothing else.
+
+    A shell that does not speak of PORT is not believed. `why` is empty where PORT does not tell a declared port.
+    """
+    run, value = invocations.of(container), container.variable("PORT") or ""
+    is_heard = not run.is_shell or any(re.search(r"\$\{?PORT\b", word) for word in container.words)
+    if not is_heard or not any(value == str(port.container_port) for port in container.ports):
+        return Told(None)
+    rival = next(_rivals(container, value), None)
+    if rival is not None:
+        return Told(None, f"beside PORT, {rival}, which may count more")
+    return Told(PortSetting("PORT", int(value), True))
+
+
+def _rivals(container: pods.Container, port: str) -> Iterator[str]:
+    """What may tell the app this port beside PORT, in words."""
+    for at, word in enumerate(container.words):
+        if re.search(rf"(?<![0-9.]){port}(?![0-9.])", word):
+            before = container.words[at - 1] if at and word == port else ""
+            yield f"its words say {f'{before} {word}'.strip()[:60]!r}"
+    for item in container.env:
+        name, value = item["name"], item.get("value") or ""
+        is_about_ports = name != "PORT" and (name in _OF_SERVERS or _TELLS_A_PORT.fullmatch(name))
+        if is_about_ports and re.search(rf"(?<![0-9.]){port}(?![0-9.])", value):
+            yield f"the variable {name} says it"
+    for each in invocations.in_shell(container):
+        server = servers.recognise(container, each)
+        told = server.http.names("port", "address") if server and each.program in server.programs else ("PORT",)
+        if server and "PORT" not in told and not any("PORT" in word for word in each.behind):
+            yield f"the shell runs {server.title}, which does not read PORT"

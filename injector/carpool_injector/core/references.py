@@ -1,0 +1,127 @@
+"""Every place of a pod that names a port of its app, and what becomes of each when the sidecar takes that port.
+
+Whoever moves a port, warns or explains reads this list; a place that is not in it would go on meaning the old port.
+What names the port from outside of the pod (Services, policies) is in `objects.surroundings`. Pure.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from carpool_injector.core import command_lines, edits, hosts, listening, pods
+
+
+class Fate(enum.Enum):
+    """What becomes of a place."""
+
+    FOLLOWS = "follows the app to its other port"
+    STAYS = "stays as it is"
+    UNCLEAR = "may mean the app, or something else"
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A place of `container` that names `port`. `why` says of one that stays who answers there, or what it means.
+
+    `from_outside`: who is asked there is the pod, as its callers reach it.
+    """
+
+    container: str
+    place: str
+    port: int
+    fate: Fate
+    why: str = ""
+    from_outside: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.place} of container {self.container!r}"
+
+
+Called = Mapping[int | str, str]
+"""Ports that Services target, by number or name, each with the name of one."""
+_ANSWERED = "the sidecar answers there"
+
+
+def find(pod: pods.Pod, app: pods.Container, port: int, setting: listening.PortSetting | None) -> list[Reference]:
+    """All places that name the app's port; `setting` is the one by which the app is told another."""
+    found = [Reference(app.name, "the declared port", port, Fate.FOLLOWS) for _ in _declared(app, port)]
+    if setting is not None and setting.present:
+        found.append(Reference(app.name, str(setting), port, Fate.FOLLOWS))
+    for container in pod.all_containers:
+        if container.name in pods.MIRRORED:
+            continue
+        found += _in_handlers(container, app, port, setting)
+        found += _in_settings(container, app, port, setting)
+    return found
+
+
+def _declared(container: pods.Container, port: int) -> list[pods.Port]:
+    return [entry for entry in container.ports if entry.is_tcp and entry.container_port == port]
+
+
+def _in_handlers(
+    container: pods.Container, app: pods.Container, port: int, setting: listening.PortSetting | None
+) -> Iterator[Reference]:
+    is_app = container.name == app.name
+    for name, handler in container.handlers:
+        for action in handler.actions:
+            if container.number(action.port) != port:
+                continue
+            if not hosts.is_own(action.host):
+                yield Reference(container.name, name, port, Fate.STAYS, f"it asks {action.host}")
+            elif is_app:
+                yield Reference(container.name, name, port, Fate.FOLLOWS, from_outside=not action.host)
+            else:
+                yield Reference(container.name, name, port, Fate.STAYS, _ANSWERED, from_outside=not action.host)
+        if port in command_lines.ports(handler.words):
+            fate, why = (Fate.FOLLOWS, "") if is_app else (Fate.STAYS, _ANSWERED)
+            yield Reference(container.name, f"the command of its {name}", port, fate, why)
+        if is_app and (unclear := command_lines.unclear(handler.words, port, _known(container, setting))):
+            yield Reference(container.name, f"the command of its {name}", port, Fate.UNCLEAR, unclear[:80])
+
+
+def _known(container: pods.Container, setting: listening.PortSetting | None) -> command_lines.Variable:
+    """Variables as they will be: the one by which the app is told its port changes with it."""
+    told_by = setting.name if setting else None
+    return lambda name: "" if name == told_by else container.variable(name)
+
+
+def _in_settings(
+    container: pods.Container, app: pods.Container, port: int, setting: listening.PortSetting | None
+) -> Iterator[Reference]:
+    """Words and variables with the port in them. In the app's own they are for callers of its, or for itself."""
+    told_by = setting.name if setting else None
+    is_told_by_flag = container.name == app.name and told_by is not None and told_by.startswith("-")
+    in_flags = () if is_told_by_flag else edits.ports_in_flags(container.words)
+    if port in (*command_lines.ports(container.words), *in_flags):
+        yield Reference(container.name, "an argument", port, Fate.STAYS, _ANSWERED)
+    for item in container.env:
+        value = item.get("value") or ""
+        if item["name"] != told_by and (value == str(port) or port in command_lines.ports([value])):
+            yield Reference(container.name, f"the variable {item['name']}", port, Fate.STAYS, _ANSWERED)
+
+
+def callers_within(pod: pods.Pod, app: pods.Container, port: int) -> list[str]:
+    """The other containers that call the app's port within the pod: a proxy in front of it, say."""
+    return [
+        container.name
+        for container in pod.spec.containers
+        if container.name != app.name
+        and container.name not in pods.MIRRORED
+        and port in command_lines.ports([*container.words, *(item.get("value") or "" for item in container.env)])
+    ]
+
+
+def proof_of_reach(pod: pods.Pod, app: pods.Container, port: int, called: Called) -> str | None:
+    """What shows that the app's port is reached from outside of the pod: a Service's name, or "" for the pod itself.
+
+    In the pod that is a probe or hook of the kubelet's, which calls the pod's address, or a port of the node. None
+    where nothing shows it.
+    """
+    declared = _declared(app, port)
+    if any(entry.host_port for entry in declared) or any(each.from_outside for each in find(pod, app, port, None)):
+        return ""
+    names: list[int | str] = [port, *(entry.name for entry in declared if entry.name)]
+    return next((called[name] for name in names if name in called), None)

@@ -1,0 +1,300 @@
+"""Which servers are opened to callers, which stay within their pod, and which speak TLS: nothing private is opened."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from carpool_injector.core import injection, model, pods, servers, sites
+from carpool_injector.core.config import Config
+from carpool_injector.core.settings import Settings
+from carpool_injector.objects import manifests
+
+Object = dict[str, Any]
+PROBE = {"httpGet": {"path": "/", "port": 8000}}
+
+
+def variables(**values: str) -> list[Object]:
+    return [{"name": name, "value": value} for name, value in values.items()]
+
+
+def pod(app: Object, *others: Object, **settings: str) -> Object:
+    annotations = {f"carpool.dev/{key.replace('_', '-')}": value for key, value in settings.items()}
+    metadata = {"labels": {"app": "notes", "carpool.dev/inject": "true"}, "annotations": annotations}
+    containers = [{"name": "app", "image": "acme/notes:1", **app}, *others]
+    return {"metadata": metadata, "spec": {"containers": containers}}
+
+
+def code(app: Object, *others: Object, **settings: str) -> str:
+    given = pod(app, *others, **settings)
+    outcome = injection.inject(given, Config(), model.Namespace("ml"), model.Capabilities())
+    assert outcome.plan is None or outcome.pod != given
+    return outcome.refusal.code if outcome.refusal else ""
+
+
+LOGIN = {
+    "name": "login",
+    "image": "quay.io/oauth2-proxy/oauth2-proxy:v7.9",
+    "args": ["--http-address=0.0.0.0:4180", "--upstream=http://127.0.0.1:8000"],
+    "ports": [{"name": "http", "containerPort": 4180}],
+}
+
+WITHIN_THE_POD = {
+    "uvicorn": {"command": ["uvicorn", "notes:app"]},
+    "uvicorn, declared": {"command": ["uvicorn", "notes:app"], "ports": [{"name": "http", "containerPort": 8000}]},
+    "as a module": {"command": ["python", "-m", "uvicorn", "notes:app"]},
+    "under a launcher": {"command": ["tini", "--", "uv", "run", "uvicorn", "notes:app"]},
+    "in a shell": {"command": ["sh", "-c", "exec uvicorn notes:app --port $PORT"], "env": variables(PORT="8000"),
+                   "ports": [{"containerPort": 8000}]},
+    "in a shell with its variable": {"command": ["sh", "-c", "cd /srv && UVICORN_HOST=localhost uvicorn notes:app"],
+                                     "ports": [{"name": "http", "containerPort": 8000}]},
+    "by a variable": {"command": ["uvicorn", "a:b"], "env": variables(UVICORN_HOST="127.0.0.1")},
+    "by a variable in a flag": {"command": ["uvicorn", "a:b", "--host=$(HOST)"], "env": variables(HOST="localhost")},
+    "the last flag counts": {"command": ["uvicorn", "a:b", "--host=0.0.0.0", "--host", "127.0.0.1"]},
+    "the flag counts": {"command": ["uvicorn", "a:b", "--host=::1"], "env": variables(UVICORN_HOST="0.0.0.0")},
+    "IPv6": {"command": ["gunicorn", "a:b", "-b", "[::1]:8000"], "ports": [{"containerPort": 8000}]},
+    "joined": {"command": ["gunicorn", "a:b", "-b127.0.0.1:8000"], "ports": [{"containerPort": 8000}]},
+    "a socket": {"command": ["uvicorn", "a:b", "--uds=/run/app"], "ports": [{"name": "http", "containerPort": 8000}]},
+    "another socket": {"command": ["gunicorn", "--bind=unix:/run/app", "a:b"], "ports": [{"containerPort": 8000}]},
+    "gunicorn": {"command": ["gunicorn", "a:b"], "ports": [{"name": "http", "containerPort": 8000}]},
+    "gunicorn's variable": {"command": ["gunicorn", "a:b"], "env": variables(GUNICORN_CMD_ARGS="-b 127.0.0.1:8000"),
+                            "ports": [{"name": "http", "containerPort": 8000}]},
+    "hypercorn": {"command": ["hypercorn", "a:b"], "ports": [{"name": "http", "containerPort": 8000}]},
+    "granian": {"command": ["granian", "a:b"]},
+    "daphne": {"command": ["daphne", "-p", "8000", "a:b"]},
+    "fastapi dev": {"command": ["fastapi", "dev", "main.py"]},
+    "flask": {"command": ["flask", "--app", "notes", "run"]},
+    "flask's variable": {"command": ["flask", "run"], "env": variables(FLASK_RUN_HOST="127.0.0.1")},
+    "django": {"command": ["python", "manage.py", "runserver", "8000"],
+               "ports": [{"name": "http", "containerPort": 8000}]},
+    "sanic": {"command": ["sanic", "notes.app"]},
+    "litestar": {"command": ["litestar", "--app", "notes:app", "run"]},
+    "mlflow": {"command": ["mlflow", "models", "serve", "-m", "/m"]},
+    "ollama": {"command": ["ollama", "serve"], "ports": [{"name": "http", "containerPort": 11434}]},
+    "llama.cpp": {"command": ["/app/llama-server", "-m", "/m"]},
+    "sglang": {"command": ["python3", "-m", "sglang.launch_server"]},
+    "torchserve": {"command": ["torchserve", "--start"], "ports": [{"name": "http", "containerPort": 8080}]},
+    "triton": {"command": ["tritonserver", "--http-address=127.0.0.1"]},
+    "mlserver": {"command": ["mlserver", "start", "."],
+                 "env": variables(MLSERVER_HTTP_PORT="8080", MLSERVER_HOST="::1")},
+    "vllm": {"command": ["vllm", "serve", "m", "--host", "localhost"]},
+    "tgi": {"command": ["text-generation-launcher"], "env": variables(HOSTNAME="127.0.0.1")},
+    "bentoml": {"command": ["bentoml", "serve", "--host=127.0.0.1"]},
+    "gradio": {"command": ["python", "app.py"], "env": variables(GRADIO_SERVER_PORT="7860"),
+               "ports": [{"name": "http", "containerPort": 7860}]},
+    "streamlit": {"command": ["streamlit", "run", "a.py"], "env": variables(STREAMLIT_SERVER_ADDRESS="127.0.0.1")},
+    "vite": {"command": ["npx", "vite", "preview"]},
+    "next": {"command": ["next", "start", "-H", "127.0.0.1"]},
+    "spring": {"command": ["java", "-jar", "a.jar"], "env": variables(SERVER_PORT="8080", SERVER_ADDRESS="127.0.0.1"),
+               "ports": [{"containerPort": 8080}]},
+    "spring, by the JVM's options": {
+        "command": ["java", "-jar", "a.jar"],
+        "env": variables(SERVER_PORT="8080", JAVA_TOOL_OPTIONS="-Xmx1g -Dserver.address=127.0.0.1"),
+        "ports": [{"containerPort": 8080}],
+    },
+    "a program nobody knows": {"command": ["/notes", "--listen-address=127.0.0.1:8000"],
+                               "ports": [{"name": "http", "containerPort": 8000}]},
+    "its variable": {"command": ["/notes"], "env": variables(LISTEN_ADDR="127.0.0.1:8000"),
+                     "ports": [{"name": "http", "containerPort": 8000}]},
+    "its host": {"command": ["/notes"], "env": variables(HOST="127.0.0.1", PORT="8000"),
+                 "ports": [{"containerPort": 8000}]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WITHIN_THE_POD)
+def test_a_server_that_listens_within_the_pod_only_is_not_opened(name: str) -> None:
+    assert code(WITHIN_THE_POD[name]) == "loopback-only"
+    assert code(WITHIN_THE_POD[name], LOGIN) == "loopback-only"
+
+
+TOLD_TO_ALL = {
+    "uvicorn": {"command": ["uvicorn", "a:b", "--host", "0.0.0.0"]},
+    "uvicorn's variable": {"command": ["uvicorn", "a:b"], "env": variables(UVICORN_HOST="::")},
+    "gunicorn": {"command": ["gunicorn", "a:b", "-b", ":8000"]},
+    "gunicorn by PORT": {"command": ["gunicorn", "a:b"], "env": variables(PORT="8000"),
+                         "ports": [{"containerPort": 8000}]},
+    "hypercorn": {"command": ["hypercorn", "a:b", "-b0.0.0.0:8000"]},
+    "fastapi run": {"command": ["fastapi", "run", "main.py"]},
+    "waitress": {"command": ["waitress-serve", "a:b"]},
+    "flask": {"command": ["flask", "run", "-h", "0.0.0.0"]},
+    "mlflow": {"command": ["mlflow", "models", "serve", "-h", "0.0.0.0"]},
+    "ollama": {"command": ["ollama", "serve"], "env": variables(OLLAMA_HOST="0.0.0.0:11434")},
+    "triton": {"command": ["tritonserver"]},
+    "vllm": {"command": ["vllm", "serve", "m"]},
+    "tgi": {"command": ["text-generation-launcher", "--hostname", "the-pods-name"]},
+    "bentoml": {"command": ["bentoml", "serve"]},
+    "vite": {"command": ["vite", "preview", "--host", "--port", "4173"]},
+    "spring": {"command": ["java", "-jar", "a.jar"], "env": variables(SERVER_PORT="8080"),
+               "ports": [{"containerPort": 8080}]},
+    "in a shell": {"command": ["sh", "-c", "uvicorn a:b --host 0.0.0.0 --port ${PORT}"],
+                   "env": variables(PORT="8000"), "ports": [{"containerPort": 8000}]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TOLD_TO_ALL)
+def test_a_server_that_listens_to_everybody_gets_the_sidecar(name: str) -> None:
+    assert code(TOLD_TO_ALL[name]) == ""
+
+
+UNKNOWN = {
+    "gunicorn's file": {"command": ["gunicorn", "-c", "gunicorn.conf.py", "a:b"], "env": variables(PORT="8000"),
+                        "ports": [{"containerPort": 8000}]},
+    "hypercorn's file": {"command": ["hypercorn", "--config=file:hypercorn.py", "a:b"],
+                         "ports": [{"containerPort": 8000}]},
+    "a variable from elsewhere": {
+        "command": ["uvicorn", "a:b"],
+        "env": [{"name": "UVICORN_HOST", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "host"}}}],
+    },
+    "a variable in a flag": {"command": ["uvicorn", "a:b", "--host=$(WHERE)"]},
+    "gunicorn's flags from elsewhere": {
+        "command": ["gunicorn", "a:b"],
+        "env": [{"name": "GUNICORN_CMD_ARGS", "valueFrom": {"secretKeyRef": {"name": "c", "key": "args"}}}],
+        "ports": [{"containerPort": 8000}],
+    },
+    "torchserve's file": {"command": ["torchserve", "--ts-config", "/c"], "ports": [{"containerPort": 8080}]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_where_nobody_can_know_who_reaches_a_server_it_is_not_opened(name: str) -> None:
+    assert code(UNKNOWN[name]) == "loopback-only"
+
+
+def test_a_probe_of_the_kubelet_shows_that_callers_reach_a_server() -> None:
+    assert code({"command": ["uvicorn", "a:b"], "readinessProbe": PROBE}) == ""
+    by_name = {"ports": [{"name": "api", "containerPort": 8000}], "livenessProbe": {"tcpSocket": {"port": "api"}}}
+    assert code({"command": ["uvicorn", "a:b"], **by_name}) == ""
+
+
+@pytest.mark.parametrize(
+    "probe",
+    [
+        {"httpGet": {"path": "/", "port": 9000}},
+        {"httpGet": {"path": "/", "port": 8000, "host": "elsewhere"}},
+        {"httpGet": {"path": "/", "port": 8000, "host": "127.0.0.1"}},
+        {"exec": {"command": ["curl", "http://localhost:8000/"]}},
+    ],
+)
+def test_a_probe_of_something_else_or_from_within_shows_nothing(probe: Object) -> None:
+    assert code({"command": ["uvicorn", "a:b"], "readinessProbe": probe}) == "loopback-only"
+
+
+def test_no_probe_speaks_against_what_the_manifest_says() -> None:
+    assert code({"command": ["uvicorn", "a:b", "--host=127.0.0.1"], "readinessProbe": PROBE}) == "loopback-only"
+
+
+def test_a_port_of_the_node_shows_that_callers_reach_a_server() -> None:
+    assert code({"command": ["uvicorn", "a:b"], "ports": [{"containerPort": 8000, "hostPort": 80}]}) == ""
+
+
+def test_an_app_that_nobody_knows_is_not_taken_from_behind_a_login() -> None:
+    app = {"command": ["/notes"], "ports": [{"name": "api", "containerPort": 8000}]}
+    assert code(app) == ""
+    assert code(app, LOGIN) == "loopback-only"
+    assert code({**app, "readinessProbe": PROBE}, LOGIN) == ""
+    assert (
+        code(app, {"name": "front", "image": "acme/front", "args": ["--to", "http://localhost:8000"]})
+        == "loopback-only"
+    )
+    assert code(app, {"name": "front", "env": variables(UPSTREAM="http://127.0.0.1:8000")}) == "loopback-only"
+    assert code({"command": ["/notes"]}, LOGIN) == "no-port"
+
+
+def test_the_container_that_callers_reach_may_be_named() -> None:
+    assert code({"command": ["uvicorn", "notes:app"]}, LOGIN, container="login", takeover="named-port") == ""
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        {"command": ["uvicorn", "a:b", "--host=10.0.0.7"]},
+        {
+            "command": ["uvicorn", "a:b", "--host", "$(POD_IP)"],
+            "env": [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
+            "readinessProbe": PROBE,
+        },
+    ],
+)
+def test_a_server_on_one_address_only_is_not_reached_by_a_sidecar(container: Object) -> None:
+    assert code(container) == "one-address"
+
+
+TLS = {
+    "uvicorn's variable": {"command": ["uvicorn", "a:b", "--host=::"], "env": variables(UVICORN_SSL_KEYFILE="/k")},
+    "gunicorn's flags": {"command": ["gunicorn", "-b", ":8000"], "env": variables(GUNICORN_CMD_ARGS="--certfile=/c")},
+    "hypercorn": {"command": ["hypercorn", "-b", ":8000", "--certfile", "/c", "--keyfile=/k"]},
+    "flask": {"command": ["flask", "run", "-h", "::", "--cert=adhoc"]},
+    "flask's variable": {"command": ["flask", "run", "-h", "::"], "env": variables(FLASK_RUN_CERT="adhoc")},
+    "bentoml": {"command": ["bentoml", "serve", "--ssl-certfile", "/c"]},
+    "vllm": {"command": ["vllm", "serve", "m", "--ssl_keyfile=/k"]},
+    "llama.cpp": {"command": ["llama-server", "--host", "::"], "env": variables(LLAMA_ARG_SSL_KEY_FILE="/k")},
+    "http-server": {"command": ["http-server", "-S", "-p", "8080"]},
+    "in a shell": {"command": ["sh", "-c", "uvicorn a:b --host :: --ssl-keyfile=/k"],
+                   "ports": [{"name": "http", "containerPort": 8000}]},
+    "spring": {"command": ["java", "-jar", "a"], "env": variables(SERVER_PORT="8443", SERVER_SSL_KEY_STORE="/k"),
+               "ports": [{"containerPort": 8443}]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TLS)
+def test_a_server_that_is_told_to_speak_tls_is_left_alone(name: str) -> None:
+    assert code(TLS[name]) == "tls"
+
+
+def test_tls_that_is_switched_off_is_none() -> None:
+    assert code({"command": ["sanic", "a", "-H", "::", "--tls=false"]}) == ""
+    assert code({"command": ["uvicorn", "a:b", "--host=::"], "env": variables(UVICORN_SSL_KEYFILE="")}) == ""
+
+
+def deployment(container: Object) -> Object:
+    given = pod(container)
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "notes"}, "spec": {"template": given}}
+
+
+def service(port: int | str, **selector: str) -> Object:
+    spec = {"selector": selector or {"app": "notes"}, "ports": [{"port": 80, "targetPort": port}]}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "notes"}, "spec": spec}
+
+
+def test_a_service_of_the_same_files_shows_that_callers_reach_a_server() -> None:
+    server = {"command": ["uvicorn", "a:b"], "ports": [{"name": "web", "containerPort": 8000}]}
+    for target in (8000, "web"):
+        after, report = manifests.inject(deployment(server), manifests.Injector(services=[service(target)]))
+        assert report is not None
+        assert report.result == "injected"
+    given = after["spec"]["template"]
+    again = injection.inject(given, Config(), model.Namespace("ml"), model.Capabilities())
+    assert (again.result, again.patch) == ("injected", []), "the webhook, which sees no Services, believes the status"
+    for other in (service(9000), service(8000, app="other")):
+        _, report = manifests.inject(deployment(server), manifests.Injector(services=[other]))
+        assert report is not None
+        assert report.result == "refused"
+
+
+def test_what_a_status_says_of_another_port_shows_nothing() -> None:
+    server = {"command": ["uvicorn", "a:b"], "ports": [{"name": "web", "containerPort": 8000}]}
+    after, _ = manifests.inject(deployment(server), manifests.Injector(services=[service(8000)]))
+    given = after["spec"]["template"]
+    given["spec"]["containers"].append({"name": "other", "command": ["uvicorn", "c:d", "--port=7000"]})
+    given["metadata"]["annotations"]["carpool.dev/container"] = "other"
+    outcome = injection.inject(given, Config(), model.Namespace("ml"), model.Capabilities())
+    assert outcome.refusal is not None
+    assert outcome.refusal.code == "loopback-only"
+
+
+@pytest.mark.parametrize("server", servers.SERVERS, ids=lambda server: server.title)
+def test_a_row_of_the_table_names_settings_that_are_flags_variables_or_subcommands(server: servers.Server) -> None:
+    for listener in (server.http, server.grpc):
+        if listener is None:
+            continue
+        assert listener.adds in ("", *listener.names("port"))
+        told = [setting for setting in listener.settings if setting.kind in ("flags", "positional")]
+        assert not [name for setting in told for name in setting.names if name.startswith("-")]
+    assert server.programs or server.images or server.marks
+
+
+def test_kserves_own_senders_show_that_a_server_is_reached() -> None:
+    given = pod({"name": "kserve-container", "command": ["torchserve", "--ts-config=/c"]}, takeover="named-port")
+    given["metadata"]["labels"]["serving.kserve.io/inferenceservice"] = "notes"
+    assert sites.find(pods.read(given), Settings()).port == 8080
