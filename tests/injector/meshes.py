@@ -6,7 +6,7 @@ import copy
 import json
 from typing import Any
 
-from tests.injector import istio_model, pods
+from tests.injector import istio_model, kserve_model, pods
 
 Object = dict[str, Any]
 
@@ -117,3 +117,13 @@ def with_consul(pod: Object, excluded: tuple[str, ...] = ()) -> Object:
 
 ALL = (with_istio, with_classic_istio, with_linkerd, with_kuma)
 """Those beside which a sidecar works without a word from the pod's owner."""
+
+
+def _with_wide_istio(pod: Object) -> Object:
+    """Istio's proxy with requests below its limits, which ends the class Guaranteed."""
+    wide = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"cpu": "2", "memory": "1Gi"}}
+    return istio_model.mutate(pod, istio_model.Settings(resources=wide))
+
+
+OTHERS = (kserve_model.mutate, with_istio, _with_wide_istio, with_linkerd, with_kuma)
+"""Other webhooks that may come after the injector."""

@@ -66,6 +66,25 @@ def test_injecting_what_an_api_server_made_of_the_result_changes_nothing_more(na
 
 
 @every_injected_case
+@pytest.mark.parametrize("other", meshes.OTHERS, ids=lambda other: other.__module__.rpartition(".")[2] + other.__name__)
+def test_whichever_webhook_comes_in_between_the_sidecar_is_as_if_it_had_come_first(
+    name: str, other: Callable[[dict[str, Any]], dict[str, Any]]
+) -> None:
+    case = CASES[name]
+    if any(each["name"] in MESH_PROXIES for each in api_defaults.containers(case.pod)):
+        pytest.skip("it has a mesh already")
+    received = api_defaults.defaulted(case.pod)
+    first = case.inject(api_defaults.defaulted(other(received)))
+    between = other(api_defaults.defaulted(case.inject(received).pod))
+    last = case.inject(api_defaults.defaulted(between))
+    assert (last.result, last.plan) == (first.result, first.plan)
+    if first.plan is not None:
+        after, before = (pods.container(api_defaults.defaulted(each.pod), model.CONTAINER) for each in (last, first))
+        assert (after["resources"], after["args"]) == (before["resources"], before["args"])
+        assert case.inject(api_defaults.defaulted(last.pod)).patch == []
+
+
+@every_injected_case
 @pytest.mark.parametrize("mesh", [meshes.with_istio, meshes.with_kuma])
 def test_a_mesh_that_comes_later_and_sends_probes_through_its_proxy_changes_nothing(
     name: str, mesh: Callable[[dict[str, Any]], dict[str, Any]]

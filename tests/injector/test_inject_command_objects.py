@@ -230,3 +230,23 @@ def test_uninject_tells_when_the_webhook_would_inject_again(run: Run) -> None:
     result = run("uninject", text=run("inject", text=text).stdout)
     assert result.stdout == text
     assert "warning: carpool.dev/inject still asks for it" in result.stderr
+
+
+def test_uninject_refuses_a_sidecar_whose_app_has_another_name_and_says_what_it_looked_for(run: Run) -> None:
+    injected = run("inject", text=DEPLOYMENT).stdout
+    renamed = injected.replace("- name: server\n", "- name: web\n")
+    assert renamed != injected
+    result = run("uninject", text=renamed)
+    assert result.exit_code != 0
+    assert "refused" in result.stderr
+    assert "container 'server', which is not there" in result.stderr
+
+
+def test_a_named_revision_of_knative_is_warned_of(run: Run) -> None:
+    text = (
+        "apiVersion: serving.knative.dev/v1\nkind: Service\nspec:\n  template:\n    metadata: {name: ranker-v3}\n"
+        "    spec: {containers: [{image: a}]}\n"
+    )
+    for result in (injected := run("inject", text=text), run("uninject", text=injected.stdout)):
+        assert "spec.template.metadata.name is 'ranker-v3'" in result.stderr
+        assert "Knative refuses the change" in result.stderr

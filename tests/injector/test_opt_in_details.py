@@ -127,10 +127,24 @@ def test_a_status_that_was_copied_to_a_pod_without_sidecar_says_nothing_of_it():
         {"batcher": "x" * 65},
     ],
 )
-def test_a_status_that_cannot_be_ours_reverts_nothing(claims):
-    after = injection.uninject(claimed(**claims)).pod
-    assert after["spec"] == outcome(pod()).pod["spec"]
-    assert "carpool.dev/status" not in after["metadata"].get("annotations", {})
+def test_a_sidecar_of_which_no_status_tells_is_left_with_all_that_is_known_of_it(claims):
+    given = claimed(**claims)
+    for found in (injection.uninject(given), outcome(given)):
+        assert (found.patch, found.result, found.refusal.code) == ([], "refused", "unknown-sidecar")
+    looked_for = "container 'gone', which is not there" if "container" in claims else "cannot be read"
+    assert looked_for in found.refusal.message
+    given["metadata"]["labels"] = {"carpool.dev/inject": "false"}
+    assert outcome(given).patch == [], "switching it off does not take its record either"
+
+
+@pytest.mark.parametrize("kept", [{}, {"carpool.dev/port": "9083"}])
+def test_a_copy_of_an_injected_pod_without_its_status_is_recognised(kept):
+    given = copy.deepcopy(outcome(pod()).pod)
+    given["metadata"]["annotations"] = dict(kept)
+    found = outcome(given)
+    assert found.patch == []
+    assert "there is no annotation carpool.dev/status" in found.warnings[0]
+    assert injection.uninject(given).refusal.code == "unknown-sidecar"
 
 
 @pytest.mark.parametrize("flag", ["--server.port", "-p", "--http_port", "-Dserver-port"])

@@ -5,15 +5,16 @@ from __future__ import annotations
 import copy
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jsonpatch
 from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from carpool_injector.core import config, injection, model
 from carpool_sidecar import config as sidecar_config
-from tests.injector import admission_simulator, api_defaults, meshes, pod_rules, pods, strategies
+from tests.injector import admission_simulator, api_defaults, kserve_model, meshes, pod_rules, pods, strategies
 
 Object = dict[str, Any]
 
@@ -71,6 +72,32 @@ def test_injecting_again_changes_nothing_whatever_others_did_in_between(situatio
     assert situation.inject(admission_simulator.mount_token(once)).patch == []
     if not {container["name"] for container in api_defaults.containers(once)} & {"istio-proxy", "kuma-sidecar"}:
         assert situation.inject(meshes.with_istio(once)).patch == []
+
+
+@given(strategies.situations(), st.sampled_from(meshes.OTHERS))
+def test_whichever_webhook_comes_in_between_the_sidecar_is_as_if_it_had_come_first(
+    situation: strategies.Situation, other: Callable[[Object], Object]
+) -> None:
+    received = api_defaults.defaulted(situation.pod)
+    assume(not {each["name"] for each in api_defaults.containers(received)} & {"istio-proxy", "kuma-sidecar"})
+    between = other(api_defaults.defaulted(situation.inject(received).pod))
+    first = situation.inject(api_defaults.defaulted(other(received)))
+    last = situation.inject(api_defaults.defaulted(between))
+    assert (last.result, last.plan) == (first.result, first.plan)
+    assume(first.plan is not None)
+    before, after = (pods.container(api_defaults.defaulted(each.pod), model.CONTAINER) for each in (first, last))
+    assert (after["resources"], after["args"]) == (before["resources"], before["args"])
+    assert situation.inject(api_defaults.defaulted(last.pod)).patch == []
+
+
+def test_a_guaranteed_pod_whose_agent_goes_is_injected_once_for_all() -> None:
+    pod = kserve_model.mutate(pods.kserve(pods.sklearn(), annotations=pods.batched(16, 200)))
+    pod["spec"].pop("initContainers", None)
+    situation = strategies.Situation(pod, model.Namespace("models"), model.Capabilities(), config.Config())
+    once = situation.inject().pod
+    assert model.CONTAINER in {each["name"] for each in once["spec"]["initContainers"]}
+    assert pods.container(once, model.CONTAINER)["resources"]["requests"] == {"cpu": "500m", "memory": "512Mi"}
+    assert situation.inject(once).patch == []
 
 
 @given(strategies.situations())

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping, Set
 from decimal import Decimal
 from typing import Any
 
-from carpool_injector.core import model, pods, values
+from carpool_injector.core import model, pod_annotations, pods, values
 from carpool_injector.core.config import Amounts, Config, Limits
 from carpool_injector.core.refusals import BadSettings, Reason
 from carpool_injector.core.settings import Settings
+from carpool_injector.core.takeover import proxies
 from carpool_injector.core.takeover.context import Effects
 
 ADMIN_PORT_NAME = "carpool-admin"
@@ -24,7 +25,6 @@ PROBE_VARIABLE = "SERVING_READINESS_PROBE"
 
 # A volume over the place of the service account's token keeps the token out: the API server mounts it in every
 # container that mounts nothing there, ours included, when it looks at the pod again after this webhook.
-TOKEN_SHIELD = "carpool-no-token"  # noqa: S105 - the name of a volume
 _TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105
 
 _USER = 65532  # of the sidecar's image
@@ -39,7 +39,7 @@ def volume() -> model.Object:
     """
     name = {"path": "pod", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}}
     return {
-        "name": TOKEN_SHIELD,
+        "name": pod_annotations.TOKEN_SHIELD,
         "projected": {"sources": [{"downwardAPI": {"items": [name]}}], "defaultMode": 420},
     }
 
@@ -74,12 +74,12 @@ def build(pod: pods.Pod, plan: model.Plan, effects: Effects, settings: Settings,
         "args": list(_args(pod, plan, settings)),
         **({"env": [{"name": PROBE_VARIABLE, "value": effects.readiness}]} if effects.readiness else {}),
         "ports": [effects.data_port, *([effects.grpc.port] if effects.grpc else []), admin_port],
-        "resources": _resources(pod, settings, config),
+        "resources": _resources(pod, plan, settings, config),
         "securityContext": _security_context(pod, config),
         **_probes(plan.admin_port),
         "lifecycle": {"preStop": {"exec": {"command": drain}}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [{"name": TOKEN_SHIELD, "mountPath": _TOKEN_PATH, "readOnly": True}],
+        "volumeMounts": [{"name": pod_annotations.TOKEN_SHIELD, "mountPath": _TOKEN_PATH, "readOnly": True}],
         **({"restartPolicy": "Always"} if plan.native else {}),
     }
 
@@ -193,13 +193,13 @@ def _security_context(pod: pods.Pod, config: Config) -> model.Object:
     }
 
 
-def _resources(pod: pods.Pod, settings: Settings, config: Config) -> model.Object:
+def _resources(pod: pods.Pod, plan: model.Plan, settings: Settings, config: Config) -> model.Object:
     """Requests and limits. A pod with resources of its own shares them: requests of its containers may not add up to
     more.
     """
     if pod.spec.resources is not None:
         return _chosen_amounts(settings)
-    if is_guaranteed(pod) and not any(_unequal_amounts(settings)):
+    if is_guaranteed(pod, plan) and not any(_unequal_amounts(settings)):
         return _equal_amounts(settings, config)
     limits = _amounts(settings, "limits", config.resources.limits)
     requests = _amounts(settings, "requests", config.resources.requests)
@@ -250,10 +250,17 @@ def _amounts(settings: Settings, kind: str, default: Amounts | Limits) -> dict[s
     return {name: value for name, value in found.items() if value not in (None, values.NO_LIMIT)}
 
 
-def is_guaranteed(pod: pods.Pod) -> bool:
-    """Quality of service Guaranteed: every container has limits, and requests equal to them or none."""
-    others = [container for container in pod.all_containers if container.name != model.CONTAINER]
-    return all(_has_equal_amounts(container.resources) for container in others)
+def is_guaranteed(pod: pods.Pod, plan: model.Plan) -> bool:
+    """Quality of service Guaranteed: every container has limits, and requests equal to them or none.
+
+    KServe's agent counts as the plan leaves it or expects it, so that the answer is the same at a second review.
+    """
+    agent = proxies.find_agent(pod)
+    if agent.stays and not agent.present:
+        return False  # it is still to come, and has requests below its limits
+    leaves = agent.present and not agent.stays and plan.takeover in ("kserve-agent", "queue-proxy")
+    others = {model.CONTAINER, *((proxies.AGENT,) if leaves else ())}
+    return all(_has_equal_amounts(each.resources) for each in pod.all_containers if each.name not in others)
 
 
 def _has_equal_amounts(resources: pods.Resources | None) -> bool:
@@ -288,9 +295,9 @@ def _same_amounts(existing: Any, built: model.Object) -> model.Object:
     return {**before, **{kind: settled(before.get(kind) or {}, wanted) for kind, wanted in built.items()}}
 
 
-def resource_advice(pod: pods.Pod, settings: Settings) -> Iterator[str]:
+def resource_advice(pod: pods.Pod, plan: model.Plan, settings: Settings) -> Iterator[str]:
     """Warnings where annotations about resources and the class of a Guaranteed pod do not go together."""
-    if pod.spec.resources is not None or not is_guaranteed(pod):
+    if pod.spec.resources is not None or not is_guaranteed(pod, plan):
         return
     for unequal in _unequal_amounts(settings):
         yield f"{unequal} differ: the pod is not of the class Guaranteed any more; leave one out to keep it"

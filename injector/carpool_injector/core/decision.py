@@ -151,7 +151,7 @@ def skip_reason(pod: pods.Pod, components: str | None) -> Skip | None:
 
 def check_pod(pod: pods.Pod) -> None:
     """Raises `Refusal` for a pod that cannot run the sidecar at all."""
-    if _is_windows(pod):
+    if pod.is_for_windows:
         raise Reason.WINDOWS()
     if pod.spec.host_network:
         raise Reason.HOST_NETWORK()
@@ -179,8 +179,3 @@ def check_mode(pod: pods.Pod, native: bool) -> None:
     """Raises `Refusal` for a pod that ends by itself, as only a native sidecar ends with it."""
     if not native and pod.spec.restart_policy in ("Never", "OnFailure"):
         raise Reason.JOB_NEEDS_NATIVE(policy=pod.spec.restart_policy)
-
-
-def _is_windows(pod: pods.Pod) -> bool:
-    os = pod.spec.os.name if pod.spec.os else None
-    return "windows" in (os, pod.spec.node_selector.get("kubernetes.io/os"))

@@ -62,6 +62,8 @@ def inject(
         return _refused(pod, draft, asked, refusal.decision, refusal)
     if decided.reason == refusals.Skip.NOT_ASKED:
         return model.Outcome(pod, decided)
+    if why := pod_annotations.why_unknown(view):
+        return _left_alone(pod, decided, why)
     try:
         return _injected(pod, draft, asked, decided, capabilities, {**_known_callers(pod), **(called or {})})
     except refusals.Refusal as refusal:
@@ -71,13 +73,15 @@ def inject(
 def uninject(pod: model.Object) -> model.Outcome:
     """Take the sidecar out of a pod again, by what its status says.
 
-    What cannot come back: a container of KServe's agent that was left out (KServe's webhook adds it again).
-    Raises `refusals.Malformed` if it is no pod.
+    What cannot come back: a container of KServe's agent that was left out (KServe's webhook adds it again). A sidecar
+    of which no status tells what it changed is refused. Raises `refusals.Malformed` if it is no pod.
     """
     draft, view = _reverted(pod)
     decided = model.Decision(
         False, True, "uninject", "uninjected", concerned=pod_annotations.read_status(view) is not None
     )
+    if why := pod_annotations.why_unknown(view):
+        return _left_alone(pod, decided, why)
     return _without(pod, draft, view, decided, ())
 
 
@@ -181,6 +185,12 @@ def _refused(
     return _outcome(pod, draft, decided, warnings, refusal=refusal, status=told)
 
 
+def _left_alone(pod: model.Object, decided: model.Decision, why: str) -> model.Outcome:
+    """A pod with a sidecar of which nothing is known stays as it is, with what its annotations may tell a person."""
+    refusal = Reason.UNKNOWN_SIDECAR(why=why)
+    return model.Outcome(pod, decided, refusal=refusal, warnings=(f"no change of the sidecar: {refusal}",))
+
+
 def _outcome(
     pod: model.Object,
     draft: Draft,
@@ -216,8 +226,8 @@ def _check_names(pod: pods.Pod, config: Config) -> None:
     """
     if pod_annotations.read_status(pod) is not None:
         return
-    if any(volume.name == container.TOKEN_SHIELD for volume in pod.spec.volumes):
-        raise Reason.VOLUME_NAME_TAKEN(name=container.TOKEN_SHIELD)
+    if any(volume.name == pod_annotations.TOKEN_SHIELD for volume in pod.spec.volumes):
+        raise Reason.VOLUME_NAME_TAKEN(name=pod_annotations.TOKEN_SHIELD)
     for found in pod.all_containers:
         for port in found.ports:
             if port.name in _PORT_NAMES and found.name != model.CONTAINER:
@@ -273,7 +283,7 @@ def _remove(draft: Draft, pod: pods.Pod) -> None:
     if pod_annotations.read_status(pod) is not None:
         for group in ("initContainers", "containers"):
             draft.remove(group, model.CONTAINER)
-        draft.remove("volumes", container.TOKEN_SHIELD)
+        draft.remove("volumes", pod_annotations.TOKEN_SHIELD)
     draft.unannotate(pod_annotations.STATUS)
 
 
@@ -333,7 +343,7 @@ def _advice(asked: context.Context, plan: model.Plan) -> Iterator[str]:
     yield from _hook_advice(asked.site.container)
     if container.outlasts_the_pod(asked.pod, asked.settings):
         yield "carpool.dev/grace-period is longer than terminationGracePeriodSeconds, after which the pod is killed"
-    yield from container.resource_advice(asked.pod, asked.settings)
+    yield from container.resource_advice(asked.pod, plan, asked.settings)
     yield from meshes.advice(asked.pod, plan.admin_port)
 
 

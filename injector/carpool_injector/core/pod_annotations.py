@@ -208,6 +208,29 @@ def read_status(pod: pods.Pod) -> Injected | None:
     return found if is_app else None
 
 
+TOKEN_SHIELD = "carpool-no-token"  # noqa: S105 - the name of a volume
+"""Name of the volume that each sidecar mounts, and nobody else."""
+
+
+def why_unknown(pod: pods.Pod) -> str:
+    """Why nothing is known of a sidecar that is in the pod, in words; "" where there is none, or its status is read.
+
+    Without its status nobody can tell what it changed of the app.
+    """
+    named = (each for each in pod.all_containers if each.name == model.CONTAINER)
+    is_there = any(mount.get("name") == TOKEN_SHIELD for each in named for mount in each.volume_mounts)
+    if not is_there or read_status(pod) is not None:
+        return ""
+    text = pod.metadata.annotations.get(STATUS)
+    if text is None:
+        return f"there is no annotation {STATUS}"
+    try:
+        container = Injected.model_validate_json(text).container
+    except pydantic.ValidationError:
+        return f"its annotation {STATUS} cannot be read"
+    return f"its annotation {STATUS} tells of container {container!r}, which is not there"
+
+
 def refused_status(version: str, refusal: refusals.Refusal) -> dict[str, Any]:
     """The status of a pod that asked for the sidecar and cannot have it."""
     return {"version": version, "refused": refusal.code, "message": str(refusal)[:512]}

@@ -139,6 +139,21 @@ class Volume(_View):
     name: str
 
 
+class Sysctl(_View):
+    """A kernel parameter of the pod."""
+
+    name: str
+    value: str
+
+
+class SecurityContext(_View):
+    """spec.securityContext, or a container's."""
+
+    run_as_user: int | None = None
+    windows_options: dict[str, Any] | None = None
+    sysctls: Annotated[tuple[Sysctl, ...], pydantic.BeforeValidator(_none_for_null)] = ()
+
+
 class Container(_View):
     """A container or init container."""
 
@@ -153,6 +168,7 @@ class Container(_View):
     startup_probe: Handler | None = None
     lifecycle: Lifecycle | None = None
     resources: Resources | None = None
+    security_context: SecurityContext | None = None
     restart_policy: str | None = None
     # Read for their shape only: those of a sidecar that is there already are merged as they are.
     volume_mounts: Annotated[tuple[dict[str, Any], ...], pydantic.BeforeValidator(_none_for_null)] = ()
@@ -234,18 +250,38 @@ class OperatingSystem(_View):
     name: str | None = None
 
 
-class Sysctl(_View):
-    """A kernel parameter of the pod."""
+class Requirement(_View):
+    """A wish about the labels of a node."""
 
-    name: str
-    value: str
+    key: str | None = None
+    operator: str | None = None
+    values: _Strings = ()
 
 
-class SecurityContext(_View):
-    """spec.securityContext."""
+class NodeTerm(_View):
+    """Wishes that a node has to meet all at once."""
 
-    run_as_user: int | None = None
-    sysctls: Annotated[tuple[Sysctl, ...], pydantic.BeforeValidator(_none_for_null)] = ()
+    match_expressions: Annotated[tuple[Requirement, ...], pydantic.BeforeValidator(_none_for_null)] = ()
+
+
+class NodeSelector(_View):
+    """Terms of which a node has to meet one."""
+
+    node_selector_terms: Annotated[tuple[NodeTerm, ...], pydantic.BeforeValidator(_none_for_null)] = ()
+
+
+class NodeAffinity(_View):
+    """spec.affinity.nodeAffinity."""
+
+    required: Annotated[NodeSelector | None, pydantic.Field(alias="requiredDuringSchedulingIgnoredDuringExecution")] = (
+        None
+    )
+
+
+class Affinity(_View):
+    """spec.affinity."""
+
+    node_affinity: NodeAffinity | None = None
 
 
 class SecretReference(_View):
@@ -267,6 +303,7 @@ class Spec(_View):
     resources: Resources | None = None
     volumes: Annotated[tuple[Volume, ...], pydantic.BeforeValidator(_none_for_null)] = ()
     os: OperatingSystem | None = None
+    affinity: Affinity | None = None
     image_pull_secrets: Annotated[tuple[SecretReference, ...], pydantic.BeforeValidator(_none_for_null)] = ()
 
 
@@ -292,9 +329,35 @@ class Pod(_View):
         return tuple(container for container in found if not container.is_helper) or found
 
     @property
+    def is_for_windows(self) -> bool:
+        """Whether it can only run on a node with Windows, by what it says of itself or of its node."""
+        spec = self.spec
+        if spec.os is not None and spec.os.name is not None:
+            return spec.os.name == "windows"
+        if "windows" in (spec.node_selector.get(label) for label in _OS_LABELS) or _BUILD_LABEL in spec.node_selector:
+            return True
+        required = spec.affinity.node_affinity.required if spec.affinity and spec.affinity.node_affinity else None
+        terms = required.node_selector_terms if required else ()
+        if terms and all(any(_asks_for_windows(each) for each in term.match_expressions) for term in terms):
+            return True
+        contexts = (spec.security_context, *(each.security_context for each in self.all_containers))
+        return any(each is not None and each.windows_options for each in contexts)
+
+    @property
     def gates(self) -> tuple[Container, ...]:
         """Regular containers that let in only who may come, to whatever stands behind them."""
         return tuple(container for container in self.spec.containers if not container.image_names.isdisjoint(_GATES))
+
+
+_OS_LABELS = ("kubernetes.io/os", "beta.kubernetes.io/os")
+_BUILD_LABEL = "node.kubernetes.io/windows-build"  # which other nodes have not
+
+
+def _asks_for_windows(wish: Requirement) -> bool:
+    if wish.key == _BUILD_LABEL:
+        return wish.operator in ("In", "Exists")
+    is_in = wish.operator == "In" and set(wish.values) == {"windows"}
+    return wish.key in _OS_LABELS and (is_in or (wish.operator == "NotIn" and "linux" in wish.values))
 
 
 def read(pod: model.Object) -> Pod:

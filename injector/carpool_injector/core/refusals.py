@@ -115,6 +115,11 @@ class Reason(enum.Enum):
         "rename it; or give it the sidecar's image, and its variables and mounts are kept",
     )
 
+    UNKNOWN_SIDECAR = (
+        "unknown-sidecar",
+        "Carpool's sidecar is in the pod already, and {why}",
+        "give the container its name back, or the annotation; or make the pod from a manifest without the sidecar",
+    )
     MESH_IN_BETWEEN = (
         "mesh-in-between",
         "{mesh} takes over all ports of the pod and keeps the kubelet from asking the sidecar on {port}",

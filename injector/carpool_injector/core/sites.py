@@ -106,8 +106,11 @@ def check_reach(
     for each in known:
         if each.kind == "any" or (proof is not None and not each.certain):
             continue
-        reason = {"loopback": Reason.LOOPBACK, "one": Reason.ONE_ADDRESS}.get(each.kind, Reason.PERHAPS_LOOPBACK)
-        raise reason(port=port, container=container.name, sign=each.sign)
+        if each.kind == "one":
+            raise Reason.ONE_ADDRESS(port=port, container=container.name, sign=each.sign)
+        if each.certain:
+            raise Reason.LOOPBACK(port=port, container=container.name, sign=each.sign)
+        raise Reason.PERHAPS_LOOPBACK(port=port, container=container.name, sign=each.sign)
     if not known and (sign := listening.loopback_sign(container, port)):
         raise Reason.LOOPBACK(port=port, container=container.name, sign=sign)
     gates = [each.name for each in pod.gates if each.name != container.name]

@@ -53,7 +53,9 @@ def removed(thing: model.Object) -> model.Object:
         return thing
     kept = {
         "containers": [each for each in predictor["containers"] if each not in found],
-        "volumes": [each for each in predictor.get("volumes") or () if each.get("name") != container.TOKEN_SHIELD],
+        "volumes": [
+            each for each in predictor.get("volumes") or () if each.get("name") != pod_annotations.TOKEN_SHIELD
+        ],
     }
     for key, items in kept.items():
         if items:
@@ -65,7 +67,7 @@ def removed(thing: model.Object) -> model.Object:
 
 def _is_ours(found: Any) -> bool:
     mounts = found.get("volumeMounts") if isinstance(found, dict) and found.get("name") == NAME else None
-    return any(isinstance(mount, dict) and mount.get("name") == container.TOKEN_SHIELD for mount in mounts or ())
+    return any(isinstance(mount, dict) and mount.get("name") == pod_annotations.TOKEN_SHIELD for mount in mounts or ())
 
 
 def _check(service: inference_services.InferenceService) -> None:

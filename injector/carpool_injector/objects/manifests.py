@@ -6,7 +6,7 @@ Pure. An explicit command is an explicit injector: whatever is given gets the si
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -139,9 +139,13 @@ def uninject(thing: model.Object) -> tuple[model.Object, Report | None]:
         after = collocation.removed(thing) if is_service else thing
         if workloads.texts_for_pods(after, "labels").get(pod_annotations.INJECT) == "true":
             after = workloads.labelled(after, pod_annotations.INJECT, None)
-        return (thing, None) if after is thing else (after, Report(name, "removed", "asks for no sidecar any more"))
+        if after is thing:
+            return thing, None
+        return after, Report(name, "removed", "asks for no sidecar any more", "", tuple(_about_named_revision(after)))
     found = None if workloads.is_part(thing) else workloads.template(thing)
     outcome = injection.uninject(found.pod) if found else None
+    if outcome is not None and outcome.refusal is not None:
+        return thing, Report(name, "refused", outcome.refusal.message, outcome.refusal.fix)
     if outcome is None or not outcome.patch:
         return thing, None
     still = _says(outcome.pod) == "true"
@@ -178,10 +182,21 @@ def _opt_in(thing: model.Object, injector: Injector) -> tuple[model.Object, Repo
         return thing, Report(name, "refused", "; ".join(problems), "mend these annotations", warnings)
     if after is thing:
         return thing, Report(name, "unchanged", "it asks for the sidecar already", "", warnings)
+    warnings = (*warnings, *_about_named_revision(after))
     text = "its pods are made by a controller; the webhook adds the sidecar to them"
     if workloads.is_of_unknown_kind(thing):
         text = f"a {thing['kind']} is of a kind not known here; the webhook adds the sidecar to pods of its template"
     return after, Report(name, "opted in", text, "", warnings)
+
+
+def _about_named_revision(thing: model.Object) -> Iterator[str]:
+    """Knative takes no change of a template whose revision keeps its name (knative/serving, service_validation.go)."""
+    name = workloads.revision_name(thing)
+    if name:
+        yield (
+            f"spec.template.metadata.name is {name!r}: if that revision exists, Knative refuses the change; give it "
+            "another name, or remove the name"
+        )
 
 
 def is_modelmesh(thing: model.Object) -> bool:

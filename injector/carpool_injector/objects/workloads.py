@@ -187,6 +187,12 @@ def _labels_path(thing: model.Object) -> tuple[str, ...]:
     return _LABELLED.get(group_kind(thing), (*_OF_ANY_KIND, "metadata"))
 
 
+def revision_name(thing: model.Object) -> str:
+    """The name that a Knative Service gives its next revision; "" where Knative makes one, and for other kinds."""
+    found = _find(thing, ("spec", "template", "metadata", "name")) if group_kind(thing) == KNATIVE_SERVICE else None
+    return found if isinstance(found, str) else ""
+
+
 def texts_for_pods(thing: model.Object, kind: str) -> Mapping[str, Any]:
     """Labels or annotations that the pods will carry of an object that is opted in only."""
     found = _find(thing, (*_labels_path(thing), kind))
