@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from ruamel.yaml import YAML
 
+from carpool_injector.core import surroundings
 from tests.charts import helm, objects, pages
 from tests.charts.rights import Right, asked, granted, rights
 
@@ -82,6 +83,7 @@ def test_the_check_may_look_at_what_it_tells_about() -> None:
         ("", "admissionregistration.k8s.io", "validatingwebhookconfigurations", "carpool-injector", "get"),
         *(("", "", resource, "", "list") for resource in ("namespaces", "limitranges", "resourcequotas")),
         ("", "discovery.k8s.io", "endpointslices", "", "list"),
+        *(("", each.group, each.plural, "", "list") for each in surroundings.POLICIES),
         (helm.NAMESPACE, "", "secrets", "carpool-injector-certificates", "get"),
         ("default", "", "pods", "", "create"),
     }  # fmt: skip
@@ -116,7 +118,8 @@ def test_the_check_is_granted_each_call_that_its_code_makes_and_no_other() -> No
     # Policies are looked for only where it is not told what the injector's objects are called, and of webhooks only
     # those that change pods.
     never = {("mutatingadmissionpolicies", "list"), ("validatingwebhookconfigurations", "list")}
-    assert given == asked("diagnosis/*.py") - never - {("version", "get")}
+    policies = {(each.plural, "list") for each in surroundings.POLICIES}
+    assert given - policies == asked("diagnosis/*.py") - never - {("version", "get")}
 
 
 @pytest.mark.parametrize("name", objects.SCENARIOS)

@@ -362,6 +362,7 @@ async def test_a_release_in_mode_policy_is_found_and_has_no_webhook_to_look_at()
         list_webhooks=[], list_policies=[{"metadata": {"name": "carpool-injector"}}], list_pods=[],
         read_endpoint_slices=[], read_labelled_namespaces=[], dry_run_create_pod=create, server_version=(1, 36),
         kubelet_versions=[(1, 36)], list_endpoint_slices=[], list_limit_ranges=[], list_quotas=[], list_namespaces=[],
+        list_kind=[],
     )  # fmt: skip
     place = await places.find(api, places.Given())
     assert place.policy == "carpool-injector"

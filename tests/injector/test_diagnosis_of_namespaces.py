@@ -180,6 +180,50 @@ def test_pods_of_one_service_are_told_in_one_line_and_once_each() -> None:
     assert finding.text.endswith("of: models/a, models/b, models/c")
 
 
+def headless(service: str, *ports: int) -> Object:
+    found = slice_of(service, *ports)
+    found["metadata"]["labels"]["service.kubernetes.io/headless"] = ""
+    return found
+
+
+def test_a_headless_service_leads_to_the_apps_own_port() -> None:
+    found = reached([injected()], headless("scorer", 9081))
+    assert found[0].text == (
+        "Service models/scorer is headless: who calls port 7000 of models/a by its name goes past the sidecar"
+    )
+    swapped = injected(takeover="port-swap", appPort=9083, listenPort=7000)
+    assert [each.verdict for each in reached([swapped], headless("scorer", 7000))] == ["ok"]
+
+
+def admitted(pods: list[Object], *policies: Object) -> list[Finding]:
+    return list(callers.admitted(known(pods=pods, policies=list(policies))))
+
+
+def network_policy(port: int, namespace: str = "models") -> Object:
+    spec = {"podSelector": {}, "ingress": [{"ports": [{"port": port}]}]}
+    metadata = {"name": "scorer", "namespace": namespace}
+    return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": spec}
+
+
+def test_policies_that_name_the_apps_port_and_not_the_sidecars_are_told() -> None:
+    [finding] = admitted([injected("a"), injected("b")], network_policy(7000))
+    assert finding.verdict == "warning"
+    assert finding.text == (
+        "in namespace models: NetworkPolicy/scorer names port 7000, and callers come to the sidecar on 9081, of which "
+        "it does not speak (for models/a, models/b)"
+    )
+    assert finding.fix == "name 9081 there as well"
+    assert admitted([injected()], network_policy(9081), network_policy(7000, "other")) == []
+    assert admitted([injected(takeover="port-swap")], network_policy(7000)) == []
+    assert admitted([healthy.pod("web")], network_policy(7000)) == []
+
+
+def test_policies_that_may_not_be_read_are_told_of() -> None:
+    [finding] = list(callers.admitted(known(policies=NOT_ALLOWED)))
+    assert (finding.verdict, finding.fix) == ("warning", NOT_ALLOWED.why)
+    assert list(callers.admitted(known(pods=NOT_ALLOWED))) == []
+
+
 def test_without_injected_pods_there_is_nothing_to_say_and_what_is_not_allowed_is_told() -> None:
     assert reached([healthy.pod("web")], slice_of("web", 80)) == []
     assert list(callers.reached(known(pods=NOT_ALLOWED))) == []

@@ -227,6 +227,14 @@ async def test_rules_of_namespaces_are_listed_everywhere(api, client):
     }  # fmt: skip
 
 
+async def test_the_objects_of_a_kind_are_listed_with_what_they_are(api, client):
+    api.put("/apis/networking.k8s.io/v1/namespaces/models/networkpolicies/p", {"metadata": {"namespace": "models"}})
+    [found] = await client.list_kind("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
+    assert (found["apiVersion"], found["kind"], found["metadata"]["name"]) == (
+        "networking.k8s.io/v1", "NetworkPolicy", "p",
+    )  # fmt: skip
+
+
 async def test_a_dry_run_stores_nothing_and_gives_back_all_fields(api, client):
     pod = {
         "apiVersion": "v1",

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from carpool_injector.core import surroundings
 from carpool_injector.objects import explanation, manifests, workloads
 from tests.injector.command_runs import Run
 
@@ -36,7 +37,7 @@ NAMED = deployment(HTTP)
 
 
 def warnings(thing: Object, *others: Any) -> tuple[str, ...]:
-    injector = manifests.Injector(services=list(workloads.of_kind([thing, *others], "Service")))
+    injector = manifests.Injector(around=list(workloads.of_kinds([thing, *others], surroundings.KINDS)))
     _, report = manifests.inject(thing, injector)
     told = explanation.explain(thing, injector)
     assert report is not None
@@ -116,7 +117,7 @@ def test_a_service_in_another_file_is_found(run: Run, tmp_path: Path) -> None:
 
 
 def test_what_was_injected_before_is_told_the_name_that_moved() -> None:
-    injector = manifests.Injector(services=[service({"port": 7000})])
+    injector = manifests.Injector(around=[service({"port": 7000})])
     injected, first = manifests.inject(NAMED, injector)
     _, again = manifests.inject(injected, injector)
     assert first is not None

@@ -260,21 +260,21 @@ def service(port: int | str, **selector: str) -> Object:
 def test_a_service_of_the_same_files_shows_that_callers_reach_a_server() -> None:
     server = {"command": ["uvicorn", "a:b"], "ports": [{"name": "web", "containerPort": 8000}]}
     for target in (8000, "web"):
-        after, report = manifests.inject(deployment(server), manifests.Injector(services=[service(target)]))
+        after, report = manifests.inject(deployment(server), manifests.Injector(around=[service(target)]))
         assert report is not None
         assert report.result == "injected"
     given = after["spec"]["template"]
     again = injection.inject(given, Config(), model.Namespace("ml"), model.Capabilities())
     assert (again.result, again.patch) == ("injected", []), "the webhook, which sees no Services, believes the status"
     for other in (service(9000), service(8000, app="other")):
-        _, report = manifests.inject(deployment(server), manifests.Injector(services=[other]))
+        _, report = manifests.inject(deployment(server), manifests.Injector(around=[other]))
         assert report is not None
         assert report.result == "refused"
 
 
 def test_what_a_status_says_of_another_port_shows_nothing() -> None:
     server = {"command": ["uvicorn", "a:b"], "ports": [{"name": "web", "containerPort": 8000}]}
-    after, _ = manifests.inject(deployment(server), manifests.Injector(services=[service(8000)]))
+    after, _ = manifests.inject(deployment(server), manifests.Injector(around=[service(8000)]))
     given = after["spec"]["template"]
     given["spec"]["containers"].append({"name": "other", "command": ["uvicorn", "c:d", "--port=7000"]})
     given["metadata"]["annotations"]["carpool.dev/container"] = "other"

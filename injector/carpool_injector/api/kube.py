@@ -294,6 +294,16 @@ class Kube:
         """The ResourceQuotas of all namespaces."""
         return (await self._list(Call("list", "resourcequotas")))[0]
 
+    async def list_kind(self, group: str, version: str, plural: str, kind: str) -> list[Object]:
+        """The objects of a kind in all namespaces, each with its kind; none where the cluster does not know it."""
+        call, named = (
+            Call("list", plural, group=f"{group}/{version}"),
+            {"apiVersion": f"{group}/{version}", "kind": kind},
+        )
+        with contextlib.suppress(calls.NotFound):
+            return [{**named, **each} for each in (await self._list(call))[0]]
+        return []
+
     async def list_namespaces(self) -> list[model.Namespace]:
         """All namespaces."""
         return [calls.namespace(each) for each in (await self._list(Call("list", "namespaces")))[0]]

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, TypeVar
 import click
 
 from carpool_injector import cli, config_file
-from carpool_injector.core import model, refusals
+from carpool_injector.core import model, refusals, surroundings
 from carpool_injector.core.config import Config
 from carpool_injector.documents import editing, reading
 from carpool_injector.objects import manifests, workloads
@@ -154,7 +154,7 @@ def beside(injector: manifests.Injector, read: Read) -> manifests.Injector:
     """The injector that knows the Services and the Namespaces in these files."""
     things = [document.data for _, documents in read for document in documents]
     return dataclasses.replace(
-        injector, services=tuple(workloads.of_kind(things, "Service")), namespaces=workloads.namespaces(things)
+        injector, around=tuple(workloads.of_kinds(things, surroundings.KINDS)), namespaces=workloads.namespaces(things)
     )
 
 

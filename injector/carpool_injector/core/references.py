@@ -1,7 +1,7 @@
 """Every place of a pod that names a port of its app, and what becomes of each when the sidecar takes that port.
 
 Whoever moves a port, warns or explains reads this list; a place that is not in it would go on meaning the old port.
-What names the port from outside of the pod (Services, policies) is in `objects.surroundings`. Pure.
+What names the port from outside of the pod (Services, policies) is in `surroundings`. Pure.
 """
 
 from __future__ import annotations

@@ -407,7 +407,7 @@ CHECKS: Mapping[str, Sequence[Check]] = {
     "Certificates": (certificate,),
     "Injection": (trial,),
     "Pods": (coverage, pulling, drift),
-    "Namespaces and Services": (namespaces.rules, callers.reached),
+    "Namespaces and Services": (namespaces.rules, callers.reached, callers.admitted),
     "KServe": (kserve,),
 }
 

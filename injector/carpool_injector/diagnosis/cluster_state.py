@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from carpool_injector.api import calls
-from carpool_injector.core import model, pod_annotations
+from carpool_injector.core import model, pod_annotations, surroundings
 from carpool_injector.diagnosis import places
 from carpool_injector.diagnosis.places import MUTATING, VALIDATING, Place
 
@@ -60,6 +60,8 @@ class ClusterState:
     quotas: Sequence[model.Object] | Failed = ()
     namespace_annotations: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
     """By namespace; without those that could not be read."""
+    policies: Sequence[model.Object] | Failed = ()
+    """All that let callers in by a pod's port (`surroundings.POLICIES`)."""
 
 
 class Api(Protocol):
@@ -76,6 +78,7 @@ class Api(Protocol):
     async def list_endpoint_slices(self) -> list[model.Object]: ...
     async def list_limit_ranges(self) -> list[model.Object]: ...
     async def list_quotas(self) -> list[model.Object]: ...
+    async def list_kind(self, group: str, version: str, plural: str, kind: str) -> list[model.Object]: ...
     async def list_namespaces(self) -> list[model.Namespace]: ...
     async def read_labelled_namespaces(self, label_selector: str) -> list[str]: ...
     async def has_secret(self, namespace: str, name: str) -> bool: ...
@@ -142,6 +145,7 @@ async def gather(api: Api, place: Place, now: datetime.datetime, dial: Dial) -> 
         slices = ask(_tried(api.list_endpoint_slices()))
         limit_ranges, quotas = ask(_tried(api.list_limit_ranges())), ask(_tried(api.list_quotas()))
         spaces = ask(_tried(api.list_namespaces()))
+        policies = [ask(_tried(api.list_kind(*each))) for each in surroundings.POLICIES]
     return ClusterState(
         place=place,
         now=now,
@@ -162,7 +166,13 @@ async def gather(api: Api, place: Place, now: datetime.datetime, dial: Dial) -> 
         limit_ranges=limit_ranges.result(),
         quotas=quotas.result(),
         namespace_annotations=_annotations(spaces.result()),
+        policies=_joined([each.result() for each in policies]),
     )
+
+
+def _joined(found: Sequence[Sequence[model.Object] | Failed]) -> Sequence[model.Object] | Failed:
+    failed = next((each for each in found if isinstance(each, Failed)), None)
+    return failed or [thing for each in found if not isinstance(each, Failed) for thing in each or ()]
 
 
 def _annotations(found: Sequence[model.Namespace] | Failed) -> Mapping[str, Mapping[str, str]]:

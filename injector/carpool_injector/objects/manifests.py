@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from carpool_injector.core import injection, model, pod_annotations, refusals
+from carpool_injector.core import injection, model, pod_annotations, refusals, surroundings
 from carpool_injector.core.config import Config
 from carpool_injector.objects import (
     collocation,
     inference_services,
     kserve_pods,
     other_kinds,
-    services,
     validation,
     workloads,
 )
@@ -41,23 +40,23 @@ class Injector:
     """What objects are injected with.
 
     `namespace` is that of objects which name none; what it says of labels and annotations is true of each one.
-    `annotations` are added to each pod. `services` and `namespaces` are those of the same manifests. `opted_in_only`:
-    as the webhook does it, leave alone what does not ask. `without_webhook`: declare the sidecar in InferenceServices
-    themselves.
+    `annotations` are added to each pod. `around` are the Services and policies of the same manifests, and `namespaces`
+    their namespaces. `opted_in_only`: as the webhook does it, leave alone what does not ask. `without_webhook`: declare
+    the sidecar in InferenceServices themselves.
     """
 
     config: Config = field(default_factory=Config)
     namespace: model.Namespace = field(default_factory=lambda: model.Namespace("default"))
     capabilities: model.Capabilities = field(default_factory=model.Capabilities)
     annotations: Mapping[str, str] = field(default_factory=dict)
-    services: Sequence[model.Object] = ()
+    around: Sequence[model.Object] = ()
     namespaces: Mapping[str, model.Namespace] = field(default_factory=dict)
     opted_in_only: bool = False
     without_webhook: bool = False
 
     def outcome(self, pod: model.Object, namespace: model.Namespace) -> model.Outcome:
         """What becomes of a pod."""
-        called = services.called(self.services, pod, namespace.name, self.namespace.name)
+        called = surroundings.called(self.around, surroundings.Placed(pod, namespace.name, self.namespace.name))
         return injection.inject(pod, self.config, namespace, self.capabilities, called)
 
     def in_namespace(self, name: str) -> model.Namespace:
@@ -234,12 +233,13 @@ def _about_pull_secrets(pod: model.Object, outcome: model.Outcome) -> tuple[str,
 
 
 def past(pod: model.Object, plan: model.Plan | None, thing: model.Object, injector: Injector) -> tuple[str, ...]:
-    """Further warnings: Services of the same manifests that would go past the sidecar."""
+    """Further warnings: Services and policies of the same manifests that would go past the sidecar."""
     template = workloads.template(thing)
     if plan is None or template is None:
         return ()
-    before, default = injection.uninject(pod).pod, injector.namespace.name
-    return tuple(services.advice(injector.services, before, plan, template.namespace or default, default))
+    default = injector.namespace.name
+    placed = surroundings.Placed(injection.uninject(pod).pod, template.namespace or default, default)
+    return tuple(surroundings.advice(injector.around, placed, plan))
 
 
 def _says(pod: model.Object) -> str | None:

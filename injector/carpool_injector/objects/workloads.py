@@ -7,7 +7,7 @@ as good as absent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple, TypeGuard
 
 from carpool_injector.core import model, refusals
@@ -79,21 +79,21 @@ def items(thing: model.Object) -> list[Any] | None:
     return held if str(thing.get("kind")).endswith("List") and isinstance(held, list) else None
 
 
-def of_kind(things: Sequence[Any], kind: str) -> Iterator[model.Object]:
-    """The objects of a kind of the core's among decoded documents, those in Lists too."""
+def of_kinds(things: Sequence[Any], kinds: Set[tuple[str, str]]) -> Iterator[model.Object]:
+    """The objects of these groups and kinds among decoded documents, those in Lists too."""
     for thing in things:
         if isinstance(thing, dict):
             held = items(thing)
             if held is not None:
-                yield from of_kind(held, kind)
-            elif group_kind(thing) == ("", kind):
+                yield from of_kinds(held, kinds)
+            elif group_kind(thing) in kinds:
                 yield thing
 
 
 def namespaces(things: Sequence[Any]) -> dict[str, model.Namespace]:
     """The Namespaces among decoded documents, by name; labels and annotations that are no text are left out."""
     found = {}
-    for thing in of_kind(things, "Namespace"):
+    for thing in of_kinds(things, {("", "Namespace")}):
         metadata = thing.get("metadata")
         name = metadata.get("name") if isinstance(metadata, dict) else None
         if isinstance(metadata, dict) and isinstance(name, str):

@@ -1,0 +1,248 @@
+"""What names a pod's ports from outside of it: Services, and policies that let callers in by a port's number.
+
+Where only the name of a port moves, or nothing does, callers come to the sidecar on a port of its own. A Service that
+targets the app's number then leads past it, and a policy that names the app's number no longer speaks of the callers: a
+DENY matches nobody, an allowance does not let them in. No webhook sees that, as a pod knows nothing of either. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from carpool_injector.core import model
+
+
+class Resource(NamedTuple):
+    """A kind of object that names ports: how the API server lists it, and what it is called."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+
+
+_SERVICE = ("", "Service")
+POLICIES = (
+    Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy"),
+    Resource("cilium.io", "v2", "ciliumnetworkpolicies", "CiliumNetworkPolicy"),
+    Resource("cilium.io", "v2", "ciliumclusterwidenetworkpolicies", "CiliumClusterwideNetworkPolicy"),
+    Resource("security.istio.io", "v1beta1", "peerauthentications", "PeerAuthentication"),
+    Resource("security.istio.io", "v1beta1", "authorizationpolicies", "AuthorizationPolicy"),
+    Resource("policy.linkerd.io", "v1beta1", "servers", "Server"),
+)
+"""Policies whose ports are those of pods."""
+KINDS = {_SERVICE, *((each.group, each.kind) for each in POLICIES)}
+"""Group and kind of whatever is looked at here."""
+
+
+class Placed(NamedTuple):
+    """A pod as others see it: its namespace, and the one of objects that name none."""
+
+    pod: model.Object
+    namespace: str
+    default: str
+
+
+def called(things: Sequence[model.Object], placed: Placed) -> Mapping[int | str, str]:
+    """The ports of a pod that Services target, by number or name, each with the name of one."""
+    return {target: _describe(service) for service in _services(things, placed) for _, target in _targets(service)}
+
+
+def advice(things: Sequence[model.Object], placed: Placed, plan: model.Plan) -> Iterator[str]:
+    """A warning for each place that leads past the sidecar of a pod, or does not speak of its callers any more.
+
+    The pod is as it was before the injection.
+    """
+    if plan.takeover not in ("named-port", "none"):
+        return
+    names = _names(placed.pod, plan.container)
+    moved = moves(plan)
+    for service in _services(things, placed):
+        yield from _past(service, plan, names, moved)
+    yield from policies_that_miss(things, placed, moved)
+
+
+def moves(plan: model.Plan) -> Mapping[int, int]:
+    """The ports on which the sidecar stands for the app, by the app's own, where the two differ."""
+    found = {plan.app_port: plan.listen_port} if plan.app_port != plan.grpc_app_port else {}
+    if plan.grpc_app_port and plan.grpc_listen_port:
+        found[plan.grpc_app_port] = plan.grpc_listen_port
+    return found
+
+
+def _past(service: model.Object, plan: model.Plan, names: Mapping[str, int], moved: Mapping[int, int]) -> Iterator[str]:
+    for port, target in _targets(service):
+        number = target if isinstance(target, int) else names.get(target, 0)
+        if number in moved and (isinstance(target, int) or plan.takeover == "none"):
+            name = next((name for name, each in names.items() if each == number), "")
+            to = name if plan.takeover == "named-port" and name else moved[number]
+            yield f"{_describe(service)} goes past the sidecar to {target}: let its targetPort be {to}"
+        elif number in moved and number == port and _part(service, "spec").get("clusterIP") == "None":
+            yield (
+                f"{_describe(service)} is headless: who finds the pods by its name calls them on {port}, past the "
+                "sidecar; give it a cluster IP, or tell the app its port by a flag or variable, so that the sidecar "
+                "can take the port itself"
+            )
+
+
+def policies_that_miss(things: Sequence[model.Object], placed: Placed, moved: Mapping[int, int]) -> Iterator[str]:
+    """A warning for each policy with a rule that names one of the app's ports by number, and not the sidecar's."""
+    for thing in things:
+        reader = _READERS.get(_group_kind(thing))
+        if reader is None or not _applies(thing, placed):
+            continue
+        specs = [_part(thing, "spec"), *_members(thing.get("specs"))]
+        rules = [rule for spec in specs for rule in reader(spec, placed.pod)]
+        for app, listen in moved.items():
+            if any(_includes(rule, app) and not _includes(rule, listen) for rule in rules):
+                yield (
+                    f"{_describe(thing)} names port {app}, and callers come to the sidecar on {listen}, of which it "
+                    f"does not speak: name {listen} there as well"
+                )
+
+
+def _applies(thing: model.Object, placed: Placed) -> bool:
+    if thing.get("kind") == "CiliumClusterwideNetworkPolicy":
+        return True
+    namespace = _part(thing, "metadata").get("namespace") or placed.default
+    return bool(namespace == placed.namespace)
+
+
+_Rule = Sequence[tuple[int, int]]
+"""The ports of which a rule speaks, as ranges."""
+_ALL = (0, 65535)
+
+
+def _includes(rule: _Rule, port: int) -> bool:
+    return any(first <= port <= last for first, last in rule)
+
+
+def _of_network_policy(spec: model.Object, pod: model.Object) -> Iterator[_Rule]:
+    if _selects(spec.get("podSelector"), pod):
+        yield from (_ranges(rule.get("ports")) for rule in _members(spec.get("ingress")))
+
+
+def _of_cilium(spec: model.Object, pod: model.Object) -> Iterator[_Rule]:
+    if not _selects(spec.get("endpointSelector"), pod):
+        return
+    for rule in [*_members(spec.get("ingress")), *_members(spec.get("ingressDeny"))]:
+        yield _ranges([port for each in _members(rule.get("toPorts")) for port in _members(each.get("ports"))])
+
+
+def _of_peer_authentication(spec: model.Object, pod: model.Object) -> Iterator[_Rule]:
+    if _selects(spec.get("selector"), pod):
+        yield _single(_part(spec, "portLevelMtls"))
+
+
+def _of_authorization_policy(spec: model.Object, pod: model.Object) -> Iterator[_Rule]:
+    if not _selects(spec.get("selector"), pod):
+        return
+    for rule in _members(spec.get("rules")):
+        operations = [_part(each, "operation") for each in _members(rule.get("to"))]
+        held = [each.get(key) for each in operations for key in ("ports", "notPorts")]
+        asked = [each for each in _members(rule.get("when")) if each.get("key") == "destination.port"]
+        held += [each.get(key) for each in asked for key in ("values", "notValues")]
+        yield _single([text for each in held for text in _list(each)])
+
+
+def _of_linkerd_server(spec: model.Object, pod: model.Object) -> Iterator[_Rule]:
+    if _selects(spec.get("podSelector"), pod):
+        yield _single([spec.get("port")])
+
+
+def _single(ports: Iterable[Any]) -> _Rule:
+    return [(port, port) for port in map(_number, ports) if port is not None]
+
+
+_READERS: Mapping[tuple[str, str], Callable[[model.Object, model.Object], Iterator[_Rule]]] = {
+    ("networking.k8s.io", "NetworkPolicy"): _of_network_policy,
+    ("cilium.io", "CiliumNetworkPolicy"): _of_cilium,
+    ("cilium.io", "CiliumClusterwideNetworkPolicy"): _of_cilium,
+    ("security.istio.io", "PeerAuthentication"): _of_peer_authentication,
+    ("security.istio.io", "AuthorizationPolicy"): _of_authorization_policy,
+    ("policy.linkerd.io", "Server"): _of_linkerd_server,
+}
+
+
+def _ranges(ports: Any) -> _Rule:
+    """Of a rule's ports over TCP; without ports it speaks of all. A name follows the port that has it."""
+    found = []
+    for port in _members(ports):
+        first = _number(port.get("port"))
+        if port.get("protocol") not in (None, "", "TCP", "ANY"):
+            continue
+        if port.get("port") is None:
+            found.append(_ALL)
+        elif first is not None:
+            found.append((first, _number(port.get("endPort")) or first))
+    return found if ports else [_ALL]
+
+
+def _selects(selector: Any, pod: model.Object) -> bool:
+    """Whether a label selector, of any of the forms that policies have, selects a pod; empty ones select all."""
+    labels = _part(_part(pod, "metadata"), "labels")
+    found = selector if isinstance(selector, dict) else {}
+    wanted = found.get("matchLabels") or {}
+    if not isinstance(wanted, dict) or any(labels.get(key) != value for key, value in wanted.items()):
+        return False
+    return all(_meets(each, labels) for each in _members(found.get("matchExpressions")))
+
+
+def _meets(wish: model.Object, labels: Mapping[str, Any]) -> bool:
+    key, values = wish.get("key"), _list(wish.get("values"))
+    value = labels.get(str(key))
+    found = {
+        "In": value in values, "NotIn": value not in values, "Exists": value is not None, "DoesNotExist": value is None,
+    }  # fmt: skip
+    return found.get(str(wish.get("operator")), False)
+
+
+def _services(things: Sequence[model.Object], placed: Placed) -> Iterator[model.Object]:
+    for thing in things:
+        selector = _part(thing, "spec").get("selector")
+        is_service = _group_kind(thing) == _SERVICE and isinstance(selector, dict) and selector
+        if is_service and _selects({"matchLabels": selector}, placed.pod) and _applies(thing, placed):
+            yield thing
+
+
+def _targets(service: model.Object) -> Iterator[tuple[Any, int | str]]:
+    """The number of each of its ports over TCP, and its target: a number, or the name of one."""
+    for port in _members(_part(service, "spec").get("ports")):
+        target = port.get("targetPort") or port.get("port")
+        if port.get("protocol") in (None, "", "TCP") and isinstance(target, int | str):
+            number = _number(target)
+            yield port.get("port"), target if number is None else number
+
+
+def _names(pod: model.Object, container: str) -> dict[str, int]:
+    held: model.Object = next((each for each in pod["spec"]["containers"] if each.get("name") == container), {})
+    return {port["name"]: port["containerPort"] for port in held.get("ports") or () if port.get("name")}
+
+
+def _number(value: Any) -> int | None:
+    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 5:
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _group_kind(thing: model.Object) -> tuple[str, str]:
+    return str(thing.get("apiVersion")).rpartition("/")[0], str(thing.get("kind"))
+
+
+def _describe(thing: model.Object) -> str:
+    name = _part(thing, "metadata").get("name")
+    return f"{thing.get('kind')}/{name}" if name else str(thing.get("kind"))
+
+
+def _part(parent: model.Object, key: str) -> model.Object:
+    found = parent.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _members(value: Any) -> Iterator[model.Object]:
+    return (each for each in _list(value) if isinstance(each, dict))
