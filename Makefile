@@ -102,6 +102,10 @@ collector: $(VENV)/.tests ## build OpenTelemetry's collector (once, with Go) and
 	@$(py) -m tests.tracing.build_collector
 	@$(py) -m pytest tests/tracing $(ARGS)
 
+.PHONY: servers
+servers: $(VENV)/.tests $(VENV)-servers/.installed ## start the servers that the injector knows, and hold its table against them
+	@CARPOOL_SERVERS=$(abspath $(VENV)-servers/bin):$(CARPOOL_SERVERS) $(py) -m pytest tests/injector/test_servers_for_real.py $(ARGS)
+
 .PHONY: docs
 docs: $(VENV)/.docs ## build the site of the documents into site/; a broken link is an error
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
@@ -212,6 +216,12 @@ $(VENV)/bin/uv: .ci/uv.txt | $(py)
 	@touch $@
 
 projects := . ./sidecar ./injector ./predictor
+
+$(VENV)-servers/.installed: tests/injector/servers_for_real.txt | $(py) $(own_uv)
+	$(say) 'making $(VENV)-servers with servers that the injector knows'
+	@$(uv) venv --quiet --clear --python $(py) $(VENV)-servers
+	@$(uv) pip install --quiet --python $(VENV)-servers/bin/python -r $<
+	@touch $@
 
 # Compiled at once, since tests start a hundred interpreters, and PYTHONDONTWRITEBYTECODE would have each compile anew.
 $(VENV)/.tests: tests/requirements.txt tests/helm.txt pyproject.toml $(projects:%=%/pyproject.toml) | $(py) $(own_uv)

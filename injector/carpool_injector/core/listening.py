@@ -120,6 +120,8 @@ def told(listener: Listener, container: pods.Container) -> Told:
             if listener.adds in Listener(0, listener.settings[:at]).names("port"):
                 break  # what is added is stronger
             return Told(None, f"{name} may tell it another one")
+        if setting.kind == "hint":
+            return Told(None, f"its code may overrule {name}")
         if setting.kind == "flags":
             if value is None or any(_given(each, _inner(value, source)) for each in listener.settings[:at]):
                 return Told(None, f"{name} tells it one")
@@ -228,7 +230,7 @@ def _told_reach(settings: Sequence[Setting], source: _Source) -> Reach | None:
                 inner = _told_reach(settings[:at], _inner(value or "", source))
                 if value is None or inner is not None:
                     return inner or Reach("unknown", f"{name} may tell it where to listen")
-            elif setting.kind == "port":
+            elif setting.kind in ("port", "hint"):
                 if setting.host:
                     return Reach("any", certain=True)
             else:

@@ -17,17 +17,18 @@ from carpool_injector.core import invocations, pods
 ANY, LOOPBACK = "0.0.0.0", "127.0.0.1"
 """Hosts on which a server listens: all addresses of the pod, or for the pod's own containers only."""
 
-Kind = Literal["port", "host", "address", "flags", "file", "elsewhere", "positional"]
+Kind = Literal["port", "hint", "host", "address", "flags", "file", "elsewhere", "positional"]
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
     """A way to tell a server where it listens: flags or variables of the same strength, of which the last one counts.
 
-    `kind` is what they tell: a port, a host, an address of both (`several`: each one that is given counts); `flags`, a
-    variable with further flags of the server; a `file` that is not seen here; that it listens `elsewhere` than on a
-    port; `positional`, an address as the first word behind this subcommand. A port that is told may bring a `host` with
-    it, and so may a flag without its value (`bare_host`).
+    `kind` is what they tell: a port, or a `hint` of one that code may overrule; a host; an address of both (`several`:
+    each one that is given counts); `flags`, a variable with further flags of the server; a `file` that is not seen
+    here; that it listens `elsewhere` than on a port; `positional`, an address as the first word behind this subcommand.
+    `host` is the one that a port brings with it, or that a text which is no address stands for; `bare_host` that of a
+    flag without a value.
     """
 
     kind: Kind
@@ -305,7 +306,7 @@ SERVERS = (
     ),
     # The app's code may say otherwise, so no variable of it is changed.
     Server(
-        "Gradio", Listener(7860, (_host("GRADIO_SERVER_NAME"), _file("GRADIO_SERVER_PORT")), LOOPBACK),
+        "Gradio", Listener(7860, (_host("GRADIO_SERVER_NAME"), Setting("hint", ("GRADIO_SERVER_PORT",))), LOOPBACK),
         programs=("gradio",), marks=("GRADIO_SERVER_NAME", "GRADIO_SERVER_PORT"), serves="pages",
     ),
     Server(
