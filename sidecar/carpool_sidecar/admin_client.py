@@ -61,7 +61,7 @@ def address(chosen: argparse.Namespace) -> Address:
 
 @contextlib.contextmanager
 def asked(
-    where: Address, method: str, path: str, timeout: float | None, accept: str = "*/*"
+    where: Address, method: str, path: str, timeout: float | None, accept: str = "*/*", token: str = ""
 ) -> Iterator[http.client.HTTPResponse]:
     """The answer, of status 200, to be read inside the `with`.
 
@@ -71,7 +71,8 @@ def asked(
     connection: http.client.HTTPConnection | None = None
     try:
         connection = http.client.HTTPConnection(*where, timeout=timeout)
-        connection.request(method, path, headers={"Accept": accept})
+        authorization = {"Authorization": f"Bearer {token}"} if token else {}
+        connection.request(method, path, headers={"Accept": accept, **authorization})
         answer = connection.getresponse()
         if answer.status != http.client.OK:
             raise Unreachable(f"answered {answer.status}: {shown(answer.read(4096))}")

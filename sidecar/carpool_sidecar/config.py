@@ -256,6 +256,12 @@ class Settings(BaseSettings):
     admin_write: Literal["loopback", "any"] = settings.field(
         "Listening", "Who may PATCH /config and POST /drain. loopback: callers in this pod; any: everybody.", "loopback"
     )
+    admin_token_file: str = settings.field(
+        "Listening",
+        "File with a token, which both then take (`Authorization: Bearer`), from wherever they come; the admin port is "
+        "read-only without it. Empty: none.",
+        "",
+    )
     # --- Predictor
     component_host: Literal["127.0.0.1", "::1"] = settings.field(
         "Predictor",

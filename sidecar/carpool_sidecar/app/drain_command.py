@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from carpool_sidecar import admin_client
 
@@ -36,13 +37,23 @@ def main(argv: Sequence[str], environment: Mapping[str, str] = os.environ) -> in
     chosen = _parser(environment).parse_args(argv)
     where = admin_client.address(chosen)
     try:
-        with admin_client.asked(where, "POST", "/drain", chosen.timeout) as answer:
+        token = _token(chosen.admin_token_file)
+        with admin_client.asked(where, "POST", "/drain", chosen.timeout, token=token) as answer:
             problem = _problem(answer.read(_MOST_BYTES))
     except TimeoutError:
         problem = f"did not answer within {chosen.timeout:g} s; a drain that has begun goes on"
     except admin_client.Unreachable as error:
         problem = str(error)
     return 0 if problem is None else admin_client.fail(PROG, where, problem)
+
+
+def _token(path: str) -> str:
+    """What a file has, "" where none is given. Raises `admin_client.Unreachable` for one that cannot be read."""
+    try:
+        return Path(path).read_text().strip() if path else ""
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise admin_client.Unreachable(f"takes the token in {path}, which cannot be read: {reason}") from None
 
 
 def _problem(said: bytes) -> str | None:
@@ -60,6 +71,8 @@ def _problem(said: bytes) -> str | None:
 def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     words = "Let the sidecar in this pod answer what it accepted and refuse the rest; return when it has."
     parser = admin_client.Parser("drain", words, _EPILOG, environment)
+    token = environment.get("CARPOOL_ADMIN_TOKEN_FILE", "")
+    parser.add_argument("--admin-token-file", default=token, metavar="FILE", help="as given to the sidecar")
     parser.add_argument("--timeout", default=None, metavar="SECONDS", type=_seconds, help=_TIMEOUT)
     return parser
 

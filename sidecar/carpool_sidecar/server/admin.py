@@ -21,7 +21,7 @@ from carpool_sidecar import config, errors, metrics
 from carpool_sidecar import drain as lifecycle
 from carpool_sidecar.live import event_stream
 from carpool_sidecar.protocols import json_members
-from carpool_sidecar.server import admin_clients, live_view, origins
+from carpool_sidecar.server import admin_clients, admin_token, live_view, origins
 from carpool_sidecar.upstream import readiness
 
 _MAX_CONFIG_BYTES = 64 * 1024
@@ -181,12 +181,21 @@ class Admin:
         objection = origins.objection_to_writing(request.headers)
         if objection is not None:
             raise web.HTTPForbidden(text=objection + "\n")
+        if objection := self._lacks_token(request):
+            raise web.HTTPUnauthorized(text=objection + "\n", headers={"WWW-Authenticate": "Bearer"})
         if not self._may_write(request):
             text = "changes are allowed from inside the pod only; --admin-write any lifts that\n"
             raise web.HTTPForbidden(text=text)
 
     def _may_write(self, request: web.Request) -> bool:
+        if self._settings().admin_token_file:
+            return not self._lacks_token(request)
         return self._settings().admin_write == "any" or _is_loopback(request.remote)
+
+    def _lacks_token(self, request: web.Request) -> str:
+        """Why a request lacks the token that changes take; "" if it has it, or if they take none."""
+        path = self._settings().admin_token_file
+        return admin_token.objection(request.headers, path) if path else ""
 
 
 @web.middleware
