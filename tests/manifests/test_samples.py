@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 import carpool_injector
 from carpool.program import settings as loader
 from carpool_injector import cli
-from carpool_injector.core import pod_annotations
+from carpool_injector.core import pod_annotations, values
 from carpool_predictor import config as predictor_config
 from carpool_sidecar import config
 from carpool_sidecar.protocols.lists import rules
@@ -52,7 +52,7 @@ GRPC = {
     "inferenceservice-triton-grpc.yaml": (9000, 9084),
     "triton.yaml": (8001, 9084),
 }
-WITHOUT_PODS = {"hpa.yaml", "keda.yaml", "kserve-agent-image.yaml"}
+WITHOUT_PODS = {"hpa.yaml", "keda.yaml", "kserve-agent-image.yaml", "networkpolicy.yaml"}
 # What the server of each asks for on a GPU node, by limits or claims.
 DEVICES = {
     "gpu.yaml": "nvidia.com/gpu",
@@ -128,9 +128,50 @@ def keys_of_ours(thing: Any) -> set[str]:
     return set().union(*map(keys_of_ours, thing)) if isinstance(thing, list) else set()
 
 
-@pytest.mark.parametrize(
-    "name", ["deployment.yaml", "fastapi.yaml", "mlflow.yaml", "triton.yaml", "triton-v1.yaml", *DEVICES]
-)
+DEPLOYMENTS = ["deployment.yaml", "fastapi.yaml", "mlflow.yaml", "triton.yaml", "triton-v1.yaml", *DEVICES]
+
+
+@pytest.mark.parametrize("name", DEPLOYMENTS)
+def test_pods_of_a_sample_are_spread_and_no_drain_takes_them_all(name: str) -> None:
+    things = {each["kind"]: each.get("spec") for each in read(name)}
+    wanted = things["Deployment"]["selector"]
+    budget = things["PodDisruptionBudget"]
+    assert (budget["maxUnavailable"], budget["selector"]) == (1, wanted)
+    if name == "gpu-shared.yaml":  # whose pods are to share a GPU
+        return
+    spec = things["Deployment"]["template"]["spec"]
+    (term,) = spec["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    (zones,) = spec["topologySpreadConstraints"]
+    assert term["podAffinityTerm"] == {"topologyKey": "kubernetes.io/hostname", "labelSelector": wanted}
+    assert (zones["topologyKey"], zones["labelSelector"]) == ("topology.kubernetes.io/zone", wanted)
+    assert zones["whenUnsatisfiable"] == "ScheduleAnyway"
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_a_gpu_sample_fits_a_node_with_two_cpus_or_says_what_it_needs(name: str) -> None:
+    injected = testing.CliRunner().invoke(cli.program, ["inject", str(SAMPLES / name)]).stdout
+    spec = deployment_of(list(YAML(typ="safe", pure=True).load_all(injected)))["spec"]["template"]["spec"]
+    amounts = [each["resources"]["requests"]["cpu"] for each in (*spec["containers"], *spec["initContainers"])]
+    needed = float(sum(values.amount(each) for each in amounts))
+    said = re.search(r"Needs a node with (\d+) CPUs", (SAMPLES / name).read_text())
+    assert needed + 0.4 < (int(said[1]) if said else 2), "what a node's own pods request is left"
+
+
+def test_the_network_policy_leaves_the_admin_port_to_monitoring_and_the_app_to_its_sidecar() -> None:
+    (policy,) = read("networkpolicy.yaml")
+    assert pod_rules.off_schema(policy, "1.33") == []
+    injected = testing.CliRunner().invoke(cli.program, ["inject", str(SAMPLES / "deployment.yaml")]).stdout
+    template = deployment_of(list(YAML(typ="safe", pure=True).load_all(injected)))["spec"]["template"]
+    assert policy["spec"]["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    (sidecar,) = template["spec"]["initContainers"]
+    ports = {port["name"]: port["containerPort"] for port in sidecar["ports"]}
+    open_, watched = policy["spec"]["ingress"]
+    assert ("from" in open_, "from" in watched) == (False, True)
+    assert [port["port"] for port in open_["ports"]] == [ports["http"]]
+    assert [port["port"] for port in watched["ports"]] == ["carpool-admin"]
+
+
+@pytest.mark.parametrize("name", DEPLOYMENTS)
 def test_services_find_the_pods_and_their_ports(name: str) -> None:
     things = {each["kind"]: each for each in read(name)}
     template, service = things["Deployment"]["spec"]["template"], things["Service"]["spec"]
@@ -142,7 +183,7 @@ def test_services_find_the_pods_and_their_ports(name: str) -> None:
 
 def test_the_sample_for_v1_clients_has_them_answered_by_a_server_that_speaks_v2_only() -> None:
     injected = testing.CliRunner().invoke(cli.program, ["inject", str(SAMPLES / "triton-v1.yaml")]).stdout
-    (deployment, _) = YAML(typ="safe", pure=True).load_all(injected)
+    deployment = deployment_of(list(YAML(typ="safe", pure=True).load_all(injected)))
     (sidecar,) = deployment["spec"]["template"]["spec"]["initContainers"]
     settings = config.load(sidecar["args"])
     assert (settings.port, settings.component_port, settings.upstream) == (8000, 9083, "triton-http")
@@ -224,7 +265,7 @@ def test_the_predictor_starts_with_the_arguments_of_a_sample(name: str) -> None:
 
 
 def test_a_claim_is_made_from_the_template_of_the_sample() -> None:
-    template, deployment, _ = read("gpu-dra.yaml")
+    template, deployment, *_ = read("gpu-dra.yaml")
     (claim,) = deployment["spec"]["template"]["spec"]["resourceClaims"]
     assert claim["resourceClaimTemplateName"] == template["metadata"]["name"]
 
