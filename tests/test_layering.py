@@ -223,7 +223,13 @@ LAYERS = {
         {"carpool_injector.certificates"}, PURE | {"base64", "binascii", "datetime", "cryptography"}
     ),
     "carpool_injector.diagnosis": Layer(
-        {"carpool_injector.diagnosis", "carpool_injector.certificates", "carpool_injector.core"} | WORDS_OF_THE_API
+        {
+            "carpool_injector.diagnosis",
+            "carpool_injector.certificates",
+            "carpool_injector.core",
+            "carpool_injector.objects",
+        }
+        | WORDS_OF_THE_API
     ),
     "carpool_injector.webhook": Layer(
         {

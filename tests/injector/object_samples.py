@@ -18,12 +18,12 @@ MODE = inference_services.MODE
 
 
 def deployment(template: Object, **metadata: Any) -> Object:
-    spec = {"template": template}
+    spec = {"selector": {"matchLabels": {"app": "web"}}, "template": template}
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web", **metadata}, "spec": spec}
 
 
 def template(labels: Object | None = None, **annotations: str) -> Object:
-    container = {"name": "app", "args": ["uvicorn", "a:b", "--host=0.0.0.0", "--port=8000"]}
+    container = {"name": "app", "image": "server:1", "args": ["uvicorn", "a:b", "--host=0.0.0.0", "--port=8000"]}
     metadata = {"labels": ASKS if labels is None else labels, "annotations": annotations}
     return {"metadata": metadata, "spec": {"containers": [container]}}
 

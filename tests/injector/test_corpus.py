@@ -15,6 +15,7 @@ apiVersion: apps/v1
 kind: Deployment
 metadata: {name: web}
 spec:
+  selector: {matchLabels: {app: web}}
   template:
     spec:
       containers:

@@ -223,6 +223,34 @@ def test_what_is_no_pod_is_told_with_status_2(run: Run) -> None:
     assert "spec.containers" in result.stderr
 
 
+def test_a_malformed_object_is_told_with_file_object_and_field_and_the_others_are_explained(
+    run: Run, tmp_path: Path
+) -> None:
+    wrong = pod()
+    wrong["metadata"]["name"] = "wrong"
+    wrong["spec"]["containers"][0]["env"] = [{"name": "LEVEL", "value": "info"}, {"name": "WORKERS", "value": 4711}]
+    result = run({"apiVersion": "v1", "kind": "List", "items": [wrong, pod(labels=ASKS)]})
+    assert result.exit_code == 2
+    assert "Pod/iris (namespace default, stdin)" in result.stdout
+    told = (
+        "carpool-injector explain: stdin: Pod/wrong: spec.containers[0].env[1].value, of 'WORKERS', is of type int and "
+        "must be a string"
+    )
+    assert result.stderr.startswith(told)
+    assert "4711" not in result.stderr
+
+
+def test_a_file_that_cannot_be_read_is_told_and_the_others_are_explained(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("kind: {{ .Values.kind }}\n")
+    (tmp_path / "b.yaml").write_text(json.dumps({"apiVersion": "v1", "kind": "Pod", **pod(labels=ASKS)}))
+    (tmp_path / "c.yaml").write_bytes(b"\xff")
+    result = testing.CliRunner().invoke(cli.program, ["explain", str(tmp_path)])
+    assert result.exit_code == 2
+    assert result.stdout.startswith("Pod/iris (namespace default")
+    lines = result.stderr.splitlines()
+    assert [line.split(":")[1].rpartition("/")[2] for line in lines] == ["a.yaml", "c.yaml"]
+
+
 README = Path(__file__).parents[2] / "injector" / "README.md"
 
 

@@ -55,6 +55,49 @@ def test_diff_shows_what_changes(run: Run, tmp_path: Path) -> None:
     assert path.read_text() == DEPLOYMENT
 
 
+def test_documents_that_begin_with_a_byte_order_mark_are_injected_and_keep_it(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    content = f"{DEPLOYMENT}---\n\ufeff{DEPLOYMENT.replace('name: iris', 'name: lily')}".encode()
+    path.write_bytes(content)
+    assert run("inject", "-i", path).stderr.endswith("2 injected\n")
+    assert path.read_bytes().count(b"\n\xef\xbb\xbf# The iris model") == 1
+    run("uninject", "-i", path)
+    assert path.read_bytes() == content
+
+
+def test_a_byte_order_mark_elsewhere_is_told_and_hides_nothing(run: Run) -> None:
+    result = run("inject", text="# a comment\n\ufeffapiVersion: v1\nkind: Pod\n")
+    assert result.exit_code == 2
+    assert "stdin:2:1: a byte order mark hides this key; remove it" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["inject", "explain"])
+def test_a_file_to_which_the_output_goes_is_not_taken_for_an_empty_one(tmp_path: Path, command: str) -> None:
+    path = tmp_path / "a.yaml"
+    with path.open("w") as out:  # as the shell does it: a.yaml is empty by now
+        done = subprocess.run(
+            [sys.executable, "-m", "carpool_injector", command, path], stdout=out, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 2
+    assert f"{path}: the output goes to it as well, and the shell empties it first; use --in-place" in done.stderr
+
+
+def test_what_was_read_empty_is_told_to_be_empty(run: Run) -> None:
+    assert "what was read is empty" in run("inject", text="\n").stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (("inject", "--opted-in-only"), "nothing to do: nothing in there asks for the sidecar\n"),
+        (("uninject",), "nothing to do: nothing in there has the sidecar\n"),
+    ],
+)
+def test_objects_that_make_pods_are_not_said_to_make_none(run: Run, command: tuple[str, ...], words: str) -> None:
+    assert run(*command, text=DEPLOYMENT).stderr == words
+    assert run(*command, text=SERVICE).stderr == "nothing to do: no object in there makes pods\n"
+
+
 @pytest.mark.parametrize("command", ["inject", "uninject"])
 def test_diff_and_in_place_do_not_go_together(run: Run, tmp_path: Path, command: str) -> None:
     path = tmp_path / "a.yaml"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import pathlib
 from typing import Any
 
 import pytest
@@ -130,6 +131,8 @@ def test_a_template_of_a_wrong_shape_is_told_where_it_is_wrong() -> None:
         ("serving.kserve.io/v1alpha1", "ClusterServingRuntime", "InferenceService"),
         ("machinelearning.seldon.io/v1", "SeldonDeployment", "Seldon"),
         ("serving.knative.dev/v1", "Configuration", "Knative Service"),
+        ("serving.kubeflow.org/v1beta1", "InferenceService", "serving.kserve.io"),
+        ("serving.kserve.io/v1alpha2", "InferenceService", "v1beta1 only"),
     ],
 )
 def test_explain_and_inject_say_why_a_kind_is_left_alone(version: str, kind: str, word: str) -> None:
@@ -152,6 +155,66 @@ def test_the_commands_show_it_and_do_not_fail() -> None:
     assert done.stdout == text
     assert "RayService/web: skipped" in done.stderr
     assert "fix: batch in Ray with @serve.batch" in said.stdout
+
+
+# --- Templates of pods elsewhere than in spec.template
+
+JOB_SET = thing(
+    "jobset.x-k8s.io/v1alpha2",
+    "JobSet",
+    replicatedJobs=[{"name": "a", "template": {"spec": {"template": TEMPLATE}}}, {"name": "b"}],
+)
+TRAINING = thing(
+    "kubeflow.org/v1",
+    "PyTorchJob",
+    pytorchReplicaSpecs={"Master": {"template": TEMPLATE}, "Worker": {"template": TEMPLATE}},
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "places"),
+    [
+        (JOB_SET, ["spec.replicatedJobs[0].template.spec.template"]),
+        (TRAINING, [f"spec.pytorchReplicaSpecs.{name}.template" for name in ("Master", "Worker")]),
+    ],
+)
+def test_a_kind_with_templates_elsewhere_is_left_alone_and_each_of_them_explained(
+    given: Object, places: list[str]
+) -> None:
+    after, report = manifests.inject(given, INJECTOR)
+    assert after is given
+    assert report is not None
+    assert report.result == "skipped"
+    assert ", ".join(places) in report.text
+    explained = list(explanation.explain_all(given, INJECTOR))
+    assert [each.name for each in explained] == [f"{given['kind']}/web, {place}" for place in places]
+    assert all(each.plan and each.plan.takeover == "port-swap" for each in explained)
+
+
+def test_templates_elsewhere_that_ask_will_get_the_sidecar() -> None:
+    given = copy.deepcopy(JOB_SET)
+    given["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["metadata"]["labels"][INJECT] = "true"
+    injected(given, "unchanged")
+    assert [each.result for each in explanation.explain_all(given, INJECTOR)] == ["injected"]
+
+
+def test_a_template_of_openshift_is_to_be_processed_first() -> None:
+    deployment = object_samples.deployment(TEMPLATE)
+    given = {"apiVersion": "template.openshift.io/v1", "kind": "Template", "objects": [deployment]}
+    after, report = manifests.inject(given, INJECTOR)
+    assert after is given
+    assert report is not None
+    assert (report.result, report.fix) == (
+        "skipped",
+        "process it first: oc process -f FILE -o yaml | carpool-injector inject",
+    )
+    assert manifests.inject({**given, "objects": [{"kind": "Route"}]}, INJECTOR)[1] is None
+
+
+def test_a_deployment_of_the_group_before_apps_is_one() -> None:
+    assert has_sidecar(
+        injected(thing("extensions/v1beta1", "Deployment", template=TEMPLATE), "injected")["spec"]["template"]
+    )
 
 
 # --- Selectors
@@ -220,8 +283,183 @@ def test_a_patch_for_kustomize_is_left_alone_and_said_to_be_one(spec: Object) ->
     assert manifests.uninject(given) == (given, None)
 
 
+IMAGELESS: Object = {"containers": [{"name": "server", "resources": {"limits": {"nvidia.com/gpu": 1}}}]}
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "spec"),
+    [
+        ("apps/v1", "StatefulSet", {"template": {"spec": IMAGELESS}}),
+        ("apps/v1", "DaemonSet", {"template": {"spec": {"containers": [{**SERVER, "image": ""}]}}}),
+        ("apps/v1", "Deployment", {"selector": {}, "template": {"spec": {**IMAGELESS, "initContainers": [SERVER]}}}),
+        ("batch/v1", "Job", {"template": {"spec": {"containers": [SERVER], "initContainers": [{"name": "a"}]}}}),
+        ("batch/v1", "Job", {"template": {"spec": {"containers": [SERVER, {"name": "a", "$patch": "delete"}]}}}),
+        ("batch/v1", "Job", {"template": {"spec": {"$setElementOrder/containers": [], "containers": [SERVER]}}}),
+        ("batch/v1", "CronJob", {"jobTemplate": {"spec": {"template": {"spec": IMAGELESS}}}}),
+        ("argoproj.io/v1alpha1", "Rollout", {"template": {"spec": IMAGELESS}}),
+        ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet",
+         {"leaderWorkerTemplate": {"leaderTemplate": {"spec": IMAGELESS}}}),
+        ("v1", "Pod", IMAGELESS),
+        ("example.com/v1", "ModelFarm", {"template": {"spec": {"containers": [SERVER, {"name": "log"}]}}}),
+        ("serving.knative.dev/v1", "Service", {"template": {"spec": IMAGELESS}}),
+        ("serving.kserve.io/v1beta1", "InferenceService", {"predictor": {"minReplicas": 2, "labels": {"a": "b"}}}),
+        ("serving.kserve.io/v1beta1", "InferenceService", {"predictor": {"model": {"resources": {}}}}),
+        ("serving.kserve.io/v1beta1", "InferenceService", {"predictor": IMAGELESS}),
+    ],
+)  # fmt: skip
+def test_what_lacks_what_a_whole_object_needs_is_a_patch_and_left_alone(version: str, kind: str, spec: Object) -> None:
+    given = thing(version, kind, **spec)
+    after, report = manifests.inject(given, INJECTOR)
+    assert after is given
+    assert report is not None
+    assert report.result == "skipped"
+    assert "patch" in report.text
+    assert "kubectl kustomize" in report.fix
+    assert manifests.inject(given, manifests.Injector(without_webhook=True)) == (given, report)
+    assert manifests.inject(given, manifests.Injector(opted_in_only=True)) == (given, None)
+    assert manifests.uninject(given) == (given, None)
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "spec"),
+    [
+        ("extensions/v1beta1", "Deployment", {"template": TEMPLATE}),
+        ("serving.kserve.io/v1beta1", "InferenceService", {"predictor": {"model": {"modelFormat": {"name": "onnx"}}}}),
+        ("serving.kserve.io/v1beta1", "InferenceService", {"predictor": {"sklearn": {"storageUri": "s3://a"}}}),
+        (
+            "serving.kserve.io/v1beta1",
+            "InferenceService",
+            {"predictor": {"model": {"modelFormat": {"name": "onnx"}}, "containers": [{"name": "kserve-container"}]}},
+        ),
+    ],
+)
+def test_what_others_complete_is_no_patch(version: str, kind: str, spec: Object) -> None:
+    _, report = manifests.inject(thing(version, kind, **spec), INJECTOR)
+    assert report is not None
+    assert report.result in ("injected", "opted in")
+
+
+BASE = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: ranker}
+spec:
+  selector: {matchLabels: {app: ranker}}
+  template:
+    metadata: {labels: {app: ranker}}
+    spec:
+      containers:
+      - name: app
+        image: ranker:1
+        args: [uvicorn, "app:app", --host=0.0.0.0, --port=8000]
+        env: [{name: LOG_LEVEL, value: info}]
+        ports: [{name: http, containerPort: 8000}]
+"""
+PATCH = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: NAME}
+spec: {template: {spec: {containers: [{name: app, SETS}]}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "sets", "result"),
+    [
+        ("ranker", "ports: [{name: http, containerPort: 8000}]", "refused"),
+        ("ranker", "args: [uvicorn, --port=8001]", "refused"),
+        ("ranker", "lifecycle: {preStop: {exec: {command: [sleep, '5']}}}", "refused"),
+        ("ranker", "env: [{name: LOG_LEVEL, value: debug}]", "injected"),
+        ("ranker", "resources: {limits: {nvidia.com/gpu: 1}}", "injected"),
+        ("other", "ports: [{name: http, containerPort: 8000}]", "injected"),
+    ],
+)
+def test_an_object_whose_patch_would_undo_the_injection_is_left_alone(
+    tmp_path: pathlib.Path, name: str, sets: str, result: str
+) -> None:
+    base, patch = tmp_path / "base.yaml", tmp_path / "overlay.yaml"
+    base.write_text(BASE)
+    patch.write_text(PATCH.replace("NAME", name).replace("SETS", sets))
+    done = run("inject", "--in-place", tmp_path)
+    assert f"Deployment/ranker: {result}" in done.stderr
+    assert "1 skipped" in done.stderr
+    assert done.exit_code == (result == "refused")
+    assert patch.read_text() == PATCH.replace("NAME", name).replace("SETS", sets)
+    assert (base.read_text() == BASE) == (result == "refused")
+
+
+def test_a_variable_that_a_patch_sets_counts_only_if_the_injection_changed_it(tmp_path: pathlib.Path) -> None:
+    server = 'args: [uvicorn, "app:app", --host=0.0.0.0, --port=8000]\n        env: [{name: LOG_LEVEL, value: info}]'
+    own = "env: [{name: PORT, value: '8000'}]"
+    (tmp_path / "base.yaml").write_text(BASE.replace(server, own))
+    (tmp_path / "overlay.yaml").write_text(PATCH.replace("NAME", "ranker").replace("SETS", own))
+    assert "a patch of it in these files sets env of container 'app'" in run("inject", tmp_path).stderr
+
+
+IMAGE_ONLY = "image: ranker:2"
+
+
+def test_an_object_without_a_selector_beside_a_whole_one_of_its_name_is_a_patch(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "base.yaml").write_text(BASE)
+    patch = PATCH.replace("SETS", IMAGE_ONLY)
+    (tmp_path / "overlay.yaml").write_text(patch.replace("NAME", "ranker"))
+    said = run("inject", tmp_path).stderr
+    assert (
+        "Deployment/ranker: skipped: it has no spec.selector, which another one of its name has, so it is a patch"
+        in said
+    )
+    assert "1 injected, 1 skipped" in said
+    assert "is a patch" in run("explain", tmp_path).stdout
+    (tmp_path / "overlay.yaml").write_text(patch.replace("NAME", "other"))
+    assert "is a patch" not in run("inject", tmp_path).stderr
+
+
+KUSTOMIZATION = "resources: [../base.yaml]\n"
+
+
+@pytest.mark.parametrize("head", ["", "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"])
+@pytest.mark.parametrize("field", ["patches:\n- path: image.yaml", "patchesStrategicMerge:\n- image.yaml"])
+def test_what_a_kustomization_lays_over_others_is_a_patch_whatever_it_says(
+    tmp_path: pathlib.Path, head: str, field: str
+) -> None:
+    folder = tmp_path / "overlay"
+    folder.mkdir()
+    (tmp_path / "base.yaml").write_text(BASE)
+    (folder / "image.yaml").write_text(PATCH.replace("NAME", "any").replace("SETS", IMAGE_ONLY))
+    (folder / "kustomization.yaml").write_text(f"{head}{KUSTOMIZATION}{field}\n")
+    done = run("inject", "--in-place", tmp_path)
+    assert "Deployment/any: skipped: a Kustomization in these files names it among its patches" in done.stderr
+    assert f"warning: patches of {folder / 'kustomization.yaml'} are laid over objects later" in done.stderr
+    assert done.stderr.endswith("1 injected, 1 skipped\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        KUSTOMIZATION,
+        f"{KUSTOMIZATION}patches: []\n",
+        "patches: [a]\n",
+        "kind: Other\nresources: [a]\npatches: [b]\n",
+    ],
+)
+def test_what_lays_nothing_over_others_is_no_reason_to_warn(tmp_path: pathlib.Path, text: str) -> None:
+    (tmp_path / "base.yaml").write_text(BASE)
+    (tmp_path / "other.yaml").write_text(text)
+    assert "laid over" not in run("inject", tmp_path).stderr
+
+
+def test_patches_within_a_kustomization_are_warned_of(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "base.yaml").write_text(BASE)
+    for name in ("a", "b", "c"):
+        inline = "- patch: |-\n    - op: remove\n      path: /spec/replicas\n"
+        (tmp_path / f"{name}.yaml").write_text(f"{KUSTOMIZATION}patches:\n{inline}")
+    said = run("inject", tmp_path).stderr
+    assert f"patches of {tmp_path / 'a.yaml'} and 2 more are laid over" in said
+    assert "laid over" not in run("uninject", tmp_path).stderr
+
+
 def test_a_patch_beside_whole_objects_keeps_these_from_nothing() -> None:
-    whole = json.dumps(thing("apps/v1", "Deployment", template=TEMPLATE))
+    whole = json.dumps(object_samples.deployment(TEMPLATE))
     patch = json.dumps(thing("apps/v1", "Deployment", replicas=3))
     for command in ("inject", "explain"):
         done = run(command, text=f"{patch}\n---\n{whole}\n")

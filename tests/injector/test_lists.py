@@ -220,8 +220,10 @@ apiVersion: apps/v1
 kind: Deployment
 metadata: {{name: embedder}}
 spec:
+  selector: {{matchLabels: {{app: embedder}}}}
   template:
     metadata:
+      labels: {{app: embedder}}
       annotations:
         carpool.dev/lists: |
 {"".join(f"          {line}{chr(10)}" for line in RULE.splitlines())}    spec:

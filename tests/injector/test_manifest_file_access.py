@@ -45,9 +45,25 @@ def test_a_byte_order_mark_and_line_ends_stay(tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     path.write_bytes(b"\xef\xbb\xbfa: 1\r\n")
     file = inputs.read_file(str(path), NOTHING)
-    assert (file.text, file.bom) == ("a: 1\r\n", True)
+    assert (file.text, file.marked) == ("a: 1\r\n", {0})
     inputs.write_file(file, "a: 2\r\n")
     assert path.read_bytes() == b"\xef\xbb\xbfa: 2\r\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "marked"),
+    [
+        ("---\n\ufeffa: 1\n--- # two\r\n\ufeff{}\n---\nb: |\n  \ufeff---\n", {1, 2}),
+        ("\ufeff---\na: 1\n---\n\ufeffb: 2", {0, 2}),
+        ("\ufeffa: 1\n", {0}),
+        ("a: 1\n", set()),
+    ],
+)
+def test_the_byte_order_mark_of_each_document_stays(content: str, marked: set[int]) -> None:
+    file = inputs.read_file("-", io.BytesIO(content.encode()))
+    assert file.marked == marked
+    assert "\ufeffa" not in file.text
+    assert inputs.encoded(file, file.text) == content.encode()
 
 
 def test_a_replaced_file_keeps_its_mode_and_leaves_nothing_beside_it(tmp_path: Path) -> None:

@@ -271,7 +271,9 @@ def test_a_port_is_a_number_that_can_be_listened_on_or_a_name_that_a_port_can_ha
     assert (refused is None or refused.code != "bad-annotation") is allowed
 
 
-@pytest.mark.parametrize(("value", "allowed"), [("0.1", True), ("0.001", False), ("0", False), ("0.0", False), ("86401", False)])
+@pytest.mark.parametrize(
+    ("value", "allowed"), [("0.1", True), ("0.001", False), ("0", False), ("0.0", False), ("86401", False)]
+)
 def test_a_time_has_a_least_value(value, allowed):
     assert (outcome(pod(annotations={"carpool.dev/keep-alive": value})).refusal is None) is allowed
 

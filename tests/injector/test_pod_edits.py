@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 
@@ -236,3 +237,26 @@ def test_a_declared_port_is_a_number_and_nothing_like_one(port):
     given = {"spec": {"containers": [{"name": "a", "ports": [{"containerPort": port}]}]}}
     with pytest.raises(refusals.Malformed, match=r"spec\.containers\.0\.ports\.0\.containerPort"):
         pods.read(given)
+
+
+@pytest.mark.parametrize(
+    ("env", "told"),
+    [
+        ([{"name": "A", "value": "s"}, {"name": "WORKERS", "value": 4711}],
+         "spec.containers.0.env (container 'app'): the value of 'WORKERS' must be a text, not int: put it in quotes"),
+        ([{"name": "A", "value": True}, {"value": "s"}, "A=4711"],
+         "spec.containers.0.env (container 'app'): the value of 'A' must be a text, not bool: put it in quotes; "
+         "item 1 must be a mapping with a name; item 2 must be a mapping with a name"),
+        ({"A": "4711"}, "spec.containers.0.env (container 'app'): must be a list of variables, not dict"),
+    ],
+)  # fmt: skip
+def test_bad_variables_are_told_by_container_and_name_once_and_without_their_values(env: Any, told: str) -> None:
+    pod = {"kind": "Pod", "spec": {"containers": [{"name": "app", "env": env}]}}
+    with pytest.raises(refusals.Malformed) as raised:
+        pods.read(pod)
+    assert str(raised.value) == told
+
+
+def test_a_pod_without_containers_is_told_to_need_one() -> None:
+    with pytest.raises(refusals.Malformed, match=r"^spec\.containers: must name a container$"):
+        pods.read({"kind": "Pod", "spec": {"containers": []}})

@@ -64,6 +64,7 @@ def test_every_setting_of_the_sidecar_can_be_annotated_unless_the_takeover_decid
         "admin_host",
         "admin_port",
         "admin_write",
+        "admin_token_file",
         "component_port",
         "grpc_port",
         "component_grpc_port",

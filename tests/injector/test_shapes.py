@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from carpool_injector.core import model, refusals
 from carpool_injector.objects import explanation, manifests, workloads
 
-CONTAINER = {"name": "server", "args": ["--http_port=8080"], "env": [{"name": "A", "value": "b"}]}
+CONTAINER = {"name": "server", "image": "a", "args": ["--http_port=8080"], "env": [{"name": "A", "value": "b"}]}
 TEMPLATE = {"metadata": {"labels": {"app": "web"}, "annotations": {"a": "b"}}, "spec": {"containers": [CONTAINER]}}
 DEPLOYMENT: model.Object = {
     "apiVersion": "apps/v1",
     "kind": "Deployment",
     "metadata": {"name": "web"},
-    "spec": {"template": TEMPLATE},
+    "spec": {"selector": {"matchLabels": {"app": "web"}}, "template": TEMPLATE},
 }
 CRON_JOB: model.Object = {
     "apiVersion": "batch/v1",

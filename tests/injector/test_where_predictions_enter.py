@@ -209,3 +209,69 @@ def test_a_variable_port_that_is_none_of_the_declared_ports_does_not_tell_the_ap
     outcome = injected(pod(container))
     assert outcome.plan is not None
     assert outcome.plan.takeover == "named-port"
+
+
+TF, TF_PROGRAM = (
+    {"name": "app", "image": "tensorflow/serving:2"},
+    {"name": "app", "command": ["tensorflow_model_server"]},
+)
+
+
+@pytest.mark.parametrize(
+    ("container", "is_off"),
+    [
+        ({**TF_PROGRAM, "args": ["--port=8500"], "ports": [{"containerPort": 8500}]}, True),
+        ({**TF_PROGRAM, "args": ["--port", "9"], "ports": [{"containerPort": 9, "name": "http"}]}, True),
+        ({**TF_PROGRAM, "args": ["--rest_api_port=8501"], "ports": [{"containerPort": 8500}]}, False),
+        ({**TF, "ports": [{"containerPort": 8500}]}, False),
+    ],
+)
+def test_the_port_for_calls_of_a_servers_own_grpc_is_refused_with_a_fix_that_leads_to_its_http(
+    container: Object, is_off: bool
+) -> None:
+    refusal = injected(pod(container)).refusal
+    assert refusal is not None
+    assert refusal.code == "not-http"
+    assert ("--rest_api_port" if is_off else 'carpool.dev/port: "8501"') in refusal.fix
+    args = [*container.get("args", []), *(["--rest_api_port=8501"] if is_off else [])]
+    followed = injected(pod({**container, **({"args": args} if args else {})}, port="8501"))
+    assert followed.plan is not None, followed.refusal
+    assert (followed.plan.takeover, followed.plan.listen_port) == ("port-swap", 8501)
+
+
+APP = {
+    "name": "app",
+    "image": "acme/app:1",
+    "env": [{"name": "PORT", "value": "8000"}],
+    "ports": [{"containerPort": 8000}],
+}
+HELPERS = [
+    {"name": "vault-agent", "image": "hashicorp/vault:1.20", "command": ["/bin/sh", "-ec"]},
+    {"name": "any", "image": "mirror.example:5000/hashicorp/vault:1.20"},
+    {"name": "gke-gcsfuse-sidecar", "image": "gke.gcr.io/gcs-fuse-csi-driver-sidecar-mounter:v1.4", "args": ["--v=5"]},
+    {"name": "otc-container", "image": "acme/collector:1", "ports": [{"name": "otlp-http", "containerPort": 4318}]},
+    {"name": "otel", "image": "otel/opentelemetry-collector-contrib@sha256:0", "ports": [{"containerPort": 4317}]},
+    {"name": "csql-example-proxy", "image": "gcr.io/cloud-sql-connectors/cloud-sql-proxy:2.8",
+     "ports": [{"name": "http", "containerPort": 9801}]},
+    {"name": "login", "image": "quay.io/oauth2-proxy/oauth2-proxy:v7.9", "args": ["--http-address=0.0.0.0:4180"],
+     "ports": [{"name": "http", "containerPort": 4180}]},
+    {"name": "kube-rbac-proxy", "image": "registry.redhat.io/openshift4/ose-kube-rbac-proxy:v4.16",
+     "ports": [{"name": "https", "containerPort": 8443}]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("helper", HELPERS, ids=lambda each: str(each["image"]))
+def test_containers_that_others_put_beside_an_app_are_not_taken_for_it(helper: Object) -> None:
+    for containers in ((helper, APP), (APP, *HELPERS)):
+        assert [each.name for each in pods.read(pod(*containers)).apps] == ["app"]
+
+
+def test_a_pod_with_such_containers_is_injected_without_more_words() -> None:
+    outcome = injected(pod(*HELPERS[:6], APP))
+    assert outcome.plan is not None, outcome.refusal
+    assert outcome.plan.container == "app"
+
+
+def test_a_pod_of_such_a_container_alone_is_no_pod_without_an_app() -> None:
+    assert [each.name for each in pods.read(pod(HELPERS[0])).apps] == ["vault-agent"]
+    assert site(pod(HELPERS[6]), container="login").port == 4180

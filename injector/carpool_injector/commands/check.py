@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from carpool_injector import cli
-from carpool_injector.diagnosis import cluster_state, places
+from carpool_injector.diagnosis import places
 
 if TYPE_CHECKING:
     from carpool_injector.diagnosis import findings
@@ -57,7 +57,7 @@ def tell(found: Diagnosis, output: str) -> int:
 
 async def _diagnose(kubeconfig: str | None, context: str | None, given: places.Given) -> Diagnosis:
     from carpool_injector.api import calls, kube
-    from carpool_injector.diagnosis import checks
+    from carpool_injector.diagnosis import checks, cluster_state
 
     with cli.told(calls.Unconfigured):
         api = await kube.Kube.connect(kubeconfig, context)
@@ -76,7 +76,7 @@ def _values(found: Diagnosis) -> list[dict[str, Any]]:
 
 def _lines(found: Diagnosis) -> list[str]:
     lines = []
-    for title, each in found.items():
+    for title, each in ((title, each) for title, each in found.items() if each):
         lines.append(click.style(title, bold=True))
         for finding in each:
             lines.append(f"  {click.style(f'{finding.verdict:<9}', fg=_COLOURS[finding.verdict])}{finding.text}")

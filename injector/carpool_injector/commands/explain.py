@@ -11,7 +11,7 @@ import click
 
 from carpool_injector import cli
 from carpool_injector.commands import inputs
-from carpool_injector.core import model, refusals
+from carpool_injector.core import refusals
 from carpool_injector.objects import explanation, kserve_pods, manifests, workloads
 
 _HELP = """Say what the webhook will do to the pods of these manifests, and why: files, directories or standard input.
@@ -42,36 +42,33 @@ _option = functools.partial(cli.option, heading="What to tell")
     help="KServe's default mode, for InferenceServices that name none.",
 )
 def explain(names: tuple[str, ...], output: str, kserve: str | None, **given: Any) -> int:
-    found = list(_explanations(names, inputs.injector(**given), _MODES.get(kserve or "")))
+    problems: list[str] = []
+    found = list(_explanations(names, inputs.injector(**given), _MODES.get(kserve or ""), problems))
     if output == "json":
         text = json.dumps([{"file": file, **explanation.as_values(each)} for file, each in found], indent=2)
     else:
-        text = "\n\n".join("\n".join(_lines(file, each)) for file, each in found) or "no object in there makes pods"
+        text = "\n\n".join("\n".join(_lines(file, each)) for file, each in found)
     with cli.printing():
-        click.echo(text, color=cli.wants_colour())
-    return int(any(each.result == "refused" for _, each in found))
+        if text or not problems:
+            click.echo(text or "no object in there makes pods", color=cli.wants_colour())
+    for problem in problems:
+        click.echo(f"{click.get_current_context().command_path}: {problem}", err=True)
+    return 2 if problems else int(any(each.result == "refused" for _, each in found))
 
 
 def _explanations(
-    names: tuple[str, ...], injector: manifests.Injector, mode: kserve_pods.Mode | None
+    names: tuple[str, ...], injector: manifests.Injector, mode: kserve_pods.Mode | None, problems: list[str]
 ) -> Iterator[tuple[str, explanation.Explanation]]:
-    read = list(inputs.read_manifests(names))
+    """Explanations with the names of their files. What cannot be read or is malformed is added to `problems`."""
+    read = list(inputs.read_manifests(names, problems))
     injector = inputs.beside(injector, read)
     for file, documents in read:
-        for thing in (thing for document in documents for thing in _objects(document.data)):
-            with cli.told(refusals.Malformed):
-                found = list(explanation.explain_all(thing, injector, mode))
-            yield from ((file.name, each) for each in found)
-
-
-def _objects(data: Any) -> Iterator[model.Object]:
-    if isinstance(data, dict):
-        held = workloads.items(data)
-        if held is None:
-            yield data
-        else:
-            for item in held:
-                yield from _objects(item)
+        for thing in (thing for document in documents for thing in workloads.objects(document.data)):
+            try:
+                yield from [(file.name, each) for each in explanation.explain_all(thing, injector, mode)]
+            except refusals.Malformed as error:
+                name = workloads.describe(thing)
+                problems.append(f"{file.name}: {name}: {str(error).removeprefix(f'{name}: ')}; mend the manifest")
 
 
 def _lines(file: str, found: explanation.Explanation) -> Iterator[str]:

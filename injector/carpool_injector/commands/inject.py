@@ -58,7 +58,8 @@ def inject(
     read = list(inputs.read_manifests(names))
     injector = inputs.beside(wanted, read)
     done = inputs.change(read, lambda thing: manifests.inject(thing, injector))
-    return inputs.finish(done, output)
+    nothing = "nothing in there asks for the sidecar"
+    return inputs.finish(done, output, nothing, inputs.about_kustomizations(read))
 
 
 def _annotations(values: tuple[str, ...]) -> dict[str, str]:
@@ -70,6 +71,7 @@ def _annotations(values: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
+_NOT_THERE = "nothing in there has the sidecar"
 _UNINJECT_HELP = """Take the sidecar out of manifests again: files, directories or standard input ("-", or nothing).
 
 InferenceServices and Knative Services lose the label that asks for it. What was injected and uninjected is what it was,
@@ -88,4 +90,4 @@ The exit status is that of `inject`.
 @_output("--check", is_flag=True, help="Write nothing; exit with 1 if anything would change, for CI.")
 def uninject(names: tuple[str, ...], in_place: bool, diff: bool, check: bool) -> int:
     output = inputs.Output(in_place, check, diff)
-    return inputs.finish(inputs.change(list(inputs.read_manifests(names)), manifests.uninject), output)
+    return inputs.finish(inputs.change(list(inputs.read_manifests(names)), manifests.uninject), output, _NOT_THERE)

@@ -5,12 +5,12 @@ All files are read and changed before the first one is written. A file is replac
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import dataclasses
 import difflib
 import functools
 import os
+import re
 import stat
 import sys
 import tempfile
@@ -26,7 +26,7 @@ from carpool_injector import cli, config_file
 from carpool_injector.core import model, refusals, surroundings
 from carpool_injector.core.config import Config
 from carpool_injector.documents import editing, reading
-from carpool_injector.objects import manifests, workloads
+from carpool_injector.objects import manifests, other_kinds, patches, workloads
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _option = functools.partial(cli.option, heading="What the cluster would know")
@@ -109,11 +109,12 @@ _COLOURS = {"injected": "green", "opted in": "green", "removed": "green", "refus
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A file, what it says afterwards, and what became of its objects."""
+    """A file, what it says afterwards, and what became of its objects. `has_pods`: some of them describe pods."""
 
     file: File
     text: str
     reports: tuple[manifests.Report, ...]
+    has_pods: bool
 
     @property
     def is_changed(self) -> bool:
@@ -136,14 +137,37 @@ class Output:
             raise click.UsageError("--diff only shows what would change: leave out --in-place, or --diff to change it")
 
 
-def read_manifests(names: Sequence[str]) -> Iterator[tuple[File, list[reading.Document]]]:
-    """The files, and the manifests in directories, with their documents; nothing named is "-". Raises Problem."""
+def read_manifests(
+    names: Sequence[str], problems: list[str] | None = None
+) -> Iterator[tuple[File, list[reading.Document]]]:
+    """The files, and the manifests in directories, with their documents; nothing named is "-".
+
+    Raises Problem; with a list of `problems`, what is wrong with a file is added to it and the others are read.
+    """
     if not names and sys.stdin.isatty():
         raise cli.Problem('name files or directories, or pipe a manifest in ("-" reads what is typed)')
-    with cli.told(Unusable, reading.Unreadable):
-        for name in find(names or (STDIN,)):
+    with cli.told(Unusable):
+        found = list(find(names or (STDIN,)))
+    for name in found:
+        try:
+            if _is_output(name):
+                raise Unusable(f"{name}: the output goes to it as well, and the shell empties it first; use --in-place")
             file = read_file(name, sys.stdin.buffer)
-            yield file, reading.parse(file.text, file.name)
+            documents = reading.parse(file.text, file.name)
+        except (Unusable, reading.Unreadable) as error:
+            if problems is None:
+                raise cli.Problem(str(error)) from error
+            problems.append(str(error))
+        else:
+            yield file, documents
+
+
+def _is_output(name: str) -> bool:
+    """Whether standard output goes to this file."""
+    with contextlib.suppress(OSError, ValueError):  # there is no such file, or no standard output
+        found = os.stat(name)
+        return stat.S_ISREG(found.st_mode) and os.path.samestat(found, os.fstat(sys.stdout.fileno()))
+    return False
 
 
 Read = Sequence[tuple["File", Sequence[reading.Document]]]
@@ -151,10 +175,41 @@ Read = Sequence[tuple["File", Sequence[reading.Document]]]
 
 
 def beside(injector: manifests.Injector, read: Read) -> manifests.Injector:
-    """The injector that knows the Services and the Namespaces in these files."""
-    things = [document.data for _, documents in read for document in documents]
+    """The injector that knows the Services, the Namespaces and the patches in these files."""
+    pairs = [(file, thing) for file, documents in read for each in documents for thing in workloads.objects(each.data)]
+    things = [thing for _, thing in pairs]
+    named = {_path(file, path) for file, thing in pairs for path in patches.files(thing)}
+    signs = {
+        id(thing): patches.sign(thing) or patches.sign_beside(thing, things) or _NAMED * (_path(file) in named)
+        for file, thing in pairs
+    }
     return dataclasses.replace(
-        injector, around=tuple(workloads.of_kinds(things, surroundings.KINDS)), namespaces=workloads.namespaces(things)
+        injector,
+        around=tuple(workloads.of_kinds(things, surroundings.KINDS)),
+        namespaces=workloads.namespaces(things),
+        patches=tuple(thing for thing in things if signs[id(thing)]),
+        patch_signs=signs,
+    )
+
+
+_NAMED = "a Kustomization in these files names it among its patches"
+
+
+def _path(file: File, beside: str = "") -> str:
+    """A file's path, or that of another one as a path from its folder; "" for what was piped in."""
+    place = (file.path.parent / beside if beside else file.path) if file.path else ""
+    return os.path.realpath(place) if place else ""
+
+
+def about_kustomizations(read: Read) -> str:
+    """A warning where some lay patches over objects, which may undo what is done to these in their own files."""
+    names = [file.name for file, documents in read for each in documents if patches.is_kustomized(each.data)]
+    if not names:
+        return ""
+    rest = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return (
+        f"patches of {names[0]}{rest} are laid over objects later, and may undo what was done here: better render "
+        "first, kubectl kustomize DIRECTORY | carpool-injector inject"
     )
 
 
@@ -165,13 +220,16 @@ def change(read: Read, wanted: manifests.Change) -> list[Work]:
         results = [manifests.apply(document.data, wanted) for document in documents]
         with cli.told(reading.Unreadable):
             text = editing.edited(file.text, documents, [after for after, _ in results], file.name)
-        done.append(Work(file, text, tuple(report for _, reports in results for report in reports)))
+        things = [thing for document in documents for thing in workloads.objects(document.data)]
+        has_pods = any(map(other_kinds.concerns_pods, things))
+        done.append(Work(file, text, tuple(report for _, reports in results for report in reports), has_pods))
     return done
 
 
-def finish(done: Sequence[Work], output: Output) -> int:
+def finish(done: Sequence[Work], output: Output, nothing: str, warning: str = "") -> int:
     """Write what is to be written, tell what was done, and return the exit status.
 
+    `nothing` is why nothing was done to objects that describe pods, `warning` is for where something was injected.
     1: something that was asked for was refused, or `check` found something to change.
     """
     _write(done, output)
@@ -179,11 +237,21 @@ def finish(done: Sequence[Work], output: Output) -> int:
         for report in work.reports:
             _tell(work.file.name, report)
     counted = Counter(report.result for work in done for report in work.reports)
+    if warning and counted["injected"]:
+        _say(f"{click.style('warning', fg='yellow')}: {warning}")
     summary = ", ".join(f"{number} {result}" for result, number in counted.items())
-    _say(summary or "nothing to do: no object in there makes pods")
+    _say(summary or f"nothing to do: {_why_nothing(done, nothing)}")
     if counted["refused"]:
         return 1
     return int(output.check and any(work.is_changed for work in done))
+
+
+def _why_nothing(done: Sequence[Work], nothing: str) -> str:
+    if any(work.has_pods for work in done):
+        return nothing
+    if any(work.file.text.strip() for work in done):
+        return "no object in there makes pods"
+    return "what was read is empty; output that goes to the same file empties it first, for which there is --in-place"
 
 
 def _write(done: Sequence[Work], output: Output) -> None:
@@ -221,6 +289,9 @@ def _say(line: str) -> None:
 
 
 STDIN = "-"
+_BOM = "\ufeff"
+# Where a document of a stream begins, and so where a file begins that was joined to others by kubectl or cat.
+_DIVIDER = re.compile(r"(^---(?:[ \t][^\n]*)?\r?\n)", re.MULTILINE)
 SUFFIXES = (".yaml", ".yml", ".json")
 """Of the files in a directory these are read."""
 
@@ -231,12 +302,15 @@ class Unusable(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A manifest's text, line ends as they are. `path` is None for what was piped in, `bom` what it began with."""
+    """A manifest's text, line ends as they are, without byte order marks: `marked` are the documents that have one.
+
+    `path` is None for what was piped in. Documents are counted by the lines with `---` in front of them.
+    """
 
     name: str
     path: Path | None
     text: str
-    bom: bool = False
+    marked: frozenset[int] = frozenset()
 
 
 def find(names: Iterable[str]) -> Iterator[str]:
@@ -263,16 +337,23 @@ def read_file(name: str, stdin: BinaryIO) -> File:
     except OSError as error:
         raise Unusable(f"{name}: cannot be read: {error.strerror}") from None
     try:
-        text = content.removeprefix(codecs.BOM_UTF8).decode()
+        text = content.decode()
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise Unusable(f"{shown}:{line}: is not UTF-8; save it as UTF-8") from None
-    return File(shown, None if name == STDIN else Path(name), text, content.startswith(codecs.BOM_UTF8))
+    parts = _DIVIDER.split(text.removeprefix(_BOM))  # text and dividers in turn
+    marked = {number for number, part in enumerate(parts[::2]) if part.startswith(_BOM)}
+    marked |= {0} if text.startswith(_BOM) else set()
+    text = "".join(part.removeprefix(_BOM) for part in parts)
+    return File(shown, None if name == STDIN else Path(name), text, frozenset(marked))
 
 
 def encoded(file: File, text: str) -> bytes:
     """The bytes of a file with this text in place of its own."""
-    return (codecs.BOM_UTF8 if file.bom else b"") + text.encode()
+    parts = _DIVIDER.split(text)
+    return "".join(
+        _BOM * (number % 2 == 0 and number // 2 in file.marked) + part for number, part in enumerate(parts)
+    ).encode()
 
 
 def write_file(file: File, text: str) -> None:

@@ -26,14 +26,27 @@ BATCHER = "internal.serving.kserve.io/batcher"
 """The annotation that KServe's controller makes of `spec.predictor.batcher`."""
 
 # Containers that others add to do their own work, by name or by image: no apps, where there is another container.
-_HELPER_NAMES = ("vault-agent", "otc-container", "gke-gcsfuse-sidecar", "cloud-sql-proxy", "cloudsql-proxy")
+_HELPER_NAMES = (
+    "vault-agent", "otc-container", "gke-gcsfuse-sidecar", "gke-gcsfuse-metadata-prefetch", "cloud-sql-proxy",
+    "cloudsql-proxy", "azwi-proxy", "datadog-agent", "kube-rbac-proxy", "xray-daemon",
+)  # fmt: skip
 _HELPER_IMAGES = {
-    "opentelemetry-collector", "opentelemetry-collector-contrib", "opentelemetry-collector-k8s", "otelcol",
-    "aws-otel-collector", "gcs-fuse-csi-driver-sidecar-mounter", "cloud-sql-proxy", "gce-proxy", "alloydb-auth-proxy",
-    "fluent-bit", "fluentd", "promtail",
+    # Ways to databases, buckets and secrets.
+    "cloud-sql-proxy", "gce-proxy", "alloydb-auth-proxy", "gcs-fuse-csi-driver-sidecar-mounter", "hashicorp/vault",
+    "vault-agent", "azwi-proxy", "proxy-azwi",
+    # Traces, metrics and logs.
+    "opentelemetry-collector", "opentelemetry-collector-contrib", "opentelemetry-collector-k8s", "aws-otel-collector",
+    "splunk-otel-collector", "otelcol", "fluent-bit", "fluentd", "filebeat", "promtail", "timberio/vector",
+    "datadog/agent", "amazon-cloudwatch-agent", "cloudwatch-agent", "aws-xray-daemon", "statsd-exporter",
+    "redis_exporter", "postgres-exporter", "prometheus-to-sd",
+    # Files that are kept up to date.
+    "git-sync", "k8s-sidecar", "configmap-reload", "prometheus-config-reloader",
 }  # fmt: skip
 # Those that let in only who may come.
-_GATES = {"oauth2-proxy", "kube-rbac-proxy", "origin-oauth-proxy", "ose-oauth-proxy", "vouch-proxy", "authelia"}
+_GATES = {
+    "oauth2-proxy", "oauth2_proxy", "oauth-proxy", "ose-oauth-proxy", "kube-rbac-proxy", "ose-kube-rbac-proxy",
+    "ose-kube-rbac-proxy-rhel9", "origin-oauth-proxy", "vouch-proxy", "authelia",
+}  # fmt: skip
 
 MIRRORED = {"queue-proxy", "agent", model.CONTAINER}
 """Containers whose ports say nothing about the app: they come and go with webhooks, in any order."""
@@ -59,12 +72,27 @@ def _check_variables(value: Any) -> Any:
         return ()
     for item in value if isinstance(value, list) else [value]:
         if not isinstance(item, dict) or not isinstance(item.get("name"), str) or not _is_text(item.get("value")):
-            raise ValueError("must be a list of variables, each with a name and perhaps a value, both texts")
+            raise ValueError("; ".join(_problems_of_variables(value)))
     return value
 
 
 def _is_text(value: Any) -> bool:
     return value is None or isinstance(value, str)
+
+
+def _problems_of_variables(value: Any) -> list[str]:
+    """Without any value, which may be a secret."""
+    if not isinstance(value, list):
+        return [f"must be a list of variables, not {type(value).__name__}"]
+    found = []
+    for number, item in enumerate(value):
+        name = item.get("name") if isinstance(item, dict) else None
+        if not isinstance(name, str):
+            found.append(f"item {number} must be a mapping with a name")
+        elif not _is_text(item.get("value")):
+            kind = type(item["value"]).__name__
+            found.append(f"the value of {name[:60]!r} must be a text, not {kind}: put it in quotes")
+    return found[:5]
 
 
 _Texts = Annotated[dict[str, str], pydantic.BeforeValidator(_empty_for_null)]
@@ -369,12 +397,28 @@ def read(pod: model.Object) -> Pod:
     try:
         return Pod.model_validate(pod)
     except pydantic.ValidationError as error:
-        problems = [_problem(detail) for detail in error.errors(include_url=False)[:5]]
-    raise refusals.Malformed("; ".join(problems))
+        details = error.errors(include_url=False)
+    places = [detail["loc"] for detail in details if detail["type"] != "too_short"]
+    # A list with a bad item counts as too short as well, which would be one problem told twice.
+    told = [detail for detail in details if not any(place[: len(detail["loc"])] == detail["loc"] for place in places)]
+    told += [detail for detail in details if detail["type"] != "too_short"]
+    raise refusals.Malformed("; ".join(_problem(detail, pod) for detail in told[:5]))
 
 
-def _problem(detail: Any) -> str:
+def _problem(detail: Any, pod: model.Object) -> str:
     """Type and place only: values may be secrets."""
     where = ".".join(map(str, detail["loc"]))[:200] or "the pod"
-    message = detail["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
-    return f"{where}: {message}, not {type(detail['input']).__name__}"
+    if named := _container_at(pod, detail["loc"]):
+        where += f" (container {named[:60]!r})"
+    if detail["type"] == "value_error":
+        return f"{where}: {detail['msg'].removeprefix('Value error, ')}"
+    if detail["type"] == "too_short":
+        return f"{where}: must name a container"
+    return f"{where}: {detail['msg'].replace('Input should be', 'must be')}, not {type(detail['input']).__name__}"
+
+
+def _container_at(pod: model.Object, place: tuple[int | str, ...]) -> str:
+    if place[:2] not in (("spec", "containers"), ("spec", "initContainers")) or len(place) < 4:
+        return ""
+    name = pod["spec"][place[1]][place[2]].get("name")
+    return name if isinstance(name, str) else ""

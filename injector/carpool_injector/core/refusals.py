@@ -72,6 +72,7 @@ _TELL = (
     "carpool.dev/app-port-env"
 )
 _BATCHER = "set spec.predictor.batcher in the InferenceService (batcher: {{}} is enough)"
+_RENDER = "render it first: kubectl kustomize DIRECTORY | carpool-injector inject"
 _BY_NAME = "give the port a name and let the Service's targetPort be that name"
 _OPEN = "if callers may reach it, tell it to listen on 0.0.0.0 (--host or --bind)"
 _LEAVE_GRPC = 'leave its gRPC alone with carpool.dev/grpc-port: "off"'
@@ -187,6 +188,11 @@ class Reason(enum.Enum):
         "not-http",
         "port {port} of container {container!r} is for gRPC, which is left to the app",
         "set carpool.dev/port to the port for HTTP/1.1, or remove carpool.dev/grpc-port: off",
+    )
+    OWN_GRPC = (
+        "not-http",
+        "port {port} of container {container!r} is for the gRPC calls of {server}, which are not batched",
+        "{how} and let callers send HTTP there",
     )
     TLS = (
         "tls",
@@ -396,10 +402,26 @@ class Reason(enum.Enum):
         "a {kind} makes no pods; the InferenceServices that use it do",
         'ask in the InferenceService: label it carpool.dev/inject: "true"',
     )
-    PART = (
-        "no-containers",
-        "it names no containers, as a patch for kustomize does",
-        "render it first: kubectl kustomize DIRECTORY | carpool-injector inject",
+    PATCH = "patch", "{sign}, so it is a patch, which kustomize or an overlay lays over another object", _RENDER
+    PATCHED = (
+        "patch",
+        "a patch of it in these files sets {field} of container {container!r}, which the sidecar would change as well",
+        _RENDER,
+    )
+    OLD_VERSION = (
+        "other-pods",
+        "KServe has InferenceServices of serving.kserve.io/v1beta1 only, and this one is of {version}",
+        "write it in that version",
+    )
+    TEMPLATE = (
+        "other-pods",
+        "its objects are there only once its parameters are filled in",
+        "process it first: oc process -f FILE -o yaml | carpool-injector inject",
+    )
+    INNER_TEMPLATES = (
+        "other-pods",
+        "a {kind} is of a kind not known here, and has templates of pods in {places}",
+        'ask the webhook in each of them: metadata.labels with carpool.dev/inject: "true"',
     )
     WORKLOAD_REF = (
         "other-pods",

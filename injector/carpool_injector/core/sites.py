@@ -16,6 +16,7 @@ from carpool_injector.core import (
     hosts,
     listening,
     model,
+    own_grpc,
     pod_annotations,
     pods,
     references,
@@ -79,6 +80,7 @@ def chosen_port(container: pods.Container, value: str, setting: str) -> int:
 
 def check_http(container: pods.Container, port: int) -> None:
     """Raises `Refusal` if something says that the container's port is not for plain HTTP/1.1."""
+    own_grpc.check(container, port)
     for sign in _other_protocol(container, port):
         raise Reason.NOT_HTTP(port=port, container=container.name, sign=sign)
     for sign in _tls_signs(container, port):

@@ -281,6 +281,10 @@ class _Data:
                     merged = {**self._base(base), **merged}
                 continue
             text = key_text(key) if isinstance(key, ScalarNode) else ""
+            if text.startswith("\ufeff"):
+                raise self._error(
+                    key, "a byte order mark hides this key; remove it, or begin a document there with ---"
+                )
             if not isinstance(key, ScalarNode) or text in own:
                 problem = f"duplicate key {text!r}" if isinstance(key, ScalarNode) else "a key must be a string"
                 raise self._error(key, f"{problem}; remove one of them" if text in own else problem)

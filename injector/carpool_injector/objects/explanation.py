@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from carpool_injector.core import decision, model, pod_annotations, pods, refusals, sites
-from carpool_injector.objects import inference_services, kserve_pods, manifests, other_kinds, workloads
+from carpool_injector.objects import inference_services, kserve_pods, manifests, other_kinds, patches, workloads
 
 _LISTS = f"{model.PREFIX}lists"
 
@@ -59,13 +59,22 @@ class Explanation:
 def explain_all(
     thing: model.Object, injector: manifests.Injector, default_mode: kserve_pods.Mode | None = None
 ) -> Iterator[Explanation]:
-    """Explains an object, and each canary of an InferenceService; nothing for one that makes no pods.
+    """Explains an object, and each canary of an InferenceService, or each template of a kind that has them anywhere.
+
+    Nothing for one that makes no pods.
 
     Raises refusals.Malformed.
     """
-    found = explain(thing, injector, default_mode)
+    inner = workloads.inner_templates(thing)
+    found = None if inner else explain(thing, injector, default_mode)
     if found is not None:
         yield found
+    for place, template in inner.items():
+        metadata = {"namespace": _namespace(thing), **(template.get("metadata") or {})}
+        explained = explain({**template, "apiVersion": "v1", "kind": "Pod", "metadata": metadata}, injector)
+        if explained is not None:
+            expected = f"pods of a {thing['kind']}, which is not known here, are those of its templates"
+            yield replace(explained, name=f"{workloads.describe(thing)}, {place}", expected=(expected,))
     if workloads.group_kind(thing) == workloads.INFERENCE_SERVICE:
         for name, canary in inference_services.canaries(thing):
             explained = explain(canary, injector, default_mode)
@@ -78,7 +87,7 @@ def explain(
 ) -> Explanation | None:
     """Explains an object that makes pods; None for any other. Raises refusals.Malformed."""
     workloads.check_shape(thing)
-    told = other_kinds.told(thing)
+    told = other_kinds.told(thing, injector.patch_signs)
     if told is not None:
         return _left_alone(thing, injector, told)
     expectation = _expectation(thing, default_mode)
@@ -185,7 +194,7 @@ def _expectation(thing: model.Object, default_mode: kserve_pods.Mode | None) -> 
 
 
 def _namespace(thing: model.Object) -> str:
-    found = None if workloads.is_part(thing) else workloads.template(thing)
+    found = None if patches.sign(thing) else workloads.template(thing)
     metadata = thing.get("metadata")
     own = metadata.get("namespace") if isinstance(metadata, dict) else None
     return found.namespace if found else str(own or "")

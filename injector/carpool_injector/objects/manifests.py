@@ -17,6 +17,7 @@ from carpool_injector.objects import (
     inference_services,
     kserve_pods,
     other_kinds,
+    patches,
     validation,
     workloads,
 )
@@ -40,9 +41,10 @@ class Injector:
     """What objects are injected with.
 
     `namespace` is that of objects which name none; what it says of labels and annotations is true of each one.
-    `annotations` are added to each pod. `around` are the Services and policies of the same manifests, and `namespaces`
-    their namespaces. `opted_in_only`: as the webhook does it, leave alone what does not ask. `without_webhook`: declare
-    the sidecar in InferenceServices themselves.
+    `annotations` are added to each pod. `around` are the Services and policies of the same manifests, `namespaces` and
+    `patches` theirs, and `patch_signs` say of patches, by the id of each, what tells that they are some.
+    `opted_in_only`: as the webhook does it, leave alone what does not ask. `without_webhook`: declare the sidecar in
+    InferenceServices themselves.
     """
 
     config: Config = field(default_factory=Config)
@@ -51,6 +53,8 @@ class Injector:
     annotations: Mapping[str, str] = field(default_factory=dict)
     around: Sequence[model.Object] = ()
     namespaces: Mapping[str, model.Namespace] = field(default_factory=dict)
+    patches: Sequence[model.Object] = ()
+    patch_signs: Mapping[int, str] = field(default_factory=dict)
     opted_in_only: bool = False
     without_webhook: bool = False
 
@@ -95,12 +99,15 @@ def inject(thing: model.Object, injector: Injector) -> tuple[model.Object, Repor
     Raises refusals.Malformed.
     """
     workloads.check_shape(thing)
-    if workloads.is_opted_in_only(thing):
-        return _opt_in(thing, injector)
     name = workloads.describe(thing)
-    told = other_kinds.told(thing)
+    told = other_kinds.told(thing, injector.patch_signs)
+    inner = workloads.inner_templates(thing).values()
+    if inner and all(_says(each) == "true" for each in inner):
+        return thing, Report(name, "unchanged", "its templates ask for the sidecar already")
     if told is not None:
         return thing, None if injector.opted_in_only else Report(name, "skipped", told.message, told.fix)
+    if workloads.is_opted_in_only(thing):
+        return _opt_in(thing, injector)
     found = workloads.template(thing)
     if found is None:
         return thing, None
@@ -123,6 +130,9 @@ def inject(thing: model.Object, injector: Injector) -> tuple[model.Object, Repor
         return after, Report(name, "removed", f"switched off by {outcome.decision.source}", "", warnings)
     if after == thing:
         return thing, Report(name, "unchanged", "it has the sidecar already", "", warnings)
+    patched = patches.undoing(thing, after, injector.patches)
+    if patched is not None:
+        return thing, Report(name, "refused", patched.message, patched.fix)
     return after, Report(name, "injected", summary(outcome.plan), "", warnings)
 
 
@@ -133,6 +143,8 @@ def uninject(thing: model.Object) -> tuple[model.Object, Report | None]:
     """
     workloads.check_shape(thing)
     name = workloads.describe(thing)
+    if patches.sign(thing):
+        return thing, None
     if workloads.is_opted_in_only(thing):
         is_service = workloads.group_kind(thing) == workloads.INFERENCE_SERVICE
         after = collocation.removed(thing) if is_service else thing
@@ -141,7 +153,7 @@ def uninject(thing: model.Object) -> tuple[model.Object, Report | None]:
         if after is thing:
             return thing, None
         return after, Report(name, "removed", "asks for no sidecar any more", "", tuple(_about_named_revision(after)))
-    found = None if workloads.is_part(thing) else workloads.template(thing)
+    found = workloads.template(thing)
     outcome = injection.uninject(found.pod) if found else None
     if outcome is not None and outcome.refusal is not None:
         return thing, Report(name, "refused", outcome.refusal.message, outcome.refusal.fix)

@@ -22,6 +22,9 @@ _TEMPLATES: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("apps", "StatefulSet"): ("spec", "template"),
     ("apps", "DaemonSet"): ("spec", "template"),
     ("apps", "ReplicaSet"): ("spec", "template"),
+    ("extensions", "Deployment"): ("spec", "template"),
+    ("extensions", "DaemonSet"): ("spec", "template"),
+    ("extensions", "ReplicaSet"): ("spec", "template"),
     ("batch", "Job"): ("spec", "template"),
     ("batch", "CronJob"): ("spec", "jobTemplate", "spec", "template"),
     ("argoproj.io", "Rollout"): ("spec", "template"),
@@ -70,7 +73,8 @@ def describe(thing: model.Object) -> str:
     """What people call the object: `Deployment/web`."""
     metadata = thing.get("metadata")
     name = (metadata.get("name") or metadata.get("generateName")) if isinstance(metadata, dict) else None
-    return f"{thing.get('kind')}/{name}" if name else str(thing.get("kind"))
+    kind = str(thing.get("kind") or "object")
+    return f"{kind}/{name}" if name else kind
 
 
 def items(thing: model.Object) -> list[Any] | None:
@@ -79,15 +83,20 @@ def items(thing: model.Object) -> list[Any] | None:
     return held if str(thing.get("kind")).endswith("List") and isinstance(held, list) else None
 
 
+def objects(data: Any) -> Iterator[model.Object]:
+    """The objects of a decoded document, those of Lists each on its own."""
+    held = items(data) if isinstance(data, dict) else None
+    if held is not None:
+        for item in held:
+            yield from objects(item)
+    elif isinstance(data, dict):
+        yield data
+
+
 def of_kinds(things: Sequence[Any], kinds: Set[tuple[str, str]]) -> Iterator[model.Object]:
     """The objects of these groups and kinds among decoded documents, those in Lists too."""
-    for thing in things:
-        if isinstance(thing, dict):
-            held = items(thing)
-            if held is not None:
-                yield from of_kinds(held, kinds)
-            elif group_kind(thing) in kinds:
-                yield thing
+    found = (thing for each in things for thing in objects(each))
+    return (thing for thing in found if group_kind(thing) in kinds)
 
 
 def namespaces(things: Sequence[Any]) -> dict[str, model.Namespace]:
@@ -117,13 +126,19 @@ def _template_path(thing: model.Object) -> tuple[str, ...] | None:
     return None if workload_ref(thing) else path
 
 
-def is_part(thing: model.Object) -> bool:
-    """Whether it is of a known kind and names no containers: what kustomize lays over the whole object."""
-    path = _TEMPLATES.get(group_kind(thing))
-    if path is None or workload_ref(thing):
-        return False
-    held = _find(thing, path if _find(thing, _LEADER) is None else _LEADER) if path else thing
-    return (held is None or isinstance(held, dict)) and _find(held, ("spec", "containers")) is None
+def written_template(thing: model.Object) -> model.Object | None:
+    """What an object says of its pods, even if that is no template; {} if nothing, None where its kind has none."""
+    kind = group_kind(thing)
+    if workload_ref(thing):
+        return None
+    if kind == KNATIVE_SERVICE or is_of_unknown_kind(thing):
+        path: tuple[str, ...] | None = _OF_ANY_KIND
+    else:
+        path = _template_path(thing)
+    if path is None:
+        return None
+    held = _find(thing, path)
+    return held if isinstance(held, dict) else {}
 
 
 def workload_ref(thing: model.Object) -> str:
@@ -178,7 +193,35 @@ def is_of_unknown_kind(thing: model.Object) -> bool:
     group, _ = found = group_kind(thing)
     if group in _NOT_OF_ANY_KIND or found in _TEMPLATES or found in _LABELLED:
         return False
-    containers = _find(thing, (*_OF_ANY_KIND, "spec", "containers"))
+    return _has_images(_find(thing, (*_OF_ANY_KIND, "spec", "containers")))
+
+
+def describes_pods(thing: model.Object) -> bool:
+    """Whether it is of a kind that can be injected or opted in, even if it is a part only."""
+    return written_template(thing) is not None or is_opted_in_only(thing)
+
+
+def inner_templates(thing: model.Object) -> dict[str, model.Object]:
+    """Templates of pods that stand elsewhere in an object of a kind that nobody knows, by their places."""
+    group, _ = found = group_kind(thing)
+    if group in _NOT_OF_ANY_KIND or found in _TEMPLATES or found in _LABELLED or is_of_unknown_kind(thing):
+        return {}
+    return dict(_inner_templates(thing, ""))
+
+
+def _inner_templates(held: Any, place: str) -> Iterator[tuple[str, model.Object]]:
+    if isinstance(held, list):
+        for number, each in enumerate(held):
+            yield from _inner_templates(each, f"{place}[{number}]")
+    elif isinstance(held, dict):
+        if place.lower().endswith("template") and _has_images(_find(held, ("spec", "containers"))):
+            yield place, held
+        else:
+            for key, each in held.items():
+                yield from _inner_templates(each, f"{place}.{key}" if place else key)
+
+
+def _has_images(containers: Any) -> bool:
     return isinstance(containers, list) and any(isinstance(each, dict) and each.get("image") for each in containers)
 
 
@@ -265,7 +308,7 @@ _HOLDERS = (
 _TEXT_KEYS = ("labels", "annotations", "nodeSelector")
 _LIST_KEYS = ("containers", "initContainers", "volumes", "env", "envFrom", "ports", "volumeMounts")
 _WORD_KEYS = ("args", "command")
-_NAMED_KEYS = ("containers", "initContainers", "volumes", "env")
+_NAMED_KEYS = ("containers", "initContainers", "volumes")
 _STRING_KEYS = ("image", "mountPath")
 
 
@@ -309,6 +352,16 @@ def _check_named(value: Any, where: str) -> None:
             raise _wrong(f"{where}[{number}].name", held["name"], "a string")
 
 
+def _check_variables(value: Any, where: str) -> None:
+    _check_named(value, where)
+    for number, held in enumerate(value):
+        if not isinstance(held.get("value"), str | None):
+            place, kind = f"{where}[{number}].value", type(held["value"]).__name__  # not the value, which may be secret
+            raise refusals.Malformed(
+                f"{place}, of {held.get('name')!r}, is of type {kind} and must be a string: put it in quotes"
+            )
+
+
 def _check_words(value: Any, where: str) -> None:
     if not isinstance(value, list):
         raise _wrong(where, value, "a list")
@@ -332,6 +385,7 @@ _SHAPES: Mapping[str, Callable[[Any, str], None]] = {
     **dict.fromkeys(_TEXT_KEYS, _check_texts),
     **dict.fromkeys(_LIST_KEYS, _check_objects),
     **dict.fromkeys(_NAMED_KEYS, _check_named),
+    "env": _check_variables,
     **dict.fromkeys(_WORD_KEYS, _check_words),
     **dict.fromkeys(_STRING_KEYS, _check_string),
 }

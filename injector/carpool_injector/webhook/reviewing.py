@@ -1,6 +1,6 @@
 """Answers reviews: looks up what the pure parts need to know, then counts and logs the outcome and writes Events.
 
-An Event tells the owner of a pod that asked for the sidecar and did not get it. Warnings about pods reach the
+An Event tells the owner of a pod that asked for the sidecar and was refused it. Warnings about pods reach the
 controller that creates them, not a person; `kubectl describe` of the ReplicaSet or Job shows its Events. They are
 written after the answer, from a short queue and at a limited rate; a failure is only logged.
 """
@@ -17,7 +17,7 @@ from typing import Protocol
 
 from carpool.program import logs
 from carpool_injector.core import model
-from carpool_injector.objects import review
+from carpool_injector.objects import restarts, review
 from carpool_injector.webhook import metrics
 
 log = logging.getLogger("carpool.injector")
@@ -104,18 +104,18 @@ _REMEMBERED = 1024
 _REPEAT_AFTER = 600.0  # seconds: a ReplicaSet that keeps failing tells of it again
 _EVENT_PAUSE = 0.1  # seconds between two events: at most ten a second, whatever is deployed
 _TIMEOUT = 5.0
-_LONGEST_NAME = 320  # above what Kubernetes allows of an owner: what is queued and remembered has to be bounded
-_MESSAGE_LENGTH = 1024  # of an Event's note (k8s.io/kubernetes, pkg/apis/core/validation/events.go)
+MESSAGE_LENGTH = 1024  # of an Event's note (k8s.io/kubernetes, pkg/apis/core/validation/events.go)
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A warning about `owner` (apiVersion, kind, name, uid) in a namespace."""
+    """A warning about `owner` (apiVersion, kind, name, uid) in a namespace, told again after so many seconds."""
 
     namespace: str
     owner: model.Object
     message: str
     reason: str = REASON
+    again_after: float = _REPEAT_AFTER
 
 
 class Sink(Protocol):
@@ -126,7 +126,7 @@ class Sink(Protocol):
 
 
 class Events:
-    """A bounded queue of Events. Start `deliver` in a task; `tell` never waits and never raises."""
+    """A bounded queue of Events. Start `deliver` in a task; `tell` and `put` never wait and never raise."""
 
     def __init__(self, sink: Sink, counts: metrics.Metrics, clock: Callable[[], float]) -> None:
         self._sink = sink
@@ -140,8 +140,11 @@ class Events:
     def tell(self, request: review.Request, outcome: model.Outcome) -> None:
         """Queues an Event for a refused pod that has an owner, unless it is a dry run or a repetition."""
         event = None if request.dry_run else _event(request, outcome)
-        if event is None:
-            return
+        if event is not None:
+            self.put(event)
+
+    def put(self, event: Event) -> None:
+        """Queues an Event, unless it is a repetition."""
         if self._repeated(event):
             self._counts.events.labels("repeated").inc()
             return
@@ -159,7 +162,7 @@ class Events:
     def _repeated(self, event: Event) -> bool:
         key, now = (str(event.owner.get("uid", "")), event.message), self._clock()
         told = self._told.get(key)
-        if told is not None and now - told < _REPEAT_AFTER:
+        if told is not None and now - told < event.again_after:
             return True
         self._told[key] = now
         self._told.move_to_end(key)
@@ -180,22 +183,8 @@ class Events:
 
 
 def _event(request: review.Request, outcome: model.Outcome) -> Event | None:
-    owner = _owner(request.object or {})
+    owner = restarts.owner_of(request.object or {})
     if owner is None or outcome.refusal is None or outcome.result != "refused":
         return None
     text = f"Pods are created without the Carpool sidecar: {outcome.refusal}"
-    return Event(request.namespace, owner, text[:_MESSAGE_LENGTH])
-
-
-def _owner(pod: model.Object) -> model.Object | None:
-    """The owner that manages the pod; None when it has none that can be named."""
-    references = (pod.get("metadata") or {}).get("ownerReferences")
-    for reference in references if isinstance(references, list) else ():
-        if isinstance(reference, dict) and reference.get("controller") is True and _is_named(reference):
-            return {key: reference[key] for key in ("apiVersion", "kind", "name", "uid")}
-    return None
-
-
-def _is_named(reference: model.Object) -> bool:
-    texts = [reference.get(key) for key in ("apiVersion", "kind", "name", "uid")]
-    return all(isinstance(text, str) and 0 < len(text) <= _LONGEST_NAME for text in texts)
+    return Event(request.namespace, owner, text[:MESSAGE_LENGTH])
