@@ -58,7 +58,7 @@ class Release:
 
     def _values(self) -> list[str]:
         narrowed = [{"key": ACTS_HERE, "operator": "In", "values": [self.name]}]
-        return ["--set-json", f"webhook.namespaceSelector={json.dumps(narrowed)}"]
+        return ["--set-json", f"webhook.namespaceSelector={json.dumps(narrowed)}", "--set=check.enabled=true"]
 
     def _helm(self, *arguments: str) -> str:
         return helm.run(*arguments, "--namespace", self.namespace, env={"KUBECONFIG": str(self._plane.kubeconfig)})

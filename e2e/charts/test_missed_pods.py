@@ -16,10 +16,10 @@ import urllib3
 from e2e.charts import releases
 from e2e.cluster import client, control_plane, processes
 from e2e.injector import manifests, steps
+from tests.injector import pods
 
 NewRelease = Callable[[], releases.Release]
 COUNTED_SECONDS = 60.0  # the first look is 15 s after the start
-VALUES = ("--set", "missedPods=true")
 # Python's ssl leaves a socket open that its peer has reset before the handshake (SSLSocket._create raises without
 # close), as an API server does that is killed. The garbage collector complains later, so creating() calls it.
 _UNCLOSED = "ignore:unclosed <ssl.SSLSocket:ResourceWarning"
@@ -39,7 +39,7 @@ def test_pods_that_came_while_no_injector_answered_are_counted_with_the_rights_t
     new_release: NewRelease, new_namespace: steps.NewNamespace, admin: client.Client
 ) -> None:
     release = new_release()
-    release.install(*VALUES)
+    release.install()
     release.call_at(release.start_injector())
     asking, other = new_namespace({**release.labels, manifests.INJECT: "enabled"}), new_namespace(release.labels)
     steps.wait_until_effective(admin, other)
@@ -48,6 +48,25 @@ def test_pods_that_came_while_no_injector_answered_are_counted_with_the_rights_t
         assert not manifests.has_sidecar(admin.create(pod).object)
     release.start_injector()
     wait_for(release, pod=1, namespace=1)
+
+
+def test_pods_that_missed_the_sidecar_are_evicted_and_made_anew_where_that_is_asked_for(
+    new_release: NewRelease, new_namespace: steps.NewNamespace, admin: client.Client
+) -> None:
+    release = new_release()
+    release.install("--set", "missedPods.restart=true")
+    release.call_at(release.start_injector())
+    namespace = new_namespace(release.labels)
+    steps.wait_until_effective(admin, namespace)
+    release.stop()
+    admin.create(manifests.workload("Deployment", namespace, pods.plain(pods.sklearn())))
+    processes.eventually(lambda: admin.list("Pod", namespace), COUNTED_SECONDS, "the Deployment has its pod")
+    assert not any(manifests.has_sidecar(pod) for pod in admin.list("Pod", namespace))
+    release.call_at(release.start_injector())
+    made_anew = lambda: [manifests.has_sidecar(pod) for pod in admin.list("Pod", namespace)] == [True]  # noqa: E731
+    processes.eventually(made_anew, COUNTED_SECONDS, "there is a new pod, with the sidecar")
+    told = [each for each in admin.list("Event", namespace) if each["reason"] == "CarpoolSidecarMissed"]
+    assert [each["involvedObject"]["kind"] for each in told] == ["ReplicaSet"]
 
 
 @pytest.mark.timeout(400)
@@ -63,7 +82,7 @@ def test_pods_that_came_before_a_restarted_api_server_knew_its_services_are_coun
         admin = stack.enter_context(contextlib.closing(client.Client(plane.kubeconfig)))
         release = releases.Release(admin, plane, "restart", tmp_path)
         stack.callback(release.stop)
-        release.install(*VALUES)
+        release.install()
         release.call_at(release.start_injector())
         namespace = steps.create_namespace(admin, "busy", release.labels)
         steps.wait_until_effective(admin, namespace)

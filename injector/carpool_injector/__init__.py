@@ -16,7 +16,8 @@ client. Their mutable objects live for one call only. State that outlives a revi
 | `webhook.cluster.Namespaces` | namespaces as the watch told them | its task `follow` |
 | `webhook.cluster.ClusterVersion` | what API server and nodes can do | its task `follow` |
 | `webhook.missed.MissedPods` | which pods were found without their sidecar last | its task `follow` |
-| `webhook.reviewing.Events` | Events to be written, and which were told lately | each review; its task `deliver` |
+| `webhook.evictions.Evictions` | when a pod of each owner was evicted last | the task of `MissedPods` |
+| `webhook.reviewing.Events` | Events to be written, and which were told lately | reviews, `MissedPods`; `deliver` |
 | `webhook.server.Capacity` | reviews at work, bytes of their bodies | each review, for as long as it takes |
 | `webhook.server.Server` | whether it drains, how many reviews were cut off | `Service`; a cancelled review |
 | `webhook.metrics.Metrics` | counters and gauges | whoever counts |

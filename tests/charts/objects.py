@@ -28,11 +28,12 @@ def parse(text: str) -> list[Object]:
 
 @functools.cache
 def _rendered(helm_used: Path, *more: str, values: Path | None, namespace: str) -> list[Object]:
-    return parse(helm.template(*more, namespace=namespace, values=[values] if values else []))
+    asked_for = "--set=check.enabled=true"  # `helm test`, so that tests see its objects as well
+    return parse(helm.template(*more, asked_for, namespace=namespace, values=[values] if values else []))
 
 
 def rendered(*more: str, values: Path | None = None, namespace: str = helm.NAMESPACE) -> list[Object]:
-    """What the chart makes of these values: fresh objects, that a test may change."""
+    """What the chart makes of these values, with the hooks of `helm test`: fresh objects, that a test may change."""
     return copy.deepcopy(_rendered(helm.find(), *more, values=values, namespace=namespace))
 
 

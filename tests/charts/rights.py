@@ -14,12 +14,16 @@ INJECTOR, CHECK = "carpool-injector", "carpool-check"
 _CODE = helm.ROOT / "injector" / "carpool_injector"
 _WEBHOOK_KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 # By what has to be set beside the first one's values: whose rights those are that come with it.
-_LEAST = "certificates.mode=certManager,events=false,missedPods=false"
-_SELF_MANAGED = "events=false,missedPods=false"
+_LEAST = "certificates.mode=certManager,events=false,missedPods.enabled=false"
+_SELF_MANAGED = "events=false,missedPods.enabled=false"
 _ROWS = (
     ("always", INJECTOR, _LEAST, None),
-    ("`events`", INJECTOR, "certificates.mode=certManager", _LEAST),
-    ("`missedPods`", INJECTOR, "certificates.mode=certManager,events=false,missedPods=true", _LEAST),
+    ("`events`", INJECTOR, "certificates.mode=certManager,missedPods.enabled=false", _LEAST),
+    ("`missedPods.enabled`", INJECTOR, "certificates.mode=certManager,events=false", _LEAST),
+    (
+        "and `missedPods.restart`", INJECTOR, "certificates.mode=certManager,events=false,missedPods.restart=true",
+        "certificates.mode=certManager,events=false"
+    ),
     ("`certificates.mode: selfManaged`", INJECTOR, f"{_SELF_MANAGED},webhook.validating.enabled=false", _LEAST),
     (
         "and `webhook.validating.enabled`", INJECTOR, _SELF_MANAGED, f"{_SELF_MANAGED},webhook.validating.enabled=false"

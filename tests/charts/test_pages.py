@@ -33,21 +33,30 @@ def test_the_install_manifest_begins_with_the_namespace_and_has_no_tests() -> No
     assert {thing["metadata"].get("namespace", helm.NAMESPACE) for thing in things} == {helm.NAMESPACE}
 
 
-@pytest.fixture(scope="module")
-def notes() -> str:
+def notes(*more: str, namespace: str = "ns") -> str:
     if helm.major() == 3:
         pytest.skip("Helm 3 renders notes with a cluster only")
     # `install --dry-run=client` renders the notes, and asks no cluster.
-    return helm.run(
-        "install", helm.RELEASE, str(helm.CHART), "--namespace", "ns", "--dry-run=client", "--hide-notes=false"
-    )
+    where = ("--namespace", namespace, "--dry-run=client", "--hide-notes=false")
+    return helm.run("install", helm.RELEASE, str(helm.CHART), *where, *more).partition("NOTES:")[2]
 
 
-def test_the_notes_name_commands_with_flags_that_exist(notes: str) -> None:
-    said = notes.partition("NOTES:")[2]
-    assert "helm -n ns test carpool" in said
+def test_the_notes_name_helm_test_where_it_has_something_to_run() -> None:
+    assert "helm -n ns test carpool" in notes("--set=check.enabled=true")
+    assert "helm -n ns test carpool" not in notes()
+
+
+def test_the_notes_say_in_which_namespace_no_pod_gets_the_sidecar() -> None:
+    assert "No pod in namespace ns gets a sidecar" in notes()
+    assert "install the chart into one of its own" not in notes()
+    assert "install the chart into one of its own" in notes(namespace="default")
+
+
+def test_the_notes_name_commands_with_flags_that_exist() -> None:
+    said = notes()
+    assert "With --set check.enabled=true `helm test` does the same" in said
     assert "rollout status deployment/carpool-injector" in said
-    words = said.rpartition("carpool-injector check ")[2].replace("\\\n", " ").split()
+    words = said.rpartition("carpool-injector check ")[2].splitlines()[0].split()
     given = check.check.make_context("check", words).params
     assert given["namespace"] == "ns"
 

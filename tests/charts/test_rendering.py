@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ def test_helm_lint_has_nothing_to_say(name: str) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 @every_scenario
 def test_every_object_follows_the_published_schemas(name: str, version: str) -> None:
-    things = objects.scenario(name)
+    things = objects.rendered("--kube-version", version, values=objects.SCENARIOS[name])
     found = {
         f"{thing['kind']} {thing['metadata']['name']}": custom_resources.problems(thing)
         if custom_resources.is_custom(thing)
@@ -120,7 +121,7 @@ def test_every_object_can_be_found_by_its_labels(name: str) -> None:
 @every_scenario
 def test_rendering_is_the_same_each_time(name: str) -> None:
     path = objects.SCENARIOS[name]
-    again = helm.template(values=[path] if path else [])
+    again = helm.template("--set=check.enabled=true", values=[path] if path else [])
     assert objects.parse(again) == objects.scenario(name)
 
 
@@ -171,12 +172,15 @@ def test_selectors_find_the_pods(name: str) -> None:
     deployment = objects.one(things, "Deployment")
     labels = deployment["spec"]["template"]["metadata"]["labels"].items()
     spreads = deployment["spec"]["template"]["spec"].get("topologySpreadConstraints") or ()
+    affinity = deployment["spec"]["template"]["spec"]["affinity"].get("podAntiAffinity") or {}
+    apart = affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ()
     selectors = [
         deployment["spec"]["selector"]["matchLabels"],
         *(each["spec"]["selector"] for each in objects.of_kind(things, "Service")),
         *(each["spec"]["selector"]["matchLabels"] for each in objects.of_kind(things, "PodDisruptionBudget")),
         *(each["spec"]["podSelector"]["matchLabels"] for each in objects.of_kind(things, "NetworkPolicy")),
         *(each["labelSelector"]["matchLabels"] for each in spreads),
+        *(each["podAffinityTerm"]["labelSelector"]["matchLabels"] for each in apart),
     ]
     assert [selector for selector in selectors if not selector.items() <= labels] == []
     test_pod = next(each for each in things if each["kind"] == "Pod")
@@ -212,6 +216,13 @@ def test_helm_test_runs_check_with_flags_that_exist(name: str) -> None:
     assert given["mutating"] == objects.one(things, "MutatingWebhookConfiguration")["metadata"]["name"]
     assert given["service"] == chosen.service_name
     assert container["image"] == objects.container(things)["image"]
+
+
+@every_scenario
+def test_whoever_applies_what_is_rendered_gets_no_hooks_unless_they_are_asked_for(name: str) -> None:
+    path = objects.SCENARIOS[name]
+    things = objects.parse(helm.template(values=[path] if path else []))
+    assert [thing["metadata"]["name"] for thing in things if objects.is_test(thing)] == []
 
 
 @every_scenario
@@ -302,6 +313,47 @@ def test_a_critical_injector_has_the_quota_that_some_clusters_want_for_its_class
     assert objects.of_kind(objects.rendered(), "ResourceQuota") == []
 
 
+HOST, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
+Nodes = list[dict[str, str]]
+
+
+def placed(pod: objects.Object, nodes: Nodes, number: int) -> Nodes:
+    """Where the scheduler puts so many pods one by one, as far as it is for what is soft: on the first of the best.
+
+    A soft constraint passes over nodes that lack the label of any of them (podtopologyspread/scoring.go in Kubernetes).
+    """
+    constraints = pod["topologySpreadConstraints"]
+    terms = pod["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    taken: Nodes = []
+
+    def burden(node: dict[str, str]) -> float:
+        def there(key: str) -> int:
+            return sum(each.get(key) == node.get(key) for each in taken if key in node)
+
+        counts = all(each["topologyKey"] in node for each in constraints)
+        spread = sum(there(each["topologyKey"]) for each in constraints) if counts else 0
+        return spread + sum(each["weight"] * there(each["podAffinityTerm"]["topologyKey"]) for each in terms)
+
+    for _ in range(number):
+        taken.append(min(nodes, key=burden))
+    return taken
+
+
+def test_injectors_go_to_different_hosts_and_zones_also_where_nodes_have_no_zone() -> None:
+    pod = objects.one(objects.rendered(), "Deployment")["spec"]["template"]["spec"]
+    hosts: Nodes = [{HOST: name} for name in "abc"]
+    assert len({node[HOST] for node in placed(pod, hosts, 2)}) == 2
+    zones = [{HOST: f"{zone}{number}", ZONE: zone} for zone in "xy" for number in range(3)]
+    assert len({node[ZONE] for node in placed(pod, zones, 2)}) == 2
+    assert len({node[HOST] for node in placed(pod, [*hosts, *zones], 3)}) == 3
+
+
+def test_an_affinity_of_ones_own_takes_the_place_of_the_charts() -> None:
+    given = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
+    pod = objects.one(objects.rendered("--set-json", f"affinity={json.dumps(given)}"), "Deployment")["spec"]["template"]
+    assert pod["spec"]["affinity"] == given
+
+
 def test_on_the_nodes_network_the_old_pod_makes_room_for_the_new_one() -> None:
     deployment = objects.one(objects.scenario("host-network"), "Deployment")["spec"]
     assert deployment["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
@@ -323,6 +375,6 @@ def test_names_are_the_releases_own() -> None:
 def test_the_packaged_chart_makes_the_same(tmp_path: Path) -> None:
     helm.run("package", str(helm.CHART), "--destination", str(tmp_path))
     (package,) = tmp_path.iterdir()
-    names = ("--set", "dashboard.enabled=true")
+    names = ("--set", "dashboard.enabled=true,check.enabled=true")
     packaged = helm.run("template", helm.RELEASE, str(package), "--namespace", helm.NAMESPACE, *names)
     assert objects.parse(packaged) == objects.rendered(*names)

@@ -36,21 +36,19 @@ def test_secrets_and_webhooks_are_granted_by_name() -> None:
 @pytest.mark.parametrize("name", ["cert-manager", "issuer", "existing-secret"])
 def test_certificates_of_others_need_no_rights_at_all(name: str) -> None:
     resources = {resource for _, _, resource, _, _ in rights(objects.scenario(name), "carpool-injector")}
-    assert resources == {"namespaces", "nodes", "events"}
+    assert resources == {"namespaces", "nodes", "events", "pods", "mutatingwebhookconfigurations"}
 
 
 def test_pods_are_listed_only_where_those_that_missed_the_sidecar_are_counted() -> None:
-    listing = ("", "", "pods", "", "list")
-    counted = injectors("--set", "missedPods=true")
-    assert counted - injectors() == {listing}
-    assert listing in injectors("--set", "prometheusRule.enabled=true")
-    assert listing not in injectors("--set", "prometheusRule.enabled=true,missedPods=false")
-    others = rights(
-        objects.rendered("--set", "missedPods=true", values=objects.SCENARIOS["cert-manager"]), "carpool-injector"
-    )
+    assert injectors() - injectors("--set", "missedPods.enabled=false") == {("", "", "pods", "", "list")}
+    others = rights(objects.rendered(values=objects.SCENARIOS["cert-manager"]), "carpool-injector")
     assert {each[2:] for each in others if each[1].startswith("admission")} == {
         ("mutatingwebhookconfigurations", "zz-carpool-injector", "get")
     }
+
+
+def test_pods_are_evicted_only_where_those_that_missed_the_sidecar_are_to_be_restarted() -> None:
+    assert injectors("--set", "missedPods.restart=true") - injectors() == {("", "", "pods/eviction", "", "create")}
 
 
 def test_without_events_none_may_be_written() -> None:
@@ -107,7 +105,7 @@ def test_without_rbac_none_is_made() -> None:
 
 
 def test_the_injector_is_granted_each_call_that_its_code_makes_and_no_other() -> None:
-    everything = injectors("--set", "missedPods=true")
+    everything = injectors("--set", "missedPods.restart=true")
     given = {(resource, verb) for _, _, resource, _, verb in everything}
     assert given == asked("webhook/*.py", "certificates/*.py") - {("version", "get")}  # which everybody may
 
@@ -116,8 +114,12 @@ def test_the_check_is_granted_each_call_that_its_code_makes_and_no_other() -> No
     with_secrets = rights(objects.rendered("--set", "config.imagePullSecrets={registry}"), "carpool-check")
     given = {(resource, verb) for _, _, resource, _, verb in with_secrets}
     # Policies are looked for only where it is not told what the injector's objects are called, and of webhooks only
-    # those that change pods.
-    never = {("mutatingadmissionpolicies", "list"), ("validatingwebhookconfigurations", "list")}
+    # those that change pods. In the cluster pods are reached by their addresses.
+    never = {
+        ("mutatingadmissionpolicies", "list"),
+        ("validatingwebhookconfigurations", "list"),
+        ("pods/portforward", "get"),
+    }
     policies = {(each.plural, "list") for each in surroundings.POLICIES}
     assert given - policies == asked("diagnosis/*.py") - never - {("version", "get")}
 

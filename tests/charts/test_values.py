@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,7 @@ REFUSED = {
     "logLevel=loud": "'/logLevel': value must be one of 'debug', 'info', 'warning', 'error'",
 }
 CONTRADICTIONS = {
+    "missedPods.enabled=false,missedPods.restart=true": "missedPods.restart needs missedPods.enabled",
     "replicas=1,webhook.failurePolicy=Fail": "webhook.failurePolicy Fail needs replicas of 2 or more, not 1",
     "serviceMonitor.enabled=true,podMonitor.enabled=true": "serviceMonitor and podMonitor are both enabled",
     "securePort=9444": "securePort and metricsPort are both 9444",
@@ -193,5 +195,29 @@ def test_what_the_injector_would_refuse_the_schema_refuses_first(values: str) ->
         helm.template(values)
 
 
-def test_a_chart_may_be_part_of_another() -> None:
-    assert objects.rendered("--set", "global.domain=example.com")
+UMBRELLA = """\
+apiVersion: v2
+name: platform
+version: 1.0.0
+dependencies: [{name: carpool, version: 0.1.0, condition: CHART.enabled, alias: CHART}]
+"""
+
+
+@pytest.mark.usefixtures("each_helm")
+@pytest.mark.parametrize("name", ["carpool", "batching"])
+def test_a_chart_may_be_part_of_another_that_switches_it_on_and_off(tmp_path: Path, name: str) -> None:
+    shutil.copytree(helm.CHART, tmp_path / "charts" / "carpool")
+    (tmp_path / "Chart.yaml").write_text(UMBRELLA.replace("CHART", name))
+    (tmp_path / "values.yaml").write_text(json.dumps({name: {"enabled": True}, "global": {"domain": "example.com"}}))
+    given = ("template", "p", str(tmp_path), "--namespace", helm.NAMESPACE)
+    whole = objects.parse(helm.run(*given))
+    assert {each["kind"] for each in whole} == {each["kind"] for each in objects.parse(helm.template())}
+    assert objects.parse(helm.run(*given, f"--set={name}.enabled=false")) == []
+
+
+@pytest.mark.parametrize("name", objects.SCENARIOS)
+def test_nothing_is_made_where_the_chart_is_switched_off(name: str) -> None:
+    assert objects.rendered("--set", "enabled=false", values=objects.SCENARIOS[name]) == []
+    more = "enabled=false,dashboard.enabled=true,podMonitor.enabled=true,prometheusRule.enabled=true"
+    assert objects.rendered("--set", more) == []
+    assert objects.rendered("--set", "enabled=false,mode=policy", "--kube-version=1.36.0") == []

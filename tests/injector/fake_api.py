@@ -1,4 +1,4 @@
-"""A Kubernetes API server as far as the injector asks one: versions, namespaces, Secrets, webhooks, Events.
+"""A Kubernetes API server as far as the injector asks one: versions, namespaces, Secrets, webhooks, Events, pods.
 
 In memory, over plain HTTP on the loopback interface, with a kubeconfig to reach it.
 """
@@ -29,6 +29,8 @@ class FakeApi:
         self.objects: dict[str, Object] = {}
         self.events: list[Object] = []
         self.event_told = asyncio.Event()
+        self.pods: list[Object] = []
+        self.evicted: list[str] = []
         self._versions = 100
         self._watchers: set[asyncio.Queue[Object]] = set()
         for kind in _WEBHOOKS:
@@ -69,6 +71,9 @@ class FakeApi:
         app.router.add_get("/api/v1/namespaces/{name}", self._namespace)
         app.router.add_post("/api/v1/namespaces/{name}/events", self._event)
         app.router.add_post("/api/v1/namespaces/{name}/secrets", self._create_secret)
+        app.router.add_get("/api/v1/pods", self._pods)
+        app.router.add_get("/api/v1/namespaces/{name}/pods", self._pods)
+        app.router.add_post("/api/v1/namespaces/{name}/pods/{pod}/eviction", self._evict)
         app.router.add_get("/{path:.*}", self._get)
         app.router.add_patch("/{path:.*}", self._patch)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
@@ -114,6 +119,15 @@ class FakeApi:
         self.events.append(await request.json())
         self.event_told.set()
         return web.json_response(self.events[-1], status=201)
+
+    async def _pods(self, request: web.Request) -> web.Response:
+        namespace = request.match_info.get("name")
+        found = [each for each in self.pods if namespace in (None, each["metadata"]["namespace"])]
+        return web.json_response({"metadata": {"resourceVersion": str(self._versions)}, "items": found})
+
+    async def _evict(self, request: web.Request) -> web.Response:
+        self.evicted.append(request.match_info["pod"])
+        return web.json_response({"kind": "Status", "status": "Success"}, status=201)
 
     async def _create_secret(self, request: web.Request) -> web.Response:
         body = await request.json()

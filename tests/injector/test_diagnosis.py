@@ -19,6 +19,7 @@ from carpool_injector import cli
 from carpool_injector.api import calls
 from carpool_injector.certificates import pki, rotation, serving_certificate
 from carpool_injector.commands import check
+from carpool_injector.core import model
 from carpool_injector.diagnosis import checks, cluster_state, findings, places
 from carpool_injector.webhook import options
 
@@ -157,6 +158,59 @@ def test_what_is_wrong_is_told_with_the_next_step(changes: dict[str, Any], verdi
     assert found[0].fix or verdict == "ok"
 
 
+SELECTIVE = webhooks(
+    reinvocationPolicy="IfNeeded",
+    namespaceSelector={
+        "matchExpressions": [
+            {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": [PLACE.namespace, "kube-system"]}
+        ]
+    },
+)
+SPACES = [model.Namespace(name) for name in ("models", PLACE.namespace, "kube-system", "default")]
+
+
+def placed(namespace: str, *given: Any, **members: Any) -> dict[str, Any]:
+    made = pod(*given, **members)
+    made["metadata"]["namespace"] = namespace
+    return made
+
+
+def test_what_asks_in_a_namespace_that_the_webhooks_leave_out_is_not_said_to_need_a_restart() -> None:
+    asking = [placed(PLACE.namespace, "a", asks=True), placed("kube-system", "b", asks=True), pod("c", asks=True)]
+    found = bad(mutating=SELECTIVE, namespaces=SPACES, pods=asking)
+    assert [text for _, text in found] == [
+        "asked for the sidecar and were missed: models/c",
+        "namespace carpool-system is the injector's own, whose pods never get a sidecar, though carpool-system/a asked "
+        "for the sidecar",
+        "namespace kube-system is left out by the webhooks, though kube-system/b asked for the sidecar",
+    ]
+    enabled = model.Namespace("kube-system", {"carpool.dev/inject": "enabled"})
+    assert [text for _, text in bad(mutating=SELECTIVE, namespaces=[enabled])] == [
+        "namespace kube-system is left out by the webhooks, though it asks for the sidecar"
+    ]
+
+
+def test_a_release_in_the_namespace_of_the_sample_pod_is_told_so() -> None:
+    place = dataclasses.replace(PLACE, sample_namespace=PLACE.namespace)
+    found = said(mutating=SELECTIVE, namespaces=SPACES, place=place, sample=pod("x", asks=True))
+    (told,) = [each for each in found if "a sample pod" in each.text]
+    assert (told.verdict, told.fix) == ("warning", "name another one: --sample-namespace")
+
+
+def test_pods_that_were_missed_are_told_by_what_makes_each_of_them_anew() -> None:
+    served, plain = pod("a", asks=True), pod("b", asks=True)
+    served["metadata"]["labels"]["serving.kserve.io/inferenceservice"] = "iris"
+    found = [finding for finding in said(pods=[served, plain]) if "were missed" in finding.text]
+    assert [each.text.rpartition(": ")[2] for each in found] == ["models/a", "models/b"]
+    assert "kubectl -n models annotate inferenceservice iris" in found[0].fix
+    assert "delete the pod" in found[1].fix
+    many = [pod(f"p{number}", asks=True) for number in range(7)]
+    for number, each in enumerate(many):
+        each["metadata"]["labels"]["serving.kserve.io/inferenceservice"] = f"s{number}"
+    found = [finding for finding in said(pods=many) if "were missed" in finding.text]
+    assert (len(found), found[-1].text.rpartition(": ")[2]) == (6, "models/p5, models/p6")
+
+
 def test_blocking_webhooks_need_two_endpoints() -> None:
     blocking = webhooks(failurePolicy="Fail", reinvocationPolicy="IfNeeded")
     assert (
@@ -271,6 +325,70 @@ async def test_the_certificate_is_taken_from_the_first_endpoint_that_shows_one()
     assert (await cluster_state.gather(api, PLACE, NOW, dial)).served == b"PEM"
     host = "carpool-injector.carpool-system.svc"
     assert asked == [("10.0.0.0", 9443, host), ("10.0.0.2", 9443, host)]
+
+
+OTHERS = pki.issue_leaf(STRANGER, ("router.local",), NOW).certificate
+
+
+@pytest.mark.parametrize(
+    ("secret", "names", "counts"),
+    [
+        (None, pki.service_names(PLACE.service, PLACE.namespace), True),
+        (None, ("*.carpool-system.svc",), True),
+        (None, ("router.local",), False),
+        (NOT_ALLOWED, ("router.local",), False),
+        (calls.Secret({rotation.LEAF: OTHERS}, "1"), (), True),
+        (calls.Secret({rotation.LEAF: LEAF.certificate}, "1"), ("router.local",), False),
+    ],
+)
+async def test_whoever_answers_at_an_address_counts_only_with_the_injectors_certificate(
+    secret: Any, names: tuple[str, ...], counts: bool
+) -> None:
+    shown = pki.issue_leaf(STRANGER, names, NOW).certificate if names else OTHERS
+
+    async def dial(address: str, port: int, host: str) -> bytes | None:
+        return shown
+
+    api = FakeKube(
+        read_endpoint_slices=endpoints(True), list_webhooks=[], list_pods=[], dry_run_create_pod={},
+        read_labelled_namespaces=[], read_secret=secret,
+    )  # fmt: skip
+    known = await cluster_state.gather(api, PLACE, NOW, dial)
+    assert (known.served, known.strangers) == ((shown, []) if counts else (None, ["10.0.0.0:9443"]))
+
+
+async def test_an_endpoint_that_cannot_be_reached_is_asked_by_way_of_the_api_server() -> None:
+    asked = []
+
+    def forwarded(*given: Any) -> bytes:
+        asked.append(given)
+        return OTHERS if given[1] == "injector-0" else LEAF.certificate
+
+    slices = endpoints(True, True)
+    for number, endpoint in enumerate(slices[0]["endpoints"]):
+        endpoint["targetRef"] = {"kind": "Pod", "name": f"injector-{number}"}
+    api = FakeKube(
+        read_endpoint_slices=slices, list_webhooks=[], list_pods=[], dry_run_create_pod={},
+        read_labelled_namespaces=[], read_secret=NOT_ALLOWED, forwarded_certificate=forwarded,
+    )  # fmt: skip
+    assert (await cluster_state.gather(api, PLACE, NOW, nobody)).served == LEAF.certificate
+    assert asked == [(PLACE.namespace, f"injector-{number}", 9443, PLACE.host) for number in (0, 1)]
+    api.answers["forwarded_certificate"] = calls.Forbidden("get pods/portforward: forbidden")
+    assert (await cluster_state.gather(api, PLACE, NOW, nobody)).served is None
+
+
+def test_where_somebody_else_answers_the_secrets_certificate_is_looked_at_and_that_is_told() -> None:
+    assert bad(served=None, strangers=["10.0.0.0:9443"]) == []
+    told = [finding.text for finding in said(served=None, strangers=["10.0.0.0:9443"])]
+    where = "has in its Secret (its endpoints are not reachable from here: somebody else answers at 10.0.0.0:9443)"
+    assert any(where in text for text in told)
+    ((verdict, text),) = bad(served=None, strangers=["10.0.0.0:9443"], secret=NOT_ALLOWED)
+    assert (verdict, "not reachable from here" in text) == ("warning", True)
+
+
+def test_a_section_without_findings_is_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    check.tell({"Certificates": [], "Pods": [findings.ok("fine")]}, "text")
+    assert capsys.readouterr().out.splitlines()[0] == "Pods"
 
 
 async def test_a_certificate_is_read_from_a_real_handshake() -> None:

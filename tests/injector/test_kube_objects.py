@@ -129,6 +129,30 @@ async def test_an_event_is_written_about_its_owner(api, client):
     assert api.requests[0].path == "/api/v1/namespaces/models/events"
 
 
+async def test_of_pods_only_the_metadata_of_those_that_speak_of_carpool_is_kept(api, client):
+    says = {"labels": {"carpool.dev/inject": "true"}, "managedFields": [{"manager": "x"}]}
+    for number, metadata in enumerate(
+        [says, {"annotations": {"carpool.dev/inject": "true"}}, {}, {"labels": {"a": "b"}}] * 100
+    ):
+        api.put(f"/api/v1/namespaces/models/pods/p{number:03}", {"metadata": dict(metadata)})
+    found = await client.list_pod_metadata()
+    assert len(found) == 200
+    assert not any("managedFields" in pod["metadata"] for pod in found)
+    assert "as=PartialObjectMetadataList;" in api.requests[0].headers["Accept"]
+    assert api.requests[0].query["fieldSelector"] == "status.phase!=Succeeded,status.phase!=Failed"
+
+
+async def test_a_pod_is_evicted_by_its_uid_and_a_budget_that_forbids_it_is_told(api, client):
+    await client.evict_pod("models", "bert-1", "u-1")
+    assert api.requests[-1].path == "/api/v1/namespaces/models/pods/bert-1/eviction"
+    body = api.bodies[-1]
+    assert (body["apiVersion"], body["kind"]) == ("policy/v1", "Eviction")
+    assert body["deleteOptions"] == {"preconditions": {"uid": "u-1"}}
+    api.instead = [status(429, "TooManyRequests", "Cannot evict pod as it would violate the pod's disruption budget.")]
+    with pytest.raises(calls.Unavailable, match=r"create pods/eviction models/bert-2: .* disruption budget"):
+        await client.evict_pod("models", "bert-2", "u-2")
+
+
 # --- what the cluster can do; diagnosis ----------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from collections.abc import Set
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from prometheus_client import parser
 
 from carpool_injector.core import injection, model
 from carpool_injector.core.config import Config
-from carpool_injector.webhook import metrics, missed
+from carpool_injector.webhook import metrics, missed, reviewing
 from tests.injector import pods
 
 ASKS = {"carpool.dev/inject": "true"}
@@ -27,7 +28,13 @@ class Cluster:
         self.registration: model.Object | None = EVERYWHERE
         self.asked: list[str | None] = []
         self.counts = metrics.Metrics()
-        self.subject = missed.MissedPods(self, "zz", lambda: self.namespaces, self._inject, self.counts)
+        self.events: list[reviewing.Event] = []
+        self.restarted: list[set[tuple[str, str]]] = []
+        told = (self.events.append, self._restart)
+        self.subject = missed.MissedPods(self, "zz", lambda: self.namespaces, self._inject, self.counts, *told)
+
+    async def _restart(self, found: Set[tuple[str, str]]) -> None:
+        self.restarted.append(set(found))
 
     def _inject(self, pod: model.Object, namespace: model.Namespace) -> model.Outcome:
         return injection.inject(pod, Config(), namespace, model.Capabilities())
@@ -35,7 +42,8 @@ class Cluster:
     def add(self, namespace: str, pod: model.Object, **labels: str) -> None:
         self.namespaces.setdefault(namespace, model.Namespace(namespace, labels))
         pod = copy.deepcopy(pod)
-        pod["metadata"] |= {"namespace": namespace, "name": f"p{len(self.pods)}"}
+        name = f"p{len(self.pods)}"
+        pod["metadata"] |= {"namespace": namespace, "name": name, "uid": f"uid of {name}"}
         self.pods.append(pod)
 
     async def list_pod_metadata(self) -> list[model.Object]:
@@ -115,6 +123,32 @@ async def test_namespaces_that_the_webhook_is_not_for_do_not_count(
     cluster.registration = {"webhooks": [{"namespaceSelector": {"matchExpressions": [term]}}]}
     cluster.add("ml", plain(), team="a")
     assert (await cluster.counted())["pod"] == missed_pods
+
+
+OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-5d4", "uid": "u-1", "controller": True}
+
+
+async def test_each_owner_is_told_in_one_event_with_what_gives_its_pods_the_sidecar(cluster: Cluster) -> None:
+    cluster.add("other", plain())
+    for _ in range(3):
+        cluster.add("ml", plain(labels={**ASKS, "pod-template-hash": "5d4"}))
+        cluster.pods[-1]["metadata"]["ownerReferences"] = [OWNER]
+    await cluster.counted()
+    of_owner, of_pod = cluster.events
+    assert (of_owner.namespace, of_owner.owner["kind"], of_owner.owner["uid"]) == ("ml", "ReplicaSet", "u-1")
+    assert of_owner.reason == "CarpoolSidecarMissed"
+    assert ": p1 and 2 more. " in of_owner.message
+    assert of_owner.message.endswith("To get it: kubectl -n ml rollout restart deployment/web")
+    assert of_pod.owner == {"apiVersion": "v1", "kind": "Pod", "name": "p0", "uid": "uid of p0"}
+    assert of_pod.message.endswith("delete the pod and create it again, as nobody else does")
+
+
+async def test_all_that_were_found_are_handed_over_to_be_restarted(cluster: Cluster) -> None:
+    cluster.add("ml", plain())
+    cluster.add("all", plain(labels={}), **{"carpool.dev/inject": "enabled"})
+    cluster.add("ml", plain(labels={}))
+    await cluster.counted()
+    assert cluster.restarted == [{("ml", "p0"), ("all", "p1")}]
 
 
 async def test_the_log_names_some_once_and_again_when_there_are_others(

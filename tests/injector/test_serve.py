@@ -318,3 +318,28 @@ async def test_the_program_ends_with_0_on_sigterm_and_with_1_where_there_is_no_c
     _, told = await process.communicate()
     assert process.returncode == 1
     assert "check --kubeconfig" in json.loads(told.splitlines()[-1])["message"]
+
+
+def missed_pod() -> dict[str, Any]:
+    pod = pods.plain(pods.sklearn())
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "scorer-6c9", "uid": "77", "controller": True}
+    own = {"namespace": "models", "name": "scorer-1", "uid": "1", "creationTimestamp": "2026-11-27T00:00:00Z"}
+    pod["metadata"] |= {**own, "ownerReferences": [owner]}
+    return pod
+
+
+@pytest.mark.parametrize("restart", [False, True])
+async def test_a_pod_that_missed_the_sidecar_is_told_to_its_owner_and_evicted_if_that_is_asked_for(
+    tmp_path: Path, restart: bool
+) -> None:
+    api = fake_api.FakeApi()
+    api.pods.append(missed_pod())
+    async with running(tmp_path, api, restart_missed_pods=restart) as on:
+        await on.until_ready()
+        assert on.subject._missed is not None
+        await on.subject._missed.look()
+        await asyncio.wait_for(api.event_told.wait(), 5)
+        assert 'missed_pods{asked_by="pod"} 1.0' in (await on.probe("/metrics"))[1]
+    assert api.evicted == ["scorer-1"] * restart
+    (told,) = api.events
+    assert (told["reason"], told["involvedObject"]["name"]) == ("CarpoolSidecarMissed", "scorer-6c9")

@@ -204,12 +204,3 @@ ipFamilyPolicy: {{ . }}
 ipFamilies: {{ toJson . }}
 {{- end }}
 {{- end -}}
-
-{{/* Whether pods that missed the sidecar are counted: "yes" or nothing. */}}
-{{- define "carpool.missedPods" -}}
-{{- if kindIs "invalid" .Values.missedPods -}}
-{{- ternary "" "yes" (empty .Values.prometheusRule.enabled) -}}
-{{- else -}}
-{{- ternary "yes" "" .Values.missedPods -}}
-{{- end -}}
-{{- end -}}

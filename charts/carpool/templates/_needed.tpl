@@ -1,5 +1,6 @@
 {{/* Values that may not be null. Made by python -m tests.charts from values.yaml. */}}
 {{- define "carpool.needed" -}}
+- enabled
 - mode
 - global
 - config
@@ -37,6 +38,8 @@
 - metricsPort
 - host
 - events
+- missedPods
+- missedPods.enabled
 - readTimeout
 - maxConcurrent
 - maxHeldBytes

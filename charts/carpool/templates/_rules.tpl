@@ -1,4 +1,5 @@
-{{/* The mode, once nothing is missing that templates need: Helm takes out values that are null, with their defaults. */}}
+{{/* The mode, or "off" where nothing is to be made. First of all nothing that templates need may be missing: Helm takes
+     out values that are null, with their defaults. */}}
 {{- define "carpool.mode" -}}
 {{- $missing := list -}}
 {{- $needed := include "carpool.needed" . | fromYamlArray -}}
@@ -19,7 +20,7 @@
 {{- if $missing -}}
 {{- fail (printf "these values are null, and nothing works without them: leave each out for its default, or give it a value. A part with nothing below it is null; so is, with --reuse-values, what a new version of the chart has added (--reset-then-reuse-values keeps your values and takes its defaults):\n- %s" (join "\n- " (uniq $missing))) -}}
 {{- end -}}
-{{- .Values.mode -}}
+{{- ternary .Values.mode "off" .Values.enabled -}}
 {{- end -}}
 
 {{/* What no schema can say: values that exclude each other. Every problem is told at once. */}}
@@ -60,6 +61,9 @@
 {{- end -}}
 {{- if and $v.config.port (eq (int $v.config.port) (int $v.config.adminPort)) -}}
 {{- $found = append $found (printf "config.port and config.adminPort are both %d: give them different ones" (int $v.config.port)) -}}
+{{- end -}}
+{{- if and $v.missedPods.restart (not $v.missedPods.enabled) -}}
+{{- $found = append $found "missedPods.restart needs missedPods.enabled, which finds the pods to restart" -}}
 {{- end -}}
 {{- if ge (float64 $v.quietPeriod) (float64 $v.gracePeriod) -}}
 {{- $found = append $found (printf "gracePeriod (%v s) must be longer than quietPeriod (%v s)" $v.gracePeriod $v.quietPeriod) -}}

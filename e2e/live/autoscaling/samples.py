@@ -37,7 +37,7 @@ BURST, INSTANCES = 32, 4
 
 def objects(name: str = expressions.SAMPLE, arguments: tuple[str, ...] = (), **annotations: str) -> list[Object]:
     """manifests/samples/deployment.yaml under a name, with that model, more arguments, and settings of the sidecar."""
-    deployment, service = copy.deepcopy(expressions.load("deployment.yaml"))
+    deployment, service, *_ = copy.deepcopy(expressions.load("deployment.yaml"))
     for labels in (
         deployment["spec"]["selector"]["matchLabels"],
         deployment["spec"]["template"]["metadata"]["labels"],

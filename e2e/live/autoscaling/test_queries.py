@@ -26,7 +26,7 @@ SEEN_SECONDS = 90.0
 # What may rightly have nothing to tell, and why.
 EMPTY = {
     "CarpoolInjectorErrors": "no review has ended in an error",
-    "CarpoolInjectorMissedPods": "this release has neither its alerts nor missedPods switched on, so nobody looks",
+    "CarpoolInjectorMissedPods": "no pod has missed its sidecar",
     "Reviews that ended in an error: {{reason}}": "no review has ended in an error",
     "gRPC calls: {{lane}} {{code}}": "the samples speak HTTP",
     "Limit of the predictor: {{pod}}": "no predictor has refused a batch for its size",

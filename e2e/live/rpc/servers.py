@@ -62,7 +62,7 @@ def as_stand_in(container: Object) -> Object:
 
 def sample(replicas: int = 1, **annotations: str) -> list[Object]:
     """The sample for Triton, its Deployment and Service, with the stand-in; `annotations` are Carpool's."""
-    deployment, service = kubectls.load(SAMPLES / "triton.yaml")
+    deployment, service, *_ = kubectls.load(SAMPLES / "triton.yaml")
     deployment["spec"] |= {"replicas": replicas, "strategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}}
     template = deployment["spec"]["template"]
     added = {f"carpool.dev/{name.replace('_', '-')}": value for name, value in annotations.items()}

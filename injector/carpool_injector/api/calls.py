@@ -69,7 +69,8 @@ class Call(NamedTuple):
     def path(self) -> str:
         """The URL's path."""
         place = ["namespaces", self.namespace] if self.namespace is not None else []
-        parts = [*place, self.resource, *([self.name] if self.name is not None else [])]
+        resource, _, part = self.resource.partition("/")  # such as pods/eviction
+        parts = [*place, resource, *([self.name] if self.name is not None else []), *([part] if part else [])]
         root = {"": "/api/v1/", "/": "/"}.get(self.group, f"/apis/{self.group}/")
         return root + "/".join(urllib.parse.quote(part, safe="") for part in parts)
 
@@ -193,6 +194,18 @@ def namespace(found: Object) -> model.Namespace:
     """The part of a Namespace that decisions need."""
     metadata = found["metadata"]
     return model.Namespace(metadata["name"], metadata.get("labels") or {}, metadata.get("annotations") or {})
+
+
+def is_ours(found: Object) -> bool:
+    """Whether an object has a label or an annotation of Carpool's."""
+    metadata = found["metadata"]
+    keys = (*(metadata.get("labels") or ()), *(metadata.get("annotations") or ()))
+    return any(key.startswith(model.PREFIX) for key in keys)
+
+
+def of_pod(found: Object) -> Object:
+    """A pod's metadata without who wrote which field, which is longer than all the rest."""
+    return {**found, "metadata": {key: value for key, value in found["metadata"].items() if key != "managedFields"}}
 
 
 def change(kind: str, found: Object) -> Change:

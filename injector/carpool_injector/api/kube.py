@@ -22,7 +22,7 @@ from typing import Any
 
 import aiohttp  # the client library's transport: its exceptions and timeouts are aiohttp's
 
-from carpool_injector.api import calls
+from carpool_injector.api import calls, forwarding
 from carpool_injector.api.calls import Call, Change, Object, Secret, Version
 from carpool_injector.core import model
 
@@ -67,6 +67,7 @@ _InClusterConfigLoader: Any = incluster_config.InClusterConfigLoader
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 _TIMEOUT = aiohttp.ClientTimeout(total=10)
+_FORWARD_SECONDS = 5.0
 # The API server ends a watch after this long; a connection that is silent for longer is dead.
 _WATCH_SECONDS = 240
 _WATCH_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=_WATCH_SECONDS + 30)
@@ -230,6 +231,15 @@ class Kube:
         body = calls.event_body(namespace, owner, reason, message, FIELD_MANAGER, now)
         await self._send(Call("create", "events", namespace), body)
 
+    async def evict_pod(self, namespace: str, name: str, uid: str) -> None:
+        """Ends this pod and no other of its name. Raises Unavailable where a PodDisruptionBudget does not allow it."""
+        metadata = {"namespace": namespace, "name": name}
+        body = {
+            "apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata,
+            "deleteOptions": {"preconditions": {"uid": uid}},
+        }  # fmt: skip
+        await self._send(Call("create", "pods/eviction", namespace, name), body)
+
     # --- what the cluster can do; diagnosis --------------------------------------------------------------------------
 
     async def server_version(self) -> Version:
@@ -255,9 +265,13 @@ class Kube:
         return (await self._list(Call("list", "pods", namespace), {"labelSelector": label_selector}))[0]
 
     async def list_pod_metadata(self) -> list[Object]:
-        """The metadata of all pods that have not ended; nothing else of them is asked for."""
+        """The metadata of all pods that have not ended and have a label or an annotation of Carpool's.
+
+        Nothing else of them is asked for. The others are let go page by page: a cluster may have very many.
+        """
         running = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
-        return (await self._list(Call("list", "pods"), running, _METADATA_LIST))[0]
+        pages = self._pages(Call("list", "pods"), running, accept=_METADATA_LIST)
+        return [calls.of_pod(each) async for page in pages for each in page.get("items") or () if calls.is_ours(each)]
 
     async def read_labelled_namespaces(self, label_selector: str) -> list[str]:
         """The names of the namespaces whose labels match."""
@@ -311,6 +325,21 @@ class Kube:
     async def dry_run_create_pod(self, namespace: str, pod: Object) -> Object:
         """The pod as it would be stored, after admission. Raises Rejected or Forbidden when it would not."""
         return await self._send(Call("create", "pods", namespace), pod, query={"dryRun": "All"})
+
+    async def forwarded_certificate(self, namespace: str, pod: str, port: int, host: str) -> bytes | None:
+        """The certificate (PEM) that a pod's port shows for `host`, by way of the API server; None: it shows none."""
+        call = Call("get", "pods/portforward", namespace, pod)
+        rest = self._client.rest_client
+        with _translated(call):
+            _, url, headers, _, _ = await self._client.param_serialize(
+                call.method, call.path, query_params=[("ports", str(port))], auth_settings=["BearerToken"]
+            )
+            async with (
+                asyncio.timeout(_FORWARD_SECONDS),
+                aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=rest.ssl_context)) as session,
+                session.ws_connect(url, headers=headers, protocols=(forwarding.PROTOCOL,), proxy=rest.proxy) as socket,
+            ):
+                return await forwarding.shown_certificate(socket, host)
 
     # --- in pieces ---------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from carpool_injector.certificates import pki, rotation
 from carpool_injector.core import model, pod_annotations
 from carpool_injector.diagnosis import callers, cluster_state, namespaces, places
 from carpool_injector.diagnosis.findings import Finding, failed, named, ok, unknown, warning
+from carpool_injector.objects import restarts
 
 _LISTS = ("serviceAnnotationDisallowedList", "serviceLabelDisallowedList")
 
@@ -172,7 +173,7 @@ def certificate(known: cluster_state.ClusterState) -> Iterator[Finding]:
     if shown is None:
         yield from _no_certificate(known)
         return
-    source = "shows" if known.served else "has in its Secret (its endpoints cannot be reached from here)"
+    source = "shows" if known.served else f"has in its Secret ({_why_unreached(known)})"
     chain = shown + (_in_secret(known.secret) or b"" if known.served else b"")
     try:
         leaf = pki.read_certificates(shown)[0]
@@ -192,9 +193,14 @@ def certificate(known: cluster_state.ClusterState) -> Iterator[Finding]:
     yield from _trusted(known, chain)
 
 
+def _why_unreached(known: cluster_state.ClusterState) -> str:
+    others = f": somebody else answers at {', '.join(known.strangers)}" if known.strangers else ""
+    return f"its endpoints are not reachable from here{others}"
+
+
 def _no_certificate(known: cluster_state.ClusterState) -> Iterator[Finding]:
     if isinstance(known.secret, cluster_state.Failed):
-        yield from unknown("the certificate", known.secret)
+        yield warning(f"the certificate could not be checked: {_why_unreached(known)}", known.secret.why)
     else:
         yield failed(
             f"no endpoint shows a certificate, and Secret {_secret(known)} has none",
@@ -272,6 +278,9 @@ def endpoints(known: cluster_state.ClusterState) -> Iterator[Finding]:
         yield ok(f"{place} has {ready} ready endpoint{'s' * (ready > 1)}")
 
 
+_ASKING = ("true", "enabled")
+
+
 def _blocks(entries: Sequence[model.Object]) -> bool:
     return any(entry.get("failurePolicy", "Fail") == "Fail" for entry in entries)
 
@@ -294,6 +303,10 @@ def trial(known: cluster_state.ClusterState) -> Iterator[Finding]:
             f"see the binding and the ConfigMap of MutatingAdmissionPolicy {known.place.policy}, and whether the API "
             "server has the feature gate",
         )
+    elif known.place.sample_namespace in known.left_out:
+        yield warning(
+            f"{where} gets no sidecar: the webhooks leave this namespace out", "name another one: --sample-namespace"
+        )
     elif state.refused:
         yield failed(f"{where} is refused: {state.refused}", "see the injector's configuration")
     else:
@@ -305,13 +318,15 @@ def trial(known: cluster_state.ClusterState) -> Iterator[Finding]:
 
 
 _SHOWN = 5  # pods that a line names
-_RESTART = "restart them when it suits: kubectl rollout restart, or let KServe roll out a new revision"
 
 
 class State(NamedTuple):
     """A pod, as far as the injector is concerned. `injected` is its status, `refused` why it has no sidecar."""
 
     name: str
+    namespace: str
+    restart: str
+    """What makes a new pod in its place."""
     asks: bool
     injected: model.Object | None
     refused: str
@@ -336,7 +351,10 @@ def state_of(pod: model.Object) -> State:
     name = f"{metadata.get('namespace')}/{metadata.get('name')}"
     asks = cluster_state.pod_asks(pod)
     refused = str(status.get("message") or status.get("refused") or "") if status else ""
-    return State(name, asks, status if status and not refused else None, refused, _sidecar(spec))
+    injected = status if status and not refused else None
+    return State(
+        name, str(metadata.get("namespace")), restarts.advice(pod), asks, injected, refused, _sidecar(spec)
+    )  # fmt: skip
 
 
 def coverage(known: cluster_state.ClusterState) -> Iterator[Finding]:
@@ -347,9 +365,11 @@ def coverage(known: cluster_state.ClusterState) -> Iterator[Finding]:
     states = [state_of(pod) for pod in known.pods if _runs(pod)]
     injected = [each for each in states if each.injected is not None]
     yield ok(f"{len(injected)} of {len(states)} running pods have been injected")
-    missed = [each.name for each in states if each.asks and each.injected is None and not each.refused]
-    if missed:
-        yield warning(f"asked for the sidecar and were missed: {named(missed)}", _RESTART)
+    missed = [each for each in states if each.asks and each.injected is None and not each.refused]
+    yield from _by_restart(
+        "asked for the sidecar and were missed", [each for each in missed if each.namespace not in known.left_out]
+    )
+    yield from _left_out(known, [each for each in missed if each.namespace in known.left_out])
     for each in [each for each in states if each.asks and each.refused][:_SHOWN]:
         yield warning(f"{each.name} was refused: {each.refused}", "see carpool-injector explain")
     lost = [each.name for each in injected if each.lost]
@@ -358,6 +378,33 @@ def coverage(known: cluster_state.ClusterState) -> Iterator[Finding]:
             f"another webhook removed or changed the sidecar of: {named(lost)}",
             "set carpool.dev/sidecar-mode: classic there, or update that webhook",
         )
+
+
+def _by_restart(what: str, states: Sequence[State]) -> Iterator[Finding]:
+    """A line for all pods that are made anew by the same command, and one for those of the commands left over."""
+    found: dict[str, list[str]] = {}
+    for each in states:
+        found.setdefault(each.restart, []).append(each.name)
+    for number, (restart, names) in enumerate(found.items()):
+        if number == _SHOWN:
+            rest = [name for others in list(found.values())[number:] for name in others]
+            yield warning(f"{what}: {named(rest)}", "restart these likewise")
+            return
+        yield warning(f"{what}: {named(names)}", f"restart them when it suits: {restart}")
+
+
+def _left_out(known: cluster_state.ClusterState, asking: Sequence[State]) -> Iterator[Finding]:
+    """Pods and namespaces that ask, and of which the API server tells the injector nothing."""
+    spaces = {each.namespace for each in asking}
+    spaces |= {name for name, each in known.left_out.items() if each.labels.get(pod_annotations.INJECT) in _ASKING}
+    for space in sorted(spaces):
+        names = [each.name for each in asking if each.namespace == space]
+        whose, fix = "left out by the webhooks", "see webhook.excludedNamespaces and namespaceSelector of the chart"
+        if space == known.place.namespace:
+            whose = "the injector's own, whose pods never get a sidecar"
+            fix = "install the chart into a namespace of its own: helm install --namespace carpool-system"
+        what = f"{named(names)} asked" if names else "it asks"
+        yield warning(f"namespace {space} is {whose}, though {what} for the sidecar", fix)
 
 
 def pulling(known: cluster_state.ClusterState) -> Iterator[Finding]:
@@ -380,10 +427,9 @@ def drift(known: cluster_state.ClusterState) -> Iterator[Finding]:
     if newest is None:
         return
     states = [state_of(pod) for pod in known.pods if _runs(pod)]
-    old = [each.name for each in states if each.release is not None and each.release != newest]
-    if old:
-        yield warning(f"injected by an older version or configuration: {named(old)}", _RESTART)
-    else:
+    old = [each for each in states if each.release is not None and each.release != newest]
+    yield from _by_restart("injected by an older version or configuration", old)
+    if not old:
         yield ok(f"all sidecars are of version {newest[0]} with configuration {newest[1]}")
 
 

@@ -7,14 +7,16 @@ import dataclasses
 import datetime
 import json
 import ssl
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from carpool_injector.api import calls
+from carpool_injector.certificates import pki, rotation
 from carpool_injector.core import model, pod_annotations, surroundings
 from carpool_injector.diagnosis import places
 from carpool_injector.diagnosis.places import MUTATING, VALIDATING, Place
+from carpool_injector.objects import reach
 
 KSERVE_WEBHOOK = "inferenceservice.serving.kserve.io"  # config/webhook of kserve/kserve
 KSERVE_CONFIG = "inferenceservice-config"
@@ -62,6 +64,18 @@ class ClusterState:
     """By namespace; without those that could not be read."""
     policies: Sequence[model.Object] | Failed = ()
     """All that let callers in by a pod's port (`surroundings.POLICIES`)."""
+    namespaces: Sequence[model.Namespace] = ()
+    """Those that could be read."""
+    strangers: Sequence[str] = ()
+    """Addresses of endpoints at which somebody else answers from here, as pods' networks are not this machine's."""
+
+    @property
+    def left_out(self) -> dict[str, model.Namespace]:
+        """The namespaces of whose pods the injector hears nothing."""
+        if self.place.policy or not isinstance(self.mutating, dict):
+            return {}
+        reached = reach.reached(self.mutating, self.namespaces)
+        return {each.name: each for each in self.namespaces if each.name not in reached}
 
 
 class Api(Protocol):
@@ -83,6 +97,7 @@ class Api(Protocol):
     async def read_labelled_namespaces(self, label_selector: str) -> list[str]: ...
     async def has_secret(self, namespace: str, name: str) -> bool: ...
     async def dry_run_create_pod(self, namespace: str, pod: model.Object) -> model.Object: ...
+    async def forwarded_certificate(self, namespace: str, pod: str, port: int, host: str) -> bytes | None: ...
 
 
 Dial: TypeAlias = Callable[[str, int, str], Awaitable[bytes | None]]
@@ -146,6 +161,8 @@ async def gather(api: Api, place: Place, now: datetime.datetime, dial: Dial) -> 
         limit_ranges, quotas = ask(_tried(api.list_limit_ranges())), ask(_tried(api.list_quotas()))
         spaces = ask(_tried(api.list_namespaces()))
         policies = [ask(_tried(api.list_kind(*each))) for each in surroundings.POLICIES]
+    served, strangers = await _served(endpoints.result(), place, secret.result(), dial)
+    served = served or await _forwarded(api, endpoints.result(), place, secret.result())
     return ClusterState(
         place=place,
         now=now,
@@ -161,11 +178,13 @@ async def gather(api: Api, place: Place, now: datetime.datetime, dial: Dial) -> 
         sample=sample.result(),
         others=_others(registered.result(), place),
         missing_secrets=await _missing_secrets(api, sample.result(), pods.result(), labelled.result()),
-        served=await _served(endpoints.result(), place, dial),
+        served=served,
+        strangers=strangers,
         slices=slices.result(),
         limit_ranges=limit_ranges.result(),
         quotas=quotas.result(),
         namespace_annotations=_annotations(spaces.result()),
+        namespaces=_found(spaces.result()),
         policies=_joined([each.result() for each in policies]),
     )
 
@@ -176,7 +195,11 @@ def _joined(found: Sequence[Sequence[model.Object] | Failed]) -> Sequence[model.
 
 
 def _annotations(found: Sequence[model.Namespace] | Failed) -> Mapping[str, Mapping[str, str]]:
-    return {} if isinstance(found, Failed) else {each.name: each.annotations for each in found or ()}
+    return {each.name: each.annotations for each in _found(found)}
+
+
+def _found(namespaces: Sequence[model.Namespace] | Failed | None) -> Sequence[model.Namespace]:
+    return () if isinstance(namespaces, Failed) else namespaces or ()
 
 
 async def _missing_secrets(
@@ -235,15 +258,23 @@ def _others(found: Sequence[model.Object] | Failed, place: Place) -> Sequence[mo
 
 
 def ready_addresses(slices: Sequence[model.Object]) -> list[tuple[str, int]]:
-    """Address and port of each ready endpoint; the port is the first of its slice."""
-    return [
-        (address, int(port))
-        for each in slices
-        for port in [next((port["port"] for port in each.get("ports") or () if port.get("port")), 443)]
-        for endpoint in each.get("endpoints") or ()
-        if (endpoint.get("conditions") or {}).get("ready") is not False
-        for address in endpoint.get("addresses") or ()
-    ]
+    """Address and port of each ready endpoint."""
+    return [(address, port) for each, port in _ready(slices) for address in each.get("addresses") or ()]
+
+
+def ready_pods(slices: Sequence[model.Object]) -> list[tuple[str, int]]:
+    """Name and port of each pod that is a ready endpoint."""
+    targets = [(each.get("targetRef") or {}, port) for each, port in _ready(slices)]
+    return [(str(target.get("name")), port) for target, port in targets if target.get("kind") == "Pod"]
+
+
+def _ready(slices: Sequence[model.Object]) -> Iterator[tuple[model.Object, int]]:
+    """Ready endpoints, with the first port of their slice."""
+    for each in slices:
+        port = next((port["port"] for port in each.get("ports") or () if port.get("port")), 443)
+        for endpoint in each.get("endpoints") or ():
+            if (endpoint.get("conditions") or {}).get("ready") is not False:
+                yield endpoint, int(port)
 
 
 async def shown_certificate(address: str, port: int, host: str) -> bytes | None:
@@ -261,14 +292,39 @@ async def shown_certificate(address: str, port: int, host: str) -> bytes | None:
     return ssl.DER_cert_to_PEM_cert(shown).encode() if shown else None
 
 
-async def _served(endpoints: Sequence[model.Object] | Failed, place: Place, dial: Dial) -> bytes | None:
-    if isinstance(endpoints, Failed):
-        return None
-    for address, port in ready_addresses(endpoints)[:2]:
+async def _served(
+    endpoints: Sequence[model.Object] | Failed, place: Place, secret: calls.Secret | Failed | None, dial: Dial
+) -> tuple[bytes | None, list[str]]:
+    """The certificate of the first endpoint that can be reached from here, and where somebody else answered."""
+    strangers: list[str] = []
+    for address, port in [] if isinstance(endpoints, Failed) else ready_addresses(endpoints)[:2]:
         found = await dial(address, port, place.host)
-        if found is not None:
+        if found is not None and is_injectors(found, place, secret):
+            return found, strangers
+        strangers += [f"{address}:{port}"] if found is not None else []
+    return None, strangers
+
+
+async def _forwarded(
+    api: Api, endpoints: Sequence[model.Object] | Failed, place: Place, secret: calls.Secret | Failed | None
+) -> bytes | None:
+    """The certificate of the first endpoint that shows one by way of the API server."""
+    for name, port in [] if isinstance(endpoints, Failed) else ready_pods(endpoints)[:2]:
+        found = await _tried(api.forwarded_certificate(place.namespace, name, port, place.host))
+        if isinstance(found, bytes) and is_injectors(found, place, secret):
             return found
     return None
+
+
+def is_injectors(shown: bytes, place: Place, secret: calls.Secret | Failed | None) -> bool:
+    """Whether a certificate (PEM) names the injector's Service, or is the one in its Secret; true of what is none."""
+    try:
+        leaf = pki.read_certificates(shown)[0]
+        kept = pki.read_certificates(secret.data[rotation.LEAF]) if isinstance(secret, calls.Secret) else []
+    except (pki.Unreadable, KeyError):
+        return True
+    parent = place.host.partition(".")[2]
+    return leaf in kept or not {place.host, f"*.{parent}"}.isdisjoint(pki.names_of(leaf))
 
 
 async def _tried(call: Coroutine[Any, Any, _T]) -> _T | Failed:

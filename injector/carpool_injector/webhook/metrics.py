@@ -46,6 +46,10 @@ class Metrics:
             "missed_pods", "Pods that should have the sidecar and were created without it, by who asks; --missed-pods.",
             "asked_by",
         )  # fmt: skip
+        self.restarts = self._counter(
+            "restarts", "Pods evicted to get the sidecar that they missed, by what came of it; --restart-missed-pods.",
+            "result",
+        )  # fmt: skip
         self.ready = self._gauge("ready", "1 while ready for reviews, else 0, as last asked.")
         self.draining = self._gauge("draining", "1 from the moment shutdown began.")
         self._info("build_info", "Always 1; the version is in the label.", "version", carpool_injector.__version__)

@@ -1,4 +1,4 @@
-"""Pods that should have the sidecar and were created without it: found, counted and named in the log.
+"""Pods that should have the sidecar and were created without it: found, counted, named in the log, told to owners.
 
 With failurePolicy Ignore a pod goes without whenever the webhook cannot be called, and nobody is told: the API server
 writes a line into its own log. It happens while no injector answers, and for some seconds after a restart of the API
@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Set
 from typing import Protocol
 
 from carpool.program import logs
 from carpool_injector.core import model, pod_annotations, refusals
-from carpool_injector.webhook import metrics
+from carpool_injector.objects import reach, restarts
+from carpool_injector.webhook import metrics, reviewing
 
 log = logging.getLogger("carpool.injector")
 
@@ -23,15 +24,16 @@ PAUSE = 120.0  # seconds from one look to the next
 _FIRST = 15.0  # seconds until the first one: the cache of namespaces comes first
 _SHOWN = 5  # pods that a line of the log names
 _ASKING = ("true", "enabled")
-_NAME_LABEL = "kubernetes.io/metadata.name"
 BY_POD, BY_NAMESPACE = "pod", "namespace"
+REASON = "CarpoolSidecarMissed"
+_AGAIN_AFTER = 3600.0  # seconds: as long as the API server keeps an Event
 
 
 class Source(Protocol):
     """Who knows pods and the registration; `kube.Kube` is one. All may raise anything when they cannot be had."""
 
     async def list_pod_metadata(self) -> list[model.Object]:
-        """The metadata of all pods that have not ended."""
+        """The metadata of all pods that have not ended, at least of those that ask."""
 
     async def list_pods(self, namespace: str | None = None, label_selector: str = "") -> list[model.Object]:
         """The pods of a namespace."""
@@ -44,6 +46,7 @@ class MissedPods:
     """Start `follow` in a task.
 
     `namespaces` are those that are known by now. `inject` tells what would become of a pod, and may raise anything.
+    `put` is called with an Event for each owner of such pods, `restart` with all of them, as namespace and name.
     """
 
     def __init__(
@@ -53,12 +56,16 @@ class MissedPods:
         namespaces: Callable[[], Mapping[str, model.Namespace]],
         inject: Callable[[model.Object, model.Namespace], model.Outcome],
         counts: metrics.Metrics,
+        put: Callable[[reviewing.Event], None] | None = None,
+        restart: Callable[[Set[tuple[str, str]]], Awaitable[None]] | None = None,
     ) -> None:
         self._source = source
         self._registration = registration
         self._namespaces = namespaces
         self._inject = inject
         self._counts = counts
+        self._put = put
+        self._restart = restart
         # All mutable state: what was found last, so that the log tells of changes only.
         self._told: frozenset[str] = frozenset()
 
@@ -74,20 +81,26 @@ class MissedPods:
             await asyncio.sleep(PAUSE)
 
     async def look(self) -> None:
-        """Counts the pods that are there now. Raises what the source raises."""
+        """Counts and tells of the pods that are there now. Raises what the source raises."""
         reached = await self._reached()
-        by_pod = {_name(pod) for pod in await self._source.list_pod_metadata() if _asks(pod) and _is_bare(pod)}
-        by_pod = {name for name in by_pod if name.partition("/")[0] in reached}
+        bare = {_name(pod): pod for pod in await self._source.list_pod_metadata() if _asks(pod) and _is_bare(pod)}
+        by_pod = {name: pod for name, pod in bare.items() if name[0] in reached}
         by_namespace = {
-            _name(pod)
+            _name(pod): pod
             for namespace in reached.values()
             if namespace.labels.get(pod_annotations.INJECT) in _ASKING
             for pod in await self._source.list_pods(namespace.name)
             if await self._would_be_injected(pod, namespace)
         }
         self._counts.missed.labels(BY_POD).set(len(by_pod))
-        self._counts.missed.labels(BY_NAMESPACE).set(len(by_namespace - by_pod))
-        self._tell(frozenset(by_pod | by_namespace))
+        self._counts.missed.labels(BY_NAMESPACE).set(len(by_namespace.keys() - by_pod.keys()))
+        found = {**by_namespace, **by_pod}
+        self._tell(frozenset("/".join(name) for name in found))
+        if self._put is not None:
+            for event in _events(found):
+                self._put(event)
+        if self._restart is not None:
+            await self._restart(found.keys())
 
     async def _would_be_injected(self, pod: model.Object, namespace: model.Namespace) -> bool:
         await asyncio.sleep(0)  # each costs up to a millisecond, and reviews come meanwhile
@@ -98,13 +111,10 @@ class MissedPods:
         except refusals.Malformed:
             return False
 
-    async def _reached(self) -> dict[str, model.Namespace]:
+    async def _reached(self) -> Mapping[str, model.Namespace]:
         """The namespaces whose pods the API server sends us; all that are known where the registration is not ours."""
         found = await self._source.read_webhooks("MutatingWebhookConfiguration", self._registration)
-        entries = (found or {}).get("webhooks") or [{}]
-        selector = entries[0].get("namespaceSelector") or {}
-        terms = selector.get("matchExpressions") or ()
-        return {name: each for name, each in self._namespaces().items() if _matches(terms, each)}
+        return reach.reached(found, self._namespaces().values())
 
     def _tell(self, found: frozenset[str]) -> None:
         if found - self._told:
@@ -115,29 +125,31 @@ class MissedPods:
         self._told = found
 
 
-def _matches(terms: Iterable[model.Object], namespace: model.Namespace) -> bool:
-    """A selector's matchExpressions, as the API server reads them."""
-    labels = {_NAME_LABEL: namespace.name, **namespace.labels}
-    for term in terms:
-        value, values = labels.get(str(term.get("key"))), term.get("values") or ()
-        fits = {
-            "In": value in values,
-            "NotIn": value is None or value not in values,
-            "Exists": value is not None,
-            "DoesNotExist": value is None,
-        }
-        if not fits.get(str(term.get("operator")), True):
-            return False
-    return True
-
-
 def _metadata(pod: model.Object) -> model.Object:
     found = pod.get("metadata")
     return found if isinstance(found, dict) else {}
 
 
-def _name(pod: model.Object) -> str:
-    return f"{_metadata(pod).get('namespace')}/{_metadata(pod).get('name')}"
+def _name(pod: model.Object) -> tuple[str, str]:
+    return str(_metadata(pod).get("namespace")), str(_metadata(pod).get("name"))
+
+
+def _events(found: Mapping[tuple[str, str], model.Object]) -> Iterator[reviewing.Event]:
+    """An Event for each owner of these pods; of one that has none, about itself."""
+    by_owner: dict[str, list[tuple[tuple[str, str], model.Object]]] = {}
+    for place, pod in sorted(found.items(), key=lambda item: item[0]):
+        uid = (restarts.owner_of(pod) or _metadata(pod)).get("uid")
+        by_owner.setdefault(str(uid), []).append((place, pod))
+    for pods in by_owner.values():
+        (namespace, name), first = pods[0]
+        itself = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": _metadata(first).get("uid")}
+        shown = name if len(pods) == 1 else f"{name} and {len(pods) - 1} more"
+        text = (
+            f"Created without the Carpool sidecar that it should have: {shown}. No injector could be called then, or "
+            f"it was asked for later. To get it: {restarts.advice(first)}"
+        )
+        owner = restarts.owner_of(first) or itself
+        yield reviewing.Event(namespace, owner, text[: reviewing.MESSAGE_LENGTH], REASON, _AGAIN_AFTER)
 
 
 def _asks(pod: model.Object) -> bool:

@@ -67,8 +67,12 @@ class Options(pydantic.BaseModel):
     """Seconds a read of a namespace may take while a review waits for it."""
     events: bool = True
     """Tell the pod's owner in an Event why a pod that asked for the sidecar has none."""
-    missed_pods: bool = False
-    """Count pods that were created without their sidecar, every two minutes. It takes the right to list pods."""
+    missed_pods: bool = True
+    """Find pods that were created without their sidecar, every two minutes: count them, and tell their owners in
+    Events. It takes the right to list pods."""
+    restart_missed_pods: bool = False
+    """Evict such pods, so that their owners make new ones: one of each at a time, within PodDisruptionBudgets. It
+    takes the right to create pods/eviction."""
 
     # --- limits ------------------------------------------------------------------------------------------------------
     max_concurrent: int = 1024
@@ -99,6 +103,8 @@ class Options(pydantic.BaseModel):
             for flag, value, allowed, fine in self._bounds()
             if not fine
         ]
+        if self.restart_missed_pods and not self.missed_pods:
+            found.append("restart_missed_pods needs missed_pods, which finds them")
         if self.client_names and not self.client_ca:
             found.append("client_names need client_ca: without it no client shows a certificate")
         if self.metrics_port is not None and self.metrics_port == self.port != 0:

@@ -9,7 +9,7 @@ import gc
 import logging
 import signal
 import ssl
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Set
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from carpool_injector.certificates import certificate_controller, files, pki, se
 from carpool_injector.core import injection, model, refusals
 from carpool_injector.core.config import Config
 from carpool_injector.objects import review, validation
-from carpool_injector.webhook import cluster, connections, metrics, missed, options, reviewing, server
+from carpool_injector.webhook import cluster, connections, evictions, metrics, missed, options, reviewing, server
 
 log = logging.getLogger("carpool.injector")
 
@@ -70,7 +70,8 @@ class Service:
         self._events = reviewing.Events(api, self.metrics, asyncio.get_running_loop().time) if chosen.events else None
         inject = functools.partial(_injected, config, self._cluster)
         of_pods = (api, chosen.mutating_webhook, self._namespaces.known, inject, self.metrics)
-        self._missed = missed.MissedPods(*of_pods) if chosen.missed_pods else None
+        told = (self._events.put if self._events else None, self._restarts(inject))
+        self._missed = missed.MissedPods(*of_pods, *told) if chosen.missed_pods else None
         self._certificates = self._keep_certificates()
         self._server = self._assemble(config)
         grace = max(chosen.grace_period - chosen.quiet_period, 1.0)
@@ -152,6 +153,18 @@ class Service:
         return certificate_controller.CertificateController(
             self._api, holder, certificate_controller.Settings(chosen.namespace, chosen.secret_name, tuple(webhooks))
         )
+
+    def _restarts(self, inject: review.Inject) -> Callable[[Set[tuple[str, str]]], Awaitable[None]] | None:
+        """What evicts pods that missed the sidecar, once reviews can be answered; None where nobody wants that."""
+
+        def would_inject(pod: model.Object) -> bool:
+            name = pod["metadata"]["namespace"]
+            return inject(pod, self._namespaces.known().get(name, model.Namespace(name))).result == "injected"
+
+        if not self._chosen.restart_missed_pods:
+            return None
+        now = certificate_controller.utc_now
+        return evictions.Evictions(self._api, would_inject, lambda: not self.missing(), self.metrics, now).restart
 
     def _assemble(self, config: Config) -> server.Server:
         chosen = self._chosen
