@@ -3,8 +3,8 @@
 Read these five files first:
 
 1. `core/injection.py`: what happens to a pod, step by step
-2. `core/refusals.py`: who may say no, and why
-3. `core/decision.py`: who may ask for a sidecar, and who wins
+2. `core/permission.py`: may a pod be injected, and if not, why; who asks for it stands in `core/decision.py`
+3. `core/servers.py`: where each server listens, and which setting tells it otherwise
 4. `core/takeover/choice.py`: the five ways in front of the app, and which one is taken
 5. `webhook/service.py`: what the webhook is made of, how it starts and ends
 

@@ -35,7 +35,7 @@ POD_WORDS, NAMESPACE_WORDS = [None, "true", "false"], [None, "enabled", "disable
     list(itertools.product(POD_WORDS, POD_WORDS, NAMESPACE_WORDS, [False, True], ["leave", "takeover"])),
 )
 def test_the_first_who_says_something_decides(label, annotation, namespace, batcher, chart):
-    decided = decision.decide(asked(label, annotation, namespace, batcher, chart))
+    decided = decision.who_asks(asked(label, annotation, namespace, batcher, chart))
     said = [
         {"true": True, "false": False}.get(label),
         {"true": True, "false": False}.get(annotation),
@@ -53,7 +53,7 @@ def test_the_first_who_says_something_decides(label, annotation, namespace, batc
     [(None, "takeover", True), (None, "leave", False), ("leave", "takeover", False), ("takeover", "leave", True)],
 )
 def test_the_namespace_overrules_the_chart_about_kserves_batcher(wish, chart, inject):
-    assert decision.decide(asked(batcher=True, wish=wish, chart=chart)).inject is inject
+    assert decision.who_asks(asked(batcher=True, wish=wish, chart=chart)).inject is inject
 
 
 @pytest.mark.parametrize("value", ["True", "yes", " true ", "1", "", "on", "enabled", "TRUE"])
@@ -62,25 +62,25 @@ def test_another_word_on_a_pod_is_no_answer_but_an_error_that_names_the_words(pl
     with pytest.raises(
         decision.BadWord, match=rf'{place} carpool.dev/inject: got .*: must be "true" or "false"'
     ) as bad:
-        decision.decide(asked(**{place: value}))
+        decision.who_asks(asked(**{place: value}))
     assert bad.value.decision.explicit
 
 
 def test_another_word_on_the_namespace_is_the_namespaces_error():
     with pytest.raises(decision.BadWord, match="of the namespace: got 'on'") as bad:
-        decision.decide(asked(namespace="on"))
+        decision.who_asks(asked(namespace="on"))
     assert not bad.value.decision.explicit
 
 
 @pytest.mark.parametrize("namespace", ["enabled", "true"])
 def test_a_namespace_means_its_predictors_and_not_its_databases(namespace):
-    assert decision.decide(asked(namespace=namespace, predictor=True)).inject
-    refused = decision.decide(asked(namespace=namespace, predictor=False))
+    assert decision.who_asks(asked(namespace=namespace, predictor=True)).inject
+    refused = decision.who_asks(asked(namespace=namespace, predictor=False))
     assert (refused.inject, refused.reason) == (False, "not-a-predictor")
 
 
 def test_a_pod_that_asks_itself_need_not_be_a_predictor():
-    assert decision.decide(asked(label="true", predictor=False)).inject
+    assert decision.who_asks(asked(label="true", predictor=False)).inject
 
 
 def test_label_and_annotation_that_disagree_are_told():

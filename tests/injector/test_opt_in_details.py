@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from carpool_injector.core import decision, injection, model, pods, sites, values
+from carpool_injector.core import decision, injection, model, permission, pods, sites, values
 from carpool_injector.core.config import Amounts, Config
 from tests.injector import pods as sample_pods
 
@@ -32,7 +32,7 @@ def outcome(given: Object, namespace: model.Namespace | None = None, config: Con
 
 
 def decided(given: Object, namespace: model.Namespace, config: Config | None = None) -> model.Decision:
-    return decision.decide(decision.Asked(pods.read(given), namespace, config or Config(), sites.is_predictor))
+    return decision.who_asks(decision.Asked(pods.read(given), namespace, config or Config(), sites.is_predictor))
 
 
 # --- Who is asked
@@ -76,7 +76,7 @@ def test_a_long_word_is_cut_in_what_is_told_of_it():
     ],
 )
 def test_a_wish_is_meant_for_the_components_it_names(labels, components, reason):
-    assert decision.skip_reason(pods.read(pod(labels=labels)), components) == reason
+    assert permission.skip_reason(pods.read(pod(labels=labels)), components) == reason
 
 
 def test_a_static_pod_is_only_a_mirror_and_is_left_alone():

@@ -53,14 +53,25 @@ def needs_port_start(pod: pods.Pod, plan: model.Plan) -> bool:
     """Whether the pod needs `PORT_START`, because the sidecar listens on a low port and has no capabilities.
 
     containerd from 2.0 on and CRI-O set it anyhow, older ones do not. Kubernetes counts it as safe, and so does Pod
-    Security. Raises `Refusal` where the pod's owner set it too high.
+    Security.
     """
-    lowest = min(plan.listen_port, plan.admin_port, plan.grpc_listen_port or plan.listen_port)
-    sysctls = pod.spec.security_context.sysctls if pod.spec.security_context else ()
-    chosen = next((each.value for each in sysctls if each.name == PORT_START), None)
+    return _lowest(plan) < _USUAL_PORT_START and _chosen_port_start(pod) is None
+
+
+def check_port_start(pod: pods.Pod, plan: model.Plan) -> None:
+    """Raises `Refusal` where the pod's owner set `PORT_START` too high for the sidecar's ports."""
+    chosen, lowest = _chosen_port_start(pod), _lowest(plan)
     if chosen is not None and not (chosen.isascii() and chosen.isdecimal() and int(chosen[:9]) <= lowest):
         raise Reason.LOW_PORT(port=lowest, sysctl=PORT_START, value=chosen[:20])
-    return lowest < _USUAL_PORT_START and chosen is None
+
+
+def _lowest(plan: model.Plan) -> int:
+    return min(plan.listen_port, plan.admin_port, plan.grpc_listen_port or plan.listen_port)
+
+
+def _chosen_port_start(pod: pods.Pod) -> str | None:
+    sysctls = pod.spec.security_context.sysctls if pod.spec.security_context else ()
+    return next((each.value for each in sysctls if each.name == PORT_START), None)
 
 
 def build(pod: pods.Pod, plan: model.Plan, effects: Effects, settings: Settings, config: Config) -> model.Object:

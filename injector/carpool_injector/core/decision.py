@@ -1,4 +1,4 @@
-"""Whether a pod gets the sidecar: who may ask for it, who wins, and which pods it is never meant for.
+"""Who asks for the sidecar, who forbids it, and who wins. Whether a pod can have it is another question (`permission`).
 
 The decision is data: the first row of `ROWS` that answers decides. The README's table is made from these rows.
 """
@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from carpool_injector.core import list_rules, model, pod_annotations, pods, refusals, sites
+from carpool_injector.core import model, pod_annotations, pods, refusals
 from carpool_injector.core.config import Config
-from carpool_injector.core.refusals import Reason, Skip
-from carpool_injector.core.settings import Settings
+from carpool_injector.core.refusals import Skip
 
 _ON_POD = {"true": True, "false": False}
 _ON_NAMESPACE = {**_ON_POD, "enabled": True, "disabled": False}
@@ -92,8 +91,8 @@ ROWS = (
 """Who may ask, the strongest first."""
 
 
-def decide(asked: Asked) -> model.Decision:
-    """The first row that says something decides; nothing said means no.
+def who_asks(asked: Asked) -> model.Decision:
+    """Whether the pod was asked to get the sidecar: the first row that says something decides, nothing said means no.
 
     Raises `BadWord` for a word that is neither yes nor no.
     """
@@ -131,51 +130,3 @@ def _suitable(asked: Asked, row: Row) -> model.Decision:
 def is_for_all(decided: model.Decision) -> bool:
     """Whether the namespace spoke, for whatever runs in it."""
     return decided.source == _OF_NAMESPACE.source
-
-
-def skip_reason(pod: pods.Pod, components: str | None) -> Skip | None:
-    """A reason where the request was meant for another pod, None where it was meant for this one.
-
-    Annotations of an InferenceService reach its transformer, its explainer and the workers of a multi-node predictor.
-    """
-    if "kubernetes.io/config.mirror" in pod.metadata.annotations:
-        return Skip.MIRROR_POD
-    if not sites.is_kserve(pod):
-        return None
-    if pod.container("worker-container") is not None:
-        return Skip.MULTI_NODE_WORKER
-    component = pod.metadata.labels.get(pods.COMPONENT)
-    wanted = (components or "predictor").split(",")
-    return Skip.OTHER_COMPONENT if component is not None and component not in wanted else None
-
-
-def check_pod(pod: pods.Pod) -> None:
-    """Raises `Refusal` for a pod that cannot run the sidecar at all."""
-    if pod.is_for_windows:
-        raise Reason.WINDOWS()
-    if pod.spec.host_network:
-        raise Reason.HOST_NETWORK()
-
-
-def check_lists(pod: pods.Pod, settings: Settings, config: Config) -> None:
-    """Raises `Refusal` for files of rules that the sidecar's container does not mount: it would end at once.
-
-    The admin's default may name a file that is part of the admin's image.
-    """
-    if settings.lists is None or settings.lists == config.defaults.get("lists"):
-        return
-    mounts = [
-        str(mount.get("mountPath")).rstrip("/")
-        for container in pod.all_containers
-        if container.name == model.CONTAINER
-        for mount in container.volume_mounts
-    ]
-    for file in list_rules.files(settings.lists):
-        if not any(file == mount or file.startswith(f"{mount}/") for mount in mounts):
-            raise Reason.LISTS_NOT_MOUNTED(file=file, name=model.CONTAINER)
-
-
-def check_mode(pod: pods.Pod, native: bool) -> None:
-    """Raises `Refusal` for a pod that ends by itself, as only a native sidecar ends with it."""
-    if not native and pod.spec.restart_policy in ("Never", "OnFailure"):
-        raise Reason.JOB_NEEDS_NATIVE(policy=pod.spec.restart_policy)

@@ -1,23 +1,19 @@
 """The one function behind webhook, command line and tests: what becomes of a pod.
 
-The steps; those from 2 to 5 can end without the sidecar (`refusals`):
+The steps; 2 and 3 can end without the sidecar (`refusals`):
 
 1. revert: undo what an earlier run did (`takeover`), so that a second run starts from the same pod as the first, and
    what a mesh did to probes (`meshes`), which is done again at the end
 2. decide: who asks for the sidecar, and who forbids it (`decision`)
-3. settings: the admin's defaults, namespace, KServe's batcher, the pod's annotations (`pod_annotations`)
-4. site: is this pod meant and able to run the sidecar, which container is the app, on which ports predictions enter
-   (`decision`, `sites`), and is its server one whose lists are to be batched (`list_servers`)
-5. plan: how the sidecar gets between callers and app (`takeover.choice`)
-6. put: apply the plan, build the container (`container`), write the status annotation
-7. diff: a JSON Patch from the pod that came to the pod that goes (`edits`)
+3. permit: may this pod be injected, and how, or all reasons why not (`permission`)
+4. put: apply the plan, build the container (`container`), write the status annotation
+5. diff: a JSON Patch from the pod that came to the pod that goes (`edits`)
 
 Injecting twice is injecting once, whichever other webhooks come in between.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Iterator
 
@@ -30,6 +26,7 @@ from carpool_injector.core import (
     meshes,
     model,
     own_batches,
+    permission,
     pod_annotations,
     pods,
     references,
@@ -57,17 +54,14 @@ def inject(
     draft, view = _reverted(pod)  # step 1
     asked = decision.Asked(view, namespace, config, sites.is_predictor)
     try:
-        decided = decision.decide(asked)  # step 2
+        decided = decision.who_asks(asked)  # step 2
     except decision.BadWord as refusal:
         return _refused(pod, draft, asked, refusal.decision, refusal)
     if decided.reason == refusals.Skip.NOT_ASKED:
         return model.Outcome(pod, decided)
     if why := pod_annotations.why_unknown(view):
         return _left_alone(pod, decided, why)
-    try:
-        return _injected(pod, draft, asked, decided, capabilities, {**_known_callers(pod), **(called or {})})
-    except refusals.Refusal as refusal:
-        return _refused(pod, draft, asked, decided, refusal)
+    return _injected(pod, draft, asked, decided, capabilities, {**_known_callers(pod), **(called or {})})
 
 
 def uninject(pod: model.Object) -> model.Outcome:
@@ -111,32 +105,21 @@ def _injected(
     capabilities: model.Capabilities,
     called: references.Called,
 ) -> model.Outcome:
-    view, config = asked.pod, asked.config
+    view = asked.pod
     if not decided.inject:
         return _without(pod, draft, view, decided, _warnings(asked))
-    settings = pod_annotations.read_settings(_sources(asked), config)  # step 3
-    reason = decision.skip_reason(view, settings.components)  # step 4
-    if reason is None and decision.is_for_all(decided) and own_batches.gains_nothing(view, settings):
-        reason = refusals.Skip.BATCHES_ITSELF
-    if reason is not None:
-        return _without(pod, draft, view, model.Decision(False, False, decided.source, reason), ())
-    decision.check_pod(view)
-    decision.check_lists(view, settings, config)
-    _check_names(view, config)
-    found = sites.find(view, settings, called)
-    listed = list_servers.chosen(found.container, settings)
-    if listed is not None:
-        settings = settings.model_copy(update={"lists": listed.rule})
-    site = context.Context(view, found, settings, config, capabilities)
-    plan = _with_lists(choice.plan(site), listed)  # step 5
-    meshes.check(view, plan.admin_port)
-    port_start = container.needs_port_start(view, plan)
-    if port_start:
-        step = f"the pod gets the sysctl {container.PORT_START}, so that the sidecar may listen on ports below 1024"
-        plan = dataclasses.replace(plan, steps=(*plan.steps, step))
-    done = _put(draft, site, plan, port_start)  # step 6
-    warnings = (*_warnings(asked), *_advice(site, plan))
-    return _outcome(pod, draft, decided, warnings, plan=plan, status=done.model_dump(by_alias=True, exclude_none=True))
+    may = permission.may_inject(  # step 3
+        view, asked.namespace, asked.config, capabilities, called, decision.is_for_all(decided)
+    )
+    if may.skip is not None:
+        return _without(pod, draft, view, model.Decision(False, False, decided.source, may.skip), ())
+    if may.plan is None or may.site is None:
+        return _refused(pod, draft, asked, decided, *may.reasons)
+    done = _put(draft, may.site, may.plan)  # step 4
+    warnings = (*_warnings(asked), *_advice(may.site, may.plan))
+    return _outcome(
+        pod, draft, decided, warnings, plan=may.plan, status=done.model_dump(by_alias=True, exclude_none=True)
+    )
 
 
 def _known_callers(pod: model.Object) -> references.Called:
@@ -149,23 +132,6 @@ def _known_callers(pod: model.Object) -> references.Called:
     return dict.fromkeys((port, *([done.grpc_listen_port] if done.grpc_listen_port else [])), done.called_by)
 
 
-def _with_lists(plan: model.Plan, listed: list_servers.ListServer | None) -> model.Plan:
-    if listed is None:
-        return plan
-    step = f"the sidecar batches lists by its rule {listed.rule}, as {listed.why}"
-    return dataclasses.replace(plan, lists=listed.rule, steps=(*plan.steps, step))
-
-
-def _sources(asked: decision.Asked) -> list[pod_annotations.Source]:
-    """Where settings come from, the weakest first."""
-    return [
-        pod_annotations.defaults(asked.config),
-        pod_annotations.Source(asked.namespace.annotations, f"namespace {asked.namespace.name}"),
-        pod_annotations.Source(pod_annotations.batcher_settings(asked.pod), "KServe's batcher"),
-        pod_annotations.Source(asked.pod.metadata.annotations),
-    ]
-
-
 def _without(
     pod: model.Object, draft: Draft, view: pods.Pod, decided: model.Decision, warnings: tuple[str, ...]
 ) -> model.Outcome:
@@ -174,14 +140,19 @@ def _without(
 
 
 def _refused(
-    pod: model.Object, draft: Draft, asked: decision.Asked, decided: model.Decision, refusal: refusals.Refusal
+    pod: model.Object,
+    draft: Draft,
+    asked: decision.Asked,
+    decided: model.Decision,
+    refusal: refusals.Refusal,
+    *others: refusals.Refusal,
 ) -> model.Outcome:
-    """The pod goes without; if it asked by itself, its status says why."""
+    """The pod goes without; if it asked by itself, its status says why, and warnings all that stands against it."""
     _remove(draft, asked.pod)
     told = pod_annotations.refused_status(carpool_injector.__version__, refusal) if decided.explicit else None
     if told is not None:
         draft.annotate(pod_annotations.STATUS, pod_annotations.status_text(told))
-    warnings = (f"no sidecar: {refusal}", *_warnings(asked))
+    warnings = (*(f"no sidecar: {each}" for each in (refusal, *others)), *_warnings(asked))
     return _outcome(pod, draft, decided, warnings, refusal=refusal, status=told)
 
 
@@ -200,7 +171,7 @@ def _outcome(
     refusal: refusals.Refusal | None = None,
     status: model.Object | None = None,
 ) -> model.Outcome:
-    operations = edits.json_patch(pod, draft.finish())  # step 7
+    operations = edits.json_patch(pod, draft.finish())  # step 5
     return model.Outcome(
         pod=draft.pod if operations else pod,
         decision=decided,
@@ -213,32 +184,9 @@ def _outcome(
 
 
 _HOOK = "preStop"
-_PORT_NAMES = (
-    edits.APP_PORT_NAME, edits.APP_GRPC_PORT_NAME, container.ADMIN_PORT_NAME, context.DATA_PORT_NAME,
-    context.GRPC_PORT_NAME,
-)  # fmt: skip
 
 
-def _check_names(pod: pods.Pod, config: Config) -> None:
-    """Raises `Refusal` for a container or volume of our name that may be something else: no status speaks of it.
-
-    With the sidecar's own image it is the pod owner's way to add variables and mounts, which are kept.
-    """
-    if pod_annotations.read_status(pod) is not None:
-        return
-    if any(volume.name == pod_annotations.TOKEN_SHIELD for volume in pod.spec.volumes):
-        raise Reason.VOLUME_NAME_TAKEN(name=pod_annotations.TOKEN_SHIELD)
-    for found in pod.all_containers:
-        for port in found.ports:
-            if port.name in _PORT_NAMES and found.name != model.CONTAINER:
-                raise Reason.PORT_NAME_TAKEN(container=found.name, name=port.name)
-    images = {config.image, *config.channels.values()}
-    for found in pod.all_containers:
-        if found.name == model.CONTAINER and found.image not in images:
-            raise Reason.CONTAINER_NAME_TAKEN(name=model.CONTAINER, image=(found.image or "")[:80])
-
-
-def _put(draft: Draft, asked: context.Context, plan: model.Plan, port_start: bool) -> pod_annotations.Injected:
+def _put(draft: Draft, asked: context.Context, plan: model.Plan) -> pod_annotations.Injected:
     """Take the app's place as planned and put the sidecar in. Returns the status, which the pod has by then."""
     effects = choice.WAYS[plan.takeover].apply(draft, plan, asked)
     app = draft.container(plan.container)
@@ -251,6 +199,7 @@ def _put(draft: Draft, asked: context.Context, plan: model.Plan, port_start: boo
     draft.put(group, sidecar)
     draft.put("volumes", container.volume())
     _hook(app, plan.admin_port)
+    port_start = container.needs_port_start(asked.pod, plan)
     if port_start:
         draft.set_sysctl(container.PORT_START, "0")
     done = _status_of(asked, plan, effects, _pull_secrets(draft, asked))

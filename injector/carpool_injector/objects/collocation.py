@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from carpool_injector.core import container, decision, list_servers, model, pod_annotations, pods, refusals, sites
+from carpool_injector.core import container, list_servers, model, permission, pod_annotations, pods, refusals, sites
 from carpool_injector.core.config import Config
 from carpool_injector.core.settings import Settings
 from carpool_injector.core.takeover import context
@@ -112,7 +112,7 @@ def _container(service: inference_services.InferenceService, app_port: int, conf
     """The usual container, less what Knative forbids: hooks, a second declared port, probes of another port."""
     settings = pod_annotations.read_settings(_sources(service, config), config)
     pod = pods.read(inference_services.stand_in(service))
-    decision.check_lists(pod, settings, config)
+    permission.check_lists(pod, settings, config)
     listed = list_servers.chosen(_server(service), settings)
     if listed is not None:
         settings = settings.model_copy(update={"lists": listed.rule})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from carpool_injector.core import decision, model, pod_annotations, pods, sites
+from carpool_injector.core import model, pod_annotations, pods, sites
 from carpool_injector.core.edits import Draft
 from carpool_injector.core.refusals import Reason, Refusal
 from carpool_injector.core.takeover import context, named_port, port_swap, proxies
@@ -35,8 +35,7 @@ def plan(asked: context.Context) -> model.Plan:
     """
     wanted = asked.settings.takeover or "auto"
     name = _automatic(asked) if wanted == "auto" else wanted
-    native = _is_native(asked, name)
-    decision.check_mode(asked.pod, native)
+    native = _native_if_possible(asked, name)
     _check_names(asked, name, native)
     return WAYS[name].plan(asked, native)
 
@@ -76,13 +75,20 @@ def _no_way(site: sites.Site) -> Refusal:
     return reason(port=site.port, container=site.container.name, why=why)
 
 
-def _is_native(asked: context.Context, name: str) -> bool:
-    """Native where nothing speaks against it. Raises `Refusal` where that was asked for all the same."""
+def _native_if_possible(asked: context.Context, name: str) -> bool:
+    """Native where nothing speaks against it.
+
+    Raises `Refusal` where that was asked for all the same, and for a pod that ends by itself: only a native sidecar
+    ends with it.
+    """
     mode = _mode(asked)
     obstacle = next(_obstacles(asked, name), None)
     if mode == "native" and obstacle is not None:
         raise Reason.NO_NATIVE_SIDECARS(obstacle=obstacle)
-    return mode != "classic" and obstacle is None
+    native = mode != "classic" and obstacle is None
+    if not native and asked.pod.spec.restart_policy in ("Never", "OnFailure"):
+        raise Reason.JOB_NEEDS_NATIVE(policy=asked.pod.spec.restart_policy)
+    return native
 
 
 def _obstacles(asked: context.Context, name: str) -> Iterator[str]:
