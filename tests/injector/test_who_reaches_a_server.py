@@ -95,6 +95,10 @@ WITHIN_THE_POD = {
     },
     "a program nobody knows": {"command": ["/notes", "--listen-address=127.0.0.1:8000"],
                                "ports": [{"name": "http", "containerPort": 8000}]},
+    "a flag of Go's": {"command": ["/notes", "-listen", "localhost:8000"],
+                       "ports": [{"name": "http", "containerPort": 8000}]},
+    "a flag of its own": {"command": ["/notes", "--serve-on=127.0.0.1:8000"],
+                          "ports": [{"name": "http", "containerPort": 8000}]},
     "its variable": {"command": ["/notes"], "env": variables(LISTEN_ADDR="127.0.0.1:8000"),
                      "ports": [{"name": "http", "containerPort": 8000}]},
     "its host": {"command": ["/notes"], "env": variables(HOST="127.0.0.1", PORT="8000"),
@@ -199,6 +203,15 @@ def test_an_app_that_nobody_knows_is_not_taken_from_behind_a_login() -> None:
     )
     assert code(app, {"name": "front", "env": variables(UPSTREAM="http://127.0.0.1:8000")}) == "loopback-only"
     assert code({"command": ["/notes"]}, LOGIN) == "no-port"
+    assert code(app, {"name": "front", "image": "nginx:1.27", "ports": [{"containerPort": 80}]}) == "loopback-only"
+
+
+def test_a_proxy_that_is_a_native_sidecar_stands_in_front_as_well() -> None:
+    given = pod({"command": ["/notes"], "ports": [{"name": "api", "containerPort": 8000}]})
+    given["spec"]["initContainers"] = [{**LOGIN, "restartPolicy": "Always"}]
+    outcome = injection.inject(given, Config(), model.Namespace("ml"), model.Capabilities())
+    assert outcome.refusal is not None
+    assert outcome.refusal.code == "loopback-only"
 
 
 def test_the_container_that_callers_reach_may_be_named() -> None:
@@ -230,6 +243,11 @@ TLS = {
     "vllm": {"command": ["vllm", "serve", "m", "--ssl_keyfile=/k"]},
     "llama.cpp": {"command": ["llama-server", "--host", "::"], "env": variables(LLAMA_ARG_SSL_KEY_FILE="/k")},
     "http-server": {"command": ["http-server", "-S", "-p", "8080"]},
+    "a program nobody knows": {"command": ["/own", "--tls-private-key-file=/k"],
+                               "ports": [{"name": "http", "containerPort": 8000}]},
+    "its variable": {"env": variables(SERVER_TLS_KEY_FILE="/k"), "ports": [{"name": "http", "containerPort": 8000}]},
+    "its address": {"env": variables(ASPNETCORE_URLS="https://+:8000"),
+                    "ports": [{"name": "http", "containerPort": 8000}]},
     "in a shell": {"command": ["sh", "-c", "uvicorn a:b --host :: --ssl-keyfile=/k"],
                    "ports": [{"name": "http", "containerPort": 8000}]},
     "spring": {"command": ["java", "-jar", "a"], "env": variables(SERVER_PORT="8443", SERVER_SSL_KEY_STORE="/k"),
@@ -270,6 +288,15 @@ def test_a_service_of_the_same_files_shows_that_callers_reach_a_server() -> None
         _, report = manifests.inject(deployment(server), manifests.Injector(around=[other]))
         assert report is not None
         assert report.result == "refused"
+
+
+def test_a_service_by_a_name_that_another_container_has_first_shows_nothing() -> None:
+    server = {"command": ["uvicorn", "a:b"], "ports": [{"name": "http", "containerPort": 8000}]}
+    thing = deployment(server)
+    thing["spec"]["template"]["spec"]["containers"].insert(0, LOGIN)
+    _, report = manifests.inject(thing, manifests.Injector(around=[service("http")]))
+    assert report is not None
+    assert report.result == "refused"
 
 
 def test_what_a_status_says_of_another_port_shows_nothing() -> None:

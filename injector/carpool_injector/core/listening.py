@@ -275,7 +275,9 @@ def _expanded(text: str, variable: Callable[[str], str | None]) -> str:
 # Flags and variables by which programs of any kind are told where to listen.
 _HOST_FLAGS = (
     "--host", "--hostname", "--http-address", "--http-host", "--bind", "-b", "--bind-address", "--bind-host",
-    "--listen", "--listen-address", "--listen-host", "--address", "--addr", "--ip", "--server-host", "--server.address",
+    "--listen", "--listen-address", "--listen-addr", "--listen-host", "--address", "--addr", "--ip", "--http",
+    "--server-host", "--server.address", "--server-address", "--web.listen-address", "-listen", "-addr", "-address",
+    "-bind", "-host", "-http",
 )  # fmt: skip
 _HOST_VARIABLE = re.compile(
     r"((APP|SERVER|HTTP|WEB|API|SERVICE)_)?(HOST|BIND|LISTEN)|([A-Z]+_)*(BIND|LISTEN)_(HOST|ADDR|ADDRESS|IP)"
@@ -288,6 +290,10 @@ def loopback_sign(container: pods.Container, port: int) -> str:
         for _, _, value in edits.flag_values(container.words, flag):
             if hosts.kind(hosts.host_of(_expanded(value, container.variable))) == "loopback":
                 return f"{flag} {value}"
+    for word in container.words:
+        value = word.rpartition("=")[2]
+        if value.endswith(f":{port}") and "/" not in value and hosts.kind(hosts.host_of(value)) == "loopback":
+            return word
     for item in container.env:
         value = item.get("value") or ""
         is_where = _HOST_VARIABLE.fullmatch(item["name"]) or value.endswith(f":{port}")

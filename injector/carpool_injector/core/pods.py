@@ -42,10 +42,16 @@ _HELPER_IMAGES = {
     # Files that are kept up to date.
     "git-sync", "k8s-sidecar", "configmap-reload", "prometheus-config-reloader",
 }  # fmt: skip
-# Those that let in only who may come.
+# Those that let in only who may come, and those that stand in front of whatever else is in their pod.
 _GATES = {
     "oauth2-proxy", "oauth2_proxy", "oauth-proxy", "ose-oauth-proxy", "kube-rbac-proxy", "ose-kube-rbac-proxy",
-    "ose-kube-rbac-proxy-rhel9", "origin-oauth-proxy", "vouch-proxy", "authelia",
+    "ose-kube-rbac-proxy-rhel9", "origin-oauth-proxy", "vouch-proxy", "authelia", "keycloak-gatekeeper",
+    "louketo-proxy", "pomerium", "oathkeeper", "sso-proxy", "traefik-forward-auth", "goauthentik/proxy", "ghostunnel",
+    "stunnel", "cloudflared",
+}  # fmt: skip
+_FRONTS = {
+    "nginx", "nginx-unprivileged", "openresty", "envoy", "haproxy", "caddy", "traefik", "httpd", "kong", "apisix",
+    "squid", "varnish",
 }  # fmt: skip
 
 MIRRORED = {"queue-proxy", "agent", model.CONTAINER}
@@ -372,9 +378,15 @@ class Pod(_View):
         return any(each is not None and each.windows_options for each in contexts)
 
     @property
-    def gates(self) -> tuple[Container, ...]:
-        """Regular containers that let in only who may come, to whatever stands behind them."""
-        return tuple(container for container in self.spec.containers if not container.image_names.isdisjoint(_GATES))
+    def running(self) -> tuple[Container, ...]:
+        """Containers that run beside each other, in the order in which a Service finds a port by its name."""
+        always = (each for each in self.spec.init_containers if each.restart_policy == "Always")
+        return (*self.spec.containers, *always)
+
+    @property
+    def fronts(self) -> tuple[Container, ...]:
+        """Containers that are known to stand in front of others, many of them to let in only who may come."""
+        return tuple(each for each in self.running if not each.image_names.isdisjoint(_GATES | _FRONTS))
 
 
 _OS_LABELS = ("kubernetes.io/os", "beta.kubernetes.io/os")

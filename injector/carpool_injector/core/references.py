@@ -10,7 +10,7 @@ import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from carpool_injector.core import command_lines, edits, hosts, listening, pods
+from carpool_injector.core import command_lines, edits, hosts, listening, model, pods
 
 
 class Fate(enum.Enum):
@@ -107,7 +107,7 @@ def callers_within(pod: pods.Pod, app: pods.Container, port: int) -> list[str]:
     """The other containers that call the app's port within the pod: a proxy in front of it, say."""
     return [
         container.name
-        for container in pod.spec.containers
+        for container in pod.running
         if container.name != app.name
         and container.name not in pods.MIRRORED
         and port in command_lines.ports([*container.words, *(item.get("value") or "" for item in container.env)])
@@ -123,5 +123,15 @@ def proof_of_reach(pod: pods.Pod, app: pods.Container, port: int, called: Called
     declared = _declared(app, port)
     if any(entry.host_port for entry in declared) or any(each.from_outside for each in find(pod, app, port, None)):
         return ""
-    names: list[int | str] = [port, *(entry.name for entry in declared if entry.name)]
+    names: list[int | str] = [
+        port,
+        *(entry.name for entry in declared if entry.name and _is_first(pod, app, entry.name)),
+    ]
     return next((called[name] for name in names if name in called), None)
+
+
+def _is_first(pod: pods.Pod, app: pods.Container, name: str) -> bool:
+    """Whether a Service that targets a port by this name finds the app: the first container that has it counts."""
+    others = (each for each in pod.running if each.name != model.CONTAINER)
+    first = next((each for each in others if any(port.is_tcp and port.name == name for port in each.ports)), None)
+    return first is app

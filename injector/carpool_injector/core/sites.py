@@ -7,6 +7,7 @@ pod is taken over with both ports or not at all.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -39,9 +40,13 @@ _NOT_FOR_CALLERS = {
 _NOT_HTTP1 = ("grpc", "h2c", "http2")
 _TLS_NAMES = ("https", "grpcs", "tls", "ssl")
 # Of programs that nobody knows.
-_TLS_FLAGS = (
+_TLS_FLAGS = {
     "--ssl-keyfile", "--ssl-certfile", "--keyfile", "--certfile", "--ssl_config_file", "--ssl-cert", "--ssl-key",
-)  # fmt: skip
+    "--ssl-key-file", "--ssl-cert-file", "--tls-key", "--tls-cert", "--tls-key-file", "--tls-cert-file",
+    "--tls-private-key-file", "--tls-keyfile", "--tls-certfile",
+}  # fmt: skip
+_TLS_VARIABLE = re.compile(r"((APP|SERVER|HTTP|HTTPS|WEB|API)_)?(TLS|SSL)_(PRIVATE_)?KEY(_?FILE|_PATH)?", re.ASCII)
+_TLS_ADDRESS = re.compile(r"https://(0\.0\.0\.0|\+|\*|\[::\])(:[0-9]+)?/?", re.ASCII)
 
 
 def is_for_http(entry: pods.Port) -> bool:
@@ -115,8 +120,8 @@ def check_reach(
         raise Reason.PERHAPS_LOOPBACK(port=port, container=container.name, sign=each.sign)
     if not known and (sign := listening.loopback_sign(container, port)):
         raise Reason.LOOPBACK(port=port, container=container.name, sign=sign)
-    gates = [each.name for each in pod.gates if each.name != container.name]
-    proxies = [] if known else gates or references.callers_within(pod, container, port)
+    fronts = [each.name for each in pod.fronts if each.name != container.name]
+    proxies = [] if known else fronts or references.callers_within(pod, container, port)
     if proxies and proof is None:
         raise Reason.BEHIND_A_PROXY(port=port, container=container.name, proxy=proxies[0])
     is_needed = proxies or any(each.kind != "any" for each in known)
@@ -154,9 +159,20 @@ def _tls_signs(container: pods.Container, port: int) -> Iterator[str]:
         is_asked = action and hosts.is_own(action.host) and container.number(action.port) == port
         if is_asked and action and action.scheme == "HTTPS":
             yield "a probe asks it by HTTPS"
-    given = [word.partition("=")[0] for word in container.words if word.partition("=")[0] in _TLS_FLAGS]
-    for sign in given or listening.tls_of_runs(container):
+    for sign in listening.tls_of_runs(container) or _general_tls_signs(container):
         yield f"the server is given {sign}"
+
+
+def _general_tls_signs(container: pods.Container) -> list[str]:
+    """Flags and variables by which programs of any kind are told to speak TLS."""
+    if servers.recognise(container) is not None:
+        return []
+    found = [word.partition("=")[0] for word in container.words if word.partition("=")[0] in _TLS_FLAGS]
+    for item in container.env:
+        value = item.get("value")
+        is_told = _TLS_VARIABLE.fullmatch(item["name"]) and value != ""
+        found += [item["name"]] if is_told or _TLS_ADDRESS.fullmatch(value or "") else []
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,8 +119,7 @@ def _check_names(asked: context.Context, name: str, native: bool) -> None:
     front of the app was found before as well, so nothing changes where the app's port stays what it was.
     """
     app = asked.site.container
-    regular = list(asked.pod.spec.containers)
-    in_order = regular + [each for each in asked.pod.spec.init_containers if each.restart_policy == "Always"]
+    regular, in_order = asked.pod.spec.containers, asked.pod.running
     for entry in _taken_entries(asked.site, name):
         rivals = [
             each
