@@ -201,6 +201,10 @@ class PredictorModel:
         """Batches at the predictor, without those that are overdue."""
         return len(self._in_flight)
 
+    def watches(self, batch: Batch) -> bool:
+        """Whether it was told that this batch left, and not yet that it is back."""
+        return batch in self._in_flight or batch in self._overdue
+
     @property
     def overdue(self) -> int:
         """Batches that are out for far longer than they should be."""

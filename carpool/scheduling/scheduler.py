@@ -389,6 +389,7 @@ class Scheduler:
         again = self.isolation.next_urgent(now, is_draining=self.draining)
         if again is None and (batch := self._next_batch(now, effects)) is not None:
             return batch
+        # Where the number of slots is given, one that is free is the predictor's as well.
         again = again or self.isolation.next_leisurely(now, is_idle=not self.policy.predictor.out)
         if again is None:
             free_at = min(self.isolation.quarantine.next_at(), self.policy.predictor.overdue_at)

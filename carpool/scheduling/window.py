@@ -84,15 +84,18 @@ class Window:
 
     def sent(self, batch: Batch, now: float) -> None:
         """A batch left."""
-        self.predictor.sent(batch, now)
+        if self._limits.learns_in_flight:
+            self.predictor.sent(batch, now)
 
     def completed(self, batch: Batch, now: float) -> None:
         """A batch came back with predictions."""
-        self.predictor.completed(batch, now)
+        if self.predictor.watches(batch):
+            self.predictor.completed(batch, now)
 
     def batch_failed(self, batch: Batch, error: errors.CarpoolError, now: float) -> None:
         """A batch failed."""
-        self.predictor.gone(batch, now)
+        if self.predictor.watches(batch):
+            self.predictor.gone(batch, now)
 
     # --- what it need not know ---------------------------------------------------------------------------------
 

@@ -118,9 +118,11 @@ def test_when_to_try_again_rests_on_how_many_are_really_out(driven_of):
     assert refusal.retry_after >= 5  # and not the 3 of eight at once
 
 
-def test_a_given_number_is_obeyed(driven_of):
+def test_a_given_number_is_obeyed_and_nothing_is_learned(driven_of):
     driven = driven_of(Window, max_batch_size=4, max_latency=0.0, max_in_flight=3)
     for number in range(6):
         driven.submit(f"r{number}")
     assert driven.sizes == [1, 1, 1]
+    driven.answer_all()
+    assert not driven.policy.predictor.is_known
     assert core_limits.Limits().learns_in_flight is False
