@@ -388,8 +388,11 @@ class PredictorModel:
         self.is_idle = len(self._in_flight) < self.workers
         self._stay = None
         entries = self._in_flight.values()
+        if not entries:
+            self.free_at, self.overdue_at = -math.inf, math.inf
+            return
         self.free_at = -math.inf if self.is_idle else self._free_after([entry.end for entry in entries])
-        self.overdue_at = min([entry.overdue_at for entry in entries], default=math.inf)
+        self.overdue_at = min([entry.overdue_at for entry in entries])
         if self._overdue and self._limits.learns_in_flight and not self.is_known:  # and may be slow, and not parallel
             self.overdue_at = max(self.overdue_at, self._overdue_since + tuning.NEXT_PATIENCE)
 
