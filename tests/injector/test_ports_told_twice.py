@@ -78,6 +78,7 @@ CERTAIN = {
     "gunicorn": {"command": ["gunicorn", "a:b"], "env": PORT},
     "a flag that refers to it": {"args": ["--port=$(PORT)"], "env": PORT},
     "a shell that refers to it": {"command": ["sh", "-c", "exec gunicorn -b 0.0.0.0:$PORT a:b"], "env": PORT},
+    "an address of another app": {"env": [*PORT, *variables(RANKER_SERVICE_ADDR="ranker:8000")]},
     "other numbers": {"args": ["--timeout=80", "--size=18000"], "env": [*PORT, *variables(METRICS_PORT="9000")]},
 }
 

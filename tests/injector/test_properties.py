@@ -12,7 +12,8 @@ import jsonpatch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from carpool_injector.core import config, injection, model
+from carpool_injector.core import config, injection, model, references
+from carpool_injector.core import pods as views
 from carpool_sidecar import config as sidecar_config
 from tests.injector import admission_simulator, api_defaults, kserve_model, meshes, pod_rules, pods, strategies
 
@@ -193,6 +194,21 @@ def test_the_sidecar_and_the_app_listen_where_nobody_else_does(situation: strate
     assert len(listens) == (3 if plan.grpc_listen_port else 2)
     assert not apps & listens
     assert not taken & (apps | listens)
+
+
+@given(strategies.situations())
+def test_nothing_that_follows_the_app_goes_on_naming_a_port_that_the_sidecar_took(
+    situation: strategies.Situation,
+) -> None:
+    outcome = _injected(situation)
+    assert outcome.plan is not None
+    plan, after = outcome.plan, views.read(outcome.pod)
+    app = after.container(plan.container)
+    assert app is not None
+    http = [plan.listen_port] if plan.takeover == "port-swap" and plan.app_port != plan.listen_port else []
+    for port in {*http, plan.grpc_listen_port if plan.takeover in ("port-swap", "kserve-agent") else None} - {None}:
+        left = [each for each in references.find(after, app, port, None) if each.fate is not references.Fate.STAYS]
+        assert left == []
 
 
 @given(strategies.situations())

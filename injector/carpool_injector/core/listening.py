@@ -331,8 +331,10 @@ def _rivals(container: pods.Container, port: str) -> Iterator[str]:
             yield f"its words say {f'{before} {word}'.strip()[:60]!r}"
     for item in container.env:
         name, value = item["name"], item.get("value") or ""
-        is_about_ports = name != "PORT" and (name in _OF_SERVERS or _TELLS_A_PORT.fullmatch(name))
-        if is_about_ports and re.search(rf"(?<![0-9.]){port}(?![0-9.])", value):
+        if name == "PORT" or not (name in _OF_SERVERS or _TELLS_A_PORT.fullmatch(name)):
+            continue
+        is_of_another = value.endswith(f":{port}") and not hosts.is_own(hosts.host_of(value))
+        if not is_of_another and re.search(rf"(?<![0-9.]){port}(?![0-9.])", value):
             yield f"the variable {name} says it"
     for each in invocations.in_shell(container):
         server = servers.recognise(container, each)

@@ -57,6 +57,13 @@ def find(pod: pods.Pod, app: pods.Container, port: int, setting: listening.PortS
     return found
 
 
+def staying(pod: pods.Pod, app: pods.Container, port: int, setting: listening.PortSetting | None) -> Iterator[str]:
+    """A sentence for each place that goes on naming the port, and why that is right."""
+    for each in find(pod, app, port, setting):
+        if each.fate is Fate.STAYS:
+            yield f"{each} goes on naming {port}: {each.why}"
+
+
 def _declared(container: pods.Container, port: int) -> list[pods.Port]:
     return [entry for entry in container.ports if entry.is_tcp and entry.container_port == port]
 
@@ -92,10 +99,10 @@ def _in_settings(
     container: pods.Container, app: pods.Container, port: int, setting: listening.PortSetting | None
 ) -> Iterator[Reference]:
     """Words and variables with the port in them. In the app's own they are for callers of its, or for itself."""
-    told_by = setting.name if setting else None
-    is_told_by_flag = container.name == app.name and told_by is not None and told_by.startswith("-")
-    in_flags = () if is_told_by_flag else edits.ports_in_flags(container.words)
-    if port in (*command_lines.ports(container.words), *in_flags):
+    told_by = setting.name if setting and container.name == app.name else ""
+    telling = {at for at, _, _ in edits.flag_values(container.words, told_by)} if told_by.startswith("-") else set()
+    words = [word for at, word in enumerate(container.words) if at not in telling]
+    if port in (*command_lines.ports(words), *edits.ports_in_flags(words)):
         yield Reference(container.name, "an argument", port, Fate.STAYS, _ANSWERED)
     for item in container.env:
         value = item.get("value") or ""

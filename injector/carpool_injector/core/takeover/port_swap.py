@@ -42,7 +42,7 @@ def plan(asked: context.Context, native: bool) -> model.Plan:
 
 def _steps(site: sites.Site, http: int | None, rpc: int | None) -> Iterator[str]:
     title, where = site.server.title if site.server else "the app", f"container {site.container.name!r}"
-    taken = []
+    taken, grpc = [], [(site.taken_grpc.port, site.taken_grpc.setting)] if rpc and site.taken_grpc else []
     if http:
         yield f"{title} in {where} moves from port {site.port} to {http} ({_how(site.setting)})"
         taken.append(str(site.port))
@@ -51,6 +51,8 @@ def _steps(site: sites.Site, http: int | None, rpc: int | None) -> Iterator[str]
         taken.append(f"{site.taken_grpc.port} (gRPC)" if site.taken_grpc else "")
     yield f"the sidecar listens on {' and '.join(taken)}, which Services go on using"
     yield f"probes and hooks of the container follow the app to its new port{'s' if http and rpc else ''}"
+    for port, setting in [(site.port, site.setting)] * bool(http) + grpc:
+        yield from references.staying(site.pod, site.container, port, setting)
 
 
 def grpc_step(site: sites.Site, moved: int) -> str:
