@@ -22,6 +22,8 @@ def raised() -> Iterator[tuple[Reason | HttpError, set[str]]]:
     """Each call of a row in the code, with the names of the facts that it gives."""
     for node in (node for path in SOURCES for node in ast.walk(ast.parse(path.read_text()))):
         row = node.func if isinstance(node, ast.Call) else None
+        if isinstance(row, ast.Attribute) and row.attr == "told":
+            row = row.value
         owner = row.value if isinstance(row, ast.Attribute) else None
         name = owner.attr if isinstance(owner, ast.Attribute) else owner.id if isinstance(owner, ast.Name) else ""
         if isinstance(node, ast.Call) and isinstance(row, ast.Attribute) and name in REGISTRIES:

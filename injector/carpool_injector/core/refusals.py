@@ -450,7 +450,7 @@ class HttpError(enum.Enum):
     """Why a review gets an HTTP error instead of an answer. Each member: its code, HTTP status, words.
 
     The webhook's failurePolicy decides then: with Ignore the pod is created without the sidecar, with Fail not at all.
-    Call a member with the facts its words name, as those of `Reason`.
+    `told` takes the facts that its words name.
     """
 
     def __init__(self, code: str, status: int, words: str) -> None:
@@ -458,7 +458,7 @@ class HttpError(enum.Enum):
         self.status = status
         self.words = words
 
-    def __call__(self, **facts: Any) -> Unanswered:
+    def told(self, **facts: Any) -> Unanswered:
         """The exception with these facts in its text."""
         return Unanswered(self, self.words.format(**facts))
 

@@ -59,6 +59,11 @@ class Full(Exception):
     """There is no room now; the text says of what."""
 
 
+_EXPECTED: Mapping[type[Exception], HttpError] = {
+    refusals.Malformed: HttpError.MALFORMED,
+    Full: HttpError.OVERLOADED,
+    review.Unanswerable: HttpError.UNANSWERABLE,
+}
 log = logging.getLogger("carpool.injector")
 
 Handler = Callable[[review.Request], Awaitable[review.Answer]]
@@ -130,51 +135,49 @@ class Server:
     # --- reviews -----------------------------------------------------------------------------------------------------
 
     async def _review(self, request: web.Request) -> web.Response:
+        """All that is around a review: who may ask, room, time, closing, and an answer for each way to fail."""
         started = time.perf_counter()
         webhook = request.path.removeprefix("/")
+        size = request.content_length or self._limits.max_body_bytes
         try:
-            answer = await self._answer(request)
-        except refusals.Unanswered as error:
-            return self._failed(request, error)
-        except refusals.Malformed as error:
-            return self._failed(request, HttpError.MALFORMED(error=error))
+            self._check(request)
+            with self._capacity.take(size):
+                response = web.Response(body=await self._answer(request), content_type="application/json")
+            if size >= allocator.LARGE:
+                self._trimmer.large_body()
         except asyncio.CancelledError:
             self.cut_off += 1
             raise
-        except Exception:
-            self._limited_log.error(f"bug {webhook}", "a review failed", webhook=webhook)
-            return self._failed(request, HttpError.INTERNAL())
+        except Exception as error:
+            response = self._failed(request, self._why(error, webhook))
         finally:
             self._counts.seconds.labels(webhook).observe(time.perf_counter() - started)
-        response = web.Response(body=answer, content_type="application/json")
         if self.draining:
             response.force_close()  # the next review goes to another replica
         return response
 
     async def _answer(self, request: web.Request) -> bytes:
-        self._check(request)
-        budget = seconds(request.query.get("timeout", ""))
-        size = request.content_length or self._limits.max_body_bytes
-        try:
-            with self._capacity.take(size):
-                asked = review.read(await self._body(request, budget))
-                answer = await self._handlers[request.path](asked)
-        except Full as error:
-            raise HttpError.OVERLOADED(error=error) from None
-        except review.Unanswerable as error:
-            raise HttpError.UNANSWERABLE(error=error) from error
-        if size >= allocator.LARGE:
-            self._trimmer.large_body()
-        return review.write(asked.uid, answer)
+        asked = review.read(await self._body(request, seconds(request.query.get("timeout", ""))))
+        return review.write(asked.uid, await self._handlers[request.path](asked))
+
+    def _why(self, error: Exception, webhook: str) -> refusals.Unanswered:
+        """What the sender of a review is told of its failure; what nobody expected is a bug, and logged."""
+        if isinstance(error, refusals.Unanswered):
+            return error
+        reason = _EXPECTED.get(type(error))
+        if reason is not None:
+            return reason.told(error=error)
+        self._limited_log.error(f"bug {webhook}", "a review failed", webhook=webhook)
+        return HttpError.INTERNAL.told()
 
     def _check(self, request: web.Request) -> None:
         transport = request.transport
         if unwelcome := self._why_unwelcome(transport.get_extra_info("peercert") if transport else None):
-            raise HttpError.CLIENT(why=unwelcome)
+            raise HttpError.CLIENT.told(why=unwelcome)
         if request.content_type != "application/json":
-            raise HttpError.MEDIA_TYPE(found=request.headers.get("Content-Type", "")[:100])
+            raise HttpError.MEDIA_TYPE.told(found=request.headers.get("Content-Type", "")[:100])
         if (encoding := request.headers.get("Content-Encoding", "identity")) != "identity":
-            raise HttpError.ENCODING(found=encoding[:100])
+            raise HttpError.ENCODING.told(found=encoding[:100])
         if (request.content_length or 0) > self._limits.max_body_bytes:
             raise self._too_large()
 
@@ -184,9 +187,9 @@ class Server:
             async with asyncio.timeout(allowed):
                 return await self._read(request)
         except TimeoutError:
-            raise HttpError.BODY_TIMEOUT(seconds=allowed) from None
+            raise HttpError.BODY_TIMEOUT.told(seconds=allowed) from None
         except (ConnectionError, web.RequestPayloadError) as error:
-            raise HttpError.BODY_BROKEN(error=error) from None
+            raise HttpError.BODY_BROKEN.told(error=error) from None
 
     async def _read(self, request: web.Request) -> bytearray:
         """Not `request.read`, which would keep the body until the connection's next request."""
@@ -198,7 +201,7 @@ class Server:
         return body
 
     def _too_large(self) -> refusals.Unanswered:
-        return HttpError.TOO_LARGE(limit=self._limits.max_body_bytes)
+        return HttpError.TOO_LARGE.told(limit=self._limits.max_body_bytes)
 
     def _failed(self, request: web.Request, error: refusals.Unanswered) -> web.Response:
         reason = error.reason
