@@ -21,7 +21,8 @@ import pytest
 from carpool_injector.core import hosts, listening, pods, servers
 
 FOLDERS = os.environ.get("CARPOOL_SERVERS", "")
-pytestmark = pytest.mark.skipif(not FOLDERS, reason="CARPOOL_SERVERS names no folders with servers")
+if not FOLDERS:
+    pytest.skip("CARPOOL_SERVERS names no folders with servers", allow_module_level=True)
 _PATIENCE = 90  # seconds until a server listens; some load a lot
 _LISTENS = "0A"
 

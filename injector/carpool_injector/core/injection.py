@@ -124,7 +124,9 @@ def _injected(
 
 def _known_callers(pod: model.Object) -> references.Called:
     """What an earlier run was shown by its manifests: the webhook, which comes later, does not see Services."""
-    done = pod_annotations.read_status(pods.read(pod))
+    annotations = (pod.get("metadata") or {}).get("annotations") or {}
+    is_there = "calledBy" in annotations.get(pod_annotations.STATUS, "")  # which saves most pods a second reading
+    done = pod_annotations.read_status(pods.read(pod)) if is_there else None
     if done is None or done.called_by is None:
         return {}
     is_moved = done.takeover == "port-swap" and (done.told_by is not None or done.grpc_told_by is None)

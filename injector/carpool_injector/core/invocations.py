@@ -22,6 +22,7 @@ _RUNNERS = {"uv", "poetry", "pipenv", "pdm", "hatch"}  # with the subcommand run
 _PYTHON = re.compile(r"python[0-9.]*", re.ASCII)
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.ASCII | re.DOTALL)
 _ENDS_OF_COMMANDS = re.compile(r"&&|\|\||[;|&\n]|^[\s({]+|\s[({]\s")
+_LONGEST = 16 * 1024  # characters: a command line; splitting takes a second for each million
 _FARTHEST = 8  # words before a subcommand: a program's own options, some with a value
 
 
@@ -71,7 +72,9 @@ def in_shell(container: pods.Container) -> Iterator[Invocation]:
 
 
 def split(text: str) -> list[str]:
-    """Words as a shell would split them; by blanks where a quote is not closed."""
+    """Words as a shell would split them; by blanks where a quote is not closed, or the text is a long script."""
+    if len(text) > _LONGEST:
+        return text.split()
     try:
         return shlex.split(text, comments=True)
     except ValueError:

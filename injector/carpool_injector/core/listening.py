@@ -296,6 +296,8 @@ def loopback_sign(container: pods.Container, port: int) -> str:
             return word
     for item in container.env:
         value = item.get("value") or ""
+        if not any(mark in value for mark in ("127.", "localhost", ":1")):
+            continue  # as most are, of hundreds
         is_where = _HOST_VARIABLE.fullmatch(item["name"]) or value.endswith(f":{port}")
         if is_where and "/" not in value and hosts.kind(hosts.host_of(value)) == "loopback":
             return f"{item['name']} {value}"
@@ -331,7 +333,7 @@ def _rivals(container: pods.Container, port: str) -> Iterator[str]:
             yield f"its words say {f'{before} {word}'.strip()[:60]!r}"
     for item in container.env:
         name, value = item["name"], item.get("value") or ""
-        if name == "PORT" or not (name in _OF_SERVERS or _TELLS_A_PORT.fullmatch(name)):
+        if port not in value or name == "PORT" or not (name in _OF_SERVERS or _TELLS_A_PORT.fullmatch(name)):
             continue
         is_of_another = value.endswith(f":{port}") and not hosts.is_own(hosts.host_of(value))
         if not is_of_another and re.search(rf"(?<![0-9.]){port}(?![0-9.])", value):

@@ -234,6 +234,11 @@ class Container(_View):
         """The literal value of an environment variable; the last one counts, as in the kubelet."""
         return self._values.get(name)
 
+    @property
+    def values(self) -> Iterator[str]:
+        """The literal values of its variables."""
+        return (item["value"] for item in self.env if item.get("value"))
+
     def is_pod_address(self, name: str) -> bool:
         """Whether an environment variable is the pod's own address."""
         held = [item.get("valueFrom") for item in self.env if item["name"] == name]

@@ -49,12 +49,14 @@ def find(pod: pods.Pod, app: pods.Container, port: int, setting: listening.PortS
     found = [Reference(app.name, "the declared port", port, Fate.FOLLOWS) for _ in _declared(app, port)]
     if setting is not None and setting.present:
         found.append(Reference(app.name, str(setting), port, Fate.FOLLOWS))
-    for container in pod.all_containers:
-        if container.name in pods.MIRRORED:
-            continue
+    for container in _others(pod):
         found += _in_handlers(container, app, port, setting)
         found += _in_settings(container, app, port, setting)
     return found
+
+
+def _others(pod: pods.Pod) -> Iterator[pods.Container]:
+    return (each for each in pod.all_containers if each.name not in pods.MIRRORED)
 
 
 def staying(pod: pods.Pod, app: pods.Container, port: int, setting: listening.PortSetting | None) -> Iterator[str]:
@@ -101,23 +103,25 @@ def _in_settings(
     """Words and variables with the port in them. In the app's own they are for callers of its, or for itself."""
     told_by = setting.name if setting and container.name == app.name else ""
     telling = {at for at, _, _ in edits.flag_values(container.words, told_by)} if told_by.startswith("-") else set()
+    text = str(port)  # most of hundreds of variables do not have it
     words = [word for at, word in enumerate(container.words) if at not in telling]
     if port in (*command_lines.ports(words), *edits.ports_in_flags(words)):
         yield Reference(container.name, "an argument", port, Fate.STAYS, _ANSWERED)
     for item in container.env:
         value = item.get("value") or ""
-        if item["name"] != told_by and (value == str(port) or port in command_lines.ports([value])):
+        if text in value and item["name"] != told_by and (value == text or port in command_lines.ports([value])):
             yield Reference(container.name, f"the variable {item['name']}", port, Fate.STAYS, _ANSWERED)
 
 
 def callers_within(pod: pods.Pod, app: pods.Container, port: int) -> list[str]:
     """The other containers that call the app's port within the pod: a proxy in front of it, say."""
+    text = str(port)
+    others = (each for each in pod.running if each.name not in (app.name, *pods.MIRRORED))
     return [
-        container.name
-        for container in pod.running
-        if container.name != app.name
-        and container.name not in pods.MIRRORED
-        and port in command_lines.ports([*container.words, *(item.get("value") or "" for item in container.env)])
+        each.name
+        for each in others
+        if port in command_lines.ports(each.words)
+        or any(port in command_lines.ports([value]) for value in each.values if text in value)
     ]
 
 
@@ -128,7 +132,8 @@ def proof_of_reach(pod: pods.Pod, app: pods.Container, port: int, called: Called
     where nothing shows it.
     """
     declared = _declared(app, port)
-    if any(entry.host_port for entry in declared) or any(each.from_outside for each in find(pod, app, port, None)):
+    handlers = (each for held in _others(pod) for each in _in_handlers(held, app, port, None))
+    if any(entry.host_port for entry in declared) or any(each.from_outside for each in handlers):
         return ""
     names: list[int | str] = [
         port,

@@ -170,8 +170,9 @@ def _general_tls_signs(container: pods.Container) -> list[str]:
     found = [word.partition("=")[0] for word in container.words if word.partition("=")[0] in _TLS_FLAGS]
     for item in container.env:
         value = item.get("value")
-        is_told = _TLS_VARIABLE.fullmatch(item["name"]) and value != ""
-        found += [item["name"]] if is_told or _TLS_ADDRESS.fullmatch(value or "") else []
+        is_told = "KEY" in item["name"] and _TLS_VARIABLE.fullmatch(item["name"]) and value != ""
+        is_address = value is not None and value.startswith("https:") and _TLS_ADDRESS.fullmatch(value)
+        found += [item["name"]] if is_told or is_address else []
     return found
 
 
