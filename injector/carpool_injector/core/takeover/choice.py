@@ -22,7 +22,7 @@ class Way(NamedTuple):
 WAYS: Mapping[str, Way] = {
     "queue-proxy": Way(proxies.plan_queue_proxy, proxies.apply_queue_proxy, proxies.revert_queue_proxy),
     "kserve-agent": Way(proxies.plan_agent, proxies.apply_agent, proxies.revert_agent),
-    "port-swap": Way(port_swap.plan, port_swap.apply, port_swap.revert),
+    "port-swap": Way(port_swap.plan, port_swap.apply, port_swap.revert_moves),
     "named-port": Way(named_port.plan, named_port.apply, named_port.revert),
     "none": Way(named_port.plan_beside, named_port.apply_beside, named_port.revert_beside),
 }

@@ -104,11 +104,6 @@ def apply(draft: Draft, planned: model.Plan, asked: context.Context) -> context.
     )
 
 
-def revert(draft: Draft, done: pod_annotations.Injected) -> None:
-    """Move the app back."""
-    revert_moves(draft, done)
-
-
 @dataclass(frozen=True, slots=True)
 class Move:
     """The app goes from `old`, the sidecar's then, to `new`, as `told_by` tells it; `added`: which was not there.
