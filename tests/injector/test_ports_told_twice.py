@@ -90,6 +90,20 @@ def test_port_is_believed_where_nothing_else_tells_the_port(name: str) -> None:
     assert variables(PORT="9083")[0] in found.pod["spec"]["containers"][0]["env"]
 
 
+def test_a_variable_that_the_owner_names_does_not_win_over_what_the_server_reads() -> None:
+    named = {"carpool.dev/inject": "true", "carpool.dev/app-port-env": "PORT"}
+    app = {
+        "name": "app",
+        "command": ["hypercorn", "a:b", "--bind=:8000"],
+        "env": PORT,
+        "ports": [{"containerPort": 8000}],
+    }
+    pod = {"metadata": {"annotations": named}, "spec": {"containers": [app]}}
+    found = injection.inject(pod, Config(), model.Namespace("ml"), model.Capabilities())
+    after = found.pod["spec"]["containers"][0]
+    assert (after["command"][-1], after["env"]) == ("--bind=:9083", PORT)
+
+
 def test_a_model_server_that_speaks_grpc_only_is_not_given_http() -> None:
     words = ["tensorflow_model_server", "--port=8500", "--model_name=resnet"]
     for port in ({"containerPort": 8500}, {"containerPort": 8500, "name": "http"}):

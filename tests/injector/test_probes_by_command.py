@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from carpool_injector.core import command_lines, injection, model
@@ -208,6 +208,7 @@ _WORDS = st.lists(st.text(st.sampled_from("localhost:/ 80139'\"$-=.,[]\n\0"), ma
 
 
 @given(words=_WORDS, old=st.sampled_from([80, 8000, 8013]))
+@example(words=[":00"], old=80)
 def test_moving_a_port_there_and_back_gives_the_words_back(words: list[str], old: int) -> None:
     new = 9083
     if new in command_lines.ports(words) or not words:

@@ -18,7 +18,7 @@ _LOOPBACK = (
     r"(?:(?i:localhost(?:\.localdomain)?\.?|ip6-localhost|ip6-loopback)|127(?:\.[0-9]{1,3}){1,3}|0\.0\.0\.0|(?<=//)0"
     r"|\[::1?\]|\[(?:0{1,4}:){7}0{0,3}1\]|(?i:\[::ffff:127(?:\.[0-9]{1,3}){3}\])|::1)"
 )
-_BEHIND = r"(?P<port>[0-9]{1,5})(?![\w.-])"
+_BEHIND = r"(?P<port>[1-9][0-9]{0,4})(?![\w.-])"
 # `localhost:8000`, `localhost 8000`, `('localhost', 8000)`, `/dev/tcp/localhost/8000`; `:8000` of Go.
 _NAMED = rf"(?<![\w.-]){_LOOPBACK}['\"]?(?:[\s\0]*[,:][\s\0]*|[\s\0]+|/)"
 _LEFT_OUT = r"(?:^|[=\s\0@]|(?<![\w.})`])['\"]|//):"  # a quote that closes has a host before it

@@ -395,8 +395,15 @@ def _only(apps: Sequence[pods.Container]) -> pods.Container:
 
 
 def _server(container: pods.Container, settings: Settings) -> tuple[servers.Server | None, listening.Told]:
-    """The server, as far as it matters how it is told its port, and by what it is."""
+    """The server, as far as it matters how it is told its port, and by what it is.
+
+    What a server that is known is given counts more than what the pod's owner names: it is what the server reads.
+    """
     if settings.app_port_arg or settings.app_port_env:
+        known = servers.recognise(container)
+        told = listening.told(known.http, container) if known else listening.Told(None)
+        if told.why or (told.setting is not None and told.setting.present):
+            return known, told
         custom = servers.Server("the app", servers.custom(settings.app_port_arg, settings.app_port_env))
         return custom, listening.told(custom.http, container)
     known = servers.recognise(container)
