@@ -28,6 +28,7 @@ _CONTEXTS = (
     r'(app\.kubernetes\.io/version: "?)%\b()',
     r"(all sidecars are of version )%\b()",
     r"(--tag )%\b()",
+    r"(name: carpool, version: )%(,)",
 )
 # So many files that are not committed are named.
 _NAMED = 20

@@ -199,7 +199,7 @@ UMBRELLA = """\
 apiVersion: v2
 name: platform
 version: 1.0.0
-dependencies: [{name: carpool, version: 0.1.0, condition: CHART.enabled, alias: CHART}]
+dependencies: [{name: carpool, version: "*", condition: CHART.enabled, alias: CHART}]
 """
 
 
