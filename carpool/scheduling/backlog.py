@@ -72,6 +72,8 @@ class Backlog:
         Returns False if that changed only some sums: it is not the first of its fifo, and the queue is not full.
         """
         limits, rows = self._limits, request.rows
+        if limits.row_costs is not None:  # first of all, as that may fail
+            request.cost_queued = sum(limits.row_costs(request.payload, 0, rows))
         queue = self._queues.get(request.key)
         if queue is None:
             most = self._most(request) if self._learned.now else request.max_batch_size
@@ -86,9 +88,7 @@ class Backlog:
         if fifo is None:
             fifo = self._new_fifo(queue, tier, request.sequence)
         fifo.requests.append(request)
-        if limits.row_costs is not None:
-            request.cost_queued = sum(limits.row_costs(request.payload, 0, rows))
-            queue.cost += request.cost_queued
+        queue.cost += request.cost_queued
         queue.rows += rows
         queue.size += request.size
         self.rows += rows
@@ -130,6 +130,11 @@ class Backlog:
                     self._full[queue] = None
                     is_notable = True
         return is_notable
+
+    def has(self, request: Request) -> bool:
+        """Whether a request waits here. It looks at all of its key."""
+        queue = self._queues.get(request.key)
+        return queue is not None and any(each is request for each in queue)
 
     def remove(self, request: Request) -> None:
         """Take a request out that waits, wherever it stands."""

@@ -111,13 +111,15 @@ class InFlightBatch:
 
     `beside` is how many others were out when it left, `returns` when batches came back since then, in order and as many
     as can matter, and `end` when its worker should be free for another one. From `overdue_at` on it is not counted on.
-    It teaches nothing where it is not `is_clear` what it had to wait for.
+    It teaches nothing where it is not `is_clear` what it had to wait for, and nothing of how many are worked on at once
+    where it is not known how many were: `has_known_others` is False where some were overdue.
     """
 
-    __slots__ = ("beside", "end", "is_clear", "overdue_at", "returns", "sent", "size")
+    __slots__ = ("beside", "end", "has_known_others", "is_clear", "overdue_at", "returns", "sent", "size")
 
-    def __init__(self, size: int, sent: float, beside: int) -> None:
+    def __init__(self, size: int, sent: float, beside: int, has_known_others: bool) -> None:
         self.size = size
+        self.has_known_others = has_known_others
         self.sent = sent
         self.beside = beside
         self.returns: list[float] = []
@@ -281,7 +283,7 @@ class PredictorModel:
         """A batch left."""
         if self.overdue_at <= now:
             self.passed(now)
-        entry = InFlightBatch(batch.rows, now, len(self._in_flight))
+        entry = InFlightBatch(batch.rows, now, len(self._in_flight), not self._overdue)
         self._since_lone = self._since_lone + 1 if entry.beside else 0
         self._ends(entry, max(now, self.free_at) + self.work(batch.rows))
         self._in_flight[batch] = entry
@@ -295,6 +297,10 @@ class PredictorModel:
                 if entry.overdue_at <= when:
                     self._overdue[batch] = entry
                     self._left(batch, when)
+            for entry in self._in_flight.values():
+                entry.has_known_others = False
+                if entry.beside >= self.workers:
+                    entry.is_clear = False
 
     def completed(self, batch: Batch, now: float) -> None:
         """A batch was answered: learn from how long it took, and set the others' times right."""
@@ -307,7 +313,8 @@ class PredictorModel:
         for other in self._overdue.values():
             other.is_clear = False
         if entry.is_clear:
-            self._learn_workers(entry, now)
+            if entry.has_known_others:
+                self._learn_workers(entry, now)
             begin = entry.begin(self.workers)
             if begin - self.overhead > entry.sent:
                 if begin < now:
@@ -365,9 +372,10 @@ class PredictorModel:
         entry.end = end
         model, patience = self.round_trip, tuning.FIRST_PATIENCE
         if model.is_known:
-            # While all were of one size, how much longer a larger one takes is unknown: at most as many times as it is.
-            factor = 1.0 if model.is_varied else max(1.0, entry.size / model.mean_size)
-            patience = max(tuning.SHORTEST_PATIENCE, tuning.PATIENCE * factor * model.pessimistic(entry.size))
+            # While all were of one size, how much longer a far larger one takes is not known.
+            is_unknown = not model.is_varied and entry.size > 2 * model.mean_size
+            least = tuning.FIRST_PATIENCE if is_unknown else tuning.SHORTEST_PATIENCE
+            patience = max(least, tuning.PATIENCE * model.pessimistic(entry.size))
         # Perhaps they are worked on one after the other, whatever is believed.
         entry.overdue_at = max(end, entry.sent + entry.beside * model(entry.size)) + patience
 
@@ -406,15 +414,18 @@ class PredictorModel:
         return sorted(ends)[-self.workers] if len(ends) >= self.workers else -math.inf
 
     def _learn_workers(self, entry: InFlightBatch, now: float) -> None:
-        """Compare how long a batch took with what one worker more, and fewer, would have made of it."""
-        if not self.round_trip.is_trusted:
-            return None
-        if entry.beside >= self.workers:
+        """Compare how long a batch took with what one worker more, and fewer, would have made of it.
+
+        A number that was only stated is doubted as soon as anything is known.
+        """
+        if entry.beside >= self.workers and self.round_trip.is_trusted:
             gain = self._weigh(entry, now, self.workers + 1)
             self._judged += gain != 0.0
             self._more = max(-tuning.EVIDENCE_FOR_MORE, self._more + gain)
             if self._more >= tuning.EVIDENCE_FOR_MORE and self.workers < tuning.MOST_WORKERS:
                 return self._set_workers(self.workers + 1)
+        if not self.round_trip.is_known:
+            return None
         best = 0
         for count, evidence in self._fewer.items():
             if entry.beside >= count:
@@ -430,7 +441,8 @@ class PredictorModel:
         most = tuning.EVIDENCE_OF_ONE
         if math.isinf(rival) or math.isinf(current):  # it came back before it could have begun
             return (math.isinf(current) - math.isinf(rival)) * most
-        spread = max(tuning.LEAST_SPREAD, self.round_trip.spread)
+        least = tuning.LEAST_SPREAD if self.round_trip.is_trusted else tuning.FIRST_SPREAD
+        spread = max(least, self.round_trip.spread)
         clear = max(tuning.LEAST_DIFFERENCE, tuning.CLEAR_SPREADS * spread)
         if abs(rival - current) < clear * self.round_trip(entry.size):
             return 0.0  # too close to call, and a bias in the model would decide

@@ -27,6 +27,7 @@ its `Dispatch` is returned. After every call, arrange to call `poll()` at `next_
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 
@@ -46,6 +47,7 @@ from carpool.scheduling.messages import (
     Refuse,
     Request,
     Rows,
+    Suspects,
     batch_key,
     split_predictions,
 )
@@ -55,7 +57,7 @@ from carpool.scheduling.queues import Deadlines
 STATE = """
 attribute        what it is                                  written by
 backlog          requests that wait for a regular batch      submit, submit_all, _readmit, _next_batch, _decide,
-                                                             _close, _keep_whole, limits_changed, _resize
+                                                             give_up, _close, _keep_whole, limits_changed, _resize
 learned_limits   how much the predictor takes in one call    done, failed, _fill
 isolation        what failures left behind, and suspects     submit, _submit_suspect, _close, done, failed, abort,
                                                              _keep_whole, _fill, _next_batch, _next_after_failures,
@@ -74,7 +76,7 @@ _aborted         nothing is sent any more                    abort
 _deadlines       open requests by deadline                   _accept, _accept_all, _forget, poll, next_deadline
 _settled_until   until when arrivals change nothing          _step, _next_batch
 _has_slot        False if it is known that no slot is free   _step, _fill, _submit_each
-bug              what failed that cannot, until it is told   done, _step, _close, and whoever tells of it
+bug              what failed that cannot, until it is told   _lost, done, _step, _close, and whoever tells of it
 _sequence        number of the request that came last        _accept, _accept_all, _readmit
 """
 """All mutable state of a `Scheduler`, and who writes it. A request carries its own: `messages.Request`."""
@@ -191,7 +193,7 @@ class Scheduler:
                 self._resize(batch)
             self._readmit(self.isolation.came_back(batch, self._sequence, now))
         except Exception as error:  # what was to be learned is lost, and no answer
-            self.bug = error
+            self._lost(batch, error, now)
         effects = self._step(now, batch)
         answers: list[Answer] = []
         try:
@@ -223,6 +225,7 @@ class Scheduler:
             if error.remedy is errors.Remedy.SMALLER:
                 self._resize(batch)
         except Exception as bug:  # nobody knows who of them would go again
+            self._lost(batch, bug, now)
             refusals = self._give_up(batch, bug)
             return [*self._step(now), *refusals]
         if verdict is None:
@@ -263,6 +266,8 @@ class Scheduler:
         """Refuse these, accepted or not, for a bug: nobody else would tell them before their deadlines."""
         for request in requests:
             if request.open:
+                if request.rows_queued and type(request.key) is not Suspects and not self.backlog.has(request):
+                    request.rows_taken = request.rows  # it was not put in yet
                 self._close(request)
         return [Refuse(request, errors.CarpoolError()) for request in requests]
 
@@ -474,6 +479,14 @@ class Scheduler:
         for request in cleared:
             self._sequence = request.sequence = self._sequence + 1
             self.backlog.add(request)
+
+    def _lost(self, batch: Batch, error: Exception, now: float) -> None:
+        """What was to be learned of a batch that is back is lost; it is not at the predictor any more."""
+        self.bug = error
+        predictor = self.policy.predictor
+        with contextlib.suppress(Exception):
+            if predictor.watches(batch):
+                predictor.gone(batch, now)
 
     def _close(self, request: Request) -> None:
         """A request's last moment: it is refused or cancelled. `split_predictions` closes those that are answered."""

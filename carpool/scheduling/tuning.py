@@ -87,7 +87,7 @@ BACKOFF_LONGEST = 1.0
 # worker more, and one worker less, would have made of it; the log-likelihood ratios of such comparisons are summed up
 # (Wald's sequential test). The bounds make a wrong step about as likely as e to the minus that. Now and then a batch
 # is sent early to have something to compare. No single batch counts for more than a bound,
-# and none where both guesses are about the same.
+# and none where both guesses are about the same. Until a model is trusted its times are taken to vary more.
 PROBE_EVERY = 24
 PROBE_SELDOM = 1000
 PROBE_JITTER = 0.5
@@ -95,6 +95,7 @@ EVIDENCE_FOR_MORE = 6.0
 EVIDENCE_FOR_FEWER = 6.0
 EVIDENCE_OF_ONE = 2.0
 LEAST_SPREAD = 0.1
+FIRST_SPREAD = 0.4
 LEAST_DIFFERENCE = 0.25
 CLEAR_SPREADS = 1.5
 MOST_WORKERS = 16

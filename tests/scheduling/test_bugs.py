@@ -108,6 +108,8 @@ def test_what_was_answered_is_handed_over_though_nothing_can_be_learned_from_it(
     assert driven.answers == {"a": ["a/0", "a/1"]}
     assert taken_by(driven) == "completed"
     assert driven.core.idle
+    driven.pass_time(5.0)
+    assert (driven.policy.predictor.out, driven.policy.predictor.overdue) == (0, 0)
 
 
 def test_the_members_of_a_batch_that_failed_are_told_at_once_if_nobody_can_tell_what_may_still_be_done() -> None:
@@ -136,3 +138,26 @@ def test_a_failed_batch_frees_its_slot_though_the_policy_fails_to_note_it(driven
     assert type(driven.refusals["a"]) is errors.CarpoolError
     driven.answer()
     assert driven.answers == {"b": ["b/0", "b/1"]}
+
+
+def test_what_could_not_be_put_in_leaves_nothing_behind() -> None:
+    def costs(rows: list[str], start: int, stop: int) -> list[int]:
+        if rows[0] == "costly/0":
+            raise MemoryError
+        return [1] * (stop - start)
+
+    driven = DrivenScheduler(max_batch_size=2, max_latency=1, max_in_flight=1, timeout=10, row_costs=costs)
+    driven.submit("a", 2)
+    driven.submit("b")
+    calls = [driven.make("costly"), driven.make("d")]
+    with pytest.raises(MemoryError):
+        driven.core.submit_all(calls)
+    driven.do(driven.core.give_up(calls))
+    assert set(driven.refusals) == {"costly", "d"}
+    assert driven.core.waiting_rows == 1
+    driven.answer()
+    driven.pass_time(2.0)
+    driven.answer()
+    assert set(driven.answers) == {"a", "b"}
+    assert driven.core.idle
+    assert driven.core.ledger.held == 0

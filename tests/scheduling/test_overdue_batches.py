@@ -40,6 +40,7 @@ class Predictor(DrivenScheduler):
         self.seconds = seconds
         self.free = [self.now] * workers
         self.ends: dict[messages.Batch, float] = {}
+        self.slow_every, self.served = 0, 0
         self.waited: dict[str, float] = {}
         self.begun: dict[str, float] = {}
 
@@ -50,7 +51,9 @@ class Predictor(DrivenScheduler):
                 self.ends[batch] = math.inf
                 continue
             worker = min(range(len(self.free)), key=self.free.__getitem__)
-            self.ends[batch] = self.free[worker] = max(self.free[worker], self.now) + self.seconds
+            self.served += 1
+            seconds = self.seconds * (30 if self.slow_every and self.served % self.slow_every == 0 else 1)
+            self.ends[batch] = self.free[worker] = max(self.free[worker], self.now) + seconds
         for name in [name for name in self.begun if name in self.answers]:
             self.waited[name] = self.now - self.begun.pop(name)
 
@@ -132,6 +135,18 @@ def test_a_call_that_begins_to_hang_under_load_stops_the_others_for_less_than_30
         assert driven.traffic(f"beside {number}", 1.0)[-1 - 50] <= 0.3  # up to a batch of them hangs with it
 
 
+@each_policy
+@pytest.mark.parametrize("rows", [32, 1000])
+def test_a_large_batch_that_hangs_is_waited_for_no_longer_where_only_small_ones_are_known(name, rows):
+    driven = at(name, max_batch_size=rows)
+    for number in range(100):
+        driven.call(f"small-{number}")
+        driven.pass_time(0.02)
+    driven.call("hang", rows=rows)
+    waited = driven.traffic("beside", 5.0)
+    assert waited[-1] <= 0.3
+
+
 @pytest.mark.parametrize("name", ["adaptive", "window"])
 def test_a_batch_that_hangs_keeps_its_place(name):
     driven = at(name)
@@ -184,6 +199,17 @@ def test_a_predictor_that_becomes_a_hundred_times_slower_is_known_as_such_again(
     assert not driven.refusals
 
 
+@pytest.mark.parametrize("name", ["adaptive", "window"])
+def test_batches_that_take_far_longer_now_and_then_hide_no_parallelism(name):
+    driven = at(name, workers=4, max_batch_size=4, max_in_flight=8)
+    driven.traffic("before", 3.0, a_second=1200.0)
+    assert driven.policy.predictor.workers == 4
+    driven.slow_every = 200
+    waited = driven.traffic("now and then", 10.0, a_second=1200.0)
+    assert driven.policy.predictor.workers == 4
+    assert waited[len(waited) // 2] <= 0.040
+
+
 @pytest.mark.parametrize("make_policy", [adaptive.Adaptive, window.Window])
 def test_a_suspect_is_tried_beside_a_call_that_hangs(make_policy):
     driven = Predictor(make_policy, max_latency=0.0, traits={"content": lambda request: request.tag[0]})
@@ -229,6 +255,14 @@ class TestStatedParallelism:
             driven.pass_time(0.0025 * callers)
         assert driven.policy.predictor.workers == 1
 
+    @pytest.mark.parametrize("stated", [64, 256])
+    def test_far_too_large_a_number_is_found_out_within_two_seconds(self, stated):
+        driven = Predictor(adaptive.Adaptive, 0.02, 1, max_in_flight=stated, max_batch_size=32, max_latency=0.02)
+        driven.traffic("at first", 2.0, a_second=120.0)
+        assert driven.policy.predictor.workers == 1
+        waited = driven.traffic("then", 3.0, a_second=120.0)
+        assert waited[len(waited) // 2] <= 0.040
+
     def test_another_number_that_is_stated_counts_at_once(self):
         driven = Predictor(adaptive.Adaptive, 0.4, 16, max_in_flight=2, max_batch_size=1)
         driven.traffic("some", 3.0, a_second=1.0)
@@ -263,9 +297,9 @@ def test_a_first_call_is_counted_on_for_200_ms_and_a_known_one_for_four_round_tr
     device.sent(second, 20.0)
     assert device.overdue_at == pytest.approx(20.1 + 4 * 0.1)
     device.completed(second, 20.1)
-    larger = batch(3)  # which may take three times as long, for all that is known
+    larger = batch(3)
     device.sent(larger, 30.0)
-    assert device.overdue_at == pytest.approx(30.1 + 4 * 3 * 0.1)
+    assert device.overdue_at == pytest.approx(30.1 + 4 * 0.1)
     for number in range(400):
         device.gone(larger, 40.0 + number)
         device.sent(larger, 40.0 + number)
