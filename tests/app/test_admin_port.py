@@ -83,6 +83,7 @@ async def test_changes_are_counted_and_what_changes_nothing_is_not(bench):
         ({"max_batch_size": "3"}, '--max-batch-size (CARPOOL_MAX_BATCH_SIZE) got "3": must be a number'),
         ({"log_level": True}, "must be 'debug', 'info', 'warning' or 'error'"),
         ([1], "Expected `object`"),
+        ({f"a{number}": 1 for number in range(1001)}, "the body has more than 1000 members"),
     ],
 )
 async def test_bad_changes_are_400_with_one_clear_line_and_change_nothing(bench, changes, words):

@@ -138,6 +138,8 @@ class Admin:
             return _json({"error": f"the body did not arrive within {_BODY_SECONDS:g} s"}, status=408)
         except RecursionError:
             return _json({"error": "the body is nested too deeply"}, status=400)
+        except errors.Unbatchable:
+            return _json({"error": f"the body has more than {json_members.MOST} members"}, status=400)
         except (msgspec.MsgspecError, ValueError, errors.BadRequest) as error:
             return _json({"error": str(error)}, status=400)
         now = self._settings()
