@@ -30,6 +30,7 @@ histograms are kept as `carpool.measures` does.
 | `server.admin.Admin` | the shutdown that was asked for, `carpool_ready` | `/drain`, `/readyz` |
 | `server.admin_clients.Clients` | connections of the admin port | its listener; requests; its timer |
 | `server.admin_clients._Client` | since when one of them asks, or asks nothing | `Clients` |
+| `server.admin_clients.DrainWaits` | who waits for the end of a drain | `/drained` |
 | `server.unread.Watch` | all connections of its ports | their listeners; its timer |
 | `server.unread.Progress` | since when a client has taken nothing | `Watch` |
 | `server.data_port.FastLane` | its connections, here and on loan | the event loop; `close` |

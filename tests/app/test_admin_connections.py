@@ -19,6 +19,7 @@ pytestmark = pytest.mark.looptime
 MANY = 3 * admin_clients.MOST
 LIVEZ = GET.replace(b"/v1/models", b"/livez")
 DRAINED = GET.replace(b"/v1/models", b"/drained")
+EVENTS = GET.replace(b"/v1/models", b"/events")
 
 
 @pytest.fixture
@@ -32,8 +33,9 @@ async def connect(bench):
     """Makes connections to the admin port that begin by sending something."""
     async with contextlib.AsyncExitStack() as stack:
 
-        async def made(data=b""):
-            client = plain_client.Client(*await asyncio.open_connection("127.0.0.1", bench.sidecar.settings.admin_port))
+        async def made(data=b"", address="127.0.0.1"):
+            port = bench.sidecar.settings.admin_port
+            client = plain_client.Client(*await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0)))
             stack.push_async_callback(client.leave)
             await client.send(data)
             return client
@@ -67,6 +69,40 @@ async def test_who_waits_for_the_drain_is_not_put_out_by_those_who_come_later(be
     assert is_open(waiting) == len(waiting)
     assert [(await each.answer())[0] for each in waiting] == [200] * len(waiting)
     assert is_open(later) < admin_clients.MOST
+
+
+async def test_a_hook_is_not_put_out_whoever_waits_before_it_and_comes_after_it(connect):
+    greedy = [await connect(DRAINED, "127.0.0.2") for _ in range(2 * admin_clients.MOST)]
+    await asyncio.sleep(1)
+    hook = await connect(DRAINED)
+    await asyncio.sleep(1)
+    later = [await connect(each, "127.0.0.2") for each in (DRAINED, b"", DRAINED, LIVEZ) for _ in range(MANY)]
+    probe = await connect(LIVEZ)
+    assert (await probe.answer())[0] == 200
+    assert (await hook.answer())[0] == 200
+    assert 16 <= now() < 18
+    assert is_open(greedy + later) < admin_clients.MOST
+
+
+async def test_one_too_many_who_waits_for_the_drain_is_told_so_and_others_wait_on(connect):
+    waiting = [await connect(DRAINED) for _ in range(admin_clients.MOST // 2)]
+    await asyncio.sleep(1)
+    status, _, body = await (await connect(DRAINED)).answer()
+    assert (status, now() < 2) == (503, True)
+    assert body == b"the most requests that may wait for the drain do; addresses with the fewest of them come first\n"
+    other = await connect(DRAINED, "127.0.0.2")
+    assert (await waiting[-1].answer())[0] == 503
+    assert now() < 2
+    assert [(await each.answer())[0] for each in [*waiting[:-1], other]] == [200] * len(waiting)
+
+
+async def test_whoever_waits_for_an_answer_that_lasts_is_not_put_out_though_all_places_are_taken(connect):
+    lasting = [await connect(each) for each in [DRAINED] * 16 + [EVENTS] * 8]
+    await asyncio.sleep(1)
+    idle = [await connect(b"") for _ in range(MANY)]
+    await asyncio.sleep(1)
+    assert (is_open(lasting), is_open(idle)) == (24, 8)
+    assert (await (await connect(LIVEZ)).answer())[0] == 200
 
 
 @pytest.mark.parametrize(("sent", "longest"), [(b"", 10), (b"GET /livez HT", 10), (LIVEZ, 20), (LIVEZ + b"G", 20)])

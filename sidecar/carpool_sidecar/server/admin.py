@@ -7,7 +7,6 @@ for callers inside the pod unless the settings say otherwise. Neither is for pag
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ipaddress
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -66,6 +65,7 @@ class Admin:
         self._learned = learned
         self._arrivals = arrivals
         self._live = live_view.LiveView(stream, self._may_write)
+        self._drain_waits = admin_clients.DrainWaits()
         self._draining: asyncio.Future[object] | None = None  # what POST /drain started
 
     def application(self) -> web.Application:
@@ -169,9 +169,10 @@ class Admin:
         """
         longest = self._settings().grace_period
         patience = min(_LATEST_BEGINNING_SECONDS, longest)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(longest):
-                await self._life.until_drained(patience)
+        address = request.remote or ""
+        if not await self._drain_waits.wait(lambda: self._life.until_drained(patience), address, longest):
+            text = "the most requests that may wait for the drain do; addresses with the fewest of them come first\n"
+            return web.Response(status=503, text=text)
         if self._life.phase is lifecycle.Phase.DRAINED:
             return web.Response(text="drained\n")
         if self._life.phase is lifecycle.Phase.SERVING:
