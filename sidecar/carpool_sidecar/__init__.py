@@ -32,7 +32,7 @@ histograms are kept as `carpool.measures` does.
 | `server.admin_clients._Client` | since when one of them asks, or asks nothing | `Clients` |
 | `server.admin_clients.DrainWaits` | who waits for the end of a drain | `/drained` |
 | `server.unread.Watch` | all connections of its ports | their listeners; its timer |
-| `server.unread.Progress` | since when a client has taken nothing | `Watch` |
+| `server.unread.Progress` | since when a client has taken nothing, the most it took at once | `Watch` |
 | `server.data_port.FastLane` | its connections, here and on loan | the event loop; `close` |
 | `server.listening.Listener` | connections that are being made, how many had asked | the event loop; `close` |
 | `server.data_port.ConnectionLimit` | how many clients are connected | all three servers |

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import socket
 
 import pytest
@@ -19,6 +20,7 @@ LONGEST = 20 * TIMEOUT  # the kernel of a client takes a little now and then at 
 LONG = '{"instances":["%s"]}' % ("x" * 50_000)
 """Its answer is one that nobody waits for: it fits into the transport's buffer, or the kernel's."""
 
+LARGE = '{"instances":["%s"]}' % ("x" * 4_000_000)
 PASSED = b"POST /v1/other HTTP/1.1\r\nHost: h\r\nContent-Length: 50000\r\n\r\n" + b"x" * 50_000
 MANY = 100  # whose answers are more than sockets hold
 EXPECTED = "Expect: 100-continue"
@@ -31,10 +33,11 @@ async def bench(sidecar_of):
     return await sidecar_of(timeout=TIMEOUT, max_latency=0, keep_alive=80_000)
 
 
-async def send(port, data, times):
+async def send(port, data, times, receive_buffer=4096):
     """A client that sends so many of these, as long as the server takes them, and reads nothing."""
     end = socket.socket()
-    end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    if receive_buffer is not None:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
     end.connect(("127.0.0.1", port))
     end.setblocking(False)
     loop = asyncio.get_running_loop()
@@ -51,6 +54,11 @@ async def is_cut_off(bench):
     async with asyncio.timeout(LONGEST):
         while bench.sidecar.connection_limit.open:  # noqa: ASYNC110
             await asyncio.sleep(0.5)
+
+
+def give_large(seen, request):
+    """What the predictor answers to `PASSED`."""
+    return web.Response(body=io.BytesIO(LARGE.encode())) if seen.target == "/v1/other" else None
 
 
 async def is_ended(end):
@@ -104,6 +112,50 @@ async def test_who_reads_slowly_is_served_to_the_end(bench, lines):
     assert loop.time() > 5 * TIMEOUT
     end.close()
     await until(lambda: bench.sidecar.connection_limit.open == 0)
+
+
+@pytest.mark.parametrize("receive_buffer", [None, 65536])
+@pytest.mark.parametrize(
+    ("fast_lane", "data", "rate"),
+    [
+        ("on", PASSED, 8 * 1024),
+        ("off", PASSED, 16 * 1024),
+        ("on", request(LARGE), 96 * 1024),
+        ("off", request(LARGE), 96 * 1024),
+    ],
+    ids=["passed on", "passed on by the general lane", "fast", "general"],
+)
+async def test_who_reads_all_the_time_is_served_to_the_end_though_the_kernel_takes_bytes_in_steps(
+    sidecar_of, predictor, fast_lane, data, rate, receive_buffer
+):
+    predictor.behave = give_large
+    bench = await sidecar_of(timeout=TIMEOUT, max_latency=0, fast_lane=fast_lane)
+    end = await send(bench.sidecar.settings.port, data, 1, receive_buffer)
+    loop, read = asyncio.get_running_loop(), 0
+    while read < len(LARGE):
+        await asyncio.sleep(1)
+        piece = await loop.sock_recv(end, rate)
+        assert piece
+        read += len(piece)
+    assert loop.time() > 10 * TIMEOUT
+    end.close()
+    await until(lambda: bench.sidecar.connection_limit.open == 0)
+
+
+@pytest.mark.parametrize("data", [PASSED, request(LARGE)], ids=["passed on", "batched"])
+async def test_who_stops_reading_is_cut_off_within_half_a_minute_and_its_timeout(sidecar_of, predictor, data):
+    predictor.behave = give_large
+    bench = await sidecar_of(timeout=TIMEOUT, max_latency=0)
+    end = await send(bench.sidecar.settings.port, data, 1, None)
+    loop, read = asyncio.get_running_loop(), 0
+    while read < len(LARGE) // 4:
+        piece = await loop.sock_recv(end, 65536)
+        assert piece
+        read += len(piece)
+    begun = loop.time()
+    await is_cut_off(bench)
+    assert loop.time() - begun < TIMEOUT + 34
+    end.close()
 
 
 async def test_an_answer_that_was_taken_leaves_an_idle_connection_that_stays(bench):

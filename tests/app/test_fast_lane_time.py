@@ -85,14 +85,21 @@ async def test_idle_connections_are_closed_and_busy_ones_are_not(sidecar_of):
     await busy.leave()
 
 
-async def test_a_client_that_does_not_read_is_cut_off_and_its_memory_given_back(bench):
+@pytest.mark.parametrize(("rate", "longest"), [(0, 20), (8 * 1024, 20 + len(LARGE) / 65536)])
+async def test_a_client_that_reads_nothing_or_too_slowly_is_cut_off_and_its_memory_given_back(bench, rate, longest):
     client = await connect(bench, receive_buffer=4096)
+    if not rate:
+        client._writer.transport.pause_reading()
     sending = asyncio.ensure_future(client.send(request(LARGE) * 3))
     await bench.predictor.received(1)
     await until(lambda: bench.sidecar.bodies.memory.held > 7_900_000)
-    await asyncio.sleep(20 + len(LARGE) / 65536 - 3)
+    begun = now()
+    while now() < begun + longest - 3:
+        await asyncio.sleep(1)
+        if rate:
+            await client._reader.read(rate)
     assert connections(bench) == 1
-    await asyncio.sleep(5)
+    await asyncio.sleep(6)
     assert connections(bench) == 0
     assert is_at_rest(bench)
     assert len(bench.predictor.seen) == 1

@@ -35,15 +35,33 @@ def test_a_client_takes_nothing_since_something_waited_or_since_it_last_took_som
     assert found == seconds
 
 
+def test_the_step_of_a_client_is_the_most_that_it_took_without_a_pause_and_at_first_all_that_it_had_taken():
+    progress = unread.Progress()
+    steps = []
+    for now, taken in enumerate([50, 120, 120, 130, 170, 170, 300]):
+        progress.seconds(now, 100, taken)
+        steps.append(progress.step)
+    assert steps == [50, 120, 120, 120, 120, 120, 130]
+
+
+def test_a_client_has_a_second_longer_for_each_8_kib_of_its_step_up_to_32_and_less_when_memory_is_short():
+    memory = ledger.Ledger(1000)
+    patience = unread.Patience(limits.Limits(max_batch_size=1, max_latency=0.0, timeout=10), memory)
+    steps = [0, 16 * 1024, 256 * 1024, 1024 * 1024]
+    assert [patience.between_steps(each) for each in steps] == [10, 12, 42, 42]
+    memory.reserve(600)
+    assert [patience.between_steps(each) for each in steps] == [2, 2.25, 6, 6]
+
+
 def test_a_client_has_as_long_as_a_request_and_longer_for_a_large_answer_and_little_when_memory_is_short():
     bounds = limits.Limits(max_batch_size=1, max_latency=0.0, timeout=10)
     memory = ledger.Ledger(1000)
     patience = unread.Patience(bounds, memory)
-    assert (patience.seconds(), patience.seconds(640 * 1024)) == (10, 20)
+    assert (patience.seconds(0), patience.seconds(640 * 1024)) == (10, 20)
     memory.reserve(600)
-    assert (patience.seconds(), patience.seconds(640 * 1024)) == (2, 12)
+    assert (patience.seconds(0), patience.seconds(640 * 1024)) == (2, 12)
     assert (
-        unread.Patience(limits.Limits(max_batch_size=1, max_latency=0.0, timeout=0.1), ledger.Ledger()).seconds() == 2
+        unread.Patience(limits.Limits(max_batch_size=1, max_latency=0.0, timeout=0.1), ledger.Ledger()).seconds(0) == 2
     )
 
 

@@ -107,11 +107,11 @@ class Sidecar:
         self.trimmer = allocator.Trimmer(lambda: self.ledger.held)
         self.ledger.large, self.ledger.on_large = allocator.LARGE, self.trimmer.large_body
         patience = unread.Patience(self.limits, self.ledger)
-        self._unread = unread.Watch(patience.seconds, clock)
+        self._unread = unread.Watch(patience.between_steps, clock)
         self.connection_limit = data_port.ConnectionLimit(
             chosen.max_connections or data_port.usual_limit(), self.metrics.connections_refused.inc, self._unread
         )
-        admin_watch = unread.Watch(lambda _: min(admin_clients.LONGEST_UNREAD, patience.seconds()), clock)
+        admin_watch = unread.Watch(lambda step: min(admin_clients.LONGEST_UNREAD, patience.between_steps(step)), clock)
         self._admin_clients = admin_clients.Clients(admin_watch, chosen.head_timeout, chosen.keep_alive, clock)
         sources = snapshots.Sources(
             self.core, self.metrics, lambda: self.settings, lambda: self.life.phase.value,

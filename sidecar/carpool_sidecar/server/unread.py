@@ -5,6 +5,9 @@ file and a place among the connections, and nothing else ends that: the server h
 is closed stays until its last byte is sent. So all connections are looked at now and then. What is on its way counts as
 taken, as the kernel looks after that, and so does what the client's kernel has: a client whose kernel took everything
 is idle as far as anybody can tell, which has its own time limit on each port.
+
+A kernel takes bytes in steps: when its buffer is full, it takes nothing until much of that is free again (RFC 9293,
+3.8.6.2.2), often 64 KiB, for which a slow reader needs a while. So a client has longer the more it took at once.
 """
 
 from __future__ import annotations
@@ -27,13 +30,16 @@ log = logging.getLogger("carpool.sidecar.server")
 SLOWEST_READER: Final = 64 * 1024
 """Bytes a second below which a caller does not read a complete answer but hold our memory."""
 
+SLOWEST_STEPS: Final = 8 * 1024
+"""Bytes a second at which a client has to read what its kernel took, at least, while there is memory."""
+
+LARGEST_STEP: Final = 256 * 1024
+"""Bytes that count, at most, of what a client took at once: they bound how long it may take nothing."""
+
 _LEAST: Final = 2.0  # seconds: the way to a client may take some of them
 _SHORTEST_ROUND, _LONGEST_ROUND = 0.05, 1.0  # seconds between looks at a connection
 _ROUNDS_IN_A_TIMEOUT: Final = 4
 _MOST_AT_ONCE: Final = 1000  # connections, which takes 2 ms
-
-_LARGE: Final = 1024 * 1024
-"""Bytes in the transport that are a complete answer's: whatever is streamed is held back long before."""
 
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 
@@ -49,6 +55,8 @@ _TCP_INFO: int | None = getattr(socket, "TCP_INFO", None)
 class Patience:
     """How long a client may take nothing: as long as a request may wait but 2 s at least, or 2 s when memory is short.
 
+    And longer by what it needs for a step, or for a complete answer.
+
     `bounds` are the scheduler's, read anew each time: live changes apply at once.
     """
 
@@ -56,21 +64,37 @@ class Patience:
         self._bounds = bounds
         self._memory = memory
 
-    def seconds(self, size: int = 0) -> float:
-        """How long a client may take nothing; or how long it may take over a complete answer of so many bytes."""
-        is_short = not self._memory.has_room(self._memory.limit / 2)
-        return (_LEAST if is_short else max(_LEAST, self._bounds.timeout)) + size / SLOWEST_READER
+    def seconds(self, size: int) -> float:
+        """How long a client may take over a complete answer of so many bytes."""
+        return self._least + size / SLOWEST_READER
+
+    def between_steps(self, step: int) -> float:
+        """How long a client may take nothing that has taken so many bytes at once."""
+        slowest = SLOWEST_READER if self._is_short else SLOWEST_STEPS
+        return self._least + min(step, LARGEST_STEP) / slowest
+
+    @property
+    def _least(self) -> float:
+        return _LEAST if self._is_short else max(_LEAST, self._bounds.timeout)
+
+    @property
+    def _is_short(self) -> bool:
+        return not self._memory.has_room(self._memory.limit / 2)
 
 
 class Progress:
-    """Since when a client has taken nothing of what waits for it."""
+    """Since when a client has taken nothing of what waits for it, and the most bytes that it took at once: `step`.
 
-    # State: that time, None if nothing waits; how much it had taken then.
-    __slots__ = ("_since", "_taken")
+    At once is from one pause to the next. The first step begins with all that it took before anything waited: it may
+    have that to read before its kernel takes more.
+    """
+
+    # State: that time, None if nothing waits; how much it had taken then; the step, and the one that goes on.
+    __slots__ = ("_at_once", "_since", "_taken", "step")
 
     def __init__(self) -> None:
         self._since: float | None = None
-        self._taken = 0
+        self._taken = self._at_once = self.step = 0
 
     def seconds(self, now: float, waiting: int, taken: int) -> float:
         """How long it has taken nothing if so many bytes wait now; `taken` differs whenever it has taken some."""
@@ -78,14 +102,18 @@ class Progress:
             self._since = None
             return 0.0
         if self._since is None or taken != self._taken:
+            self._at_once += max(0, taken - self._taken)
+            self.step = max(self.step, self._at_once)
             self._since, self._taken = now, taken
+        else:
+            self._at_once = 0
         return now - self._since
 
 
 class Watch:
     """Cuts off clients that take nothing for longer than `patience` says, whatever serves them.
 
-    `patience` gets the bytes of a large answer, as `Patience.seconds`, or 0.
+    `patience` gets the most bytes that a client took at once, as `Patience.between_steps`.
     """
 
     # State: all connections, with how they get on; the timer while there are any.
@@ -115,8 +143,7 @@ class Watch:
                 continue
             waiting, taken = _unread(caller, transport)
             seconds = progress.seconds(now, waiting, taken)
-            is_large = transport.get_write_buffer_size() > _LARGE
-            if seconds > self._patience(waiting if is_large else 0):
+            if seconds > self._patience(progress.step):
                 log.info("a client that took nothing for %g s was cut off", round(seconds, 1))
                 reset(transport)
             clients.append((caller, transport, progress))
