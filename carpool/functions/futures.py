@@ -16,7 +16,7 @@ import os
 import threading
 import time
 from asyncio import events
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from carpool.functions import errors, merging, waiting
@@ -153,15 +153,17 @@ class Future(concurrent.futures.Future[R]):
     def add_done_callback(self, fn: Callable[[Future[R]], object]) -> None:
         """Call `fn(future)` once it is done, at once if it is."""
         if getattr(fn, "__module__", None) == "asyncio.futures":  # `asyncio.wrap_future`: it is to be awaited
-            self._begin_to_wait()
+            self._begin_for_callback(fn)
         self._waiting.append(fn)
         if self._state is not PENDING:
             _notify([self])
 
     def __await__(self) -> Generator[Any, None, R]:
         if self._state is PENDING:
-            waits = self._begin_to_wait()
+            wait = self._begin_to_wait(waiting.running_task())
             waiter = asyncio.get_running_loop().create_future()
+            if wait is not None:
+                wait.watch(waiter.done, waiter.set_exception)
             self._waiting.append(waiter)
             if self._state is not PENDING:
                 _notify([self])
@@ -171,8 +173,8 @@ class Future(concurrent.futures.Future[R]):
                 self._leave(waiter)
                 raise
             finally:
-                if waits is not None:
-                    waits.remove(self)
+                if wait is not None:
+                    wait.end()
         if self._state is CANCELLED:
             raise asyncio.CancelledError
         if self._exception is not None:
@@ -210,7 +212,7 @@ class Future(concurrent.futures.Future[R]):
         if origin is not None:
             origin.flush()
             origin.check_may_block()
-            self._begin_to_wait()  # for as long as its batch runs, as nobody tells of the end
+            self._begin_for_condition()
         with _transitions:
             if self._lock is None:
                 self._lock, self._notified = threading.Condition(), []
@@ -232,14 +234,15 @@ class Future(concurrent.futures.Future[R]):
         if origin is not None:
             origin.flush()
             origin.check_may_block()
-        waits = self._begin_to_wait()
+        wait = self._begin_to_wait(waiting.running_thread())
         waiter = threading.Lock()
         waiter.acquire()
         self._waiting.append(waiter)
         if self._state is not PENDING:
             _notify([self])
         end = math.inf if timeout is None else time.monotonic() + timeout
-        look = _FIRST_LOOK if waits is None and waiting.may_be_behind() else math.inf
+        looks = waiting.may_be_behind() if wait is None else wait.may_be_circle
+        look = _FIRST_LOOK if looks else math.inf
         try:
             while not waiter.acquire(timeout=max(0.0, min(end - time.monotonic(), look, threading.TIMEOUT_MAX))):
                 if self._state is not PENDING:
@@ -247,19 +250,53 @@ class Future(concurrent.futures.Future[R]):
                 if time.monotonic() >= end:
                     raise TimeoutError
                 look *= 2
-                if waits is None and (batch := waiting.batch_behind(self)) is not None:
-                    waits = self._begin_to_wait(batch)
+                if wait is not None:
+                    with self._leaving():
+                        wait.check()
+                elif (batch := waiting.batch_behind(self)) is not None:
+                    wait = self._begin_to_wait(None, batch)
         except BaseException:
             _discard(self._waiting, waiter)
             raise
         finally:
-            if waits is not None:
-                waits.remove(self)
+            if wait is not None:
+                wait.end()
 
-    def _begin_to_wait(self, batch: messages.Batch | None = None) -> list[waiting.Awaited] | None:
+    def _begin_to_wait(self, by: Sequence[Any] | None, batch: messages.Batch | None = None) -> waiting.Wait | None:
         """As `waiting.begin`. Who gets the RuntimeError is not waited for any more."""
+        with self._leaving():
+            return waiting.begin(self, batch, by)
+
+    def _begin_for_callback(self, fn: Callable[[Any], object]) -> None:
+        """Whoever awaits what this callback of asyncio's settles waits for this."""
+        wait = self._begin_to_wait((fn,))
+        if wait is None:
+            return
+
+        def fail(error: RuntimeError) -> None:
+            failed: Future[Any] = Future()
+            failed.set_exception(error)
+            fn(failed)
+            wait.end()
+            self._leave(fn)
+
+        self._waiting.append(wait.end)
+        wait.watch(lambda: self._state is not PENDING, fail)
+
+    def _begin_for_condition(self) -> None:
+        """Whoever asks for the condition waits, and nobody tells until when: for as long as this is open."""
+        if self._state is PENDING and not any(isinstance(each, _WaitOnCondition) for each in list(self._waiting)):
+            wait = self._begin_to_wait(None)
+            if wait is not None:
+                self._waiting.append(_WaitOnCondition(wait))
+                if self._state is not PENDING:
+                    _notify([self])
+
+    @contextlib.contextmanager
+    def _leaving(self) -> Iterator[None]:
+        """Whoever gets a RuntimeError waits no longer."""
         try:
-            return waiting.begin(self, batch)
+            yield
         except RuntimeError:
             self._leave(None)  # or it would be computed for nobody, and do the same again
             raise
@@ -269,6 +306,16 @@ class Future(concurrent.futures.Future[R]):
         _discard(self._waiting, waiter)
         if not any(isinstance(other, asyncio.Future | _Lock) for other in list(self._waiting)):
             self.cancel()
+
+
+class _WaitOnCondition:
+    """Among a future's callbacks: it ends a wait."""
+
+    def __init__(self, wait: waiting.Wait) -> None:
+        self._wait = wait
+
+    def __call__(self, future: Future[Any]) -> None:
+        self._wait.end()
 
 
 class MapFuture(Future[list[Any]]):

@@ -408,6 +408,7 @@ class _Task:
         self._is_abandoned = self._is_done = False
         # Not by the loop's factory: an eager task would run at once, in the midst of the sequence.
         self._task = asyncio.Task(self._carry(batch), loop=host.loop, name="carpool batch", context=batch.context())
+        batch.batch.about.task = weakref.ref(self._task)
         self._task.add_done_callback(self._ended)
 
     def cancel(self) -> bool:

@@ -111,8 +111,8 @@ class Stream(Generic[R]):
             found = self._take(StopIteration)
             if found is not None:
                 return found[0]
-            with self._waits():
-                self._waiter(blocks=True).result()
+            with self._waits(waiting.running_thread(), blocks=True) as waiter:
+                waiter.result()
 
     def __aiter__(self) -> AsyncIterator[R]:
         return self
@@ -122,8 +122,8 @@ class Stream(Generic[R]):
             found = self._take(StopAsyncIteration)
             if found is not None:
                 return found[0]
-            with self._waits():
-                await self._waiter(blocks=False)
+            with self._waits(waiting.running_task(), blocks=False) as waiter:
+                await waiter
 
     def close(self) -> None:
         """Read no further."""
@@ -156,19 +156,23 @@ class Stream(Generic[R]):
         raise end
 
     @contextlib.contextmanager
-    def _waits(self) -> Iterator[None]:
-        """Raises RuntimeError if it would be for ever, and reads no further."""
+    def _waits(self, by: Sequence[Any] | None, *, blocks: bool) -> Iterator[futures.Future[None]]:
+        """Done once there is more to read. Raises RuntimeError if that would be never, and reads no further."""
         channel = self._channel
+        wait: waiting.Wait | None = None
         try:
-            waits = waiting.begin(channel)
-        except RuntimeError:
-            channel.close()
+            wait = waiting.begin(channel, by=by)
+            waiter = self._waiter(blocks=blocks)
+            if wait is not None:
+                wait.watch(waiter.done, lambda error: futures.settle([(waiter, None, error)]))
+            yield waiter
+        except RuntimeError as error:
+            if waiting.is_circle(error):
+                channel.close()
             raise
-        try:
-            yield
         finally:
-            if waits is not None:
-                waits.remove(channel)
+            if wait is not None:
+                wait.end()
 
     def _waiter(self, *, blocks: bool) -> futures.Future[None]:
         channel = self._channel

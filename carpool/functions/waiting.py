@@ -2,20 +2,29 @@
 
 A function may call batched functions and wait for their answers, itself among them. What it waits for is noted with its
 batch, which the context of whoever waits leads to: tasks take that along, and so does `asyncio.to_thread`. A batch ends
-once all that it waits for is answered; a call is answered once its batch ends, or, before it has one, if there is room
-for one more batch or one of those under way ends.
+once all is answered that its own code waits for, by itself or by way of those: not what a task waits for that nobody
+awaits. A call is answered once its batch ends, or, before it has one, if there is room for one more batch or one
+of those under way ends.
 """
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
+import contextlib
+import contextvars
+import functools
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from types import FrameType
+import time
+import types
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from carpool import errors
 from carpool.functions import current
+from carpool.runtime import timer_thread
 from carpool.scheduling import limits, messages, scheduler
 
 
@@ -60,37 +69,176 @@ class Awaited(Protocol):
 
 _CIRCLE = "waits_for_itself"
 _HOMES = ("threading", "concurrent.futures._base", "concurrent.futures.thread")
+# Seconds after which it is looked again whether a wait can end, and then after twice as long each time.
+_FIRST_LOOK = 0.05
 
 # Held while a wait is noted and looked at: of several that wait for each other the last one sees the others.
 _noting = threading.RLock()
 
 
-def begin(awaited: Awaited, batch: messages.Batch | None = None) -> list[Awaited] | None:
-    """The code that runs now waits for this from here on: until it is removed from the list that this returns.
+class Waits(list["Wait"]):
+    """What the code of a batch waits for; `task` is a reference to the task that the batch runs in, if it has one."""
 
-    None outside of batched functions. `batch` is the one for which it runs, if its context does not tell.
+    task: Callable[[], asyncio.Task[Any] | None] | None = None
+
+
+class Wait:
+    """Code that a batch's function runs, or started, waits for something: from `begin` until `end`."""
+
+    __slots__ = ("_batch", "_by", "awaited", "may_be_circle")
+
+    def __init__(self, awaited: Awaited, batch: messages.Batch, by: Sequence[Any] | None) -> None:
+        self.awaited = awaited
+        self.may_be_circle = False
+        """Whether it would never end if the batch ended only after it: to be looked at again, as that may change."""
+        self._batch = batch
+        self._by = by
+
+    def end(self, _: Any = None) -> None:
+        """It has ended."""
+        with contextlib.suppress(ValueError):
+            self._batch.about.remove(self)
+
+    def holds_batch(self) -> bool:
+        """Whether the batch ends only after it, as far as can be seen: its own code waits for who waits."""
+        if self._by is None:
+            return True
+        batch = self._batch
+        task = None if batch.about.task is None else batch.about.task()
+        if task is not None:
+            return _leads_to(self._by, task)
+        thread = _thread_of(batch)
+        return thread is not None and (self._by[0].ident == thread or _is_awaited_by_thread(thread, self._by))
+
+    def check(self) -> None:
+        """Raises RuntimeError if it would never end."""
+        if not self.holds_batch():
+            return
+        batch, needs = self._batch, _needs(self.awaited)
+        with _noting:
+            stuck = _stuck({batch: needs}, if_held=True)
+        if batch not in stuck:
+            return
+        # As far as it can be seen while other threads are at it: an answer may be on its way.
+        for batcher, _ in [*needs, *(need for each in stuck for need in _needs_of(each))]:
+            batcher.come_to_rest()
+        with _noting:
+            needs = _needs(self.awaited)
+            if batch in _stuck({batch: needs}, if_held=True):
+                raise _circle(needs)
+
+    def watch(self, is_over: Callable[[], bool], fail: Callable[[RuntimeError], object]) -> None:
+        """While it may be a circle, look from time to time until it `is_over`; `fail` it once it is one."""
+        if self.may_be_circle:
+            self._look_in(_FIRST_LOOK, is_over, fail)
+
+    def _look_in(self, delay: float, is_over: Callable[[], bool], fail: Callable[[RuntimeError], object]) -> None:
+        def look() -> None:
+            if is_over():
+                return
+            try:
+                self.check()
+            except RuntimeError as error:
+                fail(error.with_traceback(None))
+            else:
+                self._look_in(2 * delay, is_over, fail)
+
+        loop = asyncio.events._get_running_loop()
+        if loop is None:
+            timer_thread.shared.call_at(time.monotonic() + delay, look)
+        else:
+            loop.call_later(delay, look, context=contextvars.Context())
+
+
+def begin(awaited: Awaited, batch: messages.Batch | None = None, by: Sequence[Any] | None = None) -> Wait | None:
+    """The code that runs now waits for this from here on.
+
+    None outside of batched functions. `batch` is the one for which it runs, if its context does not tell; `by` is who
+    waits, a task, callback or thread, or None if the batch certainly does.
     Raises RuntimeError if that would never be answered, as all that could answer it waits for this very batch.
     """
     batch = batch or current.running()
     if batch is None or batch.about is None:
         return None
-    waits: list[Awaited] = batch.about
+    wait = Wait(awaited, batch, by)
     with _noting:
-        waits.append(awaited)
-        has_room = all(call is not None and _has_room(batcher) for batcher, call in _needs(awaited))
-        stuck = set() if has_room else _stuck([batch])
-    if batch in stuck:
-        # As far as it can be seen while other threads are at it: an answer may be on its way.
-        for batcher, _ in [need for each in stuck for other in list(each.about or ()) for need in _needs(other)]:
-            batcher.come_to_rest()
-        with _noting:
-            if batch in _stuck([batch]):
-                waits.remove(awaited)
-                raise _circle(_needs(awaited))
-    for batcher, call in _needs(awaited):
+        batch.about.append(wait)
+        needs = _needs(awaited)
+        has_room = all(call is not None and _has_room(batcher) for batcher, call in needs)
+        wait.may_be_circle = not has_room and batch in _stuck({batch: needs})
+    if wait.may_be_circle:
+        try:
+            wait.check()
+        except RuntimeError:
+            wait.end()
+            raise
+    for batcher, call in needs:
         if call is not None and call.rows_taken < call.rows and is_stuck(batcher):
-            batcher.hasten()
-    return waits
+            # The room may be in any of those that it depends on.
+            reached = _reached({each: _needs_of(each) for each in batcher.core.in_flight.copy()})[1]
+            for each in filter(is_stuck, {batcher, *reached}):
+                each.hasten()
+    return wait
+
+
+def running_task() -> Sequence[Any]:
+    """Who waits in a coroutine."""
+    return (asyncio.current_task(),)
+
+
+def running_thread() -> Sequence[Any] | None:
+    """Who waits where a thread is blocked; None if that blocks an event loop, and with it all tasks of that."""
+    if asyncio.events._get_running_loop() is not None:
+        return None
+    return (threading.current_thread(), *_computed_here())
+
+
+def _leads_to(by: Sequence[Any], task: asyncio.Task[Any]) -> bool:
+    """Whether a task goes on only after one of these, as far as futures, their callbacks and asyncio's objects tell."""
+    left = list(by)
+    seen = {id(each) for each in left}
+    for each in left:
+        if each is task:
+            return True
+        for follower in _followers(each):
+            if id(follower) not in seen:
+                seen.add(id(follower))
+                left.append(follower)
+    return False
+
+
+def _followers(one: Any) -> Iterator[Any]:
+    """What may go on once this is done or called."""
+    if asyncio.isfuture(one):
+        for callback in getattr(one, "_callbacks", None) or ():
+            yield callback[0]
+        if isinstance(one, asyncio.Task):  # its code may set a future or an event
+            coroutine: Any = one.get_coro()
+            while (frame := getattr(coroutine, "cr_frame", None)) is not None:
+                yield from filter(_is_of_asyncio, list(frame.f_locals.values()))
+                coroutine = coroutine.cr_await
+    elif isinstance(one, concurrent.futures.Future):
+        yield from list(getattr(one, "_done_callbacks", ()))
+    elif isinstance(one, functools.partial):
+        yield from (one.func, *one.args)
+    elif isinstance(one, types.FunctionType):
+        for cell in one.__closure__ or ():
+            with contextlib.suppress(ValueError):  # it is empty
+                yield cell.cell_contents
+    elif isinstance(one, types.MethodType | types.BuiltinMethodType):
+        yield one.__self__
+    else:
+        for value in list(getattr(one, "__dict__", {}).values()):
+            for each in list(value) if isinstance(value, deque) else [value]:
+                if _is_of_asyncio(each):
+                    yield each
+
+
+def _is_of_asyncio(value: Any) -> bool:
+    """Whether it is a future, or what tasks wait for and tell each other by."""
+    if isinstance(value, asyncio.AbstractEventLoop):
+        return False
+    return isinstance(value, asyncio.Future) or type(value).__module__.startswith("asyncio.")
 
 
 def may_be_behind() -> bool:
@@ -105,19 +253,30 @@ def batch_behind(awaited: Awaited) -> messages.Batch | None:
     A thread that a function started has no context that tells. But then the function's own thread waits for it: until
     it ends, or for the future that it computes in an executor.
     """
-    mine: list[Any] = [threading.current_thread(), *_computed_here()]
-    frames = sys._current_frames()
-    for batch in _reached([other for batcher, _ in _needs(awaited) for other in batcher.core.in_flight.copy()])[0]:
-        thread = batch.parts[0].request.replier.thread_of(batch)  # type: ignore[attr-defined] # all of them are calls
-        if thread is not None and any(
-            value is each
-            for frame in _frames_of(frames.get(thread), "join", "result", "exception", "wait")
-            for name in ("self", "fs")
-            for value in _listed(frame.f_locals.get(name))
-            for each in mine
-        ):
+    mine = [threading.current_thread(), *_computed_here()]
+    begun = [other for batcher, _ in _needs(awaited) for other in batcher.core.in_flight.copy()]
+    for batch in _reached({each: _needs_of(each) for each in begun})[0]:
+        thread = _thread_of(batch)
+        if thread is not None and _is_awaited_by_thread(thread, mine):
             return batch
     return None
+
+
+def _thread_of(batch: messages.Batch) -> int | None:
+    """The identifier of the thread that works on a batch, if that has one of its own."""
+    replier: Batcher = batch.parts[0].request.replier  # type: ignore[attr-defined] # all of them are calls
+    return replier.thread_of(batch)
+
+
+def _is_awaited_by_thread(thread: int, those: Sequence[Any]) -> bool:
+    """Whether a thread is blocked until one of these threads ends, or one of these futures is done."""
+    return any(
+        value is each
+        for frame in _frames_of(sys._current_frames().get(thread), "join", "result", "exception", "wait")
+        for name in ("self", "fs")
+        for value in _listed(frame.f_locals.get(name))
+        for each in those
+    )
 
 
 def _computed_here() -> list[Any]:
@@ -126,7 +285,7 @@ def _computed_here() -> list[Any]:
     return [future for future in found if future is not None]
 
 
-def _frames_of(frame: FrameType | None, *names: str) -> Iterator[FrameType]:
+def _frames_of(frame: types.FrameType | None, *names: str) -> Iterator[types.FrameType]:
     """This frame and its callers, where they run functions of these names that make threads and executors."""
     while frame is not None:
         if frame.f_code.co_name in names and frame.f_globals.get("__name__") in _HOMES:
@@ -141,16 +300,24 @@ def _listed(value: Any) -> Sequence[Any]:
 def is_stuck(batcher: Batcher) -> bool:
     """Whether no batch under way ends before a call is answered that waits for the next one."""
     under_way = batcher.core.in_flight.copy()
-    return any(batch.about for batch in under_way) and under_way <= _stuck(under_way, if_policies_wait=True)
+    if not any(batch.about for batch in under_way):
+        return False
+    return under_way <= _stuck({batch: _needs_of(batch) for batch in under_way}, if_policies_wait=True)
 
 
 _Needs = dict[messages.Batch, list[Need]]
 _Travelling = dict[Batcher, dict[messages.Request, set[messages.Batch]]]
 
 
-def _reached(begun: Iterable[messages.Batch]) -> tuple[_Needs, _Travelling]:
+def _needs_of(batch: messages.Batch, *, if_held: bool = False) -> list[Need]:
+    """All that the code of a batch waits for, or what the batch ends only after."""
+    waits: list[Wait] = list(batch.about or ())
+    return [need for wait in waits if not if_held or wait.holds_batch() for need in _needs(wait.awaited)]
+
+
+def _reached(begun: Mapping[messages.Batch, list[Need]], *, if_held: bool = False) -> tuple[_Needs, _Travelling]:
     """What these batches need, and all on which they depend; and in which batches the calls of each batcher are."""
-    needs = {batch: [need for awaited in list(batch.about or ()) for need in _needs(awaited)] for batch in begun}
+    needs = dict(begun)
     travelling: _Travelling = {}
     left = list(needs)
     for batch in left:
@@ -160,17 +327,20 @@ def _reached(begun: Iterable[messages.Batch]) -> tuple[_Needs, _Travelling]:
                 for part in other.parts:
                     calls.setdefault(part.request, set()).add(other)
                 if other not in needs:
-                    needs[other] = [need for awaited in list(other.about or ()) for need in _needs(awaited)]
+                    needs[other] = _needs_of(other, if_held=if_held)
                     left.append(other)
     return needs, travelling
 
 
-def _stuck(begun: Iterable[messages.Batch], *, if_policies_wait: bool = False) -> set[messages.Batch]:
-    """Those of these batches, and of all that they depend on, that never end.
+def _stuck(
+    begun: Mapping[messages.Batch, list[Need]], *, if_policies_wait: bool = False, if_held: bool = False
+) -> set[messages.Batch]:
+    """Those of these batches, with what they need, and of all that they depend on, that never end.
 
-    Or do not `if_policies_wait` for what is under way, also where there is room for more.
+    Or do not `if_policies_wait` for what is under way, also where there is room for more; or do not if they end only
+    after all waits of code that they started, except `if_held` says to leave out those that do not hold them.
     """
-    needs, travelling = _reached(begun)
+    needs, travelling = _reached(begun, if_held=if_held)
 
     def is_answered(batcher: Batcher, call: messages.Request | None) -> bool:
         under_way = travelling[batcher]

@@ -84,7 +84,7 @@ class Work:
 
     def __init__(self, batch: messages.Batch, chosen: options.Options, recorder: stats.Recorder) -> None:
         self.batch = batch
-        batch.about = []  # what it waits for, see `waiting`
+        batch.about = waiting.Waits()
         self._options = chosen
         self._recorder = recorder
         self._first: Call = batch.parts[0].request  # type: ignore[assignment] # what a driver is given are calls
