@@ -141,9 +141,176 @@ def test_a_server_that_listens_to_everybody_gets_the_sidecar(name: str) -> None:
     assert code(TOLD_TO_ALL[name]) == ""
 
 
+NAMED = {"ports": [{"name": "http", "containerPort": 8000}]}
+
+
+def shell(text: str, *parameters: str) -> Object:
+    return {"command": ["sh", "-c", text, *parameters], **NAMED}
+
+
+LAUNCHED = {
+    "timeout": ["timeout", "-k", "5", "1h"],
+    "gosu": ["gosu", "app"],
+    "su-exec": ["/sbin/su-exec", "app:app"],
+    "nice": ["nice", "-n", "5"],
+    "env without a variable": ["env", "-u", "X"],
+    "stdbuf": ["stdbuf", "-oL"],
+    "numactl": ["numactl", "--membind=0"],
+    "taskset": ["taskset", "-c", "0-3"],
+    "strace": ["strace", "-f", "-e", "trace=network"],
+    "uv": ["uv", "run", "--with", "x", "--"],
+    "uvx": ["uvx", "--from", "uvicorn[standard]"],
+    "pipx": ["pipx", "run"],
+    "conda": ["conda", "run", "--no-capture-output", "-n", "e"],
+    "several": ["tini", "-g", "--", "gosu", "app", "env", "A=b"],
+    "an option of Python's": ["python", "-X", "importtime", "-m"],
+    "another option of Python's": ["python", "-W", "ignore", "-um"],
+    "a script": ["/entrypoint.sh"],
+    "a shell and a script": ["bash", "-eu", "/entry.sh"],
+    "a shell within a script": ["/entrypoint.sh", "sh", "-c", 'exec "$@"', "--"],
+    "a launcher nobody knows": ["/entrypoint"],
+    "another one": ["start-with", "--retries", "3", "--"],
+    "env with nothing else": ["env", "-i"],
+    "words of a shell": ["sh", "-c", 'cd /srv; exec "$@"', "--"],
+    "a program and its words": ["sh", "-c", 'exec "$0" "$@"'],
+}
+
+
+@pytest.mark.parametrize("name", LAUNCHED)
+def test_who_starts_a_server_does_not_matter_for_where_it_listens(name: str) -> None:
+    untold = [*LAUNCHED[name], "uvicorn", "a:b", "--port", "8000"]
+    assert code({"command": untold, **NAMED}) == "loopback-only"
+    assert code({"command": untold[:1], "args": untold[1:], **NAMED}) == "loopback-only"
+    assert code({"command": untold, **NAMED, "readinessProbe": PROBE}) == ""
+    assert code({"command": [*untold, "--host", "0.0.0.0"], **NAMED}) == ""
+    assert code({"command": [*untold, "--host", "127.0.0.1"], **NAMED}) == "loopback-only"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-muvicorn", "a:b"],
+        ["-c", "import uvicorn; uvicorn.run('a:b')"],
+        ["-m", "debugpy", "--listen", "0.0.0.0:5678", "-m", "uvicorn", "a:b"],
+    ],
+)
+def test_a_server_that_python_starts_in_another_way_is_not_opened(words: list[str]) -> None:
+    assert code({"command": ["python", *words], **NAMED}) == "loopback-only"
+
+
+@pytest.mark.parametrize("text", ["flask run", "mlflow models serve", "python manage.py runserver"])
+def test_a_server_of_several_words_is_seen_behind_a_script(text: str) -> None:
+    server = text.split()
+    assert code({"command": ["/docker-entrypoint.sh"], "args": server, **NAMED}) == "loopback-only"
+    told = ["0.0.0.0:8000"] if "runserver" in server else ["--host", "0.0.0.0", "--port=8000"]
+    assert code({"command": ["/docker-entrypoint.sh"], "args": [*server, *told], **NAMED}) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "is_opened"),
+    [
+        ("if true; then exec uvicorn a:b --port 8000; fi", False),
+        ("if true; then exec uvicorn a:b --host 0.0.0.0; fi", True),
+        ("while true; do uvicorn a:b; done", False),
+        ("time uvicorn a:b", False),
+        ("set -e\nexec uvicorn a:b 2>&1", False),
+        ('case "$1" in web) exec uvicorn a:b;; esac', False),
+        ("bash -lc 'exec uvicorn a:b'", False),
+        ("bash -lc 'exec uvicorn a:b --host 0.0.0.0'", True),
+        ("pip install uvicorn && python app.py", True),
+        ("command -v uvicorn && exec /notes", True),
+        ("bash -c 'pip install uvicorn && exec /notes'", True),
+        ("export UVICORN_HOST=0.0.0.0; exec uvicorn a:b", True),
+        ("UVICORN_HOST=0.0.0.0; exec uvicorn a:b", False),
+        ("UVICORN_HOST=0.0.0.0; export UVICORN_HOST; exec uvicorn a:b", True),
+        ("export UVICORN_HOST=127.0.0.1; exec uvicorn a:b", False),
+        ("export UVICORN_HOST=${WHERE:-0.0.0.0} && exec uvicorn a:b", True),
+        ("if [ -n $X ]; then export UVICORN_HOST=0.0.0.0; fi; exec uvicorn a:b", False),
+        ("[ -n $X ] && export UVICORN_HOST=0.0.0.0; exec uvicorn a:b", False),
+        ("HOST=0.0.0.0; uvicorn a:b --host $HOST", True),
+        ("HOST=127.0.0.1\nuvicorn a:b --host ${HOST}", False),
+        ("OPTS='--host 0.0.0.0 --port 8000'; uvicorn a:b $OPTS", True),
+        ("CMD=uvicorn; $CMD a:b", False),
+        ("exec /notes --listen 127.0.0.1:8000", False),
+        ("export HOST=127.0.0.1; exec node server.js", False),
+        ("HOST=127.0.0.1 node server.js", False),
+        ("redis-server --bind 127.0.0.1 & exec /notes", True),
+        ("exec /notes --address localhost:6379", True),
+    ],
+)
+def test_a_shells_text_tells_what_its_programs_are_told(text: str, is_opened: bool) -> None:
+    assert code(shell(text)) == ("" if is_opened else "loopback-only")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"command": ["/notes", "-addr", "localhost:6379"]},
+        {"command": ["python", "app.py", "--address=localhost:50051"]},
+        {"command": ["/notes", "--web.listen-address=127.0.0.1:9100"]},
+        {"command": ["/notes", "--host", "localhost", "--port", "5432"]},
+        {"env": variables(METRICS_BIND_ADDRESS="127.0.0.1:9100")},
+        {"env": variables(PPROF_LISTEN_ADDR="localhost:6060")},
+        {"env": variables(API_HOST="localhost", API_PORT="9000")},
+        {"env": variables(HTTP_BIND_HOST="localhost", HTTP_BIND_PORT="9000")},
+        {"command": ["/notes", "--listen=0.0.0.0:8000"], "env": variables(HOST="localhost", SELF="127.0.0.1:8000")},
+        {"command": ["/notes", "--host", "localhost", "--serve-on", ":8000"]},
+        {"command": ["/notes", "--host", "0.0.0.0"], "env": variables(API_HOST="localhost")},
+        {"env": variables(HTTP_HOST="localhost", LISTEN_ADDR="[::]:8000")},
+    ],
+)
+def test_an_address_of_another_port_says_nothing_nor_does_one_beside_a_plain_answer(given: Object) -> None:
+    assert code({**NAMED, **given}) == ""
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"env": variables(API_HOST="localhost")},
+        {"env": variables(SERVICE_HOST="127.0.0.1")},
+        {"env": variables(HTTP_HOST="localhost")},
+        {"env": variables(SELF="127.0.0.1:8000")},
+        {"command": ["/notes", "--address=127.0.0.1:8000"]},
+        {"command": ["/notes", "--ip", "127.0.0.1"]},
+        {"command": ["/notes", "--host", "0.0.0.0", "--serve-on", "127.0.0.1:8000"]},
+        shell("/notes --host localhost"),
+        {"command": ["/entrypoint", "gunicorn", "a:b"]},
+    ],
+)
+def test_what_speaks_against_a_program_that_nobody_knows_is_outweighed_by_proof(given: Object) -> None:
+    assert code({**NAMED, **given}) == "loopback-only"
+    assert code({**NAMED, **given, "readinessProbe": PROBE}) == ""
+    assert code({**given, "ports": [{"name": "http", "containerPort": 8000, "hostPort": 8000}]}) == ""
+    _, report = manifests.inject(deployment({**NAMED, **given}), manifests.Injector(around=[service("http")]))
+    assert report is not None
+    assert report.result == "injected"
+
+
+def test_what_env_sets_counts_more_than_the_containers_variables() -> None:
+    private = ["env", "UVICORN_HOST=127.0.0.1", "uvicorn", "a:b", "--port", "8000"]
+    assert code({"command": private, "env": variables(UVICORN_HOST="0.0.0.0")}) == "loopback-only"
+    assert code({"command": ["env", "UVICORN_HOST=0.0.0.0", "uvicorn", "a:b"]}) == ""
+    assert code({"command": ["env", "UVICORN_HOST=0.0.0.0", "sh", "-c", "exec uvicorn a:b"], **NAMED}) == ""
+    assert code({"command": ["env", "UVICORN_SSL_KEYFILE=/k", "uvicorn", "a:b", "--host=::"]}) == "tls"
+    assert code(shell("export UVICORN_SSL_KEYFILE=/k; uvicorn a:b --host ::")) == "tls"
+
+
+@pytest.mark.parametrize("program", [["gunicorn", "a:b"], ["node", "s.js"]])
+def test_a_port_that_the_command_line_sets_is_not_changed_by_the_containers_variable(program: list[str]) -> None:
+    app = {"env": variables(PORT="8000"), "ports": [{"containerPort": 8000}], "readinessProbe": PROBE}
+    assert code({"command": program, **app}) == ""
+    assert code({"command": ["env", "PORT=8000", *program], **app}) == "no-takeover"
+
+
 UNKNOWN = {
     "gunicorn's file": {"command": ["gunicorn", "-c", "gunicorn.conf.py", "a:b"], "env": variables(PORT="8000"),
                         "ports": [{"containerPort": 8000}]},
+    "joined": {"command": ["gunicorn", "-cgunicorn.conf.py", "a:b"], "env": variables(PORT="8000"),
+               "ports": [{"containerPort": 8000}]},
+    "gunicorn's file in its variable": {
+        "command": ["gunicorn", "a:b"], "env": variables(PORT="8000", GUNICORN_CMD_ARGS="-c gunicorn.conf.py"),
+        "ports": [{"containerPort": 8000}],
+    },
     "hypercorn's file": {"command": ["hypercorn", "--config=file:hypercorn.py", "a:b"],
                          "ports": [{"containerPort": 8000}]},
     "a variable from elsewhere": {
@@ -185,6 +352,7 @@ def test_a_probe_of_something_else_or_from_within_shows_nothing(probe: Object) -
 
 
 def test_no_probe_speaks_against_what_the_manifest_says() -> None:
+    assert code({"command": ["/notes", "--host=127.0.0.1"], **NAMED, "readinessProbe": PROBE}) == "loopback-only"
     assert code({"command": ["uvicorn", "a:b", "--host=127.0.0.1"], "readinessProbe": PROBE}) == "loopback-only"
 
 

@@ -7,21 +7,57 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from carpool_injector.core import pods
 
-_SHELLS = {"sh", "bash", "dash", "ash", "zsh", "ksh", "fish", "busybox"}
-# Programs that run the words behind them, once their own flags are over.
-_LAUNCHERS = {
-    "tini", "dumb-init", "env", "exec", "nice", "nohup", "nvidia_entrypoint.sh", "opentelemetry-instrument",
-    "ddtrace-run", "newrelic-admin", "run-program", "npx", "bunx",
+_SHELLS = {"sh", "bash", "dash", "ash", "zsh", "ksh", "fish"}
+# Programs that run the words behind them: their options that have a value, and how many words else come first.
+_LAUNCHERS: Mapping[str, tuple[str, int]] = {
+    **dict.fromkeys(
+        ("busybox", "catatonit", "nohup", "nvidia_entrypoint.sh", "opentelemetry-instrument", "ddtrace-run",
+         "newrelic-admin", "run-program", "setsid", "time", "eval", "builtin", "command"),
+        ("", 0),
+    ),
+    **dict.fromkeys(("npx", "bunx", "uvx"), ("-p --package --with --from --python --index-url --env-file", 0)),
+    **dict.fromkeys(("gosu", "su-exec", "s6-setuidgid"), ("", 1)),
+    "tini": ("-p -e", 0),
+    "dumb-init": ("-r --rewrite", 0),
+    "env": ("-u --unset -C --chdir", 0),
+    "exec": ("-a", 0),
+    "nice": ("-n --adjustment", 0),
+    "ionice": ("-c -n --class --classdata", 0),
+    "chrt": ("", 1),
+    "taskset": ("", 1),
+    "timeout": ("-k -s --kill-after --signal", 1),
+    "stdbuf": ("-i -o -e --input --output --error", 0),
+    "numactl": ("-N -m -C -i -p --cpunodebind --membind --physcpubind --interleave --preferred", 0),
+    "strace": ("-e -o -s -u -E -a -O -S -P", 0),
+    "setpriv": ("--reuid --regid --groups --inh-caps --bounding-set --ambient-caps --securebits", 0),
+    "runuser": ("-u --user -g --group", 0),
 }  # fmt: skip
-_RUNNERS = {"uv", "poetry", "pipenv", "pdm", "hatch"}  # with the subcommand run
+# Likewise with the subcommand run.
+_RUNNERS: Mapping[str, str] = {
+    "uv": "--with --with-editable --with-requirements --project --directory --python -p --extra --group --env-file "
+          "--package --index --index-url --default-index",
+    "poetry": "-C --directory -P --project",
+    "pipenv": "",
+    "pdm": "-p --project",
+    "hatch": "-e --env",
+    "rye": "--pyproject",
+    "pipx": "--spec --python --index-url --pip-args",
+    **dict.fromkeys(("conda", "mamba", "micromamba"), "-n --name -p --prefix --cwd"),
+}  # fmt: skip
 _PYTHON = re.compile(r"python[0-9.]*", re.ASCII)
+_OPTION_OF_PYTHON = re.compile(r"-[A-Zabd-ln-z]*?([mcXW])(.*)", re.ASCII | re.DOTALL)  # that end with a value
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.ASCII | re.DOTALL)
-_ENDS_OF_COMMANDS = re.compile(r"&&|\|\||[;|&\n]|^[\s({]+|\s[({]\s")
+_ENDS_OF_COMMANDS = re.compile(r"(&&|\|\||[;|\n]|(?<!>)&(?!>)|^[\s({]+|\s[({]\s)")
+_KEYWORDS = {"if", "then", "else", "elif", "while", "until", "do", "!"}
+_OPENING, _CLOSING = {"if", "while", "until", "for", "case", "select"}, {"fi", "done", "esac"}
+_TESTS = {"[", "[[", "test"}
+_PARAMETER = re.compile(r'"?\$(?:\{([0-9@*])\}|([0-9@*]))"?', re.ASCII)
+_DEEPEST = 4  # shells within shells
 _LONGEST = 16 * 1024  # characters: a command line; splitting takes a second for each million
 _FARTHEST = 8  # words before a subcommand: a program's own options, some with a value
 
@@ -30,13 +66,13 @@ _FARTHEST = 8  # words before a subcommand: a program's own options, some with a
 class Invocation:
     """`program` without folders ("" where the image's entrypoint decides), and the words behind it.
 
-    `variables` are set in front of the program, past those of the container.
+    `variables` are set in front of the program, past those of the container; None: to what is not known.
     """
 
     program: str
     behind: tuple[str, ...]
     is_shell: bool = False
-    variables: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str | None] = field(default_factory=dict)
 
     def has_subcommand(self, words: str) -> bool:
         """Whether these words, with blanks between them, come first behind the program's own options."""
@@ -53,22 +89,104 @@ def of(container: pods.Container) -> Invocation:
     """What the container runs."""
     words = container.words
     if not container.command:
-        behind = _behind_launchers(words, {})
+        variables: dict[str, str | None] = {}
+        behind = _behind_launchers(words, variables)
         if not behind or behind[0].startswith("-") or "=" in behind[0]:
-            return Invocation("", tuple(behind))
-    return _invocation(words)
+            return Invocation("", tuple(behind), variables=variables)
+    return of_words(words)
 
 
 def in_shell(container: pods.Container) -> Iterator[Invocation]:
     """What a shell that the container runs may run in turn, as far as its words tell."""
-    run = of(container)
-    if not run.is_shell:
+    return _in_shell(of(container), container, 0)
+
+
+def _in_shell(run: Invocation, container: pods.Container, depth: int) -> Iterator[Invocation]:
+    if not run.is_shell or depth == _DEEPEST:
         return
-    for text in run.behind:
-        for part in _ENDS_OF_COMMANDS.split(text.replace("\\\n", " ")):
-            words = split(part)
-            if words:
-                yield _invocation(words, assigns=True)
+    text, words = _given_to_shell(run)
+    if text:
+        inner = _in_text(text, run.variables, container)
+    else:
+        found = of_words(words)
+        inner = iter([replace(found, variables={**run.variables, **found.variables})] if words else [])
+    for each in inner:
+        yield each
+        yield from _in_shell(each, container, depth + 1)
+
+
+def _given_to_shell(run: Invocation) -> tuple[str, list[str]]:
+    """The text that a shell runs, with its parameters in it; or the words behind its script, which may run them."""
+    rest, has_text = list(run.behind), False
+    if run.program in _SHELLS:
+        while rest and rest[0][:1] in ("-", "+"):
+            is_short = not rest[0].startswith("--")
+            has_text = has_text or (is_short and "c" in rest[0])
+            rest = rest[2 if is_short and rest[0].endswith("o") else 1 :]
+        if has_text and rest:
+            return _with_parameters(rest[0], rest[1:]), []
+        rest = rest[1:]
+    return (rest[0], []) if len(rest) == 1 and " " in rest[0] else ("", rest)
+
+
+def _with_parameters(text: str, parameters: list[str]) -> str:
+    def value(found: re.Match[str]) -> str:
+        name = found[1] or found[2]
+        return shlex.join(parameters[1:] if name in "@*" else parameters[int(name) :][:1])
+
+    return _PARAMETER.sub(value, text) if sum(map(len, parameters)) < _LONGEST else text
+
+
+def _in_text(text: str, given: Mapping[str, str | None], container: pods.Container) -> Iterator[Invocation]:
+    """The programs of a shell's text, each with the variables that are exported before it."""
+    exported, own = dict(given), dict(given)
+
+    def as_options(name: str) -> str | None:
+        value = container.variable(name)
+        return own[name] if name in own else value if value and value.startswith("-") else None
+
+    def known(name: str) -> str | None:
+        return own[name] if name in own else container.variable(name)
+
+    depth, was_test, before = 0, False, ""
+    pieces = _ENDS_OF_COMMANDS.split(text.replace("\\\n", " "))
+    for part, end in zip(pieces[::2], [*pieces[1::2], ""], strict=True):
+        words = split(expanded(part, as_options, defaults=False))
+        while words and words[0] in _KEYWORDS:
+            depth += words[0] in _OPENING
+            words = words[1:]
+        if not words:
+            continue
+        depth += (words[0] in _OPENING) - (words[0] in _CLOSING)
+        is_doubtful = depth > 0 or before == "||" or (before == "&&" and was_test)
+        was_test, before = words[0] in _TESTS, end
+        exports = words[0] == "export"
+        pairs = [(word, _ASSIGNMENT.fullmatch(word)) for word in words[exports:]]
+        if not exports and not all(found for _, found in pairs):
+            run = of_words(words, assigns=True)
+            yield replace(run, variables={**exported, **run.variables})
+            continue
+        for word, found in pairs:
+            name = found[1] if found else word
+            if found:
+                own[name] = None if is_doubtful else expanded(found[2], known)
+            if name in own and (exports or own[name] is None or name in exported or container.has_variable(name)):
+                exported[name] = own[name]
+
+
+def expanded(text: str, variable: Callable[[str], str | None], defaults: bool = True) -> str:
+    """With the variables that it refers to, as the kubelet or a shell would write them, as far as they are known.
+
+    `defaults`: those that are not known have the value that stands beside them.
+    """
+
+    def value(found: re.Match[str]) -> str:
+        known = variable(found[1] or found[2] or found[4])
+        if known is None or (found[3] and not known):
+            return found[3] if defaults and found[3] is not None else found[0]
+        return known
+
+    return re.sub(r"\$(?:\((\w+)\)|\{(\w+)(?::?-([^}]*))?\}|(\w+))", value, text, flags=re.ASCII)
 
 
 def split(text: str) -> list[str]:
@@ -81,8 +199,9 @@ def split(text: str) -> list[str]:
         return text.split()
 
 
-def _invocation(words: Sequence[str], assigns: bool = False) -> Invocation:
-    variables: dict[str, str] = {}
+def of_words(words: Sequence[str], assigns: bool = False) -> Invocation:
+    """What a command line runs; `assigns`: variables may be set in front, as in a shell."""
+    variables: dict[str, str | None] = {}
     rest = _behind_launchers(words, variables, assigns)
     if rest and _PYTHON.fullmatch(_file_name(rest[0])):
         rest = _behind_python(rest[1:])
@@ -91,33 +210,60 @@ def _invocation(words: Sequence[str], assigns: bool = False) -> Invocation:
     return Invocation(program, tuple(rest[1:]), is_shell, variables)
 
 
-def _behind_launchers(words: Sequence[str], variables: dict[str, str], assigns: bool = False) -> list[str]:
-    """The words without launchers, their flags and the `variables` that are set there; `assigns`: in a shell."""
+def _behind_launchers(words: Sequence[str], variables: dict[str, str | None], assigns: bool = False) -> list[str]:
+    """The words without launchers, their options and the `variables` that are set there.
+
+    They begin with a launcher where it is not certain what it runs.
+    """
     rest = list(words)
     while rest:
-        name = _file_name(rest[0])
         if assigns and (found := _ASSIGNMENT.fullmatch(rest[0])):
             variables[found[1]] = found[2]
             rest = rest[1:]
-        elif name in _LAUNCHERS | _RUNNERS:
-            assigns = True
-            rest = rest[1:]
-            if name in _RUNNERS and rest and rest[0] == "run":
-                rest = rest[1:]
-            while rest and rest[0].startswith("-"):
-                rest = rest[1:]
-        else:
+            continue
+        name = _file_name(rest[0])
+        behind = _behind_launcher(name, rest[1:])
+        if behind is None:
             break
+        rest, assigns = behind, name == "env"
     return rest
+
+
+def _behind_launcher(name: str, words: list[str]) -> list[str] | None:
+    if name in _RUNNERS:
+        valued = _RUNNERS[name].split()
+        rest = _behind_options(words, valued)
+        return _behind_options(rest[1:], valued) if rest[:1] == ["run"] else None
+    if name not in _LAUNCHERS or (name == "command" and words[:1] in (["-v"], ["-V"])):
+        return None
+    if name == "env" and words[:1] in (["-S"], ["--split-string"]):
+        return [*split(" ".join(words[1:2])), *words[2:]]
+    if name == "env" and words[:1] in (["-i"], ["-"], ["--ignore-environment"]):
+        return None  # whose program does not see what the container is given
+    options, operands = _LAUNCHERS[name]
+    return _behind_options(words, options.split())[operands:]
+
+
+def _behind_options(words: list[str], valued: Sequence[str]) -> list[str]:
+    """The words behind options, of which these have a value in the next word."""
+    at = 0
+    while at < len(words) and words[at].startswith("-"):
+        if words[at] == "--":
+            return words[at + 1 :]
+        at += 2 if words[at] in valued else 1
+    return words[at:]
 
 
 def _behind_python(words: list[str]) -> list[str]:
     """The module of `-m`, or the script, and what follows."""
-    for at, word in enumerate(words):
-        if word == "-m":
-            return words[at + 1 :]
-        if not word.startswith("-") or word == "-c":
+    at = 0
+    while at < len(words):
+        found = _OPTION_OF_PYTHON.fullmatch(words[at])
+        if found and found[1] == "m":
+            return [*([found[2]] if found[2] else []), *words[at + 1 :]]
+        if not words[at].startswith("-") or (found and found[1] == "c"):
             return words[at:]
+        at += 2 if found and not found[2] else 1
     return []
 
 

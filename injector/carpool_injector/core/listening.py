@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from carpool_injector.core import edits, hosts, invocations, pods, servers
@@ -60,21 +60,17 @@ class _Source(NamedTuple):
 _POD_ADDRESS = "the-pods-address"
 
 
-def _of(container: pods.Container) -> _Source:
+def _of(container: pods.Container, run: invocations.Invocation | None = None) -> _Source:
+    """What the program that the container runs is given, or `run`, another of its programs."""
+    run = run or invocations.of(container)
+    own: Mapping[str, str | None] = run.variables
+
     def variable(name: str) -> str | None:
+        if name in own:
+            return own[name]
         return _POD_ADDRESS if container.is_pod_address(name) else container.variable(name)
 
-    return _Source(container.words, variable, container.has_variable)
-
-
-def _of_run(run: invocations.Invocation, container: pods.Container) -> _Source:
-    own: Mapping[str, str] = run.variables
-    outer = _of(container)
-    return _Source(
-        run.behind,
-        lambda name: own[name] if name in own else outer.variable(name),
-        lambda name: name in own or outer.has_variable(name),
-    )
+    return _Source(run.behind, variable, lambda name: name in own or container.has_variable(name))
 
 
 def _given(setting: Setting, source: _Source) -> list[tuple[str, str | None]]:
@@ -85,6 +81,9 @@ def _given(setting: Setting, source: _Source) -> list[tuple[str, str | None]]:
             found += [(at, name, value) for at, _, value in edits.flag_values(source.words, name)]
             bare = [at for at, word in enumerate(source.words) if word == name]
             found += [(at + 1, name, "") for at in bare if at + 1 == len(source.words)]
+            if setting.kind == "file" and len(name) == 2:
+                joined = [(at, word) for at, word in enumerate(source.words) if word.startswith(name) and word != name]
+                found += [(at, name, word[2:]) for at, word in joined]
         elif setting.kind == "positional":
             found += _positional(name, source.words)
         elif source.has_variable(name):
@@ -110,7 +109,8 @@ def told(listener: Listener, container: pods.Container) -> Told:
 
     A flag that refers to a variable (`--port=$(PORT)`) is told by that variable.
     """
-    source = _of(container)
+    run = invocations.of(container)
+    source = _of(container, run)
     for at, setting in enumerate(listener.settings):
         given = _given(setting, source)
         if not given or setting.kind == "host":
@@ -123,13 +123,15 @@ def told(listener: Listener, container: pods.Container) -> Told:
         if setting.kind == "hint":
             return Told(None, f"its code may overrule {name}")
         if setting.kind == "flags":
-            if value is None or any(_given(each, _inner(value, source)) for each in listener.settings[:at]):
+            if value is None or any(_given(each, _inner(value, source)) for each in listener.settings):
                 return Told(None, f"{name} tells it one")
             continue
         if setting.kind == "elsewhere":
             return Told(None, f"{name} lets it listen elsewhere")
         if setting.several and len(given) > 1:
             return Told(None, f"{name} names several addresses")
+        if name in run.variables:
+            return Told(None, f"its command line sets {name}")
         return _told(setting, name, value, container)
     return Told(PortSetting(listener.adds, listener.port, False) if listener.adds else None)
 
@@ -159,12 +161,14 @@ _NO = ("false", "off", "0")  # what flags take for no
 
 def may_be_in_a_file(listener: Listener | None, container: pods.Container) -> bool:
     """Whether a file that is not seen here may say another port than the default."""
-    return listener is not None and any(container.has_setting(name) for name in listener.names("file"))
+    source = _of(container)
+    files = [setting for setting in listener.settings if setting.kind == "file"] if listener else []
+    return any(_given(setting, source) for setting in files)
 
 
 def tls_signs(listener: Listener, container: pods.Container, run: invocations.Invocation | None = None) -> list[str]:
     """The flags and variables by which a server speaks TLS there; `run`: as this program of the container."""
-    source = _of(container) if run is None else _of_run(run, container)
+    source = _of(container, run)
     sources = [source, *(_inner(source.variable(name) or "", source) for name in listener.names("flags"))]
 
     def values(name: str) -> list[str | None]:
@@ -188,7 +192,7 @@ def reach(container: pods.Container, by_grpc: bool = False) -> list[Reach]:
     for each in invocations.in_shell(container):
         server = servers.recognise(container, each)
         if server is not None and each.program in server.programs:
-            one = _reach(server, server.http, container, _of_run(each, container))
+            one = _reach(server, server.http, container, _of(container, each))
             found.append(Reach(one.kind, one.sign))
     return found
 
@@ -220,14 +224,14 @@ def _reach(server: servers.Server, listener: Listener, container: pods.Container
 
 
 def _told_reach(settings: Sequence[Setting], source: _Source) -> Reach | None:
-    for at, setting in enumerate(settings):
+    for setting in settings:
         for name, value in _given(setting, source)[::-1]:
             if setting.kind == "elsewhere":
                 return Reach("loopback", name, True)
             if setting.kind == "file":
                 return Reach("unknown", f"{name} may tell it where to listen")
             if setting.kind == "flags":
-                inner = _told_reach(settings[:at], _inner(value or "", source))
+                inner = _told_reach(settings, _inner(value or "", source))
                 if value is None or inner is not None:
                     return inner or Reach("unknown", f"{name} may tell it where to listen")
             elif setting.kind in ("port", "hint"):
@@ -252,7 +256,7 @@ def _kind(setting: Setting, value: str | None, source: _Source) -> hosts.Kind:
         return "unknown"
     if setting.bare_host and (not value or value.startswith("-")):
         return hosts.kind(setting.bare_host)
-    text = _expanded(value, source.variable)
+    text = _expanded(value, source)
     if setting.kind == "host":
         is_text = setting.host and not re.fullmatch(r"[0-9a-fA-F:.*\[\]]*|localhost", text)
         return hosts.kind(setting.host if is_text else text)
@@ -261,15 +265,14 @@ def _kind(setting: Setting, value: str | None, source: _Source) -> hosts.Kind:
     return hosts.kind(hosts.host_of(text))
 
 
-def _expanded(text: str, variable: Callable[[str], str | None]) -> str:
-    """With the variables that it refers to, as the kubelet or a shell would write them, as far as they are known."""
+def _expanded(text: str, source: _Source) -> str:
+    """With the variables that it refers to; of those that come from elsewhere nothing is known."""
 
-    def value(found: re.Match[str]) -> str:
-        name = found[1] or found[2] or found[4]
-        known = variable(name)
-        return known if known is not None else found[3] if found[3] is not None else found[0]
+    def variable(name: str) -> str | None:
+        known = source.variable(name)
+        return f"${name}" if known is None and source.has_variable(name) else known
 
-    return re.sub(r"\$(?:\((\w+)\)|\{(\w+)(?::?-([^}]*))?\}|(\w+))", value, text, flags=re.ASCII)
+    return invocations.expanded(text, variable)
 
 
 # Flags and variables by which programs of any kind are told where to listen.
@@ -284,24 +287,97 @@ _HOST_VARIABLE = re.compile(
 )
 
 
-def loopback_sign(container: pods.Container, port: int) -> str:
-    """What a program that nobody knows is told as programs are told to listen within the pod only; "" for nothing."""
-    for flag in _HOST_FLAGS:
-        for _, _, value in edits.flag_values(container.words, flag):
-            if hosts.kind(hosts.host_of(_expanded(value, container.variable))) == "loopback":
-                return f"{flag} {value}"
-    for word in container.words:
-        value = word.rpartition("=")[2]
-        if value.endswith(f":{port}") and "/" not in value and hosts.kind(hosts.host_of(value)) == "loopback":
-            return word
-    for item in container.env:
-        value = item.get("value") or ""
-        if not any(mark in value for mark in ("127.", "localhost", ":1")):
+_ENDS_AS_A_HOST = re.compile(r"(HOST|BIND|LISTEN|ADDR|ADDRESS|IP)$")
+_PROGRAMS = frozenset(program for server in servers.SERVERS for program in server.programs)
+_MOST = 8  # names of programs among the words of another one
+_STARTS_NOTHING = {
+    "pip", "pip3", "apt", "apt-get", "apk", "echo", "printf", "which", "command", "type", "test", "[", "[[", "pgrep",
+    "pkill", "killall", "cd", "ls", "cp", "mkdir", "chmod", "chown",
+}  # fmt: skip
+
+
+def guesses(container: pods.Container, port: int) -> Iterator[Reach]:
+    """What speaks for it that a program that nobody knows is reached within the pod only.
+
+    Proof outweighs it, but for a plain flag for the host.
+    """
+    run = invocations.of(container)
+    runs = [each for each in invocations.in_shell(container) if not each.is_shell] or [run]
+    for each in runs:
+        yield from _hidden(container, each)
+    found = _told_as_usual(container, runs, port)
+    if found is not None and found.kind == "loopback":
+        yield Reach(found.kind, found.sign, found.certain and not run.is_shell)
+
+
+def _hidden(container: pods.Container, run: invocations.Invocation) -> Iterator[Reach]:
+    """Servers that a program may start whose command line is not understood, unless they are told to listen to all."""
+    if run.program in _STARTS_NOTHING or not {"install", "add"}.isdisjoint(run.behind[:3]):
+        return
+    words = [part for word in run.behind for part in re.split(r"[\s;&|()'\"]+", word)]
+    starts = [at for at, word in enumerate(words) if word.rpartition("/")[2] in _PROGRAMS]
+    for each in (invocations.of_words(words[at:]) for at in starts[:_MOST]):
+        server = servers.recognise(container, each)
+        if server is not None and each.program in server.programs:
+            found = _reach(server, server.http, container, _of(container, replace(each, variables=run.variables)))
+            if found.kind != "any":
+                yield Reach("unknown", f"{run.program or 'its image'} may run {server.title}")
+
+
+def _told_as_usual(container: pods.Container, runs: Sequence[invocations.Invocation], port: int) -> Reach | None:
+    """Who reaches these programs, by flags and variables that programs commonly have; None where they say nothing.
+
+    Addresses with another port say nothing, nor does anything beside one that says to listen to all on this port.
+    Flags come before variables. In a shell, a host without a port counts for its last program only.
+    """
+    exact: list[Reach] = []  # by addresses with this port
+    found: list[Reach] = []  # the strongest first
+    for run in runs:
+        source, words = _of(container, run), (run.program, *run.behind)
+        ports = set(edits.ports_in_flags(words))
+        is_of_another = run is not runs[-1] or (ports and port not in ports)
+        for flag in _HOST_FLAGS:
+            for _, _, value in list(edits.flag_values(words, flag))[-1:]:
+                kind, named = _address(_expanded(value, source))
+                if named == port:
+                    exact.append(Reach(kind, f"{flag} {value}"))
+                elif named is None and not is_of_another:
+                    found.append(Reach(kind, f"{flag} {value}", flag.endswith("host")))
+        values = [(word, word.rpartition("=")[2]) for word in words]
+        exact += [Reach(_address(value)[0], word) for word, value in values if _ends_with_port(value, port)]
+    found = [*exact, *found]
+    for name, value, is_exact in _in_variables(container, runs[-1], port):
+        found.append(Reach(_address(value)[0], f"{name} {value}"))
+        exact += found[-1:] if is_exact else []
+    if any(each.kind == "any" for each in exact):
+        return None
+    return next((each for each in found if each.kind in ("loopback", "any")), None)
+
+
+def _ends_with_port(value: str, port: int) -> bool:
+    return value.endswith(f":{port}") and "/" not in value
+
+
+def _in_variables(container: pods.Container, run: invocations.Invocation, port: int) -> Iterator[tuple[str, str, bool]]:
+    """Variables that may tell a program where to listen: name, value, and whether it is an address with this port."""
+    pairs = [(item["name"], item.get("value")) for item in container.env if item["name"] not in run.variables]
+    for name, value in (*pairs, *run.variables.items()):
+        if not value:
+            continue
+        is_exact = _ends_with_port(value, port)
+        if not is_exact and not any(mark in value for mark in ("127.", "localhost", ":1")):
             continue  # as most are, of hundreds
-        is_where = _HOST_VARIABLE.fullmatch(item["name"]) or value.endswith(f":{port}")
-        if is_where and "/" not in value and hosts.kind(hosts.host_of(value)) == "loopback":
-            return f"{item['name']} {value}"
-    return ""
+        is_host = _HOST_VARIABLE.fullmatch(name) is not None and "/" not in value and _address(value)[1] is None
+        beside = container.variable(_ENDS_AS_A_HOST.sub("PORT", name))
+        if is_exact or (is_host and beside in (None, str(port))):
+            yield name, value, is_exact
+
+
+def _address(text: str) -> tuple[hosts.Kind, int | None]:
+    """Who reaches an address, and its port."""
+    host, text = hosts.host_of(text), text.rstrip("/")
+    port = "" if host and text.endswith(host) else text.rpartition(":")[2]
+    return hosts.kind(host), int(port) if port.isdecimal() else None
 
 
 _TELLS_A_PORT = re.compile(r"((APP|SERVER|HTTP|WEB|API|LISTEN|BIND)_)PORT|([A-Z]+_)*(BIND|LISTEN|ADDR|ADDRESS)")
@@ -319,6 +395,8 @@ def twelve_factor(container: pods.Container) -> Told:
     is_heard = not run.is_shell or any(re.search(r"\$\{?PORT\b", word) for word in container.words)
     if not is_heard or not any(value == str(port.container_port) for port in container.ports):
         return Told(None)
+    if any("PORT" in each.variables for each in (run, *invocations.in_shell(container))):
+        return Told(None, "its command line sets PORT")
     rival = next(_rivals(container, value), None)
     if rival is not None:
         return Told(None, f"beside PORT, {rival}, which may count more")

@@ -110,7 +110,8 @@ def check_reach(
     is_called = is_kserve(pod) or is_knative(pod)
     proof = "" if is_called else references.proof_of_reach(pod, container, port, called)
     known = listening.reach(container, by_grpc)
-    for each in known:
+    found = known or list(listening.guesses(container, port))
+    for each in found:
         if each.kind == "any" or (proof is not None and not each.certain):
             continue
         if each.kind == "one":
@@ -118,13 +119,11 @@ def check_reach(
         if each.certain:
             raise Reason.LOOPBACK(port=port, container=container.name, sign=each.sign)
         raise Reason.PERHAPS_LOOPBACK(port=port, container=container.name, sign=each.sign)
-    if not known and (sign := listening.loopback_sign(container, port)):
-        raise Reason.LOOPBACK(port=port, container=container.name, sign=sign)
     fronts = [each.name for each in pod.fronts if each.name != container.name]
     proxies = [] if known else fronts or references.callers_within(pod, container, port)
     if proxies and proof is None:
         raise Reason.BEHIND_A_PROXY(port=port, container=container.name, proxy=proxies[0])
-    is_needed = proxies or any(each.kind != "any" for each in known)
+    is_needed = proxies or any(each.kind != "any" for each in found)
     return proof if proof and is_needed else ""
 
 
