@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -227,6 +228,7 @@ def test_a_server_of_several_words_is_seen_behind_a_script(text: str) -> None:
         ("export UVICORN_HOST=${WHERE:-0.0.0.0} && exec uvicorn a:b", True),
         ("if [ -n $X ]; then export UVICORN_HOST=0.0.0.0; fi; exec uvicorn a:b", False),
         ("[ -n $X ] && export UVICORN_HOST=0.0.0.0; exec uvicorn a:b", False),
+        ("[ -n $X ] && export A=b && export UVICORN_HOST=0.0.0.0; exec uvicorn a:b", False),
         ("HOST=0.0.0.0; uvicorn a:b --host $HOST", True),
         ("HOST=127.0.0.1\nuvicorn a:b --host ${HOST}", False),
         ("OPTS='--host 0.0.0.0 --port 8000'; uvicorn a:b $OPTS", True),
@@ -240,6 +242,21 @@ def test_a_server_of_several_words_is_seen_behind_a_script(text: str) -> None:
 )
 def test_a_shells_text_tells_what_its_programs_are_told(text: str, is_opened: bool) -> None:
     assert code(shell(text)) == ("" if is_opened else "loopback-only")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        shell("A=0123456789; " + "A=$A$A; " * 40 + "exec uvicorn a:b --host $A"),
+        shell("exec uvicorn a:b --host " + "$@" * 20_000, *["x" * 100] * 2000),
+    ],
+)
+def test_a_text_that_would_grow_without_bounds_is_not_written_out(given: Object) -> None:
+    tracemalloc.start()
+    assert code({**given, **NAMED}) == "loopback-only"
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 64 * 2**20
 
 
 @pytest.mark.parametrize(
@@ -290,6 +307,9 @@ def test_what_env_sets_counts_more_than_the_containers_variables() -> None:
     private = ["env", "UVICORN_HOST=127.0.0.1", "uvicorn", "a:b", "--port", "8000"]
     assert code({"command": private, "env": variables(UVICORN_HOST="0.0.0.0")}) == "loopback-only"
     assert code({"command": ["env", "UVICORN_HOST=0.0.0.0", "uvicorn", "a:b"]}) == ""
+    for options in (["-u", "UVICORN_HOST"], ["-uUVICORN_HOST"], ["--unset=UVICORN_HOST"], ["-i"], ["-"]):
+        without = ["env", *options, "uvicorn", "a:b", "--port=8000"]
+        assert code({"command": without, "env": variables(UVICORN_HOST="0.0.0.0"), **NAMED}) == "loopback-only"
     assert code({"command": ["env", "UVICORN_HOST=0.0.0.0", "sh", "-c", "exec uvicorn a:b"], **NAMED}) == ""
     assert code({"command": ["env", "UVICORN_SSL_KEYFILE=/k", "uvicorn", "a:b", "--host=::"]}) == "tls"
     assert code(shell("export UVICORN_SSL_KEYFILE=/k; uvicorn a:b --host ::")) == "tls"

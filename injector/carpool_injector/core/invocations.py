@@ -58,6 +58,8 @@ _OPENING, _CLOSING = {"if", "while", "until", "for", "case", "select"}, {"fi", "
 _TESTS = {"[", "[[", "test"}
 _PARAMETER = re.compile(r'"?\$(?:\{([0-9@*])\}|([0-9@*]))"?', re.ASCII)
 _DEEPEST = 4  # shells within shells
+# So that a text that doubles a variable time and again stays small.
+_LONGEST_VALUE, _MOST_REFERENCES = 512, 64
 _LONGEST = 16 * 1024  # characters: a command line; splitting takes a second for each million
 _FARTHEST = 8  # words before a subcommand: a program's own options, some with a value
 
@@ -134,32 +136,36 @@ def _with_parameters(text: str, parameters: list[str]) -> str:
         name = found[1] or found[2]
         return shlex.join(parameters[1:] if name in "@*" else parameters[int(name) :][:1])
 
-    return _PARAMETER.sub(value, text) if sum(map(len, parameters)) < _LONGEST else text
+    is_short = text.count("$") * len(shlex.join(parameters)) < _LONGEST
+    return _PARAMETER.sub(value, text) if is_short else text
 
 
 def _in_text(text: str, given: Mapping[str, str | None], container: pods.Container) -> Iterator[Invocation]:
     """The programs of a shell's text, each with the variables that are exported before it."""
     exported, own = dict(given), dict(given)
 
-    def as_options(name: str) -> str | None:
-        value = container.variable(name)
-        return own[name] if name in own else value if value and value.startswith("-") else None
+    def short(value: str | None) -> str | None:
+        return value if value is not None and len(value) <= _LONGEST_VALUE else None
 
     def known(name: str) -> str | None:
-        return own[name] if name in own else container.variable(name)
+        return own[name] if name in own else short(container.variable(name))
 
-    depth, was_test, before = 0, False, ""
+    def as_options(name: str) -> str | None:
+        value = known(name)
+        return value if name in own or (value and value.startswith("-")) else None
+
+    depth, may_be_skipped, before = 0, False, ""
     pieces = _ENDS_OF_COMMANDS.split(text.replace("\\\n", " "))
     for part, end in zip(pieces[::2], [*pieces[1::2], ""], strict=True):
-        words = split(expanded(part, as_options, defaults=False))
+        words = split(expanded(part, as_options, defaults=False) if part.count("$") < _MOST_REFERENCES else part)
         while words and words[0] in _KEYWORDS:
             depth += words[0] in _OPENING
             words = words[1:]
         if not words:
             continue
         depth += (words[0] in _OPENING) - (words[0] in _CLOSING)
-        is_doubtful = depth > 0 or before == "||" or (before == "&&" and was_test)
-        was_test, before = words[0] in _TESTS, end
+        is_doubtful = depth > 0 or before == "||" or (before == "&&" and may_be_skipped)
+        may_be_skipped, before = is_doubtful or words[0] in _TESTS, end
         exports = words[0] == "export"
         pairs = [(word, _ASSIGNMENT.fullmatch(word)) for word in words[exports:]]
         if not exports and not all(found for _, found in pairs):
@@ -169,7 +175,7 @@ def _in_text(text: str, given: Mapping[str, str | None], container: pods.Contain
         for word, found in pairs:
             name = found[1] if found else word
             if found:
-                own[name] = None if is_doubtful else expanded(found[2], known)
+                own[name] = None if is_doubtful or len(found[2]) > _LONGEST_VALUE else short(expanded(found[2], known))
             if name in own and (exports or own[name] is None or name in exported or container.has_variable(name)):
                 exported[name] = own[name]
 
@@ -225,8 +231,16 @@ def _behind_launchers(words: Sequence[str], variables: dict[str, str | None], as
         behind = _behind_launcher(name, rest[1:])
         if behind is None:
             break
-        rest, assigns = behind, name == "env"
+        rest, assigns, options = behind, name == "env", rest[1 : len(rest) - len(behind)]
+        variables.update((each, None) for each in _unset(options) if assigns)
     return rest
+
+
+def _unset(options: Sequence[str]) -> Iterator[str]:
+    """The variables that options of env take away."""
+    for at, word in enumerate(options):
+        found = re.fullmatch(r"(?:--unset=|-u)(.+)", word)
+        yield from [found[1]] if found else options[at + 1 : at + 2] if word in ("-u", "--unset") else ()
 
 
 def _behind_launcher(name: str, words: list[str]) -> list[str] | None:

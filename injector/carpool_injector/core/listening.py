@@ -319,7 +319,10 @@ def _hidden(container: pods.Container, run: invocations.Invocation) -> Iterator[
     for each in (invocations.of_words(words[at:]) for at in starts[:_MOST]):
         server = servers.recognise(container, each)
         if server is not None and each.program in server.programs:
-            found = _reach(server, server.http, container, _of(container, replace(each, variables=run.variables)))
+            source = _of(container, replace(each, variables={**run.variables, **each.variables}))
+            if run.program == "env":  # which takes variables away
+                source = _inner("", source)._replace(words=each.behind)
+            found = _reach(server, server.http, container, source)
             if found.kind != "any":
                 yield Reach("unknown", f"{run.program or 'its image'} may run {server.title}")
 
