@@ -513,3 +513,42 @@ def test_kserves_own_senders_show_that_a_server_is_reached() -> None:
     given = pod({"name": "kserve-container", "command": ["torchserve", "--ts-config=/c"]}, takeover="named-port")
     given["metadata"]["labels"]["serving.kserve.io/inferenceservice"] = "notes"
     assert sites.find(pods.read(given), Settings()).port == 8080
+
+
+GATES = {
+    "oauth": {"name": "oauth-proxy", "image": "registry.redhat.io/openshift4/ose-oauth-proxy:v4",
+              "args": ["--https-address=:8443", "--upstream=http://localhost:8080"]},
+    "rbac": {"name": "kube-rbac-proxy", "image": "quay.io/brancz/kube-rbac-proxy:v0.18",
+             "args": ["--secure-listen-address=0.0.0.0:8443", "--config-file=/etc/proxy.yaml"]},
+    "one that nobody knows": {"name": "gate", "image": "acme/gate:1", "args": ["--upstream=http://127.0.0.1:8080/"]},
+}  # fmt: skip
+UVICORN = {"command": ["uvicorn", "notes:app", "--port=8080"]}
+SCORER = {"env": variables(PORT="8080"), "ports": [{"containerPort": 8080}]}
+
+
+def code_in_kserve(app: Object, *others: Object) -> str:
+    given = pod({"name": "kserve-container", **app}, *others)
+    given["metadata"]["labels"]["serving.kserve.io/inferenceservice"] = "notes"
+    outcome = injection.inject(given, Config(), model.Namespace("ml"), model.Capabilities())
+    return outcome.refusal.code if outcome.refusal else ""
+
+
+@pytest.mark.parametrize("gate", GATES)
+@pytest.mark.parametrize("app", [UVICORN, SCORER])
+def test_a_server_of_kserves_behind_a_login_is_not_opened(app: Object, gate: str) -> None:
+    assert code_in_kserve(app) == ""
+    assert code_in_kserve(app, GATES[gate]) == "loopback-only"
+
+
+@pytest.mark.parametrize("gate", GATES)
+def test_a_server_of_kserves_that_callers_reach_beside_a_login_gets_the_sidecar(gate: str) -> None:
+    everywhere = {"command": [*UVICORN["command"], "--host=0.0.0.0"]}
+    assert code_in_kserve(everywhere, GATES[gate]) == ""
+    assert code_in_kserve({**SCORER, "readinessProbe": {"tcpSocket": {"port": 8080}}}, GATES[gate]) == ""
+
+
+@pytest.mark.parametrize(("asked", "found"), [("8080", ""), ("4180", "loopback-only")])
+def test_knatives_queue_proxy_shows_that_its_port_is_reached_whatever_stands_beside(asked: str, found: str) -> None:
+    queue = {"name": "queue-proxy", "env": variables(USER_PORT=asked), "ports": [{"containerPort": 8012}]}
+    app = {**UVICORN, "ports": [{"containerPort": 8080}]}
+    assert code_in_kserve(app, queue, GATES["oauth"]) == found

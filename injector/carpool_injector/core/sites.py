@@ -107,8 +107,9 @@ def check_reach(
 
     Raises `Refusal` if the port is or may be reached within the pod only: the sidecar would open it to everybody.
     """
-    is_called = is_kserve(pod) or is_knative(pod)
-    proof = "" if is_called else references.proof_of_reach(pod, container, port, called)
+    fronts = [each.name for each in pod.fronts if each.name != container.name]
+    proxies = fronts or references.callers_within(pod, container, port)
+    proof = "" if _is_called(pod, port, proxies) else references.proof_of_reach(pod, container, port, called)
     known = listening.reach(container, by_grpc)
     found = known or list(listening.guesses(container, port))
     for each in found:
@@ -119,12 +120,22 @@ def check_reach(
         if each.certain:
             raise Reason.LOOPBACK(port=port, container=container.name, sign=each.sign)
         raise Reason.PERHAPS_LOOPBACK(port=port, container=container.name, sign=each.sign)
-    fronts = [each.name for each in pod.fronts if each.name != container.name]
-    proxies = [] if known else fronts or references.callers_within(pod, container, port)
+    proxies = [] if known else proxies
     if proxies and proof is None:
         raise Reason.BEHIND_A_PROXY(port=port, container=container.name, proxy=proxies[0])
     is_needed = proxies or any(each.kind != "any" for each in found)
     return proof if proof and is_needed else ""
+
+
+def _is_called(pod: pods.Pod, port: int, proxies: Sequence[str]) -> bool:
+    """Whether KServe or Knative calls the port: not where another container may stand between them and the app.
+
+    Knative's queue-proxy says which port it calls.
+    """
+    queue = pod.container("queue-proxy")
+    if proxies:
+        return queue is not None and queue.variable("USER_PORT") == str(port)
+    return queue is not None or is_kserve(pod)
 
 
 def _name_of_port(container: pods.Container, port: int) -> str:
