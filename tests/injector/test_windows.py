@@ -34,6 +34,7 @@ ON_WINDOWS = {
     "by each of two terms": affinity([wish("In", "windows")], [wish("NotIn", "linux")]),
     "by its build in an affinity": affinity([wish("Exists", key="node.kubernetes.io/windows-build")]),
     "by its user": OPTIONS,
+    "by its user, with a wish of either": {**affinity([wish("In", "linux", "windows")]), **OPTIONS},
     "by a container's user": {"containers": [{"name": "a"}, {"name": "b", **OPTIONS}]},
 }
 ON_LINUX = {
@@ -44,6 +45,9 @@ ON_LINUX = {
     "another term": affinity([wish("In", "windows")], [wish("In", "b", key="zone")]),
     "not there": affinity([wish("NotIn", "windows")]),
     "no terms": affinity(),
+    "by a label, with options": {"nodeSelector": {"kubernetes.io/os": "linux"}, **OPTIONS},
+    "by the label of old, with options": {"nodeSelector": {"beta.kubernetes.io/os": "linux"}, **OPTIONS},
+    "by affinity, with options": {**affinity([wish("In", "linux")], [wish("NotIn", "windows")]), **OPTIONS},
     "empty options": {"securityContext": {"windowsOptions": None}},
 }
 

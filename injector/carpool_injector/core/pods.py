@@ -373,12 +373,15 @@ class Pod(_View):
         spec = self.spec
         if spec.os is not None and spec.os.name is not None:
             return spec.os.name == "windows"
-        if "windows" in (spec.node_selector.get(label) for label in _OS_LABELS) or _BUILD_LABEL in spec.node_selector:
-            return True
+        told = [spec.node_selector[label] for label in _OS_LABELS if label in spec.node_selector]
+        if told or _BUILD_LABEL in spec.node_selector:
+            return "windows" in told or not told
         required = spec.affinity.node_affinity.required if spec.affinity and spec.affinity.node_affinity else None
         terms = required.node_selector_terms if required else ()
         if terms and all(any(_asks_for_windows(each) for each in term.match_expressions) for term in terms):
             return True
+        if terms and all(any(_asks_for_linux(each) for each in term.match_expressions) for term in terms):
+            return False
         contexts = (spec.security_context, *(each.security_context for each in self.all_containers))
         return any(each is not None and each.windows_options for each in contexts)
 
@@ -403,6 +406,11 @@ def _asks_for_windows(wish: Requirement) -> bool:
         return wish.operator in ("In", "Exists")
     is_in = wish.operator == "In" and set(wish.values) == {"windows"}
     return wish.key in _OS_LABELS and (is_in or (wish.operator == "NotIn" and "linux" in wish.values))
+
+
+def _asks_for_linux(wish: Requirement) -> bool:
+    is_in = wish.operator == "In" and set(wish.values) == {"linux"}
+    return wish.key in _OS_LABELS and (is_in or (wish.operator == "NotIn" and "windows" in wish.values))
 
 
 def read(pod: model.Object) -> Pod:
