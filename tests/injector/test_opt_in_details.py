@@ -104,13 +104,74 @@ def claimed(**claims: Any) -> Object:
     return given
 
 
-def test_a_status_that_was_copied_to_a_pod_without_sidecar_says_nothing_of_it():
+def test_a_status_that_was_copied_to_a_pod_of_other_containers_says_nothing_of_it():
     copied = {"carpool.dev/status": outcome(pod()).pod["metadata"]["annotations"]["carpool.dev/status"]}
-    given = pod({"args": ["uvicorn", "a:b", "--host=0.0.0.0", "--port=9083"]}, annotations=copied)
+    args = ["uvicorn", "a:b", "--host=0.0.0.0", "--port=9083"]
+    given = pod({"args": args, "name": "other"}, annotations=copied)
     found = outcome(given)
     assert found.plan is not None
     assert found.plan.listen_port == 9083, "where the app listens; it was not moved there by us"
     assert injection.uninject(given).pod["spec"] == given["spec"]
+
+
+def without_sidecar(given, also_volume):
+    group = "initContainers" if "initContainers" in given["spec"] else "containers"
+    given["spec"][group] = [each for each in given["spec"][group] if each["name"] != "carpool"]
+    if also_volume:
+        del given["spec"]["volumes"]
+
+
+def renamed_sidecar(given, also_status):
+    held = [*given["spec"].get("initContainers", ()), *given["spec"]["containers"]]
+    next(each for each in held if each["name"] == "carpool")["name"] = "batcher"
+    if also_status:
+        del given["metadata"]["annotations"]["carpool.dev/status"]
+
+
+@pytest.mark.parametrize("also", [False, True])
+@pytest.mark.parametrize("edit", [without_sidecar, renamed_sidecar])
+@pytest.mark.parametrize("native", ["native", "classic"])
+def test_a_pod_whose_sidecar_was_renamed_or_taken_out_by_hand_stays_as_it_is(native, edit, also):
+    given = copy.deepcopy(outcome(pod(annotations={"carpool.dev/sidecar-mode": native})).pod)
+    edit(given, also)
+    for found in (injection.uninject(given), outcome(given)):
+        assert (found.patch, found.result, found.refusal.code) == ([], "refused", "unknown-sidecar")
+        assert "its container 'carpool' is not there" in found.refusal.message
+        assert ("container 'batcher' mounts its volume carpool-no-token" in found.refusal.message) == (
+            edit is renamed_sidecar
+        )
+    given["metadata"]["labels"] = {"carpool.dev/inject": "false"}
+    assert outcome(given).patch == [], "switching it off does not take its record either"
+
+
+def test_a_sidecar_that_is_declared_to_kserve_is_none_that_was_renamed():
+    mounts = [{"name": "carpool-no-token", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}]
+    given = pod({"name": "transformer-container", "volumeMounts": mounts})
+    assert injection.uninject(given).refusal is None
+
+
+@pytest.mark.parametrize("args", [["--port=7000"], ["--port", "7000"], []])
+def test_uninject_tells_of_a_port_flag_that_somebody_edited(args):
+    command = ["uvicorn", "a:b", "--host=0.0.0.0"]
+    given = copy.deepcopy(outcome(pod({"args": [*command, "--port=8000"]})).pod)
+    assert injection.uninject(given).warnings == ()
+    given["spec"]["containers"][0]["args"] = [*command, *args]
+    found = injection.uninject(given)
+    assert found.pod["spec"]["containers"][0]["args"] == [*command, *args]
+    assert "--port of container 'app' does not say 9083" in found.warnings[0]
+    assert "see that the app listens on 8000 again" in found.warnings[0]
+
+
+@pytest.mark.parametrize("value", ["7000", None])
+@pytest.mark.parametrize("before", [[{"name": "UVICORN_PORT", "value": "8000"}], []])
+def test_uninject_tells_of_a_port_variable_that_somebody_edited(before, value):
+    given = pod({"args": ["uvicorn", "a:b", "--host=0.0.0.0"], "env": before})
+    given = copy.deepcopy(outcome(given).pod)
+    assert injection.uninject(given).warnings == ()
+    given["spec"]["containers"][0]["env"] = [{"name": "UVICORN_PORT", "value": value}] if value else []
+    found = injection.uninject(given)
+    assert "UVICORN_PORT of container 'app' does not say 9083" in found.warnings[0]
+    assert found.pod["spec"]["containers"][0].get("env", []) == given["spec"]["containers"][0]["env"]
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ from carpool_injector.core import (
 from carpool_injector.core.config import Config
 from carpool_injector.core.edits import Draft
 from carpool_injector.core.refusals import Reason
-from carpool_injector.core.takeover import choice, context, proxies
+from carpool_injector.core.takeover import choice, context, port_swap, proxies
 
 
 def inject(
@@ -68,15 +68,16 @@ def uninject(pod: model.Object) -> model.Outcome:
     """Take the sidecar out of a pod again, by what its status says.
 
     What cannot come back: a container of KServe's agent that was left out (KServe's webhook adds it again). A sidecar
-    of which no status tells what it changed is refused. Raises `refusals.Malformed` if it is no pod.
+    of which no status tells what it changed is refused, and a status without a sidecar. Raises `refusals.Malformed` if
+    it is no pod.
     """
     draft, view = _reverted(pod)
-    decided = model.Decision(
-        False, True, "uninject", "uninjected", concerned=pod_annotations.read_status(view) is not None
-    )
+    done = pod_annotations.read_status(view)
+    decided = model.Decision(False, True, "uninject", "uninjected", concerned=done is not None)
     if why := pod_annotations.why_unknown(view):
         return _left_alone(pod, decided, why)
-    return _without(pod, draft, view, decided, ())
+    warnings = tuple(port_swap.edited(Draft(pod).container(done.container), done)) if done else ()
+    return _without(pod, draft, view, decided, warnings)
 
 
 def _reverted(pod: model.Object) -> tuple[Draft, pods.Pod]:

@@ -197,38 +197,65 @@ class Injected(pydantic.BaseModel):
 
 def read_status(pod: pods.Pod) -> Injected | None:
     """The status of a pod that was injected; None for other pods, and where the annotation and the pod disagree."""
+    if not any(container.name == model.CONTAINER for container in pod.all_containers):
+        return None
+    found = _told(pod)
+    is_app = found and found.container != model.CONTAINER and pod.container(found.container) is not None
+    return found if is_app else None
+
+
+def _told(pod: pods.Pod) -> Injected | None:
+    """What the annotation says, whether or not the pod agrees."""
     text = pod.metadata.annotations.get(STATUS)
-    if text is None or not any(container.name == model.CONTAINER for container in pod.all_containers):
+    if text is None:
         return None
     try:
-        found = Injected.model_validate_json(text)
+        return Injected.model_validate_json(text)
     except pydantic.ValidationError:
         return None
-    is_app = found.container != model.CONTAINER and pod.container(found.container) is not None
-    return found if is_app else None
 
 
 TOKEN_SHIELD = "carpool-no-token"  # noqa: S105 - the name of a volume
 """Name of the volume that each sidecar mounts, and nobody else."""
 
 
-def why_unknown(pod: pods.Pod) -> str:
-    """Why nothing is known of a sidecar that is in the pod, in words; "" where there is none, or its status is read.
+_DECLARED = "transformer-container"  # as which a sidecar is declared to KServe, without a status
 
-    Without its status nobody can tell what it changed of the app.
+
+def why_unknown(pod: pods.Pod) -> str:
+    """Why nothing is known of a sidecar that the pod has or had, in words; "" for others, and if its status is read.
+
+    Without its status nobody can tell what it changed of the app, and without the sidecar itself not which declared
+    ports it took.
     """
-    named = (each for each in pod.all_containers if each.name == model.CONTAINER)
-    is_there = any(mount.get("name") == TOKEN_SHIELD for each in named for mount in each.volume_mounts)
-    if not is_there or read_status(pod) is not None:
+    if read_status(pod) is not None:
         return ""
-    text = pod.metadata.annotations.get(STATUS)
-    if text is None:
+    names = {each.name for each in pod.all_containers}
+    shielded = [each.name for each in pod.all_containers if _has_shield(each)]
+    told = _told(pod)
+    if model.CONTAINER not in names:
+        return _why_missing(pod, told, [name for name in shielded if told or name != _DECLARED])
+    if model.CONTAINER not in shielded:
+        return ""
+    if STATUS not in pod.metadata.annotations:
         return f"there is no annotation {STATUS}"
-    try:
-        container = Injected.model_validate_json(text).container
-    except pydantic.ValidationError:
+    if told is None:
         return f"its annotation {STATUS} cannot be read"
-    return f"its annotation {STATUS} tells of container {container!r}, which is not there"
+    return f"its annotation {STATUS} tells of container {told.container!r}, which is not there"
+
+
+def _has_shield(container: pods.Container) -> bool:
+    return any(mount.get("name") == TOKEN_SHIELD for mount in container.volume_mounts)
+
+
+def _why_missing(pod: pods.Pod, told: Injected | None, shielded: list[str]) -> str:
+    """Likewise where no container has the sidecar's name. A status that was copied from another pod says nothing."""
+    has_volume = any(volume.name == TOKEN_SHIELD for volume in pod.spec.volumes)
+    is_of_pod = told is not None and (has_volume or any(each.name == told.container for each in pod.all_containers))
+    if not shielded and not is_of_pod:
+        return ""
+    other = f"; container {shielded[0]!r} mounts its volume {TOKEN_SHIELD}" if shielded else ""
+    return f"its container {model.CONTAINER!r} is not there{other}"
 
 
 def refused_status(version: str, refusal: refusals.Refusal) -> dict[str, Any]:

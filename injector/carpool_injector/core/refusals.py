@@ -118,8 +118,8 @@ class Reason(enum.Enum):
 
     UNKNOWN_SIDECAR = (
         "unknown-sidecar",
-        "Carpool's sidecar is in the pod already, and {why}",
-        "give the container its name back, or the annotation; or make the pod from a manifest without the sidecar",
+        "Carpool's sidecar was put into the pod before, and {why}",
+        "give the container its name back, or the annotation; or make the pod from a manifest without both of them",
     )
     MESH_IN_BETWEEN = (
         "mesh-in-between",

@@ -161,6 +161,7 @@ def uninject(thing: model.Object) -> tuple[model.Object, Report | None]:
         return thing, None
     still = _says(outcome.pod) == "true"
     warnings = (f"{pod_annotations.INJECT} still asks for it, so the webhook would add it again",) if still else ()
+    warnings = (*outcome.warnings, *warnings)
     return workloads.replaced(thing, outcome.pod), Report(name, "removed", "", "", warnings)
 
 

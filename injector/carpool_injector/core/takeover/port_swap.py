@@ -218,14 +218,35 @@ def _untell(container: model.Object, move: Move) -> None:
     is_flag = move.told_by.startswith("-")
     if move.added and is_flag:
         edits.drop_words(container, "args", [f"{move.told_by}={move.new}"])
-    elif move.added:
-        edits.remove_variable(container, move.told_by)
     elif is_flag:
         edits.change_flag_port(container, move.told_by, move.new, move.old)
     else:
         value = edits.variable(container, move.told_by) or ""
-        if edits.port_in(value) == move.new:
+        if edits.port_in(value) != move.new:
+            return
+        if move.added:
+            edits.remove_variable(container, move.told_by)
+        else:
             edits.set_variable(container, move.told_by, edits.with_port(value, move.old))
+
+
+def edited(app: model.Object, done: pod_annotations.Injected) -> Iterator[str]:
+    """A warning for each setting that does not tell an injected app the port that it was given, and so stays as it is.
+
+    Somebody has changed or removed it since.
+    """
+    for move in of_status(done):
+        name = move.told_by
+        if name is None:
+            continue
+        words = [*(app.get("command") or ()), *(app.get("args") or ())]
+        is_flag = name.startswith("-")
+        held = [each[2] for each in edits.flag_values(words, name)] if is_flag else [edits.variable(app, name) or ""]
+        if move.new not in map(edits.port_in, held):
+            yield (
+                f"{name} of container {done.container!r} does not say {move.new}, as it did once it was injected: it "
+                f"stays as it is; see that the app listens on {move.old} again"
+            )
 
 
 def _check_move(
