@@ -465,3 +465,136 @@ def test_a_patch_beside_whole_objects_keeps_these_from_nothing() -> None:
         done = run(command, text=f"{patch}\n---\n{whole}\n")
         assert done.exit_code == 0
         assert "port-swap" in done.stdout + done.stderr
+
+
+ARGS = "args: [uvicorn, 'app:app', --workers=2]"
+MEMORY = "resources: {limits: {memory: 1Gi}}"
+CONTAINER = "/spec/template/spec/containers/0"
+
+
+def indented(text: str) -> str:
+    return "".join(f"    {line}\n" for line in text.splitlines())
+
+
+def strategic(name: str, sets: str, target: str = "") -> str:
+    text = indented(PATCH.replace("NAME", name).replace("SETS", sets))
+    return f"patches:\n- {target}patch: |-\n{text}"
+
+
+def operation(path: str, op: str = "replace", value: str = "1", target: str = "{kind: Deployment}") -> str:
+    return f"patches:\n- target: {target}\n  patch: |-\n    - {{op: {op}, path: {path}, value: {value}}}\n"
+
+
+def kustomized(folder: pathlib.Path, overlay: str, between: str = "", beside: str = "") -> Any:
+    """What `inject` says of a base below an overlay, with a Kustomization between them and a file beside."""
+    files = {
+        "base/base.yaml": BASE,
+        "base/kustomization.yaml": "resources: [base.yaml]\n",
+        "between/kustomization.yaml": f"resources: [../base]\n{between}",
+        "overlay/kustomization.yaml": f"resources: [../between]\n{overlay}",
+        **({"overlay/patch.yaml": beside} if beside else {}),
+    }
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    done = run("inject", "--in-place", folder)
+    assert ((folder / "base/base.yaml").read_text() == BASE) == ("1 refused" in done.stderr)
+    return done
+
+
+SELECT = "replacements:\n- targets:\n  - select: {kind: Deployment}\n    fieldPaths: "
+CONFLICTS = {
+    "inline": strategic("ranker", ARGS),
+    "inline, by the list of old": strategic("ranker", ARGS).replace("patches:\n- patch:", "patchesStrategicMerge:\n-"),
+    "inline, with a target": strategic("any", ARGS, "target: {kind: Deployment}\n  "),
+    "inline, of a whole container": strategic("ranker", "$patch: delete"),
+    "a container's item": operation(f"{CONTAINER}/args/3"),
+    "a container's list": operation(f"{CONTAINER}/args"),
+    "a port": operation(f"{CONTAINER}/ports/0/containerPort"),
+    "another argument": operation(f"{CONTAINER}/args/-", "add"),
+    "a container": operation(CONTAINER, "remove"),
+    "all containers": operation("/spec/template/spec/containers"),
+    "the template": operation("/spec/template"),
+    "all annotations": operation("/spec/template/metadata/annotations", "add", "{a: b}"),
+    "all init containers": operation("/spec/template/spec/initContainers", "add", "[]"),
+    "all volumes": operation("/spec/template/spec/volumes", "add", "[]"),
+    "moved away": f"patches:\n- target: {{}}\n  patch: '[{{op: move, from: {CONTAINER}/args, path: /a}}]'\n",
+    "by a regular expression": operation(f"{CONTAINER}/args", target="{kind: Deploy.*, name: rank.*}"),
+    "by one that is broken": operation(f"{CONTAINER}/args", target="{name: '('}"),
+    "by the list of old": operation(f"{CONTAINER}/args").replace("patches:", "patchesJson6902:"),
+    "a replacement": SELECT + "[spec.template.spec.containers.0.args.3]\n",
+    "a replacement by name": SELECT + '["spec.template.spec.containers.[name=app].args.0"]\n',
+    "a replacement of all": SELECT + '["spec.template.spec.containers.*.args.0"]\n',
+}
+NO_CONFLICTS = {
+    "other fields": strategic("ranker", MEMORY),
+    "another object": strategic("other", ARGS),
+    "another kind's target": strategic("ranker", ARGS, "target: {kind: StatefulSet}\n  "),
+    "another name's target": strategic("ranker", ARGS, "target: {kind: Deployment, name: rank}\n  "),
+    "another group's target": operation(f"{CONTAINER}/args", target="{group: batch}"),
+    "another field": operation(f"{CONTAINER}/resources"),
+    "another place": operation("/spec/replicas"),
+    "one more volume": operation("/spec/template/spec/volumes/-", "add", "{name: a}"),
+    "one more container": operation("/spec/template/spec/containers/-", "add", "{name: a, image: b}"),
+    "one more variable": operation(f"{CONTAINER}/env/-", "add", "{name: A, value: b}"),
+    "what kustomize cannot read": "patches:\n- patch: '{'\n",
+    "what it cannot use": "patches: [null, 3, {patch: 3, target: 4}, {patch: '[1, {op: add}]'}]\n",
+    "replacements of other things": "replacements: [3, {targets: 3}, {targets: [3, {fieldPaths: 3}]}]\n",
+}
+
+
+@pytest.mark.parametrize("name", CONFLICTS)
+def test_a_base_is_refused_whose_container_a_kustomization_changes_as_well(tmp_path: pathlib.Path, name: str) -> None:
+    done = kustomized(tmp_path, CONFLICTS[name])
+    assert done.exit_code == 1
+    assert "Deployment/ranker: refused: a patch of it in these files sets" in done.stderr
+
+
+@pytest.mark.parametrize("name", NO_CONFLICTS)
+def test_a_base_of_which_a_kustomization_changes_something_else_is_injected(tmp_path: pathlib.Path, name: str) -> None:
+    assert "1 injected" in kustomized(tmp_path, NO_CONFLICTS[name]).stderr
+
+
+@pytest.mark.parametrize("called", ["x-ranker", "y-x-ranker", "x-ranker-a", "ranker"])
+@pytest.mark.parametrize("target", [False, True])
+def test_a_patch_by_the_name_that_kustomizations_give_an_object_is_one_of_it(
+    tmp_path: pathlib.Path, called: str, target: bool
+) -> None:
+    given = strategic("any", ARGS, f"target: {{name: {called}}}\n  ") if target else strategic(called, ARGS)
+    done = kustomized(tmp_path, f"namePrefix: y-\n{given}", "namePrefix: x-\nnameSuffix: -a\n")
+    assert "sets args of container 'app'" in done.stderr
+
+
+def test_a_patch_in_a_file_is_one_of_what_its_target_selects(tmp_path: pathlib.Path) -> None:
+    overlay = "patches: [{path: patch.yaml, target: {kind: Deployment}}]\n"
+    given = PATCH.replace("NAME", "any").replace("SETS", ARGS)
+    assert "sets args of container 'app'" in kustomized(tmp_path, overlay, beside=given).stderr
+    given = f"- {{op: remove, path: {CONTAINER}/ports}}\n"
+    assert "sets ports of container 'app'" in kustomized(tmp_path, overlay, beside=given).stderr
+
+
+def test_a_target_selects_among_the_objects_of_its_own_kustomization_only(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    other = tmp_path / "elsewhere" / "kustomization.yaml"
+    other.write_text(f"resources: [https://example.com/a]\n{CONFLICTS['a port']}")
+    assert "1 injected" in kustomized(tmp_path, "").stderr
+    component = "apiVersion: kustomize.config.k8s.io/v1alpha1\nkind: Component\n"
+    other.write_text(f"{component}{CONFLICTS['a port']}")
+    assert "1 refused" in kustomized(tmp_path, "components: [../elsewhere]\n").stderr
+
+
+def test_a_variable_that_a_kustomization_sets_counts_only_if_the_injection_changed_it(tmp_path: pathlib.Path) -> None:
+    server = 'args: [uvicorn, "app:app", --host=0.0.0.0, --port=8000]\n        env: [{name: LOG_LEVEL, value: info}]'
+    own = "env: [{name: LOG_LEVEL, value: info}, {name: PORT, value: '8000'}]"
+    base = BASE.replace(server, own)
+    assert base != BASE
+
+    def said(path: str, op: str = "replace", value: str = "'1'") -> str:
+        text = operation(path, op, value)
+        return run("inject", text=f"{base}\n---\nresources: [a]\n{text}").stderr
+
+    assert "sets env of container 'app'" in said(f"{CONTAINER}/env/1/value")
+    assert "sets env of container 'app'" in said(f"{CONTAINER}/env/-", "add", "{name: PORT, value: '1'}")
+    assert "sets env of container 'app'" in said(f"{CONTAINER}/env")
+    assert "1 injected" in said(f"{CONTAINER}/env/0/value")
+    assert "1 injected" in said(f"{CONTAINER}/env/-", "add", "{name: A, value: '1'}")

@@ -17,6 +17,7 @@ from carpool_injector.objects import (
     inference_services,
     kserve_pods,
     other_kinds,
+    overlays,
     patches,
     validation,
     workloads,
@@ -53,7 +54,7 @@ class Injector:
     annotations: Mapping[str, str] = field(default_factory=dict)
     around: Sequence[model.Object] = ()
     namespaces: Mapping[str, model.Namespace] = field(default_factory=dict)
-    patches: Sequence[model.Object] = ()
+    patches: Sequence[overlays.Patch] = ()
     patch_signs: Mapping[int, str] = field(default_factory=dict)
     opted_in_only: bool = False
     without_webhook: bool = False
@@ -130,7 +131,7 @@ def inject(thing: model.Object, injector: Injector) -> tuple[model.Object, Repor
         return after, Report(name, "removed", f"switched off by {outcome.decision.source}", "", warnings)
     if after == thing:
         return thing, Report(name, "unchanged", "it has the sidecar already", "", warnings)
-    patched = patches.undoing(thing, after, injector.patches)
+    patched = overlays.undoing(thing, after, injector.patches)
     if patched is not None:
         return thing, Report(name, "refused", patched.message, patched.fix)
     return after, Report(name, "injected", summary(outcome.plan), "", warnings)

@@ -119,7 +119,8 @@ def makes_pods(thing: model.Object) -> bool:
     return group_kind(thing) in _TEMPLATES
 
 
-def _template_path(thing: model.Object) -> tuple[str, ...] | None:
+def template_path(thing: model.Object) -> tuple[str, ...] | None:
+    """Where the template lies in an object whose pods are injected in it; None for other kinds."""
     path = _TEMPLATES.get(group_kind(thing))
     if path == (*_LEADER[:-1], "workerTemplate") and _find(thing, _LEADER) is not None:
         return _LEADER
@@ -134,7 +135,7 @@ def written_template(thing: model.Object) -> model.Object | None:
     if kind == KNATIVE_SERVICE or is_of_unknown_kind(thing):
         path: tuple[str, ...] | None = _OF_ANY_KIND
     else:
-        path = _template_path(thing)
+        path = template_path(thing)
     if path is None:
         return None
     held = _find(thing, path)
@@ -153,7 +154,7 @@ def template(thing: model.Object) -> Template | None:
     Shares its parts with `thing`: to be read, or handed to functions that copy what they change.
     Raises refusals.Malformed where the template of a known kind is missing or no object.
     """
-    path = _template_path(thing)
+    path = template_path(thing)
     if path is None:
         return None
     found = _at(thing, path)
@@ -169,7 +170,7 @@ def template(thing: model.Object) -> Template | None:
 
 def replaced(thing: model.Object, pod: model.Object) -> model.Object:
     """The object with this pod in place of the one that `template` returned; the same object for the same pod."""
-    path = _template_path(thing)
+    path = template_path(thing)
     if not path:
         return pod
     before = _at(thing, path)

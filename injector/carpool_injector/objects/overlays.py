@@ -1,0 +1,256 @@
+"""What Kustomizations lay over whole objects, and whether that undoes an injection.
+
+Where a patch may set the same fields of a container as an injection, the object below is left alone: what they become
+together is known only once they are rendered. Selectors by labels are not read, so they select everything. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from typing import Any, NamedTuple
+
+from carpool_injector.core import model, refusals
+from carpool_injector.core.refusals import Reason
+from carpool_injector.objects import inference_services, patches, workloads
+
+# What a kustomization.yaml lays over what it names; its kind may be left out.
+_LAID_OVER = ("patches", "patchesStrategicMerge", "patchesJson6902", "replacements")
+_BASES = ("resources", "bases", "components")
+_ALL = "$patch"
+# Without which the sidecar is not there, or not whole.
+_WHOLE = ("initContainers", "volumes", "metadata", "annotations")
+
+
+class Affixes(NamedTuple):
+    """What Kustomizations put in front of names and behind them."""
+
+    prefixes: tuple[str, ...] = ()
+    suffixes: tuple[str, ...] = ()
+
+    def around(self, name: Any) -> Iterator[str]:
+        """A name with one of each, or none."""
+        return (f"{prefix}{name}{suffix}" for prefix in ("", *self.prefixes) for suffix in ("", *self.suffixes))
+
+
+class Operation(NamedTuple):
+    """An operation of a JSON patch, or a field that a replacement sets: place by place from the whole object on."""
+
+    path: tuple[str, ...]
+    value: Any = None
+    inserts: bool = False
+
+
+class Patch(NamedTuple):
+    """What is laid over objects: parts of one, or operations.
+
+    `target` selects these objects, as a Kustomization has it; None: the one of the patch's own kind and name. `reached`
+    are the ids of those that its Kustomization has at all, None for any.
+    """
+
+    sets: model.Object | tuple[Operation, ...]
+    target: model.Object | None = None
+    reached: Set[int] | None = None
+    affixes: Affixes = Affixes()
+
+    def may_reach(self, thing: model.Object) -> bool:
+        """Whether it may be laid over this object, which may have another name by then."""
+        group, kind, name = patches.address(thing)
+        if self.target is None:
+            own = patches.address(self.sets) if isinstance(self.sets, dict) else ("", "", "")
+            return own[:2] == (group, kind) and _may_become(name, own[2], self.affixes)
+        if self.reached is not None and id(thing) not in self.reached:
+            return False
+        wanted = {key: self.target.get(key) for key in ("group", "kind", "name")}
+        is_of_kind = _matches(wanted["group"], [group]) and _matches(wanted["kind"], [kind])
+        is_named = _may_become(name, wanted["name"], self.affixes) or _matches(
+            wanted["name"], self.affixes.around(name)
+        )
+        return is_of_kind and is_named
+
+
+def undoing(before: model.Object, after: model.Object, laid: Sequence[Patch]) -> refusals.Refusal | None:
+    """Why an injection cannot stay: a patch that may be laid over this object sets what it changed in a container."""
+    for patch in laid:
+        if patch.may_reach(before):
+            for name, key in _overlaps(_set_by(patch, before, after), *map(_by_name, (before, after))):
+                return Reason.PATCHED(container=name, field="all" if key == _ALL else key)
+    return None
+
+
+def _may_become(name: Any, wanted: Any, affixes: Affixes) -> bool:
+    """Whether Kustomizations, one over the other, may make one name of the other."""
+    if name == wanted or not isinstance(wanted, str):
+        return bool(name == wanted)
+    return any(
+        _may_become(name, wanted[len(each) :], affixes) for each in affixes.prefixes if wanted.startswith(each)
+    ) or any(_may_become(name, wanted[: -len(each)], affixes) for each in affixes.suffixes if wanted.endswith(each))
+
+
+def _matches(wanted: Any, found: Iterable[str]) -> bool:
+    """Whether a target's regular expression, which has to match as a whole, matches one of these."""
+    if not wanted:
+        return True
+    try:
+        return any(re.fullmatch(str(wanted), each) for each in found)
+    except re.error:
+        return True
+
+
+def _by_name(thing: model.Object) -> dict[Any, model.Object]:
+    spec = inference_services.part(workloads.written_template(thing) or {}, "spec")
+    return {each.get("name"): each for group in patches.GROUPS for each in patches.containers(spec, group)}
+
+
+def _set_by(patch: Patch, before: model.Object, after: model.Object) -> dict[Any, model.Object]:
+    """What a patch sets of containers, by their names. With the key `$patch` it sets all of them."""
+    if isinstance(patch.sets, dict):
+        kind = {"apiVersion": before.get("apiVersion"), "kind": before.get("kind")}
+        return _by_name({**patch.sets, **kind})
+    found: dict[Any, model.Object] = {}
+    for operation in patch.sets:
+        for name, key, value in _fields(operation, before, after):
+            held = found.setdefault(name, {})
+            held[key] = [*held.get(key, ()), *value]
+    return found
+
+
+def _fields(
+    operation: Operation, before: model.Object, after: model.Object
+) -> Iterator[tuple[Any, str, list[model.Object]]]:
+    """Container and field that an operation sets; of `env` the variables, by their names."""
+    template = workloads.template_path(after)
+    if template is None:
+        return
+    path, rest = operation.path, operation.path[len(template) :]
+    if path[: len(template)] != template[: len(path)]:
+        return
+    if rest in ((), ("spec",), ("spec", "containers")):
+        yield from ((name, _ALL, []) for name in _by_name(before))
+    elif rest[-1] in _WHOLE and len(rest) == 2 - (rest[-1] == "metadata"):
+        yield model.CONTAINER, rest[-1], []
+    elif rest[0] == "spec" and rest[1] in patches.GROUPS and not (operation.inserts and len(rest) == 3):
+        spec = inference_services.part(workloads.written_template(after) or {}, "spec")
+        for held in _items(patches.containers(spec, rest[1]), rest[2]):
+            key = rest[3] if len(rest) > 3 else _ALL
+            yield held.get("name"), key, _variables(operation, held, rest[4:]) if key == "env" else []
+
+
+def _variables(operation: Operation, container: model.Object, rest: tuple[str, ...]) -> list[model.Object]:
+    held = [each for each in container.get("env") or () if isinstance(each, dict)]
+    if not rest:
+        return held
+    found = [] if operation.inserts and len(rest) == 1 else list(_items(held, rest[0]))
+    return [*found, operation.value] if isinstance(operation.value, dict) else found
+
+
+def _items(held: Sequence[model.Object], place: str) -> Iterator[model.Object]:
+    """The items of a list at a place: a number, `[name=app]`, or `*` for all."""
+    key, _, value = place.strip("[]").partition("=")
+    for at, each in enumerate(held):
+        if place == "*" or place == str(at) or (place.startswith("[") and each.get(key) == value):
+            yield each
+
+
+def _overlaps(
+    patch: dict[Any, model.Object], before: dict[Any, model.Object], after: dict[Any, model.Object]
+) -> Iterator[tuple[Any, str]]:
+    for name, held in patch.items():
+        old, new = before.get(name, {}), after.get(name, {})
+        for key in held:
+            if name not in before:
+                yield from ((name, key) for _ in {key}.intersection(_WHOLE if name else (_ALL,)))
+            elif key == "env":
+                changed = {each.get("name") for each in new.get(key) or () if each not in (old.get(key) or ())}
+                set_ = [each.get("name") for each in _listed(held, (key,)) if isinstance(each, dict)]
+                yield from ((name, key) for _ in changed.intersection(set_))
+            elif key == _ALL or old.get(key) != new.get(key):
+                yield name, key
+
+
+def is_kustomization(thing: Any) -> bool:
+    """Whether it is a Kustomization or a Component of one."""
+    if not isinstance(thing, dict):
+        return False
+    is_kindless = "kind" not in thing and not thing.keys().isdisjoint(_BASES)
+    return workloads.group_kind(thing)[0] == "kustomize.config.k8s.io" or is_kindless
+
+
+def is_component(thing: model.Object) -> bool:
+    """Whether its patches are laid over what those have that name it, too."""
+    return thing.get("kind") == "Component"
+
+
+def laid_over(thing: Any) -> list[Any]:
+    """What a Kustomization lays over the objects that it names, as it says that; [] for anything else."""
+    return _listed(thing, _LAID_OVER) if is_kustomization(thing) else []
+
+
+def bases(thing: model.Object) -> list[str]:
+    """The files and folders whose objects a Kustomization has, by their paths from its own."""
+    return [each for each in _listed(thing, _BASES) if isinstance(each, str)]
+
+
+def affixes(kustomizations: Sequence[model.Object]) -> Affixes:
+    """What these put around names, each once."""
+    found = [[each.get(key) for each in kustomizations] for key in ("namePrefix", "nameSuffix")]
+    return Affixes(*(tuple(dict.fromkeys(each for each in held if each and isinstance(each, str))) for held in found))
+
+
+def _listed(thing: model.Object, keys: Sequence[str]) -> list[Any]:
+    return [each for key in keys if isinstance(thing.get(key), list) for each in thing[key]]
+
+
+def files(thing: model.Object) -> Iterator[str]:
+    """The files of a Kustomization's patches, by their paths from its own."""
+    for each in laid_over(thing):
+        path = each.get("path") if isinstance(each, dict) else each
+        if isinstance(path, str) and "\n" not in path:
+            yield path
+
+
+Contents = Callable[[str], Sequence[Any]]
+"""The decoded documents of a file, by its path from the Kustomization's, or of a text."""
+
+
+def read(thing: model.Object, in_file: Contents, in_text: Contents, reached: Set[int] | None) -> Iterator[Patch]:
+    """The patches and replacements of a Kustomization; those of files that are not at hand are left out."""
+    for each in laid_over(thing):
+        entry = each if isinstance(each, dict) else {"path" if "\n" not in str(each) else "patch": each}
+        text, path = entry.get("patch"), entry.get("path")
+        held = [*(in_text(text) if isinstance(text, str) else ()), *(in_file(path) if isinstance(path, str) else ())]
+        target = entry.get("target")
+        for content in (*held, entry):
+            if isinstance(content, dict) and workloads.group_kind(content) != ("", ""):
+                yield Patch(content, target if isinstance(target, dict) else None, reached)
+        operations = [*_operations(held)]
+        if operations:
+            yield Patch(tuple(operations), target if isinstance(target, dict) else {}, reached)
+        yield from _replacements([entry, *held], reached)
+
+
+def _operations(held: Sequence[Any]) -> Iterator[Operation]:
+    listed = (each for content in held for each in (content if isinstance(content, list) else [content]))
+    for each in listed:
+        if not isinstance(each, dict) or "op" not in each:
+            continue
+        for key in ("path", "from") if each["op"] == "move" else ("path",):
+            path = each.get(key)
+            if isinstance(path, str):
+                names = (name.replace("~1", "/").replace("~0", "~") for name in path.split("/")[1:])
+                inserts = key == "path" and each["op"] in ("add", "copy", "move")
+                yield Operation(tuple(names), each.get("value"), inserts)
+
+
+_FIELD = re.compile(r"\[[^\]]*\]|(?:\\.|[^.])+")
+
+
+def _replacements(held: Sequence[Any], reached: Set[int] | None) -> Iterator[Patch]:
+    listed = (each for content in held for each in (content if isinstance(content, list) else [content]))
+    for target in (each for entry in listed if isinstance(entry, dict) for each in _listed(entry, ("targets",))):
+        if not isinstance(target, dict):
+            continue
+        selected = target.get("select")
+        paths = [each for each in _listed(target, ("fieldPaths",)) if isinstance(each, str)]
+        sets = (Operation(tuple(name.replace("\\.", ".") for name in _FIELD.findall(path))) for path in paths)
+        yield Patch(tuple(sets), selected if isinstance(selected, dict) else {}, reached)
