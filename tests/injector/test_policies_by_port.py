@@ -114,6 +114,31 @@ def test_a_rule_for_other_callers_does_not_stand_in_for_one_that_misses() -> Non
     assert len(warnings(NAMED, both)) == 1
 
 
+def selecting(*wishes: Object, **labels: str) -> Object:
+    found = cilium(port="7000")
+    found["spec"]["endpointSelector"] = {"matchLabels": labels, "matchExpressions": list(wishes)}
+    return found
+
+
+@pytest.mark.parametrize("source", ["k8s:", "any:", ""])
+def test_ciliums_selectors_say_where_labels_come_from(source: str) -> None:
+    namespace = {"k8s:io.kubernetes.pod.namespace": "default", "k8s:io.cilium.k8s.namespace.labels.a": "b"}
+    assert len(warnings(NAMED, selecting(**{f"{source}app": "scorer"}, **namespace))) == 1
+    assert warnings(NAMED, selecting(**{f"{source}app": "other"})) == ()
+    wish = {"key": f"{source}app", "operator": "In", "values": ["scorer"]}
+    assert len(warnings(NAMED, selecting(wish))) == 1
+    assert warnings(NAMED, selecting({**wish, "operator": "NotIn"})) == ()
+    assert warnings(NAMED, selecting(**{"reserved:app": "scorer"})) == ()
+
+
+def test_a_policy_without_a_namespace_may_be_one_for_any() -> None:
+    told = warnings(deployment(HTTP, namespace="ml", takeover="named-port"), network({"port": 7000}))
+    assert "names port 7000" in told[0]
+    assert (
+        warnings(deployment(HTTP, namespace="ml", takeover="named-port"), network({"port": 7000}, namespace="a")) == ()
+    )
+
+
 def test_policies_of_the_same_files_are_found(run: Run) -> None:
     found = {"apiVersion": "v1", "kind": "List", "items": [network({"port": 7000}), NAMED]}
     for command in ("inject", "explain"):
@@ -129,7 +154,9 @@ def headless(*ports: Object) -> Object:
 def test_a_headless_service_leads_to_the_apps_own_port() -> None:
     [told] = warnings(NAMED, headless({"name": "http", "port": 7000, "targetPort": "http"}))
     assert told.startswith("Service/scorer is headless: who finds the pods by its name calls them on 7000")
-    assert warnings(NAMED, headless({"port": 80, "targetPort": "http"})) == ()
+    [told] = warnings(NAMED, headless({"port": 80, "targetPort": "http"}))
+    assert "calls them on 7000, past the sidecar" in told
+    assert warnings(NAMED, headless({"port": 80, "targetPort": "other"})) == ()
     assert warnings(NAMED, service({"port": 7000, "targetPort": "http"})) == ()
 
 

@@ -46,7 +46,7 @@ class Placed(NamedTuple):
 
 def called(things: Sequence[model.Object], placed: Placed) -> Mapping[int | str, str]:
     """The ports of a pod that Services target, by number or name, each with the name of one."""
-    return {target: _describe(service) for service in _services(things, placed) for _, target in _targets(service)}
+    return {target: _describe(service) for service in _services(things, placed) for target in _targets(service)}
 
 
 def advice(things: Sequence[model.Object], placed: Placed, plan: model.Plan) -> Iterator[str]:
@@ -72,15 +72,15 @@ def moves(plan: model.Plan) -> Mapping[int, int]:
 
 
 def _past(service: model.Object, plan: model.Plan, names: Mapping[str, int], moved: Mapping[int, int]) -> Iterator[str]:
-    for port, target in _targets(service):
+    for target in _targets(service):
         number = target if isinstance(target, int) else names.get(target, 0)
         if number in moved and (isinstance(target, int) or plan.takeover == "none"):
             name = next((name for name, each in names.items() if each == number), "")
             to = name if plan.takeover == "named-port" and name else moved[number]
             yield f"{_describe(service)} goes past the sidecar to {target}: let its targetPort be {to}"
-        elif number in moved and number == port and _part(service, "spec").get("clusterIP") == "None":
+        elif number in moved and _part(service, "spec").get("clusterIP") == "None":
             yield (
-                f"{_describe(service)} is headless: who finds the pods by its name calls them on {port}, past the "
+                f"{_describe(service)} is headless: who finds the pods by its name calls them on {number}, past the "
                 "sidecar; give it a cluster IP, or tell the app its port by a flag or variable, so that the sidecar "
                 "can take the port itself"
             )
@@ -90,7 +90,7 @@ def policies_that_miss(things: Sequence[model.Object], placed: Placed, moved: Ma
     """A warning for each policy with a rule that names one of the app's ports by number, and not the sidecar's."""
     for thing in things:
         reader = _READERS.get(_group_kind(thing))
-        if reader is None or not _applies(thing, placed):
+        if reader is None or not (_names_no_namespace(thing) or _applies(thing, placed)):
             continue
         specs = [_part(thing, "spec"), *_members(thing.get("specs"))]
         rules = [rule for spec in specs for rule in reader(spec, placed.pod)]
@@ -100,6 +100,11 @@ def policies_that_miss(things: Sequence[model.Object], placed: Placed, moved: Ma
                     f"{_describe(thing)} names port {app}, and callers come to the sidecar on {listen}, of which it "
                     f"does not speak: name {listen} there as well"
                 )
+
+
+def _names_no_namespace(thing: model.Object) -> bool:
+    """Who applies a policy says in which namespace then, which may well be the pod's."""
+    return not _part(thing, "metadata").get("namespace")
 
 
 def _applies(thing: model.Object, placed: Placed) -> bool:
@@ -124,10 +129,35 @@ def _of_network_policy(spec: model.Object, pod: model.Object) -> Iterator[_Rule]
 
 
 def _of_cilium(spec: model.Object, pod: model.Object) -> Iterator[_Rule]:
-    if not _selects(spec.get("endpointSelector"), pod):
+    if not _selects(_without_sources(spec.get("endpointSelector")), pod):
         return
     for rule in [*_members(spec.get("ingress")), *_members(spec.get("ingressDeny"))]:
         yield _ranges([port for each in _members(rule.get("toPorts")) for port in _members(each.get("ports"))])
+
+
+_SOURCES = ("k8s:", "any:")
+
+
+def _without_sources(selector: Any) -> model.Object:
+    """Cilium's selector with its labels as pods have them: theirs may say that they come from Kubernetes, or anywhere.
+
+    A pod's namespace, which is a label to Cilium, is no condition here.
+    """
+
+    def plain(key: Any) -> str:
+        source = next((each for each in _SOURCES if str(key).startswith(each)), "")
+        return str(key).removeprefix(source)
+
+    found = selector if isinstance(selector, dict) else {}
+    labels = {plain(key): value for key, value in _part(found, "matchLabels").items()}
+    wishes = [{**each, "key": plain(each.get("key"))} for each in _members(found.get("matchExpressions"))]
+    return {
+        "matchLabels": {key: value for key, value in labels.items() if not key.startswith(_OF_NAMESPACE)},
+        "matchExpressions": [each for each in wishes if not each["key"].startswith(_OF_NAMESPACE)],
+    }
+
+
+_OF_NAMESPACE = ("io.kubernetes.pod.namespace", "io.cilium.k8s.namespace.labels.")
 
 
 def _of_peer_authentication(spec: model.Object, pod: model.Object) -> Iterator[_Rule]:
@@ -206,13 +236,13 @@ def _services(things: Sequence[model.Object], placed: Placed) -> Iterator[model.
             yield thing
 
 
-def _targets(service: model.Object) -> Iterator[tuple[Any, int | str]]:
-    """The number of each of its ports over TCP, and its target: a number, or the name of one."""
+def _targets(service: model.Object) -> Iterator[int | str]:
+    """The target of each of its ports over TCP: a number, or the name of one."""
     for port in _members(_part(service, "spec").get("ports")):
         target = port.get("targetPort") or port.get("port")
         if port.get("protocol") in (None, "", "TCP") and isinstance(target, int | str):
             number = _number(target)
-            yield port.get("port"), target if number is None else number
+            yield target if number is None else number
 
 
 def _names(pod: model.Object, container: str) -> dict[str, int]:
