@@ -20,7 +20,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from carpool.functions import errors, merging, waiting
-from carpool.scheduling import messages
 
 log = logging.getLogger("carpool.functions")
 
@@ -250,11 +249,11 @@ class Future(concurrent.futures.Future[R]):
                 if time.monotonic() >= end:
                     raise TimeoutError
                 look *= 2
-                if wait is not None:
-                    with self._leaving():
+                with self._leaving(waiter):
+                    if wait is not None:
                         wait.check()
-                elif (batch := waiting.batch_behind(self)) is not None:
-                    wait = self._begin_to_wait(None, batch)
+                    elif (batch := waiting.batch_behind(self)) is not None:
+                        wait = waiting.begin(self, batch)
         except BaseException:
             _discard(self._waiting, waiter)
             raise
@@ -262,10 +261,10 @@ class Future(concurrent.futures.Future[R]):
             if wait is not None:
                 wait.end()
 
-    def _begin_to_wait(self, by: Sequence[Any] | None, batch: messages.Batch | None = None) -> waiting.Wait | None:
-        """As `waiting.begin`. Who gets the RuntimeError is not waited for any more."""
-        with self._leaving():
-            return waiting.begin(self, batch, by)
+    def _begin_to_wait(self, by: Sequence[Any] | None) -> waiting.Wait | None:
+        """As `waiting.begin`. Who gets the RuntimeError waits no longer."""
+        with self._leaving(None):
+            return waiting.begin(self, by=by)
 
     def _begin_for_callback(self, fn: Callable[[Any], object]) -> None:
         """Whoever awaits what this callback of asyncio's settles waits for this."""
@@ -293,12 +292,12 @@ class Future(concurrent.futures.Future[R]):
                     _notify([self])
 
     @contextlib.contextmanager
-    def _leaving(self) -> Iterator[None]:
-        """Whoever gets a RuntimeError waits no longer."""
+    def _leaving(self, waiter: Waiter) -> Iterator[None]:
+        """Whoever gets a RuntimeError waits no longer; `waiter` is what it waited with, if it did already."""
         try:
             yield
         except RuntimeError:
-            self._leave(None)  # or it would be computed for nobody, and do the same again
+            self._leave(waiter)  # or it would be computed for nobody, and do the same again
             raise
 
     def _leave(self, waiter: Waiter) -> None:

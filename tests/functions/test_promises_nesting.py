@@ -281,12 +281,18 @@ EXECUTOR = concurrent.futures.ThreadPoolExecutor(8)
 async def test_a_def_that_waits_for_itself_in_threads_that_it_starts_fails_and_serves_others(
     place: Callable[[Callable[[], int]], int], most: int
 ) -> None:
-    function = carpool.batched(
-        lambda items: [item and place(lambda: function(1).result()) for item in items], max_in_flight=most
-    )
+    calls: list[list[int]] = []
+
+    def body(items: list[int]) -> list[int]:
+        calls.append(items)
+        return [item and place(lambda: function(1).result()) for item in items]
+
+    function = carpool.batched(body, max_in_flight=most)
     found = await asyncio.to_thread(lambda: outcome(function(1)))
     assert isinstance(found, RuntimeError)
     assert await function(0) == 0
+    await function.close()
+    assert len(calls) <= most + 2, "what nobody waits for any more is not computed"
 
 
 async def test_a_thread_that_a_function_leaves_behind_has_its_answer_after_the_function_has_ended() -> None:
