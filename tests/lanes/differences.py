@@ -5,8 +5,9 @@ Everywhere:
 - `Date`: its value, not whether and where it is there.
 - `batchId`: its value. Pipelined requests are sent to the predictor at once by the fast
   lane, may share a batch there, and are predicted one by one by aiohttp. So when they are answered, how instances are
-  grouped in calls to the predictor, and which request ids and trace these carry, is compared only where a stream has a
-  single predict request, or there is a place at the predictor for each.
+  grouped in calls to the predictor, whether it gets those of a batch that it refuses once more, and which request ids
+  and trace these carry, is compared only where a stream has a single predict request, or there is a place at the
+  predictor for each.
 - The text in which aiohttp's parser quotes malformed bytes: it quotes no more than the last read, so it depends on how
   the network cut the stream. That it is a 400 and ends the connection does not.
 - Which of two timers that fall due at the same moment is first, and so whether a 504 speaks of the request's deadline
@@ -77,7 +78,12 @@ class Result:
 
     def effects(self, is_alone: bool) -> Counter[tuple[object, ...]]:
         """What reached the predictor, comparable; request by request or, if not `is_alone`, instance by instance."""
-        return Counter(effect for seen in self.seen for effect in ([_call(seen)] if is_alone else _instances(seen)))
+        if is_alone:
+            return Counter(map(_call, self.seen))
+        refused = {instance for seen in self.seen if seen.is_refused for instance in _instances(seen)}
+        return Counter(refused) + Counter(
+            instance for seen in self.seen if not seen.is_refused for instance in _instances(seen)
+        )
 
 
 def _call(seen: recorder.Seen) -> tuple[str, str, tuple[tuple[str, bytes], ...], bytes | None]:

@@ -89,7 +89,11 @@ class Transcript:
 
 
 class Client:
-    """Carries out steps on one connection to `port`; a server that has not closed after `patience` seconds stays."""
+    """Carries out steps on one connection to `port`.
+
+    If a server has not closed after `patience` seconds, the client goes with a reset: the end of one that goes politely
+    comes behind all that it sent, where a server that reads no more may not see it.
+    """
 
     def __init__(self, port: int, patience: float, receive_buffer: int | None = None) -> None:
         self._port = port
@@ -125,6 +129,7 @@ class Client:
                 if await self._speak(steps):
                     await self._listening
         except TimeoutError:
+            self._reset_on_close()
             self._transcript.ended = self._patience
 
     async def _speak(self, steps: Sequence[Step]) -> bool:
@@ -164,9 +169,12 @@ class Client:
 
     def _leave(self, step: Leave) -> bool:
         if step is Leave.RESET:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+            self._reset_on_close()
         self._end("left")
         return False
+
+    def _reset_on_close(self) -> None:
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
 
     async def _listen(self) -> None:
         while True:

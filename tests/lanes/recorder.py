@@ -56,6 +56,12 @@ class Seen:
         """Its instances; empty if there are none."""
         return [] if self.payload is None else [bytes(row) for row in self.payload.rows]
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether it may be refused in such a way that the instances of a batch are tried once more, each alone."""
+        model = _MODEL.search(self.target)
+        return model is not None and model[1] in _REFUSING
+
 
 class Recorder:
     """`seen` is every request, `predictions` what is answered for each instance instead of the instance itself."""
@@ -129,4 +135,5 @@ _SPECIAL: dict[str, Callable[[Seen], web.Response]] = {
         body=b'{"predictions":[%b]}' % b",".join(b'"%b"' % (b"x" * LARGE_ANSWER) for _ in seen.rows)
     ),
 }
+_REFUSING = frozenset({"poison", "reject", "teapot"})
 BEHAVIOURS = ("echo", "slow", "hang", "hang_up", "poison", *_SPECIAL)

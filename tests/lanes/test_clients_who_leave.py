@@ -31,6 +31,15 @@ def test_a_client_that_leaves_while_it_is_answered(lanes: Pair) -> None:
     lanes.compare([Stream((large,), leave=0.5), Stream((large, large), leave=0.5, predicts=2)])
 
 
+@pytest.mark.parametrize("body", [b'{"inputs":{"a":[1]}}', b'{"instances":[1]}'], ids=["passed on", "of a batch"])
+@pytest.mark.parametrize(("size", "count"), [(300, 400), (70_000, 1), (399_000, 1), (399_000, 3)])
+def test_a_client_that_leaves_while_more_than_is_read_waits_behind_a_request_without_an_answer(
+    lanes: Pair, body: bytes, size: int, count: int
+) -> None:
+    behind = streams.request(b'{"instances":["%b"]}' % (b"x" * size))
+    lanes.compare([Stream((streams.request(body, heads.target(b"hang")), *[behind] * count), leave=3.3, predicts=9)])
+
+
 @streams.examples(60)
 @given(
     st.lists(

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import math
 import socket
+import struct
 from typing import cast
 
 import pytest
@@ -69,6 +70,10 @@ class Transport:
     """Of a connection that only the kernel has bytes for."""
 
     aborted = 0
+    reads = True
+
+    def is_reading(self) -> bool:
+        return self.reads
 
     def get_write_buffer_size(self) -> int:
         return 0
@@ -105,6 +110,25 @@ async def test_bytes_that_only_the_kernel_has_were_not_taken_and_those_that_the_
     assert not transport.aborted
     await asyncio.sleep(4)
     assert transport.aborted
+    watch.stop()
+
+
+@pytest.mark.looptime
+async def test_a_reset_is_noticed_where_nothing_is_read_and_left_to_the_loop_where_it_reads(ends):
+    client, server = ends
+    loop, reading, paused = asyncio.get_running_loop(), Transport(), Transport()
+    paused.reads = False
+    watch = unread.Watch(lambda size: PATIENCE, loop.time)
+    for transport in (reading, paused):
+        watch.add(server, cast(asyncio.Transport, transport))
+    client.send(b"x" * 100)
+    await asyncio.sleep(2)
+    assert (reading.aborted, paused.aborted) == (0, 0)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+    await asyncio.sleep(2)
+    assert not reading.aborted
+    assert paused.aborted
     watch.stop()
 
 

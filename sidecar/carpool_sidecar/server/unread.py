@@ -1,4 +1,4 @@
-"""How long bytes may wait for a client that takes none of them: for all ports, protocols and lanes.
+"""Clients that take nothing, or left unnoticed, and how long bytes may wait for them: on all ports, in all lanes.
 
 A client decides when it reads. What it does not take waits in the transport and in the kernel, where it has memory, a
 file and a place among the connections, and nothing else ends that: the server has done its part, and a connection that
@@ -8,6 +8,9 @@ is idle as far as anybody can tell, which has its own time limit on each port.
 
 A kernel takes bytes in steps: when its buffer is full, it takes nothing until much of that is free again (RFC 9293,
 3.8.6.2.2), often 64 KiB, for which a slow reader needs a while. So a client has longer the more it took at once.
+
+The look finds as well who has reset a connection that the server does not read at the time, as enough of what came
+waits for answers: an event loop learns of a client's end only by reading.
 """
 
 from __future__ import annotations
@@ -49,6 +52,7 @@ _SIOCOUTQNSD: Final = 0x894B
 # struct tcp_info of Linux 4.1 and later: bytes that the other end has acknowledged.
 _ACKNOWLEDGED_AT: Final = 120
 _INFO_SIZE: Final = 128
+_CLOSED: Final = 7  # Linux's number of the state, which is the first byte of the struct
 _TCP_INFO: int | None = getattr(socket, "TCP_INFO", None)
 
 
@@ -113,6 +117,8 @@ class Progress:
 class Watch:
     """Cuts off clients that take nothing for longer than `patience` says, whatever serves them.
 
+    Ends connections that clients have reset, too, where nothing is read of them.
+
     `patience` gets the most bytes that a client took at once, as `Patience.between_steps`.
     """
 
@@ -146,6 +152,8 @@ class Watch:
             if seconds > self._patience(progress.step):
                 log.info("a client that took nothing for %g s was cut off", round(seconds, 1))
                 reset(transport)
+            elif not transport.is_reading() and _is_reset(caller):
+                transport.abort()
             clients.append((caller, transport, progress))
         return now + self._round * count / max(count, len(clients)) if clients else float("inf")
 
@@ -161,6 +169,14 @@ def reset(transport: asyncio.Transport) -> None:
         with contextlib.suppress(OSError):  # the client has left
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
     transport.abort()
+
+
+def _is_reset(caller: socket.socket) -> bool:
+    if _TCP_INFO is None:
+        return False
+    with contextlib.suppress(OSError):  # such a socket cannot tell
+        return caller.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 1)[0] == _CLOSED
+    return False
 
 
 def _unread(caller: socket.socket, transport: asyncio.Transport) -> tuple[int, int]:
