@@ -97,7 +97,7 @@ histograms are kept as `carpool.measures` does.
 | `protocols.json_rows.Spans` | a view of its text | who asks for the first row |
 | `protocols.lists.answers.Result` | finished answers, and for which form | each caller's answer |
 | `protocols.lists.codec.Codec` | the latest templates and outlines, keys that are not batched | each request; answers |
-| `protocols.lists.answers._Counts` | the counts of one answer, while it is read | its reader |
+| `protocols.lists.counts.Counts` | the counts of one answer, while it is read | its reader |
 | `protocols.lists.codec.Template` | the batch keys that were asked for | each request |
 | `protocols.lists.places.Text` | the members of objects that were looked into | whoever looks |
 | `protocols.tensors_from_embeddings.codec.Codec` | a model's signature, uneven rows | each request; answers |

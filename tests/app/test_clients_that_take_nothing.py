@@ -186,8 +186,9 @@ async def test_a_stream_of_events_with_nothing_to_tell_stays(bench, predictor):
     await client.send(GET.replace(b"/v1/models", b"/events"))
     await client._reader.readuntil(b"data: 1\n\n")
     await asyncio.sleep(20 * TIMEOUT)
+    assert bench.sidecar.connection_limit.open == 1
     told.set()
-    await client._reader.readuntil(b"data: 2\n\n")
+    assert (await client._reader.readuntil(b"data: 2\n\n")).endswith(b"data: 2\n\n")
     await client.leave()
     await until(lambda: bench.sidecar.connection_limit.open == 0)
 

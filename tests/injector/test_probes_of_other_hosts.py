@@ -70,4 +70,5 @@ def test_the_sidecar_asks_nobody_but_the_app_whether_it_is_ready() -> None:
 
 
 def test_https_at_another_host_says_nothing_of_the_app() -> None:
-    outcome(MOVED, {"httpGet": {"host": "features.ml.svc", "port": 8000, "scheme": "HTTPS"}})
+    probe = {"httpGet": {"host": "features.ml.svc", "port": 8000, "scheme": "HTTPS"}}
+    assert outcome(MOVED, probe).refusal is None

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import enum
 import functools
-import itertools
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,7 +16,7 @@ import msgspec
 from carpool.scheduling import messages
 from carpool_sidecar import errors
 from carpool_sidecar.protocols import incremental_scan, interface, json_members, json_rows, steps
-from carpool_sidecar.protocols.lists import places, rules
+from carpool_sidecar.protocols.lists import counts, places, rules
 
 LIST_NAME = b"rows"
 
@@ -25,9 +24,6 @@ PRORATED = ("carpool-usage", "prorated")
 """Tells a caller that numbers of its answer are its share of the batch's, by bytes."""
 
 _WHOLE_NUMBER = re.compile(rb"0|[1-9][0-9]{0,17}")
-_NUMBER = re.compile(rb"[0-9.eE+-]{1,40}")
-_EXACT = 2**53  # a float tells whole numbers apart up to here
-_DIGIT = re.compile(rb"[0-9]")
 _LAST_DIGITS = re.compile(rb"(?:0|[1-9][0-9]*)\Z")
 _LONGEST_NUMBER = 18
 _LONGEST_OUTLINE = 64 * 1024
@@ -401,19 +397,19 @@ def _read(rule: rules.Rule, is_shared: bool, body: bytes, masked: bytes) -> tupl
     """The values of an answer; `masked` is the body, or JSON of the same size where that is none."""
     text = places.Text(masked)
     lists = _find_lists(rule, text)
-    counts = _Counts(text, body, lists.values())
+    counted = counts.Counts(text, body, lists.values())
     for place in rule.shared if is_shared else ():
-        counts.find(place)
-    spans = sorted([(span, name) for name, span in (*lists.items(), *counts.spans.items())])
+        counted.find(place)
+    spans = sorted([(span, name) for name, span in (*lists.items(), *counted.spans.items())])
     rows: dict[Name, Sequence[bytes | msgspec.Raw]] = {}
     brackets: dict[Name, Brackets] = {}
     for name, span in lists.items():
         found: Sequence[bytes | msgspec.Raw] = json_rows.LIST.decode(masked[span.start : span.stop])
         rows[name] = found if masked is body else _sliced(body, span.start, masked, found)
         brackets[name] = _brackets(masked, span.start, span.stop, found)
-    cuts = counts.left_out()
+    cuts = counted.left_out()
     texts = places.Text(body).around([span for span, _ in spans], cuts)
-    return Outline(texts, [name for _, name in spans], brackets, not cuts), rows, counts.totals
+    return Outline(texts, [name for _, name in spans], brackets, not cuts), rows, counted.totals
 
 
 def _result(
@@ -466,80 +462,6 @@ def _find_lists(rule: rules.Rule, text: places.Text) -> Mapping[Name, places.Spa
             return found
     wanted = " or ".join(place.text for place in rule.answers)
     raise errors.Uneven(f"the predictor's answer is not as rule {rule.name!r} says: no list at {wanted}")
-
-
-# --- what a call counted ----------------------------------------------------------------------------------------
-
-
-class _Counts:
-    """What an answer counts for all callers: `totals` can be shared out, and have the `spans` in it.
-
-    A count that cannot be shared out is left out, so that no caller takes the whole call's for its own.
-    """
-
-    # State: by the objects that they are in, the members to be left out.
-    def __init__(self, text: places.Text, body: bytes, lists: Collection[places.Span]) -> None:
-        """`body` is the text, with all that is not JSON in it; the `lists` in it are the rows, and not looked at."""
-        self.totals: dict[Name, int] = {}
-        self.spans: dict[Name, places.Span] = {}
-        self._text = text
-        self._body = body
-        self._lists = {span.start for span in lists}
-        self._refused: dict[places.Span, set[json_members.Member]] = {}
-
-    def find(self, place: places.Place) -> None:
-        """Find what is at a place: a count, or an object with counts in it."""
-        *way, last = place.names
-        for holder in self._text.find(places.Place(place.text, tuple(way), False)):
-            if self._text.begins(holder, b"{"):
-                self._look(holder, tuple(way), last)
-
-    def left_out(self) -> list[places.Span]:
-        """The text of the members that have to be left out, each with one of the commas beside it."""
-        found: list[places.Span] = []
-        for holder, refused in self._refused.items():
-            members = list(self._text.members(holder).values())
-            kept = -1
-            for member, after in itertools.zip_longest(members, members[1:]):
-                if member not in refused:
-                    kept = member.stop
-                elif after is not None:
-                    found.append(places.Span(member.start, after.start))
-                else:
-                    found.append(places.Span(member.start if kept < 0 else kept, member.stop))
-        return found
-
-    def _look(self, holder: places.Span, way: Name, only: str | None = None) -> None:
-        for name, member in self._text.members(holder).items():
-            if only not in (None, name) or member.value in self._lists:
-                continue
-            if not self._take(places.Span(member.value, member.stop), (*way, name)):
-                self._refused.setdefault(holder, set()).add(member)
-
-    def _take(self, span: places.Span, name: Name) -> bool:
-        """Whether a value may stay where it is."""
-        if self._text.begins(span, b"{"):
-            try:
-                self._look(span, name)
-            except errors.BadRequest:  # two members of one name
-                return False
-            return True
-        written = self._body[span.start : span.stop]
-        if not _DIGIT.search(written):
-            return True  # it counts nothing: null, a word
-        total = _total(written)
-        if total is None:
-            return False
-        self.totals[name], self.spans[name] = total, span
-        return True
-
-
-def _total(written: bytes) -> int | None:
-    """The whole number that is written so; None for a fraction, a negative or huge number, a text and a list."""
-    if _WHOLE_NUMBER.fullmatch(written):
-        return int(written)
-    number = float(written) if _NUMBER.fullmatch(written) else -1
-    return int(number) if 0 <= number < _EXACT and number == int(number) else None
 
 
 # --- numbered rows ----------------------------------------------------------------------------------------------
