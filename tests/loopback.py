@@ -6,10 +6,12 @@ import atexit
 import contextlib
 import fcntl
 import functools
+import itertools
 import os
 import random
 import socket
 import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -56,15 +58,23 @@ def _lease() -> Lease:
     return lease
 
 
+@functools.cache
+def _in_turn() -> Iterator[int]:
+    return itertools.cycle(random.sample(_lease().ports, len(_lease().ports)))
+
+
 def free_ports(count: int) -> list[int]:
-    """Different loopback ports that nobody listens on right now."""
-    return free_among(_lease().ports, count)
+    """Different loopback ports that nobody listens on right now, and that were not given out lately.
+
+    Who was given one may listen there only after somebody has asked for more.
+    """
+    return free_among(itertools.islice(_in_turn(), len(_lease().ports)), count)
 
 
-def free_among(ports: range, count: int) -> list[int]:
-    """The same, of these."""
+def free_among(ports: Iterable[int], count: int) -> list[int]:
+    """The first of these that nobody listens on."""
     found: list[int] = []
-    for port in random.sample(ports, len(ports)):
+    for port in ports:
         with socket.socket() as attempt, contextlib.suppress(OSError):
             # As servers do: that a connection of a server before it ended there a moment ago is no matter.
             attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -72,7 +82,7 @@ def free_among(ports: range, count: int) -> list[int]:
             found.append(port)
         if len(found) == count:
             return found
-    raise OSError(f"{count} free ports are wanted, and {len(found)} of {len(ports)} are free")
+    raise OSError(f"{count} free ports are wanted, and {len(found)} are free")
 
 
 def free_port() -> int:

@@ -17,10 +17,15 @@ def test_ports_of_one_question_differ() -> None:
     assert len(set(loopback.free_ports(200))) == 200
 
 
+def test_a_port_is_not_given_out_twice_while_there_are_others_though_nobody_listens_yet() -> None:
+    given = [loopback.free_port() for _ in range(400)]
+    assert len(set(given)) == 400
+
+
 def test_a_port_that_somebody_listens_on_is_not_given_out() -> None:
     with contextlib.closing(socket.create_server((loopback.HOST, 0))) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(OSError, match="0 of 1 are free"):
+        with pytest.raises(OSError, match="1 free ports are wanted, and 0 are free"):
             loopback.free_among(range(port, port + 1), 1)
 
 

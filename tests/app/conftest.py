@@ -118,9 +118,10 @@ async def sidecar_of(predictor: FakePredictor) -> AsyncIterator[Callable[..., Aw
         # Where the loop's time is simulated, work takes none of it, and so the processor is not to tell of any.
         probe = probes.tcp_probe(settings.component_port)
         sidecar = wiring.Sidecar(settings, (probe,), loop.time, cpu_clock=lambda: 0.0)
+        stoppers.extend([server.cleanup, sidecar.stop])
         await sidecar.start()
         client = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), auto_decompress=False)
-        stoppers.extend([server.cleanup, sidecar.stop, client.close])
+        stoppers.append(client.close)
         return Bench(sidecar, predictor, client)
 
     yield start
