@@ -18,7 +18,7 @@ from carpool_sidecar import errors
 from carpool_sidecar.batching import calls
 from carpool_sidecar.protocols import interface, models
 from carpool_sidecar.protocols.v2_grpc import metadata, statuses, tensors
-from carpool_sidecar.upstream import model_questions
+from carpool_sidecar.upstream import grpc_channels, model_questions
 
 log = logging.getLogger("carpool.sidecar.upstream")
 
@@ -59,7 +59,7 @@ def open_channel(address: str, connect_timeout: float, max_message_bytes: int) -
         ("grpc.enable_retries", 0),  # the scheduler decides what is sent again
         ("grpc.primary_user_agent", "carpool"),
     )
-    return grpc.aio.insecure_channel(address, options=options)
+    return grpc_channels.open_channel(address, options)
 
 
 def failure(error: Any, channel: Any) -> errors.UpstreamError:

@@ -155,7 +155,9 @@ async def _check_health(probe: probes.Grpc) -> None:
     """https://github.com/grpc/grpc/blob/master/doc/health-checking.md, its two messages written by hand."""
     import grpc.aio
 
-    async with grpc.aio.insecure_channel(probe.target, options=_GRPC_OPTIONS) as channel:
+    from carpool_sidecar.upstream import grpc_channels
+
+    async with grpc_channels.open_channel(probe.target, _GRPC_OPTIONS) as channel:
         check = channel.unary_unary("/grpc.health.v1.Health/Check")
         try:
             answer = await check(_health_request(probe.service))
