@@ -6,8 +6,8 @@ import functools
 import json
 from typing import Any
 
-import celpy
 import pytest
+from cel_expr_python import cel
 from ruamel.yaml import YAML
 
 from tests.charts import helm, objects
@@ -43,14 +43,15 @@ def selects(selector: objects.Object | None, labels: dict[str, str]) -> bool:
 
 
 @functools.cache
-def program(expression: str) -> Any:
-    environment = celpy.Environment()
-    return environment.program(environment.compile(expression))
+def program(expression: str) -> cel.Expression:
+    return cel.NewEnv(variables={"object": cel.Type.DYN}).compile(expression)
 
 
 def holds(expression: str, thing: objects.Object) -> bool:
     """What the API server gets for a condition; an error is one here as well."""
-    return bool(program(expression).evaluate({"object": celpy.json_to_cel(thing)}))
+    found = program(expression).eval(data={"object": thing})
+    assert found.type() == cel.Type.BOOL, found.value()
+    return bool(found.value())
 
 
 def sent_by(
