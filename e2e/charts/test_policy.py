@@ -8,140 +8,24 @@ import itertools
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from e2e.charts import releases
 from e2e.cluster import client, control_plane, processes
 from e2e.injector import manifests, steps
-from tests.injector import pods
+from tests.charts.policy_cases import DONE, LEFT
 
 Object = client.Object
 SETTLED_SECONDS = 20.0
-ASKS = {"carpool.dev/takeover": "named-port"}
 VALUES = {
     "imagePullSecrets": ["registry"], "defaults": {"log-level": "debug", "max-batch-size": "8"},
-    # No limit of CPU; in a Guaranteed pod more CPU and less memory than its defaults, which these bound.
-    "resources": {"requests": {"cpu": "600m"}, "limits": {"cpu": None, "memory": "256Mi"}},
+    # No limit of CPU, and in a Guaranteed pod more of it than by default.
+    "resources": {"requests": {"cpu": "600m"}, "limits": {"cpu": None, "memory": "1Gi"}, "guaranteed": {"cpu": "700m"}},
 }  # fmt: skip
 # What another installation, or another pod, would have in these places.
 _DIFFERS = (("metadata", "name"), ("metadata", "namespace"), *(("metadata", each) for each in manifests.SERVERS_OWN))
 _numbers = itertools.count(1)
-
-
-def app(**members: Any) -> Object:
-    """A model server of somebody's own with a port that has a name."""
-    ports = [{"name": "http", "containerPort": 8000}]
-    return {"name": "app", "image": "ghcr.io/acme/scorer:2.3", "ports": ports, **members}
-
-
-def probe(action: Object, **members: Any) -> Object:
-    return {**action, "periodSeconds": 7, **members}
-
-
-HTTP = {"httpGet": {"path": "/healthz?full=1&x=a%20b", "port": "http"}}
-GUARANTEED = {"limits": {"cpu": "2", "memory": "4Gi"}}
-TWO = [app(), {"name": "cache", "image": "redis:7", "ports": [{"name": "redis", "containerPort": 6379}]}]
-SETTINGS = {
-    "max-batch-size": "64", "max-latency": "2.5", "timeout": "30", "policy": "window", "slo": "100",
-    "max-in-flight": "3", "max-batch-bytes": "0", "small-batch-threshold": "4", "priority-ageing": "100",
-    "max-queue-instances": "512", "kserve-errors": "true", "server-timing": "false", "keep-alive": "75",
-    "head-timeout": "10", "max-connections": "99", "connect-timeout": "3", "unknown-models": "pass",
-    "predictor-health-path": "/v2/health/ready", "log-level": "info",
-    "log-format": "json",
-}  # fmt: skip
-
-
-def settings(**given: str) -> dict[str, str]:
-    return ASKS | {f"carpool.dev/{key.replace('_', '-')}": value for key, value in given.items()}
-
-
-def asking(*containers: Object, annotations: dict[str, str] = ASKS, **members: Any) -> Object:
-    return pods.plain(*(containers or (app(),)), annotations=annotations, **members)
-
-
-DONE: dict[str, Object] = {
-    "plain": asking(),
-    "by annotation": asking(labels={}, annotations={**ASKS, **pods.OPT_IN}),
-    "with a probe": asking(app(readinessProbe=probe(HTTP), livenessProbe=probe(HTTP), startupProbe=probe(HTTP))),
-    "with a probe by number": asking(app(readinessProbe=probe({"tcpSocket": {"port": 8000}}, timeoutSeconds=9))),
-    "with a probe of another port": asking(
-        app(ports=[{"name": "http", "containerPort": 8000}, {"name": "health", "containerPort": 8001}],
-            readinessProbe=probe({"httpGet": {"port": "health"}})),
-        annotations=settings(port="http"),
-    ),
-    "with a command as probe": asking(app(readinessProbe=probe({"exec": {"command": ["true"]}}))),
-    "with hooks": asking(app(lifecycle={"postStart": HTTP, "preStop": {"exec": {"command": ["sleep", "5"]}}})),
-    "with a hook": asking(app(lifecycle={"postStart": HTTP})),
-    "with other init containers": asking(initContainers=[{"name": "fetch", "image": "busybox"}]),
-    "with volumes": asking(volumes=[{"name": "models", "emptyDir": {}}]),
-    "with pull secrets": asking(imagePullSecrets=[{"name": "own"}]),
-    "with the admin's pull secret": asking(imagePullSecrets=[{"name": "registry"}]),
-    "with more time": asking(terminationGracePeriodSeconds=300),
-    "with little time": asking(terminationGracePeriodSeconds=20),
-    "of root": asking(securityContext={"runAsUser": 0}),
-    "guaranteed": asking(app(resources=GUARANTEED)),
-    "burstable": asking(app(resources={**GUARANTEED, "requests": {"cpu": "1500m", "memory": "4Gi"}})),
-    "guaranteed in other words": asking(
-        app(resources={**GUARANTEED, "requests": {"cpu": "2000m", "memory": "4096Mi"}})
-    ),
-    "a job's": asking(restartPolicy="Never"),
-    "of two containers": asking(*TWO, annotations=settings(container="app")),
-    "by the port's number": asking(annotations=settings(port="8000")),
-    "a server with words": asking(app(command=["uvicorn"], args=["main:app", "--host=0.0.0.0", "--port=8000"])),
-    "with all settings": asking(annotations=settings(**SETTINGS)),
-    "that says native": asking(annotations=settings(sidecar_mode="native")),
-    "with a host's port": asking(app(ports=[{"name": "http", "containerPort": 8000, "hostPort": 8000}])),
-}  # fmt: skip
-# What the webhook decides by more than a policy can know: such a pod is left as it is.
-LEFT: dict[str, Object] = {
-    "does not ask": asking(labels={"carpool.dev/inject": "false"}),
-    "does not say how": asking(annotations={"carpool.dev/max-batch-size": "4"}),
-    "is KServe's": pods.kserve(pods.custom(), annotations=ASKS),
-    "has a port without a name": asking(app(ports=[{"containerPort": 8000}])),
-    "has two ports": asking(app(ports=[{"name": "http", "containerPort": 1}, {"name": "other", "containerPort": 2}])),
-    "has no port": asking(app(ports=[])),
-    "has two containers": asking(*TWO),
-    "speaks gRPC": asking(app(ports=[{"name": "grpc-web", "containerPort": 8000}])),
-    "is probed by gRPC": asking(app(readinessProbe=probe({"grpc": {"port": 8000}}))),
-    "is probed by a command for gRPC": asking(
-        app(readinessProbe=probe({"exec": {"command": ["/bin/grpc_health_probe", "-addr=:8000"]}}))
-    ),
-    "shares its port's name": asking(
-        app(), {"name": "helper", "image": "busybox", "ports": [{"name": "http", "containerPort": 9000}]},
-        annotations=settings(container="app"),
-    ),
-    "has a command with the sidecar's port": asking(
-        app(livenessProbe=probe({"exec": {"command": ["curl", "localhost:9081"]}}))
-    ),
-    "is probed by TLS": asking(app(readinessProbe=probe({"httpGet": {"port": 8000, "scheme": "HTTPS"}}))),
-    "is probed with headers": asking(
-        app(readinessProbe=probe({"httpGet": {"port": 8000, "httpHeaders": [{"name": "a", "value": "b"}]}}))
-    ),
-    "listens for itself": asking(app(args=["--host=127.0.0.1"])),
-    "has a certificate": asking(app(args=["--ssl-keyfile=/k"])),
-    "is Triton": asking(app(command=["tritonserver"])),
-    "is on the node's network": asking(
-        app(ports=[{"name": "http", "containerPort": 8000, "hostPort": 8000}]), hostNetwork=True
-    ),
-    "uses the sidecar's port": asking(app(env=[{"name": "METRICS_PORT", "value": "9081"}])),
-    "has no time": asking(terminationGracePeriodSeconds=5),
-    "has another's setting": asking(annotations=settings(grpc_port="off")),
-    "has a setting that is none": asking(annotations=settings(max_batch_size="many")),
-    "has a setting that is too long": asking(annotations=settings(max_batch_size="1\n")),
-    "has settings that contradict each other": asking(annotations=settings(max_latency="9000", timeout="5")),
-    "wants an ordinary container": asking(annotations=settings(sidecar_mode="classic")),
-    "has a container of the name": asking(
-        app(), {"name": "carpool", "image": "x"}, annotations=settings(container="app")
-    ),
-    "has a mesh's proxy": asking(
-        app(), {"name": "istio-proxy", "image": "x"}, annotations=settings(container="app")
-    ),
-    "has Kuma's proxy": asking(
-        app(), {"name": "kuma-sidecar", "image": "x"}, annotations=settings(container="app")
-    ),
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -235,8 +119,8 @@ def test_without_its_parameters_the_policy_lets_pods_through_as_they_are(
     admin: client.Client, installed: dict[str, str]
 ) -> None:
     name, space = "pol-carpool-injector-policy", "pol-system"
-    kept = admin.get("ConfigMap", name, space)
-    admin.delete("ConfigMap", name, space)
+    kept = admin.get("PodTemplate", name, space)
+    admin.delete("PodTemplate", name, space)
     try:
         processes.eventually(
             lambda: not manifests.has_sidecar(create(admin, DONE["plain"], installed["policy"])),

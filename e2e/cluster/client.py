@@ -22,6 +22,7 @@ RESOURCES = {
     "Namespace": ("api/v1", "namespaces"),
     "Node": ("api/v1", "nodes"),
     "Pod": ("api/v1", "pods"),
+    "PodTemplate": ("api/v1", "podtemplates"),
     "ResourceQuota": ("api/v1", "resourcequotas"),
     "Secret": ("api/v1", "secrets"),
     "Service": ("api/v1", "services"),

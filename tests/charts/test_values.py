@@ -154,6 +154,8 @@ CONTRADICTIONS = {
     "config.resources.requests.cpu=1500m": "config.resources.requests.cpu must not exceed config.resources.limits.cpu",
     "config.resources.guaranteed.memory=128m": "config.resources.guaranteed.memory must be 1Mi or more",
     "mode=policy,config.resources.requests.memory=1.5Gi": "config.resources.requests.memory must not exceed",
+    "mode=policy,config.resources.guaranteed.cpu=1500m": "config.resources.guaranteed.cpu must not exceed",
+    "mode=policy,config.resources.requests.cpu=900m": "config.resources.requests.cpu must not exceed",
     "priorityQuota=true": "priorityQuota needs priorityClassName",
     "tls.clientCA.names={x}": "tls.clientCA.names need tls.clientCA.configMap",
     "serviceAccount.create=false": "serviceAccount.name must name an existing ServiceAccount",

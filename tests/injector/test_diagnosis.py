@@ -488,7 +488,7 @@ async def test_a_release_in_mode_policy_is_found_and_has_no_webhook_to_look_at()
     found = [finding for each in checks.run(known).values() for finding in each]
     assert [each.text for each in found if each.verdict != "ok"] == []
     assert "mode policy" in " ".join(each.text for each in found)
-    assert samples[0]["metadata"]["annotations"] == {"carpool.dev/takeover": "named-port"}
+    assert samples[0]["metadata"]["annotations"] == {"carpool.dev/takeover": "named-port", "carpool.dev/port": "http"}
     without = dataclasses.replace(known, sample=pod("sample", asks=True))
     assert [each.text for each in checks.trial(without)] == [
         "a sample pod in namespace default (dry run) gets no sidecar by the policy"

@@ -159,43 +159,6 @@ seccompProfile: {type: RuntimeDefault}
 {{- toYaml $config -}}
 {{- end -}}
 
-{{/* Mode policy: the configuration as texts, and the version of the API that the cluster has. */}}
-{{- define "carpool.policyData" -}}
-{{- $config := include "carpool.config" . | fromYaml -}}
-image: {{ $config.image | quote }}
-{{- with $config.imagePullPolicy }}
-imagePullPolicy: {{ . }}
-{{- end }}
-{{- with $config.runAsUser }}
-runAsUser: {{ int64 . | quote }}
-{{- end }}
-{{- with $config.imagePullSecrets }}
-imagePullSecrets: {{ join "," . | quote }}
-{{- end }}
-requestsCpu: {{ $config.resources.requests.cpu | quote }}
-requestsMemory: {{ $config.resources.requests.memory | quote }}
-{{- with $config.resources.limits.cpu }}
-limitsCpu: {{ . | quote }}
-{{- end }}
-limitsMemory: {{ $config.resources.limits.memory | quote }}
-# A pod of the class Guaranteed stays one.
-guaranteedCpu: {{ $config.resources.guaranteed.cpu | quote }}
-guaranteedMemory: {{ $config.resources.guaranteed.memory | quote }}
-port: {{ int $config.port | quote }}
-adminPort: {{ int $config.adminPort | quote }}
-{{- range $key, $value := $config.defaults }}
-default.{{ $key }}: {{ $value | quote }}
-{{- end }}
-{{- end -}}
-
-{{- define "carpool.policyVersion" -}}
-{{- if semverCompare ">=1.36.0-0" .Capabilities.KubeVersion.Version -}}
-admissionregistration.k8s.io/v1
-{{- else -}}
-admissionregistration.k8s.io/v1beta1
-{{- end -}}
-{{- end -}}
-
 {{- define "carpool.families" -}}
 {{- with .Values.service.ipFamilyPolicy }}
 ipFamilyPolicy: {{ . }}

@@ -52,11 +52,16 @@
 {{- $found = append $found (printf "config.resources.%s.memory must be 1Mi or more, such as 512Mi: a number alone is bytes" $of) -}}
 {{- end -}}
 {{- end -}}
+{{- /* Mode policy cannot bound what a sidecar has in a Guaranteed pod, as the injector does. */ -}}
+{{- $pairs := list (list "requests" "limits") -}}
+{{- if eq $v.mode "policy" }}{{ $pairs = concat $pairs (list (list "requests" "guaranteed") (list "guaranteed" "limits")) }}{{ end -}}
 {{- range $kind := list "cpu" "memory" -}}
-{{- $request := include "carpool.amount" (get (get $resources "requests" | default dict) $kind) -}}
-{{- $limit := include "carpool.amount" (get (get $resources "limits" | default dict) $kind) -}}
-{{- if and $request $limit (gt (float64 $request) (float64 $limit)) -}}
-{{- $found = append $found (printf "config.resources.requests.%s must not exceed config.resources.limits.%s" $kind $kind) -}}
+{{- range $pair := $pairs -}}
+{{- $less := include "carpool.amount" (get (get $resources (index $pair 0) | default dict) $kind) -}}
+{{- $more := include "carpool.amount" (get (get $resources (index $pair 1) | default dict) $kind) -}}
+{{- if and $less $more (gt (float64 $less) (float64 $more)) -}}
+{{- $found = append $found (printf "config.resources.%s.%s must not exceed config.resources.%s.%s" (index $pair 0) $kind (index $pair 1) $kind) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- if and $v.config.port (eq (int $v.config.port) (int $v.config.adminPort)) -}}

@@ -300,7 +300,7 @@ def trial(known: cluster_state.ClusterState) -> Iterator[Finding]:
     elif known.place.policy:
         yield failed(
             f"{where} gets no sidecar by the policy",
-            f"see the binding and the ConfigMap of MutatingAdmissionPolicy {known.place.policy}, and whether the API "
+            f"see the binding and the PodTemplate of MutatingAdmissionPolicy {known.place.policy}, and whether the API "
             "server has the feature gate",
         )
     elif known.place.sample_namespace in known.left_out:

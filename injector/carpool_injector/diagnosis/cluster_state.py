@@ -129,11 +129,19 @@ SAMPLE: model.Object = {
 
 SAMPLE_OF_POLICY: model.Object = {
     **SAMPLE,
-    "metadata": {**SAMPLE["metadata"], "annotations": {f"{model.PREFIX}takeover": "named-port"}},
+    "metadata": {
+        **SAMPLE["metadata"],
+        "annotations": {f"{model.PREFIX}takeover": "named-port", f"{model.PREFIX}port": "http"},
+    },
     "spec": {
         **SAMPLE["spec"],
         "containers": [
-            {**SAMPLE["spec"]["containers"][0], "name": "app", "ports": [{"name": "http", "containerPort": 8080}]}
+            {
+                **SAMPLE["spec"]["containers"][0],
+                "name": "app",
+                "ports": [{"name": "http", "containerPort": 8080}],
+                "readinessProbe": {"httpGet": {"port": "http"}},
+            }
         ],
     },
 }
