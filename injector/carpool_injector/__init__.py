@@ -21,8 +21,7 @@ client. Their mutable objects live for one call only. State that outlives a revi
 | `webhook.server.Capacity` | reviews at work, bytes of their bodies | each review, for as long as it takes |
 | `webhook.server.Server` | whether it drains, how many reviews were cut off | `Service`; a cancelled review |
 | `webhook.metrics.Metrics` | counters and gauges | whoever counts |
-| `webhook.server.Listener` | its port, whether it closes | `Service`, at start and end |
-| `webhook.connections.Port` | the listening socket, open connections, handshakes | the event loop |
+| `webhook.connections.Listener` | its socket, open connections, whether it closes | `Service`; the event loop |
 | `webhook.connections.Connection` | its transport, whether it is busy, since when | the event loop |
 | `webhook.service.Service` | the ports it listens on | its own start |
 | `certificates.serving_certificate.ServingCertificate` | the pair in service | its supplier's task |

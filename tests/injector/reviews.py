@@ -19,7 +19,7 @@ import jsonpatch
 from carpool_injector.certificates import pki, serving_certificate
 from carpool_injector.core import model, refusals
 from carpool_injector.objects import review
-from carpool_injector.webhook import server
+from carpool_injector.webhook import connections, server
 
 Object = dict[str, Any]
 
@@ -181,7 +181,7 @@ def certificates() -> tuple[ssl.SSLContext, ssl.SSLContext]:
 async def serving(subject: server.Server, grace: float = 1.0) -> AsyncIterator[Endpoint]:
     """The server's TLS application on a free port, with a client that keeps its connection."""
     tls, trusting = certificates()
-    listener = server.Listener(subject.reviews(), grace)
+    listener = connections.Listener(subject.reviews(), grace, most=100)
     port = await listener.open("127.0.0.1", 0, tls)
     connector = aiohttp.TCPConnector(force_close=False)
     try:

@@ -14,7 +14,7 @@ import pytest
 
 from carpool_injector.core import model
 from carpool_injector.objects import review
-from carpool_injector.webhook import metrics, reviewing, server
+from carpool_injector.webhook import connections, metrics, reviewing, server
 from tests.injector import reviews
 
 NAMESPACES = reviews.Known({"models": model.Namespace("models")})
@@ -179,7 +179,7 @@ async def test_what_is_being_answered_at_the_end_is_finished() -> None:
 
     subject = server.Server({"/mutate": slow}, metrics.Metrics(), list)
     tls, trusting = reviews.certificates()
-    listener = server.Listener(subject.reviews(), grace=10)
+    listener = connections.Listener(subject.reviews(), grace=10, most=100)
     port = await listener.open("127.0.0.1", 0, tls)
     async with aiohttp.ClientSession() as session:
         endpoint = reviews.Endpoint(session, f"https://localhost:{port}", trusting)
@@ -203,7 +203,7 @@ async def test_what_cannot_be_finished_in_time_is_cut_off_and_counted() -> None:
     counts = metrics.Metrics()
     subject = server.Server({"/mutate": never}, counts, list)
     tls, trusting = reviews.certificates()
-    listener = server.Listener(subject.reviews(), grace=4.0)
+    listener = connections.Listener(subject.reviews(), grace=4.0, most=100)
     port = await listener.open("127.0.0.1", 0, tls)
     async with aiohttp.ClientSession() as session:
         endpoint = reviews.Endpoint(session, f"https://localhost:{port}", trusting)

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from carpool_injector.core import refusals
 from carpool_injector.objects import review
-from carpool_injector.webhook import connections, metrics, server
+from carpool_injector.webhook import connections, metrics, options, server
 from tests.injector import reviews
 from tests.injector.metric_samples import sample
 
@@ -21,7 +22,7 @@ async def at_once(_: review.Request) -> review.Answer:
 
 def a_server(handler: server.Handler = at_once, **limits: Any) -> tuple[server.Server, metrics.Metrics]:
     counts = metrics.Metrics()
-    return server.Server({"/mutate": handler}, counts, list, server.Limits(**limits)), counts
+    return server.Server({"/mutate": handler}, counts, list, options.Options(**limits)), counts
 
 
 async def in_pieces(body: bytes) -> AsyncIterator[bytes]:
@@ -35,9 +36,9 @@ def test_room_is_there_up_to_the_last_review_and_the_last_byte() -> None:
     place = server.Capacity(reviews=2, held_bytes=100)
     with place.take(40), place.take(60):
         assert (place.taken, place.taken_bytes) == (2, 100)
-        with pytest.raises(server.Full, match="2 reviews are at work"), place.take(0):
+        with pytest.raises(refusals.Unanswered, match="2 reviews are at work"), place.take(0):
             pass
-    with place.take(100), pytest.raises(server.Full, match="100 bytes"), place.take(1):
+    with place.take(100), pytest.raises(refusals.Unanswered, match="100 bytes"), place.take(1):
         pass
     assert (place.taken, place.taken_bytes) == (0, 0)
 

@@ -18,7 +18,7 @@ from tests.injector import reviews
 
 BODY = json.dumps(reviews.asking()).encode()
 HEAD = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(BODY)
-FEW = connections.Bounds(connections=3)
+FEW = 3
 
 
 @dataclass
@@ -49,9 +49,9 @@ class Caller:
 class Listening:
     """A server on the loopback interface, and callers of it, which leave when it ends."""
 
-    def __init__(self, subject: server.Server, bounds: connections.Bounds, grace: float = 10.0) -> None:
+    def __init__(self, subject: server.Server, most: int, grace: float = 10.0) -> None:
         self.tls, self.trusting = reviews.certificates()
-        self.listener = server.Listener(subject.reviews(), grace, bounds)
+        self.listener = connections.Listener(subject.reviews(), grace, most)
         self.port = 0
         self._writers: list[asyncio.StreamWriter] = []
 
@@ -63,7 +63,7 @@ class Listening:
         return Caller(reader, writer)
 
     def open_connections(self) -> int:
-        return len(self.listener._port or ())
+        return len(self.listener._open)
 
     async def __aenter__(self) -> Listening:
         self.port = await self.listener.open("127.0.0.1", 0, self.tls)
@@ -82,8 +82,8 @@ async def at_once(_: review.Request) -> review.Answer:
     return review.Answer()
 
 
-def listening(handler: server.Handler = at_once, bounds: connections.Bounds = FEW, grace: float = 10.0) -> Listening:
-    return Listening(server.Server({"/mutate": handler}, metrics.Metrics(), list), bounds, grace)
+def listening(handler: server.Handler = at_once, most: int = FEW, grace: float = 10.0) -> Listening:
+    return Listening(server.Server({"/mutate": handler}, metrics.Metrics(), list), most, grace)
 
 
 # --- From where
@@ -95,7 +95,9 @@ async def test_the_api_server_may_call_over_either_family(caller: str) -> None:
         pytest.skip("this machine has no IPv6 loopback address")
     async with listening() as on:
         await on.listener.close()
-        everywhere = server.Listener(server.Server({"/mutate": at_once}, metrics.Metrics(), list).reviews(), 1.0, FEW)
+        everywhere = connections.Listener(
+            server.Server({"/mutate": at_once}, metrics.Metrics(), list).reviews(), 1.0, FEW
+        )
         port = await everywhere.open("::", 0, on.tls)
         reader, writer = await asyncio.open_connection(caller, port, ssl=on.trusting, server_hostname="localhost")
         assert await Caller(reader, writer).ask() == "HTTP/1.1 200 OK"
@@ -155,7 +157,7 @@ async def test_a_handshake_that_does_not_come_ends_the_connection() -> None:
         caller = await on.call(tls=False)
         began = asyncio.get_running_loop().time()
         assert await caller.is_closed()
-        assert asyncio.get_running_loop().time() - began == pytest.approx(FEW.handshake, abs=1)
+        assert asyncio.get_running_loop().time() - began == pytest.approx(connections.HANDSHAKE, abs=1)
         assert on.open_connections() == 0
 
 
@@ -175,7 +177,7 @@ async def test_a_head_that_drips_ends_the_connection_also_after_a_whole_request(
             began = asyncio.get_running_loop().time()
             dripping = asyncio.create_task(drip(caller))
             assert await caller.is_closed()
-            assert asyncio.get_running_loop().time() - began == pytest.approx(FEW.head, abs=1)
+            assert asyncio.get_running_loop().time() - began == pytest.approx(connections.HEAD, abs=1)
             dripping.cancel()
 
 
@@ -249,7 +251,7 @@ async def test_callers_that_come_and_go_while_it_ends_get_an_answer_or_no_connec
             found.append(await caller.ask())
             caller.writer.close()
 
-    async with listening(bounds=connections.Bounds()) as on:
+    async with listening(most=1000) as on:
         load = [asyncio.create_task(calls(on)) for _ in range(8)]
         await reviews.until(lambda: len(found) > 20)
         await on.listener.close()

@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from carpool_injector.core import refusals
 from carpool_injector.objects import review
-from carpool_injector.webhook import metrics, server
+from carpool_injector.webhook import metrics, options, server
 from tests.injector import reviews
 
-SMALL = server.Limits(max_body_bytes=20_000, max_held_bytes=60_000, max_concurrent=2, body_timeout=10)
+SMALL = options.Options(max_body_bytes=20_000, max_held_bytes=60_000, max_concurrent=2, body_timeout=10)
 
 
 class Gate:
@@ -32,7 +33,9 @@ async def at_once(_: review.Request) -> review.Answer:
     return review.Answer()
 
 
-def a_server(handler: server.Handler = at_once, limits: server.Limits = SMALL) -> tuple[server.Server, metrics.Metrics]:
+def a_server(
+    handler: server.Handler = at_once, limits: options.Options = SMALL
+) -> tuple[server.Server, metrics.Metrics]:
     counts = metrics.Metrics()
     return server.Server({"/mutate": handler}, counts, list, limits), counts
 
@@ -63,7 +66,7 @@ async def test_a_body_of_unknown_length_that_is_too_large_gets_413() -> None:
 
 @pytest.mark.looptime
 async def test_seven_mebibytes_are_taken_by_default() -> None:
-    subject, _ = a_server(limits=server.Limits())
+    subject, _ = a_server(limits=options.Options())
     padded = reviews.asking()
     padded["request"]["options"]["padding"] = "x" * (7 * 1024 * 1024 - 2_000)
     async with reviews.serving(subject) as endpoint:
@@ -120,7 +123,7 @@ async def test_probes_answer_while_reviews_fill_the_room() -> None:
 def test_room_is_given_back_whatever_happens() -> None:
     place = server.Capacity(reviews=5, held_bytes=100)
     with place.take(60):
-        with pytest.raises(server.Full, match="60 bytes of reviews are held already; 50 more"), place.take(50):
+        with pytest.raises(refusals.Unanswered, match="60 bytes of reviews are held already; 50 more"), place.take(50):
             pass
         with pytest.raises(ZeroDivisionError), place.take(40):
             raise ZeroDivisionError

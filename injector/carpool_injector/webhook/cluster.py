@@ -107,7 +107,7 @@ class Namespaces:
         # All mutable state: what the watch told, and whether it told all.
         self._known: dict[str, model.Namespace] = {}
         self._synced = False
-        counts.watch(counts.namespaces_synced, lambda: float(self._synced))
+        counts.namespaces_synced.set_function(lambda: float(self._synced))
 
     def missing(self) -> str:
         """What readiness has to wait for; "" once all namespaces are known."""

@@ -1,4 +1,4 @@
-"""A port whose connections are bounded in number and in time.
+"""An application on a port, whose connections are bounded in number and in time.
 
 Anyone in the cluster's network can connect, and each connection costs memory long before it says anything. So there is
 a bound, and when it is reached the new connection gets the place of one that only waits: idle connections cannot shut
@@ -18,44 +18,41 @@ import logging
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, cast
+
+from aiohttp import web
 
 from carpool.program import addresses, allocator, logs
 
 log = logging.getLogger("carpool.injector")
 
-_BACKLOG = 1024  # connections that may wait: a rollout opens many at once
+# Seconds: for a handshake; for a request's head; for the first request of a connection that is open at the end.
+HANDSHAKE, HEAD, FIRST = 10.0, 10.0, 1.0
+# Longer than the 90 seconds after which Go's HTTP client gives up idle connections, so that it closes them, not we:
+# else a review could be sent just as we close, and fail.
+_KEEP_ALIVE = 120.0
+_CUTTING_OFF = 0.1  # seconds for a handler to notice that its time is up
 _GOODBYE = 1.0  # seconds for the peer to end TLS as well
+_BACKLOG = 1024  # connections that may wait: a rollout opens many at once
 _AT_ONCE = 32  # connections that are accepted before others have their turn
 _MANY = 64  # connections that ended: their buffers are large enough that memory has to be given back
 _REST = 0.1  # seconds after an accept that failed: there is no file descriptor left, for one
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Times in seconds. `first`: how long a connection may still take to ask for the first time on the way out."""
-
-    connections: int = 1088
-    handshake: float = 10.0
-    head: float = 10.0
-    first: float = 1.0
-
-
 class Connection(asyncio.Protocol):
     """One connection; passes everything on to `inner`, which speaks the protocol."""
 
-    def __init__(self, inner: asyncio.Protocol, sock: socket.socket, port: Port) -> None:
+    def __init__(self, inner: asyncio.Protocol, sock: socket.socket, listener: Listener) -> None:
         self.inner = inner
         self._sock = sock
-        self._port = port
+        self._listener = listener
         # All mutable state: the transport (None before the handshake is over), what it is doing, and since when.
         self._transport: asyncio.Transport | None = None
         self._is_serving = False
         self._head_timer: asyncio.TimerHandle | None = None
         self.has_asked = False
-        self.since = port.loop.time()
+        self.since = listener.loop.time()
 
     @property
     def is_busy(self) -> bool:
@@ -71,8 +68,8 @@ class Connection(asyncio.Protocol):
             yield
         finally:
             self._is_serving = False
-            self.since = self._port.loop.time()
-            self._port.changed.set()
+            self.since = self._listener.loop.time()
+            self._listener.changed.set()
 
     def close(self) -> None:
         """Ends it in peace; what was written still arrives."""
@@ -81,7 +78,7 @@ class Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Ends it at once, also in the middle of a handshake."""
-        self._port.forget(self)
+        self._listener.forget(self)
         if self._transport is not None:
             self._transport.abort()
         else:
@@ -92,12 +89,12 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self.since = self._port.loop.time()
+        self.since = self._listener.loop.time()
         self.inner.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
         if not self.is_busy:
-            self._head_timer = self._port.loop.call_later(self._port.bounds.head, self.abort)
+            self._head_timer = self._listener.loop.call_later(HEAD, self.abort)
         self.inner.data_received(data)
 
     def eof_received(self) -> bool | None:
@@ -113,7 +110,7 @@ class Connection(asyncio.Protocol):
         self._stop_timer()
         self._is_serving = False
         self._transport = None
-        self._port.forget(self)
+        self._listener.forget(self)
         self.inner.connection_lost(exc)
 
     def _stop_timer(self) -> None:
@@ -122,62 +119,59 @@ class Connection(asyncio.Protocol):
             self._head_timer = None
 
 
-class Port:
-    """Listens, and keeps the connections. `factory` makes the protocol of each."""
+class Listener:
+    """Serves `app` on a port over `most` connections. `close` waits `grace` seconds for what is being answered."""
 
-    def __init__(self, factory: Callable[[], asyncio.Protocol], bounds: Bounds) -> None:
-        self.bounds = bounds
+    def __init__(self, app: web.Application, grace: float, most: int) -> None:
+        app.middlewares.append(self._watched)
+        self._runner = web.AppRunner(
+            app, handle_signals=False, access_log=None, keepalive_timeout=_KEEP_ALIVE, shutdown_timeout=_CUTTING_OFF,
+            logger=ServerLog(log), auto_decompress=False,
+        )  # fmt: skip
+        self._grace = grace
+        self._most = most
         self.loop = asyncio.get_running_loop()
         self.changed = asyncio.Event()
-        self._factory = factory
         self._limited_log = logs.RateLimitedLog(log, interval=1.0)
         self._trimmer = allocator.Trimmer(lambda: 0, give_back)
-        # All mutable state: the listening socket, how to encrypt, what is open, and the handshakes among that.
+        # All mutable state: the listening socket and how to encrypt, once it is open; whether it ends; what is open,
+        # and the handshakes among that; how many connections have ended.
         self._socket: socket.socket | None = None
         self._tls: ssl.SSLContext | None = None
-        self._ended = 0
+        self._closing = False
         self._open: dict[asyncio.BaseProtocol, Connection] = {}
         self._arriving: set[asyncio.Task[object]] = set()
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def of(self, inner: asyncio.BaseProtocol) -> Connection | None:
-        """The connection that `inner` speaks on; None once it is gone."""
-        return self._open.get(inner)
+        self._ended = 0
 
     async def open(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Listens; returns the port, which was free where 0 was asked for. Raises OSError."""
         listening, *others = addresses.bind(host, port)
         for each in others:  # a name of several addresses: the first counts
             each.close()
+        await self._runner.setup()
         listening.listen(_BACKLOG)
         self._socket, self._tls = listening, tls
         self._listen()
         return int(listening.getsockname()[1])
 
-    async def close(self, grace: float) -> None:
-        """Stops listening; returns once all that was asked is answered, after `grace` seconds at most.
+    async def close(self) -> None:
+        """Ends it, also when it never opened: first all that was asked is answered, within the grace.
 
         Connections that have not asked yet get a moment to do so: their callers may have sent it already. Idle ones
-        are closed; the handlers of the others close them with their answers.
+        are closed; those at work close with their answers. What is left is cut off after another moment.
         """
+        self._closing = True
         self._stop_listening()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(grace):
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self.bounds.first):
-                        await self._until(lambda: all(each.has_asked for each in self._open.values()))
-                await asyncio.sleep(0)  # reads what has arrived, so that a connection with a request counts as busy
-                for each in [each for each in self._open.values() if not each.is_busy]:
-                    each.close()
-                await self._until(lambda: not any(each.is_busy for each in self._open.values()))
-
-    async def end(self) -> None:
-        """Returns when no connection is left; those that do not close by themselves are cut off after a moment."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_GOODBYE):
-                await self._until(lambda: not self._open)
+        async with _at_most(self._grace):
+            async with _at_most(FIRST):
+                await self._until(lambda: all(each.has_asked for each in self._open.values()))
+            await asyncio.sleep(0)  # reads what has arrived, so that a connection with a request counts as busy
+            for each in [each for each in self._open.values() if not each.is_busy]:
+                each.close()
+            await self._until(lambda: not any(each.is_busy for each in self._open.values()))
+        await self._runner.cleanup()
+        async with _at_most(_GOODBYE):
+            await self._until(lambda: not self._open)
         for each in list(self._open.values()):
             each.abort()
         if self._arriving:
@@ -190,6 +184,22 @@ class Port:
             if self._ended % _MANY == 0:
                 self._trimmer.large_body()
         self.changed.set()
+
+    @web.middleware
+    async def _watched(self, request: web.Request, handler: Callable[..., Awaitable[web.StreamResponse]]) -> Any:
+        connection = self._open.get(request.protocol)
+        if connection is None:
+            raise web.HTTPServiceUnavailable  # to nobody: the connection was lost just now
+        with connection.serving():
+            response = await handler(request)
+        if self._closing:
+            response.force_close()
+        return response
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self.changed.clear()
+            await self.changed.wait()
 
     # --- arrivals ----------------------------------------------------------------------------------------------------
 
@@ -216,13 +226,13 @@ class Port:
             listening.close()
 
     def _take(self, sock: socket.socket) -> None:
-        if len(self._open) >= self.bounds.connections and not self._make_room():
+        if len(self._open) >= self._most and not self._make_room():
             sock.close()
             return
         sock.setblocking(False)
-        connection = Connection(self._factory(), sock, self)
+        connection = Connection(cast(Callable[[], asyncio.Protocol], self._runner.server)(), sock, self)
         self._open[connection.inner] = connection
-        times = {"ssl_handshake_timeout": self.bounds.handshake, "ssl_shutdown_timeout": _GOODBYE} if self._tls else {}
+        times = {"ssl_handshake_timeout": HANDSHAKE, "ssl_shutdown_timeout": _GOODBYE} if self._tls else {}
         arriving = self.loop.connect_accepted_socket(lambda: connection, sock, ssl=self._tls, **times)
         task = self.loop.create_task(arriving)
         self._arriving.add(task)
@@ -243,11 +253,6 @@ class Port:
         if waiting:
             min(waiting, key=lambda each: (each.has_asked, each.since)).abort()
         return bool(waiting)
-
-    async def _until(self, condition: Callable[[], bool]) -> None:
-        while not condition():
-            self.changed.clear()
-            await self.changed.wait()
 
 
 class ServerLog(logging.LoggerAdapter[logging.Logger]):
@@ -271,6 +276,14 @@ class ServerLog(logging.LoggerAdapter[logging.Logger]):
             self._limited_log.log(logging.WARNING, kind, "what was sent is not HTTP as it should be", error=kind)
         else:
             self._limited_log.log(level, kind, str(msg) % args if args else str(msg), exc_info=error)
+
+
+@contextlib.asynccontextmanager
+async def _at_most(seconds: float) -> AsyncIterator[None]:
+    """Inside is given up after so long, and what follows goes on."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            yield
 
 
 def give_back() -> None:

@@ -6,8 +6,6 @@ namespaces: the number of time series does not depend on what people apply.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import prometheus_client as prometheus
 
 import carpool_injector
@@ -65,10 +63,6 @@ class Metrics:
     def configured(self, config_hash: str) -> None:
         """The admin's configuration was read."""
         self._info("config_info", "Always 1; the hash of the configuration is in the label.", "hash", config_hash)
-
-    def watch(self, gauge: prometheus.Gauge, value: Callable[[], float]) -> None:
-        """Read a gauge when scraped."""
-        gauge.set_function(value)
 
     def render(self) -> bytes:
         """All metrics in the Prometheus text format."""

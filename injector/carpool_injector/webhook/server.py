@@ -14,11 +14,9 @@ import asyncio
 import contextlib
 import logging
 import re
-import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from aiohttp import web
 
@@ -26,7 +24,20 @@ from carpool.program import allocator, logs
 from carpool_injector.core import refusals
 from carpool_injector.core.refusals import HttpError
 from carpool_injector.objects import review
-from carpool_injector.webhook import connections, metrics
+from carpool_injector.webhook import connections, metrics, options
+
+log = logging.getLogger("carpool.injector")
+
+Handler = Callable[[review.Request], Awaitable[review.Answer]]
+
+# Failures that need no look into the log, by what is told of them.
+_EXPECTED: Mapping[type[Exception], HttpError] = {
+    refusals.Malformed: HttpError.MALFORMED,
+    review.Unanswerable: HttpError.UNANSWERABLE,
+}
+_BODY_UNREAD = (408, 413, 415, 503)  # statuses after which what is left of the body is not worth reading
+_DURATION = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(ms|s|m)")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0}
 
 
 class Capacity:
@@ -41,11 +52,13 @@ class Capacity:
 
     @contextlib.contextmanager
     def take(self, size: int) -> Iterator[None]:
-        """Holds room for a review of so many bytes; raises `Full` if there is none."""
+        """Holds room for a review of so many bytes; raises refusals.Unanswered if there is none."""
         if self.taken >= self._reviews:
-            raise Full(f"{self.taken} reviews are at work already, and more are not taken at once")
+            full = f"{self.taken} reviews are at work already, and more are not taken at once"
+            raise HttpError.OVERLOADED.told(error=full)
         if self.taken_bytes + size > self._bytes:
-            raise Full(f"{self.taken_bytes} bytes of reviews are held already; {size} more do not fit")
+            full = f"{self.taken_bytes} bytes of reviews are held already; {size} more do not fit"
+            raise HttpError.OVERLOADED.told(error=full)
         self.taken += 1
         self.taken_bytes += size
         try:
@@ -53,37 +66,6 @@ class Capacity:
         finally:
             self.taken -= 1
             self.taken_bytes -= size
-
-
-class Full(Exception):
-    """There is no room now; the text says of what."""
-
-
-_EXPECTED: Mapping[type[Exception], HttpError] = {
-    refusals.Malformed: HttpError.MALFORMED,
-    Full: HttpError.OVERLOADED,
-    review.Unanswerable: HttpError.UNANSWERABLE,
-}
-log = logging.getLogger("carpool.injector")
-
-Handler = Callable[[review.Request], Awaitable[review.Answer]]
-
-# Longer than the 90 seconds after which Go's HTTP client gives up idle connections, so that it closes them, not we:
-# else a review could be sent just as we close, and fail.
-_KEEP_ALIVE = 120.0
-_CUTTING_OFF = 0.1  # seconds for a handler to notice that its time is up
-_DURATION = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(ms|s|m)")
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0}
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """`body_timeout` in seconds; sizes in bytes."""
-
-    max_body_bytes: int = 7 * 1024 * 1024
-    max_held_bytes: int = 64 * 1024 * 1024
-    max_concurrent: int = 1024
-    body_timeout: float = 10.0
 
 
 class Server:
@@ -99,13 +81,13 @@ class Server:
         handlers: Mapping[str, Handler],
         counts: metrics.Metrics,
         missing: Callable[[], Sequence[str]],
-        limits: Limits | None = None,
+        limits: options.Options | None = None,
         why_unwelcome: Callable[[dict[str, Any] | None], str | None] = lambda _: None,
     ) -> None:
         self._handlers = handlers
         self._counts = counts
         self._missing = missing
-        self._limits = limits or Limits()
+        self._limits = limits or options.Options()
         self._why_unwelcome = why_unwelcome
         self._capacity = Capacity(self._limits.max_concurrent, self._limits.max_held_bytes)
         self._limited_log = logs.RateLimitedLog(log, interval=1.0)
@@ -113,9 +95,9 @@ class Server:
         # What others may see and change: whether the way out has begun, and how many reviews it cut off.
         self.draining = False
         self.cut_off = 0
-        counts.watch(counts.in_flight, lambda: self._capacity.taken)
-        counts.watch(counts.held_bytes, lambda: self._capacity.taken_bytes)
-        counts.watch(counts.draining, lambda: float(self.draining))
+        counts.in_flight.set_function(lambda: self._capacity.taken)
+        counts.held_bytes.set_function(lambda: self._capacity.taken_bytes)
+        counts.draining.set_function(lambda: float(self.draining))
 
     def reviews(self) -> web.Application:
         """`/mutate`, `/validate`, and the probes as well."""
@@ -126,7 +108,7 @@ class Server:
 
     def probes(self) -> web.Application:
         """`/livez`, `/readyz` and `/metrics`."""
-        app = web.Application(client_max_size=self._limits.max_body_bytes)
+        app = web.Application()
         app.router.add_get("/livez", self._livez)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics)
@@ -135,42 +117,27 @@ class Server:
     # --- reviews -----------------------------------------------------------------------------------------------------
 
     async def _review(self, request: web.Request) -> web.Response:
-        """All that is around a review: who may ask, room, time, closing, and an answer for each way to fail."""
+        """Check, read, ask, write; around it room, an answer for each way to fail, the time it took, and closing."""
         started = time.perf_counter()
-        webhook = request.path.removeprefix("/")
-        size = request.content_length or self._limits.max_body_bytes
         try:
             self._check(request)
-            with self._capacity.take(size):
-                response = web.Response(body=await self._answer(request), content_type="application/json")
-            if size >= allocator.LARGE:
-                self._trimmer.large_body()
+            with self._capacity.take(request.content_length or self._limits.max_body_bytes):
+                asked = review.read(await self._body(request))
+                answer = await self._handlers[request.path](asked)
+                response = web.Response(body=review.write(asked.uid, answer), content_type="application/json")
         except asyncio.CancelledError:
             self.cut_off += 1
             raise
         except Exception as error:
-            response = self._failed(request, self._why(error, webhook))
+            response = self._failed(request, error)
         finally:
-            self._counts.seconds.labels(webhook).observe(time.perf_counter() - started)
+            self._counts.seconds.labels(_webhook(request)).observe(time.perf_counter() - started)
         if self.draining:
             response.force_close()  # the next review goes to another replica
         return response
 
-    async def _answer(self, request: web.Request) -> bytes:
-        asked = review.read(await self._body(request, seconds(request.query.get("timeout", ""))))
-        return review.write(asked.uid, await self._handlers[request.path](asked))
-
-    def _why(self, error: Exception, webhook: str) -> refusals.Unanswered:
-        """What the sender of a review is told of its failure; what nobody expected is a bug, and logged."""
-        if isinstance(error, refusals.Unanswered):
-            return error
-        reason = _EXPECTED.get(type(error))
-        if reason is not None:
-            return reason.told(error=error)
-        self._limited_log.error(f"bug {webhook}", "a review failed", webhook=webhook)
-        return HttpError.INTERNAL.told()
-
     def _check(self, request: web.Request) -> None:
+        """Whether it may be asked, and is what can be read. Raises refusals.Unanswered."""
         transport = request.transport
         if unwelcome := self._why_unwelcome(transport.get_extra_info("peercert") if transport else None):
             raise HttpError.CLIENT.told(why=unwelcome)
@@ -178,45 +145,53 @@ class Server:
             raise HttpError.MEDIA_TYPE.told(found=request.headers.get("Content-Type", "")[:100])
         if (encoding := request.headers.get("Content-Encoding", "identity")) != "identity":
             raise HttpError.ENCODING.told(found=encoding[:100])
-        if (request.content_length or 0) > self._limits.max_body_bytes:
-            raise self._too_large()
+        self._check_size(request.content_length or 0)
 
-    async def _body(self, request: web.Request, budget: float | None) -> bytearray:
-        allowed = min(self._limits.body_timeout, budget or self._limits.body_timeout)
+    def _check_size(self, size: int) -> None:
+        if size > self._limits.max_body_bytes:
+            raise HttpError.TOO_LARGE.told(limit=self._limits.max_body_bytes)
+
+    async def _body(self, request: web.Request) -> bytearray:
+        """The whole body. Not `request.read`, which would keep it until the connection's next request."""
+        allowed = self._limits.body_timeout
+        allowed = min(allowed, seconds(request.query.get("timeout", "")) or allowed)
+        body = bytearray()
         try:
             async with asyncio.timeout(allowed):
-                return await self._read(request)
+                async for chunk in request.content.iter_any():
+                    body += chunk
+                    self._check_size(len(body))
         except TimeoutError:
             raise HttpError.BODY_TIMEOUT.told(seconds=allowed) from None
         except (ConnectionError, web.RequestPayloadError) as error:
             raise HttpError.BODY_BROKEN.told(error=error) from None
-
-    async def _read(self, request: web.Request) -> bytearray:
-        """Not `request.read`, which would keep the body until the connection's next request."""
-        body = bytearray()
-        async for chunk in request.content.iter_any():
-            body += chunk
-            if len(body) > self._limits.max_body_bytes:
-                raise self._too_large()
+        if len(body) >= allocator.LARGE:
+            self._trimmer.large_body()
         return body
 
-    def _too_large(self) -> refusals.Unanswered:
-        return HttpError.TOO_LARGE.told(limit=self._limits.max_body_bytes)
-
-    def _failed(self, request: web.Request, error: refusals.Unanswered) -> web.Response:
-        reason = error.reason
+    def _failed(self, request: web.Request, error: Exception) -> web.Response:
+        """The answer to any failure. What nobody expected is a bug: it is logged, and nothing of it told."""
+        if isinstance(error, refusals.Unanswered):
+            unanswered = error
+        elif expected := _EXPECTED.get(type(error)):
+            unanswered = expected.told(error=error)
+        else:
+            webhook = _webhook(request)
+            self._limited_log.error(f"bug {webhook}", "a review failed", webhook=webhook)
+            unanswered = HttpError.INTERNAL.told()
+        reason = unanswered.reason
         self._counts.errors.labels(reason.code).inc()
         # What is malformed is quoted to the caller, but may be a secret of the pod.
-        told = "what was sent is malformed" if reason is HttpError.MALFORMED else str(error)[:500]
+        told = "what was sent is malformed" if reason is HttpError.MALFORMED else str(unanswered)[:500]
         message = f"a review was not answered: {told}"
         self._limited_log.warning(reason.code, message, path=request.path, status=reason.status)
         status = {
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": reason.status,
-            "message": f"carpool-injector: {error}",
+            "message": f"carpool-injector: {unanswered}",
         }  # fmt: skip
         response = web.json_response(status, status=reason.status)
-        if reason.status in (408, 413, 415, 503):
-            response.force_close()  # what is left of the body is not worth reading
+        if reason.status in _BODY_UNREAD:
+            response.force_close()
         return response
 
     # --- probes ------------------------------------------------------------------------------------------------------
@@ -234,44 +209,8 @@ class Server:
         return web.Response(body=self._counts.render(), headers={"Content-Type": metrics.CONTENT_TYPE})
 
 
-class Listener:
-    """An application on a port. `close` stops listening, and waits `grace` seconds for what is being answered."""
-
-    def __init__(self, app: web.Application, grace: float, bounds: connections.Bounds | None = None) -> None:
-        self._grace = grace
-        self._bounds = bounds or connections.Bounds()
-        app.middlewares.append(self._watched)
-        self._runner = web.AppRunner(
-            app, handle_signals=False, access_log=None, keepalive_timeout=_KEEP_ALIVE, shutdown_timeout=_CUTTING_OFF,
-            logger=connections.ServerLog(log), auto_decompress=False,
-        )  # fmt: skip
-        self._port: connections.Port | None = None  # once it is open
-        self._closing = False
-
-    async def open(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
-        """Listens; returns the port, which was free where 0 was asked for. Raises OSError."""
-        await self._runner.setup()
-        factory = cast(Callable[[], asyncio.Protocol], self._runner.server)  # None before it is set up
-        self._port = connections.Port(factory, self._bounds)
-        return await self._port.open(host, port, tls)
-
-    async def close(self) -> None:
-        """Ends it; also when it never opened."""
-        self._closing = True
-        if self._port is not None:
-            await self._port.close(self._grace)
-            await self._runner.cleanup()
-            await self._port.end()
-
-    @web.middleware
-    async def _watched(self, request: web.Request, handler: Callable[..., Awaitable[web.StreamResponse]]) -> Any:
-        if self._port is None or (connection := self._port.of(request.protocol)) is None:
-            raise web.HTTPServiceUnavailable  # to nobody: the connection was lost just now
-        with connection.serving():
-            response = await handler(request)
-        if self._closing:
-            response.force_close()
-        return response
+def _webhook(request: web.Request) -> str:
+    return request.path.removeprefix("/")
 
 
 def seconds(duration: str) -> float | None:

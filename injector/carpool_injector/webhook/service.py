@@ -76,9 +76,9 @@ class Service:
         self._server = self._assemble(config)
         grace = max(chosen.grace_period - chosen.quiet_period, 1.0)
         # A connection carries one review at a time, so that more of them would only wait.
-        bounds = connections.Bounds(chosen.max_concurrent + _FOR_PROBES)
-        self._reviews = server.Listener(self._server.reviews(), grace, bounds)
-        self._probes = server.Listener(self._server.probes(), 1.0, connections.Bounds(_FOR_PROBES))
+        most = chosen.max_concurrent + _FOR_PROBES
+        self._reviews = connections.Listener(self._server.reviews(), grace, most)
+        self._probes = connections.Listener(self._server.probes(), 1.0, _FOR_PROBES)
         self.ports: tuple[int, ...] = ()  # once it listens: for TLS, and for probes if there is one
 
     def missing(self) -> list[str]:
@@ -142,9 +142,7 @@ class Service:
         names = pki.service_names(chosen.service_name, chosen.namespace)
         holder = serving_certificate.ServingCertificate(self._tls, names, certificate_controller.utc_now())
         info = holder.info
-        self.metrics.watch(
-            self.metrics.certificate_expiry, lambda: info.not_after.timestamp() if info.not_after else 0.0
-        )
+        self.metrics.certificate_expiry.set_function(lambda: info.not_after.timestamp() if info.not_after else 0.0)
         if chosen.certificates == "files":
             return files.CertificateFiles(Path(chosen.cert_dir), holder)
         webhooks = [certificate_controller.Webhook("MutatingWebhookConfiguration", chosen.mutating_webhook)]
@@ -173,12 +171,11 @@ class Service:
         validate = functools.partial(validation.validate, rules=validation.Rules(inject, config))
         tell = self._events.tell if self._events else _tell_nobody
         reviewer = reviewing.Reviewer(inject, validate, self._namespaces, self.metrics, tell)
-        limits = server.Limits(chosen.max_body_bytes, chosen.max_held_bytes, chosen.max_concurrent, chosen.body_timeout)
         handlers = {"/mutate": reviewer.mutate, "/validate": reviewer.validate}
         if chosen.client_ca is None:
-            return server.Server(handlers, self.metrics, self.missing, limits)
+            return server.Server(handlers, self.metrics, self.missing, chosen)
         unwelcome = functools.partial(serving_certificate.why_unwelcome, allowed=chosen.client_names)
-        return server.Server(handlers, self.metrics, self.missing, limits, unwelcome)
+        return server.Server(handlers, self.metrics, self.missing, chosen, unwelcome)
 
 
 async def _serve(chosen: options.Options, config: Config, tls: ssl.SSLContext) -> int:
