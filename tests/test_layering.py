@@ -216,8 +216,14 @@ LAYERS = {
     ),
     "carpool_injector.documents": Layer({"carpool_injector.documents"}, STDLIB - IO | {"ruamel", "yaml"}),
     "carpool_injector.config_file": Layer({"carpool_injector.core"}, STDLIB - IO | {"pydantic", "yaml"}),
+    "carpool_injector.rounds": Layer(set(), PURE | {"asyncio"}),
     "carpool_injector.api": Layer({"carpool_injector.api", "carpool_injector.core.model"}),
-    "carpool_injector.certificates": Layer({"carpool_injector.certificates"} | WORDS_OF_THE_API),
+    "carpool_injector.certificates": Layer(
+        {"carpool_injector.certificates", "carpool_injector.rounds"} | WORDS_OF_THE_API
+    ),
+    "carpool_injector.certificates.certificate_controller": Layer(
+        {"carpool_injector.certificates", "carpool_injector.api"}
+    ),
     "carpool_injector.certificates.pki": Layer({"carpool_injector.certificates"}, PURE | {"datetime", "cryptography"}),
     "carpool_injector.certificates.rotation": Layer(
         {"carpool_injector.certificates"}, PURE | {"base64", "binascii", "datetime", "cryptography"}
@@ -235,6 +241,7 @@ LAYERS = {
         {
             *(f"carpool_injector.{below}" for below in ("webhook", "certificates", "api", "objects", "core")),
             "carpool_injector.config_file",
+            "carpool_injector.rounds",
             "carpool.program",
         }
     ),

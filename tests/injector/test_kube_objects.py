@@ -75,17 +75,14 @@ async def test_a_ca_bundle_is_not_written_over_what_somebody_has_changed_meanwhi
 
 async def test_the_certificates_are_made_published_and_taken_into_service_through_the_real_client(api, client):
     put_webhooks(api)
-    now = certificate_controller.utc_now()
+    now = serving_certificate.utc_now()
     made = serving_certificate.ServingCertificate(
         serving_certificate.make_context(), pki.service_names("carpool-injector", "carpool-system"), now
     )
-    settings = certificate_controller.Settings(
-        "carpool-system", "certificates", (certificate_controller.Webhook(*MUTATING),)
-    )
-    kept = certificate_controller.CertificateController(client, made, settings)
+    kept = certificate_controller.CertificateController(client, made, "carpool-system", "certificates", [MUTATING])
     for _ in range(2):
         await kept.step()
-        assert made.info.is_verified
+        assert made.unverified is None
     bundle = api.objects[WEBHOOK]["webhooks"][1]["clientConfig"]["caBundle"]
     assert bundle == api.objects[SECRET]["data"]["ca.crt"]
     assert sorted(api.objects[SECRET]["data"]) == ["ca.crt", "ca.key", "tls.crt", "tls.key"]

@@ -9,7 +9,7 @@ know the exceptions of the cryptography library.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from cryptography import x509
@@ -23,11 +23,6 @@ _UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtens
 
 class Unreadable(ValueError):
     """PEM that holds no certificate or no usable private key; the message says which."""
-
-
-def fingerprint(certificate: x509.Certificate) -> bytes:
-    """What tells two certificates apart (SHA-256 of the DER)."""
-    return certificate.fingerprint(hashes.SHA256())
 
 
 class Pair(NamedTuple):
@@ -76,13 +71,7 @@ def why_no_pair(pair: Pair) -> str | None:
         certificate, key = pair.first.public_key(), read_key(pair.key).public_key()
     except Unreadable as error:
         return str(error)
-    return None if _encoded(certificate) == _encoded(key) else "the private key belongs to another certificate"
-
-
-def _encoded(key: object) -> bytes:
-    encode = key.public_bytes  # type: ignore[attr-defined]  # every public key that a certificate can hold has it
-    encoded: bytes = encode(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
-    return encoded
+    return None if certificate == key else "the private key belongs to another certificate"
 
 
 AUTHORITY_LIFE = datetime.timedelta(days=3650)
@@ -92,6 +81,10 @@ BACKDATE = datetime.timedelta(minutes=10)
 ORGANIZATION = "carpool.dev"
 
 _MOST_OF_A_COMMON_NAME = 64  # RFC 5280, ub-common-name
+_USAGES = (
+    "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
+    "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
+)  # fmt: skip
 
 
 def service_names(service: str, namespace: str) -> tuple[str, ...]:
@@ -104,13 +97,12 @@ def issue_authority(now: datetime.datetime) -> Pair:
 
     Its name is its own: two CAs of one name in a bundle would leave it to each TLS library which one it tries.
     """
-    key = ec.generate_private_key(ec.SECP256R1())
     serial = x509.random_serial_number()
-    name = _name(f"carpool-injector CA {serial:x}")
-    builder = _builder(name, name, key, serial, now, AUTHORITY_LIFE)
-    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    builder = builder.add_extension(_usage(of_authority=True), critical=True)
-    return _signed(builder, key, key)
+    extensions = {
+        x509.BasicConstraints(ca=True, path_length=0): True,
+        _usage("key_cert_sign", "crl_sign"): True,
+    }
+    return _issue(f"carpool-injector CA {serial:x}", serial, None, extensions, now, AUTHORITY_LIFE)
 
 
 def issue_leaf(authority: Pair, names: Sequence[str], now: datetime.datetime) -> Pair:
@@ -118,14 +110,13 @@ def issue_leaf(authority: Pair, names: Sequence[str], now: datetime.datetime) ->
 
     Raises pki.Unreadable when the authority is not a certificate with an elliptic-curve key.
     """
-    issuer, issuer_key = authority.first, read_signing_key(authority.key)
-    key = ec.generate_private_key(ec.SECP256R1())
-    builder = _builder(_name(names[0]), issuer.subject, key, x509.random_serial_number(), now, LEAF_LIFE)
-    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-    builder = builder.add_extension(_usage(of_authority=False), critical=True)
-    builder = builder.add_extension(x509.ExtendedKeyUsage([oid.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-    builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(n) for n in names]), critical=False)
-    return _signed(builder, key, issuer_key)
+    extensions = {
+        x509.BasicConstraints(ca=False, path_length=None): True,
+        _usage("digital_signature"): True,
+        x509.ExtendedKeyUsage([oid.ExtendedKeyUsageOID.SERVER_AUTH]): False,
+        x509.SubjectAlternativeName([x509.DNSName(name) for name in names]): False,
+    }
+    return _issue(names[0], x509.random_serial_number(), authority, extensions, now, LEAF_LIFE)
 
 
 def read_signing_key(key: bytes) -> ec.EllipticCurvePrivateKey:
@@ -141,42 +132,28 @@ def issued_at(certificate: x509.Certificate) -> datetime.datetime:
     return certificate.not_valid_before_utc + BACKDATE
 
 
-def _name(common_name: str) -> x509.Name:
-    return x509.Name(
-        [
-            x509.NameAttribute(oid.NameOID.ORGANIZATION_NAME, ORGANIZATION),
-            x509.NameAttribute(oid.NameOID.COMMON_NAME, common_name[:_MOST_OF_A_COMMON_NAME]),
-        ]
-    )
-
-
-def _builder(
-    subject: x509.Name,
-    issuer: x509.Name,
-    key: ec.EllipticCurvePrivateKey,
+def _issue(
+    common_name: str,
     serial: int,
+    authority: Pair | None,
+    extensions: Mapping[x509.ExtensionType, bool],
     now: datetime.datetime,
     life: datetime.timedelta,
-) -> x509.CertificateBuilder:
-    return x509.CertificateBuilder(
-        subject_name=subject,
-        issuer_name=issuer,
-        public_key=key.public_key(),
-        serial_number=serial,
-        not_valid_before=now - BACKDATE,
-        not_valid_after=now + life,
-    )
-
-
-def _signed(
-    builder: x509.CertificateBuilder,
-    key: ec.EllipticCurvePrivateKey,
-    issuer_key: ec.EllipticCurvePrivateKey,
 ) -> Pair:
+    """A certificate with a new key, signed by `authority` (None: by itself). Extensions: whether each is critical."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    organization = x509.NameAttribute(oid.NameOID.ORGANIZATION_NAME, ORGANIZATION)
+    name = x509.NameAttribute(oid.NameOID.COMMON_NAME, common_name[:_MOST_OF_A_COMMON_NAME])
+    subject = x509.Name([organization, name])
+    issuer, issuer_key = (authority.first.subject, read_signing_key(authority.key)) if authority else (subject, key)
+    builder = x509.CertificateBuilder(issuer, subject, key.public_key(), serial, now - BACKDATE, now + life)
     # Both identifiers: OpenSSL's strict mode, Python's default from 3.13 on, refuses chains without them.
-    own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
-    above = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
-    builder = builder.add_extension(own, critical=False).add_extension(above, critical=False)
+    identifiers = {
+        x509.SubjectKeyIdentifier.from_public_key(key.public_key()): False,
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()): False,
+    }
+    for extension, critical in {**extensions, **identifiers}.items():
+        builder = builder.add_extension(extension, critical)
     certificate = builder.sign(issuer_key, hashes.SHA256())
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -184,18 +161,8 @@ def _signed(
     return Pair(write_certificates([certificate]), private)
 
 
-def _usage(*, of_authority: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not of_authority,
-        key_cert_sign=of_authority,
-        crl_sign=of_authority,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
+def _usage(*allowed: str) -> x509.KeyUsage:
+    return x509.KeyUsage(**{usage: usage in allowed for usage in _USAGES})
 
 
 _PURPOSES = (oid.ExtendedKeyUsageOID.SERVER_AUTH, oid.ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE)

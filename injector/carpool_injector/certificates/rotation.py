@@ -17,7 +17,7 @@ import datetime
 import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from cryptography import x509
 
@@ -51,21 +51,14 @@ class Decision:
     action: Action
     contents: Mapping[str, bytes] = field(repr=False)  # private keys
     reason: str
-    look_again: datetime.datetime
 
 
-@dataclass(frozen=True)
-class _State:
-    """A readable Secret. `signer` is the CA that `ca.key` belongs to; only it can sign the next leaf."""
+class _State(NamedTuple):
+    """A readable Secret. `authority` is the CA whose key it has: only that one can sign the next leaf."""
 
     bundle: list[x509.Certificate]
-    signer: x509.Certificate
-    signer_key: bytes = field(repr=False)
+    authority: pki.Pair
     pair: pki.Pair
-
-    @property
-    def authority(self) -> pki.Pair:
-        return pki.Pair(pki.write_certificates([self.signer]), self.signer_key)
 
 
 def decide(
@@ -83,14 +76,15 @@ def decide(
     except pki.Unreadable as error:
         return _start_over(Action.REPAIR, contents, now, names, str(error))
     if reason := _why_new_leaf(state, now, names, settled):
-        return Decision(Action.NEW_LEAF, _with_leaf(contents, state.authority, names, now), reason, now)
-    if now >= authority_due(state.signer):
-        reason = f"the CA is from {pki.issued_at(state.signer):%Y-%m-%d}"
-        return Decision(Action.NEW_AUTHORITY, _with_authority(contents, state.bundle, now), reason, now)
+        return Decision(Action.NEW_LEAF, _with_leaf(contents, state.authority, names, now), reason)
+    signer = state.authority.first
+    if now >= authority_due(signer):
+        fresh = _with_authority(contents, state.bundle, pki.issue_authority(now))
+        return Decision(Action.NEW_AUTHORITY, fresh, f"the CA is from {pki.issued_at(signer):%Y-%m-%d}")
     if rest := _without_outdated(state, now):
         kept = {**contents, BUNDLE: pki.write_certificates(rest)}
-        return Decision(Action.DROP_AUTHORITY, kept, "nothing that the old CA signed is still valid", now)
-    return Decision(Action.KEEP, contents, "all is well", _next_moment(state, now))
+        return Decision(Action.DROP_AUTHORITY, kept, "nothing that the old CA signed is still valid")
+    return Decision(Action.KEEP, contents, "all is well")
 
 
 def leaf_due(leaf: x509.Certificate) -> datetime.datetime:
@@ -116,24 +110,28 @@ def _read(contents: Mapping[str, bytes], now: datetime.datetime) -> _State:
     bundle = pki.read_certificates(contents.get(BUNDLE, b""))
     key = contents.get(AUTHORITY_KEY, b"")
     pki.read_signing_key(key)
-    for certificate in bundle:
-        if pki.why_no_pair(pki.Pair(pki.write_certificates([certificate]), key)) is None:
-            if not certificate.not_valid_before_utc - _SKEW <= now < certificate.not_valid_after_utc:
-                span = f"{certificate.not_valid_before_utc:%Y-%m-%d} to {certificate.not_valid_after_utc:%Y-%m-%d}"
-                raise pki.Unreadable(f"the CA is valid only from {span}")
-            pair = pki.Pair(contents.get(LEAF, b""), contents.get(LEAF_KEY, b""))
-            return _State(bundle, certificate, key, pair)
-    raise pki.Unreadable(f"{AUTHORITY_KEY} belongs to no certificate in {BUNDLE}")
+    pairs = (pki.Pair(pki.write_certificates([certificate]), key) for certificate in bundle)
+    authority = next((pair for pair in pairs if pki.why_no_pair(pair) is None), None)
+    if authority is None:
+        raise pki.Unreadable(f"{AUTHORITY_KEY} belongs to no certificate in {BUNDLE}")
+    begin, end = authority.first.not_valid_before_utc, authority.first.not_valid_after_utc
+    if not begin - _SKEW <= now < end:
+        raise pki.Unreadable(f"the CA is valid only from {begin:%Y-%m-%d} to {end:%Y-%m-%d}")
+    return _State(bundle, authority, _leaf_in(contents))
+
+
+def _leaf_in(contents: Mapping[str, bytes]) -> pki.Pair:
+    return pki.Pair(contents.get(LEAF, b""), contents.get(LEAF_KEY, b""))
 
 
 def _why_new_leaf(state: _State, now: datetime.datetime, names: Sequence[str], settled: bytes) -> str | None:
     if reason := _why_unusable(state.pair, state.bundle, now, names):
         return reason
-    leaf = state.pair.first
-    if pki.is_signed_by(leaf, state.signer):
+    leaf, signer = state.pair.first, state.authority.first
+    if pki.is_signed_by(leaf, signer):
         return "two thirds of the certificate's life are over" if now >= leaf_due(leaf) else None
     # An old leaf that works is better than a new one that some API server has no CA for, however old it is.
-    is_settled = bool(settled) and state.signer in pki.read_certificates(settled)
+    is_settled = bool(settled) and signer in pki.read_certificates(settled)
     return "the API servers know the new CA by now" if is_settled else None
 
 
@@ -152,20 +150,9 @@ def _why_unusable(
 
 def _without_outdated(state: _State, now: datetime.datetime) -> list[x509.Certificate]:
     """The CAs still needed, the signer among them; [] when that is all of them."""
-    leaf = state.pair.first
-    rest = [c for c in state.bundle if pki.is_signed_by(leaf, c) or not may_leave(c, state.signer, now)]
+    leaf, signer = state.pair.first, state.authority.first
+    rest = [c for c in state.bundle if pki.is_signed_by(leaf, c) or not may_leave(c, signer, now)]
     return rest if len(rest) < len(state.bundle) else []
-
-
-def _next_moment(state: _State, now: datetime.datetime) -> datetime.datetime:
-    moments = [authority_due(state.signer), *(c.not_valid_after_utc for c in state.bundle)]
-    if pki.is_signed_by(state.pair.first, state.signer):
-        moments.append(leaf_due(state.pair.first))
-    else:
-        moments.append(now + SETTLE)
-    if len(state.bundle) > 1:
-        moments.append(pki.issued_at(state.signer) + RETIRE)
-    return min((moment for moment in moments if moment > now), default=now + SETTLE)
 
 
 def _start_over(
@@ -176,18 +163,17 @@ def _start_over(
         kept = [c for c in pki.read_certificates(contents.get(BUNDLE, b"")) if now < c.not_valid_after_utc]
     except pki.Unreadable:
         kept = []
-    fresh = _with_authority(contents, kept, now)
-    pair = pki.Pair(contents.get(LEAF, b""), contents.get(LEAF_KEY, b""))
-    if _why_unusable(pair, kept, now, names):
-        fresh = _with_leaf(fresh, _read(fresh, now).authority, names, now)
-    return Decision(action, fresh, reason, now)
+    authority = pki.issue_authority(now)
+    fresh = _with_authority(contents, kept, authority)
+    if _why_unusable(_leaf_in(contents), kept, now, names):
+        fresh = _with_leaf(fresh, authority, names, now)
+    return Decision(action, fresh, reason)
 
 
 def _with_authority(
-    contents: Mapping[str, bytes], kept: Iterable[x509.Certificate], now: datetime.datetime
+    contents: Mapping[str, bytes], kept: Iterable[x509.Certificate], authority: pki.Pair
 ) -> Mapping[str, bytes]:
-    fresh = pki.issue_authority(now)
-    return {**contents, BUNDLE: pki.write_certificates(kept) + fresh.certificate, AUTHORITY_KEY: fresh.key}
+    return {**contents, BUNDLE: pki.write_certificates(kept) + authority.certificate, AUTHORITY_KEY: authority.key}
 
 
 def _with_leaf(

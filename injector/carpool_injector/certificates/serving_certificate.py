@@ -1,4 +1,5 @@
-"""The certificate in service: the server's TLS context, which pair it holds, and when another may take its place.
+"""The certificate in service: the server's TLS context, which pair it holds, when another may take its place, and who
+brings one, round after round.
 
 A server must be able to shake hands before there is any certificate to trust (the kubelet asks for liveness over TLS
 while the API server is away), so it begins with a stand-in certificate that no client is asked to trust.
@@ -6,36 +7,23 @@ while the API server is away), so it begins with a stand-in certificate that no 
 
 from __future__ import annotations
 
+import abc
+import asyncio
 import contextlib
 import datetime
+import logging
 import os
+import random
 import ssl
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from typing import Any, ClassVar, NoReturn
 
+from carpool_injector import rounds
+from carpool_injector.api import calls
 from carpool_injector.certificates import pki
 
-
-@dataclass
-class CertificateInfo:
-    """Kept up to date by `CertificateController` or `CertificateFiles`; everybody else only reads."""
-
-    # Why a client that trusts what the API server has been told refuses the served certificate; None when it does not.
-    unverified: str | None = "there is no certificate yet"
-    # End of the served certificate (UTC); None while there is only a stand-in that nobody is asked to trust.
-    not_after: datetime.datetime | None = None
-    # The last round's trouble, in words for a log or a probe; None after a round without.
-    last_error: str | None = None
-    # How often another certificate was taken into service, the first included.
-    reloads: int = 0
-
-    @property
-    def is_verified(self) -> bool:
-        """The readiness question: would the API server's call get through?"""
-        return self.unverified is None
-
+_log = logging.getLogger("carpool.injector.certificates")
 
 _AEAD_WITH_FORWARD_SECRECY = "ECDHE+AESGCM:ECDHE+CHACHA20"  # for TLS 1.2; 1.3 has nothing else
 
@@ -101,7 +89,12 @@ def _file_of(secret: bytes) -> Iterator[str]:
 
 
 class ServingCertificate:
-    """The pair that a TLS context serves, with what is known about it in `info`."""
+    """The pair that a TLS context serves, and what is known about it. Its `Supplier` changes it, all others only read.
+
+    `unverified`: why a client that trusts what the API server has been told refuses it, None when it does not; the
+    readiness question. `not_after`: its end (UTC), None while there is only a stand-in. `last_error`: the last round's
+    trouble, in words for a log or a probe. `reloads`: how often another pair was taken, the first included.
+    """
 
     # _pair: what the context serves; None while that is the stand-in.
     # _trusted: the bundle told last, None when nobody can know it.
@@ -109,14 +102,17 @@ class ServingCertificate:
     def __init__(self, tls: ssl.SSLContext, names: Sequence[str], now: datetime.datetime) -> None:
         """Loads the stand-in. `names` are the server's DNS names, first the one that API servers verify."""
         self.names = tuple(names)
-        self.info = CertificateInfo()
+        self.unverified: str | None = "there is no certificate yet"
+        self.not_after: datetime.datetime | None = None
+        self.last_error: str | None = None
+        self.reloads = 0
         self._tls = tls
         self._pair: pki.Pair | None = None
         self._trusted: bytes | None = None
         load_pair(tls, pki.issue_leaf(pki.issue_authority(now), self.names, now))
 
     def offer(self, pair: pki.Pair, trusted: bytes | None, settled: bytes | None, now: datetime.datetime) -> bool:
-        """Takes `pair` into service unless that could hurt, and brings `info` up to date; True when it was taken.
+        """Takes `pair` into service unless that could hurt; True when it was taken.
 
         `trusted` is the bundle (PEM) that every API server is told, `settled` what they have been told for a while;
         None where nobody can know. A pair that works is never given up for one that may not. Raises pki.Unreadable.
@@ -126,15 +122,15 @@ class ServingCertificate:
         if is_taken:
             load_pair(self._tls, pair)
             self._pair = pair
-            self.info.reloads += 1
-            self.info.not_after = pair.first.not_valid_after_utc
+            self.reloads += 1
+            self.not_after = pair.first.not_valid_after_utc
         self.look(now)
         return is_taken
 
     def look(self, now: datetime.datetime) -> None:
-        """Brings `info.unverified` up to date when only time has passed."""
+        """Brings `unverified` up to date when only time has passed."""
         if self._pair is not None:
-            self.info.unverified = self._why_broken(self._pair, self._trusted, now)
+            self.unverified = self._why_broken(self._pair, self._trusted, now)
 
     def _is_better(self, pair: pki.Pair, settled: bytes | None, now: datetime.datetime) -> bool:
         if self._pair is None:
@@ -152,3 +148,59 @@ class ServingCertificate:
         if leaf.not_valid_before_utc <= now < leaf.not_valid_after_utc:
             return None
         return f"valid from {leaf.not_valid_before_utc:%Y-%m-%d %H:%M} to {leaf.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
+
+
+def utc_now() -> datetime.datetime:
+    """The wall clock: certificates live in calendar time."""
+    return datetime.datetime.now(datetime.UTC)
+
+
+_FIRST_SECONDS = 0.2
+# Part of each pause that is left to chance, so that replicas started together drift apart.
+_JITTER = 0.2
+
+
+class Supplier(abc.ABC):
+    """Brings certificates to `served`, round after round. `run` it for as long as the server runs."""
+
+    longest_seconds: ClassVar[float]
+    """Between rounds while nothing works."""
+
+    def __init__(
+        self,
+        served: ServingCertificate,
+        *,
+        clock: Callable[[], datetime.datetime] = utc_now,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self.served = served
+        self._clock = clock
+        self._sleep = sleep
+        self._chance = chance
+
+    @abc.abstractmethod
+    async def step(self) -> tuple[float, str | None]:
+        """One round; the seconds until the next, and what is still missing. Raises calls.Failure, pki.Unreadable."""
+
+    async def run(self) -> NoReturn:
+        """Rounds for ever, sooner or later after trouble. Ends only by cancellation."""
+        longest = self.longest_seconds
+        await rounds.repeat(self._round, self._failed, first=_FIRST_SECONDS, longest=longest, sleep=self._drift)
+
+    async def _round(self) -> float:
+        pause, self.served.last_error = await self.step()
+        return pause
+
+    def _failed(self, error: Exception, _: float) -> None:
+        is_expected = isinstance(error, (calls.Failure, pki.Unreadable))
+        trouble = str(error) if is_expected else repr(error)
+        if not is_expected:
+            _log.error("the certificate in service stays, because of a bug; the next try follows", exc_info=error)
+        elif not isinstance(error, calls.Conflict) and trouble != self.served.last_error:  # another replica was faster
+            _log.warning("the certificate in service stays, the next try follows: %s", trouble)
+        self.served.last_error = trouble
+        self.served.look(self._clock())
+
+    async def _drift(self, seconds: float) -> None:
+        await self._sleep(seconds * (1 - _JITTER * self._chance()))

@@ -83,9 +83,9 @@ class Service:
 
     def missing(self) -> list[str]:
         """What readiness waits for; [] when reviews can be answered."""
-        info = self._certificates.served.info
-        trouble = f" ({info.last_error})" if info.last_error else ""
-        certificate = f"the certificate: {info.unverified}{trouble}" if info.unverified else ""
+        served = self._certificates.served
+        trouble = f" ({served.last_error})" if served.last_error else ""
+        certificate = f"the certificate: {served.unverified}{trouble}" if served.unverified else ""
         return [text for text in (certificate, self._namespaces.missing(), self._cluster.missing()) if text]
 
     async def run(self, stop: asyncio.Event, hurry: asyncio.Event) -> bool:
@@ -137,19 +137,19 @@ class Service:
         jobs += [self._events.deliver()] if self._events else []
         return [*jobs, self._missed.follow()] if self._missed else jobs
 
-    def _keep_certificates(self) -> certificate_controller.CertificateController | files.CertificateFiles:
+    def _keep_certificates(self) -> serving_certificate.Supplier:
         chosen = self._chosen
         names = pki.service_names(chosen.service_name, chosen.namespace)
-        holder = serving_certificate.ServingCertificate(self._tls, names, certificate_controller.utc_now())
-        info = holder.info
-        self.metrics.certificate_expiry.set_function(lambda: info.not_after.timestamp() if info.not_after else 0.0)
+        served = serving_certificate.ServingCertificate(self._tls, names, serving_certificate.utc_now())
+        expiry = self.metrics.certificate_expiry
+        expiry.set_function(lambda: served.not_after.timestamp() if served.not_after else 0.0)
         if chosen.certificates == "files":
-            return files.CertificateFiles(Path(chosen.cert_dir), holder)
-        webhooks = [certificate_controller.Webhook("MutatingWebhookConfiguration", chosen.mutating_webhook)]
+            return files.CertificateFiles(Path(chosen.cert_dir), served)
+        webhooks = [("MutatingWebhookConfiguration", chosen.mutating_webhook)]
         if chosen.validating_webhook:
-            webhooks.append(certificate_controller.Webhook("ValidatingWebhookConfiguration", chosen.validating_webhook))
+            webhooks.append(("ValidatingWebhookConfiguration", chosen.validating_webhook))
         return certificate_controller.CertificateController(
-            self._api, holder, certificate_controller.Settings(chosen.namespace, chosen.secret_name, tuple(webhooks))
+            self._api, served, chosen.namespace, chosen.secret_name, webhooks
         )
 
     def _restarts(self, inject: review.Inject) -> Callable[[Set[tuple[str, str]]], Awaitable[None]] | None:
@@ -161,7 +161,7 @@ class Service:
 
         if not self._chosen.restart_missed_pods:
             return None
-        now = certificate_controller.utc_now
+        now = serving_certificate.utc_now
         return evictions.Evictions(self._api, would_inject, lambda: not self.missing(), self.metrics, now).restart
 
     def _assemble(self, config: Config) -> server.Server:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.looptime
 BEGIN = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)
 NAMES = pki.service_names("carpool-injector", "carpool-system")
 HOUR, DAY = 3600, 86400
-WEBHOOKS = (certificate_controller.Webhook(*fake_kube.MUTATING), certificate_controller.Webhook(*fake_kube.VALIDATING))
+WEBHOOKS = (fake_kube.MUTATING, fake_kube.VALIDATING)
 
 
 def now() -> datetime.datetime:
@@ -28,9 +28,9 @@ def now() -> datetime.datetime:
 async def running(kube, *, webhooks=WEBHOOKS, clock=now):
     """A replica's controller at work."""
     made = serving_certificate.ServingCertificate(serving_certificate.make_context(), NAMES, clock())
-    settings = certificate_controller.Settings("carpool-system", "certificates", webhooks)
+    places = ("carpool-system", "certificates", webhooks)
     task = asyncio.create_task(
-        certificate_controller.CertificateController(kube, made, settings, clock=clock, chance=lambda: 0.5).run()
+        certificate_controller.CertificateController(kube, made, *places, clock=clock, chance=lambda: 0.5).run()
     )
     try:
         yield made
@@ -59,13 +59,13 @@ def is_trusted(made, kube) -> bool:
 async def test_one_round_makes_publishes_and_serves_the_certificate():
     kube = fake_kube.FakeKube()
     async with running(kube) as made:
-        assert not made.info.is_verified
-        assert made.info.not_after is None
+        assert made.unverified is not None
+        assert made.not_after is None
         await asyncio.sleep(1)
         assert is_trusted(made, kube)
-        assert made.info.is_verified
-        assert made.info.last_error is None
-        assert made.info.not_after == BEGIN + datetime.timedelta(days=30)
+        assert made.unverified is None
+        assert made.last_error is None
+        assert made.not_after == BEGIN + datetime.timedelta(days=30)
         assert len(kube.bundles()) == 4
 
 
@@ -83,11 +83,11 @@ async def test_configurations_that_come_late_are_trusted_within_seconds():
     late, kube.configurations = kube.configurations, {}
     async with running(kube) as made:
         await asyncio.sleep(300)
-        assert "not found: MutatingWebhookConfiguration" in made.info.last_error
-        assert made.info.unverified == "no CA of it is in all webhook configurations yet"
+        assert "not found: MutatingWebhookConfiguration" in made.last_error
+        assert made.unverified == "no CA of it is in all webhook configurations yet"
         kube.configurations = late
         await asyncio.sleep(certificate_controller.MISSING_SECONDS + 1)
-        assert made.info.is_verified
+        assert made.unverified is None
 
 
 async def test_three_replicas_started_together_agree_at_once_and_then_leave_each_other_in_peace():
@@ -95,7 +95,7 @@ async def test_three_replicas_started_together_agree_at_once_and_then_leave_each
     async with running(kube) as one, running(kube) as two, running(kube) as three:
         await asyncio.sleep(5)
         assert one._pair == two._pair == three._pair
-        assert all(made.info.is_verified for made in (one, two, three))
+        assert all(made.unverified is None for made in (one, two, three))
         assert kube.writes == 1
         kube.calls.clear()
         await asyncio.sleep(HOUR)
@@ -108,8 +108,8 @@ async def test_two_replicas_renew_the_leaf_together_with_one_write():
         await asyncio.sleep(3 * HOUR)
         assert kube.writes == 1
         assert one._pair == two._pair
-        assert (one.info.reloads, two.info.reloads) == (2, 2)
-        assert one.info.not_after > BEGIN + datetime.timedelta(days=30)
+        assert (one.reloads, two.reloads) == (2, 2)
+        assert one.not_after > BEGIN + datetime.timedelta(days=30)
 
 
 async def test_an_api_server_away_at_the_start_leaves_a_stand_in_that_readiness_does_not_trust(caplog):
@@ -117,14 +117,14 @@ async def test_an_api_server_away_at_the_start_leaves_a_stand_in_that_readiness_
     kube.is_down = True
     async with running(kube) as made:
         await asyncio.sleep(3 * HOUR)
-        assert not made.info.is_verified
-        assert made.info.unverified == "there is no certificate yet"
-        assert "no answer" in made.info.last_error
+        assert made.unverified is not None
+        assert made.unverified == "there is no certificate yet"
+        assert "no answer" in made.last_error
         assert 150 < len(kube.calls) < 250  # at most one a minute, in the long run
         kube.is_down = False
         await asyncio.sleep(61)
-        assert made.info.is_verified
-        assert made.info.last_error is None
+        assert made.unverified is None
+        assert made.last_error is None
     assert "the next try follows" in caplog.text
 
 
@@ -136,13 +136,13 @@ async def test_the_certificate_in_hand_is_served_through_an_outage_until_it_expi
         kube.is_down = True
         await asyncio.sleep(9 * DAY / 100)
         assert made._pair == pair
-        assert made.info.is_verified
-        assert "no answer" in made.info.last_error
+        assert made.unverified is None
+        assert "no answer" in made.last_error
         await asyncio.sleep(2 * DAY / 100)
-        assert "not valid" in made.info.unverified
+        assert "not valid" in made.unverified
         kube.is_down = False
         await asyncio.sleep(61)
-        assert made.info.is_verified
+        assert made.unverified is None
 
 
 async def test_a_ca_bundle_that_somebody_wipes_is_back_within_a_minute():
@@ -152,7 +152,7 @@ async def test_a_ca_bundle_that_somebody_wipes_is_back_within_a_minute():
         kube.publish(fake_kube.MUTATING, b"")
         await asyncio.sleep(61)
         assert is_trusted(made, kube)
-        assert made.info.is_verified
+        assert made.unverified is None
 
 
 async def test_a_deleted_secret_is_made_anew_and_nobody_notices():
@@ -187,32 +187,53 @@ async def test_the_yearly_rotation_of_the_ca_leaves_no_moment_in_which_a_client_
         assert one._pair == two._pair
 
 
+async def test_the_same_trouble_is_told_once_and_another_anew(caplog):
+    kube = fake_kube.FakeKube()
+    kube.is_down = True
+    async with running(kube):
+        await asyncio.sleep(HOUR)
+        assert caplog.text.count("the next try follows") == 1
+        kube.is_down, kube.forbidden = False, {"create secrets"}
+        await asyncio.sleep(HOUR)
+        assert caplog.text.count("the next try follows") == 2
+
+
+async def test_configurations_that_were_waited_for_are_tried_again_at_once_where_a_write_was_lost():
+    kube = fake_kube.FakeKube()
+    late, kube.configurations = kube.configurations, {}
+    async with running(kube) as one, running(kube) as two, running(kube) as three:
+        await asyncio.sleep(HOUR)
+        kube.configurations = late
+        await asyncio.sleep(certificate_controller.MISSING_SECONDS + 1)
+        assert [made.unverified for made in (one, two, three)] == [None] * 3
+
+
 async def test_without_the_right_to_publish_nothing_unknown_is_served_and_the_reason_is_told():
     kube = fake_kube.FakeKube()
     kube.forbidden = {"patch webhooks"}
     async with running(kube) as made:
         await asyncio.sleep(60)
-        assert not made.info.is_verified
-        assert made.info.last_error == "patch webhooks: forbidden"
+        assert made.unverified is not None
+        assert made.last_error == "patch webhooks: forbidden"
         kube.forbidden = set()
         await asyncio.sleep(61)
-        assert made.info.is_verified
+        assert made.unverified is None
 
 
 async def test_missing_configurations_are_named_and_not_waited_for():
     kube = fake_kube.FakeKube(webhooks=[fake_kube.MUTATING])
     async with running(kube) as made:
         await asyncio.sleep(5)
-        assert made.info.is_verified
-        assert "not found: ValidatingWebhookConfiguration carpool-injector" in made.info.last_error
+        assert made.unverified is None
+        assert "not found: ValidatingWebhookConfiguration carpool-injector" in made.last_error
 
 
 async def test_without_any_configuration_to_publish_in_the_secret_s_own_bundle_is_the_measure():
     kube = fake_kube.FakeKube(webhooks=[])
     async with running(kube, webhooks=()) as made:
         await asyncio.sleep(HOUR)
-        assert made.info.is_verified
-        assert made.info.last_error is None
+        assert made.unverified is None
+        assert made.last_error is None
 
 
 async def test_a_bug_is_logged_and_does_not_end_the_keeping(caplog):
@@ -222,7 +243,7 @@ async def test_a_bug_is_logged_and_does_not_end_the_keeping(caplog):
 
     async with running(Broken()) as made:
         await asyncio.sleep(HOUR)
-        assert made.info.last_error == "KeyError('metadata')"
+        assert made.last_error == "KeyError('metadata')"
     assert "because of a bug" in caplog.text
 
 

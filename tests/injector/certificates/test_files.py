@@ -59,11 +59,11 @@ async def test_a_mounted_pair_is_served_and_a_swapped_one_within_seconds(tmp_pat
     async with running(tmp_path) as made:
         await asyncio.sleep(0.1)
         assert made._pair == one
-        assert made.info.is_verified
+        assert made.unverified is None
         mount(tmp_path, two, version="two")
         await asyncio.sleep(files.POLL_SECONDS)
         assert made._pair == two
-        assert made.info.reloads == 2
+        assert made.reloads == 2
 
 
 async def test_a_key_that_does_not_match_leaves_the_old_pair_in_service_and_is_told_once(tmp_path, caplog):
@@ -74,23 +74,23 @@ async def test_a_key_that_does_not_match_leaves_the_old_pair_in_service_and_is_t
         mount(tmp_path, pki.Pair(two.certificate, one.key), version="torn")
         await asyncio.sleep(600)
         assert made._pair == one
-        assert made.info.is_verified
-        assert "the private key belongs to another certificate" in made.info.last_error
+        assert made.unverified is None
+        assert "the private key belongs to another certificate" in made.last_error
         assert caplog.text.count("the certificate in service stays") == 1
         mount(tmp_path, two, version="two")
         await asyncio.sleep(files.POLL_SECONDS)
         assert made._pair == two
-        assert made.info.last_error is None
+        assert made.last_error is None
 
 
 async def test_files_that_come_late_are_waited_for(tmp_path):
     async with running(tmp_path / "tls") as made:
         await asyncio.sleep(30)
-        assert not made.info.is_verified
-        assert "tls.crt" in made.info.last_error
+        assert made.unverified is not None
+        assert "tls.crt" in made.last_error
         mount(tmp_path / "tls", leaf())
         await asyncio.sleep(files.POLL_SECONDS)
-        assert made.info.is_verified
+        assert made.unverified is None
 
 
 @pytest.mark.parametrize("bundle", [None, b"", b"\n"])
@@ -98,16 +98,16 @@ async def test_without_a_ca_the_dates_are_all_there_is_to_verify(tmp_path, bundl
     mount(tmp_path, leaf(), bundle)
     async with running(tmp_path) as made:
         await asyncio.sleep(0.1)
-        assert made.info.is_verified
+        assert made.unverified is None
         made.look(BEGIN + datetime.timedelta(days=31))
-        assert "valid from 2026-11-21 11:50 to 2026-12-21 12:00 UTC" in made.info.unverified
+        assert "valid from 2026-11-21 11:50 to 2026-12-21 12:00 UTC" in made.unverified
 
 
 async def test_a_ca_that_has_not_signed_the_pair_is_told_to_readiness(tmp_path):
     mount(tmp_path, leaf(), pki.issue_authority(BEGIN).certificate)
     async with running(tmp_path) as made:
         await asyncio.sleep(0.1)
-        assert "refuses the certificate" in made.info.unverified
+        assert "refuses the certificate" in made.unverified
 
 
 async def test_a_pair_that_openssl_does_not_take_is_told_and_changes_nothing(tmp_path):
@@ -117,7 +117,7 @@ async def test_a_pair_that_openssl_does_not_take_is_told_and_changes_nothing(tmp
         await asyncio.sleep(0.1)
         mount(tmp_path, pki.Pair(b"junk", one.key), version="junk")
         await asyncio.sleep(files.POLL_SECONDS)
-        assert "no readable certificates" in made.info.last_error
+        assert "no readable certificates" in made.last_error
         assert made._pair == one
 
 
@@ -130,8 +130,8 @@ async def test_a_bug_is_logged_and_does_not_end_the_keeping(tmp_path, caplog):
     mount(tmp_path, leaf())
     async with running(tmp_path, broken) as made:
         await asyncio.sleep(0.1)
-        assert made.info.last_error == "KeyError('metadata')"
-        assert not made.info.is_verified
+        assert made.last_error == "KeyError('metadata')"
+        assert made.unverified is not None
         await asyncio.sleep(files.POLL_SECONDS)
-        assert made.info.is_verified
+        assert made.unverified is None
     assert "because of a bug" in caplog.text

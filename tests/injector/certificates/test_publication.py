@@ -85,7 +85,7 @@ async def test_a_configuration_that_changed_after_it_was_read_is_not_written_and
     kube = fake_kube.FakeKube()
     told = certificate_controller.Publisher(
         kube,
-        [certificate_controller.Webhook(*fake_kube.MUTATING), certificate_controller.Webhook(*fake_kube.VALIDATING)],
+        [fake_kube.MUTATING, fake_kube.VALIDATING],
     )
     await told.read()
     kube.publish(fake_kube.MUTATING, OLD)

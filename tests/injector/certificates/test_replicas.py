@@ -18,11 +18,7 @@ from tests.injector.certificates import fake_kube
 
 BEGIN = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)
 NAMES = pki.service_names("carpool-injector", "carpool-system")
-SETTINGS = certificate_controller.Settings(
-    "carpool-system",
-    "certificates",
-    (certificate_controller.Webhook(*fake_kube.MUTATING), certificate_controller.Webhook(*fake_kube.VALIDATING)),
-)
+PLACES = ("carpool-system", "certificates", (fake_kube.MUTATING, fake_kube.VALIDATING))
 # Two rounds of a replica must fit into a certificate's last third (10 days): one to see, one to take what has settled.
 LONGEST_PAUSE = datetime.timedelta(days=3)
 MINUTE, DAY = datetime.timedelta(minutes=1), datetime.timedelta(days=1)
@@ -36,7 +32,7 @@ def why_untrusted(certificate, bundle, now):
 class Replica:
     def __init__(self, kube, clock):
         self.served = serving_certificate.ServingCertificate(serving_certificate.make_context(), NAMES, clock())
-        self.controller = certificate_controller.CertificateController(kube, self.served, SETTINGS, clock=clock)
+        self.controller = certificate_controller.CertificateController(kube, self.served, *PLACES, clock=clock)
         self.clock = clock
         self.last_round = clock()
         self.began = clock()
@@ -108,7 +104,7 @@ class Cluster:
         bundles = set(self.kube.bundles())
         for replica, pair in zip(self.replicas, pairs, strict=True):
             # Until it is ready for the first time, a replica gets no calls.
-            replica.was_ready = replica.was_ready or replica.served.info.is_verified
+            replica.was_ready = replica.was_ready or replica.served.unverified is None
             if replica.was_ready:
                 assert not any(why_untrusted(pair.certificate, bundle, self.now) for bundle in bundles)
 
@@ -164,7 +160,7 @@ def test_whatever_the_order_what_is_served_is_trusted_and_all_replicas_end_with_
         contents = cluster.kube.secret.data
         pair = pki.Pair(contents[rotation.LEAF], contents[rotation.LEAF_KEY])
         assert all(replica.served._pair == pair for replica in cluster.replicas)
-        assert all(replica.served.info.is_verified for replica in cluster.replicas)
+        assert all(replica.served.unverified is None for replica in cluster.replicas)
         writes = cluster.kube.writes
         cluster.settle()
         assert cluster.kube.writes == writes
