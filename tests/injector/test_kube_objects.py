@@ -105,7 +105,7 @@ async def test_all_pages_of_a_list_are_read(api, client):
     for number in range(620):
         api.namespace(f"n{number:03}")
     async with contextlib.aclosing(client.watch_namespaces()) as changes:
-        names = [(await anext(changes))[1] for _ in range(620)]
+        names = [*await anext(changes)]
     assert names == [f"n{number:03}" for number in range(620)]
     assert len(api.requests) == 3
 

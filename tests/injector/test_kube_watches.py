@@ -9,18 +9,20 @@ import pytest
 from aiohttp import web
 
 from carpool_injector.api import kube
+from carpool_injector.core import model
 from tests.injector.fake_api_server import status
 from tests.injector.kube_clients import HANG_UP, write_kubeconfig
 
 
 class Watch:
-    """A watch of namespaces, read change by change as (type, name)."""
+    """A watch of namespaces: lists of names, and changes as (name, whether it is there)."""
 
     def __init__(self, client):
         self.changes = client.watch_namespaces()
 
     async def read(self, count):
-        return [(kind, name) for kind, name, _, _ in [await anext(self.changes) for _ in range(count)]]
+        told = [await anext(self.changes) for _ in range(count)]
+        return [sorted(each) if isinstance(each, dict) else (each[0], each[1] is not None) for each in told]
 
 
 @pytest.fixture
@@ -39,14 +41,11 @@ async def follow(api, watch, count, *acts):
     return await reading
 
 
-async def test_a_watch_tells_all_there_is_then_synced_then_each_change(api, watch):
+async def test_a_watch_tells_all_there_is_then_each_change(api, watch):
     api.namespace("one", {"a": "b"})
     api.namespace("two")
-    assert [await anext(watch.changes) for _ in range(3)] == [
-        ("ADDED", "one", {"a": "b"}, {}),
-        ("ADDED", "two", {}, {}),
-        ("SYNCED", "", {}, {}),
-    ]
+    one, two = model.Namespace("one", {"a": "b"}), model.Namespace("two")
+    assert await anext(watch.changes) == {"one": one, "two": two}
     changes = await follow(
         api,
         watch,
@@ -55,13 +54,13 @@ async def test_a_watch_tells_all_there_is_then_synced_then_each_change(api, watc
         lambda: api.namespace("one"),
         lambda: api.delete("/api/v1/namespaces/two"),
     )
-    assert changes == [("ADDED", "three"), ("MODIFIED", "one"), ("DELETED", "two")]
+    assert changes == [("three", True), ("one", True), ("two", False)]
 
 
 @pytest.mark.parametrize("ending", ["end", "break"])
 async def test_a_watch_that_ends_or_breaks_goes_on_from_where_it_was(api, watch, ending):
     api.namespace("one")
-    await watch.read(2)
+    await watch.read(1)
     bookmark = {"type": "BOOKMARK", "object": {"kind": "Namespace", "metadata": {"resourceVersion": "7000"}}}
     reading = asyncio.ensure_future(watch.read(2))
     await api.begun.get()
@@ -70,16 +69,16 @@ async def test_a_watch_that_ends_or_breaks_goes_on_from_where_it_was(api, watch,
     api.tell(ending)
     assert await api.begun.get() == "7000"
     api.namespace("two")
-    assert await reading == [("MODIFIED", "one"), ("ADDED", "two")]
+    assert await reading == [("one", True), ("two", True)]
     assert sum("watch" not in request.query for request in api.requests) == 1
 
 
 @pytest.mark.parametrize("is_answered_by_status", [True, False])
-async def test_a_watch_whose_version_is_forgotten_begins_anew_and_tells_who_has_gone(api, watch, is_answered_by_status):
+async def test_a_watch_whose_version_is_forgotten_begins_anew_without_who_has_gone(api, watch, is_answered_by_status):
     api.namespace("one")
     api.namespace("two")
-    await watch.read(3)
-    reading = asyncio.ensure_future(watch.read(4))
+    await watch.read(1)
+    reading = asyncio.ensure_future(watch.read(1))
     await api.begun.get()
     if is_answered_by_status:
         api.instead = [status(410, "Expired", "too old resource version")]
@@ -89,14 +88,14 @@ async def test_a_watch_whose_version_is_forgotten_begins_anew_and_tells_who_has_
     del api.objects["/api/v1/namespaces/one"]
     api.objects["/api/v1/namespaces/three"] = {"metadata": {"name": "three", "resourceVersion": "1"}}
     api.version += 5
-    assert await reading == [("DELETED", "one"), ("ADDED", "three"), ("ADDED", "two"), ("SYNCED", "")]
+    assert await reading == [["three", "two"]]
 
 
 async def test_a_watch_outlasts_an_api_server_that_is_away_or_says_no(api, watch, caplog):
     api.namespace("one")
     no = status(403, "Forbidden", 'User "u" cannot list resource "namespaces"')
     api.instead = [*HANG_UP, status(500, "InternalError", "etcd is away"), no, web.Response(text="<html>")]
-    assert await watch.read(2) == [("ADDED", "one"), ("SYNCED", "")]
+    assert await watch.read(1) == [["one"]]
     assert caplog.text.count("the watch of namespaces broke, the next try follows") == 4
     assert 'apiGroups: [""], resources: ["namespaces"], verbs: ["list"]' in caplog.text
 
@@ -113,6 +112,6 @@ async def test_a_watch_waits_longer_and_longer_while_nothing_works(api, tmp_path
     url = str(api.server.make_url("")).rstrip("/")
     client = await kube.Kube.connect(write_kubeconfig(tmp_path / "config", url), sleep=pause)
     async with contextlib.aclosing(client.watch_namespaces()) as changes:
-        assert (await anext(changes))[0] == "SYNCED"
+        assert await anext(changes) == {}
     await client.close()
     assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]

@@ -14,25 +14,25 @@ from carpool_injector.objects import review
 from carpool_injector.webhook import cluster, metrics
 from tests.injector import reviews
 
-SYNCED: calls.Change = ("SYNCED", "", {}, {})
+Told = dict[str, model.Namespace] | calls.Change
 
 
-def added(name: str, **labels: str) -> calls.Change:
-    return ("ADDED", name, labels, {})
+def listed(**labels: dict[str, str]) -> Told:
+    return {name: model.Namespace(name, each) for name, each in labels.items()}
 
 
 class Source:
     """A watch that the test feeds, and direct reads that the test answers."""
 
     def __init__(self) -> None:
-        self.changes: asyncio.Queue[calls.Change | None] = asyncio.Queue()
+        self.changes: asyncio.Queue[Told | None] = asyncio.Queue()
         self.stored: dict[str, model.Namespace] = {}
         self.delay = 0.0
         self.reads = 0
         self.at_once = 0
         self.most_at_once = 0
 
-    async def watch_namespaces(self) -> AsyncIterator[calls.Change]:
+    async def watch_namespaces(self) -> AsyncIterator[Told]:
         while (change := await self.changes.get()) is not None:
             yield change
 
@@ -46,7 +46,7 @@ class Source:
         finally:
             self.at_once -= 1
 
-    async def tell(self, *changes: calls.Change | None) -> None:
+    async def tell(self, *changes: Told | None) -> None:
         """Feeds the watch, and waits until all was taken."""
         for change in changes:
             self.changes.put_nowait(change)
@@ -70,11 +70,12 @@ async def test_what_the_watch_told_is_answered_without_a_read() -> None:
     source = Source()
     async with following(source) as subject:
         assert "not known yet" in subject.missing()
-        await source.tell(added("models", team="a"), SYNCED)
+        await source.tell(listed(models={"team": "a"}))
         assert subject.missing() == ""
         assert (await subject.get("models")).labels == {"team": "a"}
-        await source.tell(("MODIFIED", "models", {"team": "b"}, {"note": "x"}))
-        assert await subject.get("models") == model.Namespace("models", {"team": "b"}, {"note": "x"})
+        changed = model.Namespace("models", {"team": "b"}, {"note": "x"})
+        await source.tell(("models", changed))
+        assert await subject.get("models") == changed
         assert source.reads == 0
 
 
@@ -88,7 +89,7 @@ async def test_a_namespace_that_the_watch_has_not_told_of_is_read_directly() -> 
 async def test_that_there_is_no_such_namespace_is_not_remembered() -> None:
     source = Source()
     async with following(source) as subject:
-        await source.tell(SYNCED)
+        await source.tell(listed())
         with pytest.raises(review.Unanswerable, match="namespace 'new' could not be read: KeyError"):
             await subject.get("new")
         source.stored["new"] = model.Namespace("new")
@@ -98,9 +99,16 @@ async def test_that_there_is_no_such_namespace_is_not_remembered() -> None:
 async def test_a_deleted_namespace_is_forgotten() -> None:
     source = Source()
     async with following(source) as subject:
-        await source.tell(added("models"), SYNCED, ("DELETED", "models", {}, {}))
+        await source.tell(listed(models={}), ("models", None))
         with pytest.raises(review.Unanswerable):
             await subject.get("models")
+
+
+async def test_what_is_not_in_a_new_list_is_forgotten_too() -> None:
+    source = Source()
+    async with following(source) as subject:
+        await source.tell(listed(models={}, other={}), ("new", model.Namespace("new")), listed(other={}))
+        assert [*subject.known()] == ["other"]
 
 
 @pytest.mark.looptime

@@ -11,7 +11,7 @@ import datetime
 import json
 import re
 import urllib.parse
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from carpool_injector.core import model
@@ -94,22 +94,21 @@ def unreachable(call: Call, error: BaseException) -> Unavailable:
     return Unavailable(f"{call}: no answer from the API server ({reason}); check that it runs and can be reached")
 
 
+_UNAVAILABLE = (Unavailable, "the API server cannot answer now ({told}); try again later")
+_REJECTED = (Rejected, "not accepted ({told}); mend what it names")
+_BY_STATUS: Mapping[int, tuple[type[Failure], str]] = {
+    401: (Forbidden, "the API server does not accept our credentials ({told}); renew the token or kubeconfig"),
+    403: (Forbidden, "forbidden ({told}); {grant}"),
+    404: (NotFound, "not found ({told}); check the name, the namespace and that its kind is installed"),
+    409: (Conflict, "changed or created by somebody else meanwhile ({told}); read it again"),
+    410: (Expired, "too old to go on from ({told}); list again"),
+    429: _UNAVAILABLE,
+}
+
+
 def _failure(call: Call, status: int, told: str) -> Failure:
-    if status == 401:
-        return Forbidden(
-            f"{call}: the API server does not accept our credentials ({told}); renew the token or kubeconfig"
-        )
-    if status == 403:
-        return Forbidden(f"{call}: forbidden ({told}); {_grant(call)}")
-    if status == 404:
-        return NotFound(f"{call}: not found ({told}); check the name, the namespace and that its kind is installed")
-    if status == 409:
-        return Conflict(f"{call}: changed or created by somebody else meanwhile ({told}); read it again")
-    if status == 410:
-        return Expired(f"{call}: too old to go on from ({told}); list again")
-    if status == 429 or status >= 500:
-        return Unavailable(f"{call}: the API server cannot answer now ({told}); try again later")
-    return Rejected(f"{call}: not accepted ({told}); mend what it names")
+    kind, words = _BY_STATUS.get(status) or (_UNAVAILABLE if status >= 500 else _REJECTED)
+    return kind(f"{call}: {words.format(told=told, grant=_grant(call))}")
 
 
 def _message(body: bytes) -> str:
@@ -130,8 +129,8 @@ def _grant(call: Call) -> str:
 
 
 Object = dict[str, Any]
-Version = tuple[int, int]
-Change = tuple[str, str, Mapping[str, str], Mapping[str, str]]
+Change = tuple[str, model.Namespace | None]
+"""The name of a namespace, and what it is now; None: it has gone."""
 
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 
@@ -208,46 +207,10 @@ def of_pod(found: Object) -> Object:
     return {**found, "metadata": {key: value for key, value in found["metadata"].items() if key != "managedFields"}}
 
 
-def change(kind: str, found: Object) -> Change:
-    """A namespace's change of this kind."""
-    seen = namespace(found)
-    return kind, seen.name, seen.labels, seen.annotations
-
-
-def changes_from_anew(known: set[str], namespaces: Iterable[Object]) -> Iterator[Change]:
-    """What a new list tells one who knew these: DELETED for who has gone, ADDED for who is there, SYNCED.
-
-    Brings `known` up to date.
-    """
-    found = [change("ADDED", one) for one in namespaces]
-    names = {name for _, name, _, _ in found}
-    yield from (("DELETED", name, {}, {}) for name in sorted(known - names))
-    known.clear()
-    known.update(names)
-    yield from found
-    yield "SYNCED", "", {}, {}
-
-
-def version(text: str) -> Version:
-    """Major and minor of "v1.33.4-gke.1", "1.29+". Raises ValueError."""
-    match = _VERSION.match(text)
-    if match is None:
-        raise ValueError(f"not a version: {text!r}")
-    return int(match[1]), int(match[2])
-
-
-def known_version(*texts: object) -> Version | None:
-    """The first that is a version; None where there is none."""
-    for text in texts:
-        if isinstance(text, str) and _VERSION.match(text):
-            return version(text)
-    return None
-
-
-def kubelet_version(node: Object) -> Version | None:
-    """What a node tells of its kubelet; None where that is no version: nobody can rely on such a node having one."""
-    info = (node.get("status") or {}).get("nodeInfo") or {}
-    return known_version(info.get("kubeletVersion"))
+def version(*texts: object) -> model.Version | None:
+    """Major and minor of the first that is a version ("v1.33.4-gke.1", "1.29+"); None where there is none."""
+    found = (_VERSION.match(text) for text in texts if isinstance(text, str))
+    return next(((int(match[1]), int(match[2])) for match in found if match), None)
 
 
 def _encoded(value: bytes) -> str:

@@ -23,7 +23,7 @@ from typing import Any
 import aiohttp  # the client library's transport: its exceptions and timeouts are aiohttp's
 
 from carpool_injector.api import calls, forwarding
-from carpool_injector.api.calls import Call, Change, Object, Secret, Version
+from carpool_injector.api.calls import Call, Change, Object, Secret
 from carpool_injector.core import model
 
 
@@ -81,6 +81,7 @@ _METADATA_LIST = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _PAGE = 250
 _PAGE_OF_NODES = 50  # a node lists all its images: tens of kilobytes
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds between attempts to watch
+_SERVICE = "kubernetes.io/service-name"  # the label of a Service's EndpointSlices
 _ADMISSION = "admissionregistration.k8s.io/v1"
 _POLICY_VERSIONS = ("v1", "v1beta1")
 _WEBHOOK_RESOURCES = {
@@ -118,7 +119,8 @@ class Kube:
         configuration = Configuration()
         try:
             if kubeconfig is None and context is None and (service_account / "token").is_file():
-                _load_service_account(configuration, service_account, environment)
+                token, authority = str(service_account / "token"), str(service_account / "ca.crt")
+                _InClusterConfigLoader(token, authority, environ=environment).load_and_set(configuration)
             else:
                 path = kubeconfig or environment.get("KUBECONFIG") or "~/.kube/config"
                 _require_a_file(path, service_account)
@@ -152,9 +154,9 @@ class Kube:
         """
         body = calls.secret_body(name, data, resource_version)
         if resource_version is None:
-            return calls.secret(await self._send(Call("create", "secrets", namespace), body))
+            return calls.secret(await self._ask(Call("create", "secrets", namespace), body=body))
         call = Call("patch", "secrets", namespace, name)
-        return calls.secret(await self._send(call, body, "application/merge-patch+json"))
+        return calls.secret(await self._ask(call, body=body, content_type="application/merge-patch+json"))
 
     async def read_webhooks(self, kind: str, name: str) -> Object | None:
         """A MutatingWebhookConfiguration or ValidatingWebhookConfiguration, None when there is none."""
@@ -163,14 +165,14 @@ class Kube:
     async def list_webhooks(self, kind: str, label_selector: str) -> list[Object]:
         """The configurations of this kind whose labels match."""
         call = Call("list", _WEBHOOK_RESOURCES[kind], group=_ADMISSION)
-        return (await self._list(call, {"labelSelector": label_selector}))[0]
+        return await self._list(call, label_selector)
 
     async def list_policies(self, label_selector: str) -> list[Object]:
         """The MutatingAdmissionPolicies whose labels match, in the newest version of their API that there is."""
         for version in _POLICY_VERSIONS:
             call = Call("list", "mutatingadmissionpolicies", group=f"admissionregistration.k8s.io/{version}")
             with contextlib.suppress(calls.NotFound):
-                return (await self._list(call, {"labelSelector": label_selector}))[0]
+                return await self._list(call, label_selector)
         return []
 
     async def set_ca_bundle(self, kind: str, name: str, pem: bytes, resource_version: str | None = None) -> Object:
@@ -183,7 +185,7 @@ class Kube:
         if resource_version not in (None, found["metadata"]["resourceVersion"]):
             raise calls.Conflict(f"{call}: changed by somebody else meanwhile; read it again")
         body = calls.ca_bundle_body(found, pem)
-        return await self._send(call, body, "application/strategic-merge-patch+json")
+        return await self._ask(call, body=body, content_type="application/strategic-merge-patch+json")
 
     # --- namespaces and events: while serving ------------------------------------------------------------------------
 
@@ -192,29 +194,27 @@ class Kube:
         found = await self._ask(Call("get", "namespaces", name=name))
         return calls.namespace(found)
 
-    async def watch_namespaces(self) -> AsyncGenerator[Change, None]:
-        """Type, name, labels and annotations: ADDED for each namespace there is, SYNCED once, then each change.
+    async def watch_namespaces(self) -> AsyncGenerator[dict[str, model.Namespace] | Change, None]:
+        """All namespaces there are, by name, then each change.
 
-        Types are ADDED, MODIFIED, DELETED and SYNCED (with an empty name). Goes on for ever: a watch that ends is
-        resumed where it was; where it cannot be, all begins anew: DELETED for what has gone meanwhile, ADDED for each,
-        SYNCED. Failures are logged and tried again, later and later.
+        Goes on for ever: a watch that ends is resumed where it was; where it cannot be, all begins anew. Failures are
+        logged and tried again, later and later.
         """
-        known: set[str] = set()
         version: str | None = None
         pause = _FIRST_PAUSE
         while True:
             try:
                 if version is None:
-                    namespaces, version = await self._list(Call("list", "namespaces"))
-                    for change in calls.changes_from_anew(known, namespaces):
-                        yield change
+                    pages = [page async for page in self._pages(Call("list", "namespaces"), {})]
+                    found = [calls.namespace(each) for page in pages for each in page.get("items") or ()]
+                    yield {each.name: each for each in found}
+                    version = pages[-1]["metadata"]["resourceVersion"]
                 async with contextlib.aclosing(self._watch(Call("watch", "namespaces"), version)) as events:
-                    async for kind, found in events:
-                        version, pause = found["metadata"]["resourceVersion"], _FIRST_PAUSE
+                    async for kind, thing in events:
+                        version, pause = thing["metadata"]["resourceVersion"], _FIRST_PAUSE
                         if kind in ("ADDED", "MODIFIED", "DELETED"):
-                            change = calls.change(kind, found)
-                            (known.discard if kind == "DELETED" else known.add)(change[1])
-                            yield change
+                            namespace = calls.namespace(thing)
+                            yield namespace.name, None if kind == "DELETED" else namespace
             except calls.Expired:
                 version = None
             except calls.Failure as error:
@@ -229,7 +229,7 @@ class Kube:
         """Writes a Warning about `owner` (apiVersion, kind, name, uid) into its namespace."""
         now = datetime.datetime.now(datetime.UTC)
         body = calls.event_body(namespace, owner, reason, message, FIELD_MANAGER, now)
-        await self._send(Call("create", "events", namespace), body)
+        await self._ask(Call("create", "events", namespace), body=body)
 
     async def evict_pod(self, namespace: str, name: str, uid: str) -> None:
         """Ends this pod and no other of its name. Raises Unavailable where a PodDisruptionBudget does not allow it."""
@@ -238,31 +238,31 @@ class Kube:
             "apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata,
             "deleteOptions": {"preconditions": {"uid": uid}},
         }  # fmt: skip
-        await self._send(Call("create", "pods/eviction", namespace, name), body)
+        await self._ask(Call("create", "pods/eviction", namespace, name), body=body)
 
     # --- what the cluster can do; diagnosis --------------------------------------------------------------------------
 
-    async def server_version(self) -> Version:
+    async def server_version(self) -> model.Version:
         """The API server's version, major and minor."""
         call = Call("get", "version", group="/")
         found = await self._ask(call)
-        version = calls.known_version(f"{found.get('major')}.{found.get('minor')}", found.get("gitVersion"))
+        version = calls.version(f"{found.get('major')}.{found.get('minor')}", found.get("gitVersion"))
         if version is None:
             raise calls.Rejected(f"{call}: the answer has no version that can be read ({str(found)[:200]})")
         return version
 
-    async def kubelet_versions(self) -> list[Version]:
+    async def kubelet_versions(self) -> list[model.Version]:
         """The version of each node's kubelet, in no order.
 
         Left out are nodes that tell none that can be read: those that are not up yet, and some that are no kubelets.
         """
-        nodes = self._pages(Call("list", "nodes"), limit=_PAGE_OF_NODES)
-        told = [calls.kubelet_version(node) async for page in nodes for node in page.get("items") or ()]
-        return [version for version in told if version is not None]
+        nodes = self._items(Call("list", "nodes"), {"limit": str(_PAGE_OF_NODES)})
+        infos = [(node.get("status") or {}).get("nodeInfo") or {} async for node in nodes]
+        return [version for info in infos if (version := calls.version(info.get("kubeletVersion"))) is not None]
 
     async def list_pods(self, namespace: str | None = None, label_selector: str = "") -> list[Object]:
         """The pods of a namespace (None: of all) whose labels match."""
-        return (await self._list(Call("list", "pods", namespace), {"labelSelector": label_selector}))[0]
+        return await self._list(Call("list", "pods", namespace), label_selector)
 
     async def list_pod_metadata(self) -> list[Object]:
         """The metadata of all pods that have not ended and have a label or an annotation of Carpool's.
@@ -270,18 +270,18 @@ class Kube:
         Nothing else of them is asked for. The others are let go page by page: a cluster may have very many.
         """
         running = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
-        pages = self._pages(Call("list", "pods"), running, accept=_METADATA_LIST)
-        return [calls.of_pod(each) async for page in pages for each in page.get("items") or () if calls.is_ours(each)]
+        pods = self._items(Call("list", "pods"), running, _METADATA_LIST)
+        return [calls.of_pod(each) async for each in pods if calls.is_ours(each)]
 
     async def read_labelled_namespaces(self, label_selector: str) -> list[str]:
         """The names of the namespaces whose labels match."""
-        found = await self._list(Call("list", "namespaces"), {"labelSelector": label_selector})
-        return [each["metadata"]["name"] for each in found[0]]
+        found = await self._list(Call("list", "namespaces"), label_selector)
+        return [each["metadata"]["name"] for each in found]
 
     async def has_secret(self, namespace: str, name: str) -> bool:
         """Whether there is such a Secret. Its content is not asked for."""
         try:
-            await self._request(Call("get", "secrets", namespace, name), {}, None, JSON, _METADATA_ONLY)
+            await self._ask(Call("get", "secrets", namespace, name), accept=_METADATA_ONLY)
         except calls.NotFound:
             return False
         return True
@@ -293,38 +293,36 @@ class Kube:
     async def read_endpoint_slices(self, namespace: str, service: str) -> list[Object]:
         """The EndpointSlices of a Service."""
         call = Call("list", "endpointslices", namespace, group="discovery.k8s.io/v1")
-        return (await self._list(call, {"labelSelector": f"kubernetes.io/service-name={service}"}))[0]
+        return await self._list(call, f"{_SERVICE}={service}")
 
     async def list_endpoint_slices(self) -> list[Object]:
         """The EndpointSlices of all Services."""
-        call = Call("list", "endpointslices", group="discovery.k8s.io/v1")
-        return (await self._list(call, {"labelSelector": "kubernetes.io/service-name"}))[0]
+        return await self._list(Call("list", "endpointslices", group="discovery.k8s.io/v1"), _SERVICE)
 
     async def list_limit_ranges(self) -> list[Object]:
         """The LimitRanges of all namespaces."""
-        return (await self._list(Call("list", "limitranges")))[0]
+        return await self._list(Call("list", "limitranges"))
 
     async def list_quotas(self) -> list[Object]:
         """The ResourceQuotas of all namespaces."""
-        return (await self._list(Call("list", "resourcequotas")))[0]
+        return await self._list(Call("list", "resourcequotas"))
 
     async def list_kind(self, group: str, version: str, plural: str, kind: str) -> list[Object]:
         """The objects of a kind in all namespaces, each with its kind; none where the cluster does not know it."""
-        call, named = (
-            Call("list", plural, group=f"{group}/{version}"),
-            {"apiVersion": f"{group}/{version}", "kind": kind},
-        )
+        api = f"{group}/{version}"
         with contextlib.suppress(calls.NotFound):
-            return [{**named, **each} for each in (await self._list(call))[0]]
+            return [
+                {"apiVersion": api, "kind": kind, **each} for each in await self._list(Call("list", plural, group=api))
+            ]
         return []
 
     async def list_namespaces(self) -> list[model.Namespace]:
         """All namespaces."""
-        return [calls.namespace(each) for each in (await self._list(Call("list", "namespaces")))[0]]
+        return [calls.namespace(each) for each in await self._list(Call("list", "namespaces"))]
 
     async def dry_run_create_pod(self, namespace: str, pod: Object) -> Object:
         """The pod as it would be stored, after admission. Raises Rejected or Forbidden when it would not."""
-        return await self._send(Call("create", "pods", namespace), pod, query={"dryRun": "All"})
+        return await self._ask(Call("create", "pods", namespace), {"dryRun": "All"}, body=pod)
 
     async def forwarded_certificate(self, namespace: str, pod: str, port: int, host: str) -> bytes | None:
         """The certificate (PEM) that a pod's port shows for `host`, by way of the API server; None: it shows none."""
@@ -343,92 +341,64 @@ class Kube:
 
     # --- in pieces ---------------------------------------------------------------------------------------------------
 
-    async def _ask(self, call: Call, query: Mapping[str, str] | None = None, accept: str = JSON) -> Object:
-        return await self._request(call, query or {}, None, JSON, accept)
-
     async def _find(self, call: Call) -> Object | None:
         try:
             return await self._ask(call)
         except calls.NotFound:
             return None
 
-    async def _send(
-        self,
-        call: Call,
-        body: Object,
-        content_type: str = JSON,
-        query: Mapping[str, str] | None = None,
-    ) -> Object:
-        return await self._request(call, {"fieldManager": FIELD_MANAGER, **(query or {})}, body, content_type)
+    async def _list(self, call: Call, label_selector: str = "") -> list[Object]:
+        return [each async for each in self._items(call, {"labelSelector": label_selector})]
 
-    async def _list(
-        self, call: Call, query: Mapping[str, str] | None = None, accept: str = JSON
-    ) -> tuple[list[Object], str]:
-        """All items, and the version of the list, from which a watch can go on."""
-        items: list[Object] = []
-        version = ""
-        async for page in self._pages(call, query, accept=accept):
-            items += page.get("items") or ()
-            version = page["metadata"]["resourceVersion"]
-        return items, version
+    async def _items(self, call: Call, query: Mapping[str, str], accept: str = JSON) -> AsyncGenerator[Object, None]:
+        async for page in self._pages(call, query, accept):
+            for each in page.get("items") or ():
+                yield each
 
-    async def _pages(
-        self, call: Call, query: Mapping[str, str] | None = None, limit: int = _PAGE, accept: str = JSON
-    ) -> AsyncGenerator[Object, None]:
+    async def _pages(self, call: Call, query: Mapping[str, str], accept: str = JSON) -> AsyncGenerator[Object, None]:
         following: str | None = ""
         while following is not None:
-            page = await self._ask(call, {"limit": str(limit), "continue": following, **(query or {})}, accept)
+            page = await self._ask(call, {"limit": str(_PAGE), "continue": following, **query}, accept=accept)
             yield page
             following = page["metadata"].get("continue") or None
 
     async def _watch(self, call: Call, version: str) -> AsyncGenerator[tuple[str, Object], None]:
-        """Types and objects from `version` on, BOOKMARKs included."""
+        """Types and objects from `version` on, BOOKMARKs included, until the API server ends it. Raises Failure."""
         query = {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": version}
-        async with contextlib.aclosing(self._stream(call, query)) as events:
-            async for event in events:
-                if event["type"] == "ERROR":
-                    raise calls.failure_of(call, event["object"])
-                yield event["type"], event["object"]
-
-    async def _request(
-        self,
-        call: calls.Call,
-        query: Mapping[str, str],
-        body: calls.Object | None,
-        content_type: str,
-        accept: str = JSON,
-    ) -> calls.Object:
-        """Sends one call and returns the answer. Raises Failure."""
         with _translated(call):
-            response = await self._open(call, query, body, content_type, _TIMEOUT, accept)
-            answer: calls.Object = json.loads(await response.read())
-            return answer
-
-    async def _stream(self, call: calls.Call, query: Mapping[str, str]) -> AsyncGenerator[calls.Object, None]:
-        """Sends a watch and yields its events (type, object) until the API server ends it. Raises Failure."""
-        limited = {**query, "timeoutSeconds": str(_WATCH_SECONDS)}
-        with _translated(call):
-            response = await self._open(call, limited, None, JSON, _WATCH_TIMEOUT)
+            response = await self._open(call, {**query, "timeoutSeconds": str(_WATCH_SECONDS)}, timeout=_WATCH_TIMEOUT)
             try:
                 async for line in response.content:
-                    yield json.loads(line)
+                    event = json.loads(line)
+                    if event["type"] == "ERROR":
+                        raise calls.failure_of(call, event["object"])
+                    yield event["type"], event["object"]
             finally:
                 response.close()
 
+    async def _ask(self, call: Call, query: Mapping[str, str] | None = None, **rest: Any) -> Object:
+        """Sends one call, with what `_open` takes besides, and returns the answer. Raises Failure."""
+        with _translated(call):
+            response = await self._open(call, query or {}, **rest)
+            answer: Object = json.loads(await response.read())
+            return answer
+
     async def _open(
         self,
-        call: calls.Call,
+        call: Call,
         query: Mapping[str, str],
-        body: calls.Object | None,
-        content_type: str,
-        timeout: aiohttp.ClientTimeout,
+        *,
+        body: Object | None = None,
+        content_type: str = JSON,
         accept: str = JSON,
+        timeout: aiohttp.ClientTimeout = _TIMEOUT,
     ) -> aiohttp.ClientResponse:
         """The answer, its body still to be read. Raises Failure for one that is no success."""
+        by = {} if body is None else {"fieldManager": FIELD_MANAGER}
         method, url, headers, content, _ = await self._client.param_serialize(
             call.method,
             call.path,
-            query_params=[(key, value) for key, value in query.items() if value],
+            query_params=[(key, value) for key, value in {**by, **query}.items() if value],
             header_params={"Accept": accept, "Content-Type": content_type},
             body=body,
             auth_settings=["BearerToken"],
@@ -446,12 +416,6 @@ def _translated(call: calls.Call) -> Iterator[None]:
         yield
     except (aiohttp.ClientError, OSError, ValueError, config_exception.ConfigException) as error:
         raise calls.unreachable(call, error) from error
-
-
-def _load_service_account(configuration: Configuration, account: Path, environment: Mapping[str, str]) -> None:
-    token, authority = str(account / "token"), str(account / "ca.crt")
-    loader = _InClusterConfigLoader(token, authority, environ=environment)
-    loader.load_and_set(configuration)
 
 
 def _require_a_file(paths: str, service_account: Path) -> None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Mapping
 
 from carpool.program import logs
-from carpool_injector.api import calls
+from carpool_injector import rounds
+from carpool_injector.api import kube
 from carpool_injector.core import model
 from carpool_injector.objects import review
 from carpool_injector.webhook import metrics
@@ -21,26 +21,16 @@ from carpool_injector.webhook import metrics
 log = logging.getLogger("carpool.injector")
 
 _AGAIN_AFTER = 300.0  # seconds
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds between attempts while nothing is known
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds between attempts that fail
 _READS_AT_ONCE = 16  # of namespaces, however many reviews ask
 _SKEW = 3  # minor versions a kubelet may be behind its API server (kubernetes.io, version skew policy)
-
-
-class Versions(Protocol):
-    """Who knows versions; `kube.Kube` is one. Both raise anything when the answer cannot be had."""
-
-    async def server_version(self) -> model.Version:
-        """The API server's."""
-
-    async def kubelet_versions(self) -> Sequence[model.Version]:
-        """Those of all nodes."""
 
 
 class ClusterVersion:
     """The capabilities as last read. Start `follow` in a task."""
 
-    def __init__(self, source: Versions) -> None:
-        self._source = source
+    def __init__(self, api: kube.Kube) -> None:
+        self._api = api
         # All mutable state: the last answer, and whether the log says already that nodes cannot be read.
         self._found: model.Capabilities | None = None
         self._told = False
@@ -57,28 +47,20 @@ class ClusterVersion:
 
     async def follow(self) -> None:
         """Keeps the capabilities right, until cancelled; the last known ones stay while they cannot be read."""
-        pause = _FIRST_PAUSE
-        while True:
-            try:
-                await self._look()
-                pause = _AGAIN_AFTER
-            except Exception as error:
-                pause = min(2 * pause, _LONGEST_PAUSE)
-                facts = logs.facts(error=f"{type(error).__name__}: {error}"[:300], again_in_seconds=pause)
-                log.warning("the cluster's version could not be read", extra=facts)
-            await asyncio.sleep(pause)
+        await rounds.repeat(self._look, _failed, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE)
 
-    async def _look(self) -> None:
-        server = await self._source.server_version()
+    async def _look(self) -> float:
+        server = await self._api.server_version()
         found = model.Capabilities.of(server, await self._oldest_kubelet(server))
         if found != self._found:
             log.info("the cluster is known", extra=logs.facts(server=server, native_sidecars=found.native_sidecars))
         self._found = found
+        return _AGAIN_AFTER
 
     async def _oldest_kubelet(self, server: model.Version) -> model.Version | None:
         """None while there are no nodes. The oldest that may be, where nodes cannot be read."""
         try:
-            return min(await self._source.kubelet_versions(), default=None)
+            return min(await self._api.kubelet_versions(), default=None)
         except Exception as error:
             if not self._told:
                 log.warning("the nodes cannot be read; the oldest allowed are assumed: %s", error)
@@ -86,21 +68,16 @@ class ClusterVersion:
             return server[0], server[1] - _SKEW
 
 
-class NamespaceSource(Protocol):
-    """Where namespaces come from; `kube.Kube` is one."""
-
-    def watch_namespaces(self) -> AsyncIterator[calls.Change]:
-        """Type, name, labels and annotations, as `kube.Kube.watch_namespaces` yields them: for ever."""
-
-    async def read_namespace(self, name: str) -> model.Namespace:
-        """A namespace as it is now; raises anything when there is none or it cannot be read."""
+def _failed(error: Exception, again_in_seconds: float) -> None:
+    facts = logs.facts(error=f"{type(error).__name__}: {error}"[:300], again_in_seconds=again_in_seconds)
+    log.warning("the cluster's version could not be read", extra=facts)
 
 
 class Namespaces:
     """The cache. Start `follow` in a task; `get` works from the beginning, if slowly."""
 
-    def __init__(self, source: NamespaceSource, counts: metrics.Metrics, read_timeout: float = 2.0) -> None:
-        self._source = source
+    def __init__(self, api: kube.Kube, counts: metrics.Metrics, read_timeout: float = 2.0) -> None:
+        self._api = api
         self._counts = counts
         self._read_timeout = read_timeout
         self._reads = asyncio.Semaphore(_READS_AT_ONCE)
@@ -124,7 +101,7 @@ class Namespaces:
             return known
         try:
             async with asyncio.timeout(self._read_timeout), self._reads:
-                found = await self._source.read_namespace(name)
+                found = await self._api.read_namespace(name)
         except Exception as error:
             self._counts.namespace_reads.labels("failed").inc()
             late = f"no answer within {self._read_timeout:g} s"
@@ -135,10 +112,11 @@ class Namespaces:
 
     async def follow(self) -> None:
         """Keeps the cache right, until cancelled."""
-        async for change, name, labels, texts in self._source.watch_namespaces():
-            if change in ("ADDED", "MODIFIED"):
-                self._known[name] = model.Namespace(name, labels, texts)
-            elif change == "DELETED":
-                self._known.pop(name, None)
-            elif change == "SYNCED":
-                self._synced = True
+        async for told in self._api.watch_namespaces():
+            if isinstance(told, dict):
+                self._known, self._synced = told, True
+                continue
+            name, namespace = told
+            self._known.pop(name, None)
+            if namespace is not None:
+                self._known[name] = namespace
