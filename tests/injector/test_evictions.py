@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import datetime
+import functools
 from typing import Any
 
 import pytest
 
 from carpool_injector.api import calls
 from carpool_injector.core import model, refusals
-from carpool_injector.webhook import evictions, metrics
+from carpool_injector.webhook import evictions, metrics, missed
 
 START = datetime.datetime(2026, 11, 27, 12, tzinfo=datetime.UTC)
 
@@ -102,11 +103,11 @@ async def test_what_nobody_makes_anew_or_must_not_be_moved_stays(cluster: Cluste
     assert await cluster.look("a") == []
 
 
-def malformed(pod: model.Object) -> bool:
+def malformed(pod: model.Object, namespace: model.Namespace) -> model.Outcome:
     raise refusals.Malformed("spec")
 
 
-@pytest.mark.parametrize("would_inject", [lambda pod: False, malformed])
+@pytest.mark.parametrize("would_inject", [lambda pod: False, functools.partial(missed.would_inject, malformed, dict)])
 async def test_a_pod_whose_successor_would_not_get_the_sidecar_stays(cluster: Cluster, would_inject: Any) -> None:
     cluster.would_inject = would_inject
     cluster.add("a")

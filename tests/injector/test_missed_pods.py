@@ -31,10 +31,13 @@ class Cluster:
         self.events: list[reviewing.Event] = []
         self.restarted: list[set[tuple[str, str]]] = []
         told = (self.events.append, self._restart)
-        self.subject = missed.MissedPods(self, "zz", lambda: self.namespaces, self._inject, self.counts, *told)
+        self.subject = missed.MissedPods(self, "zz", lambda: self.namespaces, self._injects, self.counts, *told)
 
     async def _restart(self, found: Set[tuple[str, str]]) -> None:
         self.restarted.append(set(found))
+
+    def _injects(self, pod: model.Object) -> bool:
+        return missed.would_inject(self._inject, lambda: self.namespaces, pod)
 
     def _inject(self, pod: model.Object, namespace: model.Namespace) -> model.Outcome:
         return injection.inject(pod, Config(), namespace, model.Capabilities())

@@ -91,8 +91,8 @@ class Namespaces:
         return "" if self._synced else "the namespaces are not known yet: may the injector list and watch them?"
 
     def known(self) -> Mapping[str, model.Namespace]:
-        """Those that are known by now, by name."""
-        return dict(self._known)
+        """Those that are known by now, by name; not to be kept."""
+        return self._known
 
     async def get(self, name: str) -> model.Namespace:
         """The namespace of this name; raises review.Unanswerable when it is not known and cannot be read in time."""

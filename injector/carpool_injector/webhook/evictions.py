@@ -10,13 +10,12 @@ from __future__ import annotations
 import datetime
 import logging
 from collections.abc import Callable, Iterator, Set
-from typing import Any, Protocol
 
 from carpool.program import logs
-from carpool_injector.api import calls
-from carpool_injector.core import model, refusals
+from carpool_injector.api import calls, kube
+from carpool_injector.core import model
 from carpool_injector.objects import restarts
-from carpool_injector.webhook import metrics
+from carpool_injector.webhook import metrics, missed
 
 log = logging.getLogger("carpool.injector")
 
@@ -27,41 +26,31 @@ _REMEMBERED = 4096  # owners
 _DO_NOT_DISTURB = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
 
 
-class Source(Protocol):
-    """Who knows pods; `kube.Kube` is one. Both may raise anything."""
-
-    async def list_pods(self, namespace: str | None = None, label_selector: str = "") -> list[model.Object]:
-        """The pods of a namespace."""
-
-    async def evict_pod(self, namespace: str, name: str, uid: str) -> None:
-        """Ends a pod; raises calls.Unavailable where a budget does not allow it now."""
-
-
 class Evictions:
-    """`restart` is called with the pods that were found. `would_inject` tells what a new pod would get."""
+    """`restart` is called with the pods that were found. `injects` tells whether a new pod would get the sidecar."""
 
     def __init__(
         self,
-        source: Source,
-        would_inject: Callable[[model.Object], bool],
+        api: kube.Kube,
+        injects: Callable[[model.Object], bool],
         is_ready: Callable[[], bool],
         counts: metrics.Metrics,
         now: Callable[[], datetime.datetime],
     ) -> None:
-        self._source = source
-        self._would_inject = would_inject
+        self._api = api
+        self._injects = injects
         self._is_ready = is_ready
         self._counts = counts
         self._now = now
         # All mutable state: when a pod of each owner was evicted last, by the owner's uid.
         self._last: dict[str, datetime.datetime] = {}
 
-    async def restart(self, missed: Set[tuple[str, str]]) -> None:
+    async def restart(self, found: Set[tuple[str, str]]) -> None:
         """Evicts some of these pods, given as namespace and name. Raises what `list_pods` raises."""
         left = _AT_ONCE
-        for namespace in sorted({namespace for namespace, _ in missed}) if self._is_ready() else ():
-            names = {name for space, name in missed if space == namespace}
-            for owner, members in _by_owner(await self._source.list_pods(namespace)):
+        for namespace in sorted({namespace for namespace, _ in found}) if self._is_ready() else ():
+            names = {name for space, name in found if space == namespace}
+            for owner, members in _by_owner(await self._api.list_pods(namespace)):
                 chosen = self._chosen(owner, members, names) if left else None
                 if chosen is not None:
                     left -= 1
@@ -77,19 +66,13 @@ class Evictions:
         unready = [pod for pod in members if not _is_ready(pod)]
         candidates = [pod for pod in wanted if pod in unready] or ([] if unready else wanted)
         candidates.sort(key=lambda pod: str(pod["metadata"]["name"]))  # which other replicas choose as well
-        return next((pod for pod in candidates if self._gets_it(pod)), None)
-
-    def _gets_it(self, pod: model.Object) -> bool:
-        try:
-            return self._would_inject(pod)
-        except refusals.Malformed:
-            return False
+        return next((pod for pod in candidates if self._injects(pod)), None)
 
     async def _evict(self, namespace: str, owner: model.Object, pod: model.Object) -> None:
         metadata = pod["metadata"]
         facts = {"namespace": namespace, "pod": metadata["name"], "owner": f"{owner['kind']}/{owner['name']}"}
         try:
-            await self._source.evict_pod(namespace, metadata["name"], metadata["uid"])
+            await self._api.evict_pod(namespace, metadata["name"], metadata["uid"])
         except Exception as error:
             result = "refused" if isinstance(error, calls.Unavailable) else "failed"
             self._counts.restarts.labels(result).inc()
@@ -108,7 +91,7 @@ def _by_owner(pods: list[model.Object]) -> Iterator[tuple[model.Object, list[mod
     found: dict[str, tuple[model.Object, list[model.Object]]] = {}
     for pod in pods:
         owner = restarts.owner_of(pod)
-        if owner is not None and owner["kind"] in restarts.MAKERS and _phase(pod) not in ("Succeeded", "Failed"):
+        if owner is not None and owner["kind"] in restarts.MAKERS and not missed.has_ended(pod):
             found.setdefault(owner["uid"], (owner, []))[1].append(pod)
     yield from found.values()
 
@@ -125,7 +108,3 @@ def _created(pod: model.Object) -> datetime.datetime:
 def _is_ready(pod: model.Object) -> bool:
     conditions = (pod.get("status") or {}).get("conditions") or ()
     return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
-
-
-def _phase(pod: model.Object) -> Any:
-    return (pod.get("status") or {}).get("phase")

@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Set
-from typing import Protocol
 
 from carpool.program import logs
+from carpool_injector import rounds
+from carpool_injector.api import kube
 from carpool_injector.core import model, pod_annotations, refusals
-from carpool_injector.objects import reach, restarts
+from carpool_injector.objects import reach, restarts, review
 from carpool_injector.webhook import metrics, reviewing
 
 log = logging.getLogger("carpool.injector")
@@ -29,40 +30,38 @@ REASON = "CarpoolSidecarMissed"
 _AGAIN_AFTER = 3600.0  # seconds: as long as the API server keeps an Event
 
 
-class Source(Protocol):
-    """Who knows pods and the registration; `kube.Kube` is one. All may raise anything when they cannot be had."""
-
-    async def list_pod_metadata(self) -> list[model.Object]:
-        """The metadata of all pods that have not ended, at least of those that ask."""
-
-    async def list_pods(self, namespace: str | None = None, label_selector: str = "") -> list[model.Object]:
-        """The pods of a namespace."""
-
-    async def read_webhooks(self, kind: str, name: str) -> model.Object | None:
-        """A webhook configuration."""
+def would_inject(
+    inject: review.Inject, namespaces: Callable[[], Mapping[str, model.Namespace]], pod: model.Object
+) -> bool:
+    """Whether a pod like this one would get the sidecar; none that is malformed."""
+    name = pod["metadata"]["namespace"]
+    try:
+        return inject(pod, namespaces().get(name, model.Namespace(name))).result == "injected"
+    except refusals.Malformed:
+        return False
 
 
 class MissedPods:
     """Start `follow` in a task.
 
-    `namespaces` are those that are known by now. `inject` tells what would become of a pod, and may raise anything.
-    `put` is called with an Event for each owner of such pods, `restart` with all of them, as namespace and name.
+    `namespaces` are those that are known by now; `injects` tells whether a pod would get the sidecar. `put` is called
+    with an Event for each owner of such pods, `restart` with all of them, as namespace and name.
     """
 
     def __init__(
         self,
-        source: Source,
+        api: kube.Kube,
         registration: str,
         namespaces: Callable[[], Mapping[str, model.Namespace]],
-        inject: Callable[[model.Object, model.Namespace], model.Outcome],
+        injects: Callable[[model.Object], bool],
         counts: metrics.Metrics,
         put: Callable[[reviewing.Event], None] | None = None,
         restart: Callable[[Set[tuple[str, str]]], Awaitable[None]] | None = None,
     ) -> None:
-        self._source = source
+        self._api = api
         self._registration = registration
         self._namespaces = namespaces
-        self._inject = inject
+        self._injects = injects
         self._counts = counts
         self._put = put
         self._restart = restart
@@ -72,25 +71,19 @@ class MissedPods:
     async def follow(self) -> None:
         """Looks again and again, until cancelled. While nothing can be read the last counts stay."""
         await asyncio.sleep(_FIRST)
-        while True:
-            try:
-                await self.look()
-            except Exception as error:
-                facts = logs.facts(error=f"{type(error).__name__}: {error}"[:300], again_in_seconds=PAUSE)
-                log.warning("pods without their sidecar could not be looked for", extra=facts)
-            await asyncio.sleep(PAUSE)
+        await rounds.repeat(self._round, _failed, first=PAUSE, longest=PAUSE)
 
     async def look(self) -> None:
         """Counts and tells of the pods that are there now. Raises what the source raises."""
         reached = await self._reached()
-        bare = {_name(pod): pod for pod in await self._source.list_pod_metadata() if _asks(pod) and _is_bare(pod)}
+        bare = {_name(pod): pod for pod in await self._api.list_pod_metadata() if _asks(pod) and _is_bare(pod)}
         by_pod = {name: pod for name, pod in bare.items() if name[0] in reached}
         by_namespace = {
             _name(pod): pod
             for namespace in reached.values()
             if namespace.labels.get(pod_annotations.INJECT) in _ASKING
-            for pod in await self._source.list_pods(namespace.name)
-            if await self._would_be_injected(pod, namespace)
+            for pod in await self._api.list_pods(namespace.name)
+            if await self._would_get_it(pod)
         }
         self._counts.missed.labels(BY_POD).set(len(by_pod))
         self._counts.missed.labels(BY_NAMESPACE).set(len(by_namespace.keys() - by_pod.keys()))
@@ -102,18 +95,17 @@ class MissedPods:
         if self._restart is not None:
             await self._restart(found.keys())
 
-    async def _would_be_injected(self, pod: model.Object, namespace: model.Namespace) -> bool:
+    async def _round(self) -> float:
+        await self.look()
+        return PAUSE
+
+    async def _would_get_it(self, pod: model.Object) -> bool:
         await asyncio.sleep(0)  # each costs up to a millisecond, and reviews come meanwhile
-        if not _is_bare(pod) or _has_ended(pod):
-            return False
-        try:
-            return self._inject(pod, namespace).result == "injected"
-        except refusals.Malformed:
-            return False
+        return _is_bare(pod) and not has_ended(pod) and self._injects(pod)
 
     async def _reached(self) -> Mapping[str, model.Namespace]:
         """The namespaces whose pods the API server sends us; all that are known where the registration is not ours."""
-        found = await self._source.read_webhooks("MutatingWebhookConfiguration", self._registration)
+        found = await self._api.read_webhooks("MutatingWebhookConfiguration", self._registration)
         return reach.reached(found, self._namespaces().values())
 
     def _tell(self, found: frozenset[str]) -> None:
@@ -125,24 +117,24 @@ class MissedPods:
         self._told = found
 
 
-def _metadata(pod: model.Object) -> model.Object:
-    found = pod.get("metadata")
-    return found if isinstance(found, dict) else {}
+def _failed(error: Exception, again_in_seconds: float) -> None:
+    facts = logs.facts(error=f"{type(error).__name__}: {error}"[:300], again_in_seconds=again_in_seconds)
+    log.warning("pods without their sidecar could not be looked for", extra=facts)
 
 
 def _name(pod: model.Object) -> tuple[str, str]:
-    return str(_metadata(pod).get("namespace")), str(_metadata(pod).get("name"))
+    return pod["metadata"]["namespace"], pod["metadata"]["name"]
 
 
 def _events(found: Mapping[tuple[str, str], model.Object]) -> Iterator[reviewing.Event]:
     """An Event for each owner of these pods; of one that has none, about itself."""
     by_owner: dict[str, list[tuple[tuple[str, str], model.Object]]] = {}
     for place, pod in sorted(found.items(), key=lambda item: item[0]):
-        uid = (restarts.owner_of(pod) or _metadata(pod)).get("uid")
-        by_owner.setdefault(str(uid), []).append((place, pod))
+        uid = (restarts.owner_of(pod) or pod["metadata"])["uid"]
+        by_owner.setdefault(uid, []).append((place, pod))
     for pods in by_owner.values():
         (namespace, name), first = pods[0]
-        itself = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": _metadata(first).get("uid")}
+        itself = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": first["metadata"]["uid"]}
         shown = name if len(pods) == 1 else f"{name} and {len(pods) - 1} more"
         text = (
             f"Created without the Carpool sidecar that it should have: {shown}. No injector could be called then, or "
@@ -153,17 +145,18 @@ def _events(found: Mapping[tuple[str, str], model.Object]) -> Iterator[reviewing
 
 
 def _asks(pod: model.Object) -> bool:
-    labels, annotations = _metadata(pod).get("labels") or {}, _metadata(pod).get("annotations") or {}
+    labels, annotations = pod["metadata"].get("labels") or {}, pod["metadata"].get("annotations") or {}
     return bool(labels.get(pod_annotations.INJECT, annotations.get(pod_annotations.INJECT)) == "true")
 
 
 def _is_bare(pod: model.Object) -> bool:
     """Whether the injector has never seen it: it leaves a status on each pod that asks, also where it refuses."""
-    metadata = _metadata(pod)
+    metadata = pod["metadata"]
     annotations = metadata.get("annotations") or {}
     is_mirror = "kubernetes.io/config.mirror" in annotations
     return pod_annotations.STATUS not in annotations and not metadata.get("deletionTimestamp") and not is_mirror
 
 
-def _has_ended(pod: model.Object) -> bool:
+def has_ended(pod: model.Object) -> bool:
+    """Whether its containers run no more."""
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")

@@ -8,29 +8,21 @@ written after the answer, from a short queue and at a limited rate; a failure is
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from carpool.program import logs
+from carpool_injector.api import kube
 from carpool_injector.core import model
 from carpool_injector.objects import restarts, review
-from carpool_injector.webhook import metrics
+from carpool_injector.webhook import cluster, metrics
 
 log = logging.getLogger("carpool.injector")
 
 _PAUSE = 0.1  # seconds: at most ten lines a second for each reason, however many pods are refused
 _LONGEST = 260  # characters of what a caller names
-
-
-class Lookup(Protocol):
-    """Who knows namespaces; `cluster.Namespaces` is one."""
-
-    async def get(self, name: str) -> model.Namespace:
-        """The namespace of this name; raises review.Unanswerable when that cannot be told."""
 
 
 class Reviewer:
@@ -44,9 +36,9 @@ class Reviewer:
         self,
         inject: review.Inject,
         validate: Callable[[review.Request], review.Verdict],
-        namespaces: Lookup,
+        namespaces: cluster.Namespaces,
         counts: metrics.Metrics,
-        tell: Callable[[review.Request, model.Outcome], None] = lambda request, outcome: None,
+        tell: Callable[[review.Request, model.Outcome], None] | None = None,
     ) -> None:
         self._inject = inject
         self._validate = validate
@@ -65,7 +57,8 @@ class Reviewer:
         if verdict.outcome is not None and not request.dry_run:
             if verdict.outcome.plan is not None:
                 self._counts.injected(verdict.outcome.plan)
-            self._tell(request, verdict.outcome)
+            if self._tell is not None:
+                self._tell(request, verdict.outcome)
         return verdict.answer
 
     async def validate(self, request: review.Request) -> review.Answer:
@@ -77,19 +70,19 @@ class Reviewer:
     def _note(self, webhook: str, request: review.Request, verdict: review.Verdict) -> None:
         result = "dry-run" if request.dry_run else verdict.result
         self._counts.reviewed(webhook, result, verdict.reason)
-        facts = functools.partial(_facts, webhook, request, verdict, result)
-        if verdict.result in ("refused", "denied"):
-            self._limited_log.log(logging.INFO, verdict.reason, "reviewed", **facts())
-        elif log.isEnabledFor(logging.DEBUG):
-            log.debug("reviewed", extra=logs.facts(**facts()))
-
-
-def _facts(webhook: str, request: review.Request, verdict: review.Verdict, result: str) -> model.Object:
-    texts = {
-        "webhook": webhook, "uid": request.uid, "kind": request.kind, "namespace": request.namespace,
-        "object": _name(request), "result": result, "reason": verdict.reason,
-    }  # fmt: skip
-    return {name: text[:_LONGEST] for name, text in texts.items()} | {"warnings": len(verdict.answer.warnings)}
+        is_refusal = verdict.result in ("refused", "denied")
+        if not is_refusal and not log.isEnabledFor(logging.DEBUG):
+            return
+        texts = {
+            "webhook": webhook, "uid": request.uid, "kind": request.kind, "namespace": request.namespace,
+            "object": _name(request), "result": result, "reason": verdict.reason,
+        }  # fmt: skip
+        facts: model.Object = {name: text[:_LONGEST] for name, text in texts.items()}
+        facts["warnings"] = len(verdict.answer.warnings)
+        if is_refusal:
+            self._limited_log.log(logging.INFO, verdict.reason, "reviewed", **facts)
+        else:
+            log.debug("reviewed", extra=logs.facts(**facts))
 
 
 def _name(request: review.Request) -> str:
@@ -118,18 +111,11 @@ class Event:
     again_after: float = _REPEAT_AFTER
 
 
-class Sink(Protocol):
-    """Who writes Events; `kube.Kube` is one."""
-
-    async def create_event(self, namespace: str, owner: model.Object, reason: str, message: str) -> None:
-        """Writes a Warning; raises anything when that fails."""
-
-
 class Events:
     """A bounded queue of Events. Start `deliver` in a task; `tell` and `put` never wait and never raise."""
 
-    def __init__(self, sink: Sink, counts: metrics.Metrics, clock: Callable[[], float]) -> None:
-        self._sink = sink
+    def __init__(self, api: kube.Kube, counts: metrics.Metrics, clock: Callable[[], float]) -> None:
+        self._api = api
         self._counts = counts
         self._clock = clock
         self._limited_log = logs.RateLimitedLog(log, interval=1.0)
@@ -139,9 +125,11 @@ class Events:
 
     def tell(self, request: review.Request, outcome: model.Outcome) -> None:
         """Queues an Event for a refused pod that has an owner, unless it is a dry run or a repetition."""
-        event = None if request.dry_run else _event(request, outcome)
-        if event is not None:
-            self.put(event)
+        owner = restarts.owner_of(request.object or {})
+        if owner is None or request.dry_run or outcome.refusal is None or outcome.result != "refused":
+            return
+        text = f"Pods are created without the Carpool sidecar: {outcome.refusal}"
+        self.put(Event(request.namespace, owner, text[:MESSAGE_LENGTH]))
 
     def put(self, event: Event) -> None:
         """Queues an Event, unless it is a repetition."""
@@ -173,18 +161,10 @@ class Events:
     async def _write(self, event: Event) -> None:
         try:
             async with asyncio.timeout(_TIMEOUT):
-                await self._sink.create_event(event.namespace, event.owner, event.reason, event.message)
+                await self._api.create_event(event.namespace, event.owner, event.reason, event.message)
         except Exception as error:
             self._counts.events.labels("failed").inc()
             facts = {"namespace": event.namespace, "error": f"{type(error).__name__}: {error}"[:300]}
             self._limited_log.warning("failed", "an Event could not be written", **facts)
         else:
             self._counts.events.labels("sent").inc()
-
-
-def _event(request: review.Request, outcome: model.Outcome) -> Event | None:
-    owner = restarts.owner_of(request.object or {})
-    if owner is None or outcome.refusal is None or outcome.result != "refused":
-        return None
-    text = f"Pods are created without the Carpool sidecar: {outcome.refusal}"
-    return Event(request.namespace, owner, text[:MESSAGE_LENGTH])

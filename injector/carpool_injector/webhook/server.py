@@ -73,7 +73,7 @@ class Server:
 
     `handlers` answer the reviews of each webhook by its path. `missing` tells what readiness waits for, [] for nothing.
     `why_unwelcome` tells from a client's certificate (as of `ssl.SSLObject.getpeercert`; None without one) why it may
-    not call, None if it may. Probes may be asked by anyone: the kubelet has no certificate.
+    not call, None if it may; without it anyone may. So may who asks for probes: the kubelet has no certificate.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Server:
         counts: metrics.Metrics,
         missing: Callable[[], Sequence[str]],
         limits: options.Options | None = None,
-        why_unwelcome: Callable[[dict[str, Any] | None], str | None] = lambda _: None,
+        why_unwelcome: Callable[[dict[str, Any] | None], str | None] | None = None,
     ) -> None:
         self._handlers = handlers
         self._counts = counts
@@ -138,8 +138,8 @@ class Server:
 
     def _check(self, request: web.Request) -> None:
         """Whether it may be asked, and is what can be read. Raises refusals.Unanswered."""
-        transport = request.transport
-        if unwelcome := self._why_unwelcome(transport.get_extra_info("peercert") if transport else None):
+        peer = request.transport.get_extra_info("peercert") if request.transport else None
+        if self._why_unwelcome is not None and (unwelcome := self._why_unwelcome(peer)):
             raise HttpError.CLIENT.told(why=unwelcome)
         if request.content_type != "application/json":
             raise HttpError.MEDIA_TYPE.told(found=request.headers.get("Content-Type", "")[:100])

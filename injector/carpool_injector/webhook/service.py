@@ -9,7 +9,7 @@ import gc
 import logging
 import signal
 import ssl
-from collections.abc import Awaitable, Callable, Coroutine, Set
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -68,12 +68,10 @@ class Service:
         self._namespaces = cluster.Namespaces(api, self.metrics, chosen.read_timeout)
         self._cluster = cluster.ClusterVersion(api)
         self._events = reviewing.Events(api, self.metrics, asyncio.get_running_loop().time) if chosen.events else None
-        inject = functools.partial(_injected, config, self._cluster)
-        of_pods = (api, chosen.mutating_webhook, self._namespaces.known, inject, self.metrics)
-        told = (self._events.put if self._events else None, self._restarts(inject))
-        self._missed = missed.MissedPods(*of_pods, *told) if chosen.missed_pods else None
         self._certificates = self._keep_certificates()
-        self._server = self._assemble(config)
+        inject = functools.partial(_injected, config, self._cluster)
+        self._missed = self._look_for_missed(inject) if chosen.missed_pods else None
+        self._server = self._review(inject, config)
         grace = max(chosen.grace_period - chosen.quiet_period, 1.0)
         # A connection carries one review at a time, so that more of them would only wait.
         most = chosen.max_concurrent + _FOR_PROBES
@@ -152,30 +150,24 @@ class Service:
             self._api, served, chosen.namespace, chosen.secret_name, webhooks
         )
 
-    def _restarts(self, inject: review.Inject) -> Callable[[Set[tuple[str, str]]], Awaitable[None]] | None:
-        """What evicts pods that missed the sidecar, once reviews can be answered; None where nobody wants that."""
+    def _look_for_missed(self, inject: review.Inject) -> missed.MissedPods:
+        injects = functools.partial(missed.would_inject, inject, self._namespaces.known)
+        restart = None
+        if self._chosen.restart_missed_pods:
+            now = serving_certificate.utc_now
+            restart = evictions.Evictions(self._api, injects, lambda: not self.missing(), self.metrics, now).restart
+        registration, put = self._chosen.mutating_webhook, self._events.put if self._events else None
+        known = self._namespaces.known
+        return missed.MissedPods(self._api, registration, known, injects, self.metrics, put, restart)
 
-        def would_inject(pod: model.Object) -> bool:
-            name = pod["metadata"]["namespace"]
-            return inject(pod, self._namespaces.known().get(name, model.Namespace(name))).result == "injected"
-
-        if not self._chosen.restart_missed_pods:
-            return None
-        now = serving_certificate.utc_now
-        return evictions.Evictions(self._api, would_inject, lambda: not self.missing(), self.metrics, now).restart
-
-    def _assemble(self, config: Config) -> server.Server:
+    def _review(self, inject: review.Inject, config: Config) -> server.Server:
         chosen = self._chosen
-
-        inject = functools.partial(_injected, config, self._cluster)
         validate = functools.partial(validation.validate, rules=validation.Rules(inject, config))
-        tell = self._events.tell if self._events else _tell_nobody
+        tell = self._events.tell if self._events else None
         reviewer = reviewing.Reviewer(inject, validate, self._namespaces, self.metrics, tell)
         handlers = {"/mutate": reviewer.mutate, "/validate": reviewer.validate}
-        if chosen.client_ca is None:
-            return server.Server(handlers, self.metrics, self.missing, chosen)
-        unwelcome = functools.partial(serving_certificate.why_unwelcome, allowed=chosen.client_names)
-        return server.Server(handlers, self.metrics, self.missing, chosen, unwelcome)
+        welcomes = functools.partial(serving_certificate.why_unwelcome, allowed=chosen.client_names)
+        return server.Server(handlers, self.metrics, self.missing, chosen, welcomes if chosen.client_ca else None)
 
 
 async def _serve(chosen: options.Options, config: Config, tls: ssl.SSLContext) -> int:
@@ -224,7 +216,3 @@ def _injected(
 ) -> model.Outcome:
     """What becomes of a pod here. Raises as `injection.inject`, and review.Unanswerable."""
     return injection.inject(pod, config, namespace, known.capabilities())
-
-
-def _tell_nobody(request: review.Request, outcome: model.Outcome) -> None:
-    """Where Events are switched off."""
