@@ -67,11 +67,27 @@ class Service:
         self.metrics.configured(config.hash)
         self._namespaces = cluster.Namespaces(api, self.metrics, chosen.read_timeout)
         self._cluster = cluster.ClusterVersion(api)
-        self._events = reviewing.Events(api, self.metrics, asyncio.get_running_loop().time) if chosen.events else None
         self._certificates = self._keep_certificates()
-        inject = functools.partial(_injected, config, self._cluster)
-        self._missed = self._look_for_missed(inject) if chosen.missed_pods else None
-        self._server = self._review(inject, config)
+        self._beside: list[Callable[[], Coroutine[Any, Any, None]]] = [
+            self._certificates.run, self._namespaces.follow, self._cluster.follow,
+        ]  # fmt: skip
+        tell = put = None
+        if chosen.events:
+            events = reviewing.Events(api, self.metrics, asyncio.get_running_loop().time)
+            tell, put = events.tell, events.put
+            self._beside.append(events.deliver)
+
+        def inject(pod: model.Object, namespace: model.Namespace) -> model.Outcome:
+            return injection.inject(pod, config, namespace, self._cluster.capabilities())
+
+        self._missed = self._look_for_missed(inject, put) if chosen.missed_pods else None
+        if self._missed is not None:
+            self._beside.append(self._missed.follow)
+        validate = functools.partial(validation.validate, rules=validation.Rules(inject, config))
+        reviewer = reviewing.Reviewer(inject, validate, self._namespaces, self.metrics, tell)
+        handlers = {"/mutate": reviewer.mutate, "/validate": reviewer.validate}
+        why = functools.partial(serving_certificate.why_unwelcome, allowed=chosen.client_names)
+        self._server = server.Server(handlers, self.metrics, self.missing, chosen, why if chosen.client_ca else None)
         grace = max(chosen.grace_period - chosen.quiet_period, 1.0)
         # A connection carries one review at a time, so that more of them would only wait.
         most = chosen.max_concurrent + _FOR_PROBES
@@ -95,7 +111,7 @@ class Service:
         try:
             await self._listen()
             async with asyncio.TaskGroup() as group:
-                beside = [group.create_task(job) for job in self._jobs()]
+                beside = [group.create_task(job()) for job in self._beside]
                 await stop.wait()
                 is_clean = await self._drain(hurry)
                 for task in beside:
@@ -130,11 +146,6 @@ class Service:
 
     # --- assembly ----------------------------------------------------------------------------------------------------
 
-    def _jobs(self) -> list[Coroutine[Any, Any, None]]:
-        jobs = [self._certificates.run(), self._namespaces.follow(), self._cluster.follow()]
-        jobs += [self._events.deliver()] if self._events else []
-        return [*jobs, self._missed.follow()] if self._missed else jobs
-
     def _keep_certificates(self) -> serving_certificate.Supplier:
         chosen = self._chosen
         names = pki.service_names(chosen.service_name, chosen.namespace)
@@ -150,24 +161,17 @@ class Service:
             self._api, served, chosen.namespace, chosen.secret_name, webhooks
         )
 
-    def _look_for_missed(self, inject: review.Inject) -> missed.MissedPods:
-        injects = functools.partial(missed.would_inject, inject, self._namespaces.known)
+    def _look_for_missed(
+        self, inject: review.Inject, put: Callable[[reviewing.Event], None] | None
+    ) -> missed.MissedPods:
+        known = self._namespaces.known
+        injects = functools.partial(missed.would_inject, inject, known)
         restart = None
         if self._chosen.restart_missed_pods:
             now = serving_certificate.utc_now
             restart = evictions.Evictions(self._api, injects, lambda: not self.missing(), self.metrics, now).restart
-        registration, put = self._chosen.mutating_webhook, self._events.put if self._events else None
-        known = self._namespaces.known
+        registration = self._chosen.mutating_webhook
         return missed.MissedPods(self._api, registration, known, injects, self.metrics, put, restart)
-
-    def _review(self, inject: review.Inject, config: Config) -> server.Server:
-        chosen = self._chosen
-        validate = functools.partial(validation.validate, rules=validation.Rules(inject, config))
-        tell = self._events.tell if self._events else None
-        reviewer = reviewing.Reviewer(inject, validate, self._namespaces, self.metrics, tell)
-        handlers = {"/mutate": reviewer.mutate, "/validate": reviewer.validate}
-        welcomes = functools.partial(serving_certificate.why_unwelcome, allowed=chosen.client_names)
-        return server.Server(handlers, self.metrics, self.missing, chosen, welcomes if chosen.client_ca else None)
 
 
 async def _serve(chosen: options.Options, config: Config, tls: ssl.SSLContext) -> int:
@@ -209,10 +213,3 @@ def _on_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:
         stop.set()
 
     signals.while_serving(received)
-
-
-def _injected(
-    config: Config, known: cluster.ClusterVersion, pod: model.Object, namespace: model.Namespace
-) -> model.Outcome:
-    """What becomes of a pod here. Raises as `injection.inject`, and review.Unanswerable."""
-    return injection.inject(pod, config, namespace, known.capabilities())
