@@ -52,7 +52,7 @@ async def test_a_secret_without_data_is_one(api, client):
 async def test_the_ca_bundle_goes_into_every_entry_and_nothing_else_changes(api, client):
     put_webhooks(api)
     before = await client.read_webhooks(*MUTATING)
-    after = await client.set_ca_bundle(*MUTATING, b"PEM", before["metadata"]["resourceVersion"])
+    after = await client.set_ca_bundle(MUTATING[0], before, b"PEM")
     for entry, was in zip(after["webhooks"], before["webhooks"], strict=True):
         assert base64.b64decode(entry["clientConfig"].pop("caBundle")) == b"PEM"
         assert entry == was
@@ -62,14 +62,15 @@ async def test_the_ca_bundle_goes_into_every_entry_and_nothing_else_changes(api,
 
 async def test_a_ca_bundle_is_not_written_over_what_somebody_has_changed_meanwhile(api, client):
     put_webhooks(api)
-    version = (await client.read_webhooks(*MUTATING))["metadata"]["resourceVersion"]
+    before = await client.read_webhooks(*MUTATING)
     put_webhooks(api)
     with pytest.raises(calls.Conflict):
-        await client.set_ca_bundle(*MUTATING, b"PEM", version)
-    api.instead = [None, status(409, "Conflict", "the object has been modified")]
+        await client.set_ca_bundle(MUTATING[0], before, b"PEM")
+    before = await client.read_webhooks(*MUTATING)
+    api.instead = [status(409, "Conflict", "the object has been modified")]
     with pytest.raises(calls.Conflict):
-        await client.set_ca_bundle(*MUTATING, b"PEM")
-    await client.set_ca_bundle(*MUTATING, b"PEM")
+        await client.set_ca_bundle(MUTATING[0], before, b"PEM")
+    await client.set_ca_bundle(MUTATING[0], before, b"PEM")
     assert await client.read_webhooks("ValidatingWebhookConfiguration", "carpool-injector") is None
 
 
@@ -86,7 +87,7 @@ async def test_the_certificates_are_made_published_and_taken_into_service_throug
     bundle = api.objects[WEBHOOK]["webhooks"][1]["clientConfig"]["caBundle"]
     assert bundle == api.objects[SECRET]["data"]["ca.crt"]
     assert sorted(api.objects[SECRET]["data"]) == ["ca.crt", "ca.key", "tls.crt", "tls.key"]
-    assert [request.method for request in api.requests] == ["GET", "GET", "POST", "GET", "PATCH", "GET", "GET"]
+    assert [request.method for request in api.requests] == ["GET", "GET", "POST", "PATCH", "GET", "GET"]
 
 
 # --- namespaces and events -----------------------------------------------------------------------------------------

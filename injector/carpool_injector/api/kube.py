@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
-import importlib.machinery
 import importlib.util
 import json
 import logging
@@ -39,20 +38,15 @@ def without_package_code(*packages: str) -> Iterator[None]:
     try:
         for package in packages:
             if package not in sys.modules:
-                sys.modules[package] = importlib.util.module_from_spec(_spec_of(package))
+                spec = importlib.util.find_spec(package)
+                if spec is None:
+                    raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+                sys.modules[package] = importlib.util.module_from_spec(spec)
                 added.append(package)
         yield
     finally:
         for package in added:
             del sys.modules[package]
-
-
-def _spec_of(package: str) -> importlib.machinery.ModuleSpec:
-    parent = package.rpartition(".")[0]
-    spec = importlib.machinery.PathFinder.find_spec(package, sys.modules[parent].__path__ if parent else None)
-    if spec is None:
-        raise ModuleNotFoundError(f"No module named {package!r}", name=package)
-    return spec
 
 
 with without_package_code("kubernetes", "kubernetes.aio"):
@@ -175,16 +169,13 @@ class Kube:
                 return await self._list(call, label_selector)
         return []
 
-    async def set_ca_bundle(self, kind: str, name: str, pem: bytes, resource_version: str | None = None) -> Object:
-        """Gives every entry of a webhook configuration this caBundle; returns the configuration as it is then.
+    async def set_ca_bundle(self, kind: str, configuration: Object, pem: bytes) -> Object:
+        """Gives every entry of a webhook configuration, as it was read, this caBundle; returns what it is then.
 
-        Raises NotFound, and Conflict when it has another version than `resource_version` or changes meanwhile.
+        Raises NotFound, and Conflict when somebody has changed it since.
         """
-        found = await self._ask(Call("get", _WEBHOOK_RESOURCES[kind], name=name, group=_ADMISSION))
-        call = Call("patch", _WEBHOOK_RESOURCES[kind], name=name, group=_ADMISSION)
-        if resource_version not in (None, found["metadata"]["resourceVersion"]):
-            raise calls.Conflict(f"{call}: changed by somebody else meanwhile; read it again")
-        body = calls.ca_bundle_body(found, pem)
+        call = Call("patch", _WEBHOOK_RESOURCES[kind], name=configuration["metadata"]["name"], group=_ADMISSION)
+        body = calls.ca_bundle_body(configuration, pem)
         return await self._ask(call, body=body, content_type="application/strategic-merge-patch+json")
 
     # --- namespaces and events: while serving ------------------------------------------------------------------------

@@ -59,8 +59,7 @@ class Publisher:
             if wanted is None:
                 continue
             try:
-                version = configuration["metadata"]["resourceVersion"]
-                self._found[webhook] = await self._api.set_ca_bundle(*webhook, wanted, version)
+                self._found[webhook] = await self._api.set_ca_bundle(webhook[0], configuration, wanted)
                 _log.info("published the CA bundle in %s %s", *webhook)
             except calls.Failure as error:
                 failure = failure or error

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import gc
 import logging
 import socket
@@ -140,7 +139,7 @@ class Listener:
         self._tls: ssl.SSLContext | None = None
         self._closing = False
         self._open: dict[asyncio.BaseProtocol, Connection] = {}
-        self._arriving: set[asyncio.Task[object]] = set()
+        self._arriving: set[asyncio.Task[None]] = set()
         self._ended = 0
 
     async def open(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
@@ -232,15 +231,15 @@ class Listener:
         sock.setblocking(False)
         connection = Connection(cast(Callable[[], asyncio.Protocol], self._runner.server)(), sock, self)
         self._open[connection.inner] = connection
-        times = {"ssl_handshake_timeout": HANDSHAKE, "ssl_shutdown_timeout": _GOODBYE} if self._tls else {}
-        arriving = self.loop.connect_accepted_socket(lambda: connection, sock, ssl=self._tls, **times)
-        task = self.loop.create_task(arriving)
+        task = self.loop.create_task(self._connect(connection, sock))
         self._arriving.add(task)
-        task.add_done_callback(functools.partial(self._arrived, connection))
+        task.add_done_callback(self._arriving.discard)
 
-    def _arrived(self, connection: Connection, task: asyncio.Task[object]) -> None:
-        self._arriving.discard(task)
-        if task.cancelled() or task.exception() is not None:  # whose handshake failed is no news
+    async def _connect(self, connection: Connection, sock: socket.socket) -> None:
+        times = {"ssl_handshake_timeout": HANDSHAKE, "ssl_shutdown_timeout": _GOODBYE} if self._tls else {}
+        try:
+            await self.loop.connect_accepted_socket(lambda: connection, sock, ssl=self._tls, **times)
+        except Exception:  # whose handshake failed is no news
             self.forget(connection)
 
     def _make_room(self) -> bool:

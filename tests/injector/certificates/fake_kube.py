@@ -57,12 +57,13 @@ class FakeKube:
         await turn()
         return found
 
-    async def set_ca_bundle(self, kind, name, pem, resource_version=None):
+    async def set_ca_bundle(self, kind, as_read, pem):
         await self._begin("patch webhooks")
+        name = as_read["metadata"]["name"]
         configuration = self.configurations.get((kind, name))
         if configuration is None:
             raise calls.NotFound("no such configuration")
-        if resource_version not in (None, configuration["metadata"]["resourceVersion"]):
+        if as_read["metadata"]["resourceVersion"] != configuration["metadata"]["resourceVersion"]:
             raise calls.Conflict("the configuration has another version")
         self.publish((kind, name), pem)
         found = copy.deepcopy(configuration)
