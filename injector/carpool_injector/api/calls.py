@@ -1,4 +1,4 @@
-"""Calls to the Kubernetes API, the failures they can end in, and the parts of objects that are read and written. Pure.
+"""Calls to the Kubernetes API, the failures they can end in, and the parts of objects that are read. Pure.
 
 The failures are few because each is a decision somebody makes: wait, read again, ask the admin, give up. `kube` sends
 the calls.
@@ -7,7 +7,6 @@ the calls.
 from __future__ import annotations
 
 import base64
-import datetime
 import json
 import re
 import urllib.parse
@@ -152,59 +151,10 @@ def secret(found: Object) -> Secret:
     return Secret(data, found["metadata"]["resourceVersion"])
 
 
-def secret_body(name: str, data: Mapping[str, bytes], resource_version: str | None) -> Object:
-    """A new Secret, or with a `resource_version` the merge patch (RFC 7396) that sets these keys."""
-    metadata = {"name": name}
-    body: Object = {"data": {key: _encoded(value) for key, value in data.items()}, "metadata": metadata}
-    if resource_version is None:
-        return {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", **body}
-    metadata["resourceVersion"] = resource_version
-    return body
-
-
-def ca_bundle_body(configuration: Object, pem: bytes) -> Object:
-    """The strategic merge patch that gives every entry of a webhook configuration this caBundle."""
-    client = {"caBundle": _encoded(pem)}
-    entries = [{"name": entry["name"], "clientConfig": client} for entry in configuration.get("webhooks") or ()]
-    return {"metadata": {"resourceVersion": configuration["metadata"]["resourceVersion"]}, "webhooks": entries}
-
-
-def event_body(
-    namespace: str, owner: Mapping[str, Any], reason: str, message: str, component: str, now: datetime.datetime
-) -> Object:
-    """A Warning (core/v1 Event) about `owner` (apiVersion, kind, name, uid)."""
-    moment = f"{now:%Y-%m-%dT%H:%M:%SZ}"
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"generateName": f"{owner['name']}.", "namespace": namespace},
-        "involvedObject": {**owner, "namespace": namespace},
-        "type": "Warning",
-        "reason": reason,
-        "message": message,
-        "source": {"component": component},
-        "firstTimestamp": moment,
-        "lastTimestamp": moment,
-        "count": 1,
-    }
-
-
 def namespace(found: Object) -> model.Namespace:
     """The part of a Namespace that decisions need."""
     metadata = found["metadata"]
     return model.Namespace(metadata["name"], metadata.get("labels") or {}, metadata.get("annotations") or {})
-
-
-def is_ours(found: Object) -> bool:
-    """Whether an object has a label or an annotation of Carpool's."""
-    metadata = found["metadata"]
-    keys = (*(metadata.get("labels") or ()), *(metadata.get("annotations") or ()))
-    return any(key.startswith(model.PREFIX) for key in keys)
-
-
-def of_pod(found: Object) -> Object:
-    """A pod's metadata without who wrote which field, which is longer than all the rest."""
-    return {**found, "metadata": {key: value for key, value in found["metadata"].items() if key != "managedFields"}}
 
 
 def version(*texts: object) -> model.Version | None:
@@ -213,5 +163,6 @@ def version(*texts: object) -> model.Version | None:
     return next(((int(match[1]), int(match[2])) for match in found if match), None)
 
 
-def _encoded(value: bytes) -> str:
+def encoded(value: bytes) -> str:
+    """As values of a Secret and caBundles are written."""
     return base64.b64encode(value).decode()

@@ -146,9 +146,11 @@ class Kube:
 
         Raises Conflict when it exists already or has another version by now.
         """
-        body = calls.secret_body(name, data, resource_version)
+        body: Object = {"metadata": {"name": name}, "data": {key: calls.encoded(data[key]) for key in data}}
         if resource_version is None:
+            body |= {"apiVersion": "v1", "kind": "Secret", "type": "Opaque"}
             return calls.secret(await self._ask(Call("create", "secrets", namespace), body=body))
+        body["metadata"]["resourceVersion"] = resource_version
         call = Call("patch", "secrets", namespace, name)
         return calls.secret(await self._ask(call, body=body, content_type="application/merge-patch+json"))
 
@@ -174,8 +176,10 @@ class Kube:
 
         Raises NotFound, and Conflict when somebody has changed it since.
         """
-        call = Call("patch", _WEBHOOK_RESOURCES[kind], name=configuration["metadata"]["name"], group=_ADMISSION)
-        body = calls.ca_bundle_body(configuration, pem)
+        metadata, client = configuration["metadata"], {"caBundle": calls.encoded(pem)}
+        entries = [{"name": entry["name"], "clientConfig": client} for entry in configuration.get("webhooks") or ()]
+        body = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "webhooks": entries}
+        call = Call("patch", _WEBHOOK_RESOURCES[kind], name=metadata["name"], group=_ADMISSION)
         return await self._ask(call, body=body, content_type="application/strategic-merge-patch+json")
 
     # --- namespaces and events: while serving ------------------------------------------------------------------------
@@ -218,8 +222,13 @@ class Kube:
 
     async def create_event(self, namespace: str, owner: Mapping[str, Any], reason: str, message: str) -> None:
         """Writes a Warning about `owner` (apiVersion, kind, name, uid) into its namespace."""
-        now = datetime.datetime.now(datetime.UTC)
-        body = calls.event_body(namespace, owner, reason, message, FIELD_MANAGER, now)
+        moment = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
+        body = {
+            "apiVersion": "v1", "kind": "Event", "type": "Warning", "reason": reason, "message": message, "count": 1,
+            "metadata": {"generateName": f"{owner['name']}.", "namespace": namespace},
+            "involvedObject": {**owner, "namespace": namespace},
+            "source": {"component": FIELD_MANAGER}, "firstTimestamp": moment, "lastTimestamp": moment,
+        }  # fmt: skip
         await self._ask(Call("create", "events", namespace), body=body)
 
     async def evict_pod(self, namespace: str, name: str, uid: str) -> None:
@@ -261,8 +270,14 @@ class Kube:
         Nothing else of them is asked for. The others are let go page by page: a cluster may have very many.
         """
         running = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
-        pods = self._items(Call("list", "pods"), running, _METADATA_LIST)
-        return [calls.of_pod(each) async for each in pods if calls.is_ours(each)]
+        found = []
+        async for pod in self._items(Call("list", "pods"), running, _METADATA_LIST):
+            metadata = pod["metadata"]
+            metadata.pop("managedFields", None)  # who wrote which field, which is longer than all the rest
+            keys = (*(metadata.get("labels") or ()), *(metadata.get("annotations") or ()))
+            if any(key.startswith(model.PREFIX) for key in keys):
+                found.append(pod)
+        return found
 
     async def read_labelled_namespaces(self, label_selector: str) -> list[str]:
         """The names of the namespaces whose labels match."""
