@@ -6,10 +6,9 @@ read may fall into the swap, so a certificate and a key that do not match are no
 
 from __future__ import annotations
 
-import datetime
 import logging
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from carpool_injector.certificates import pki, serving_certificate
 
@@ -23,14 +22,8 @@ class CertificateFiles(serving_certificate.Supplier):
 
     longest_seconds = POLL_SECONDS
 
-    def __init__(
-        self,
-        directory: Path,
-        served: serving_certificate.ServingCertificate,
-        *,
-        clock: Callable[[], datetime.datetime] = serving_certificate.utc_now,
-    ) -> None:
-        super().__init__(served, clock=clock)
+    def __init__(self, directory: Path, served: serving_certificate.ServingCertificate, **timing: Any) -> None:
+        super().__init__(served, **timing)
         self._directory = directory
 
     async def step(self) -> tuple[float, None]:

@@ -81,7 +81,9 @@ def decide(
     if now >= authority_due(signer):
         fresh = _with_authority(contents, state.bundle, pki.issue_authority(now))
         return Decision(Action.NEW_AUTHORITY, fresh, f"the CA is from {pki.issued_at(signer):%Y-%m-%d}")
-    if rest := _without_outdated(state, now):
+    leaf = state.pair.first
+    rest = [c for c in state.bundle if pki.is_signed_by(leaf, c) or not may_leave(c, signer, now)]
+    if len(rest) < len(state.bundle):
         kept = {**contents, BUNDLE: pki.write_certificates(rest)}
         return Decision(Action.DROP_AUTHORITY, kept, "nothing that the old CA signed is still valid")
     return Decision(Action.KEEP, contents, "all is well")
@@ -146,13 +148,6 @@ def _why_unusable(
     begin = pair.first.not_valid_before_utc
     moment = begin if now < begin <= now + _SKEW else now
     return pki.why_untrusted(pair.certificate, pki.write_certificates(bundle), names[0], moment)
-
-
-def _without_outdated(state: _State, now: datetime.datetime) -> list[x509.Certificate]:
-    """The CAs still needed, the signer among them; [] when that is all of them."""
-    leaf, signer = state.pair.first, state.authority.first
-    rest = [c for c in state.bundle if pki.is_signed_by(leaf, c) or not may_leave(c, signer, now)]
-    return rest if len(rest) < len(state.bundle) else []
 
 
 def _start_over(

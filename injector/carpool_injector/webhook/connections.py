@@ -161,15 +161,15 @@ class Listener:
         """
         self._closing = True
         self._stop_listening()
-        async with _at_most(self._grace):
-            async with _at_most(FIRST):
+        async with at_most(self._grace):
+            async with at_most(FIRST):
                 await self._until(lambda: all(each.has_asked for each in self._open.values()))
             await asyncio.sleep(0)  # reads what has arrived, so that a connection with a request counts as busy
             for each in [each for each in self._open.values() if not each.is_busy]:
                 each.close()
             await self._until(lambda: not any(each.is_busy for each in self._open.values()))
         await self._runner.cleanup()
-        async with _at_most(_GOODBYE):
+        async with at_most(_GOODBYE):
             await self._until(lambda: not self._open)
         for each in list(self._open.values()):
             each.abort()
@@ -278,7 +278,7 @@ class ServerLog(logging.LoggerAdapter[logging.Logger]):
 
 
 @contextlib.asynccontextmanager
-async def _at_most(seconds: float) -> AsyncIterator[None]:
+async def at_most(seconds: float) -> AsyncIterator[None]:
     """Inside is given up after so long, and what follows goes on."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):

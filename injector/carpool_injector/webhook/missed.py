@@ -71,11 +71,13 @@ class MissedPods:
     async def follow(self) -> None:
         """Looks again and again, until cancelled. While nothing can be read the last counts stay."""
         await asyncio.sleep(_FIRST)
-        await rounds.repeat(self._round, _failed, first=PAUSE, longest=PAUSE)
+        await rounds.repeat(self.look, _failed, first=PAUSE, longest=PAUSE)
 
-    async def look(self) -> None:
-        """Counts and tells of the pods that are there now. Raises what the source raises."""
-        reached = await self._reached()
+    async def look(self) -> float:
+        """Counts and tells of the pods that are there now; the seconds until the next look. Raises calls.Failure."""
+        registration = await self._api.read_webhooks("MutatingWebhookConfiguration", self._registration)
+        # Whose pods the API server sends us; all that are known where the registration is not ours.
+        reached = reach.reached(registration, self._namespaces().values())
         bare = {_name(pod): pod for pod in await self._api.list_pod_metadata() if _asks(pod) and _is_bare(pod)}
         by_pod = {name: pod for name, pod in bare.items() if name[0] in reached}
         by_namespace = {
@@ -94,19 +96,11 @@ class MissedPods:
                 self._put(event)
         if self._restart is not None:
             await self._restart(found.keys())
-
-    async def _round(self) -> float:
-        await self.look()
         return PAUSE
 
     async def _would_get_it(self, pod: model.Object) -> bool:
         await asyncio.sleep(0)  # each costs up to a millisecond, and reviews come meanwhile
         return _is_bare(pod) and not has_ended(pod) and self._injects(pod)
-
-    async def _reached(self) -> Mapping[str, model.Namespace]:
-        """The namespaces whose pods the API server sends us; all that are known where the registration is not ours."""
-        found = await self._api.read_webhooks("MutatingWebhookConfiguration", self._registration)
-        return reach.reached(found, self._namespaces().values())
 
     def _tell(self, found: frozenset[str]) -> None:
         if found - self._told:
@@ -128,12 +122,13 @@ def _name(pod: model.Object) -> tuple[str, str]:
 
 def _events(found: Mapping[tuple[str, str], model.Object]) -> Iterator[reviewing.Event]:
     """An Event for each owner of these pods; of one that has none, about itself."""
-    by_owner: dict[str, list[tuple[tuple[str, str], model.Object]]] = {}
-    for place, pod in sorted(found.items(), key=lambda item: item[0]):
+    by_owner: dict[str, list[model.Object]] = {}
+    for pod in (found[place] for place in sorted(found)):
         uid = (restarts.owner_of(pod) or pod["metadata"])["uid"]
-        by_owner.setdefault(uid, []).append((place, pod))
+        by_owner.setdefault(uid, []).append(pod)
     for pods in by_owner.values():
-        (namespace, name), first = pods[0]
+        first = pods[0]
+        namespace, name = _name(first)
         itself = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": first["metadata"]["uid"]}
         shown = name if len(pods) == 1 else f"{name} and {len(pods) - 1} more"
         text = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import gc
 import logging
@@ -136,9 +135,8 @@ class Service:
     async def _drain(self, hurry: asyncio.Event) -> bool:
         self._server.draining = True
         log.info("shutting down", extra=logs.facts(quiet_period_seconds=self._chosen.quiet_period))
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._chosen.quiet_period):
-                await hurry.wait()
+        async with connections.at_most(self._chosen.quiet_period):
+            await hurry.wait()
         await self._reviews.close()
         cut_off = self._server.cut_off
         log.info("the end: %s", f"{cut_off} reviews were cut off" if cut_off else "all that was asked is answered")
