@@ -25,7 +25,9 @@ client. Their mutable objects live for one call only. State that outlives a revi
 | `webhook.connections.Connection` | its transport, whether it is busy, since when | the event loop |
 | `webhook.service.Service` | the ports it listens on | its own start |
 | `certificates.serving_certificate.ServingCertificate` | the pair in service | its supplier's rounds |
-| `certificates.serving_certificate.Supplier` | the last trouble, told in `served` | its task `run` |
+| `certificates.serving_certificate.Supplier` | the last trouble, in what it supplies | its task `run` |
+| `certificates.certificate_controller.CertificateController` | what is missing, likewise | its task `run` |
+| `certificates.files.CertificateFiles` | that nothing is missing, likewise | its task `run` |
 | `certificates.certificate_controller.Publisher` | webhook configurations as last read | the controller's rounds |
 | `certificates.rotation.Sightings` | since when each CA has been trusted | the controller's rounds |
 """

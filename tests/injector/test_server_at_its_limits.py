@@ -149,16 +149,19 @@ async def test_a_body_that_is_announced_as_too_large_is_not_waited_for() -> None
 
 
 @pytest.mark.looptime
-@pytest.mark.parametrize(("size", "trimmed"), [(300_000, 1), (1_000, 0)])
-async def test_memory_is_given_back_after_a_large_review(
-    monkeypatch: pytest.MonkeyPatch, size: int, trimmed: int
+@pytest.mark.parametrize(
+    ("size", "kind", "trimmed"),
+    [(300_000, "AdmissionReview", 1), (300_000, "Nonsense", 1), (1_000, "AdmissionReview", 0)],
+)
+async def test_memory_is_given_back_after_a_large_review_whatever_came_of_it(
+    monkeypatch: pytest.MonkeyPatch, size: int, kind: str, trimmed: int
 ) -> None:
     times: list[int] = []
     monkeypatch.setattr(connections, "give_back", lambda: times.append(1))
     subject, _ = a_server()
-    padded = reviews.asking()
+    padded = {**reviews.asking(), "kind": kind}
     padded["request"]["options"]["padding"] = "x" * size
     async with reviews.serving(subject) as endpoint:
-        assert (await endpoint.post("/mutate", padded)).status == 200
+        assert (await endpoint.post("/mutate", padded)).status == (400 if kind == "Nonsense" else 200)
         await asyncio.sleep(5)
     assert len(times) == trimmed

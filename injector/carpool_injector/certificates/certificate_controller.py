@@ -102,8 +102,8 @@ class CertificateController(serving_certificate.Supplier):
         self._publishes = bool(webhooks)
         self._publisher = Publisher(api, webhooks)
 
-    async def step(self) -> tuple[float, str | None]:
-        """One round; says when the next is due, and what is missing. Raises calls.Failure, pki.Unreadable."""
+    async def step(self) -> float:
+        """One round; returns the seconds until the next. Raises calls.Failure, pki.Unreadable."""
         await self._publisher.read()
         secret = await self._api.read_secret(*self._place)
         contents = None if secret is None else secret.data
@@ -119,9 +119,9 @@ class CertificateController(serving_certificate.Supplier):
             await self._publisher.publish(decision.contents[rotation.BUNDLE], now)
         finally:
             self._serve(decision.contents, now)
-        missing = self._publisher.missing()
-        pause = POLL_SECONDS if is_kept else AGAIN_SECONDS
-        return min(pause, MISSING_SECONDS) if missing else pause, missing
+        self.served.last_error = self._publisher.missing()
+        longest = MISSING_SECONDS if self.served.last_error else POLL_SECONDS
+        return longest if is_kept else AGAIN_SECONDS
 
     def _serve(self, contents: Mapping[str, bytes], now: datetime.datetime) -> None:
         trusted = settled = contents[rotation.BUNDLE]

@@ -26,7 +26,7 @@ class CertificateFiles(serving_certificate.Supplier):
         super().__init__(served, **timing)
         self._directory = directory
 
-    async def step(self) -> tuple[float, None]:
+    async def step(self) -> float:
         """One look at the files. Raises pki.Unreadable when they are not there, or do not fit."""
         try:
             pair, bundle = self._read()
@@ -34,7 +34,8 @@ class CertificateFiles(serving_certificate.Supplier):
             raise pki.Unreadable(f"{self._directory}: {error}") from None
         if self.served.offer(pair, bundle, bundle, self._clock()):
             _log.info("serving the certificate from %s, valid until %s", self._directory, self.served.not_after)
-        return POLL_SECONDS, None
+        self.served.last_error = None
+        return POLL_SECONDS
 
     def _read(self) -> tuple[pki.Pair, bytes | None]:
         pair = pki.Pair((self._directory / "tls.crt").read_bytes(), (self._directory / "tls.key").read_bytes())

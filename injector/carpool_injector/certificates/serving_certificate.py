@@ -16,7 +16,7 @@ import os
 import random
 import ssl
 import tempfile
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, ClassVar, NoReturn
 
 from carpool_injector import rounds
@@ -171,26 +171,20 @@ class Supplier(abc.ABC):
         served: ServingCertificate,
         *,
         clock: Callable[[], datetime.datetime] = utc_now,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self.served = served
         self._clock = clock
-        self._sleep = sleep
         self._chance = chance
 
     @abc.abstractmethod
-    async def step(self) -> tuple[float, str | None]:
-        """One round; the seconds until the next, and what is still missing. Raises calls.Failure, pki.Unreadable."""
+    async def step(self) -> float:
+        """One round, with `served.last_error` after it; the seconds until the next. Raises Failure, pki.Unreadable."""
 
     async def run(self) -> NoReturn:
         """Rounds for ever, sooner or later after trouble. Ends only by cancellation."""
         longest = self.longest_seconds
-        await rounds.repeat(self._round, self._failed, first=_FIRST_SECONDS, longest=longest, sleep=self._drift)
-
-    async def _round(self) -> float:
-        pause, self.served.last_error = await self.step()
-        return pause
+        await rounds.repeat(self.step, self._failed, first=_FIRST_SECONDS, longest=longest, sleep=self._drift)
 
     def _failed(self, error: Exception, _: float) -> None:
         is_expected = isinstance(error, (calls.Failure, pki.Unreadable))
@@ -203,4 +197,4 @@ class Supplier(abc.ABC):
         self.served.look(self._clock())
 
     async def _drift(self, seconds: float) -> None:
-        await self._sleep(seconds * (1 - _JITTER * self._chance()))
+        await asyncio.sleep(seconds * (1 - _JITTER * self._chance()))

@@ -10,10 +10,10 @@ from typing import Literal
 
 import pydantic
 
+from carpool.program import logs
+
 CertificatesMode = Literal["self-managed", "files"]
 TlsVersion = Literal["1.2", "1.3"]
-LogLevel = Literal["debug", "info", "warning", "error"]
-LogFormat = Literal["auto", "json", "text"]
 
 
 class Options(pydantic.BaseModel):
@@ -91,9 +91,9 @@ class Options(pydantic.BaseModel):
     """Seconds from SIGTERM to exit, at most; keep it below terminationGracePeriodSeconds."""
 
     # --- logs --------------------------------------------------------------------------------------------------------
-    log_level: LogLevel = "info"
+    log_level: logs.Level = "info"
     """Least severity to log; debug tells of each review."""
-    log_format: LogFormat = "auto"
+    log_format: logs.Format = "auto"
     """auto: text on a terminal, JSON elsewhere."""
 
     def problems(self) -> list[str]:

@@ -25,8 +25,6 @@ from carpool_injector.webhook import cluster, connections, evictions, metrics, m
 
 log = logging.getLogger("carpool.injector")
 
-Options = options.Options
-
 _FOR_PROBES = 64  # connections beside those that carry reviews
 _TLS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
