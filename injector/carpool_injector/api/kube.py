@@ -200,10 +200,12 @@ class Kube:
         while True:
             try:
                 if version is None:
-                    pages = [page async for page in self._pages(Call("list", "namespaces"), {})]
-                    found = [calls.namespace(each) for page in pages for each in page.get("items") or ()]
-                    yield {each.name: each for each in found}
-                    version = pages[-1]["metadata"]["resourceVersion"]
+                    known: dict[str, model.Namespace] = {}
+                    async for page in self._pages(Call("list", "namespaces"), {}):
+                        known |= {each.name: each for each in map(calls.namespace, page.get("items") or ())}
+                        listed = page["metadata"]["resourceVersion"]
+                    yield known
+                    version = listed
                 async with contextlib.aclosing(self._watch(Call("watch", "namespaces"), version)) as events:
                     async for kind, thing in events:
                         version, pause = thing["metadata"]["resourceVersion"], _FIRST_PAUSE
@@ -257,8 +259,11 @@ class Kube:
         Left out are nodes that tell none that can be read: those that are not up yet, and some that are no kubelets.
         """
         nodes = self._items(Call("list", "nodes"), {"limit": str(_PAGE_OF_NODES)})
-        infos = [(node.get("status") or {}).get("nodeInfo") or {} async for node in nodes]
-        return [version for info in infos if (version := calls.version(info.get("kubeletVersion"))) is not None]
+        told = [
+            calls.version(((node.get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion"))
+            async for node in nodes
+        ]
+        return [version for version in told if version is not None]
 
     async def list_pods(self, namespace: str | None = None, label_selector: str = "") -> list[Object]:
         """The pods of a namespace (None: of all) whose labels match."""
