@@ -15,7 +15,7 @@ import base64
 import binascii
 import datetime
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -198,7 +198,7 @@ def with_bundle(configuration: Mapping[str, Any], bundle: bytes, now: datetime.d
     """
     own = pki.read_certificates(bundle)
     newest = max(own, key=_began)
-    bundles = _bundles(configuration)
+    bundles = list(_bundles(configuration))
     others: list[x509.Certificate] = []
     for certificate in (c for entry in bundles for c in entry):
         if certificate not in (*own, *others) and not may_leave(certificate, newest, now):
@@ -227,13 +227,11 @@ class Sightings:
         return pki.write_certificates(c for c, since in self._since.items() if now - since >= SETTLE)
 
 
-def _bundles(configuration: Mapping[str, Any]) -> list[list[x509.Certificate]]:
-    return [_decoded(entry.get("clientConfig", {}).get("caBundle")) for entry in configuration.get("webhooks") or ()]
-
-
-def _decoded(bundle: str | None) -> list[x509.Certificate]:
-    """The CAs in a caBundle; [] when it is absent or unreadable, which for the API server comes to the same."""
-    try:
-        return pki.read_certificates(base64.b64decode(bundle or "", validate=True))
-    except (binascii.Error, pki.Unreadable):
-        return []
+def _bundles(configuration: Mapping[str, Any]) -> Iterator[list[x509.Certificate]]:
+    """The CAs in each entry's caBundle; [] where it is absent or unreadable, which for the API server is the same."""
+    for entry in configuration.get("webhooks") or ():
+        try:
+            bundle = base64.b64decode(entry.get("clientConfig", {}).get("caBundle") or "", validate=True)
+            yield pki.read_certificates(bundle)
+        except (binascii.Error, pki.Unreadable):
+            yield []
