@@ -26,9 +26,8 @@ client. Their mutable objects live for one call only. State that outlives a revi
 | `webhook.service.Service` | the ports it listens on | its own start |
 | `certificates.serving_certificate.ServingCertificate` | the pair in service | its supplier's rounds |
 | `certificates.serving_certificate.Supplier` | the last trouble, in what it supplies | its task `run` |
-| `certificates.certificate_controller.CertificateController` | what is missing, likewise | its task `run` |
+| `certificates.certificate_controller.CertificateController` | webhook configurations as last read | its task `run` |
 | `certificates.files.CertificateFiles` | that nothing is missing, likewise | its task `run` |
-| `certificates.certificate_controller.Publisher` | webhook configurations as last read | the controller's rounds |
 | `certificates.rotation.Sightings` | since when each CA has been trusted | the controller's rounds |
 """
 

@@ -27,65 +27,12 @@ Webhook = tuple[str, str]
 """A webhook configuration: its kind (MutatingWebhookConfiguration, ValidatingWebhookConfiguration), its name."""
 
 
-class Publisher:
-    """Reads the configurations, later changes only what nobody else has changed meanwhile."""
-
-    # _found: each configuration as last read or written; those that do not exist are absent.
-
-    def __init__(self, api: kube.Kube, webhooks: Sequence[Webhook]) -> None:
-        self._webhooks = tuple(webhooks)
-        self._api = api
-        self._found: dict[Webhook, calls.Object] = {}
-        self._sightings = rotation.Sightings()
-
-    async def read(self) -> None:
-        """Reads all configurations. Raises calls.Failure, as `publish` does.
-
-        To be called before the Secret is read: a change of the Secret's bundle by another replica then shows as a
-        conflict when this one publishes what it read.
-        """
-        found: dict[Webhook, calls.Object] = {}
-        for webhook in self._webhooks:
-            configuration = await self._api.read_webhooks(*webhook)
-            if configuration is not None:
-                found[webhook] = configuration
-        self._found = found
-
-    async def publish(self, bundle: bytes, now: datetime.datetime) -> None:
-        """Puts `bundle` (PEM) into every entry that lacks part of it. Raises Failure, after trying the others."""
-        failure: calls.Failure | None = None
-        for webhook, configuration in self._found.items():
-            wanted = rotation.with_bundle(configuration, bundle, now)
-            if wanted is None:
-                continue
-            try:
-                self._found[webhook] = await self._api.set_ca_bundle(webhook[0], configuration, wanted)
-                _log.info("published the CA bundle in %s %s", *webhook)
-            except calls.Failure as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
-
-    def trusted(self) -> bytes:
-        """The CAs (PEM, or b"") that every entry has, as last read or published."""
-        return rotation.trusted_by_all(self._found.values())
-
-    def settled(self, now: datetime.datetime) -> bytes:
-        """Those of `trusted` that have been for a while."""
-        return self._sightings.settled(self.trusted(), now)
-
-    def missing(self) -> str | None:
-        """What to tell about configurations that do not exist; None when all do."""
-        absent = [" ".join(webhook) for webhook in self._webhooks if webhook not in self._found]
-        if not absent:
-            return None
-        return f"not found: {' and '.join(absent)}; install them, or check the names this server was given"
-
-
 class CertificateController(serving_certificate.Supplier):
     """Keeps the Secret `namespace`/`secret`, and the caBundle of `webhooks`. Where there are none, nobody publishes."""
 
     longest_seconds = 60.0
+
+    # _found: each configuration as last read or written; those that do not exist are absent.
 
     def __init__(
         self,
@@ -99,16 +46,20 @@ class CertificateController(serving_certificate.Supplier):
         super().__init__(served, **timing)
         self._api = api
         self._place = (namespace, secret)
-        self._publishes = bool(webhooks)
-        self._publisher = Publisher(api, webhooks)
+        self._webhooks = tuple(webhooks)
+        self._found: dict[Webhook, calls.Object] = {}
+        self._sightings = rotation.Sightings()
 
     async def step(self) -> float:
         """One round; returns the seconds until the next. Raises calls.Failure, pki.Unreadable."""
-        await self._publisher.read()
+        # Before the Secret: a change of its bundle by another replica then shows as a conflict, when this one publishes
+        # what it read.
+        read = {webhook: await self._api.read_webhooks(*webhook) for webhook in self._webhooks}
+        self._found = {webhook: configuration for webhook, configuration in read.items() if configuration is not None}
         secret = await self._api.read_secret(*self._place)
-        contents = None if secret is None else secret.data
+        contents = {} if secret is None else secret.data
         now = self._clock()
-        settled = self._publisher.settled(now) if self._publishes else (contents or {}).get(rotation.BUNDLE, b"")
+        _, settled = self._known(contents.get(rotation.BUNDLE, b""), now)
         decision = rotation.decide(contents, now, self.served.names, settled)
         is_kept = decision.action is rotation.Action.KEEP
         if not is_kept:
@@ -116,17 +67,45 @@ class CertificateController(serving_certificate.Supplier):
             await self._api.write_secret(*self._place, decision.contents, version)
             _log.info("Secret %s/%s: %s (%s)", *self._place, decision.action.value, decision.reason)
         try:
-            await self._publisher.publish(decision.contents[rotation.BUNDLE], now)
+            await self._publish(decision.contents[rotation.BUNDLE], now)
         finally:
             self._serve(decision.contents, now)
-        self.served.last_error = self._publisher.missing()
-        longest = MISSING_SECONDS if self.served.last_error else POLL_SECONDS
+        absent = [" ".join(webhook) for webhook in self._webhooks if webhook not in self._found]
+        advice = "install them, or check the names this server was given"
+        self.served.last_error = f"not found: {' and '.join(absent)}; {advice}" if absent else None
+        longest = MISSING_SECONDS if absent else POLL_SECONDS
         return longest if is_kept else AGAIN_SECONDS
 
+    def _known(self, bundle: bytes, now: datetime.datetime) -> tuple[bytes, bytes]:
+        """The CAs (PEM, or b"") that every entry has, and those that have been there for a while.
+
+        Without configurations all of `bundle`: who has it from somewhere else is not asked.
+        """
+        if not self._webhooks:
+            return bundle, bundle
+        trusted = rotation.trusted_by_all(self._found.values())
+        return trusted, self._sightings.settled(trusted, now)
+
+    async def _publish(self, bundle: bytes, now: datetime.datetime) -> None:
+        """Puts `bundle` (PEM) into every entry that lacks part of it, unless somebody else has changed it meanwhile.
+
+        Raises calls.Failure, after trying the others.
+        """
+        failure: calls.Failure | None = None
+        for webhook, configuration in self._found.items():
+            wanted = rotation.with_bundle(configuration, bundle, now)
+            if wanted is None:
+                continue
+            try:
+                self._found[webhook] = await self._api.set_ca_bundle(webhook[0], configuration, wanted)
+                _log.info("published the CA bundle in %s %s", *webhook)
+            except calls.Failure as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
     def _serve(self, contents: Mapping[str, bytes], now: datetime.datetime) -> None:
-        trusted = settled = contents[rotation.BUNDLE]
-        if self._publishes:
-            trusted, settled = self._publisher.trusted(), self._publisher.settled(now)
+        trusted, settled = self._known(contents[rotation.BUNDLE], now)
         pair = pki.Pair(contents[rotation.LEAF], contents[rotation.LEAF_KEY])
         if self.served.offer(pair, trusted, settled, now):
             _log.info("serving a certificate valid until %s", self.served.not_after)

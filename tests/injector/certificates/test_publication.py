@@ -8,7 +8,7 @@ import datetime
 import pytest
 
 from carpool_injector.api import calls
-from carpool_injector.certificates import certificate_controller, pki, rotation
+from carpool_injector.certificates import certificate_controller, pki, rotation, serving_certificate
 from tests.injector.certificates import fake_kube
 
 NOW = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)
@@ -82,18 +82,23 @@ def test_a_ca_has_settled_once_it_was_seen_for_a_while_without_a_gap():
 
 
 async def test_a_configuration_that_changed_after_it_was_read_is_not_written_and_the_others_are():
-    kube = fake_kube.FakeKube()
-    told = certificate_controller.Publisher(
-        kube,
-        [fake_kube.MUTATING, fake_kube.VALIDATING],
+    class ChangedMeanwhile(fake_kube.FakeKube):
+        async def read_secret(self, namespace, name):  # the configurations were read before
+            if self.secret is None:
+                self.publish(fake_kube.MUTATING, OLD)
+            return await super().read_secret(namespace, name)
+
+    kube, names = ChangedMeanwhile(), pki.service_names("carpool-injector", "carpool-system")
+    served = serving_certificate.ServingCertificate(serving_certificate.make_context(), names, NOW)
+    subject = certificate_controller.CertificateController(
+        kube, served, "carpool-system", "certificates", [fake_kube.MUTATING, fake_kube.VALIDATING], clock=lambda: NOW
     )
-    await told.read()
-    kube.publish(fake_kube.MUTATING, OLD)
     with pytest.raises(calls.Conflict):
-        await told.publish(NEW, NOW)
+        await subject.step()
+    new = kube.secret.data[rotation.BUNDLE]
     assert set(kube.bundles()[:2]) == {OLD}
-    assert set(kube.bundles()[2:]) == {NEW}
-    await told.read()
-    await told.publish(NEW, NOW)
-    assert {frozenset(certificates(bundle)) for bundle in kube.bundles()[:2]} == {frozenset(certificates(OLD + NEW))}
-    assert told.trusted() == NEW
+    assert set(kube.bundles()[2:]) == {new}
+    assert served.unverified == "no CA of it is in all webhook configurations yet"
+    await subject.step()
+    assert {frozenset(certificates(bundle)) for bundle in kube.bundles()[:2]} == {frozenset(certificates(OLD + new))}
+    assert served.unverified is None
