@@ -75,6 +75,7 @@ _METADATA_LIST = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _PAGE = 250
 _PAGE_OF_NODES = 50  # a node lists all its images: tens of kilobytes
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds between attempts to watch
+_DISCOVERY = "discovery.k8s.io/v1"
 _SERVICE = "kubernetes.io/service-name"  # the label of a Service's EndpointSlices
 _ADMISSION = "admissionregistration.k8s.io/v1"
 _POLICY_VERSIONS = ("v1", "v1beta1")
@@ -136,11 +137,7 @@ class Kube:
         return None if found is None else calls.secret(found)
 
     async def write_secret(
-        self,
-        namespace: str,
-        name: str,
-        data: Mapping[str, bytes],
-        resource_version: str | None,
+        self, namespace: str, name: str, data: Mapping[str, bytes], resource_version: str | None
     ) -> Secret:
         """Sets these keys, leaves others; creates the Secret when `resource_version` is None.
 
@@ -160,8 +157,7 @@ class Kube:
 
     async def list_webhooks(self, kind: str, label_selector: str) -> list[Object]:
         """The configurations of this kind whose labels match."""
-        call = Call("list", _WEBHOOK_RESOURCES[kind], group=_ADMISSION)
-        return await self._list(call, label_selector)
+        return await self._list(Call("list", _WEBHOOK_RESOURCES[kind], group=_ADMISSION), label_selector)
 
     async def list_policies(self, label_selector: str) -> list[Object]:
         """The MutatingAdmissionPolicies whose labels match, in the newest version of their API that there is."""
@@ -186,8 +182,7 @@ class Kube:
 
     async def read_namespace(self, name: str) -> model.Namespace:
         """The namespace. Raises NotFound."""
-        found = await self._ask(Call("get", "namespaces", name=name))
-        return calls.namespace(found)
+        return calls.namespace(await self._ask(Call("get", "namespaces", name=name)))
 
     async def watch_namespaces(self) -> AsyncGenerator[dict[str, model.Namespace] | Change, None]:
         """All namespaces there are, by name, then each change.
@@ -235,11 +230,8 @@ class Kube:
 
     async def evict_pod(self, namespace: str, name: str, uid: str) -> None:
         """Ends this pod and no other of its name. Raises Unavailable where a PodDisruptionBudget does not allow it."""
-        metadata = {"namespace": namespace, "name": name}
-        body = {
-            "apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata,
-            "deleteOptions": {"preconditions": {"uid": uid}},
-        }  # fmt: skip
+        what = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"namespace": namespace, "name": name}}
+        body = {**what, "deleteOptions": {"preconditions": {"uid": uid}}}
         await self._ask(Call("create", "pods/eviction", namespace, name), body=body)
 
     # --- what the cluster can do; diagnosis --------------------------------------------------------------------------
@@ -303,12 +295,11 @@ class Kube:
 
     async def read_endpoint_slices(self, namespace: str, service: str) -> list[Object]:
         """The EndpointSlices of a Service."""
-        call = Call("list", "endpointslices", namespace, group="discovery.k8s.io/v1")
-        return await self._list(call, f"{_SERVICE}={service}")
+        return await self._list(Call("list", "endpointslices", namespace, group=_DISCOVERY), f"{_SERVICE}={service}")
 
     async def list_endpoint_slices(self) -> list[Object]:
         """The EndpointSlices of all Services."""
-        return await self._list(Call("list", "endpointslices", group="discovery.k8s.io/v1"), _SERVICE)
+        return await self._list(Call("list", "endpointslices", group=_DISCOVERY), _SERVICE)
 
     async def list_limit_ranges(self) -> list[Object]:
         """The LimitRanges of all namespaces."""
