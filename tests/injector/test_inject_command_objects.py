@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from carpool_injector.documents import editing, reading
+from carpool_injector.documents import reading, style
 from tests.injector.command_runs import DEPLOYMENT, ISVC, SERVICE, Run
 from tests.injector.golden import cases
 
@@ -82,7 +82,7 @@ def test_the_golden_pods_come_back_as_they_were(run: Run, tmp_path: Path, case: 
     names = [container["name"] for container in pod["spec"]["containers"]]
     if "agent" in names or "carpool.dev/status" in json.dumps(pod) or "carpool" in names:
         pytest.skip("injected already, or with KServe's agent")
-    text = editing.Style().block({"apiVersion": "v1", "kind": "Pod", **pod}, 0) + "\n"
+    text = style.Style().block({"apiVersion": "v1", "kind": "Pod", **pod}, 0) + "\n"
     injected = run("inject", text=text)
     if injected.exit_code:
         pytest.skip("needs the admin's configuration of that case")

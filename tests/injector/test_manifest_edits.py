@@ -227,6 +227,8 @@ def test_a_map_that_is_merged_elsewhere_can_be_changed() -> None:
         ("a:\n\tb: 1\n", r"^x\.yaml:2:1: .*indent with spaces"),
         ("a: [1, 2\n", r"^x\.yaml:2:1: "),
         ("a: *nobody\n", r"^x\.yaml:1:4: found undefined alias"),
+        ("*nobody\n", r"^x\.yaml:1:1: found undefined alias"),
+        ("a: .inf\na: 1\nb: c: d\n", r"^x\.yaml:1:4: '\.inf' is no float"),
         ("a: &a [*a]\n", r"^x\.yaml:1:4: this anchor contains itself"),
         ("? [1]\n: 2\n", r"^x\.yaml:1:3: a key must be a string$"),
         ("a: .inf\n", r"^x\.yaml:1:4: '\.inf' is no float that JSON can hold$"),

@@ -10,9 +10,8 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
 
-from carpool_injector.documents import editing, reading
+from carpool_injector.documents import reading
 from tests.injector.test_manifest_edits import manifests
 
 ROOT = Path(__file__).parents[2]
@@ -27,22 +26,16 @@ CORNERS = [
 
 
 def seen(text: str, reader: reading.Reader) -> list[Any]:
-    """Everything that is used of a text: kinds, tags, values and places."""
-    return reading.compose(text, lambda root, aliases: (list(_seen(root, set())), sorted(aliases.values())), [reader])
+    """Everything that is used of a text: what is written, tags, data and places."""
+    return [list(_seen(root)) for root in reading.parse(text, "x", [reader])]
 
 
-def _seen(node: Node, known: set[int]) -> Iterator[Any]:
-    if id(node) in known:
-        return
-    known.add(id(node))
-    held = node.value if isinstance(node, ScalarNode) else len(node.value)
-    style = node.style if isinstance(node, ScalarNode) else node.flow_style
-    place = None if editing.is_absent(node) else node.start_mark.index
-    yield type(node).__name__, str(node.tag), style, held, place
-    if isinstance(node, ScalarNode):
-        return
-    for each in (part for pair in node.value for part in pair) if isinstance(node, MappingNode) else node.value:
-        yield from _seen(each, known)
+def _seen(node: reading.Node) -> Iterator[Any]:
+    place = None if node.is_absent else node.start
+    yield node.tag, node.style, node.is_flow, node.text, node.data, place, node.end, node.base is None
+    for key, value in node.held if node.base is None else []:
+        yield from _seen(key) if key else ()
+        yield from _seen(value)
 
 
 @given(manifest=manifests())
@@ -67,8 +60,8 @@ def test_a_text_that_the_first_reader_objects_to_is_read_by_the_next(text: str) 
         yield from list(reading.read_by_libyaml(text))[:3]
         raise yaml.YAMLError("no")
 
-    found = reading.compose(text, lambda root, _: list(_seen(root, set())), [objecting, reading.read_by_ruamel])
-    assert found == reading.compose(text, lambda root, _: list(_seen(root, set())), [reading.read_by_ruamel])
+    [found] = reading.parse(text, "x", [objecting, reading.read_by_ruamel])
+    assert list(_seen(found)) == seen(text, reading.read_by_ruamel)[0]
 
 
 def bomb(levels: int) -> str:
@@ -79,8 +72,8 @@ def bomb(levels: int) -> str:
 @pytest.mark.parametrize("reader", [reading.read_by_libyaml, reading.read_by_ruamel])
 @pytest.mark.parametrize("levels", [6, 12, 60])
 def test_aliases_that_blow_up_are_refused_where_they_stand(levels: int, reader: reading.Reader) -> None:
-    with pytest.raises(reading.Excessive, match="more than 100000 values"):
-        reading.compose(bomb(levels), lambda root, _: root, [reader])
+    with pytest.raises(reading.Unreadable, match="more than 100000 values"):
+        reading.parse(bomb(levels), "x", [reader])
 
 
 def test_a_file_of_many_documents_cannot_blow_up_in_small_steps() -> None:

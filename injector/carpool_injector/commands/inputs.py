@@ -139,7 +139,7 @@ class Output:
 
 def read_manifests(
     names: Sequence[str], problems: list[str] | None = None
-) -> Iterator[tuple[File, list[reading.Document]]]:
+) -> Iterator[tuple[File, list[reading.Node]]]:
     """The files, and the manifests in directories, with their documents; nothing named is "-".
 
     Raises Problem; with a list of `problems`, what is wrong with a file is added to it and the others are read.
@@ -170,7 +170,7 @@ def _is_output(name: str) -> bool:
     return False
 
 
-Read = Sequence[tuple["File", Sequence[reading.Document]]]
+Read = Sequence[tuple["File", Sequence[reading.Node]]]
 """Files with their documents."""
 
 

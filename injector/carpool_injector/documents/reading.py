@@ -12,181 +12,31 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import yaml
 from ruamel.yaml import YAML
 from ruamel.yaml import error as yaml_error
-from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.nodes import ScalarNode
 from ruamel.yaml.resolver import VersionedResolver
 
 _MAX_DEPTH = 200
 _MAX_EXPANDED = 100_000  # values, aliases counted as what they stand for; few manifests have a hundredth of it
 _MAX_EXPANSION = 10  # beyond that: times the values that are written
 _RESOLVER = VersionedResolver(version=(1, 1))
-
-
-T = TypeVar("T")
-
-
-class Span(NamedTuple):
-    """From `start` up to, not including, `end`: positions in the text."""
-
-    start: int
-    end: int
-
-
-Reader = Callable[[str], Iterator[Any]]
-Aliases = Mapping[tuple[int, int], Span]
-"""Where aliases stand, by the collection they stand in and their key node or number there."""
-
-
-class Excessive(yaml_error.MarkedYAMLError):
-    """Nested too deep, or more than it looks: a file that would take all memory if it were read."""
-
-
-def compose(text: str, each: Callable[[Node, Aliases], T], readers: Sequence[Reader] | None = None) -> list[T]:
-    """What `each` makes of the root of each document and its aliases; nodes that it does not keep are gone at once.
-
-    The first of the `readers` that does not object is believed. Raises ruamel.yaml's YAMLError, of which Excessive is
-    one.
-    """
-    *quick, last = readers or READERS
-    for reader in quick:
-        with contextlib.suppress(yaml.YAMLError):
-            return _composed(reader(text), each)
-    return _composed(last(text), each)
-
-
-def _composed(events: Iterator[Any], each: Callable[[Node, Aliases], T]) -> list[T]:
-    composer = _Composer(events)
-    return [each(root, composer.aliases) for root in composer.roots()]
-
-
-def read_by_libyaml(text: str) -> Iterator[Any]:
-    """Events of YAML 1.1. Raises PyYAML's YAMLError."""
-    parser = yaml.CSafeLoader(text)
-    while (event := parser.get_event()) is not None:
-        yield event
-
-
-def read_by_ruamel(text: str) -> Iterator[Any]:
-    """Events of YAML 1.1. Raises ruamel.yaml's YAMLError."""
-    reader = YAML(typ="safe", pure=True)
-    reader.version = (1, 1)
-    return iter(reader.parse(io.StringIO(text, newline="")))
-
-
-READERS: Sequence[Reader] = (read_by_libyaml, read_by_ruamel) if yaml.__with_libyaml__ else (read_by_ruamel,)
-
-
-@dataclass(slots=True)
-class _Composer:
-    """Makes nodes of events, whose names and attributes are the same in all descendants of PyYAML.
-
-    It counts what was `written`, and what that comes to with each alias `expanded`.
-    """
-
-    events: Iterator[Any]
-    aliases: dict[tuple[int, int], Span] = field(default_factory=dict)
-    anchors: dict[str, Node] = field(default_factory=dict)
-    sizes: dict[int, int] = field(default_factory=dict)
-    depth: int = 0
-    written: int = 0
-    expanded: int = 0
-
-    def roots(self) -> Iterator[Node]:
-        for event in self.events:
-            if _name(event) == "DocumentStartEvent":
-                self.anchors, self.aliases, self.sizes = {}, {}, {}
-                yield self._node(next(self.events))
-
-    def _node(self, event: Any) -> Node:
-        before = self.expanded
-        self.written += 1
-        self.expanded += 1
-        node = self._scalar(event) if _name(event) == "ScalarEvent" else self._collection(event)
-        if event.anchor is not None:
-            self.sizes[id(node)] = self.expanded - before
-        return node
-
-    def _scalar(self, event: Any) -> Node:
-        is_plain = event.implicit[0]  # only then does the tag depend on the value
-        tag = _tag(event.tag, event.value if is_plain else "", tuple(event.implicit))
-        node = ScalarNode(tag, event.value, event.start_mark, event.end_mark, style=event.style or None)
-        return self._anchored(event, node)
-
-    def _collection(self, event: Any) -> Node:
-        is_mapping = _name(event) == "MappingStartEvent"
-        self.depth += 1
-        if self.depth > _MAX_DEPTH:
-            raise Excessive(None, None, f"maximum depth of {_MAX_DEPTH} exceeded", event.start_mark)
-        kind = MappingNode if is_mapping else SequenceNode
-        tag = event.tag or f"tag:yaml.org,2002:{'map' if is_mapping else 'seq'}"
-        node = kind(_known(tag), [], event.start_mark, None, flow_style=bool(event.flow_style))
-        self._anchored(event, node)
-        end = self._entries(node) if is_mapping else self._items(node)
-        node.end_mark = end.end_mark
-        self.depth -= 1
-        return node
-
-    def _entries(self, node: Node) -> Any:
-        while _name(event := next(self.events)) != "MappingEndEvent":
-            key = self._held(event, node, 0)
-            node.value.append((key, self._held(next(self.events), node, id(key))))
-        return event
-
-    def _items(self, node: Node) -> Any:
-        while _name(event := next(self.events)) != "SequenceEndEvent":
-            node.value.append(self._held(event, node, len(node.value)))
-        return event
-
-    def _held(self, event: Any, parent: Node, key: int) -> Node:
-        if _name(event) != "AliasEvent":
-            return self._node(event)
-        if event.anchor not in self.anchors:
-            raise yaml_error.MarkedYAMLError(None, None, f"found undefined alias {event.anchor!r}", event.start_mark)
-        node = self.anchors[event.anchor]
-        self.aliases[id(parent), key] = Span(event.start_mark.index, event.end_mark.index)
-        self.written += 1
-        self.expanded += self.sizes.get(id(node), 1)
-        if self.expanded > max(_MAX_EXPANDED, _MAX_EXPANSION * self.written):
-            problem = f"aliases make this more than {_MAX_EXPANDED} values; write fewer of them"
-            raise Excessive(None, None, problem, event.start_mark)
-        return node
-
-    def _anchored(self, event: Any, node: Node) -> Node:
-        if event.anchor is not None:
-            self.anchors[event.anchor] = node
-            node.anchor = event.anchor
-        return node
-
-
-def _name(event: Any) -> str:
-    return type(event).__name__
-
-
-@functools.lru_cache(maxsize=4096)
-def _tag(tag: str | None, value: str, implicit: tuple[bool, bool]) -> Any:
-    """The tag of a scalar, as YAML 1.1 has it."""
-    if tag and tag != "!":
-        return _known(tag)
-    return _RESOLVER.resolve(ScalarNode, value, implicit)
-
-
-@functools.lru_cache(maxsize=64)
-def _known(tag: str) -> Any:
-    return ScalarNode(tag, "", None, None).ctag
-
-
-MERGE = "tag:yaml.org,2002:merge"
-STRING = "tag:yaml.org,2002:str"
-_T = TypeVar("_T")
 _TEMPLATE = "{{"
 _RENDER_FIRST = "if this is a Helm template, render it first: helm template CHART | carpool-injector inject"
 _TRUE = frozenset({"true", "yes", "on", "y"})
+MERGE = "tag:yaml.org,2002:merge"
+STRING = "tag:yaml.org,2002:str"
+
+
+T = TypeVar("T")
+Reader = Callable[[str], Iterator[Any]]
+"""A text to the events of YAML 1.1, whose names and attributes are the same in all descendants of PyYAML."""
 
 
 class Unreadable(ValueError):
@@ -197,123 +47,264 @@ class Unreadable(ValueError):
         self.line, self.column, self.problem = line, column, problem
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
-    """One document of a file. `data` is None and `root` without places where it is empty.
+@dataclass(slots=True, eq=False)
+class Node:
+    """A value where it stands in a text, from its anchor and tag on to `end`, before comments and blank lines.
 
-    `aliases` has the place of each `*name`, by the collection it stands in and its key node or number there: the node
-    that is found at such a place is the anchored one, which lies elsewhere. `values` has what nodes say, by their id.
+    `data` is what it says, as JSON could hold it. `text` and `style` are a scalar's as written, `held` has the keys and
+    values of a mapping, or the items of a list, with no keys. An alias is like the node `base` that it stands for, but
+    for its place. `size` counts the values in it, aliases as what they stand for.
     """
 
-    data: Any
-    root: Node
-    line: int
-    aliases: Aliases
-    values: Mapping[int, Any]
+    mark: Any
+    end: int
+    tag: str
+    text: str | None = None
+    style: str | None = None
+    is_flow: bool = False
+    anchor: str | None = None
+    held: list[tuple[Node | None, Node]] = field(default_factory=list)
+    data: Any = None
+    base: Node | None = None
+    size: int = 0
 
-    def alias(self, parent: Node, key: Node | int) -> Span | None:
-        """Where `*name` stands, if that is what stands in `parent` under `key`."""
-        return self.aliases.get((id(parent), key if isinstance(key, int) else id(key)))
+    @property
+    def start(self) -> int:
+        """Its place, in characters from the start of the text; that of the next word where nothing is written."""
+        return int(self.mark.index)
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether it is null because nothing is written there."""
+        return self.text == "" and self.style is None and self.base is None
+
+    @property
+    def key(self) -> str:
+        """A key as Kubernetes sees it, which knows strings only: `1` becomes "1", `yes` "true"."""
+        return str(self.data).lower() if isinstance(self.data, bool) else str(self.text)
 
 
-def parse(text: str, name: str) -> list[Document]:
-    """The documents of a file; `name` is for messages. Raises Unreadable."""
+def parse(text: str, name: str, readers: Sequence[Reader] = ()) -> list[Node]:
+    """The roots of a file's documents; `name` is for messages. Raises Unreadable.
 
-    def document(root: Node, aliases: Aliases) -> Document:
-        data = _Data(name)
-        return Document(data.of(root), root, root.start_mark.line + 1, aliases, data.known)
-
-    return _read(text, name, document)
+    The first of the readers that does not object is believed.
+    """
+    return _read(text, name, lambda root: root, readers)
 
 
 def contents(text: str, name: str) -> list[Any]:
     """What the documents of a file say, without the places: in far less memory. Raises Unreadable."""
-    return _read(text, name, lambda root, _: _Data(name).of(root))
+    return _read(text, name, lambda root: root.data)
 
 
-def _read(text: str, name: str, each: Callable[[Node, Aliases], _T]) -> list[_T]:
+def _read(text: str, name: str, each: Callable[[Node], T], readers: Sequence[Reader] = ()) -> list[T]:
+    """What `each` makes of the root of each document; nodes that it does not keep are gone at once."""
+    *quick, last = readers or READERS
     try:
-        return compose(text, each)
+        for reader in quick:
+            with contextlib.suppress(yaml.YAMLError):
+                return [each(root) for root in _Composer(text, name, reader(text)).roots()]
+        return [each(root) for root in _Composer(text, name, last(text)).roots()]
     except Unreadable as error:
-        raise _hinted(error, text, name) from None
+        found = error
     except yaml_error.MarkedYAMLError as error:
-        raise _hinted(_explained(error, name), text, name) from None
+        found = _explained(error, name)
     except yaml_error.YAMLError as error:
         raise Unreadable(name, 1, 1, " ".join(str(error).split())) from None
+    hint = f"; {_RENDER_FIRST}" if _TEMPLATE in text else ""
+    raise Unreadable(name, found.line, found.column, found.problem + hint)
 
 
-def _hinted(error: Unreadable, text: str, name: str) -> Unreadable:
-    if _TEMPLATE not in text:
-        return error
-    return Unreadable(name, error.line, error.column, f"{error.problem}; {_RENDER_FIRST}")
+def _explained(error: yaml_error.MarkedYAMLError, name: str) -> Unreadable:
+    mark = error.problem_mark or error.context_mark
+    problem = " ".join(str(error.problem or error.context).split())
+    if "'\\t'" in problem or "\t" in str(error.problem):
+        problem += "; indent with spaces, YAML takes no tabs"
+    elif "<document start>" in problem:
+        problem = "a second document begins here; put a line with --- between documents, JSON ones as well"
+    elif error.context:
+        problem = f"{problem}, {' '.join(error.context.split())}"
+    return Unreadable(name, mark.line + 1, mark.column + 1, problem) if mark else Unreadable(name, 1, 1, problem)
 
 
-class _Data:
-    """Makes plain data of nodes, as JSON could hold it."""
+def read_by_libyaml(text: str) -> Iterator[Any]:
+    """Raises PyYAML's YAMLError."""
+    parser = yaml.CSafeLoader(text)
+    while (event := parser.get_event()) is not None:
+        yield event
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self.known: dict[int, Any] = {}
-        self._open: set[int] = set()
 
-    def of(self, node: Node) -> Any:
-        if id(node) in self._open:
-            raise self._error(node, "this anchor contains itself; Kubernetes objects cannot")
-        if id(node) not in self.known:
-            self._open.add(id(node))
-            self.known[id(node)] = self._made(node)
-            self._open.remove(id(node))
-        return self.known[id(node)]
+def read_by_ruamel(text: str) -> Iterator[Any]:
+    """Raises ruamel.yaml's YAMLError."""
+    reader = YAML(typ="safe", pure=True)
+    reader.version = (1, 1)
+    return iter(reader.parse(io.StringIO(text, newline="")))
 
-    def _made(self, node: Node) -> Any:
-        if isinstance(node, MappingNode):
-            return self._mapping(node)
-        if isinstance(node, SequenceNode):
-            return [self.of(item) for item in node.value]
-        return self._scalar(node)
 
-    def _mapping(self, node: MappingNode) -> dict[str, Any]:
+READERS: Sequence[Reader] = (read_by_libyaml, read_by_ruamel) if yaml.__with_libyaml__ else (read_by_ruamel,)
+
+
+class _Composer:
+    """Makes nodes and their data of events.
+
+    It counts what was written, and what that comes to with each alias expanded: nested too deep, or more than it looks,
+    a file would take all memory if it were read.
+    """
+
+    def __init__(self, text: str, name: str, events: Iterator[Any]) -> None:
+        self._text, self._name, self._events = text, name, events
+        self._anchors: dict[str, Node] = {}
+        self._depth = self._written = self._expanded = 0
+
+    def roots(self) -> Iterator[Node]:
+        for event in self._events:
+            if _kind(event) == "DocumentStart":
+                self._anchors = {}
+                yield self._node(next(self._events))
+
+    def _node(self, event: Any, is_key: bool = False) -> Node:
+        self._written += 1
+        if _kind(event) == "Alias":
+            return self._alias(event)
+        before = self._expanded
+        self._expanded += 1
+        node = Node(event.start_mark, int(event.end_mark.index), _tag(event), anchor=event.anchor)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = node
+        if _kind(event) == "Scalar":
+            self._scalar(node, event, is_key)
+        else:
+            self._collection(node, event)
+        node.size = self._expanded - before
+        return node
+
+    def _alias(self, event: Any) -> Node:
+        base = self._anchors.get(event.anchor)
+        if base is None:
+            raise self._error(event.start_mark, f"found undefined alias {event.anchor!r}")
+        if not base.size:
+            raise self._error(base.mark, "this anchor contains itself; Kubernetes objects cannot")
+        self._expanded += base.size
+        if self._expanded > max(_MAX_EXPANDED, _MAX_EXPANSION * self._written):
+            problem = f"aliases make this more than {_MAX_EXPANDED} values; write fewer of them"
+            raise self._error(event.start_mark, problem)
+        return replace(base, mark=event.start_mark, end=int(event.end_mark.index), anchor=None, base=base)
+
+    def _scalar(self, node: Node, event: Any, is_key: bool) -> None:
+        node.text, node.style = event.value, event.style or None
+        if node.style in ("|", ">"):
+            node.end = _block_scalar_end(self._text, node.start, node.end)
+        kind = node.tag.rpartition(":")[2]
+        try:
+            node.data = _VALUES.get(kind, _string)(event.value)
+        except ValueError:
+            if not is_key:
+                raise self._error(node.mark, f"{event.value!r} is no {kind} that JSON can hold") from None
+
+    def _collection(self, node: Node, event: Any) -> None:
+        node.is_flow = bool(event.flow_style)
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise self._error(node.mark, f"maximum depth of {_MAX_DEPTH} exceeded")
+        end = self._mapping(node) if _kind(event) == "MappingStart" else self._sequence(node)
+        node.end = node.held[-1][1].end if node.held and not node.is_flow else int(end.end_mark.index)
+        self._depth -= 1
+
+    def _sequence(self, node: Node) -> Any:
+        while _kind(event := next(self._events)) != "SequenceEnd":
+            item = self._node(event)
+            node.held.append((None, item))
+            if item.is_absent:  # it is marked where the next word begins, behind comments
+                item.end = dash(self._text, node, len(node.held) - 1) + 1
+        node.data = [item.data for _, item in node.held]
+        return event
+
+    def _mapping(self, node: Node) -> Any:
         own: dict[str, Any] = {}
         merged: dict[str, Any] = {}
-        for key, value in node.value:
+        while _kind(event := next(self._events)) != "MappingEnd":
+            key = self._node(event, is_key=True)
+            if key.tag != MERGE:
+                self._check(key, own)
+            value = self._node(next(self._events))
+            node.held.append((key, value))
+            if value.is_absent:
+                value.end = colon(self._text, key)
             if key.tag == MERGE:
-                for base in value.value if isinstance(value, SequenceNode) else [value]:
-                    merged = {**self._base(base), **merged}
-                continue
-            text = key_text(key) if isinstance(key, ScalarNode) else ""
-            if text.startswith("\ufeff"):
-                raise self._error(
-                    key, "a byte order mark hides this key; remove it, or begin a document there with ---"
-                )
-            if not isinstance(key, ScalarNode) or text in own:
-                problem = f"duplicate key {text!r}" if isinstance(key, ScalarNode) else "a key must be a string"
-                raise self._error(key, f"{problem}; remove one of them" if text in own else problem)
-            own[text] = self.of(value)
-        return {**{key: value for key, value in merged.items() if key not in own}, **own}
+                for base in bases(value):
+                    if not isinstance(base.data, dict):
+                        raise self._error(base.mark, "<< merges mappings only")
+                    merged = {**base.data, **merged}
+            else:
+                own[key.key] = value.data
+        node.data = {**{key: value for key, value in merged.items() if key not in own}, **own}
+        return event
 
-    def _base(self, node: Node) -> dict[str, Any]:
-        found = self.of(node)
-        if not isinstance(found, dict):
-            raise self._error(node, "<< merges mappings only")
-        return found
+    def _check(self, key: Node, others: Mapping[str, Any]) -> None:
+        if key.text is None:
+            raise self._error(key.mark, "a key must be a string")
+        if key.text.startswith("\ufeff"):
+            problem = "a byte order mark hides this key; remove it, or begin a document there with ---"
+            raise self._error(key.mark, problem)
+        if key.key in others:
+            raise self._error(key.mark, f"duplicate key {key.key!r}; remove one of them")
 
-    def _scalar(self, node: Node) -> Any:
-        kind, text = str(node.tag).rpartition(":")[2], node.value
-        try:
-            return _READERS.get(kind, _string)(text)
-        except ValueError:
-            raise self._error(node, f"{text!r} is no {kind} that JSON can hold") from None
-
-    def _error(self, node: Node, problem: str) -> Unreadable:
-        mark = node.start_mark
+    def _error(self, mark: Any, problem: str) -> Unreadable:
         return Unreadable(self._name, mark.line + 1, mark.column + 1, problem)
 
 
-def key_text(node: ScalarNode) -> str:
-    """A key as Kubernetes sees it, which knows strings only: `1` becomes "1", `yes` "true"."""
-    if node.tag == "tag:yaml.org,2002:bool":
-        return "true" if _bool(node.value) else "false"
-    return str(node.value)
+def _kind(event: Any) -> str:
+    return type(event).__name__.removesuffix("Event")
+
+
+def _tag(event: Any) -> str:
+    """The tag of a node, as YAML 1.1 has it; a plain scalar's depends on the value."""
+    if _kind(event) != "Scalar":
+        return str(event.tag or f"tag:yaml.org,2002:{'map' if _kind(event) == 'MappingStart' else 'seq'}")
+    return _resolved(event.value) if event.implicit[0] else str(event.tag or STRING)
+
+
+@functools.lru_cache(maxsize=4096)
+def _resolved(value: str) -> str:
+    return str(_RESOLVER.resolve(ScalarNode, value, (True, False)))
+
+
+def bases(value: Node) -> list[Node]:
+    """What the value of a `<<` brings in, the first of them first."""
+    return [each for _, each in value.held] if isinstance(value.data, list) else [value]
+
+
+_COLON = re.compile(r"\s*:")
+_DASH = re.compile(r"(?:\s+|#[^\n]*)*-")
+_PROPERTIES = re.compile(r"(?:[&!][^\s,\[\]{}]*\s+)*")
+
+
+def colon(text: str, key: Node) -> int:
+    """The place behind the colon of a key."""
+    found = _COLON.match(text, key.end)
+    return found.end() if found else key.end
+
+
+def dash(text: str, sequence: Node, number: int) -> int:
+    """The place of an item's dash in a block sequence."""
+    if number == 0:
+        return sequence.start + len(properties(text, sequence))
+    after = sequence.held[number - 1][1].end
+    found = _DASH.match(text, after)
+    return found.end() - 1 if found else after
+
+
+def properties(text: str, node: Node) -> str:
+    """Anchor and tag in front of a node, with the blanks behind them."""
+    found = _PROPERTIES.match(text, node.start)
+    return found.group() if found and not node.is_absent else ""
+
+
+def _block_scalar_end(text: str, start: int, marked: int) -> int:
+    header = text[start : text.find("\n", start)]
+    if "+" in header.partition("#")[0]:  # blank lines at its end belong to it
+        return marked - 1 if text[marked - 1 : marked] == "\n" else marked
+    return start + len(text[start:marked].rstrip())
 
 
 def _bool(text: str) -> bool:
@@ -340,21 +331,9 @@ def _string(text: str) -> str:
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-_READERS: Mapping[str, Callable[[str], Any]] = {
+_VALUES: Mapping[str, Callable[[str], Any]] = {
     "null": lambda text: None,
     "bool": _bool,
     "int": _int,
     "float": _float,
 }
-
-
-def _explained(error: yaml_error.MarkedYAMLError, name: str) -> Unreadable:
-    mark = error.problem_mark or error.context_mark
-    problem = " ".join(str(error.problem or error.context).split())
-    if "'\\t'" in problem or "\t" in str(error.problem):
-        problem += "; indent with spaces, YAML takes no tabs"
-    elif "<document start>" in problem:
-        problem = "a second document begins here; put a line with --- between documents, JSON ones as well"
-    elif error.context:
-        problem = f"{problem}, {' '.join(error.context.split())}"
-    return Unreadable(name, mark.line + 1, mark.column + 1, problem) if mark else Unreadable(name, 1, 1, problem)

@@ -89,7 +89,7 @@ def _decision(report: manifests.Report | None, explained: explanation.Explanatio
     return f"{done}, {way}: {plan.app_port} behind {plan.listen_port}{grpc}"
 
 
-def _round_trip(path: str, text: str, documents: list[reading.Document], crashes: list[str]) -> str:
+def _round_trip(path: str, text: str, documents: list[reading.Node], crashes: list[str]) -> str:
     """Why the file does not come back to the byte; empty where it does."""
     try:
         injected = _after(path, text, documents, lambda thing: manifests.inject(thing, _INJECTOR))
@@ -104,7 +104,7 @@ def _round_trip(path: str, text: str, documents: list[reading.Document], crashes
     return "" if back == text else _first_difference(text, back)
 
 
-def _after(path: str, text: str, documents: list[reading.Document], change: manifests.Change) -> str:
+def _after(path: str, text: str, documents: list[reading.Node], change: manifests.Change) -> str:
     results = [manifests.apply(document.data, change)[0] for document in documents]
     return editing.edited(text, documents, results, path)
 
