@@ -20,7 +20,7 @@ from carpool_injector.api import calls
 from carpool_injector.certificates import pki, rotation, serving_certificate
 from carpool_injector.commands import check
 from carpool_injector.core import model
-from carpool_injector.diagnosis import checks, cluster_state, findings, places
+from carpool_injector.diagnosis import checks, cluster_state, findings, places, pod_state
 from carpool_injector.webhook import options
 
 NOW = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)
@@ -265,7 +265,7 @@ def test_pods_that_have_ended_do_not_count() -> None:
 def test_a_status_that_is_none_is_no_status(text: str) -> None:
     found = pod("x", asks=True)
     found["metadata"]["annotations"] = {"carpool.dev/status": text}
-    assert checks.state_of(found).injected is None
+    assert pod_state.PodState(found).injected is None
 
 
 class FakeKube:

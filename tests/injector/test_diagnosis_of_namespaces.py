@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from carpool_injector.core import pod_annotations
+from carpool_injector.core import model, pod_annotations
 from carpool_injector.diagnosis import callers, cluster_state, namespaces
 from carpool_injector.diagnosis.findings import Finding
 from tests.injector import test_diagnosis as healthy
@@ -25,7 +25,7 @@ def known(**changes: Any) -> cluster_state.ClusterState:
 
 def rules(resources: Object = DEFAULTS, annotations: Object | None = None, **changes: Any) -> list[Finding]:
     sample = {"spec": {"initContainers": [{"name": "carpool", "resources": resources}], "containers": []}}
-    state = known(sample=sample, namespace_annotations={"ml": annotations or {}}, **changes)
+    state = known(sample=sample, namespaces=[model.Namespace("ml", {}, annotations or {})], **changes)
     return list(namespaces.rules(state))
 
 

@@ -10,27 +10,26 @@ import binascii
 import datetime
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from carpool_injector.certificates import pki, rotation
 from carpool_injector.core import model, pod_annotations
 from carpool_injector.diagnosis import callers, cluster_state, namespaces, places
-from carpool_injector.diagnosis.findings import Finding, failed, named, ok, unknown, warning
-from carpool_injector.objects import restarts
+from carpool_injector.diagnosis.cluster_state import ClusterState
+from carpool_injector.diagnosis.findings import Failed, Finding, check, failed, had, named, ok, unknown, warning
+from carpool_injector.diagnosis.pod_state import PodState
 
 _LISTS = ("serviceAnnotationDisallowedList", "serviceLabelDisallowedList")
 
 
-def versions(known: cluster_state.ClusterState) -> Iterator[Finding]:
+@check
+def versions(known: ClusterState) -> Iterator[Finding]:
     """API server and kubelets are new enough for native sidecars."""
-    if isinstance(known.server, cluster_state.Failed):
+    if isinstance(known.server, Failed):
         yield failed("the API server does not tell its version", known.server.why)
         return
     yield ok(f"the API server answers: Kubernetes {_text(known.server)}")
-    if isinstance(known.kubelets, cluster_state.Failed):
-        yield from unknown("the versions of the nodes", known.kubelets)
-        return
-    oldest = min(known.kubelets, default=None)
+    oldest = min(had(known.kubelets, "the versions of the nodes"), default=None)
     able = model.Capabilities.of(known.server, oldest)
     shown = f"oldest node {_text(oldest)}" if oldest else "no node tells its version"
     if not able.native_sidecars:
@@ -47,13 +46,11 @@ def versions(known: cluster_state.ClusterState) -> Iterator[Finding]:
         yield ok(f"native sidecars work everywhere ({shown})")
 
 
-def kserve(known: cluster_state.ClusterState) -> Iterator[Finding]:
+@check
+def kserve(known: ClusterState) -> Iterator[Finding]:
     """KServe passes our labels and annotations on to its pods."""
-    found = known.kserve_config
     name = f"ConfigMap {known.place.kserve_namespace}/{cluster_state.KSERVE_CONFIG}"
-    if isinstance(found, cluster_state.Failed):
-        yield from unknown(f"KServe's {name}", found)
-        return
+    found = had(known.kserve_config, f"KServe's {name}")
     if found is None:
         yield ok(f"no KServe here ({name} does not exist; see --kserve-namespace)")
         return
@@ -93,26 +90,48 @@ def _text(version: model.Version) -> str:
 _DAYS = 7  # a self-managed leaf is renewed with ten days left
 
 
-def registration(known: cluster_state.ClusterState) -> Iterator[Finding]:
+@check
+def registration(known: ClusterState) -> Iterator[Finding]:
     """The API server knows the webhooks, and calls ours such that KServe's may come before or after."""
-    if known.place.policy:
-        yield ok(f"mode policy: MutatingAdmissionPolicy {known.place.policy} exists; there is no webhook")
+    place = known.place
+    if place.policy:
+        yield ok(f"mode policy: MutatingAdmissionPolicy {place.policy} exists; there is no webhook")
         return
-    yield from _registered(known.mutating, places.MUTATING, known.place.mutating, required=True)
-    yield from _registered(known.validating, places.VALIDATING, known.place.validating, required=False)
-    yield from _order(known)
-    yield from _alone(known)
+    for kind, name, found, lack, meaning, flag in (
+        (places.MUTATING, place.mutating, known.mutating, failed, "no pod is injected", "--mutating-webhook"),
+        (
+            places.VALIDATING, place.validating, known.validating, warning, "nobody hears of bad annotations",
+            "--validating-webhook",
+        ),
+    ):  # fmt: skip
+        if isinstance(found, Failed):
+            yield from unknown(f"{kind} {name}", found)
+        elif found is None:
+            yield lack(f"there is no {kind} {name}: {meaning}", f"install the chart, or name it with {flag}")
+        elif not found.get("webhooks"):
+            yield failed(f"{kind} {name} has no webhooks", "upgrade the chart")
+        else:
+            policies = sorted({str(each.get("failurePolicy", "Fail")) for each in found["webhooks"]})
+            yield ok(f"{kind} {name} exists (failurePolicy {', '.join(policies)})")
+    if isinstance(known.mutating, dict) and isinstance(known.kserve_webhook, dict):
+        yield _order(place.mutating, known.mutating)
+    others = had(known.others, "whether there is another injector")
+    if isinstance(known.mutating, dict):
+        yield from _others(others, known.mutating)
 
 
-def _alone(known: cluster_state.ClusterState) -> Iterator[Finding]:
-    """Of two injectors that see the same pod, the one that is called last decides: nobody wants that by accident."""
-    if isinstance(known.others, cluster_state.Failed):
-        yield from unknown("whether there is another injector", known.others)
-    elif isinstance(known.mutating, dict):
-        yield from _others(known.others, known.mutating)
+def _order(name: str, own: model.Object) -> Finding:
+    again = all(each.get("reinvocationPolicy") == "IfNeeded" for each in own.get("webhooks") or ())
+    if name > cluster_state.KSERVE_WEBHOOK or again:
+        return ok("pods of KServe reach the injector after KServe's own webhook, or once more after it")
+    return warning(
+        f"{name} is called before {cluster_state.KSERVE_WEBHOOK} and not again",
+        "set reinvocationPolicy: IfNeeded on its webhooks",
+    )
 
 
 def _others(others: Sequence[model.Object], own: model.Object) -> Iterator[Finding]:
+    """Of two injectors that see the same pod, the one that is called last decides: nobody wants that by accident."""
     for each in others:
         namespace, service = places.service_of(each)
         what = f"another injector, {service} in namespace {namespace}"
@@ -125,61 +144,29 @@ def _others(others: Sequence[model.Object], own: model.Object) -> Iterator[Findi
             )
 
 
-def _registered(
-    found: model.Object | cluster_state.Failed | None, kind: str, name: str, required: bool
-) -> Iterator[Finding]:
-    if isinstance(found, cluster_state.Failed):
-        yield from unknown(f"{kind} {name}", found)
-    elif found is None and required:
-        yield failed(
-            f"there is no {kind} {name}: no pod is injected", "install the chart, or name it with --mutating-webhook"
-        )
-    elif found is None:
-        yield warning(
-            f"there is no {kind} {name}: nobody hears of bad annotations",
-            "install the chart, or name it with --validating-webhook",
-        )
-    elif not found.get("webhooks"):
-        yield failed(f"{kind} {name} has no webhooks", "upgrade the chart")
-    else:
-        policies = sorted({str(each.get("failurePolicy", "Fail")) for each in found["webhooks"]})
-        yield ok(f"{kind} {name} exists (failurePolicy {', '.join(policies)})")
-
-
-def _order(known: cluster_state.ClusterState) -> Iterator[Finding]:
-    ours, theirs = known.mutating, known.kserve_webhook
-    if (
-        isinstance(theirs, cluster_state.Failed)
-        or theirs is None
-        or isinstance(ours, cluster_state.Failed)
-        or ours is None
-    ):
-        return
-    again = all(each.get("reinvocationPolicy") == "IfNeeded" for each in ours.get("webhooks") or ())
-    if known.place.mutating > cluster_state.KSERVE_WEBHOOK or again:
-        yield ok("pods of KServe reach the injector after KServe's own webhook, or once more after it")
-    else:
-        yield warning(
-            f"{known.place.mutating} is called before {cluster_state.KSERVE_WEBHOOK} and not again",
-            "set reinvocationPolicy: IfNeeded on its webhooks",
-        )
-
-
-def certificate(known: cluster_state.ClusterState) -> Iterator[Finding]:
+def certificate(known: ClusterState) -> Iterator[Finding]:
     """The API server trusts what the injector shows, and will for some days."""
     if known.place.policy:
         return
-    shown = known.served or _in_secret(known.secret)
-    if shown is None:
-        yield from _no_certificate(known)
+    kept, secret = _in_secret(known.secret), f"{known.place.namespace}/{known.place.secret}"
+    strangers = f": somebody else answers at {', '.join(known.strangers)}" if known.strangers else ""
+    unreached = f"its endpoints are not reachable from here{strangers}"
+    shown = known.served or kept
+    if shown is None and isinstance(known.secret, Failed):
+        yield warning(f"the certificate could not be checked: {unreached}", known.secret.why)
         return
-    source = "shows" if known.served else f"has in its Secret ({_why_unreached(known)})"
-    chain = shown + (_in_secret(known.secret) or b"" if known.served else b"")
+    if shown is None:
+        yield failed(
+            f"no endpoint shows a certificate, and Secret {secret} has none",
+            "see whether the injector runs, or name its Secret with --secret-name",
+        )
+        return
     try:
         leaf = pki.read_certificates(shown)[0]
     except pki.Unreadable as error:
-        yield failed(f"the certificate cannot be read: {error}", f"delete Secret {_secret(known)}")
+        yield failed(f"the certificate cannot be read: {error}", f"delete Secret {secret}")
         return
+    source = "shows" if known.served else f"has in its Secret ({unreached})"
     left = leaf.not_valid_after_utc - known.now
     when = f"{leaf.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
     if left < datetime.timedelta(days=_DAYS):
@@ -190,25 +177,10 @@ def certificate(known: cluster_state.ClusterState) -> Iterator[Finding]:
         )
     else:
         yield ok(f"the certificate the injector {source} is good for {left.days} days, until {when}")
-    yield from _trusted(known, chain)
+    yield from _trusted(known, known.served + (kept or b"") if known.served else shown)
 
 
-def _why_unreached(known: cluster_state.ClusterState) -> str:
-    others = f": somebody else answers at {', '.join(known.strangers)}" if known.strangers else ""
-    return f"its endpoints are not reachable from here{others}"
-
-
-def _no_certificate(known: cluster_state.ClusterState) -> Iterator[Finding]:
-    if isinstance(known.secret, cluster_state.Failed):
-        yield warning(f"the certificate could not be checked: {_why_unreached(known)}", known.secret.why)
-    else:
-        yield failed(
-            f"no endpoint shows a certificate, and Secret {_secret(known)} has none",
-            "see whether the injector runs, or name its Secret with --secret-name",
-        )
-
-
-def _trusted(known: cluster_state.ClusterState, chain: bytes) -> Iterator[Finding]:
+def _trusted(known: ClusterState, chain: bytes) -> Iterator[Finding]:
     for configuration, kind in ((known.mutating, places.MUTATING), (known.validating, places.VALIDATING)):
         if not isinstance(configuration, dict):
             continue
@@ -227,7 +199,7 @@ def _trusted(known: cluster_state.ClusterState, chain: bytes) -> Iterator[Findin
             yield ok(f"the API server trusts it ({kind})")
 
 
-def _why_untrusted(entry: model.Object, chain: bytes, known: cluster_state.ClusterState) -> str | None:
+def _why_untrusted(entry: model.Object, chain: bytes, known: ClusterState) -> str | None:
     client = entry.get("clientConfig") or {}
     bundle = client.get("caBundle")
     if not bundle:
@@ -247,21 +219,16 @@ def _in_secret(found: object) -> bytes | None:
     return content if isinstance(content, bytes) and content else None
 
 
-def _secret(known: cluster_state.ClusterState) -> str:
-    return f"{known.place.namespace}/{known.place.secret}"
-
-
-def endpoints(known: cluster_state.ClusterState) -> Iterator[Finding]:
+@check
+def endpoints(known: ClusterState) -> Iterator[Finding]:
     """Somebody answers; and where pods wait for an answer (failurePolicy Fail), more than one."""
     if known.place.policy:
         return
     place = f"Service {known.place.namespace}/{known.place.service}"
-    if isinstance(known.endpoints, cluster_state.Failed):
-        yield from unknown(f"the endpoints of {place}", known.endpoints)
-        return
-    ready = len(cluster_state.ready_addresses(known.endpoints))
-    blocking = isinstance(known.mutating, dict) and _blocks(known.mutating.get("webhooks") or ())
-    if ready == 0 and isinstance(known.sample, dict) and state_of(known.sample).injected:
+    ready = len(cluster_state.ready_addresses(had(known.endpoints, f"the endpoints of {place}")))
+    entries = known.mutating.get("webhooks") or () if isinstance(known.mutating, dict) else ()
+    blocking = any(entry.get("failurePolicy", "Fail") == "Fail" for entry in entries)
+    if ready == 0 and isinstance(known.sample, dict) and PodState(known.sample).injected:
         yield ok(f"{place} has no endpoints of its own, yet the injector answers")
     elif ready == 0:
         meaning = "such pods cannot be created" if blocking else "pods are created without the sidecar"
@@ -278,23 +245,14 @@ def endpoints(known: cluster_state.ClusterState) -> Iterator[Finding]:
         yield ok(f"{place} has {ready} ready endpoint{'s' * (ready > 1)}")
 
 
-_ASKING = ("true", "enabled")
-
-
-def _blocks(entries: Sequence[model.Object]) -> bool:
-    return any(entry.get("failurePolicy", "Fail") == "Fail" for entry in entries)
-
-
-def trial(known: cluster_state.ClusterState) -> Iterator[Finding]:
+@check
+def trial(known: ClusterState) -> Iterator[Finding]:
     """A pod that asks for the sidecar gets it."""
     where = f"a sample pod in namespace {known.place.sample_namespace} (dry run)"
-    if isinstance(known.sample, cluster_state.Failed) and known.sample.forbidden:
-        yield from unknown(where, known.sample)
-        return
-    if isinstance(known.sample, cluster_state.Failed):
+    if isinstance(known.sample, Failed) and not known.sample.forbidden:
         yield failed(f"{where} is not accepted", known.sample.why)
         return
-    state = state_of(known.sample)
+    state = PodState(had(known.sample, where))
     if state.injected is not None:
         yield ok(f"{where} gets the sidecar")
     elif known.place.policy:
@@ -318,51 +276,13 @@ def trial(known: cluster_state.ClusterState) -> Iterator[Finding]:
 
 
 _SHOWN = 5  # pods that a line names
+_ASKING = ("true", "enabled")
 
 
-class State(NamedTuple):
-    """A pod, as far as the injector is concerned. `injected` is its status, `refused` why it has no sidecar."""
-
-    name: str
-    namespace: str
-    restart: str
-    """What makes a new pod in its place."""
-    asks: bool
-    injected: model.Object | None
-    refused: str
-    sidecar: str
-    """Where the sidecar is: "native", "classic", or "" for nowhere."""
-
-    @property
-    def release(self) -> tuple[Any, Any] | None:
-        """Version and hash of the configuration that it was injected with."""
-        return (self.injected.get("version"), self.injected.get("config")) if self.injected else None
-
-    @property
-    def lost(self) -> bool:
-        """Whether the sidecar is not where the status says it is."""
-        return self.injected is not None and self.sidecar != ("native" if self.injected.get("native") else "classic")
-
-
-def state_of(pod: model.Object) -> State:
-    """What a pod's metadata and containers say."""
-    metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
-    status = cluster_state.status_of(pod)
-    name = f"{metadata.get('namespace')}/{metadata.get('name')}"
-    asks = cluster_state.pod_asks(pod)
-    refused = str(status.get("message") or status.get("refused") or "") if status else ""
-    injected = status if status and not refused else None
-    return State(
-        name, str(metadata.get("namespace")), restarts.advice(pod), asks, injected, refused, _sidecar(spec)
-    )  # fmt: skip
-
-
-def coverage(known: cluster_state.ClusterState) -> Iterator[Finding]:
+@check
+def coverage(known: ClusterState) -> Iterator[Finding]:
     """Pods that asked have a sidecar, or a status that says why not."""
-    if isinstance(known.pods, cluster_state.Failed):
-        yield from unknown("pods", known.pods)
-        return
-    states = [state_of(pod) for pod in known.pods if _runs(pod)]
+    states = [each for each in had(known.states, "pods") if each.runs]
     injected = [each for each in states if each.injected is not None]
     yield ok(f"{len(injected)} of {len(states)} running pods have been injected")
     missed = [each for each in states if each.asks and each.injected is None and not each.refused]
@@ -380,7 +300,7 @@ def coverage(known: cluster_state.ClusterState) -> Iterator[Finding]:
         )
 
 
-def _by_restart(what: str, states: Sequence[State]) -> Iterator[Finding]:
+def _by_restart(what: str, states: Sequence[PodState]) -> Iterator[Finding]:
     """A line for all pods that are made anew by the same command, and one for those of the commands left over."""
     found: dict[str, list[str]] = {}
     for each in states:
@@ -393,7 +313,7 @@ def _by_restart(what: str, states: Sequence[State]) -> Iterator[Finding]:
         yield warning(f"{what}: {named(names)}", f"restart them when it suits: {restart}")
 
 
-def _left_out(known: cluster_state.ClusterState, asking: Sequence[State]) -> Iterator[Finding]:
+def _left_out(known: ClusterState, asking: Sequence[PodState]) -> Iterator[Finding]:
     """Pods and namespaces that ask, and of which the API server tells the injector nothing."""
     spaces = {each.namespace for each in asking}
     spaces |= {name for name, each in known.left_out.items() if each.labels.get(pod_annotations.INJECT) in _ASKING}
@@ -407,45 +327,30 @@ def _left_out(known: cluster_state.ClusterState, asking: Sequence[State]) -> Ite
         yield warning(f"namespace {space} is {whose}, though {what} for the sidecar", fix)
 
 
-def pulling(known: cluster_state.ClusterState) -> Iterator[Finding]:
+@check
+def pulling(known: ClusterState) -> Iterator[Finding]:
     """Namespaces whose pods get the sidecar have the secrets with which its image is pulled."""
-    if isinstance(known.missing_secrets, cluster_state.Failed):
-        yield from unknown("the secrets with which sidecars' images are pulled", known.missing_secrets)
-        return
-    for namespace, names in known.missing_secrets.items():
+    missing = had(known.missing_secrets, "the secrets with which sidecars' images are pulled")
+    for namespace, names in missing.items():
         yield warning(
             f"namespace {namespace} has no Secret {', '.join(names)}, with which sidecars' images are pulled",
             f"create it there: kubectl -n {namespace} create secret docker-registry {names[0]} --docker-server=…",
         )
 
 
-def drift(known: cluster_state.ClusterState) -> Iterator[Finding]:
+@check
+def drift(known: ClusterState) -> Iterator[Finding]:
     """Injected pods have the version and the configuration that a new pod would get."""
-    if isinstance(known.pods, cluster_state.Failed) or isinstance(known.sample, cluster_state.Failed):
-        return
-    newest = state_of(known.sample).release
+    states, newest = had(known.states), PodState(had(known.sample)).release
     if newest is None:
         return
-    states = [state_of(pod) for pod in known.pods if _runs(pod)]
-    old = [each for each in states if each.release is not None and each.release != newest]
+    old = [each for each in states if each.runs and each.release is not None and each.release != newest]
     yield from _by_restart("injected by an older version or configuration", old)
     if not old:
         yield ok(f"all sidecars are of version {newest[0]} with configuration {newest[1]}")
 
 
-def _sidecar(spec: model.Object) -> str:
-    for container in spec.get("initContainers") or ():
-        if container.get("name") == model.CONTAINER:
-            return "native" if container.get("restartPolicy") == "Always" else ""
-    names = [container.get("name") for container in spec.get("containers") or ()]
-    return "classic" if model.CONTAINER in names else ""
-
-
-def _runs(pod: model.Object) -> bool:
-    return (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
-
-
-Check = Callable[[cluster_state.ClusterState], Iterator[Finding]]
+Check = Callable[[ClusterState], Iterator[Finding]]
 
 CHECKS: Mapping[str, Sequence[Check]] = {
     "Kubernetes": (versions,),
@@ -458,6 +363,6 @@ CHECKS: Mapping[str, Sequence[Check]] = {
 }
 
 
-def run(known: cluster_state.ClusterState) -> dict[str, list[Finding]]:
+def run(known: ClusterState) -> dict[str, list[Finding]]:
     """The findings under their headings."""
-    return {title: [finding for check in checks for finding in check(known)] for title, checks in CHECKS.items()}
+    return {title: [finding for each in checks for finding in each(known)] for title, checks in CHECKS.items()}

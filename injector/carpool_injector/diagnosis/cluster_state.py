@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import datetime
-import json
 import ssl
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -15,22 +14,17 @@ from carpool_injector.api import calls
 from carpool_injector.certificates import pki, rotation
 from carpool_injector.core import model, pod_annotations, surroundings
 from carpool_injector.diagnosis import places
+from carpool_injector.diagnosis.findings import Failed
 from carpool_injector.diagnosis.places import MUTATING, VALIDATING, Place
+from carpool_injector.diagnosis.pod_state import PodState
 from carpool_injector.objects import reach
 
 KSERVE_WEBHOOK = "inferenceservice.serving.kserve.io"  # config/webhook of kserve/kserve
 KSERVE_CONFIG = "inferenceservice-config"
 _ASKING = f"{pod_annotations.INJECT} in (true,enabled)"
 _HANDSHAKE_SECONDS = 3.0
+_TRIED = 2  # endpoints whose certificate is asked for, by each way
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """Why a fact could not be had, with the next step. `forbidden`: this account may not ask."""
-
-    why: str
-    forbidden: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +54,17 @@ class ClusterState:
     """The EndpointSlices of all Services."""
     limit_ranges: Sequence[model.Object] | Failed = ()
     quotas: Sequence[model.Object] | Failed = ()
-    namespace_annotations: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
-    """By namespace; without those that could not be read."""
     policies: Sequence[model.Object] | Failed = ()
     """All that let callers in by a pod's port (`surroundings.POLICIES`)."""
     namespaces: Sequence[model.Namespace] = ()
     """Those that could be read."""
     strangers: Sequence[str] = ()
     """Addresses of endpoints at which somebody else answers from here, as pods' networks are not this machine's."""
+
+    @property
+    def states(self) -> Sequence[PodState] | Failed:
+        """All pods, as far as the injector is concerned."""
+        return self.pods if isinstance(self.pods, Failed) else [PodState(each) for each in self.pods]
 
     @property
     def left_out(self) -> dict[str, model.Namespace]:
@@ -78,13 +75,12 @@ class ClusterState:
         return {each.name: each for each in self.namespaces if each.name not in reached}
 
 
-class Api(Protocol):
+class Api(places.Api, Protocol):
     """The calls that are needed of a `kube.Kube`; each may raise calls.Failure."""
 
     async def server_version(self) -> model.Version: ...
     async def kubelet_versions(self) -> list[model.Version]: ...
     async def read_webhooks(self, kind: str, name: str) -> model.Object | None: ...
-    async def list_webhooks(self, kind: str, label_selector: str) -> list[model.Object]: ...
     async def read_config_map(self, namespace: str, name: str) -> model.Object | None: ...
     async def read_secret(self, namespace: str, name: str) -> calls.Secret | None: ...
     async def read_endpoint_slices(self, namespace: str, service: str) -> list[model.Object]: ...
@@ -148,82 +144,69 @@ SAMPLE_OF_POLICY: model.Object = {
 """The same as mode policy wants it."""
 
 
+_FACTS: Mapping[str, Callable[[Api, Place], Awaitable[Any]]] = {
+    "server": lambda api, place: api.server_version(),
+    "kubelets": lambda api, place: api.kubelet_versions(),
+    "mutating": lambda api, place: api.read_webhooks(MUTATING, place.mutating),
+    "validating": lambda api, place: api.read_webhooks(VALIDATING, place.validating),
+    "others": lambda api, place: _others(api, place),
+    "kserve_webhook": lambda api, place: api.read_webhooks(MUTATING, KSERVE_WEBHOOK),
+    "kserve_config": lambda api, place: api.read_config_map(place.kserve_namespace, KSERVE_CONFIG),
+    "secret": lambda api, place: api.read_secret(place.namespace, place.secret),
+    "endpoints": lambda api, place: api.read_endpoint_slices(place.namespace, place.service),
+    "pods": lambda api, place: api.list_pods(),
+    "sample": lambda api, place: api.dry_run_create_pod(
+        place.sample_namespace, SAMPLE_OF_POLICY if place.policy else SAMPLE
+    ),
+    "slices": lambda api, place: api.list_endpoint_slices(),
+    "limit_ranges": lambda api, place: api.list_limit_ranges(),
+    "quotas": lambda api, place: api.list_quotas(),
+    "policies": lambda api, place: _policies(api),
+}
+"""How each fact is asked for that is one by itself, by its field of `ClusterState`."""
+
+
 async def gather(api: Api, place: Place, now: datetime.datetime, dial: Dial) -> ClusterState:
     """Asks the cluster everything at once; what cannot be had does not keep the rest from being told."""
     async with asyncio.TaskGroup() as group:
-        ask = group.create_task
-        server = ask(_tried(api.server_version()))
-        kubelets = ask(_tried(api.kubelet_versions()))
-        mutating = ask(_tried(api.read_webhooks(MUTATING, place.mutating)))
-        validating = ask(_tried(api.read_webhooks(VALIDATING, place.validating)))
-        registered = ask(_tried(api.list_webhooks(MUTATING, places.LABELS)))
-        kserve_webhook = ask(_tried(api.read_webhooks(MUTATING, KSERVE_WEBHOOK)))
-        kserve_config = ask(_tried(api.read_config_map(place.kserve_namespace, KSERVE_CONFIG)))
-        secret = ask(_tried(api.read_secret(place.namespace, place.secret)))
-        endpoints = ask(_tried(api.read_endpoint_slices(place.namespace, place.service)))
-        pods = ask(_tried(api.list_pods()))
-        labelled = ask(_tried(api.read_labelled_namespaces(_ASKING)))
-        wanted = SAMPLE_OF_POLICY if place.policy else SAMPLE
-        sample = ask(_tried(api.dry_run_create_pod(place.sample_namespace, wanted)))
-        slices = ask(_tried(api.list_endpoint_slices()))
-        limit_ranges, quotas = ask(_tried(api.list_limit_ranges())), ask(_tried(api.list_quotas()))
-        spaces = ask(_tried(api.list_namespaces()))
-        policies = [ask(_tried(api.list_kind(*each))) for each in surroundings.POLICIES]
-    served, strangers = await _served(endpoints.result(), place, secret.result(), dial)
-    served = served or await _forwarded(api, endpoints.result(), place, secret.result())
+        asked = {name: group.create_task(_tried(ask(api, place))) for name, ask in _FACTS.items()}
+        namespaces = group.create_task(_tried(api.list_namespaces()))
+        labelled = group.create_task(_tried(api.read_labelled_namespaces(_ASKING)))
+    known: dict[str, Any] = {name: task.result() for name, task in asked.items()}
+    served, strangers = await _served(api, known["endpoints"], place, known["secret"], dial)
     return ClusterState(
         place=place,
         now=now,
-        server=server.result(),
-        kubelets=kubelets.result(),
-        mutating=mutating.result(),
-        validating=validating.result(),
-        kserve_webhook=kserve_webhook.result(),
-        kserve_config=kserve_config.result(),
-        secret=secret.result(),
-        endpoints=endpoints.result(),
-        pods=pods.result(),
-        sample=sample.result(),
-        others=_others(registered.result(), place),
-        missing_secrets=await _missing_secrets(api, sample.result(), pods.result(), labelled.result()),
+        **known,
+        missing_secrets=await _missing_secrets(api, known["sample"], known["pods"], _found(labelled.result())),
         served=served,
         strangers=strangers,
-        slices=slices.result(),
-        limit_ranges=limit_ranges.result(),
-        quotas=quotas.result(),
-        namespace_annotations=_annotations(spaces.result()),
-        namespaces=_found(spaces.result()),
-        policies=_joined([each.result() for each in policies]),
+        namespaces=_found(namespaces.result()),
     )
 
 
-def _joined(found: Sequence[Sequence[model.Object] | Failed]) -> Sequence[model.Object] | Failed:
-    failed = next((each for each in found if isinstance(each, Failed)), None)
-    return failed or [thing for each in found if not isinstance(each, Failed) for thing in each or ()]
+async def _others(api: Api, place: Place) -> Sequence[model.Object]:
+    return places.others(await api.list_webhooks(MUTATING, places.LABELS), place)
 
 
-def _annotations(found: Sequence[model.Namespace] | Failed) -> Mapping[str, Mapping[str, str]]:
-    return {each.name: each.annotations for each in _found(found)}
+async def _policies(api: Api) -> Sequence[model.Object]:
+    return [thing for each in surroundings.POLICIES for thing in await api.list_kind(*each) or ()]
 
 
-def _found(namespaces: Sequence[model.Namespace] | Failed | None) -> Sequence[model.Namespace]:
-    return () if isinstance(namespaces, Failed) else namespaces or ()
+def _found(fact: Sequence[_T] | Failed | None) -> Sequence[_T]:
+    return () if isinstance(fact, Failed) else fact or ()
 
 
 async def _missing_secrets(
-    api: Api,
-    sample: model.Object | Failed,
-    pods: Sequence[model.Object] | Failed,
-    labelled: Sequence[str] | Failed,
+    api: Api, sample: model.Object | Failed, pods: Sequence[model.Object] | Failed, labelled: Sequence[str]
 ) -> Mapping[str, Sequence[str]] | Failed:
     """What the injector would name in pods, asked of each namespace that has such pods or wants them."""
-    known = [] if isinstance(pods, Failed) else pods
-    injected = [*([] if isinstance(sample, Failed) else [sample]), *known]
-    names = sorted({name for pod in injected for name in pull_secrets(pod)})
-    spaces = {str(pod["metadata"].get("namespace")) for pod in known if pod_asks(pod) or is_injected(pod)}
-    spaces |= set() if isinstance(labelled, Failed) else set(labelled)
+    known = [PodState(each) for each in _found(pods)]
+    injected = [*([] if isinstance(sample, Failed) else [PodState(sample)]), *known]
+    names = sorted({name for pod in injected for name in pod.pull_secrets})
+    spaces = {pod.namespace for pod in known if pod.asks or pod.injected}
     missing: dict[str, list[str]] = {}
-    for namespace in sorted(spaces):
+    for namespace in sorted(spaces.union(labelled)):
         for name in names:
             there = await _tried(api.has_secret(namespace, name))
             if isinstance(there, Failed):
@@ -231,38 +214,6 @@ async def _missing_secrets(
             if not there:
                 missing.setdefault(namespace, []).append(name)
     return missing
-
-
-def pull_secrets(pod: model.Object) -> list[str]:
-    """The pull secrets that the injector added to a pod, by its status."""
-    found = (status_of(pod) or {}).get("pullSecrets")
-    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
-
-
-def status_of(pod: model.Object) -> model.Object | None:
-    """The status that the injector left on a pod, that of a refusal included."""
-    annotations = (pod.get("metadata") or {}).get("annotations") or {}
-    try:
-        found = json.loads(annotations.get(pod_annotations.STATUS) or "")
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) and ("refused" in found or "native" in found) else None
-
-
-def is_injected(pod: model.Object) -> bool:
-    """Whether its status says that it has the sidecar."""
-    return "native" in (status_of(pod) or {})
-
-
-def pod_asks(pod: model.Object) -> bool:
-    """Whether the pod itself asks for the sidecar; its label counts before its annotation."""
-    metadata = pod.get("metadata") or {}
-    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    return bool(labels.get(pod_annotations.INJECT, annotations.get(pod_annotations.INJECT)) == "true")
-
-
-def _others(found: Sequence[model.Object] | Failed, place: Place) -> Sequence[model.Object] | Failed:
-    return found if isinstance(found, Failed) else places.others(found, place)
 
 
 def ready_addresses(slices: Sequence[model.Object]) -> list[tuple[str, int]]:
@@ -301,27 +252,27 @@ async def shown_certificate(address: str, port: int, host: str) -> bytes | None:
 
 
 async def _served(
-    endpoints: Sequence[model.Object] | Failed, place: Place, secret: calls.Secret | Failed | None, dial: Dial
+    api: Api,
+    endpoints: Sequence[model.Object] | Failed,
+    place: Place,
+    secret: calls.Secret | Failed | None,
+    dial: Dial,
 ) -> tuple[bytes | None, list[str]]:
-    """The certificate of the first endpoint that can be reached from here, and where somebody else answered."""
+    """The certificate of the first endpoint that shows one, and where somebody else answered from here.
+
+    Endpoints are asked from here, and those that cannot be reached so by way of the API server.
+    """
     strangers: list[str] = []
-    for address, port in [] if isinstance(endpoints, Failed) else ready_addresses(endpoints)[:2]:
+    for address, port in ready_addresses(_found(endpoints))[:_TRIED]:
         found = await dial(address, port, place.host)
         if found is not None and is_injectors(found, place, secret):
             return found, strangers
         strangers += [f"{address}:{port}"] if found is not None else []
+    for name, port in ready_pods(_found(endpoints))[:_TRIED]:
+        shown = await _tried(api.forwarded_certificate(place.namespace, name, port, place.host))
+        if isinstance(shown, bytes) and is_injectors(shown, place, secret):
+            return shown, strangers
     return None, strangers
-
-
-async def _forwarded(
-    api: Api, endpoints: Sequence[model.Object] | Failed, place: Place, secret: calls.Secret | Failed | None
-) -> bytes | None:
-    """The certificate of the first endpoint that shows one by way of the API server."""
-    for name, port in [] if isinstance(endpoints, Failed) else ready_pods(endpoints)[:2]:
-        found = await _tried(api.forwarded_certificate(place.namespace, name, port, place.host))
-        if isinstance(found, bytes) and is_injectors(found, place, secret):
-            return found
-    return None
 
 
 def is_injectors(shown: bytes, place: Place, secret: calls.Secret | Failed | None) -> bool:
@@ -335,7 +286,7 @@ def is_injectors(shown: bytes, place: Place, secret: calls.Secret | Failed | Non
     return leaf in kept or not {place.host, f"*.{parent}"}.isdisjoint(pki.names_of(leaf))
 
 
-async def _tried(call: Coroutine[Any, Any, _T]) -> _T | Failed:
+async def _tried(call: Awaitable[_T]) -> _T | Failed:
     try:
         return await call
     except calls.Failure as failure:

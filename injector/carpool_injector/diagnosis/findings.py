@@ -1,15 +1,15 @@
-"""A line of the diagnosis, and its three verdicts: what every check makes."""
+"""A line of the diagnosis, its three verdicts, and what a check does about a fact that could not be had."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
-
-from carpool_injector.diagnosis import cluster_state
+from typing import Literal, TypeVar
 
 Verdict = Literal["ok", "warning", "failed"]
 _SHOWN = 5  # names in a line
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,41 @@ class Finding:
     verdict: Verdict
     text: str
     fix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Why a fact could not be had, with the next step. `forbidden`: this account may not ask."""
+
+    why: str
+    forbidden: bool = False
+
+
+class Unknown(Exception):
+    """A check cannot go on without a fact. `findings` tell of that, unless another check does."""
+
+    def __init__(self, findings: Iterator[Finding]) -> None:
+        self.findings = tuple(findings)
+
+
+def had(fact: _T | Failed, what: str = "") -> _T:
+    """The fact itself. Raises `Unknown` where it could not be had; `what` it is, where nobody else tells of it."""
+    if isinstance(fact, Failed):
+        raise Unknown(unknown(what, fact) if what else iter(()))
+    return fact
+
+
+def check(look: Callable[[_T], Iterator[Finding]]) -> Callable[[_T], Iterator[Finding]]:
+    """A check that ends with what is to be told of a fact that could not be had."""
+
+    @functools.wraps(look)
+    def whole(known: _T) -> Iterator[Finding]:
+        try:
+            yield from look(known)
+        except Unknown as gap:
+            yield from gap.findings
+
+    return whole
 
 
 def ok(text: str) -> Finding:
@@ -36,7 +71,7 @@ def failed(text: str, fix: str) -> Finding:
     return Finding("failed", text, fix)
 
 
-def unknown(what: str, why: cluster_state.Failed) -> Iterator[Finding]:
+def unknown(what: str, why: Failed) -> Iterator[Finding]:
     """Something that could not be read; the reason names the call, and the rule that is missing if it was RBAC."""
     yield Finding("warning", f"{what} could not be checked", why.why)
 

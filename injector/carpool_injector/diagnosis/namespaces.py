@@ -12,8 +12,8 @@ from decimal import Decimal
 from typing import Any
 
 from carpool_injector.core import model, values
-from carpool_injector.diagnosis import cluster_state
-from carpool_injector.diagnosis.findings import Finding, named, ok, unknown, warning
+from carpool_injector.diagnosis.cluster_state import ClusterState
+from carpool_injector.diagnosis.findings import Failed, Finding, named, ok, unknown, warning
 
 _NAMES = ("cpu", "memory")
 # Namespaces of which the chart's webhooks hear nothing.
@@ -22,19 +22,20 @@ Amounts = Mapping[str, Mapping[str, str]]
 """Requests and limits by their names, as quantities."""
 
 
-def rules(known: cluster_state.ClusterState) -> Iterator[Finding]:
+def rules(known: ClusterState) -> Iterator[Finding]:
     """LimitRanges and ResourceQuotas let pods with the sidecar be."""
-    sample = None if isinstance(known.sample, cluster_state.Failed) else _sidecar(known.sample)
+    sample = None if isinstance(known.sample, Failed) else _sidecar(known.sample)
+    annotations = {each.name: each.annotations for each in known.namespaces}
     found: dict[tuple[str, str], list[str]] = {}
     for what, objects in (("LimitRanges", known.limit_ranges), ("ResourceQuotas", known.quotas)):
-        if isinstance(objects, cluster_state.Failed):
+        if isinstance(objects, Failed):
             yield from unknown(what, objects)
             continue
         for thing in objects if sample is not None else ():
             namespace = str(thing["metadata"].get("namespace"))
             if namespace in _SYSTEM:
                 continue
-            amounts = _in_namespace(sample or {}, known.namespace_annotations.get(namespace, {}))
+            amounts = _in_namespace(sample or {}, annotations.get(namespace, {}))
             problems = _by_limit_range if what == "LimitRanges" else _by_quota
             for problem in problems(thing.get("spec") or {}, thing.get("status") or {}, amounts):
                 found.setdefault((what, problem), []).append(f"{namespace}/{thing['metadata'].get('name')}")
@@ -44,7 +45,7 @@ def rules(known: cluster_state.ClusterState) -> Iterator[Finding]:
             "annotate the namespace, or pods in it, with other amounts (carpool.dev/resources-requests-cpu, "
             "-limits-cpu, -requests-memory, -limits-memory), or set others in the chart's config.resources",
         )
-    is_known = not any(isinstance(each, cluster_state.Failed) for each in (known.limit_ranges, known.quotas))
+    is_known = not any(isinstance(each, Failed) for each in (known.limit_ranges, known.quotas))
     if not found and is_known and sample is not None:
         yield ok("LimitRanges and ResourceQuotas let pods with the sidecar be")
 
