@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from carpool_injector.objects import explanation, inference_services, kserve_pods, kserve_runtimes, manifests
+from carpool_injector.objects import explanation, inference_services, kserve_pods, kserve_runtimes, manifests, parts
 from tests.injector import pods as sample_pods
 from tests.injector.object_samples import MODE, Object, service
 
@@ -42,7 +42,7 @@ def test_a_lone_container_is_renamed_as_kserve_does_it_and_several_keep_their_na
 
 @pytest.mark.parametrize(("value", "number"), [(3, 3), (0, 0), (True, None), ("3", None), (3.0, None), (None, None)])
 def test_a_whole_number_is_neither_a_text_nor_a_yes(value: Any, number: int | None) -> None:
-    assert inference_services.whole(value) == number
+    assert parts.whole(value) == number
 
 
 def test_a_logger_makes_kserves_service_point_at_its_agent_in_the_stand_in_too() -> None:

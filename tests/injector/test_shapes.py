@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from carpool_injector.core import model, refusals
-from carpool_injector.objects import explanation, manifests, workloads
+from carpool_injector.objects import explanation, manifests, shapes
 
 CONTAINER = {"name": "server", "image": "a", "args": ["--http_port=8080"], "env": [{"name": "A", "value": "b"}]}
 TEMPLATE = {"metadata": {"labels": {"app": "web"}, "annotations": {"a": "b"}}, "spec": {"containers": [CONTAINER]}}
@@ -118,17 +118,17 @@ def test_what_is_malformed_is_told_with_its_place_and_what_belongs_there(
         holder = holder[key]
     holder[path[-1]] = value
     with pytest.raises(refusals.Malformed, match=problem):
-        workloads.check_shape(thing)
+        shapes.check(thing)
 
 
 @pytest.mark.parametrize("thing", [*PLAIN, *INJECTED])
 def test_good_manifests_pass(thing: model.Object) -> None:
-    assert workloads.check_shape(thing) is None  # type: ignore[func-returns-value]
+    assert shapes.check(thing) is None  # type: ignore[func-returns-value]
 
 
 @example({"apiVersion": "v1", "kind": "ConfigMap", "metadata": [], "spec": 1})
 @given(st.dictionaries(st.sampled_from(["metadata", "spec", "kind"]), st.sampled_from(JUNK)))
 def test_other_kinds_are_nobodys_business(thing: model.Object) -> None:
-    check: Callable[[model.Object], None] = workloads.check_shape
+    check: Callable[[model.Object], None] = shapes.check
     check(thing)
     assert manifests.apply(thing, CHANGES[0]) == (thing, [])

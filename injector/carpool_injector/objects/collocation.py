@@ -13,11 +13,11 @@ from carpool_injector.core import container, list_servers, model, permission, po
 from carpool_injector.core.config import Config
 from carpool_injector.core.settings import Settings
 from carpool_injector.core.takeover import context
-from carpool_injector.objects import inference_services, workloads
+from carpool_injector.objects import inference_services, parts, workloads
 
 NAME = "transformer-container"
 _SERVER = "kserve-container"
-_APP_PORT = 8080  # where KServe's runtimes listen, and what it takes for a container without ports
+_PREDICTOR = ("spec", "predictor")
 _PORT_NAME = "http1"  # Knative knows this name and h2c only
 _PROBES = ("readinessProbe", "livenessProbe", "startupProbe")
 
@@ -31,23 +31,28 @@ def declared(thing: model.Object, config: Config) -> tuple[model.Object, tuple[s
         raise refusals.Reason.NOT_AN_INFERENCE_SERVICE()
     thing = removed(thing)
     service = inference_services.read(thing)
-    _check(service)
-    app_port = _server_port(service)
-    whole = inference_services.part(thing, "spec")
-    spec = inference_services.part(whole, "predictor")
-    built = _container(service, app_port, config)
-    predictor = {
-        **spec,
-        "containers": [*(spec.get("containers") or ()), built],
-        "volumes": [*(spec.get("volumes") or ()), container.volume()],
+    predictor = service.predictor
+    own = next((each for each in predictor.containers if each.get("name") == _SERVER), {})
+    _check(service, own)
+    app_port = _server_port(predictor, own)
+    sources = [pod_annotations.defaults(config), pod_annotations.Source(predictor.annotations)]
+    settings = pod_annotations.read_settings(sources, config)
+    # The model server's container, as far as the manifest and KServe's runtime tell.
+    known = {**(inference_services.serving_container(predictor) or own), "name": _SERVER}
+    server = pods.read({"spec": {"containers": [known]}}).spec.containers[0]
+    built = _container(service, server, app_port, settings, config)
+    spec = {
+        **predictor.spec,
+        "containers": [*(predictor.spec.get("containers") or ()), built],
+        "volumes": [*(predictor.spec.get("volumes") or ()), container.volume()],
     }
-    return {**thing, "spec": {**whole, "predictor": predictor}}, tuple(_warnings(service, config))
+    warnings = (*_warnings(service, config), *list_servers.advice(server, settings))
+    return parts.replaced(thing, _PREDICTOR, spec), warnings
 
 
 def removed(thing: model.Object) -> model.Object:
     """The InferenceService without a sidecar that was declared in it; the same object where there is none."""
-    spec = inference_services.part(thing, "spec")
-    predictor = dict(inference_services.part(spec, "predictor"))
+    predictor = dict(parts.part(thing, *_PREDICTOR))
     found = [each for each in predictor.get("containers") or () if _is_ours(each)]
     if not found:
         return thing
@@ -57,12 +62,8 @@ def removed(thing: model.Object) -> model.Object:
             each for each in predictor.get("volumes") or () if each.get("name") != pod_annotations.TOKEN_SHIELD
         ],
     }
-    for key, items in kept.items():
-        if items:
-            predictor[key] = items
-        else:
-            predictor.pop(key, None)
-    return {**thing, "spec": {**spec, "predictor": predictor}}
+    others = {key: value for key, value in predictor.items() if kept.get(key, True)}
+    return parts.replaced(thing, _PREDICTOR, others | {key: items for key, items in kept.items() if items})
 
 
 def _is_ours(found: Any) -> bool:
@@ -70,50 +71,50 @@ def _is_ours(found: Any) -> bool:
     return any(isinstance(mount, dict) and mount.get("name") == pod_annotations.TOKEN_SHIELD for mount in mounts or ())
 
 
-def _check(service: inference_services.InferenceService) -> None:
+def _check(service: inference_services.InferenceService, own: model.Object) -> None:
     predictor = service.predictor
-    own = {each.get("name"): each for each in predictor.containers}
+    names = {each.get("name") for each in predictor.containers}
     if service.mode == "ModelMesh":
         raise refusals.Reason.MODELMESH()
-    if NAME in own:
+    if NAME in names:
         raise refusals.Reason.TRANSFORMER_NAME_TAKEN(name=NAME)
     if predictor.batcher is not None:
         raise refusals.Reason.BATCHES_ALREADY()
-    if own and _SERVER not in own and not predictor.runtime:
+    if names and not own and not predictor.runtime:
         raise refusals.Reason.UNNAMED_SERVER(name=_SERVER)
-    if service.mode != "Standard":
-        _check_knative(own.get(_SERVER) or predictor.model)
-
-
-def _check_knative(server: model.Object) -> None:
-    """Knative allows one port in a pod, and probes only in the container that declares it."""
+    if service.mode == "Standard":
+        return
+    # Knative allows one port in a pod, and probes only in the container that declares it.
+    server = own or predictor.model
     if server.get("ports"):
-        raise refusals.Reason.DECLARES_A_PORT(port=_APP_PORT, mode=inference_services.MODE)
+        raise refusals.Reason.DECLARES_A_PORT(port=inference_services.PORT, mode=inference_services.MODE)
     found = [key for key in _PROBES[:2] if server.get(key)]
     if found:
         raise refusals.Reason.HAS_PROBES(probe=found[0], mode=inference_services.MODE)
 
 
-def _server_port(service: inference_services.InferenceService) -> int:
+def _server_port(predictor: inference_services.Component, own: model.Object) -> int:
     """The model server's port. Raises `Refusal` where it speaks no HTTP/1.1."""
-    predictor = service.predictor
-    own = {each.get("name"): each for each in predictor.containers}
-    ports = (own.get(_SERVER) or predictor.model).get("ports") or []
     chosen = predictor.annotations.get(f"{model.PREFIX}port", "")
     if chosen.isascii() and chosen.isdecimal():
         return int(chosen)
-    first = ports[0] if isinstance(ports, list) and ports and isinstance(ports[0], dict) else {}
-    if str(first.get("name") or "").partition("-")[0] in ("grpc", "h2c", "http2"):
-        raise refusals.Reason.DECLARED_NOT_HTTP(port=first.get("containerPort"), name=first["name"])
-    return inference_services.whole(first.get("containerPort")) or _APP_PORT
+    port, name = inference_services.first_port(own or predictor.model)
+    if name.partition("-")[0] in ("grpc", "h2c", "http2"):
+        raise refusals.Reason.DECLARED_NOT_HTTP(port=port, name=name)
+    return port or inference_services.PORT
 
 
-def _container(service: inference_services.InferenceService, app_port: int, config: Config) -> model.Object:
+def _container(
+    service: inference_services.InferenceService,
+    server: pods.Container,
+    app_port: int,
+    settings: Settings,
+    config: Config,
+) -> model.Object:
     """The usual container, less what Knative forbids: hooks, a second declared port, probes of another port."""
-    settings = pod_annotations.read_settings(_sources(service, config), config)
     pod = pods.read(inference_services.stand_in(service))
     permission.check_lists(pod, settings, config)
-    listed = list_servers.chosen(_server(service), settings)
+    listed = list_servers.chosen(server, settings)
     if listed is not None:
         settings = settings.model_copy(update={"lists": listed.rule})
     reached = _grpc_port(pod, settings)
@@ -124,19 +125,16 @@ def _container(service: inference_services.InferenceService, app_port: int, conf
     built = container.build(pod, plan, context.Effects(data_port), settings, config)
     for key in ("lifecycle", *_PROBES):
         built.pop(key, None)
-    return {**built, "name": NAME, "ports": [data_port], "readinessProbe": _readiness(listen)}
-
-
-def _sources(service: inference_services.InferenceService, config: Config) -> list[pod_annotations.Source]:
-    return [pod_annotations.defaults(config), pod_annotations.Source(service.predictor.annotations)]
-
-
-def _server(service: inference_services.InferenceService) -> pods.Container:
-    """The model server's container, as far as the manifest and KServe's runtime tell."""
-    predictor = service.predictor
-    own = {each.get("name"): each for each in predictor.containers}
-    found = inference_services.serving_container(predictor) or own.get(_SERVER) or {}
-    return pods.read({"spec": {"containers": [{**found, "name": _SERVER}]}}).spec.containers[0]
+    # Asked on the data port, as KServe's agent is; the header says that the sidecar is meant, not the server.
+    header = {"name": "K-Network-Probe", "value": "queue"}
+    readiness = {
+        "httpGet": {"path": "/", "port": listen, "httpHeaders": [header]},
+        "periodSeconds": 5,
+        "timeoutSeconds": 5,
+        "successThreshold": 1,
+        "failureThreshold": 3,
+    }
+    return {**built, "name": NAME, "ports": [data_port], "readinessProbe": readiness}
 
 
 def _grpc_port(pod: pods.Pod, settings: Settings) -> int | None:
@@ -150,27 +148,13 @@ def _grpc_port(pod: pods.Pod, settings: Settings) -> int | None:
     return found.port
 
 
-def _readiness(port: int) -> model.Object:
-    """Asked on the data port, as KServe's agent is; the header says that the sidecar is meant, not the server."""
-    header = {"name": "K-Network-Probe", "value": "queue"}
-    return {
-        "httpGet": {"path": "/", "port": port, "httpHeaders": [header]},
-        "periodSeconds": 5,
-        "timeoutSeconds": 5,
-        "successThreshold": 1,
-        "failureThreshold": 3,
-    }
-
-
 def _warnings(service: inference_services.InferenceService, config: Config) -> list[str]:
     found = ["the sidecar has no preStop hook (Knative forbids it): in Standard mode the server may stop before it"]
     if service.predictor.runtime and service.mode != "Standard":
         found.append("should its runtime declare a port, Knative refuses the pod: only the sidecar may declare one")
     if service.labels.get(pod_annotations.INJECT) == "true":
         found.append(f"label {pod_annotations.INJECT} asks the webhook for a second sidecar; remove it")
-    own = [each.get("name") for each in service.predictor.spec.get("imagePullSecrets") or () if isinstance(each, dict)]
+    own = [each.get("name") for each in parts.parts(service.predictor.spec, "imagePullSecrets")]
     if missing := [name for name in config.image_pull_secrets if name not in own]:
         found.append(f"its image is pulled with {', '.join(missing)}: name that in spec.predictor.imagePullSecrets")
-    settings = pod_annotations.read_settings(_sources(service, config), config)
-    found += list_servers.advice(_server(service), settings)
     return found

@@ -6,22 +6,22 @@ Pure. What is explained is what the webhook would do; of a pod that does not ask
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from carpool_injector.core import decision, model, pod_annotations, pods, refusals, sites
-from carpool_injector.objects import inference_services, kserve_pods, manifests, other_kinds, patches, workloads
+from carpool_injector.objects import inference_services, kserve_pods, manifests, other_kinds, patches, shapes, workloads
 
 _LISTS = f"{model.PREFIX}lists"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A place where somebody may have asked: what was found there, and whether that decided. `words`: what may be."""
+    """A place where somebody may have asked: what was found there, what may be, and whether that decided."""
 
     source: str
-    words: str
     found: str
+    allowed: str
     decides: bool
 
 
@@ -45,9 +45,9 @@ class Explanation:
     name: str
     namespace: str
     result: model.Result
-    asked: bool
     reason: str
-    rows: tuple[Row, ...]
+    asked: bool = False
+    rows: tuple[Row, ...] = ()
     plan: model.Plan | None = None
     refusal: refusals.Refusal | None = None
     settings: tuple[Setting, ...] = ()
@@ -70,8 +70,9 @@ def explain_all(
     if found is not None:
         yield found
     for place, template in inner.items():
-        metadata = {"namespace": _namespace(thing), **(template.get("metadata") or {})}
-        explained = explain({**template, "apiVersion": "v1", "kind": "Pod", "metadata": metadata}, injector)
+        pod = workloads.as_pod(template) | {"apiVersion": "v1", "kind": "Pod"}
+        pod["metadata"] = {"namespace": workloads.own_namespace(thing), **pod["metadata"]}
+        explained = explain(pod, injector)
         if explained is not None:
             expected = f"pods of a {thing['kind']}, which is not known here, are those of its templates"
             yield replace(explained, name=f"{workloads.describe(thing)}, {place}", expected=(expected,))
@@ -86,69 +87,49 @@ def explain(
     thing: model.Object, injector: manifests.Injector, default_mode: kserve_pods.Mode | None = None
 ) -> Explanation | None:
     """Explains an object that makes pods; None for any other. Raises refusals.Malformed."""
-    workloads.check_shape(thing)
+    shapes.check(thing)
+    name = workloads.describe(thing)
     told = other_kinds.told(thing, injector.patch_signs)
+    template = None if patches.sign(thing) else workloads.template(thing)
+    namespace = injector.in_namespace(template.namespace if template else workloads.own_namespace(thing))
     if told is not None:
-        return _left_alone(thing, injector, told)
-    expectation = _expectation(thing, default_mode)
-    if expectation is None:
+        return Explanation(name, namespace.name, "skipped", told.code, refusal=told)
+    if workloads.is_opted_in_only(thing):
+        expectation = kserve_pods.expect(thing, default_mode)
+    elif template is not None:
+        expectation = kserve_pods.Expectation(template.pod)
+    else:
         return None
-    namespace = injector.in_namespace(_namespace(thing))
     pod = expectation.pod
-    if manifests.is_modelmesh(thing):
-        return _of_modelmesh(thing, pod, namespace, injector)
     outcome = injector.outcome(pod, namespace)
-    would = (
-        outcome if outcome.decision.inject or outcome.refusal else injector.outcome(manifests.asking(pod), namespace)
-    )
+    asks = outcome.decision
     rows = tuple(_rows(pod, namespace, injector))
+    if manifests.is_modelmesh(thing):  # what it makes is no pod
+        return Explanation(
+            name,
+            namespace.name,
+            "refused" if asks.inject and asks.explicit else "skipped" if asks.inject else "unconcerned",
+            asks.reason,
+            asks.inject,
+            rows,
+            refusal=refusals.Reason.MODELMESH(),
+            certain=("mode ModelMesh: pods that are there already load its model, and get no labels of it",),
+        )
+    asked = asks.inject or outcome.refusal is not None
+    would = outcome if asked else injector.outcome(manifests.asking(pod), namespace)
     return Explanation(
-        name=workloads.describe(thing),
-        namespace=namespace.name,
-        result=outcome.result,
-        asked=would is outcome,
-        reason=outcome.decision.reason,
-        rows=rows,
-        plan=would.plan,
-        refusal=would.refusal,
+        name,
+        namespace.name,
+        outcome.result,
+        asks.reason,
+        asked,
+        rows,
+        would.plan,
+        would.refusal,
         settings=tuple(_settings(pod, namespace, injector, would.plan)),
         certain=expectation.certain,
         expected=expectation.expected,
-        warnings=(
-            *_own_warnings(would),
-            *manifests.about(thing, injector, would.warnings),
-            *manifests.past(pod, would.plan, thing, injector),
-        ),
-    )
-
-
-def _left_alone(thing: model.Object, injector: manifests.Injector, told: refusals.Refusal) -> Explanation:
-    """An object whose pods are made in a way of their own."""
-    return Explanation(
-        name=workloads.describe(thing),
-        namespace=injector.in_namespace(_namespace(thing)).name,
-        result="skipped",
-        asked=False,
-        reason=told.code,
-        rows=(),
-        refusal=told,
-    )
-
-
-def _of_modelmesh(
-    thing: model.Object, pod: model.Object, namespace: model.Namespace, injector: manifests.Injector
-) -> Explanation:
-    """What ModelMesh makes of an InferenceService is no pod: its model joins those of pods that are there."""
-    asks = injector.outcome(pod, namespace).decision
-    return Explanation(
-        name=workloads.describe(thing),
-        namespace=namespace.name,
-        result="refused" if asks.inject and asks.explicit else "skipped" if asks.inject else "unconcerned",
-        asked=asks.inject,
-        reason=asks.reason,
-        rows=tuple(_rows(pod, namespace, injector)),
-        refusal=refusals.Reason.MODELMESH(),
-        certain=("mode ModelMesh: pods that are there already load its model, and get no labels of it",),
+        warnings=tuple(injector.warnings(thing, pod, would)),
     )
 
 
@@ -161,10 +142,7 @@ def as_values(found: Explanation) -> Mapping[str, Any]:
         "result": found.result,
         "asked": found.asked,
         "reason": found.reason,
-        "decision": [
-            {"source": row.source, "found": row.found, "allowed": row.words, "decides": row.decides}
-            for row in found.rows
-        ],
+        "decision": [asdict(row) for row in found.rows],
         "plan": None
         if plan is None
         else {
@@ -179,25 +157,11 @@ def as_values(found: Explanation) -> Mapping[str, Any]:
             "steps": list(plan.steps),
         },
         "refusal": None if refusal is None else {"code": refusal.code, "message": refusal.message, "fix": refusal.fix},
-        "settings": [{"key": each.key, "value": each.value, "source": each.source} for each in found.settings],
+        "settings": [asdict(each) for each in found.settings],
         "certain": list(found.certain),
         "expected": list(found.expected),
         "warnings": list(found.warnings),
     }
-
-
-def _expectation(thing: model.Object, default_mode: kserve_pods.Mode | None) -> kserve_pods.Expectation | None:
-    if workloads.is_opted_in_only(thing):
-        return kserve_pods.expect(thing, default_mode)
-    found = workloads.template(thing)
-    return kserve_pods.Expectation(found.pod) if found else None
-
-
-def _namespace(thing: model.Object) -> str:
-    found = None if patches.sign(thing) else workloads.template(thing)
-    metadata = thing.get("metadata")
-    own = metadata.get("namespace") if isinstance(metadata, dict) else None
-    return found.namespace if found else str(own or "")
 
 
 def _rows(pod: model.Object, namespace: model.Namespace, injector: manifests.Injector) -> Iterator[Row]:
@@ -210,7 +174,7 @@ def _rows(pod: model.Object, namespace: model.Namespace, injector: manifests.Inj
             found = {True: "yes", False: "no", None: ""}[answer]
         except refusals.BadSettings as error:
             found = str(error)
-        yield Row(row.source, row.words, found, bool(found) and not decided)
+        yield Row(row.source, found, row.words, bool(found) and not decided)
         decided = decided or bool(found)
 
 
@@ -229,9 +193,3 @@ def _settings(
     if plan is not None and plan.lists:
         found[_LISTS] = Setting(_LISTS, plan.lists, f"the server in container {plan.container!r}")
     yield from sorted(found.values(), key=lambda setting: setting.key)
-
-
-def _own_warnings(outcome: model.Outcome) -> Iterator[str]:
-    """Without the one that repeats the refusal."""
-    refused = str(outcome.refusal) if outcome.refusal else None
-    return (text for text in outcome.warnings if refused is None or refused not in text)

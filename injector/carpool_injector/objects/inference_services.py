@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from carpool_injector.core import listening, model, pods, servers
-from carpool_injector.objects import kserve_runtimes
+from carpool_injector.objects import kserve_runtimes, parts
 
 MODE = "serving.kserve.io/deploymentMode"
 MODES = {
@@ -27,6 +27,8 @@ COMPONENTS = ("predictor", "transformer", "explainer")
 _TOLD = {f"{model.PREFIX}{name}" for name in ("app-port-arg", "app-port-env", "app-grpc-port-arg", "app-grpc-port-env")}
 _GRPC = {f"{model.PREFIX}{name}" for name in ("grpc-port", "app-grpc-port-arg", "app-grpc-port-env")}
 _UPSTREAM = f"{model.PREFIX}upstream"
+PORT = 8080
+"""Where KServe's runtimes listen, and what it takes for a container without ports."""
 _GRPC_PORT = "9000"  # of KServe's runtimes
 # Fields from before `model`, which KServe's webhook turns into it (inference_service_defaults.go), and the protocol of
 # those that get one from it.
@@ -64,13 +66,12 @@ class Component:
     @property
     def containers(self) -> list[model.Object]:
         """Containers that the person wrote: of a custom predictor, or next to a runtime's."""
-        found = self.spec.get("containers")
-        return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+        return parts.parts(self.spec, "containers")
 
     @property
     def model(self) -> model.Object:
         """`model`, or an old-style field such as `tensorflow` as KServe rewrites it; {} for a custom predictor."""
-        if found := part(self.spec, "model"):
+        if found := parts.part(self.spec, "model"):
             return found
         for name, protocol in _OLD_STYLE.items():
             if isinstance(self.spec.get(name), dict):
@@ -81,7 +82,7 @@ class Component:
     @property
     def model_format(self) -> str:
         """The model format, in lower case; "" where none is said."""
-        return str(part(self.model, "modelFormat").get("name") or "").lower()
+        return str(parts.find(self.model, ("modelFormat", "name")) or "").lower()
 
     @property
     def protocol(self) -> str:
@@ -127,22 +128,20 @@ class InferenceService:
 
 def read(thing: model.Object) -> InferenceService:
     """The view of an InferenceService's JSON; parts of a wrong shape count as missing, as KServe refuses them."""
-    metadata, spec = part(thing, "metadata"), part(thing, "spec")
-    labels, annotations = texts(metadata, "labels"), texts(metadata, "annotations")
+    labels, annotations = (parts.texts(thing, "metadata", kind) for kind in ("labels", "annotations"))
     components = {
         name: Component(
             found,
-            labels={**labels, **texts(found, "labels")},
-            annotations={**annotations, **texts(found, "annotations")},
+            labels={**labels, **parts.texts(found, "labels")},
+            annotations={**annotations, **parts.texts(found, "annotations")},
         )
         for name in COMPONENTS
-        if (found := part(spec, name))
+        if (found := parts.part(thing, "spec", name))
     }
-    mode = annotations.get(MODE) or str(part(thing, "status").get("deploymentMode") or "")
+    mode = annotations.get(MODE) or str(parts.find(thing, ("status", "deploymentMode")) or "")
     merged = tuple((name, read(canary).predictor) for name, canary in canaries(thing))
-    return InferenceService(
-        str(metadata.get("name") or ""), MODES.get(mode, ""), labels, annotations, components, merged
-    )
+    name = str(parts.find(thing, ("metadata", "name")) or "")
+    return InferenceService(name, MODES.get(mode, ""), labels, annotations, components, merged)
 
 
 def canaries(thing: model.Object) -> Iterator[tuple[str, model.Object]]:
@@ -150,12 +149,10 @@ def canaries(thing: model.Object) -> Iterator[tuple[str, model.Object]]:
 
     What a canary says takes the place of what the predictor says, maps are merged (`buildCanaryPredictor`).
     """
-    spec = part(thing, "spec")
-    held = spec.get("canary")
-    for each in held if isinstance(held, list) else ():
-        predictor = part(each, "predictor") if isinstance(each, dict) else {}
-        rest = {key: value for key, value in spec.items() if key != "canary"}
-        merged = _merged(part(spec, "predictor"), predictor)
+    held = parts.find(thing, ("spec", "canary"))
+    rest = {key: value for key, value in parts.part(thing, "spec").items() if key != "canary"}
+    for predictor in (parts.part(each, "predictor") for each in (held if isinstance(held, list) else ())):
+        merged = _merged(parts.part(rest, "predictor"), predictor)
         yield str(predictor.get("name") or ""), {**thing, "spec": {**rest, "predictor": merged}}
 
 
@@ -178,20 +175,10 @@ def stand_in(service: InferenceService) -> model.Object:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": _containers(predictor)}}
 
 
-def part(parent: model.Object, key: str) -> model.Object:
-    """An object within another; {} where there is none."""
-    found = parent.get(key)
-    return found if isinstance(found, dict) else {}
-
-
-def texts(parent: model.Object, key: str) -> dict[str, str]:
-    """Labels or annotations; whatever is no text is left out."""
-    return {name: value for name, value in part(parent, key).items() if isinstance(value, str)}
-
-
-def whole(value: Any) -> int | None:
-    """A whole number, or None."""
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+def first_port(container: model.Object) -> tuple[int | None, str]:
+    """Number and name of the first port that a container declares."""
+    first = next(iter(parts.parts(container, "ports")), {})
+    return parts.whole(first.get("containerPort")), str(first.get("name") or "")
 
 
 def _containers(predictor: Component) -> list[model.Object]:
@@ -204,30 +191,25 @@ def _containers(predictor: Component) -> list[model.Object]:
 
 def _stand_in(predictor: Component) -> model.Object:
     """The runtime's own container where it answers gRPC calls, with the ports that the manifest gives it."""
-    given = predictor.model
-    if speaks_grpc(predictor) and _TOLD.isdisjoint(predictor.annotations):
+    annotations = predictor.annotations
+    if speaks_grpc(predictor) and _TOLD.isdisjoint(annotations):
         return serving_container(predictor) or {}
-    if _GRPC.isdisjoint(predictor.annotations) and predictor.annotations.get(_UPSTREAM) != "triton-grpc":
-        return _told(predictor.annotations)
-    return with_model(_told_both(predictor.annotations), {"ports": given.get("ports") or []})
-
-
-def _told_both(annotations: Mapping[str, str]) -> model.Object:
-    """The same, and its port for gRPC, for a server that is one of those which answer such calls."""
-    told = _told({f"{model.PREFIX}app-port-arg": "--http-port", **annotations})
-    flag = annotations.get(f"{model.PREFIX}app-grpc-port-arg", "--grpc-port")
-    variable = annotations.get(f"{model.PREFIX}app-grpc-port-env")
+    is_grpc = not _GRPC.isdisjoint(annotations) or annotations.get(_UPSTREAM) == "triton-grpc"
+    http, env = _told(annotations, "app-port", "--http-port" if is_grpc else "--http_port", "8080")
+    if not is_grpc:
+        return {"args": [http], "env": env}
     chosen = annotations.get(f"{model.PREFIX}grpc-port", "")
     number = chosen if chosen.isascii() and chosen.isdecimal() and int(chosen) else _GRPC_PORT
-    env = [{"name": variable, "value": number}] if variable else []
-    return {"args": ["tritonserver", *told["args"], f"{flag}={number}"], "env": [*told["env"], *env]}
+    grpc, more = _told(annotations, "app-grpc-port", "--grpc-port", number)
+    answers_such_calls = {"args": ["tritonserver", http, grpc], "env": [*env, *more]}
+    return with_model(answers_such_calls, {"ports": predictor.model.get("ports") or []})
 
 
-def _told(annotations: Mapping[str, str]) -> model.Object:
-    """A server's port, in KServe's words or in those that the annotations name."""
-    flag = annotations.get(f"{model.PREFIX}app-port-arg", "--http_port")
-    variable = annotations.get(f"{model.PREFIX}app-port-env")
-    return {"args": [f"{flag}=8080"], "env": [{"name": variable, "value": "8080"}] if variable else []}
+def _told(annotations: Mapping[str, str], setting: str, flag: str, port: str) -> tuple[str, list[model.Object]]:
+    """How a server is told a port: a flag, KServe's or the one that the annotations name, and variables."""
+    variable = annotations.get(f"{model.PREFIX}{setting}-env")
+    flag = annotations.get(f"{model.PREFIX}{setting}-arg", flag)
+    return f"{flag}={port}", [{"name": variable, "value": port}] if variable else []
 
 
 def _agent(predictor: Component) -> dict[str, str]:
@@ -260,7 +242,7 @@ def serving_container(predictor: Component) -> model.Object | None:
 
 def speaks_grpc(predictor: Component) -> bool:
     """Whether the predictor's runtime answers gRPC calls of the v2 protocol."""
-    server = _runtime_server(predictor)
+    server = servers.recognise(_runtime_view(predictor))
     return server is not None and server.grpc is not None
 
 
@@ -273,23 +255,16 @@ def with_model(found: model.Object, given: model.Object) -> model.Object:
     added = {key: value for key, value in given.items() if key not in _OF_MODEL and value is not None}
     for key, by in (("env", "name"), ("ports", "containerPort"), ("args", "")):
         if isinstance(added.get(key), list):
-            kept = [each for each in found.get(key, []) if not by or each.get(by) not in _values(added[key], by)]
-            added[key] = [*kept, *added[key]]
+            again = [each.get(by) for each in parts.parts(added, key)]
+            added[key] = [*(each for each in found.get(key, []) if not by or each.get(by) not in again), *added[key]]
     return {**found, **added}
-
-
-def _values(items: list[Any], key: str) -> list[Any]:
-    return [each.get(key) for each in items if isinstance(each, dict)]
 
 
 def is_movable(predictor: Component) -> bool:
     """Whether its server can be told another port, so that the sidecar can take its own."""
-    server = _runtime_server(predictor)
-    return server is not None and listening.told(server.http, _runtime_view(predictor)).setting is not None
-
-
-def _runtime_server(predictor: Component) -> servers.Server | None:
-    return servers.recognise(_runtime_view(predictor))
+    view = _runtime_view(predictor)
+    server = servers.recognise(view)
+    return server is not None and listening.told(server.http, view).setting is not None
 
 
 def _runtime_view(predictor: Component) -> pods.Container:

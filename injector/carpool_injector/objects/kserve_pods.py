@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from carpool_injector.core import injection, model, refusals
 from carpool_injector.core.config import Config
-from carpool_injector.objects import inference_services, kserve_runtimes, validation, workloads
+from carpool_injector.objects import inference_services, kserve_runtimes, parts, validation, workloads
 
 Mode = Literal["Standard", "Knative"]
 _MODE = inference_services.MODE
@@ -36,7 +36,8 @@ def expect(thing: model.Object, default_mode: Mode | None = None) -> Expectation
     if workloads.group_kind(thing) == workloads.KNATIVE_SERVICE:
         return _of_knative(thing)
     if workloads.is_of_unknown_kind(thing):
-        return _of_unknown_kind(thing)
+        pod = workloads.as_pod(parts.part(thing, *workloads.OF_ANY_KIND))
+        return Expectation(pod, (), (f"pods of a {thing['kind']}, which is not known here, are those of its template",))
     service = inference_services.read(thing)
     pod = inference_services.stand_in(service)
     certain, expected = _container(service, pod)
@@ -67,29 +68,20 @@ def findings(
     return problems, tuple(text for text in result.warnings if not problems or str(result.refusal) not in text)
 
 
-def _of_unknown_kind(thing: model.Object) -> Expectation:
-    template = inference_services.part(inference_services.part(thing, "spec"), "template")
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {}, **template}
-    pod["metadata"] = pod["metadata"] or {}
-    return Expectation(pod, (), (f"pods of a {thing['kind']}, which is not known here, are those of its template",))
-
-
 def _of_knative(thing: model.Object) -> Expectation:
-    template = inference_services.part(inference_services.part(thing, "spec"), "template")
-    spec = inference_services.part(template, "spec")
-    containers = [each for each in spec.get("containers") or () if isinstance(each, dict)]
+    template = parts.part(thing, *workloads.OF_ANY_KIND)
+    containers = parts.parts(template, "spec", "containers")
     if not containers:
         raise refusals.Malformed(f"{workloads.describe(thing)}: spec.template.spec.containers must name a container")
-    named = [{**each, "name": each.get("name") or "user-container"} for each in containers]
-    is_http2 = any(str(port.get("name")).startswith("h2c") for each in named for port in _ports_of(each))
-    queue_proxy = _queue_proxy(_port(named), spec.get("containerConcurrency"), is_http2)
-    named = [_as_knative_writes(each) for each in named]
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": dict(inference_services.part(template, "metadata")),
-        "spec": {**spec, "containers": [*named, queue_proxy]},
-    }
+    queue_proxy = _queue_proxy(containers, parts.find(template, ("spec", "containerConcurrency")))
+    # Whatever the one port that Knative allows in a pod is called, its container's is user-port then.
+    named = [
+        {**each, "name": each.get("name") or "user-container"}
+        | ({"ports": [{**declared[0], "name": "user-port"}]} if (declared := parts.parts(each, "ports")) else {})
+        for each in containers
+    ]
+    spec = {**parts.part(template, "spec"), "containers": [*named, queue_proxy]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": dict(parts.part(template, "metadata")), "spec": spec}
     return Expectation(pod, ("Knative puts its queue-proxy in front of the app",))
 
 
@@ -146,33 +138,25 @@ def _senders(service: inference_services.InferenceService, pod: model.Object, mo
     predictor = service.predictor
     containers = pod["spec"]["containers"]
     if predictor.spec.get("logger") is not None:
-        pod["metadata"]["annotations"]["internal.serving.kserve.io/logger"] = "true"
         certain.append("spec.predictor.logger: KServe's agent stays in the pod, on 9081")
     if predictor.batcher is not None:
         certain.append("spec.predictor.batcher: KServe would run its agent on 9081 and send there")
     if mode == "Knative":
-        is_http2 = any(str(port.get("name")).startswith("h2c") for each in containers for port in _ports_of(each))
-        containers.append(_queue_proxy(_port(containers), predictor.spec.get("containerConcurrency"), is_http2))
+        containers.append(_queue_proxy(containers, predictor.spec.get("containerConcurrency")))
 
 
-def _as_knative_writes(container: model.Object) -> model.Object:
-    """Whatever the one port that Knative allows in a pod is called, its container's is user-port then."""
-    ports = _ports_of(container)
-    return {**container, "ports": [{**ports[0], "name": "user-port"}]} if ports else container
-
-
-def _ports_of(container: model.Object) -> list[model.Object]:
-    found = container.get("ports")
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
-
-
-def _queue_proxy(port: int, concurrency: Any, http2: bool = False) -> model.Object:
-    probe = json.dumps({"tcpSocket": {"port": port, "host": "127.0.0.1"}, "successThreshold": 1})
-    env = {"USER_PORT": str(port), "SERVING_READINESS_PROBE": probe, "CONTAINER_CONCURRENCY": str(concurrency or 0)}
+def _queue_proxy(containers: list[model.Object], concurrency: Any) -> model.Object:
+    """Knative's own container, which asks and calls the one of these that serves."""
+    port = str(_port(containers))
+    is_http2 = any(
+        str(each.get("name")).startswith("h2c") for held in containers for each in parts.parts(held, "ports")
+    )
+    probe = json.dumps({"tcpSocket": {"port": int(port), "host": "127.0.0.1"}, "successThreshold": 1})
+    env = {"USER_PORT": port, "SERVING_READINESS_PROBE": probe, "CONTAINER_CONCURRENCY": str(concurrency or 0)}
     return {
         "name": "queue-proxy",
         "image": "queue",
-        "ports": [{"name": "queue-port", "containerPort": 8013 if http2 else 8012, "protocol": "TCP"}],
+        "ports": [{"name": "queue-port", "containerPort": 8013 if is_http2 else 8012, "protocol": "TCP"}],
         "env": [{"name": name, "value": value} for name, value in env.items()],
     }
 
@@ -182,8 +166,6 @@ def _port(containers: list[model.Object]) -> int:
     by_name = {container.get("name"): container for container in containers}
     asked = by_name.get("transformer-container") or by_name.get("kserve-container")
     for container in [asked] if asked else containers:
-        ports = container.get("ports")
-        first = ports[0] if isinstance(ports, list) and ports and isinstance(ports[0], dict) else {}
-        if (number := inference_services.whole(first.get("containerPort"))) is not None:
+        if (number := inference_services.first_port(container)[0]) is not None:
             return number
-    return 8080
+    return inference_services.PORT

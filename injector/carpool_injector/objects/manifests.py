@@ -18,7 +18,9 @@ from carpool_injector.objects import (
     kserve_pods,
     other_kinds,
     overlays,
+    parts,
     patches,
+    shapes,
     validation,
     workloads,
 )
@@ -72,8 +74,26 @@ class Injector:
             return replace(told, name=name) if name else told
         return model.Namespace(own.name, {**own.labels, **told.labels}, {**own.annotations, **told.annotations})
 
+    def warnings(self, thing: model.Object, pod: model.Object, outcome: model.Outcome) -> Iterator[str]:
+        """What the author of an object should know of its pod's outcome, other than what refuses it.
 
-Change = Callable[[model.Object], tuple[model.Object, Report | None]]
+        Beside the outcome's: settings in places that do not reach its pods, and Services and policies of the same
+        manifests that would go past the sidecar.
+        """
+        refused = str(outcome.refusal) if outcome.refusal else None
+        yield from (text for text in outcome.warnings if refused is None or refused not in text)
+        found = validation.examine(thing, None, validation.Rules(self.outcome, self.config))
+        yield from (text for text in (found.warnings if found else ()) if text not in outcome.warnings)
+        template = workloads.template(thing)
+        if outcome.plan is not None and template is not None:
+            namespace = template.namespace or self.namespace.name
+            placed = surroundings.Placed(injection.uninject(pod).pod, namespace, self.namespace.name)
+            yield from surroundings.advice(self.around, placed, outcome.plan)
+
+
+Changed = tuple[model.Object, Report | None]
+"""The object as it is now, the same one where nothing changed; None: nothing is to be said of it."""
+Change = Callable[[model.Object], Changed]
 
 
 def apply(data: Any, change: Change) -> tuple[Any, list[Report]]:
@@ -94,12 +114,12 @@ def apply(data: Any, change: Change) -> tuple[Any, list[Report]]:
     return {**data, "items": [after for after, _ in changed]}, reports
 
 
-def inject(thing: model.Object, injector: Injector) -> tuple[model.Object, Report | None]:
+def inject(thing: model.Object, injector: Injector) -> Changed:
     """The object with the sidecar, or with the label that asks for it; None: nothing to do with pods.
 
     Raises refusals.Malformed.
     """
-    workloads.check_shape(thing)
+    shapes.check(thing)
     name = workloads.describe(thing)
     told = other_kinds.told(thing, injector.patch_signs)
     inner = workloads.inner_templates(thing).values()
@@ -107,42 +127,76 @@ def inject(thing: model.Object, injector: Injector) -> tuple[model.Object, Repor
         return thing, Report(name, "unchanged", "its templates ask for the sidecar already")
     if told is not None:
         return thing, None if injector.opted_in_only else Report(name, "skipped", told.message, told.fix)
-    if workloads.is_opted_in_only(thing):
-        return _opt_in(thing, injector)
+    try:
+        return _opt_in(thing, injector) if workloads.is_opted_in_only(thing) else _inject(thing, injector)
+    except refusals.Refusal as refused:
+        return thing, Report(name, "refused", refused.message, refused.fix)
+
+
+def _inject(thing: model.Object, injector: Injector) -> Changed:
+    """The sidecar in the object's own template. Raises `Refusal` for a patch that would undo it."""
     found = workloads.template(thing)
     if found is None:
         return thing, None
-    pod = _annotated(found.pod, injector.annotations)
+    name = workloads.describe(thing)
+    pod = _with_annotations(found.pod, injector.annotations)
     wanted = pod if injector.opted_in_only or _says(pod) is not None else asking(pod)
     outcome = injector.outcome(wanted, injector.in_namespace(found.namespace))
-    warnings = (*outcome.warnings, *about(thing, injector, outcome.warnings), *_about_pull_secrets(pod, outcome))
-    warnings = (*warnings, *past(pod, outcome.plan, thing, injector))
+    warnings = (*injector.warnings(thing, pod, outcome), *_about_pull_secrets(pod, outcome))
     if outcome.refusal is not None:
-        refused = outcome.refusal
         result: Result = "refused" if outcome.decision.explicit else "skipped"
-        warnings = tuple(text for text in warnings if str(refused) not in text)
-        return thing, Report(name, result, refused.message, refused.fix, warnings)
+        return thing, Report(name, result, outcome.refusal.message, outcome.refusal.fix, warnings)
     if outcome.plan is None and not outcome.patch:
         text = f"{outcome.decision.reason} ({outcome.decision.source})"
-        skipped = Report(name, "skipped", text, "", warnings)
-        return thing, None if outcome.result == "unconcerned" else skipped
-    after = workloads.replaced(thing, outcome.pod if wanted is pod else _as_before(outcome.pod, pod))
+        return thing, None if outcome.result == "unconcerned" else Report(name, "skipped", text, "", warnings)
+    after = workloads.replaced(thing, outcome.pod if wanted is pod else _with_labels_of(pod, outcome.pod))
     if outcome.plan is None:
         return after, Report(name, "removed", f"switched off by {outcome.decision.source}", "", warnings)
     if after == thing:
         return thing, Report(name, "unchanged", "it has the sidecar already", "", warnings)
-    patched = overlays.undoing(thing, after, injector.patches)
-    if patched is not None:
-        return thing, Report(name, "refused", patched.message, patched.fix)
+    undone = overlays.undoing(thing, after, injector.patches)
+    if undone is not None:
+        raise undone
     return after, Report(name, "injected", summary(outcome.plan), "", warnings)
 
 
-def uninject(thing: model.Object) -> tuple[model.Object, Report | None]:
+def _opt_in(thing: model.Object, injector: Injector) -> Changed:
+    """The pod is made elsewhere: ask the webhook for the sidecar, or declare it where KServe can be told.
+
+    Raises `Refusal`.
+    """
+    name = workloads.describe(thing)
+    said = _says({"metadata": {kind: workloads.texts_for_pods(thing, kind) for kind in ("labels", "annotations")}})
+    if said == "false":
+        return thing, Report(name, "skipped", f'it says {pod_annotations.INJECT}: "false"')
+    if is_modelmesh(thing) and (said == "true" or not injector.opted_in_only):
+        raise refusals.Reason.MODELMESH()
+    annotated = workloads.annotated(thing, injector.annotations)
+    if injector.without_webhook:
+        after, warnings = collocation.declared(annotated, injector.config)
+        if after == thing:
+            return thing, Report(name, "unchanged", "it declares the sidecar already", "", warnings)
+        return after, Report(name, "injected", "declared as transformer-container, which KServe sends to", "", warnings)
+    if injector.opted_in_only and said is None:
+        return annotated, Report(name, "opted in", "settings only") if annotated is not thing else None
+    after = annotated if said == "true" else workloads.labelled(annotated, pod_annotations.INJECT, "true")
+    problems, warnings = kserve_pods.findings(after, injector.config, injector.capabilities)
+    if problems:
+        return thing, Report(name, "refused", "; ".join(problems), "mend these annotations", warnings)
+    if after is thing:
+        return thing, Report(name, "unchanged", "it asks for the sidecar already", "", warnings)
+    text = "its pods are made by a controller; the webhook adds the sidecar to them"
+    if workloads.is_of_unknown_kind(thing):
+        text = f"a {thing['kind']} is of a kind not known here; the webhook adds the sidecar to pods of its template"
+    return after, Report(name, "opted in", text, "", (*warnings, *_about_named_revision(after)))
+
+
+def uninject(thing: model.Object) -> Changed:
     """The object without the sidecar and, where controllers make the pods, without the label that asks for it.
 
     Raises refusals.Malformed.
     """
-    workloads.check_shape(thing)
+    shapes.check(thing)
     name = workloads.describe(thing)
     if patches.sign(thing):
         return thing, None
@@ -175,33 +229,6 @@ def summary(plan: model.Plan) -> str:
     return f"{plan.takeover}, {kind}, in front of container {plan.container!r}: {ports}"
 
 
-def _opt_in(thing: model.Object, injector: Injector) -> tuple[model.Object, Report | None]:
-    """The pod is made elsewhere: ask the webhook for the sidecar, or declare it where KServe can be told."""
-    name = workloads.describe(thing)
-    said = _said_for_pods(thing)
-    if said == "false":
-        return thing, Report(name, "skipped", f'it says {pod_annotations.INJECT}: "false"')
-    if is_modelmesh(thing) and (said == "true" or not injector.opted_in_only):
-        refusal = refusals.Reason.MODELMESH()
-        return thing, Report(name, "refused", refusal.message, refusal.fix)
-    annotated = workloads.annotated(thing, injector.annotations)
-    if injector.without_webhook:
-        return _declared(thing, annotated, injector)
-    if injector.opted_in_only and said is None:
-        return annotated, Report(name, "opted in", "settings only") if annotated is not thing else None
-    after = annotated if said == "true" else workloads.labelled(annotated, pod_annotations.INJECT, "true")
-    problems, warnings = kserve_pods.findings(after, injector.config, injector.capabilities)
-    if problems:
-        return thing, Report(name, "refused", "; ".join(problems), "mend these annotations", warnings)
-    if after is thing:
-        return thing, Report(name, "unchanged", "it asks for the sidecar already", "", warnings)
-    warnings = (*warnings, *_about_named_revision(after))
-    text = "its pods are made by a controller; the webhook adds the sidecar to them"
-    if workloads.is_of_unknown_kind(thing):
-        text = f"a {thing['kind']} is of a kind not known here; the webhook adds the sidecar to pods of its template"
-    return after, Report(name, "opted in", text, "", warnings)
-
-
 def _about_named_revision(thing: model.Object) -> Iterator[str]:
     """Knative takes no change of a template whose revision keeps its name (knative/serving, service_validation.go)."""
     name = workloads.revision_name(thing)
@@ -218,77 +245,34 @@ def is_modelmesh(thing: model.Object) -> bool:
     return is_service and inference_services.read(thing).mode == "ModelMesh"
 
 
-def _declared(thing: model.Object, annotated: model.Object, injector: Injector) -> tuple[model.Object, Report | None]:
-    name = workloads.describe(thing)
-    try:
-        after, warnings = collocation.declared(annotated, injector.config)
-    except refusals.Refusal as refusal:
-        return thing, Report(name, "refused", refusal.message, refusal.fix)
-    if after == thing:
-        return thing, Report(name, "unchanged", "it declares the sidecar already", "", warnings)
-    return after, Report(name, "injected", "declared as transformer-container, which KServe sends to", "", warnings)
-
-
-def about(thing: model.Object, injector: Injector, known: tuple[str, ...]) -> tuple[str, ...]:
-    """Further warnings for the author of the workload: settings in places that do not reach its pods."""
-    found = validation.examine(thing, None, validation.Rules(injector.outcome, injector.config))
-    return tuple(text for text in (found.warnings if found else ()) if text not in known)
-
-
-def _about_pull_secrets(pod: model.Object, outcome: model.Outcome) -> tuple[str, ...]:
+def _about_pull_secrets(pod: model.Object, outcome: model.Outcome) -> Iterator[str]:
     """In a manifest, other than in a pod that the API server has seen, the first pull secret has a consequence."""
-    own = (pod.get("spec") or {}).get("imagePullSecrets")
-    if own or not (outcome.status or {}).get("pullSecrets"):
-        return ()
-    return (
-        "pods that name pull secrets do not get those of their service account: if it has some, name them in "
-        "imagePullSecrets as well",
-    )
-
-
-def past(pod: model.Object, plan: model.Plan | None, thing: model.Object, injector: Injector) -> tuple[str, ...]:
-    """Further warnings: Services and policies of the same manifests that would go past the sidecar."""
-    template = workloads.template(thing)
-    if plan is None or template is None:
-        return ()
-    default = injector.namespace.name
-    placed = surroundings.Placed(injection.uninject(pod).pod, template.namespace or default, default)
-    return tuple(surroundings.advice(injector.around, placed, plan))
+    if (outcome.status or {}).get("pullSecrets") and not parts.find(pod, ("spec", "imagePullSecrets")):
+        yield (
+            "pods that name pull secrets do not get those of their service account: if it has some, name them in "
+            "imagePullSecrets as well"
+        )
 
 
 def _says(pod: model.Object) -> str | None:
     """What the pod itself says about being injected; the label counts before the annotation."""
-    metadata = pod.get("metadata") or {}
-    for kind in ("labels", "annotations"):
-        values = metadata.get(kind) if isinstance(metadata, dict) else None
-        if isinstance(values, dict) and pod_annotations.INJECT in values:
-            return str(values[pod_annotations.INJECT])
-    return None
+    found = {**parts.part(pod, "metadata", "annotations"), **parts.part(pod, "metadata", "labels")}
+    return str(found[pod_annotations.INJECT]) if pod_annotations.INJECT in found else None
 
 
-def _said_for_pods(thing: model.Object) -> str | None:
-    metadata = {kind: workloads.texts_for_pods(thing, kind) for kind in ("labels", "annotations")}
-    return _says({"metadata": metadata})
-
-
-def _annotated(pod: model.Object, annotations: Mapping[str, str]) -> model.Object:
-    if not annotations:
-        return pod
-    metadata = pod.get("metadata") or {}
-    return {**pod, "metadata": {**metadata, "annotations": {**(metadata.get("annotations") or {}), **annotations}}}
+def _with_annotations(pod: model.Object, annotations: Mapping[str, str]) -> model.Object:
+    path = ("metadata", "annotations")
+    return parts.replaced(pod, path, {**parts.part(pod, *path), **annotations}) if annotations else pod
 
 
 def asking(pod: model.Object) -> model.Object:
     """The pod with the label that asks for the sidecar."""
-    metadata = pod.get("metadata") or {}
-    labels = {**(metadata.get("labels") or {}), pod_annotations.INJECT: "true"}
-    return {**pod, "metadata": {**metadata, "labels": labels}}
+    path = ("metadata", "labels")
+    return parts.replaced(pod, path, {**parts.part(pod, *path), pod_annotations.INJECT: "true"})
 
 
-def _as_before(pod: model.Object, before: model.Object) -> model.Object:
+def _with_labels_of(before: model.Object, pod: model.Object) -> model.Object:
     """A pod with the labels it had: the request was the command's, not the manifest's."""
     metadata = {key: value for key, value in pod["metadata"].items() if key != "labels"}
-    labels = {key: value for key, value in (before.get("metadata") or {}).items() if key == "labels"}
-    order = [*(before.get("metadata") or {}), *metadata]
-    merged = {**metadata, **labels}
-    return {**pod, "metadata": {key: merged[key] for key in dict.fromkeys(order) if key in merged}}
+    held = parts.part(before, "metadata")
+    return {**pod, "metadata": {**metadata, "labels": held["labels"]} if "labels" in held else metadata}

@@ -6,53 +6,25 @@ asks the webhook goes there (`workloads`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from carpool_injector.core import model, refusals
 from carpool_injector.core.refusals import Reason
-from carpool_injector.objects import patches, workloads
+from carpool_injector.objects import parts, patches, workloads
 
-_Told = Callable[[model.Object], refusals.Refusal]
-
-
-def _ray(_: model.Object) -> refusals.Refusal:
-    return Reason.RAY()
-
-
-def _llm_service(_: model.Object) -> refusals.Refusal:
-    return Reason.LLM_SERVICE()
-
-
-def _seldon(_: model.Object) -> refusals.Refusal:
-    return Reason.SELDON()
-
-
-def _knative_part(thing: model.Object) -> refusals.Refusal:
-    return Reason.KNATIVE_PART(kind=thing.get("kind"))
-
-
-def _runtime(thing: model.Object) -> refusals.Refusal:
-    return Reason.RUNTIME(kind=thing.get("kind"))
-
-
-def _old_version(thing: model.Object) -> refusals.Refusal:
-    return Reason.OLD_VERSION(version=thing.get("apiVersion"))
-
-
-_TOLD: Mapping[tuple[str, str], _Told] = {
-    ("ray.io", "RayCluster"): _ray,
-    ("ray.io", "RayService"): _ray,
-    ("ray.io", "RayJob"): _ray,
-    ("serving.kserve.io", "LLMInferenceService"): _llm_service,
-    ("serving.kserve.io", "LLMInferenceServiceConfig"): _llm_service,
-    ("serving.kserve.io", "ServingRuntime"): _runtime,
-    ("serving.kserve.io", "ClusterServingRuntime"): _runtime,
-    ("machinelearning.seldon.io", "SeldonDeployment"): _seldon,
-    ("serving.kubeflow.org", "InferenceService"): _old_version,
-    ("serving.knative.dev", "Configuration"): _knative_part,
-    ("serving.knative.dev", "Revision"): _knative_part,
+LEFT_ALONE: Mapping[tuple[str, str], Reason] = {
+    **{("ray.io", kind): Reason.RAY for kind in ("RayCluster", "RayService", "RayJob")},
+    ("serving.kserve.io", "LLMInferenceService"): Reason.LLM_SERVICE,
+    ("serving.kserve.io", "LLMInferenceServiceConfig"): Reason.LLM_SERVICE,
+    ("serving.kserve.io", "ServingRuntime"): Reason.RUNTIME,
+    ("serving.kserve.io", "ClusterServingRuntime"): Reason.RUNTIME,
+    ("machinelearning.seldon.io", "SeldonDeployment"): Reason.SELDON,
+    ("serving.kubeflow.org", "InferenceService"): Reason.OLD_VERSION,
+    ("serving.knative.dev", "Configuration"): Reason.KNATIVE_PART,
+    ("serving.knative.dev", "Revision"): Reason.KNATIVE_PART,
 }
+"""Why objects of these kinds are; the texts name no more than kind and version."""
 
 
 def told(thing: model.Object, signs: Mapping[int, str] = MappingProxyType({})) -> refusals.Refusal | None:
@@ -60,26 +32,20 @@ def told(thing: model.Object, signs: Mapping[int, str] = MappingProxyType({})) -
 
     `signs` say of objects, by their id, that they are patches.
     """
-    kind = workloads.group_kind(thing)
-    known = _TOLD.get(kind)
+    kind, version = thing.get("kind"), thing.get("apiVersion")
+    known = LEFT_ALONE.get(workloads.group_kind(thing))
+    if workloads.group_kind(thing) == workloads.INFERENCE_SERVICE and "/v1alpha" in str(version):
+        known = Reason.OLD_VERSION
     if known is not None:
-        return known(thing)
-    if kind == workloads.INFERENCE_SERVICE and str(thing.get("apiVersion")).partition("/")[2].startswith("v1alpha"):
-        return _old_version(thing)
+        return known(kind=kind, version=version)
     if sign := signs.get(id(thing)) or patches.sign(thing):
         return Reason.PATCH(sign=sign)
-    if thing.get("kind") == "Template" and any(workloads.describes_pods(each) for each in _objects(thing)):
+    if kind == "Template" and any(workloads.describes_pods(each) for each in parts.parts(thing, "objects")):
         return Reason.TEMPLATE()
     if places := workloads.inner_templates(thing):
-        return Reason.INNER_TEMPLATES(kind=thing.get("kind"), places=", ".join(places)[:300])
+        return Reason.INNER_TEMPLATES(kind=kind, places=", ".join(places)[:300])
     referred = workloads.workload_ref(thing)
     return Reason.WORKLOAD_REF(what=referred) if referred else None
-
-
-def _objects(template: model.Object) -> list[model.Object]:
-    """What a Template of OpenShift has."""
-    held = template.get("objects")
-    return [each for each in held if isinstance(each, dict)] if isinstance(held, list) else []
 
 
 def concerns_pods(thing: model.Object) -> bool:

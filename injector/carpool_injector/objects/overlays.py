@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from carpool_injector.core import model, refusals
 from carpool_injector.core.refusals import Reason
-from carpool_injector.objects import inference_services, patches, workloads
+from carpool_injector.objects import parts, patches, workloads
 
 # What a kustomization.yaml lays over what it names; its kind may be left out.
 _LAID_OVER = ("patches", "patchesStrategicMerge", "patchesJson6902", "replacements")
@@ -98,8 +98,8 @@ def _matches(wanted: Any, found: Iterable[str]) -> bool:
 
 
 def _by_name(thing: model.Object) -> dict[Any, model.Object]:
-    spec = inference_services.part(workloads.written_template(thing) or {}, "spec")
-    return {each.get("name"): each for group in patches.GROUPS for each in patches.containers(spec, group)}
+    spec = parts.part(workloads.written_template(thing) or {}, "spec")
+    return {each.get("name"): each for group in patches.GROUPS for each in parts.parts(spec, group)}
 
 
 def _set_by(patch: Patch, before: model.Object, after: model.Object) -> dict[Any, model.Object]:
@@ -130,8 +130,8 @@ def _fields(
     elif rest[-1] in _WHOLE and len(rest) == 2 - (rest[-1] == "metadata"):
         yield model.CONTAINER, rest[-1], []
     elif rest[0] == "spec" and rest[1] in patches.GROUPS and not (operation.inserts and len(rest) == 3):
-        spec = inference_services.part(workloads.written_template(after) or {}, "spec")
-        for held in _items(patches.containers(spec, rest[1]), rest[2]):
+        spec = parts.part(workloads.written_template(after) or {}, "spec")
+        for held in _items(parts.parts(spec, rest[1]), rest[2]):
             key = rest[3] if len(rest) > 3 else _ALL
             yield held.get("name"), key, _variables(operation, held, rest[4:]) if key == "env" else []
 

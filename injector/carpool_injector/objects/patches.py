@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from carpool_injector.core import model
-from carpool_injector.objects import inference_services, workloads
+from carpool_injector.objects import parts, workloads
 
 _DIRECTIVES = ("$patch", "$setElementOrder/", "$retainKeys", "$deleteFromPrimitiveList/")
 GROUPS = ("containers", "initContainers")
@@ -24,12 +24,11 @@ _BESIDE_A_MODEL = {
 def sign(thing: model.Object) -> str:
     """What says that an object is a patch; "" for a whole one, and for kinds that have nothing to do with pods."""
     if workloads.group_kind(thing) == workloads.INFERENCE_SERVICE:
-        predictor = inference_services.part(inference_services.part(thing, "spec"), "predictor")
-        return next(_directives(thing), "") or _sign_of_predictor(predictor)
+        return next(_directives(thing), "") or _sign_of_predictor(parts.part(thing, "spec", "predictor"))
     template = workloads.written_template(thing)
     if template is None:
         return ""
-    spec = inference_services.part(template, "spec")
+    spec = parts.part(template, "spec")
     if spec.get("containers") is None:
         return "it names no containers"
     return next(_directives(thing), "") or _imageless(spec)
@@ -45,17 +44,17 @@ def sign_beside(thing: model.Object, others: Sequence[model.Object]) -> str:
 
 def address(thing: model.Object) -> tuple[str, str, Any]:
     """Group, kind and name."""
-    return *workloads.group_kind(thing), inference_services.part(thing, "metadata").get("name")
+    return *workloads.group_kind(thing), parts.find(thing, ("metadata", "name"))
 
 
 def _has_selector(thing: model.Object) -> bool:
-    return bool(inference_services.part(thing, "spec").get("selector"))
+    return bool(parts.find(thing, ("spec", "selector")))
 
 
 def _sign_of_predictor(predictor: model.Object) -> str:
     if "model" in predictor:
-        format_ = inference_services.part(predictor, "model").get("modelFormat")
-        return "" if format_ else "spec.predictor.model has no modelFormat"
+        has_format = parts.find(predictor, ("model", "modelFormat"))
+        return "" if has_format else "spec.predictor.model has no modelFormat"
     if predictor.get("containers"):
         return _imageless(predictor)
     is_named = any(isinstance(held, dict) for key, held in predictor.items() if key not in _BESIDE_A_MODEL)
@@ -63,14 +62,8 @@ def _sign_of_predictor(predictor: model.Object) -> str:
 
 
 def _imageless(spec: model.Object) -> str:
-    found = (each for group in GROUPS for each in containers(spec, group) if not each.get("image"))
+    found = (each for group in GROUPS for each in parts.parts(spec, group) if not each.get("image"))
     return next((f"container {each.get('name')!r} has no image" for each in found), "")
-
-
-def containers(spec: model.Object, group: str) -> list[model.Object]:
-    """Those of a spec in one of `GROUPS`."""
-    held = spec.get(group)
-    return [each for each in held if isinstance(each, dict)] if isinstance(held, list) else []
 
 
 def _directives(held: Any) -> Iterator[str]:

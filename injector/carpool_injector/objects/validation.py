@@ -8,27 +8,41 @@ never deny, because KServe's defaults may still change what they look at.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from carpool_injector.core import model, pod_annotations, pods, refusals
 from carpool_injector.core.config import Config
-from carpool_injector.objects import inference_services, review, workloads
+from carpool_injector.objects import inference_services, parts, review, workloads
 
-_BAD_SETTINGS = refusals.Reason.BAD_ANNOTATION.code
 _NO_NAMESPACE = model.Namespace("")  # the person who applies the object cannot change what its namespace asks for
 
 
 @dataclass(slots=True)
 class Findings:
-    """`problems` by what they are about: the same key before an update means that it was wrong already."""
+    """What is to be said of an object. `refused` says why the pod cannot be injected, its settings aside; `is_guess`:
+    of a pod that may be made otherwise, so that this is no problem.
+    """
 
-    problems: dict[str, str] = field(default_factory=dict)
+    bad_settings: Sequence[str] = ()
+    refused: refusals.Refusal | None = None
+    is_guess: bool = False
     warnings: list[str] = field(default_factory=list)
-    refused: tuple[str, str] | None = None
-    """Code and text of why the pod cannot be injected, its settings aside."""
-    reason: str = ""
     concerned: bool = False
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """By what they are about: the same key before an update means that it was wrong already."""
+        refused = {self.refused.code: str(self.refused)} if self.refused and not self.is_guess else {}
+        return refused | {text: text for text in self.bad_settings}
+
+    @property
+    def reason(self) -> str:
+        """The code of what is wrong."""
+        if self.bad_settings:
+            return refusals.Reason.BAD_ANNOTATION.code
+        return self.refused.code if self.refused else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +55,20 @@ class Rules:
 
 def validate(request: review.Request, rules: Rules) -> review.Verdict:
     """What the validating webhook answers. Raises refusals.Malformed when the object has no pod template."""
-    if request.operation not in ("CREATE", "UPDATE") or request.subresource or request.object is None:
+    thing, old = request.object, request.old_object
+    if request.operation not in ("CREATE", "UPDATE") or request.subresource or thing is None:
         return review.Verdict(review.Answer(), "ignored", refusals.Skip.NOT_APPLIED)
-    found = examine(request.object, request.old_object, rules)
+    found = examine(thing, old, rules)
     if found is None:
         return review.Verdict(review.Answer(), "ignored", refusals.Skip.OTHER_KIND)
-    before = _before(request.old_object, rules)
-    new = {key: text for key, text in found.problems.items() if key not in before}
-    if new and not _is_controlled(request.object):
-        message = f"{workloads.describe(request.object)} cannot get the Carpool sidecar: {'; '.join(new.values())}"
-        answer = review.Answer(False, warnings=found.warnings, message=message)
-        return review.Verdict(answer, "denied", found.reason)
+    before: Findings | None = None
+    with contextlib.suppress(refusals.Malformed):  # it was admitted once; nothing to hold against it now
+        before = examine(old, None, rules) if old is not None else None
+    known = before.problems if before else {}
+    new = [text for key, text in found.problems.items() if key not in known]
+    if new and not _is_controlled(thing):
+        message = f"{workloads.describe(thing)} cannot get the Carpool sidecar: {'; '.join(new)}"
+        return review.Verdict(review.Answer(False, warnings=found.warnings, message=message), "denied", found.reason)
     warnings = (*found.problems.values(), *found.warnings)
     return review.Verdict(review.Answer(warnings=warnings), "warned" if warnings else "fine", found.reason)
 
@@ -60,27 +77,14 @@ def examine(thing: model.Object, old: model.Object | None, rules: Rules) -> Find
     """What is to be said of an object, and of its change from `old`; None for kinds that make no pods."""
     if workloads.group_kind(thing) == workloads.INFERENCE_SERVICE:
         return _inference_service(thing, old, rules)
-    if workloads.group_kind(thing) == ("", "Pod"):
+    template = workloads.template(thing) if workloads.group_kind(thing) != ("", "Pod") else None
+    if template is None:
         return None
-    template = workloads.template(thing)
-    return None if template is None else _workload(thing, template.pod, rules)
-
-
-def _before(old: model.Object | None, rules: Rules) -> Mapping[str, str]:
-    try:
-        found = examine(old, None, rules) if old is not None else None
-    except refusals.Malformed:  # it was admitted once; nothing to hold against it now
-        found = None
-    return found.problems if found else {}
-
-
-def _workload(thing: model.Object, pod: model.Object, rules: Rules) -> Findings:
-    found = _pod(pod, rules)
-    metadata = inference_services.part(pod, "metadata")
-    found.warnings += _useless_labels(metadata)
+    found = _pod(template.pod, rules)
+    found.warnings += _useless_labels(template.pod)
     found.warnings += _selected(thing)
     if not _is_of_kserve(thing):
-        found.warnings += _misplaced(thing, metadata)
+        found.warnings += _misplaced(thing, template.pod)
     return found
 
 
@@ -90,59 +94,48 @@ def _inference_service(thing: model.Object, old: model.Object | None, rules: Rul
         return Findings()
     service = inference_services.read(thing)
     found = _pod(inference_services.stand_in(service), rules)
-    if found.refused:
-        code, text = found.refused
-        del found.problems[code]
-        if service.mode != "Knative":
-            found.warnings.insert(0, f"in Standard mode its pods get no Carpool sidecar: {text}")
-    found.warnings += _useless_labels(inference_services.part(thing, "metadata"))
+    found.is_guess = True
+    if found.refused and service.mode != "Knative":
+        found.warnings.insert(0, f"in Standard mode its pods get no Carpool sidecar: {found.refused}")
+    found.warnings += _useless_labels(thing)
     if found.concerned:
         was = inference_services.read(old) if old is not None else None
-        found.warnings += all_lints(Change(service, was, rules.config.defaults.get("max-batch-size")))
+        change = Change(service, was, rules.config.defaults.get("max-batch-size"))
+        found.warnings += [text for lint in LINTS for text in lint(change)]
     return found
 
 
 def _pod(pod: model.Object, rules: Rules) -> Findings:
     """What would happen to a pod, were it for its own labels and annotations only."""
     outcome = rules.inject(pod, _NO_NAMESPACE)
-    annotations = inference_services.texts(inference_services.part(pod, "metadata"), "annotations")
-    refusal = outcome.refusal
+    annotations = parts.texts(pod, "metadata", "annotations")
+    refusal = outcome.refusal if outcome.result == "refused" else None
     found = Findings(
-        concerned=outcome.result != "unconcerned" or any(key.startswith(model.PREFIX) for key in annotations)
+        concerned=outcome.result != "unconcerned" or any(key.startswith(model.PREFIX) for key in annotations),
+        warnings=[text for text in outcome.warnings if refusal is None or not text.endswith(str(refusal))],
     )
-    found.warnings = [
-        text for text in outcome.warnings if outcome.result != "refused" or not text.endswith(str(refusal))
-    ]
     found.warnings += [text for text in pod_annotations.unknown(annotations) if text not in found.warnings]
-    problems: Iterable[str] = _bad_settings(annotations, rules.config)
-    if outcome.result == "refused" and isinstance(refusal, refusals.BadSettings):
-        problems = refusal.problems
-    elif outcome.result == "refused" and refusal is not None:
-        found.refused, found.reason = (refusal.code, str(refusal)), refusal.code
-        found.problems[refusal.code] = str(refusal)
-    for text in problems:
-        found.problems[text], found.reason = text, _BAD_SETTINGS
+    if isinstance(refusal, refusals.BadSettings):
+        found.bad_settings = refusal.problems
+        return found
+    found.refused = refusal
+    try:  # nobody looks at them yet where the sidecar was not asked for
+        sources = [pod_annotations.defaults(rules.config), pod_annotations.Source(annotations)]
+        pod_annotations.read_settings(sources, rules.config)
+    except refusals.BadSettings as error:
+        found.bad_settings = error.problems
     return found
 
 
-def _bad_settings(annotations: Mapping[str, str], config: Config) -> Iterator[str]:
-    """Problems of annotations that nobody looks at yet, as the sidecar was not asked for."""
-    try:
-        pod_annotations.read_settings([pod_annotations.defaults(config), pod_annotations.Source(annotations)], config)
-    except refusals.BadSettings as error:
-        yield from error.problems
-
-
-def _useless_labels(metadata: model.Object) -> Iterator[str]:
-    for key in inference_services.texts(metadata, "labels"):
+def _useless_labels(thing: model.Object) -> Iterator[str]:
+    for key in parts.texts(thing, "metadata", "labels"):
         if key.startswith(model.PREFIX) and key != pod_annotations.INJECT:
             yield f"label {key[:80]} has no effect: settings are annotations"
 
 
 def _selected(thing: model.Object) -> Iterator[str]:
     """Our label in a selector, which can never be changed: nobody could switch the sidecar off by it."""
-    selector = inference_services.part(inference_services.part(thing, "spec"), "selector")
-    selected = {**inference_services.texts({"": selector}, ""), **inference_services.texts(selector, "matchLabels")}
+    selected = {**parts.texts(thing, "spec", "selector"), **parts.texts(thing, "spec", "selector", "matchLabels")}
     if pod_annotations.INJECT in selected:
         yield (
             f"spec.selector names {pod_annotations.INJECT}, and selectors cannot be changed: leave it to the pod "
@@ -150,25 +143,23 @@ def _selected(thing: model.Object) -> Iterator[str]:
         )
 
 
-def _misplaced(thing: model.Object, template: model.Object) -> Iterator[str]:
+def _misplaced(thing: model.Object, pod: model.Object) -> Iterator[str]:
     """Annotations and the opt-in of a workload itself, which do not reach its pods."""
-    metadata = inference_services.part(thing, "metadata")
     for kind in ("labels", "annotations"):
-        below = inference_services.texts(template, kind)
-        for key in inference_services.texts(metadata, kind):
+        below = parts.texts(pod, "metadata", kind)
+        for key in parts.texts(thing, "metadata", kind):
             if key.startswith(model.PREFIX) and key not in below:
                 yield f"{key[:80]} in metadata.{kind} does not reach the pods; put it in the pod template's metadata"
 
 
 def _is_of_kserve(thing: model.Object) -> bool:
-    return pods.KSERVE_POD in inference_services.texts(inference_services.part(thing, "metadata"), "labels")
+    return pods.KSERVE_POD in parts.texts(thing, "metadata", "labels")
 
 
 def _is_controlled(thing: model.Object) -> bool:
     """Whether a controller applies this: a denial would stop it without a person noticing."""
-    references = inference_services.part(thing, "metadata").get("ownerReferences")
-    owners = references if isinstance(references, list) else []
-    return _is_of_kserve(thing) or any(isinstance(owner, dict) and owner.get("controller") is True for owner in owners)
+    owners = parts.parts(thing, "metadata", "ownerReferences")
+    return _is_of_kserve(thing) or any(owner.get("controller") is True for owner in owners)
 
 
 _BATCH_SIZE = 32  # of the sidecar, when nobody chooses one
@@ -197,12 +188,6 @@ class Change:
         return _BATCH_SIZE
 
 
-def all_lints(change: Change) -> Iterator[str]:
-    """All warnings."""
-    for lint in LINTS:
-        yield from lint(change)
-
-
 def mode(change: Change) -> Iterator[str]:
     """The annotation of the mode has a value that KServe knows, and one whose pods get sidecars."""
     value = change.new.annotations.get(inference_services.MODE)
@@ -224,7 +209,7 @@ def reach(change: Change) -> Iterator[str]:
 
 def concurrency(change: Change) -> Iterator[str]:
     """Knative's queue-proxy lets so many requests through at once, and stands in front of the sidecar (kserve#2102)."""
-    limit = inference_services.whole(change.new.predictor.spec.get("containerConcurrency"))
+    limit = parts.whole(change.new.predictor.spec.get("containerConcurrency"))
     size = change.max_batch_size
     if change.new.mode != "Standard" and limit is not None and 0 < limit < size:
         yield (
