@@ -448,9 +448,8 @@ GREEN = registration("green-injector", "green-system", "green-injector", "kubern
 
 
 async def found(*registered: Any, **given: str) -> cluster_state.Place:
-    return await places.find(
-        FakeKube(list_webhooks=lambda kind, labels: list(registered), list_policies=[]), places.Given(**given)
-    )
+    api = FakeKube(list_webhooks=lambda kind, labels: list(registered), list_policies=[])
+    return await places.find(api, **given)
 
 
 async def test_a_release_is_found_whatever_it_is_called() -> None:
@@ -465,7 +464,7 @@ async def test_where_nothing_is_found_names_are_the_charts() -> None:
     assert await found() == PLACE
     refused = calls.Forbidden("list mutatingwebhookconfigurations: forbidden")
     api = FakeKube(list_webhooks=refused, list_policies=refused)
-    assert await places.find(api, places.Given()) == PLACE
+    assert await places.find(api) == PLACE
     assert (await found(service="mine-injector")).secret == "mine-injector-certificates"
 
 
@@ -482,7 +481,7 @@ async def test_a_release_in_mode_policy_is_found_and_has_no_webhook_to_look_at()
         kubelet_versions=[(1, 36)], list_endpoint_slices=[], list_limit_ranges=[], list_quotas=[], list_namespaces=[],
         list_kind=[],
     )  # fmt: skip
-    place = await places.find(api, places.Given())
+    place = await places.find(api)
     assert place.policy == "carpool-injector"
     known = await cluster_state.gather(api, place, NOW, nobody)
     found = [finding for each in checks.run(known).values() for finding in each]

@@ -27,7 +27,6 @@ if a check failed, 2 if there is no cluster to talk to.
 _COLOURS = {"ok": "green", "warning": "yellow", "failed": "red"}
 _cluster = functools.partial(cli.option, heading="Cluster", variable=True)
 _place = functools.partial(cli.option, heading="Where things are", variable=True)
-_DEFAULT = places.Given()
 
 Diagnosis = dict[str, "list[findings.Finding]"]
 
@@ -40,11 +39,11 @@ Diagnosis = dict[str, "list[findings.Finding]"]
 @_place("--secret-name", "secret", help="Secret with its certificate. Without: the Service's name and -certificates.")
 @_place("--mutating-webhook", "mutating", help="Its MutatingWebhookConfiguration. Without: the one that is found.")
 @_place("--validating-webhook", "validating", help="Its ValidatingWebhookConfiguration. Without: named as its Service.")
-@_place("--kserve-namespace", default=_DEFAULT.kserve_namespace, help="Namespace of KServe's controller.")
-@_place("--sample-namespace", default=_DEFAULT.sample_namespace, help="Namespace for the sample pod (dry run).")
+@_place("--kserve-namespace", default=places.Place.kserve_namespace, help="Namespace of KServe's controller.")
+@_place("--sample-namespace", default=places.Place.sample_namespace, help="Namespace for the sample pod (dry run).")
 @cli.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help="For people or for programs.")
 def check(kubeconfig: str | None, context: str | None, output: str, **place: Any) -> int:
-    return tell(asyncio.run(_diagnose(kubeconfig, context, places.Given(**place))), output)
+    return tell(asyncio.run(_diagnose(kubeconfig, context, place)), output)
 
 
 def tell(found: Diagnosis, output: str) -> int:
@@ -55,7 +54,7 @@ def tell(found: Diagnosis, output: str) -> int:
     return int(any(finding.verdict == "failed" for each in found.values() for finding in each))
 
 
-async def _diagnose(kubeconfig: str | None, context: str | None, given: places.Given) -> Diagnosis:
+async def _diagnose(kubeconfig: str | None, context: str | None, given: dict[str, str | None]) -> Diagnosis:
     from carpool_injector.api import calls, kube
     from carpool_injector.diagnosis import checks, cluster_state
 
@@ -63,7 +62,7 @@ async def _diagnose(kubeconfig: str | None, context: str | None, given: places.G
         api = await kube.Kube.connect(kubeconfig, context)
     try:
         with cli.told(places.Ambiguous):
-            place = await places.find(api, given)
+            place = await places.find(api, **given)
         now = datetime.datetime.now(datetime.UTC)
         return checks.run(await cluster_state.gather(api, place, now, cluster_state.shown_certificate))
     finally:

@@ -15,7 +15,7 @@ import stat
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -26,7 +26,7 @@ from carpool_injector import cli, config_file
 from carpool_injector.core import model, refusals, surroundings
 from carpool_injector.core.config import Config
 from carpool_injector.documents import editing, reading
-from carpool_injector.objects import manifests, other_kinds, overlays, patches, workloads
+from carpool_injector.objects import manifests, other_kinds, overlays, workloads
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _option = functools.partial(cli.option, heading="What the cluster would know")
@@ -176,62 +176,22 @@ Read = Sequence[tuple["File", Sequence[reading.Node]]]
 
 def beside(injector: manifests.Injector, read: Read) -> manifests.Injector:
     """The injector that knows the Services, the Namespaces and the patches in these files."""
-    pairs = [(file, thing) for file, documents in read for each in documents for thing in workloads.objects(each.data)]
-    things = [thing for _, thing in pairs]
-    named = {_path(file, path) for file, thing in pairs for path in overlays.files(thing)}
-    signs = {
-        id(thing): patches.sign(thing) or patches.sign_beside(thing, things) or _NAMED * (_path(file) in named)
-        for file, thing in pairs
-    }
+    sources = [overlays.Source(str(file.path or ""), [each.data for each in documents]) for file, documents in read]
+    things = [content for source in sources for content in source.contents]
+    laid, signs = overlays.read(sources, _resolved, _in_text)
     return dataclasses.replace(
         injector,
         around=tuple(workloads.of_kinds(things, surroundings.KINDS)),
         namespaces=workloads.namespaces(things),
-        patches=tuple(_patches(read, pairs, [thing for thing in things if signs[id(thing)]])),
+        patches=laid,
         patch_signs=signs,
     )
 
 
-def _patches(
-    read: Read, pairs: Sequence[tuple[File, model.Object]], found: Sequence[model.Object]
-) -> Iterator[overlays.Patch]:
-    """What is laid over objects: the patches among them, and what Kustomizations say."""
-    kustomizations = [(file, thing) for file, thing in pairs if overlays.is_kustomization(thing)]
-    affixes = overlays.affixes([thing for _, thing in kustomizations])
-    held = {_path(file): [each.data for each in documents] for file, documents in read}
-    bases: dict[str, set[str]] = {}
-    for file, thing in kustomizations:
-        bases.setdefault(_path(file, "."), set()).update(_path(file, path) for path in overlays.bases(thing))
-    reached = {folder: _reached(folder, bases) for folder in bases}
-    ids: dict[str, list[int]] = {}
-    for file, thing in pairs:
-        ids.setdefault(file.name, []).append(id(thing))
-    by_path = {_path(file): ids.get(file.name, []) for file, _ in read}
-    laid = [overlays.Patch(thing) for thing in found]
-    for file, thing in kustomizations:
-        own = _path(file, ".")
-        over = {own, *(each for each in bases if overlays.is_component(thing) and own in reached[each])}
-        paths = set().union(*(reached[each] for each in over))
-        objects = {each for path in paths for each in by_path.get(path, ())} if file.path else None
-        in_file = functools.partial(_in_file, held, file)
-        laid += overlays.read(thing, in_file, _in_text, objects)
-    return (each._replace(affixes=affixes) for each in laid)
-
-
-def _reached(folder: str, bases: Mapping[str, Set[str]]) -> set[str]:
-    """The files and folders that a Kustomization names, and so on through theirs."""
-    found: set[str] = set()
-    todo = [folder]
-    while todo:
-        each = todo.pop()
-        if each not in found:
-            found.add(each)
-            todo += bases.get(each, ())
-    return found
-
-
-def _in_file(held: Mapping[str, Sequence[Any]], beside: File, path: str) -> Sequence[Any]:
-    return held.get(_path(beside, path), ())
+def _resolved(path: str, beside: str) -> str:
+    if not path:
+        return ""
+    return os.path.realpath(os.path.join(os.path.dirname(path), beside) if beside else path)
 
 
 def _in_text(text: str) -> Sequence[Any]:
@@ -239,15 +199,6 @@ def _in_text(text: str) -> Sequence[Any]:
         return reading.contents(text, "a patch")
     except reading.Unreadable:  # which kustomize will tell of
         return ()
-
-
-_NAMED = "a Kustomization in these files names it among its patches"
-
-
-def _path(file: File, beside: str = "") -> str:
-    """A file's path, or that of another one as a path from its folder; "" for what was piped in."""
-    place = (file.path.parent / beside if beside else file.path) if file.path else ""
-    return os.path.realpath(place) if place else ""
 
 
 def about_kustomizations(read: Read) -> str:

@@ -99,49 +99,29 @@ class Api(places.Api, Protocol):
 Dial: TypeAlias = Callable[[str, int, str], Awaitable[bytes | None]]
 """Address, port and server name to the certificate that is shown there, as PEM; None where nobody answers."""
 
-SAMPLE: model.Object = {
-    "apiVersion": "v1",
-    "kind": "Pod",
-    "metadata": {"generateName": "carpool-check-", "labels": {pod_annotations.INJECT: "true"}},
-    "spec": {
-        "automountServiceAccountToken": False,
-        "containers": [
-            {
-                "name": "kserve-container",
-                "image": "kserve-sklearnserver",
-                "args": ["--http_port=8080"],
-                "securityContext": {
-                    "allowPrivilegeEscalation": False,
-                    "capabilities": {"drop": ["ALL"]},
-                    "runAsNonRoot": True,
-                    "seccompProfile": {"type": "RuntimeDefault"},
-                },
-            }
-        ],
+_CONTAINER: model.Object = {
+    "name": "kserve-container",
+    "image": "kserve-sklearnserver",
+    "args": ["--http_port=8080"],
+    "securityContext": {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
     },
 }
-"""A pod that asks for the sidecar and can have it; sent as a dry run, so it never exists."""
 
 
-SAMPLE_OF_POLICY: model.Object = {
-    **SAMPLE,
-    "metadata": {
-        **SAMPLE["metadata"],
-        "annotations": {f"{model.PREFIX}takeover": "named-port", f"{model.PREFIX}port": "http"},
-    },
-    "spec": {
-        **SAMPLE["spec"],
-        "containers": [
-            {
-                **SAMPLE["spec"]["containers"][0],
-                "name": "app",
-                "ports": [{"name": "http", "containerPort": 8080}],
-                "readinessProbe": {"httpGet": {"port": "http"}},
-            }
-        ],
-    },
-}
-"""The same as mode policy wants it."""
+def _sample(place: Place) -> model.Object:
+    """A pod that asks for the sidecar and can have it, by a policy as well; sent as a dry run, so it never exists."""
+    metadata: model.Object = {"generateName": "carpool-check-", "labels": {pod_annotations.INJECT: "true"}}
+    container = _CONTAINER
+    if place.policy:
+        metadata |= {"annotations": {f"{model.PREFIX}takeover": "named-port", f"{model.PREFIX}port": "http"}}
+        ports, probe = [{"name": "http", "containerPort": 8080}], {"httpGet": {"port": "http"}}
+        container = {**container, "name": "app", "ports": ports, "readinessProbe": probe}
+    spec = {"automountServiceAccountToken": False, "containers": [container]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 _FACTS: Mapping[str, Callable[[Api, Place], Awaitable[Any]]] = {
@@ -155,9 +135,7 @@ _FACTS: Mapping[str, Callable[[Api, Place], Awaitable[Any]]] = {
     "secret": lambda api, place: api.read_secret(place.namespace, place.secret),
     "endpoints": lambda api, place: api.read_endpoint_slices(place.namespace, place.service),
     "pods": lambda api, place: api.list_pods(),
-    "sample": lambda api, place: api.dry_run_create_pod(
-        place.sample_namespace, SAMPLE_OF_POLICY if place.policy else SAMPLE
-    ),
+    "sample": lambda api, place: api.dry_run_create_pod(place.sample_namespace, _sample(place)),
     "slices": lambda api, place: api.list_endpoint_slices(),
     "limit_ranges": lambda api, place: api.list_limit_ranges(),
     "quotas": lambda api, place: api.list_quotas(),

@@ -6,8 +6,7 @@ chart's labels, and tells the Service, by whose name the rest is called.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,20 +23,7 @@ class Ambiguous(Exception):
     """There are several injectors, and nobody said which one is meant. The message tells how to say it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
-    """What somebody said about where things are; None: it is to be found, or the chart's default."""
-
-    namespace: str | None = None
-    service: str | None = None
-    secret: str | None = None
-    mutating: str | None = None
-    validating: str | None = None
-    kserve_namespace: str = "kserve"
-    sample_namespace: str = "default"
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Place:
     """Where the injector and KServe are in the cluster, and where a sample pod is tried (nothing is created).
 
@@ -60,9 +46,6 @@ class Place:
         return f"{self.service}.{self.namespace}.svc"
 
 
-_CHARTS = Place()
-
-
 class Api(Protocol):
     """The call that is needed of a `kube.Kube`."""
 
@@ -70,31 +53,39 @@ class Api(Protocol):
     async def list_policies(self, label_selector: str) -> list[model.Object]: ...
 
 
-async def find(api: Api, given: Given) -> Place:
+async def find(api: Api, **given: str | None) -> Place:
     """The place of the injector that was meant.
 
-    What was given counts. The rest is read from the one registration with the chart's labels (in the namespace that was
-    given); where there is none, or it may not be read, names are the chart's. Raises `Ambiguous` where there are
-    several.
+    What is given of a `Place`'s names counts. The rest is read from the one registration with the chart's labels (in
+    the namespace that was given); where there is none, or it may not be read, names are the chart's. Raises `Ambiguous`
+    where there are several.
     """
-    if given.mutating is not None and given.service is not None and given.namespace is not None:
-        return named(given, given.namespace, given.service)
+    told = {name: value for name, value in given.items() if value is not None}
+    if told.keys() >= {"mutating", "service", "namespace"}:
+        return _named(told)
     try:
-        found = await api.list_webhooks(MUTATING, LABELS)
+        registered = [_names(each) for each in await api.list_webhooks(MUTATING, LABELS)]
     except calls.Failure:
-        found = []
-    matching = [each for each in found if _is_meant(each, given)]
-    if len(matching) > 1:
-        places = ", ".join(f"{_name(each)} (namespace {service_of(each)[0]})" for each in matching)
+        registered = []
+    found = [names for names in registered if all(told.get(name, value) == value for name, value in names.items())]
+    if len(found) > 1:
+        places = ", ".join(f"{each['mutating']} (namespace {each['namespace']})" for each in found)
         raise Ambiguous(f"there are several injectors: {places}; name one with --namespace or --mutating-webhook")
-    namespace, service = service_of(matching[0]) if matching else ("", "")
-    mutating = given.mutating or (_name(matching[0]) if matching else None)
-    chosen = dataclasses.replace(given, mutating=mutating)
-    policy = "" if matching or given.mutating else await _policy(api)
-    place = named(
-        chosen, given.namespace or namespace or _CHARTS.namespace, given.service or service or _CHARTS.service
-    )
-    return dataclasses.replace(place, policy=policy)
+    policy = "" if found or "mutating" in told else await _policy(api)
+    known = {name: value for each in found for name, value in each.items() if value}
+    return _named({**known, **told, "policy": policy})
+
+
+def _names(configuration: model.Object) -> dict[str, str]:
+    namespace, service = service_of(configuration)
+    return {"namespace": namespace, "service": service, "mutating": _name(configuration)}
+
+
+def _named(names: Mapping[str, str]) -> Place:
+    """The place with the names that the chart derives from the Service's, where nothing else is known."""
+    service = names.get("service", Place.service)
+    derived = {"secret": f"{service}-certificates", "mutating": f"{_FIRST_IN_ORDER}{service}", "validating": service}
+    return Place(**{**derived, **names})
 
 
 async def _policy(api: Api) -> str:
@@ -104,19 +95,6 @@ async def _policy(api: Api) -> str:
     except calls.Failure:
         return ""
     return _name(found[0]) if found else ""
-
-
-def named(given: Given, namespace: str, service: str) -> Place:
-    """The place with the names that the chart derives from the Service's, where nothing else was given."""
-    return Place(
-        namespace=namespace,
-        service=service,
-        secret=given.secret or f"{service}-certificates",
-        mutating=given.mutating or f"{_FIRST_IN_ORDER}{service}",
-        validating=given.validating or service,
-        kserve_namespace=given.kserve_namespace,
-        sample_namespace=given.sample_namespace,
-    )
 
 
 def service_of(configuration: model.Object) -> tuple[str, str]:
@@ -140,12 +118,6 @@ def is_narrowed(configuration: model.Object) -> bool:
         for entry in configuration.get("webhooks") or ()
         for term in (entry.get("namespaceSelector") or {}).get("matchExpressions") or ()
     )
-
-
-def _is_meant(configuration: model.Object, given: Given) -> bool:
-    namespace, service = service_of(configuration)
-    wanted = ((given.namespace, namespace), (given.service, service), (given.mutating, _name(configuration)))
-    return all(asked is None or asked == found for asked, found in wanted)
 
 
 def _name(configuration: model.Object) -> str:

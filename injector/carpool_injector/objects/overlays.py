@@ -7,7 +7,7 @@ together is known only once they are rendered. Selectors by labels are not read,
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 from carpool_injector.core import model, refusals
@@ -137,7 +137,7 @@ def _fields(
 
 
 def _variables(operation: Operation, container: model.Object, rest: tuple[str, ...]) -> list[model.Object]:
-    held = [each for each in container.get("env") or () if isinstance(each, dict)]
+    held = parts.parts(container, "env")
     if not rest:
         return held
     found = [] if operation.inserts and len(rest) == 1 else list(_items(held, rest[0]))
@@ -162,7 +162,7 @@ def _overlaps(
                 yield from ((name, key) for _ in {key}.intersection(_WHOLE if name else (_ALL,)))
             elif key == "env":
                 changed = {each.get("name") for each in new.get(key) or () if each not in (old.get(key) or ())}
-                set_ = [each.get("name") for each in _listed(held, (key,)) if isinstance(each, dict)]
+                set_ = [each.get("name") for each in parts.parts(held, key)]
                 yield from ((name, key) for _ in changed.intersection(set_))
             elif key == _ALL or old.get(key) != new.get(key):
                 yield name, key
@@ -176,32 +176,82 @@ def is_kustomization(thing: Any) -> bool:
     return workloads.group_kind(thing)[0] == "kustomize.config.k8s.io" or is_kindless
 
 
-def is_component(thing: model.Object) -> bool:
-    """Whether its patches are laid over what those have that name it, too."""
-    return thing.get("kind") == "Component"
-
-
 def laid_over(thing: Any) -> list[Any]:
     """What a Kustomization lays over the objects that it names, as it says that; [] for anything else."""
     return _listed(thing, _LAID_OVER) if is_kustomization(thing) else []
-
-
-def bases(thing: model.Object) -> list[str]:
-    """The files and folders whose objects a Kustomization has, by their paths from its own."""
-    return [each for each in _listed(thing, _BASES) if isinstance(each, str)]
-
-
-def affixes(kustomizations: Sequence[model.Object]) -> Affixes:
-    """What these put around names, each once."""
-    found = [[each.get(key) for each in kustomizations] for key in ("namePrefix", "nameSuffix")]
-    return Affixes(*(tuple(dict.fromkeys(each for each in held if each and isinstance(each, str))) for held in found))
 
 
 def _listed(thing: model.Object, keys: Sequence[str]) -> list[Any]:
     return [each for key in keys if isinstance(thing.get(key), list) for each in thing[key]]
 
 
-def files(thing: model.Object) -> Iterator[str]:
+class Source(NamedTuple):
+    """A file: its path, "" for what was piped in, and what its documents say."""
+
+    path: str
+    contents: Sequence[Any]
+
+
+Resolve = Callable[[str, str], str]
+"""The whole path of what a file names by a path from its own folder, or of the file itself for ""."""
+Contents = Callable[[str], Sequence[Any]]
+_NAMED = "a Kustomization in these files names it among its patches"
+
+
+def read(sources: Sequence[Source], resolve: Resolve, in_text: Contents) -> tuple[tuple[Patch, ...], dict[int, str]]:
+    """What is laid over the objects of these files: the patches among them, and what Kustomizations say.
+
+    With it, by the id of each object, what says that it is a patch; "" for whole ones. `in_text` reads a text.
+    """
+    things = [(path, thing) for path, held in sources for each in held for thing in workloads.objects(each)]
+    kustomizations = [(path, thing) for path, thing in things if is_kustomization(thing)]
+    named = {resolve(path, each) for path, thing in kustomizations for each in _files(thing)}
+    every = [thing for _, thing in things]
+    signs = {
+        id(thing): patches.sign(thing) or patches.sign_beside(thing, every) or _NAMED * (resolve(path, "") in named)
+        for path, thing in things
+    }
+    held = {resolve(source.path, ""): source.contents for source in sources}
+    ids: dict[str, set[int]] = {}
+    for path, thing in things:
+        ids.setdefault(resolve(path, ""), set()).add(id(thing))
+    folders: dict[str, set[str]] = {}
+    for path, thing in kustomizations:
+        bases = (each for each in _listed(thing, _BASES) if isinstance(each, str))
+        folders.setdefault(resolve(path, "."), set()).update(resolve(path, each) for each in bases)
+    reached = {folder: _reached(folder, folders) for folder in folders}
+    laid = [Patch(thing) for thing in every if signs[id(thing)]]
+    for path, thing in kustomizations:
+        # The patches of a Component are laid over what those have that name it, too.
+        own, is_component = resolve(path, "."), thing.get("kind") == "Component"
+        paths = set().union(
+            *(found for each, found in reached.items() if each == own or (is_component and own in found))
+        )
+        objects = {each for place in paths for each in ids.get(place, ())} if path else None
+        contents = {each: held.get(resolve(path, each), ()) for each in _files(thing)}
+        laid += _of_kustomization(thing, contents, in_text, objects)
+    affixes = Affixes(*(_texts(key, [thing for _, thing in kustomizations]) for key in ("namePrefix", "nameSuffix")))
+    return tuple(each._replace(affixes=affixes) for each in laid), signs
+
+
+def _texts(key: str, kustomizations: Sequence[model.Object]) -> tuple[str, ...]:
+    found = (each.get(key) for each in kustomizations)
+    return tuple(dict.fromkeys(each for each in found if each and isinstance(each, str)))
+
+
+def _reached(folder: str, folders: Mapping[str, Set[str]]) -> set[str]:
+    """The files and folders that a Kustomization names, and so on through theirs."""
+    found: set[str] = set()
+    todo = [folder]
+    while todo:
+        each = todo.pop()
+        if each not in found:
+            found.add(each)
+            todo += folders.get(each, ())
+    return found
+
+
+def _files(thing: model.Object) -> Iterator[str]:
     """The files of a Kustomization's patches, by their paths from its own."""
     for each in laid_over(thing):
         path = each.get("path") if isinstance(each, dict) else each
@@ -209,34 +259,36 @@ def files(thing: model.Object) -> Iterator[str]:
             yield path
 
 
-Contents = Callable[[str], Sequence[Any]]
-"""The decoded documents of a file, by its path from the Kustomization's, or of a text."""
-
-
-def read(thing: model.Object, in_file: Contents, in_text: Contents, reached: Set[int] | None) -> Iterator[Patch]:
+def _of_kustomization(
+    thing: model.Object, contents: Mapping[str, Sequence[Any]], in_text: Contents, reached: Set[int] | None
+) -> Iterator[Patch]:
     """The patches and replacements of a Kustomization; those of files that are not at hand are left out."""
     for each in laid_over(thing):
         entry = each if isinstance(each, dict) else {"path" if "\n" not in str(each) else "patch": each}
         text, path = entry.get("patch"), entry.get("path")
-        held = [*(in_text(text) if isinstance(text, str) else ()), *(in_file(path) if isinstance(path, str) else ())]
-        target = entry.get("target")
+        in_file = contents.get(path, ()) if isinstance(path, str) else ()
+        held = [*(in_text(text) if isinstance(text, str) else ()), *in_file]
+        target = entry.get("target") if isinstance(entry.get("target"), dict) else None
         for content in (*held, entry):
             if isinstance(content, dict) and workloads.group_kind(content) != ("", ""):
-                yield Patch(content, target if isinstance(target, dict) else None, reached)
-        operations = [*_operations(held)]
+                yield Patch(content, target, reached)
+        operations = tuple(_operations(held))
         if operations:
-            yield Patch(tuple(operations), target if isinstance(target, dict) else {}, reached)
+            yield Patch(operations, target or {}, reached)
         yield from _replacements([entry, *held], reached)
 
 
-def _operations(held: Sequence[Any]) -> Iterator[Operation]:
+def _each(held: Sequence[Any]) -> Iterator[model.Object]:
+    """The objects among some values, and in lists among them."""
     listed = (each for content in held for each in (content if isinstance(content, list) else [content]))
-    for each in listed:
-        if not isinstance(each, dict) or "op" not in each:
-            continue
-        for key in ("path", "from") if each["op"] == "move" else ("path",):
+    return (each for each in listed if isinstance(each, dict))
+
+
+def _operations(held: Sequence[Any]) -> Iterator[Operation]:
+    for each in _each(held):
+        for key in ("path", "from") if each.get("op") == "move" else ("path",):
             path = each.get(key)
-            if isinstance(path, str):
+            if "op" in each and isinstance(path, str):
                 names = (name.replace("~1", "/").replace("~0", "~") for name in path.split("/")[1:])
                 inserts = key == "path" and each["op"] in ("add", "copy", "move")
                 yield Operation(tuple(names), each.get("value"), inserts)
@@ -246,11 +298,7 @@ _FIELD = re.compile(r"\[[^\]]*\]|(?:\\.|[^.])+")
 
 
 def _replacements(held: Sequence[Any], reached: Set[int] | None) -> Iterator[Patch]:
-    listed = (each for content in held for each in (content if isinstance(content, list) else [content]))
-    for target in (each for entry in listed if isinstance(entry, dict) for each in _listed(entry, ("targets",))):
-        if not isinstance(target, dict):
-            continue
-        selected = target.get("select")
+    for target in (target for entry in _each(held) for target in parts.parts(entry, "targets")):
         paths = [each for each in _listed(target, ("fieldPaths",)) if isinstance(each, str)]
         sets = (Operation(tuple(name.replace("\\.", ".") for name in _FIELD.findall(path))) for path in paths)
-        yield Patch(tuple(sets), selected if isinstance(selected, dict) else {}, reached)
+        yield Patch(tuple(sets), parts.part(target, "select"), reached)
