@@ -14,6 +14,8 @@ from typing import Any
 from carpool_injector.core import model, values
 from carpool_injector.diagnosis.cluster_state import ClusterState
 from carpool_injector.diagnosis.findings import Failed, Finding, named, ok, unknown, warning
+from carpool_injector.diagnosis.pod_state import PodState
+from carpool_injector.objects import parts
 
 _NAMES = ("cpu", "memory")
 # Namespaces of which the chart's webhooks hear nothing.
@@ -24,18 +26,19 @@ Amounts = Mapping[str, Mapping[str, str]]
 
 def rules(known: ClusterState) -> Iterator[Finding]:
     """LimitRanges and ResourceQuotas let pods with the sidecar be."""
-    sample = None if isinstance(known.sample, Failed) else _sidecar(known.sample)
+    sidecar = None if isinstance(known.sample, Failed) else PodState(known.sample).sidecar
+    own = parts.part(sidecar[1], "resources") if sidecar else {}
     annotations = {each.name: each.annotations for each in known.namespaces}
     found: dict[tuple[str, str], list[str]] = {}
     for what, objects in (("LimitRanges", known.limit_ranges), ("ResourceQuotas", known.quotas)):
         if isinstance(objects, Failed):
             yield from unknown(what, objects)
             continue
-        for thing in objects if sample is not None else ():
+        for thing in objects if sidecar else ():
             namespace = str(thing["metadata"].get("namespace"))
             if namespace in _SYSTEM:
                 continue
-            amounts = _in_namespace(sample or {}, annotations.get(namespace, {}))
+            amounts = _in_namespace(own, annotations.get(namespace, {}))
             problems = _by_limit_range if what == "LimitRanges" else _by_quota
             for problem in problems(thing.get("spec") or {}, thing.get("status") or {}, amounts):
                 found.setdefault((what, problem), []).append(f"{namespace}/{thing['metadata'].get('name')}")
@@ -46,16 +49,8 @@ def rules(known: ClusterState) -> Iterator[Finding]:
             "-limits-cpu, -requests-memory, -limits-memory), or set others in the chart's config.resources",
         )
     is_known = not any(isinstance(each, Failed) for each in (known.limit_ranges, known.quotas))
-    if not found and is_known and sample is not None:
+    if not found and is_known and sidecar:
         yield ok("LimitRanges and ResourceQuotas let pods with the sidecar be")
-
-
-def _sidecar(pod: model.Object) -> Amounts | None:
-    spec = pod.get("spec") or {}
-    for container in [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]:
-        if container.get("name") == model.CONTAINER:
-            return {kind: (container.get("resources") or {}).get(kind) or {} for kind in ("requests", "limits")}
-    return None
 
 
 def _in_namespace(amounts: Amounts, annotations: Mapping[str, str]) -> Amounts:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from carpool_injector.core import model, pod_annotations
-from carpool_injector.objects import restarts
+from carpool_injector.objects import parts, restarts
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +91,18 @@ class PodState:
     @property
     def lost(self) -> bool:
         """Whether the sidecar is not where the status says it is."""
-        return self.injected is not None and self._sidecar != ("native" if self.injected.get("native") else "classic")
+        if self.injected is None:
+            return False
+        place, container = self.sidecar or ("", {})
+        is_native = place == "initContainers" and container.get("restartPolicy") == "Always"
+        return not (is_native if self.injected.get("native") else place == "containers")
 
     @property
-    def _sidecar(self) -> str:
-        """Where the sidecar is: "native", "classic", or "" for nowhere."""
-        spec = self.pod.get("spec") or {}
-        for container in spec.get("initContainers") or ():
-            if container.get("name") == model.CONTAINER:
-                return "native" if container.get("restartPolicy") == "Always" else ""
-        names = [container.get("name") for container in spec.get("containers") or ()]
-        return "classic" if model.CONTAINER in names else ""
+    def sidecar(self) -> tuple[str, model.Object] | None:
+        """The sidecar's container, and where in the spec it stands."""
+        places = ("initContainers", "containers")
+        found = ((place, each) for place in places for each in parts.parts(self.pod, "spec", place))
+        return next(((place, each) for place, each in found if each.get("name") == model.CONTAINER), None)
 
 
 _PORTS = (("appPort", "listenPort"), ("grpcAppPort", "grpcListenPort"))

@@ -12,7 +12,7 @@ import difflib
 import json
 import re
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
 from carpool_injector.documents import reading, style
@@ -205,14 +205,10 @@ class _Editor:
 
     def _remove(self, node: Node, spans: Sequence[_Span], kept: list[bool]) -> None:
         """All entries or items that are not to be kept; at least one is."""
-        number = 0
-        while number < len(kept):
-            last = number
-            while last + 1 < len(kept) and not kept[number] and not kept[last + 1]:
-                last += 1
-            if not kept[number]:
-                self._remove_run(node, spans, number, last)
-            number = last + 1
+        for stays, run in groupby(range(len(kept)), kept.__getitem__):
+            numbers = list(run)
+            if not stays:
+                self._remove_run(node, spans, numbers[0], numbers[-1])
 
     def _remove_run(self, node: Node, spans: Sequence[_Span], first: int, last: int) -> None:
         start, end = spans[first].start, spans[last].end

@@ -48,7 +48,15 @@ def expect(thing: model.Object, default_mode: Mode | None = None) -> Expectation
     else:
         told = "--kserve" if default_mode else "KServe's default in code; its charts may set Knative: see --kserve"
         expected.append(f"mode {mode} ({told})")
-    _senders(service, pod, mode, certain)
+    # What stands in front of the model server: KServe's agent where it was asked for, and queue-proxy.
+    predictor = service.predictor
+    if predictor.spec.get("logger") is not None:
+        certain.append("spec.predictor.logger: KServe's agent stays in the pod, on 9081")
+    if predictor.batcher is not None:
+        certain.append("spec.predictor.batcher: KServe would run its agent on 9081 and send there")
+    if mode == "Knative":
+        containers = pod["spec"]["containers"]
+        containers.append(_queue_proxy(containers, predictor.spec.get("containerConcurrency")))
     return Expectation(pod, tuple(certain), tuple(expected))
 
 
@@ -97,7 +105,8 @@ def _container(service: inference_services.InferenceService, pod: model.Object) 
     others = [each for each in predictor.containers if each.get("name") != "kserve-container"]
     pod["spec"]["containers"] = [{**found, "name": "kserve-container"}, *others]
     expected = [f"the server is {_title(predictor)}; it listens on {_port(pod['spec']['containers'])}"]
-    return list(_workers(predictor)), [*expected, *_other_releases(predictor)]
+    workers = "spec.predictor.workerSpec: the head may get the sidecar; its workers get none, as clients call the head"
+    return [workers] if predictor.is_multi_node else [], [*expected, *_other_releases(predictor)]
 
 
 def _mode_names(service: inference_services.InferenceService) -> Iterator[str]:
@@ -126,23 +135,6 @@ def _other_releases(predictor: inference_services.Component) -> Iterator[str]:
     older = kserve_runtimes.before(found, predictor.model_format, predictor.protocol)
     instead = f"older ones choose {older.name}" if older else "older ones have none"
     yield f"{found.name} came with KServe {found.since}, {instead}: spec.predictor.model.runtime makes it certain"
-
-
-def _workers(predictor: inference_services.Component) -> Iterator[str]:
-    if predictor.is_multi_node:
-        yield "spec.predictor.workerSpec: the head may get the sidecar; its workers get none, as clients call the head"
-
-
-def _senders(service: inference_services.InferenceService, pod: model.Object, mode: str, certain: list[str]) -> None:
-    """What stands in front of the model server: queue-proxy, and KServe's agent where it was asked for."""
-    predictor = service.predictor
-    containers = pod["spec"]["containers"]
-    if predictor.spec.get("logger") is not None:
-        certain.append("spec.predictor.logger: KServe's agent stays in the pod, on 9081")
-    if predictor.batcher is not None:
-        certain.append("spec.predictor.batcher: KServe would run its agent on 9081 and send there")
-    if mode == "Knative":
-        containers.append(_queue_proxy(containers, predictor.spec.get("containerConcurrency")))
 
 
 def _queue_proxy(containers: list[model.Object], concurrency: Any) -> model.Object:

@@ -5,9 +5,8 @@ Pure; of a pod only its metadata is looked at.
 
 from __future__ import annotations
 
-from typing import Any
-
 from carpool_injector.core import model, pods
+from carpool_injector.objects import parts
 
 _KNATIVE_SERVICE = "serving.knative.dev/service"
 _TEMPLATE_HASH, _ROLLOUT_HASH = "pod-template-hash", "rollouts-pod-template-hash"
@@ -19,9 +18,8 @@ MAKERS = ("ReplicaSet", "StatefulSet", "DaemonSet", "ReplicationController")
 
 def owner_of(pod: model.Object) -> model.Object | None:
     """The owner that manages the pod (apiVersion, kind, name, uid); None where it has none that can be named."""
-    references = _metadata(pod).get("ownerReferences")
-    for reference in references if isinstance(references, list) else ():
-        if isinstance(reference, dict) and reference.get("controller") is True and _is_named(reference):
+    for reference in parts.parts(pod, "metadata", "ownerReferences"):
+        if reference.get("controller") is True and _is_named(reference):
             return {key: reference[key] for key in _OWNER_KEYS}
     return None
 
@@ -33,7 +31,7 @@ def _is_named(reference: model.Object) -> bool:
 
 def advice(pod: model.Object) -> str:
     """What makes new pods in place of this one and its like, as a command where there is one."""
-    metadata, owner = _metadata(pod), owner_of(pod)
+    metadata, owner = parts.part(pod, "metadata"), owner_of(pod)
     labels = metadata.get("labels") or {}
     kubectl = f"kubectl -n {metadata.get('namespace')}"
     if service := labels.get(pods.KSERVE_POD):
@@ -55,8 +53,3 @@ def advice(pod: model.Object) -> str:
     if kind == "Job":
         return f"leave the pods of Job {name} to end; those of the next Job get it"
     return f"delete the pods one by one: {kind} {name} makes new ones"
-
-
-def _metadata(pod: model.Object) -> dict[str, Any]:
-    found = pod.get("metadata")
-    return found if isinstance(found, dict) else {}
