@@ -20,7 +20,8 @@ from carpool_injector.api import calls
 from carpool_injector.certificates import pki, rotation, serving_certificate
 from carpool_injector.commands import check
 from carpool_injector.core import model
-from carpool_injector.diagnosis import checks, cluster_state, findings, places, pod_state
+from carpool_injector.diagnosis import checks, cluster_state, findings, places
+from carpool_injector.objects import pod_state
 from carpool_injector.webhook import options
 
 NOW = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)

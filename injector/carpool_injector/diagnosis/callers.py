@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from carpool_injector.core import model, surroundings
 from carpool_injector.diagnosis.cluster_state import ClusterState
 from carpool_injector.diagnosis.findings import Finding, check, had, named, ok, warning
-from carpool_injector.diagnosis.pod_state import PodState
+from carpool_injector.objects.pod_state import PodState
 
 _SERVICE = "kubernetes.io/service-name"
 _HEADLESS = "service.kubernetes.io/headless"  # which the cluster gives the slices of such Services

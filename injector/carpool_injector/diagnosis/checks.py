@@ -17,7 +17,7 @@ from carpool_injector.core import model, pod_annotations
 from carpool_injector.diagnosis import callers, cluster_state, namespaces, places
 from carpool_injector.diagnosis.cluster_state import ClusterState
 from carpool_injector.diagnosis.findings import Failed, Finding, check, failed, had, named, ok, unknown, warning
-from carpool_injector.diagnosis.pod_state import PodState
+from carpool_injector.objects.pod_state import PodState
 
 _LISTS = ("serviceAnnotationDisallowedList", "serviceLabelDisallowedList")
 

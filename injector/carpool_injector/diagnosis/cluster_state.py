@@ -16,8 +16,8 @@ from carpool_injector.core import model, pod_annotations, surroundings
 from carpool_injector.diagnosis import places
 from carpool_injector.diagnosis.findings import Failed
 from carpool_injector.diagnosis.places import MUTATING, VALIDATING, Place
-from carpool_injector.diagnosis.pod_state import PodState
 from carpool_injector.objects import reach
+from carpool_injector.objects.pod_state import PodState
 
 KSERVE_WEBHOOK = "inferenceservice.serving.kserve.io"  # config/webhook of kserve/kserve
 KSERVE_CONFIG = "inferenceservice-config"

@@ -14,8 +14,8 @@ from typing import Any
 from carpool_injector.core import model, values
 from carpool_injector.diagnosis.cluster_state import ClusterState
 from carpool_injector.diagnosis.findings import Failed, Finding, named, ok, unknown, warning
-from carpool_injector.diagnosis.pod_state import PodState
 from carpool_injector.objects import parts
+from carpool_injector.objects.pod_state import PodState
 
 _NAMES = ("cpu", "memory")
 # Namespaces of which the chart's webhooks hear nothing.

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from carpool_injector.core import decision, model, pod_annotations, pods, refusals, sites
+from carpool_injector.core import decision, model, permission, pod_annotations, pods, refusals, sites
 from carpool_injector.objects import inference_services, kserve_pods, manifests, other_kinds, patches, shapes, workloads
 
 _LISTS = f"{model.PREFIX}lists"
@@ -183,13 +183,9 @@ def _settings(
 ) -> Iterator[Setting]:
     view = pods.read(pod)
     found: dict[str, Setting] = {}
-    for values, source in (
-        (pod_annotations.defaults(injector.config).values, "the injector's defaults"),
-        (namespace.annotations, f"namespace {namespace.name}"),
-        (pod_annotations.batcher_settings(view), "KServe's batcher"),
-        (view.metadata.annotations, "the pod"),
-    ):
-        found |= {key: Setting(key, value, source) for key, value in values.items() if key in pod_annotations.KNOWN}
+    for source in permission.sources(view, namespace, injector.config):
+        known = {key: value for key, value in source.values.items() if key in pod_annotations.KNOWN}
+        found |= {key: Setting(key, value, source.where or "the pod") for key, value in known.items()}
     if plan is not None and plan.lists:
         found[_LISTS] = Setting(_LISTS, plan.lists, f"the server in container {plan.container!r}")
     yield from sorted(found.values(), key=lambda setting: setting.key)
