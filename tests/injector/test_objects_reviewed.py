@@ -9,7 +9,7 @@ import pytest
 
 from carpool_injector.core import injection, model, refusals
 from carpool_injector.core.config import Config
-from carpool_injector.objects import kserve_pods, review, validation
+from carpool_injector.objects import manifests, review, validation
 from tests.injector import pods as sample_pods
 from tests.injector import reviews
 from tests.injector.object_samples import ASKS, CONFIG, MODE, deployment, service, template, verdict, warnings
@@ -133,6 +133,6 @@ def test_a_bad_setting_of_a_knative_service_is_told_once() -> None:
     metadata = {"labels": ASKS, "annotations": {"carpool.dev/slo": "fast"}}
     spec = {"template": {"metadata": metadata, "spec": {"containers": [{"image": "a"}]}}}
     thing = {"apiVersion": "serving.knative.dev/v1", "kind": "Service", "spec": spec}
-    problems, told = kserve_pods.findings(thing, CONFIG, model.Capabilities())
+    problems, told = manifests.Injector(CONFIG).findings(thing)
     assert len(problems) == 1
     assert told == ()

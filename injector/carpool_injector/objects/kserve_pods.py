@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from carpool_injector.core import injection, model, refusals
-from carpool_injector.core.config import Config
-from carpool_injector.objects import inference_services, kserve_runtimes, parts, validation, workloads
+from carpool_injector.core import model, refusals
+from carpool_injector.objects import inference_services, kserve_runtimes, parts, workloads
 
 Mode = Literal["Standard", "Knative"]
 _MODE = inference_services.MODE
@@ -58,22 +57,6 @@ def expect(thing: model.Object, default_mode: Mode | None = None) -> Expectation
         containers = pod["spec"]["containers"]
         containers.append(_queue_proxy(containers, predictor.spec.get("containerConcurrency")))
     return Expectation(pod, tuple(certain), tuple(expected))
-
-
-def findings(
-    thing: model.Object, config: Config, capabilities: model.Capabilities
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Settings of an InferenceService or Knative Service that cannot be used, and warnings about it."""
-
-    def outcome(pod: model.Object, namespace: model.Namespace) -> model.Outcome:
-        return injection.inject(pod, config, namespace, capabilities)
-
-    found = validation.examine(thing, None, validation.Rules(outcome, config))
-    if found is not None:
-        return tuple(found.problems.values()), tuple(found.warnings)
-    result = outcome(expect(thing).pod, model.Namespace(""))
-    problems = result.refusal.problems if isinstance(result.refusal, refusals.BadSettings) else ()
-    return problems, tuple(text for text in result.warnings if not problems or str(result.refusal) not in text)
 
 
 def _of_knative(thing: model.Object) -> Expectation:

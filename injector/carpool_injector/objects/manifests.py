@@ -82,13 +82,25 @@ class Injector:
         """
         refused = str(outcome.refusal) if outcome.refusal else None
         yield from (text for text in outcome.warnings if refused is None or refused not in text)
-        found = validation.examine(thing, None, validation.Rules(self.outcome, self.config))
+        found = self._examined(thing)
         yield from (text for text in (found.warnings if found else ()) if text not in outcome.warnings)
         template = workloads.template(thing)
         if outcome.plan is not None and template is not None:
             namespace = template.namespace or self.namespace.name
             placed = surroundings.Placed(injection.uninject(pod).pod, namespace, self.namespace.name)
             yield from surroundings.advice(self.around, placed, outcome.plan)
+
+    def findings(self, thing: model.Object) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Settings of an object that is opted in only that cannot be used, and warnings about it."""
+        found = self._examined(thing)
+        if found is not None:
+            return tuple(found.problems.values()), tuple(found.warnings)
+        outcome = self.outcome(kserve_pods.expect(thing).pod, model.Namespace(""))
+        problems = outcome.refusal.problems if isinstance(outcome.refusal, refusals.BadSettings) else ()
+        return problems, tuple(text for text in outcome.warnings if not problems or str(outcome.refusal) not in text)
+
+    def _examined(self, thing: model.Object) -> validation.Findings | None:
+        return validation.examine(thing, None, validation.Rules(self.outcome, self.config))
 
 
 Changed = tuple[model.Object, Report | None]
@@ -180,7 +192,7 @@ def _opt_in(thing: model.Object, injector: Injector) -> Changed:
     if injector.opted_in_only and said is None:
         return annotated, Report(name, "opted in", "settings only") if annotated is not thing else None
     after = annotated if said == "true" else workloads.labelled(annotated, pod_annotations.INJECT, "true")
-    problems, warnings = kserve_pods.findings(after, injector.config, injector.capabilities)
+    problems, warnings = injector.findings(after)
     if problems:
         return thing, Report(name, "refused", "; ".join(problems), "mend these annotations", warnings)
     if after is thing:
