@@ -285,6 +285,7 @@ def asking(pod: model.Object) -> model.Object:
 
 def _with_labels_of(before: model.Object, pod: model.Object) -> model.Object:
     """A pod with the labels it had: the request was the command's, not the manifest's."""
-    metadata = {key: value for key, value in pod["metadata"].items() if key != "labels"}
     held = parts.part(before, "metadata")
-    return {**pod, "metadata": {**metadata, "labels": held["labels"]} if "labels" in held else metadata}
+    if "labels" not in held:
+        return parts.replaced(pod, ("metadata", "labels"), None)
+    return {**pod, "metadata": {**pod["metadata"], "labels": held["labels"]}}

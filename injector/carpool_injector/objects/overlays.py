@@ -69,11 +69,19 @@ class Patch(NamedTuple):
         return is_of_kind and is_named
 
 
+Cell = tuple[Any, str, Any]
+"""A container's name, a field of it, and of `env` the name of a variable, else None."""
+
+
 def undoing(before: model.Object, after: model.Object, laid: Sequence[Patch]) -> refusals.Refusal | None:
     """Why an injection cannot stay: a patch that may be laid over this object sets what it changed in a container."""
+    own = _by_name(before)
+    old, new = _cells(own), _cells(_by_name(after))
+    changed = {cell for cell in old | new if old.get(cell) != new.get(cell)}
     for patch in laid:
-        if patch.may_reach(before):
-            for name, key in _overlaps(_set_by(patch, before, after), *map(_by_name, (before, after))):
+        for cell in _set_by(patch, before, after) if patch.may_reach(before) else ():
+            name, key, _ = cell
+            if (key == _ALL or cell in changed) if name in own else key in (_WHOLE if name else (_ALL,)):
                 return Reason.PATCHED(container=name, field="all" if key == _ALL else key)
     return None
 
@@ -98,27 +106,28 @@ def _matches(wanted: Any, found: Iterable[str]) -> bool:
 
 
 def _by_name(thing: model.Object) -> dict[Any, model.Object]:
-    spec = parts.part(workloads.written_template(thing) or {}, "spec")
+    spec = parts.part(workloads.written_template(thing), "spec")
     return {each.get("name"): each for group in patches.GROUPS for each in parts.parts(spec, group)}
 
 
-def _set_by(patch: Patch, before: model.Object, after: model.Object) -> dict[Any, model.Object]:
-    """What a patch sets of containers, by their names. With the key `$patch` it sets all of them."""
-    if isinstance(patch.sets, dict):
-        kind = {"apiVersion": before.get("apiVersion"), "kind": before.get("kind")}
-        return _by_name({**patch.sets, **kind})
-    found: dict[Any, model.Object] = {}
-    for operation in patch.sets:
-        for name, key, value in _fields(operation, before, after):
-            held = found.setdefault(name, {})
-            held[key] = [*held.get(key, ()), *value]
+def _cells(containers: Mapping[Any, model.Object]) -> dict[Cell, Any]:
+    """What containers say."""
+    found: dict[Cell, Any] = {}
+    for name, held in containers.items():
+        found |= {(name, key, None): value for key, value in held.items() if key != "env"}
+        found |= {(name, "env", each.get("name")): each for each in parts.parts(held, "env")}
     return found
 
 
-def _fields(
-    operation: Operation, before: model.Object, after: model.Object
-) -> Iterator[tuple[Any, str, list[model.Object]]]:
-    """Container and field that an operation sets; of `env` the variables, by their names."""
+def _set_by(patch: Patch, before: model.Object, after: model.Object) -> Iterable[Cell]:
+    """What a patch sets of containers. With the key `$patch` it sets all of them."""
+    if isinstance(patch.sets, dict):
+        kind = {"apiVersion": before.get("apiVersion"), "kind": before.get("kind")}
+        return _cells(_by_name({**patch.sets, **kind}))
+    return (cell for operation in patch.sets for cell in _set_by_operation(operation, before, after))
+
+
+def _set_by_operation(operation: Operation, before: model.Object, after: model.Object) -> Iterator[Cell]:
     template = workloads.template_path(after)
     if template is None:
         return
@@ -126,14 +135,14 @@ def _fields(
     if path[: len(template)] != template[: len(path)]:
         return
     if rest in ((), ("spec",), ("spec", "containers")):
-        yield from ((name, _ALL, []) for name in _by_name(before))
+        yield from ((name, _ALL, None) for name in _by_name(before))
     elif rest[-1] in _WHOLE and len(rest) == 2 - (rest[-1] == "metadata"):
-        yield model.CONTAINER, rest[-1], []
+        yield model.CONTAINER, rest[-1], None
     elif rest[0] == "spec" and rest[1] in patches.GROUPS and not (operation.inserts and len(rest) == 3):
-        spec = parts.part(workloads.written_template(after) or {}, "spec")
-        for held in _items(parts.parts(spec, rest[1]), rest[2]):
+        for held in _items(parts.parts(workloads.written_template(after), "spec", rest[1]), rest[2]):
             key = rest[3] if len(rest) > 3 else _ALL
-            yield held.get("name"), key, _variables(operation, held, rest[4:]) if key == "env" else []
+            variables = _variables(operation, held, rest[4:]) if key == "env" else ({},)
+            yield from ((held.get("name"), key, each.get("name")) for each in variables)
 
 
 def _variables(operation: Operation, container: model.Object, rest: tuple[str, ...]) -> list[model.Object]:
@@ -150,22 +159,6 @@ def _items(held: Sequence[model.Object], place: str) -> Iterator[model.Object]:
     for at, each in enumerate(held):
         if place == "*" or place == str(at) or (place.startswith("[") and each.get(key) == value):
             yield each
-
-
-def _overlaps(
-    patch: dict[Any, model.Object], before: dict[Any, model.Object], after: dict[Any, model.Object]
-) -> Iterator[tuple[Any, str]]:
-    for name, held in patch.items():
-        old, new = before.get(name, {}), after.get(name, {})
-        for key in held:
-            if name not in before:
-                yield from ((name, key) for _ in {key}.intersection(_WHOLE if name else (_ALL,)))
-            elif key == "env":
-                changed = {each.get("name") for each in new.get(key) or () if each not in (old.get(key) or ())}
-                set_ = [each.get("name") for each in parts.parts(held, key)]
-                yield from ((name, key) for _ in changed.intersection(set_))
-            elif key == _ALL or old.get(key) != new.get(key):
-                yield name, key
 
 
 def is_kustomization(thing: Any) -> bool:
