@@ -30,62 +30,62 @@ class Runtime:
     multi_node: bool = False
 
 
-def _http_port_flag(name: str) -> model.Object:
-    return {"image": f"kserve-{name}server", "args": ["--http_port=8080"]}
+def _container(image: str, args: str = "", command: Sequence[str] = (), **env: str) -> model.Object:
+    variables = [{"name": name, "value": value} for name, value in env.items()]
+    held = {"image": image, "command": [*command], "args": args.split(), "env": variables}
+    return {key: value for key, value in held.items() if value}
 
 
+def _of_python(name: str, selects: Mapping[str, int], *known_by: str, since: str = "") -> Runtime:
+    """One of KServe's own servers in Python."""
+    container = _container(f"kserve-{name}server", "--http_port=8080")
+    return Runtime(f"kserve-{name}server", container, _BOTH, selects, known_by, since)
+
+
+_BOTH = ("v1", "v2")
 MLSERVER = Runtime(
     "kserve-mlserver",
-    {
-        "image": "mlserver",
-        "env": [{"name": "MLSERVER_HTTP_PORT", "value": "8080"}, {"name": "MLSERVER_GRPC_PORT", "value": "9000"}],
-    },
+    _container("mlserver", MLSERVER_HTTP_PORT="8080", MLSERVER_GRPC_PORT="9000"),
     ("v2",),
     {"sklearn": 2, "xgboost": 2, "lightgbm": 2, "mlflow": 1},
     ("mlserver", "mlflow"),
 )
-# A shell starts the server, so no flag of the container tells it its port.
-_MULTI_NODE: model.Object = {
-    "image": "huggingfaceserver-gpu",
-    "command": ["bash", "-c", "ray start --head; python -m huggingfaceserver $0 $@"],
-}
-_BOTH = ("v1", "v2")
 RUNTIMES: Sequence[Runtime] = (
-    Runtime("kserve-sklearnserver", _http_port_flag("sklearn"), _BOTH, {"sklearn": 1}, ("sklearn",)),
-    Runtime("kserve-xgbserver", _http_port_flag("xgb"), _BOTH, {"xgboost": 1}, ("xgb",)),
-    Runtime("kserve-lgbserver", _http_port_flag("lgb"), _BOTH, {"lightgbm": 1}, ("lgb", "lightgbm")),
-    Runtime("kserve-pmmlserver", _http_port_flag("pmml"), _BOTH, {"pmml": 1}, ("pmml",)),
-    Runtime("kserve-paddleserver", _http_port_flag("paddle"), _BOTH, {"paddle": 1}, ("paddle",)),
+    _of_python("sklearn", {"sklearn": 1}, "sklearn"),
+    _of_python("xgb", {"xgboost": 1}, "xgb"),
+    _of_python("lgb", {"lightgbm": 1}, "lgb", "lightgbm"),
+    _of_python("pmml", {"pmml": 1}, "pmml"),
+    _of_python("paddle", {"paddle": 1}, "paddle"),
+    _of_python("autogluon", {"autogluon": 1}, "autogluon", since="v0.20"),
+    _of_python("predictive", {}, "predictive", since="v0.17"),
     Runtime(
-        "kserve-autogluonserver", _http_port_flag("autogluon"), _BOTH, {"autogluon": 1}, ("autogluon",), since="v0.20"
+        "kserve-huggingfaceserver-multinode",
+        # A shell starts the server, so no flag of the container tells it its port.
+        _container("huggingfaceserver-gpu", "", ("bash", "-c", "ray start --head; python -m huggingfaceserver $0 $@")),
+        _BOTH,
+        {"huggingface": 2},
+        ("multinode",),
+        multi_node=True,
     ),
-    Runtime("kserve-predictiveserver", _http_port_flag("predictive"), _BOTH, {}, ("predictive",), since="v0.17"),
-    Runtime(
-        "kserve-huggingfaceserver-multinode", _MULTI_NODE, _BOTH, {"huggingface": 2}, ("multinode",), multi_node=True
-    ),
-    Runtime("kserve-huggingfaceserver", {"image": "huggingfaceserver"}, _BOTH, {"huggingface": 1}, ("huggingface",)),
+    Runtime("kserve-huggingfaceserver", _container("huggingfaceserver"), _BOTH, {"huggingface": 1}, ("huggingface",)),
     MLSERVER,
     Runtime(
         "kserve-tensorflow-serving",
-        {
-            "image": "tensorflow-serving",
-            "command": ["/usr/bin/tensorflow_model_server"],
-            "args": ["--port=9000", "--rest_api_port=8080"],
-        },
+        _container("tensorflow-serving", "--port=9000 --rest_api_port=8080", ["/usr/bin/tensorflow_model_server"]),
         ("v1", "grpc-v1"),
         {"tensorflow": 2},
         ("tensorflow",),
     ),
     Runtime(
         "kserve-tritonserver",
-        {"image": "tritonserver", "args": ["tritonserver", "--grpc-port=9000", "--http-port=8080"]},
+        _container("tritonserver", "tritonserver --grpc-port=9000 --http-port=8080"),
         ("v2", "grpc-v2"),
         {"tensorrt": 1, "tensorflow": 1, "onnx": 1, "triton": 1},
         ("triton", "tensorrt", "onnx"),
     ),
     Runtime(
         "kserve-openvino",
-        {"image": "openvino/model_server", "args": ["--port=9000", "--rest_port=8080"]},
+        _container("openvino/model_server", "--port=9000 --rest_port=8080"),
         ("v1", "v2", "grpc-v2"),
         {"openvino": 1, "onnx": 2, "tensorflow": 3, "huggingface": 0},
         ("openvino",),
@@ -93,11 +93,7 @@ RUNTIMES: Sequence[Runtime] = (
     ),
     Runtime(
         "kserve-vllmserver",
-        {
-            "image": "vllmserver",
-            "command": ["python", "-m", "vllm.entrypoints.openai.api_server"],
-            "args": ["--port=8080"],
-        },
+        _container("vllmserver", "--port=8080", ["python", "-m", "vllm.entrypoints.openai.api_server"]),
         (),
         {"vllm": 1},
         ("vllm",),
@@ -105,7 +101,7 @@ RUNTIMES: Sequence[Runtime] = (
     ),
     Runtime(
         "kserve-torchserve",
-        {"image": "torchserve-kfs", "args": ["torchserve", "--start"]},
+        _container("torchserve-kfs", "torchserve --start"),
         ("v1", "v2", "grpc-v2"),
         {"pytorch": 2},
         ("torchserve", "pytorch"),
