@@ -196,6 +196,17 @@ def test_aliases_keep_their_meaning_when_what_they_refer_to_changes() -> None:
     assert "*labels" not in after
 
 
+@pytest.mark.parametrize(
+    ("text", "own", "after"),
+    [
+        ("k: &a x\nm:\n  *a : 1\n  b: 2\n", {"x": 5, "b": 2}, "k: &a x\nm:\n  *a : 5\n  b: 2\n"),
+        ("k: &a x\nm: {*a : 1, b: 2}\n", {"b": 2}, "k: &a x\nm: {b: 2}\n"),
+    ],
+)
+def test_an_entry_whose_key_is_an_alias_can_be_changed(text: str, own: dict[str, Any], after: str) -> None:
+    assert changed_to(text, [{"k": "x", "m": own}]) == after
+
+
 MERGED = "base: &base\n  a: 1\n  b: 2\nown:\n  <<: *base\n  c: 3\n"
 
 
