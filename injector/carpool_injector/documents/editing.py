@@ -140,7 +140,8 @@ class _Editor:
         self._remove(node, spans, [merges if key.tag == reading.MERGE else key.key not in goes for key, _ in entries])
         given = inherited if merges else {}
         new = {name: held for name, held in after.items() if name not in own}
-        self._add_entries(node, spans, {name: held for name, held in new.items() if given.get(name, new) != held})
+        if added := {name: held for name, held in new.items() if given.get(name, new) != held}:
+            self._insert(node, spans, len(spans), added)
 
     def _sequence(self, node: Node, after: list[Any]) -> None:
         before = node.data
@@ -157,25 +158,17 @@ class _Editor:
                 continue
             kept[i:j] = [False] * (j - i)
             if m > k:
-                self._insert_items(node, spans, i, after[k:m])
+                self._insert(node, spans, i, after[k:m])
         self._remove(node, spans, kept)
 
-    def _add_entries(self, node: Node, spans: Sequence[_Span], new: dict[str, Any]) -> None:
-        """Entries at the end of a mapping that has some."""
-        if new and node.is_flow:
-            entries = [(f"{json.dumps(name, ensure_ascii=False)}: ", held) for name, held in new.items()]
-            self._insert_flow(node, spans, len(spans), entries)
-        elif new:
-            self._insert_lines(spans[-1].end, self._style.block(new, self._column(spans[0].start)))
-
-    def _insert_items(self, node: Node, spans: Sequence[_Span], number: int, items: list[Any]) -> None:
-        """Items in front of the item of that number; behind all others for the number behind the last."""
+    def _insert(self, node: Node, spans: Sequence[_Span], number: int, new: dict[str, Any] | list[Any]) -> None:
+        """Entries or items in front of the one of that number; behind all others for the number behind the last."""
         if node.is_flow:
-            self._insert_flow(node, spans, number, [("", item) for item in items])
+            self._insert_flow(node, spans, number, new)
             return
         first = spans[0].start
         column = self._column(first)
-        lines = self._style.block(items, column)
+        lines = self._style.block(new, column)
         if number:
             self._insert_lines(spans[number - 1].end, lines)
         elif self._opens_line(first):
@@ -184,14 +177,16 @@ class _Editor:
             indent = " " * column
             self._edit(first, first, lines.removeprefix(indent) + self._newline + indent)
 
-    def _insert_flow(self, node: Node, spans: Sequence[_Span], number: int, entries: list[tuple[str, Any]]) -> None:
+    def _insert_flow(self, node: Node, spans: Sequence[_Span], number: int, new: dict[str, Any] | list[Any]) -> None:
         gaps = [self._text[end:start] for (_, end), (start, _) in pairwise(spans)]
         opening = self._text[node.start + len(reading.properties(self._text, node)) + 1 : spans[0].start]
         gap = gaps[-1] if gaps else "," + (opening if "\n" in opening else " ")
         if "#" in gap:
             gap = ", "
         margin = gap.rpartition("\n")[2] if "\n" in gap else self._margin(spans[0].start)
-        rendered = [prefix + self._style.flow(value, margin) for prefix, value in entries]
+        written = [self._style.flow(each, margin) for each in (new.values() if isinstance(new, dict) else new)]
+        keys = [f"{self._style.flow(name, margin)}: " for name in new] if isinstance(new, dict) else [""] * len(new)
+        rendered = [key + value for key, value in zip(keys, written, strict=True)]
         if number:
             place = spans[number - 1].end
             self._edit(place, place, "".join(gap + entry for entry in rendered))
@@ -206,20 +201,19 @@ class _Editor:
     def _remove(self, node: Node, spans: Sequence[_Span], kept: list[bool]) -> None:
         """All entries or items that are not to be kept; at least one is."""
         for stays, run in groupby(range(len(kept)), kept.__getitem__):
+            if stays:
+                continue
             numbers = list(run)
-            if not stays:
-                self._remove_run(node, spans, numbers[0], numbers[-1])
-
-    def _remove_run(self, node: Node, spans: Sequence[_Span], first: int, last: int) -> None:
-        start, end = spans[first].start, spans[last].end
-        if node.is_flow and first:
-            self._edit(spans[first - 1].end, end, "")
-        elif (node.is_flow or not self._opens_line(start)) and last + 1 < len(spans):
-            self._edit(start, spans[last + 1].start, "")
-        elif node.is_flow:
-            self._edit(start, end, "")
-        else:
-            self._edit(start - self._column(start), self._next_line(end), "")
+            first, last = numbers[0], numbers[-1]
+            start, end = spans[first].start, spans[last].end
+            if node.is_flow and first:
+                self._edit(spans[first - 1].end, end, "")
+            elif (node.is_flow or not self._opens_line(start)) and last + 1 < len(spans):
+                self._edit(start, spans[last + 1].start, "")
+            elif node.is_flow:
+                self._edit(start, end, "")
+            else:
+                self._edit(start - self._column(start), self._next_line(end), "")
 
     def _replace(self, parent: Node, key: Node | None, node: Node, after: Any) -> None:
         """Something else where a value, an item or an alias stands."""
