@@ -196,18 +196,20 @@ def read(sources: Sequence[Source], resolve: Resolve, in_text: Contents) -> tupl
 
     With it, by the id of each object, what says that it is a patch; "" for whole ones. `in_text` reads a text.
     """
-    things = [(path, thing) for path, held in sources for each in held for thing in workloads.objects(each)]
+    held = {resolve(source.path, ""): source.contents for source in sources}
+    things = [(path, thing) for path, contents in sources for each in contents for thing in workloads.objects(each)]
+    every = [thing for _, thing in things]
+    ids: dict[str, set[int]] = {}
+    for path, contents in sources:
+        found = {id(thing) for each in contents for thing in workloads.objects(each)}
+        ids.setdefault(resolve(path, ""), set()).update(found)
     kustomizations = [(path, thing) for path, thing in things if is_kustomization(thing)]
     named = {resolve(path, each) for path, thing in kustomizations for each in _files(thing)}
-    every = [thing for _, thing in things]
+    in_named = {each for place in named for each in ids.get(place, ())}
     signs = {
-        id(thing): patches.sign(thing) or patches.sign_beside(thing, every) or _NAMED * (resolve(path, "") in named)
-        for path, thing in things
+        id(thing): patches.sign(thing) or patches.sign_beside(thing, every) or _NAMED * (id(thing) in in_named)
+        for thing in every
     }
-    held = {resolve(source.path, ""): source.contents for source in sources}
-    ids: dict[str, set[int]] = {}
-    for path, thing in things:
-        ids.setdefault(resolve(path, ""), set()).add(id(thing))
     folders: dict[str, set[str]] = {}
     for path, thing in kustomizations:
         bases = (each for each in _listed(thing, _BASES) if isinstance(each, str))
@@ -215,14 +217,12 @@ def read(sources: Sequence[Source], resolve: Resolve, in_text: Contents) -> tupl
     reached = {folder: _reached(folder, folders) for folder in folders}
     laid = [Patch(thing) for thing in every if signs[id(thing)]]
     for path, thing in kustomizations:
+        own = resolve(path, ".")
         # The patches of a Component are laid over what those have that name it, too.
-        own, is_component = resolve(path, "."), thing.get("kind") == "Component"
-        paths = set().union(
-            *(found for each, found in reached.items() if each == own or (is_component and own in found))
-        )
-        objects = {each for place in paths for each in ids.get(place, ())} if path else None
-        contents = {each: held.get(resolve(path, each), ()) for each in _files(thing)}
-        laid += _of_kustomization(thing, contents, in_text, objects)
+        over = [found for found in reached.values() if thing.get("kind") == "Component" and own in found]
+        objects = {each for place in reached[own].union(*over) for each in ids.get(place, ())} if path else None
+        at_hand = {each: held.get(resolve(path, each), ()) for each in _files(thing)}
+        laid += _of_kustomization(thing, at_hand, in_text, objects)
     affixes = Affixes(*(_texts(key, [thing for _, thing in kustomizations]) for key in ("namePrefix", "nameSuffix")))
     return tuple(each._replace(affixes=affixes) for each in laid), signs
 
