@@ -163,30 +163,28 @@ def _merged(below: Any, above: Any) -> Any:
     return below if above in (None, "", 0, False, [], {}) else above
 
 
-def stand_in(service: InferenceService) -> model.Object:
+def stand_in(service: InferenceService, server: model.Object | None = None) -> model.Object:
     """A pod such as KServe may make for the predictor, to ask what its labels and annotations mean.
 
-    A custom predictor's containers are the person's own; for any other a server stands in that is recognised.
+    A custom predictor's containers are the person's own; for any other `server` stands in, or one that is recognised.
     """
     predictor = service.predictor
+    own = predictor.containers
+    if predictor.runtime or not own:
+        beside = [each for each in own if each.get("name") != _SERVING]
+        containers = [{**(server or _stand_in(predictor)), "name": _SERVING}, *beside]
+    else:
+        containers = [{**own[0], "name": _SERVING}] if len(own) == 1 else own  # KServe renames a lone one
     labels = {**predictor.labels, pods.KSERVE_POD: service.name, pods.COMPONENT: "predictor"}
     annotations = {**predictor.annotations, **_agent(predictor)}
     metadata = {"name": service.name, "labels": labels, "annotations": annotations}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": _containers(predictor)}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": containers}}
 
 
 def first_port(container: model.Object) -> tuple[int | None, str]:
     """Number and name of the first port that a container declares."""
     first = next(iter(parts.parts(container, "ports")), {})
     return parts.whole(first.get("containerPort")), str(first.get("name") or "")
-
-
-def _containers(predictor: Component) -> list[model.Object]:
-    own = predictor.containers
-    if predictor.runtime or not own:
-        beside = [each for each in own if each.get("name") != _SERVING]
-        return [{"name": _SERVING, **_stand_in(predictor)}, *beside]
-    return [{**own[0], "name": _SERVING}] if len(own) == 1 else own  # KServe renames a lone one
 
 
 def _stand_in(predictor: Component) -> model.Object:

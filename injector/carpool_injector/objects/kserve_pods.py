@@ -38,8 +38,12 @@ def expect(thing: model.Object, default_mode: Mode | None = None) -> Expectation
         pod = workloads.as_pod(parts.part(thing, *workloads.OF_ANY_KIND))
         return Expectation(pod, (), (f"pods of a {thing['kind']}, which is not known here, are those of its template",))
     service = inference_services.read(thing)
-    pod = inference_services.stand_in(service)
-    certain, expected = _container(service, pod)
+    predictor = service.predictor
+    known = inference_services.serving_container(predictor)
+    server = known or inference_services.with_model({"image": predictor.runtime or "unknown"}, predictor.model)
+    pod = inference_services.stand_in(service, server)
+    containers = pod["spec"]["containers"]
+    certain, expected = _about_server(predictor, _port(containers))
     mode = service.mode or default_mode or "Standard"
     if service.mode:
         certain.append(f"mode {mode}, by the annotation {_MODE} or the status")
@@ -48,13 +52,11 @@ def expect(thing: model.Object, default_mode: Mode | None = None) -> Expectation
         told = "--kserve" if default_mode else "KServe's default in code; its charts may set Knative: see --kserve"
         expected.append(f"mode {mode} ({told})")
     # What stands in front of the model server: KServe's agent where it was asked for, and queue-proxy.
-    predictor = service.predictor
     if predictor.spec.get("logger") is not None:
         certain.append("spec.predictor.logger: KServe's agent stays in the pod, on 9081")
     if predictor.batcher is not None:
         certain.append("spec.predictor.batcher: KServe would run its agent on 9081 and send there")
     if mode == "Knative":
-        containers = pod["spec"]["containers"]
         containers.append(_queue_proxy(containers, predictor.spec.get("containerConcurrency")))
     return Expectation(pod, tuple(certain), tuple(expected))
 
@@ -76,20 +78,14 @@ def _of_knative(thing: model.Object) -> Expectation:
     return Expectation(pod, ("Knative puts its queue-proxy in front of the app",))
 
 
-def _container(service: inference_services.InferenceService, pod: model.Object) -> tuple[list[str], list[str]]:
-    """Puts the container in that serves the model, and says how it is known."""
-    predictor = service.predictor
-    own = [each.get("name") for each in predictor.containers]
-    name = predictor.runtime
-    if own and not name:
-        return [f"the containers are the manifest's own: {', '.join(str(name) for name in own)}"], []
-    known = inference_services.serving_container(predictor)
-    found = known or inference_services.with_model({"image": name or "unknown"}, predictor.model)
-    others = [each for each in predictor.containers if each.get("name") != "kserve-container"]
-    pod["spec"]["containers"] = [{**found, "name": "kserve-container"}, *others]
-    expected = [f"the server is {_title(predictor)}; it listens on {_port(pod['spec']['containers'])}"]
+def _about_server(predictor: inference_services.Component, port: int) -> tuple[list[str], list[str]]:
+    """Which container serves the model, and how that is known."""
+    if predictor.containers and not predictor.runtime:
+        names = ", ".join(str(each.get("name")) for each in predictor.containers)
+        return [f"the containers are the manifest's own: {names}"], []
+    expected = [f"the server is {_title(predictor)}; it listens on {port}", *_other_releases(predictor)]
     workers = "spec.predictor.workerSpec: the head may get the sidecar; its workers get none, as clients call the head"
-    return [workers] if predictor.is_multi_node else [], [*expected, *_other_releases(predictor)]
+    return [workers] if predictor.is_multi_node else [], expected
 
 
 def _mode_names(service: inference_services.InferenceService) -> Iterator[str]:
