@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from carpool_injector.core import model, surroundings
 from carpool_injector.diagnosis.cluster_state import ClusterState
-from carpool_injector.diagnosis.findings import Finding, check, had, named, ok, warning
+from carpool_injector.diagnosis.findings import Finding, check, named, ok, require, warning
 from carpool_injector.objects.pod_state import PodState
 
 _SERVICE = "kubernetes.io/service-name"
@@ -16,8 +16,8 @@ _HEADLESS = "service.kubernetes.io/headless"  # which the cluster gives the slic
 @check
 def reached(known: ClusterState) -> Iterator[Finding]:
     """No Service leads past a sidecar to its app."""
-    injected = {pod.name: pod for pod in had(known.states) if pod.injected}
-    slices = had(known.slices, "the endpoints of Services")
+    injected = {pod.name: pod for pod in require(known.states) if pod.injected}
+    slices = require(known.slices, "the endpoints of Services")
     yield from _by_name(slices, injected)
     past: dict[tuple[str, int, str], list[str]] = {}
     for service, port, pod in _endpoints(slices, injected):
@@ -47,7 +47,7 @@ def _by_name(slices: Sequence[model.Object], injected: Mapping[str, PodState]) -
 @check
 def admitted(known: ClusterState) -> Iterator[Finding]:
     """Policies by port speak of the ports on which callers come to sidecars."""
-    pods, policies = had(known.states), had(known.policies, "policies that name ports of pods")
+    pods, policies = require(known.states), require(known.policies, "policies that name ports of pods")
     found: dict[str, list[str]] = {}
     for pod in pods:
         if pod.takeover in ("named-port", "none"):

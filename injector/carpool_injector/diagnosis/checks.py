@@ -16,7 +16,7 @@ from carpool_injector.certificates import pki, rotation
 from carpool_injector.core import model, pod_annotations
 from carpool_injector.diagnosis import callers, cluster_state, namespaces, places
 from carpool_injector.diagnosis.cluster_state import ClusterState
-from carpool_injector.diagnosis.findings import Failed, Finding, check, failed, had, named, ok, unknown, warning
+from carpool_injector.diagnosis.findings import Failed, Finding, check, failed, named, ok, require, unknown, warning
 from carpool_injector.objects.pod_state import PodState
 
 _LISTS = ("serviceAnnotationDisallowedList", "serviceLabelDisallowedList")
@@ -29,7 +29,7 @@ def versions(known: ClusterState) -> Iterator[Finding]:
         yield failed("the API server does not tell its version", known.server.why)
         return
     yield ok(f"the API server answers: Kubernetes {_text(known.server)}")
-    oldest = min(had(known.kubelets, "the versions of the nodes"), default=None)
+    oldest = min(require(known.kubelets, "the versions of the nodes"), default=None)
     able = model.Capabilities.of(known.server, oldest)
     shown = f"oldest node {_text(oldest)}" if oldest else "no node tells its version"
     if not able.native_sidecars:
@@ -50,7 +50,7 @@ def versions(known: ClusterState) -> Iterator[Finding]:
 def kserve(known: ClusterState) -> Iterator[Finding]:
     """KServe passes our labels and annotations on to its pods."""
     name = f"ConfigMap {known.place.kserve_namespace}/{cluster_state.KSERVE_CONFIG}"
-    found = had(known.kserve_config, f"KServe's {name}")
+    found = require(known.kserve_config, f"KServe's {name}")
     if found is None:
         yield ok(f"no KServe here ({name} does not exist; see --kserve-namespace)")
         return
@@ -115,7 +115,7 @@ def registration(known: ClusterState) -> Iterator[Finding]:
             yield ok(f"{kind} {name} exists (failurePolicy {', '.join(policies)})")
     if isinstance(known.mutating, dict) and isinstance(known.kserve_webhook, dict):
         yield _order(place.mutating, known.mutating)
-    others = had(known.others, "whether there is another injector")
+    others = require(known.others, "whether there is another injector")
     if isinstance(known.mutating, dict):
         yield from _others(others, known.mutating)
 
@@ -225,7 +225,7 @@ def endpoints(known: ClusterState) -> Iterator[Finding]:
     if known.place.policy:
         return
     place = f"Service {known.place.namespace}/{known.place.service}"
-    ready = len(cluster_state.ready_addresses(had(known.endpoints, f"the endpoints of {place}")))
+    ready = len(cluster_state.ready_addresses(require(known.endpoints, f"the endpoints of {place}")))
     entries = known.mutating.get("webhooks") or () if isinstance(known.mutating, dict) else ()
     blocking = any(entry.get("failurePolicy", "Fail") == "Fail" for entry in entries)
     if ready == 0 and isinstance(known.sample, dict) and PodState(known.sample).injected:
@@ -252,7 +252,7 @@ def trial(known: ClusterState) -> Iterator[Finding]:
     if isinstance(known.sample, Failed) and not known.sample.forbidden:
         yield failed(f"{where} is not accepted", known.sample.why)
         return
-    state = PodState(had(known.sample, where))
+    state = PodState(require(known.sample, where))
     if state.injected is not None:
         yield ok(f"{where} gets the sidecar")
     elif known.place.policy:
@@ -282,7 +282,7 @@ _ASKING = ("true", "enabled")
 @check
 def coverage(known: ClusterState) -> Iterator[Finding]:
     """Pods that asked have a sidecar, or a status that says why not."""
-    states = [each for each in had(known.states, "pods") if each.runs]
+    states = [each for each in require(known.states, "pods") if each.runs]
     injected = [each for each in states if each.injected is not None]
     yield ok(f"{len(injected)} of {len(states)} running pods have been injected")
     missed = [each for each in states if each.asks and each.injected is None and not each.refused]
@@ -330,7 +330,7 @@ def _left_out(known: ClusterState, asking: Sequence[PodState]) -> Iterator[Findi
 @check
 def pulling(known: ClusterState) -> Iterator[Finding]:
     """Namespaces whose pods get the sidecar have the secrets with which its image is pulled."""
-    missing = had(known.missing_secrets, "the secrets with which sidecars' images are pulled")
+    missing = require(known.missing_secrets, "the secrets with which sidecars' images are pulled")
     for namespace, names in missing.items():
         yield warning(
             f"namespace {namespace} has no Secret {', '.join(names)}, with which sidecars' images are pulled",
@@ -341,7 +341,7 @@ def pulling(known: ClusterState) -> Iterator[Finding]:
 @check
 def drift(known: ClusterState) -> Iterator[Finding]:
     """Injected pods have the version and the configuration that a new pod would get."""
-    states, newest = had(known.states), PodState(had(known.sample)).release
+    states, newest = require(known.states), PodState(require(known.sample)).release
     if newest is None:
         return
     old = [each for each in states if each.runs and each.release is not None and each.release != newest]

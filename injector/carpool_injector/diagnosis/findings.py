@@ -29,17 +29,17 @@ class Failed:
     forbidden: bool = False
 
 
-class Unknown(Exception):
+class Missing(Exception):
     """A check cannot go on without a fact. `findings` tell of that, unless another check does."""
 
     def __init__(self, findings: Iterator[Finding]) -> None:
         self.findings = tuple(findings)
 
 
-def had(fact: _T | Failed, what: str = "") -> _T:
-    """The fact itself. Raises `Unknown` where it could not be had; `what` it is, where nobody else tells of it."""
+def require(fact: _T | Failed, what: str = "") -> _T:
+    """The fact itself. Raises `Missing` where it could not be had; `what` it is, where nobody else tells of it."""
     if isinstance(fact, Failed):
-        raise Unknown(unknown(what, fact) if what else iter(()))
+        raise Missing(unknown(what, fact) if what else iter(()))
     return fact
 
 
@@ -50,7 +50,7 @@ def check(look: Callable[[_T], Iterator[Finding]]) -> Callable[[_T], Iterator[Fi
     def whole(known: _T) -> Iterator[Finding]:
         try:
             yield from look(known)
-        except Unknown as gap:
+        except Missing as gap:
             yield from gap.findings
 
     return whole
