@@ -223,17 +223,22 @@ class _Editor:
             keep = reading.properties(self._text, node)
         is_block = isinstance(after, dict | list) and bool(after)
         if parent.is_flow:
-            quote = quote or _quote_beside(parent, key, node)
-            flow = self._style.flow(after, self._margin(node.start)) if is_block else None
-            self._edit(node.start, node.end, keep + (flow or self._style.scalar(after, quote, brackets=True)))
+            if is_block:
+                written = self._style.flow(after, self._margin(node.start))
+            else:
+                written = self._style.scalar(after, quote or _quote_beside(parent, key, node), brackets=True)
+            self._edit(node.start, node.end, keep + written)
         elif key is None:
             gap = " " if node.is_absent else ""
             start = node.end if gap else node.start
             indent = self._column(start) + len(gap)
-            lines = self._style.block(after, indent) if is_block else self._style.scalar(after, quote)
-            if is_block:
-                lines = keep.rstrip() + self._newline + lines if keep else lines.removeprefix(" " * indent)
-            self._edit(start, node.end, gap + (lines if is_block else keep + lines))
+            if not is_block:
+                written = keep + self._style.scalar(after, quote)
+            elif keep:
+                written = keep.rstrip() + self._newline + self._style.block(after, indent)
+            else:
+                written = self._style.block(after, indent).removeprefix(" " * indent)
+            self._edit(start, node.end, gap + written)
         elif is_block:
             self._replace_by_lines(key, node.end, keep.rstrip(), after)
         else:
