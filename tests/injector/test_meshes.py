@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool_injector.core import config, container, injection, model
+from carpool_injector.core import config, injection, model, references
 from tests.injector import (
     admission_simulator,
     api_defaults,
@@ -122,7 +122,8 @@ def test_the_app_waits_through_istios_agent_until_the_sidecar_has_drained(
     hook = pods.container(pod, "kserve-container")["lifecycle"]["preStop"]["httpGet"]
     assert (hook["path"], hook["port"]) == ("/app-lifecycle/kserve-container/prestopz", 15020)
     # Without a timeout the agent waits as long as the kubelet does.
-    assert probers(pod)[hook["path"]] == {"httpGet": {"path": container.DRAINED, "port": ADMIN_PORT, "scheme": "HTTP"}}
+    drained = {"path": references.DRAINED, "port": ADMIN_PORT, "scheme": "HTTP"}
+    assert probers(pod)[hook["path"]] == {"httpGet": drained}
 
 
 @every_istio

@@ -19,8 +19,6 @@ from carpool_injector.core.takeover import proxies
 from carpool_injector.core.takeover.context import Effects
 
 ADMIN_PORT_NAME = "carpool-admin"
-DRAINED = "/drained"
-"""Where the admin port answers once everything accepted has been answered."""
 PROBE_VARIABLE = "SERVING_READINESS_PROBE"
 
 # A volume over the place of the service account's token keeps the token out: the API server mounts it in every
@@ -84,7 +82,7 @@ def build(pod: pods.Pod, plan: model.Plan, effects: Effects, settings: Settings,
         **({"imagePullPolicy": config.image_pull_policy} if config.image_pull_policy else {}),
         "args": list(_args(pod, plan, settings)),
         **({"env": [{"name": PROBE_VARIABLE, "value": effects.readiness}]} if effects.readiness else {}),
-        "ports": [effects.data_port, *([effects.grpc.port] if effects.grpc else []), admin_port],
+        "ports": [*effects.ports, admin_port],
         "resources": _resources(pod, plan, settings, config),
         "securityContext": _security_context(pod, config),
         **_probes(plan.admin_port),
@@ -93,11 +91,6 @@ def build(pod: pods.Pod, plan: model.Plan, effects: Effects, settings: Settings,
         "volumeMounts": [{"name": pod_annotations.TOKEN_SHIELD, "mountPath": _TOKEN_PATH, "readOnly": True}],
         **({"restartPolicy": "Always"} if plan.native else {}),
     }
-
-
-def drained_hook(admin_port: int) -> model.Object:
-    """The app's preStop hook: it goes on serving until the sidecar has answered everything."""
-    return {"httpGet": {"path": DRAINED, "port": admin_port, "scheme": "HTTP"}}
 
 
 def merged(existing: model.Object | None, built: model.Object, annotations: Mapping[str, str]) -> model.Object:

@@ -6,19 +6,17 @@ Each edit can be applied twice without harm.
 from __future__ import annotations
 
 import copy
-import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from carpool_injector.core import command_lines, hosts, model
+from carpool_injector.core import model
 
 
 class Draft:
     """Edits of a pod's JSON. The original is never changed; `pod` is the result.
 
-    State: the copied spine (pod, metadata, spec and the lists below them), the containers touched so far, and what is
-    `at_last` to be done to it.
+    State: the copied spine (pod, metadata, spec and the lists below them), and the containers touched so far.
     """
 
     def __init__(self, pod: model.Object) -> None:
@@ -27,14 +25,6 @@ class Draft:
             if self.pod.get(key) is not None:
                 self.pod[key] = dict(self.pod[key])
         self._touched: dict[str, model.Object] = {}
-        self.at_last: Callable[[Draft], None] | None = None
-
-    def finish(self) -> model.Object:
-        """The result, once everything has been edited."""
-        last, self.at_last = self.at_last, None
-        if last is not None:
-            last(self)
-        return self.pod
 
     def annotate(self, key: str, value: str) -> None:
         """Set an annotation."""
@@ -136,13 +126,6 @@ class Draft:
         return parent[key]
 
 
-APP_PORT_NAME = "carpool-app"
-"""Name of the app's port once the sidecar has taken its name over."""
-APP_GRPC_PORT_NAME = "carpool-app-rpc"
-"""Likewise, of its port for gRPC: a port's name has 15 characters at most."""
-
-_HANDLERS = ("readinessProbe", "livenessProbe", "startupProbe")
-_HOOKS = ("postStart", "preStop")
 _ENDING_IN_NUMBER = re.compile(r"(|.*:)([0-9]{1,5})", re.ASCII | re.DOTALL)
 
 
@@ -157,14 +140,15 @@ def set_variable(container: model.Object, name: str, value: str) -> None:
 
 
 def variable(container: model.Object, name: str) -> str | None:
-    """The literal value of a variable."""
-    return next((item.get("value") for item in container.get("env") or () if item.get("name") == name), None)
+    """The literal value of a variable; the last one counts, as in the kubelet."""
+    values = [item.get("value") for item in container.get("env") or () if item.get("name") == name]
+    return values[-1] if values else None
 
 
 def remove_variable(container: model.Object, name: str) -> None:
     """Take a variable out; the last one takes the list with it."""
     rest = [item for item in container.get("env") or () if item.get("name") != name]
-    _put_or_drop(container, "env", rest)
+    put_or_drop(container, "env", rest)
 
 
 def port_in(value: str) -> int | None:
@@ -221,7 +205,7 @@ def drop_words(container: model.Object, group: str, words: list[str]) -> None:
     for word in words:
         if word in rest:
             rest.remove(word)
-    _put_or_drop(container, group, rest)
+    put_or_drop(container, group, rest)
 
 
 def without_flags(words: list[str], flags: dict[str, bool]) -> list[str]:
@@ -238,53 +222,8 @@ def without_flags(words: list[str], flags: dict[str, bool]) -> list[str]:
     return kept
 
 
-ACTIONS = ("httpGet", "tcpSocket", "grpc")
-"""What a probe or a hook may do, beside a command."""
-
-
-def _handlers(container: model.Object) -> Iterator[model.Object]:
-    lifecycle = container.get("lifecycle") or {}
-    handlers = [container.get(name) for name in _HANDLERS] + [lifecycle.get(name) for name in _HOOKS]
-    return (handler for handler in handlers if handler)
-
-
-def change_probe_ports(
-    container: model.Object, changes: Mapping[Any, Any], meant: Mapping[Any, int] | None = None
-) -> None:
-    """Replace ports, numbers or names, in all probes and hooks that ask the pod; also in their command lines.
-
-    Another host is asked on the port as it was: `meant` has the number of a name that goes.
-    """
-    numbers = {old: new for old, new in changes.items() if isinstance(old, int) and isinstance(new, int)}
-    for handler in _handlers(container):
-        for action in (handler.get(kind) or {} for kind in ACTIONS):
-            become = changes if hosts.is_own(action.get("host")) else meant or {}
-            if action.get("port") in become:
-                action["port"] = become[action["port"]]
-        words = (handler.get("exec") or {}).get("command")
-        if words:
-            handler["exec"]["command"] = command_lines.with_ports(words, numbers)
-
-
-def resolved_probe(container: model.Object, probe: model.Object) -> str | None:
-    """A probe as the JSON a sidecar takes (SERVING_READINESS_PROBE), named ports resolved.
-
-    None for exec probes, and for those that ask another host: it is not the app that answers there.
-    """
-    ports = {port["name"]: port["containerPort"] for port in container.get("ports") or () if port.get("name")}
-    for kind in ACTIONS:
-        action = probe.get(kind)
-        if action is None or not hosts.is_own(action.get("host")):
-            continue
-        port = ports.get(action.get("port"), action.get("port"))
-        if isinstance(port, str):
-            return None
-        timeout = {"timeoutSeconds": probe["timeoutSeconds"]} if probe.get("timeoutSeconds") else {}
-        return json.dumps({kind: {**action, "port": port}, **timeout}, separators=(",", ":"))
-    return None
-
-
-def _put_or_drop(container: model.Object, key: str, items: list[Any]) -> None:
+def put_or_drop(container: model.Object, key: str, items: list[Any] | model.Object) -> None:
+    """Set a list or mapping; an empty one goes."""
     if items:
         container[key] = items
     elif key in container:

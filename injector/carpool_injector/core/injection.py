@@ -14,8 +14,7 @@ Injecting twice is injecting once, whichever other webhooks come in between.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import carpool_injector
 from carpool_injector.core import (
@@ -36,7 +35,7 @@ from carpool_injector.core import (
 from carpool_injector.core.config import Config
 from carpool_injector.core.edits import Draft
 from carpool_injector.core.refusals import Reason
-from carpool_injector.core.takeover import choice, context, port_swap, proxies
+from carpool_injector.core.takeover import choice, context, proxies
 
 
 def inject(
@@ -51,17 +50,29 @@ def inject(
     `called` are the ports that Services target, as far as they are known. The pod given is never changed. Raises
     `refusals.Malformed` if it is no pod; anything else is a bug.
     """
-    draft, view = _reverted(pod)  # step 1
-    asked = decision.Asked(view, namespace, config, sites.is_predictor)
+    run = _Run(pod)  # step 1
+    asked = decision.Asked(run.view, namespace, config, sites.is_predictor)
     try:
         decided = decision.who_asks(asked)  # step 2
     except decision.BadWord as refusal:
-        return _refused(pod, draft, asked, refusal.decision, refusal)
+        return run.refused(refusal.decision, [refusal], _warnings(asked))
     if decided.reason == refusals.Skip.NOT_ASKED:
         return model.Outcome(pod, decided)
-    if why := pod_annotations.why_unknown(view):
-        return _left_alone(pod, decided, why)
-    return _injected(pod, draft, asked, decided, capabilities, {**_known_callers(pod), **(called or {})})
+    if why := pod_annotations.why_unknown(run.view):
+        return run.left_alone(decided, why)
+    if not decided.inject:
+        return run.without(decided, _warnings(asked))
+    callers = {**_known_callers(run.before), **(called or {})}
+    for_all = decision.is_for_all(decided)
+    may = permission.may_inject(run.view, namespace, config, capabilities, callers, for_all)  # step 3
+    if may.skip is not None:
+        return run.without(model.Decision(False, False, decided.source, may.skip))
+    if may.plan is None or may.site is None:
+        return run.refused(decided, may.reasons, _warnings(asked))
+    done = _put(run.draft, may.site, may.plan)  # step 4
+    status = done.model_dump(by_alias=True, exclude_none=True)
+    warnings = (*_warnings(asked), *_advice(may.site, may.plan))
+    return run.outcome(decided, warnings, plan=may.plan, status=status)
 
 
 def uninject(pod: model.Object) -> model.Outcome:
@@ -71,142 +82,96 @@ def uninject(pod: model.Object) -> model.Outcome:
     of which no status tells what it changed is refused, and a status without a sidecar. Raises `refusals.Malformed` if
     it is no pod.
     """
-    draft, view = _reverted(pod)
-    done = pod_annotations.read_status(view)
-    decided = model.Decision(False, True, "uninject", "uninjected", concerned=done is not None)
-    if why := pod_annotations.why_unknown(view):
-        return _left_alone(pod, decided, why)
-    warnings = tuple(port_swap.edited(Draft(pod).container(done.container), done)) if done else ()
-    return _without(pod, draft, view, decided, warnings)
+    run = _Run(pod)
+    decided = model.Decision(False, True, "uninject", "uninjected", concerned=run.before is not None)
+    if why := pod_annotations.why_unknown(run.view):
+        return run.left_alone(decided, why)
+    name, moves = (run.before.container, run.before.moves) if run.before else ("", [])
+    app = Draft(pod).container(name) if name else {}
+    return run.without(decided, tuple(references.edited(app, name, moves)))
 
 
-def _reverted(pod: model.Object) -> tuple[Draft, pods.Pod]:
-    """A draft in which the app has its place back (the sidecar itself is still there), and the view of it."""
-    view, draft = pods.read(pod), Draft(pod)
-    detour = meshes.take_back(draft, view)
-    before = pod_annotations.read_status(view)
-    if before is None and detour is None:
-        return draft, view
-    if detour is not None:
-        draft.at_last = functools.partial(meshes.give, detour=detour)
-    if before is not None:
-        _revert(draft, before)
-    return draft, pods.read(draft.pod)
+class _Run:
+    """A pod as it came, the draft of what it becomes, and how the two are told about in the end.
+
+    In the draft the app has its place back, as an earlier run noted it in the status (`before`); the sidecar itself is
+    still there. `view` is that of the draft.
+    """
+
+    def __init__(self, pod: model.Object) -> None:
+        self._pod = pod
+        self.view, self.draft = pods.read(pod), Draft(pod)
+        self._detour = meshes.take_back(self.draft, self.view)
+        self.before = pod_annotations.read_status(self.view)
+        if self.before is not None:
+            _revert(self.draft, self.before)
+        if self.before is not None or self._detour is not None:
+            self.view = pods.read(self.draft.pod)
+
+    def outcome(
+        self,
+        decided: model.Decision,
+        warnings: tuple[str, ...],
+        plan: model.Plan | None = None,
+        refusal: refusals.Refusal | None = None,
+        status: model.Object | None = None,
+    ) -> model.Outcome:
+        """What became of the pod, once everything else is in its place (step 5)."""
+        if self._detour is not None:
+            meshes.give(self.draft, self._detour)
+        operations = edits.json_patch(self._pod, self.draft.pod)
+        pod = self.draft.pod if operations else self._pod
+        return model.Outcome(pod, decided, operations, plan, refusal, status, warnings)
+
+    def without(self, decided: model.Decision, warnings: tuple[str, ...] = ()) -> model.Outcome:
+        """The pod goes without the sidecar."""
+        _remove(self.draft, self.view)
+        return self.outcome(decided, warnings)
+
+    def refused(
+        self, decided: model.Decision, reasons: Sequence[refusals.Refusal], warnings: tuple[str, ...]
+    ) -> model.Outcome:
+        """Likewise; if the pod asked by itself, its status says why, and warnings all that stands against it."""
+        _remove(self.draft, self.view)
+        told = pod_annotations.refused_status(carpool_injector.__version__, reasons[0]) if decided.explicit else None
+        if told is not None:
+            self.draft.annotate(pod_annotations.STATUS, pod_annotations.status_text(told))
+        warnings = (*(f"no sidecar: {each}" for each in reasons), *warnings)
+        return self.outcome(decided, warnings, refusal=reasons[0], status=told)
+
+    def left_alone(self, decided: model.Decision, why: str) -> model.Outcome:
+        """A pod with a sidecar of which nothing is known stays as it is; its annotations may tell a person more."""
+        refusal = Reason.UNKNOWN_SIDECAR(why=why)
+        return model.Outcome(self._pod, decided, refusal=refusal, warnings=(f"no change of the sidecar: {refusal}",))
 
 
 def _warnings(asked: decision.Asked) -> tuple[str, ...]:
     return (*decision.conflicts(asked), *pod_annotations.unknown(asked.pod.metadata.annotations))
 
 
-def _injected(
-    pod: model.Object,
-    draft: Draft,
-    asked: decision.Asked,
-    decided: model.Decision,
-    capabilities: model.Capabilities,
-    called: references.Called,
-) -> model.Outcome:
-    view = asked.pod
-    if not decided.inject:
-        return _without(pod, draft, view, decided, _warnings(asked))
-    may = permission.may_inject(  # step 3
-        view, asked.namespace, asked.config, capabilities, called, decision.is_for_all(decided)
-    )
-    if may.skip is not None:
-        return _without(pod, draft, view, model.Decision(False, False, decided.source, may.skip), ())
-    if may.plan is None or may.site is None:
-        return _refused(pod, draft, asked, decided, *may.reasons)
-    done = _put(draft, may.site, may.plan)  # step 4
-    warnings = (*_warnings(asked), *_advice(may.site, may.plan))
-    return _outcome(
-        pod, draft, decided, warnings, plan=may.plan, status=done.model_dump(by_alias=True, exclude_none=True)
-    )
-
-
-def _known_callers(pod: model.Object) -> references.Called:
+def _known_callers(before: pod_annotations.Injected | None) -> references.Called:
     """What an earlier run was shown by its manifests: the webhook, which comes later, does not see Services."""
-    annotations = (pod.get("metadata") or {}).get("annotations") or {}
-    is_there = "calledBy" in annotations.get(pod_annotations.STATUS, "")  # which saves most pods a second reading
-    done = pod_annotations.read_status(pods.read(pod)) if is_there else None
-    if done is None or done.called_by is None:
+    if before is None or before.called_by is None:
         return {}
-    is_moved = done.takeover == "port-swap" and (done.told_by is not None or done.grpc_told_by is None)
-    port = done.listen_port if is_moved else done.app_port
-    return dict.fromkeys((port, *([done.grpc_listen_port] if done.grpc_listen_port else [])), done.called_by)
-
-
-def _without(
-    pod: model.Object, draft: Draft, view: pods.Pod, decided: model.Decision, warnings: tuple[str, ...]
-) -> model.Outcome:
-    _remove(draft, view)
-    return _outcome(pod, draft, decided, warnings)
-
-
-def _refused(
-    pod: model.Object,
-    draft: Draft,
-    asked: decision.Asked,
-    decided: model.Decision,
-    refusal: refusals.Refusal,
-    *others: refusals.Refusal,
-) -> model.Outcome:
-    """The pod goes without; if it asked by itself, its status says why, and warnings all that stands against it."""
-    _remove(draft, asked.pod)
-    told = pod_annotations.refused_status(carpool_injector.__version__, refusal) if decided.explicit else None
-    if told is not None:
-        draft.annotate(pod_annotations.STATUS, pod_annotations.status_text(told))
-    warnings = (*(f"no sidecar: {each}" for each in (refusal, *others)), *_warnings(asked))
-    return _outcome(pod, draft, decided, warnings, refusal=refusal, status=told)
-
-
-def _left_alone(pod: model.Object, decided: model.Decision, why: str) -> model.Outcome:
-    """A pod with a sidecar of which nothing is known stays as it is, with what its annotations may tell a person."""
-    refusal = Reason.UNKNOWN_SIDECAR(why=why)
-    return model.Outcome(pod, decided, refusal=refusal, warnings=(f"no change of the sidecar: {refusal}",))
-
-
-def _outcome(
-    pod: model.Object,
-    draft: Draft,
-    decided: model.Decision,
-    warnings: tuple[str, ...],
-    plan: model.Plan | None = None,
-    refusal: refusals.Refusal | None = None,
-    status: model.Object | None = None,
-) -> model.Outcome:
-    operations = edits.json_patch(pod, draft.finish())  # step 5
-    return model.Outcome(
-        pod=draft.pod if operations else pod,
-        decision=decided,
-        patch=operations,
-        plan=plan,
-        refusal=refusal,
-        status=status,
-        warnings=warnings,
-    )
-
-
-_HOOK = "preStop"
+    old = {each.by_grpc: each.old for each in before.moves}
+    ports = (old.get(False, before.app_port), old.get(True, before.grpc_app_port))
+    return {port: before.called_by for port in ports if port}
 
 
 def _put(draft: Draft, asked: context.Context, plan: model.Plan) -> pod_annotations.Injected:
     """Take the app's place as planned and put the sidecar in. Returns the status, which the pod has by then."""
-    effects = choice.WAYS[plan.takeover].apply(draft, plan, asked)
-    app = draft.container(plan.container)
-    if effects.readiness is None and app.get("readinessProbe"):
-        effects = effects.with_readiness(edits.resolved_probe(app, app["readinessProbe"]))
+    effects = choice.apply(draft, plan, asked.pod)
     built = container.build(asked.pod, plan, effects, asked.settings, asked.config)
     group, other = ("initContainers", "containers") if plan.native else ("containers", "initContainers")
     sidecar = container.merged(draft.sidecar(), built, asked.pod.metadata.annotations)
     draft.remove(other, model.CONTAINER)
     draft.put(group, sidecar)
     draft.put("volumes", container.volume())
-    _hook(app, plan.admin_port)
+    references.let_wait(draft.container(plan.container), plan.admin_port)
     port_start = container.needs_port_start(asked.pod, plan)
     if port_start:
         draft.set_sysctl(container.PORT_START, "0")
-    done = _status_of(asked, plan, effects, _pull_secrets(draft, asked))
-    done = done.model_copy(update={"port_start": port_start or None})
+    done = _status_of(asked, plan, _pull_secrets(draft, asked), port_start)
     draft.annotate(pod_annotations.STATUS, done.text())
     return done
 
@@ -222,8 +187,8 @@ def _pull_secrets(draft: Draft, asked: context.Context) -> list[str]:
 
 def _revert(draft: Draft, done: pod_annotations.Injected) -> None:
     """Give the app its place back; the sidecar itself stays where it is, for `put` or `remove`."""
-    choice.WAYS[done.takeover].revert(draft, done)
-    _unhook(draft.container(done.container), done.admin_port)
+    choice.revert(draft, done)
+    references.let_go(draft.container(done.container), done.admin_port)
     for name in done.pull_secrets or ():
         draft.remove("imagePullSecrets", name)
     if done.port_start:
@@ -240,8 +205,10 @@ def _remove(draft: Draft, pod: pods.Pod) -> None:
 
 
 def _status_of(
-    asked: context.Context, plan: model.Plan, effects: context.Effects, pull_secrets: list[str]
+    asked: context.Context, plan: model.Plan, pull_secrets: list[str], port_start: bool
 ) -> pod_annotations.Injected:
+    told = {each.by_grpc: each for each in plan.moves if each.told_by is not None}
+    http, grpc = told.get(False), told.get(True)
     return pod_annotations.Injected(
         version=carpool_injector.__version__,
         config=asked.config.hash,
@@ -251,69 +218,40 @@ def _status_of(
         app_port=plan.app_port,
         listen_port=plan.listen_port,
         admin_port=plan.admin_port,
-        told_by=effects.told_by,
-        added=effects.added,
-        batcher=effects.batcher,
+        told_by=http.told_by if http else None,
+        added=http is not None and http.added,
+        batcher=proxies.taken_batcher(asked.pod, plan),
         grpc_app_port=plan.grpc_app_port,
         grpc_listen_port=plan.grpc_listen_port,
-        grpc_told_by=effects.grpc.told_by if effects.grpc else None,
-        grpc_added=effects.grpc.added if effects.grpc else None,
+        grpc_told_by=grpc.told_by if grpc else None,
+        grpc_added=grpc.added if grpc else None,
         pull_secrets=pull_secrets or None,
+        port_start=port_start or None,
         called_by=asked.site.proof or None,
     )
 
 
-def _hook(app: model.Object, admin_port: int) -> None:
-    """Let the app serve until the sidecar has drained: the kubelet stops apps before native sidecars."""
-    lifecycle = app.get("lifecycle") or {}
-    if not lifecycle.get(_HOOK):
-        app["lifecycle"] = {**lifecycle, _HOOK: container.drained_hook(admin_port)}
-
-
-def _unhook(app: model.Object, admin_port: int) -> None:
-    lifecycle = dict(app.get("lifecycle") or {})
-    action = (lifecycle.get(_HOOK) or {}).get("httpGet") or {}
-    if (action.get("path"), action.get("port")) != (container.DRAINED, admin_port):
-        return
-    del lifecycle[_HOOK]
-    if lifecycle:
-        app["lifecycle"] = lifecycle
-    else:
-        del app["lifecycle"]
-
-
 _BATCH_SIZE = 32  # the sidecar's own default
-_KNATIVE_DRAIN = "/wait-for-drain"
 
 
 def _advice(asked: context.Context, plan: model.Plan) -> Iterator[str]:
     """Warnings for the person who applies the pod: it gets the sidecar, but not all of its benefits."""
+    app, settings = asked.site.container, asked.settings
     yield from pod_annotations.batcher_warnings(asked.pod)
-    yield from list_servers.advice(asked.site.container, asked.settings)
-    yield from own_batches.advice(asked.site.container, asked.settings)
-    yield from _concurrency_advice(asked)
-    yield from _hook_advice(asked.site.container)
-    if container.outlasts_the_pod(asked.pod, asked.settings):
-        yield "carpool.dev/grace-period is longer than terminationGracePeriodSeconds, after which the pod is killed"
-    yield from container.resource_advice(asked.pod, plan, asked.settings)
-    yield from meshes.advice(asked.pod, plan.admin_port)
-
-
-def _concurrency_advice(asked: context.Context) -> Iterator[str]:
-    limit, size = proxies.concurrency(asked.pod), asked.settings.max_batch_size or _BATCH_SIZE
+    yield from list_servers.advice(app, settings)
+    yield from own_batches.advice(app, settings)
+    limit, size = proxies.concurrency(asked.pod), settings.max_batch_size or _BATCH_SIZE
     if 0 < limit < size:
         yield (
             f"containerConcurrency {limit} lets no batch grow beyond {limit} of {size}; set it to 0 and use a soft "
             "target (autoscaling.knative.dev/target)"
         )
-
-
-def _hook_advice(app: pods.Container) -> Iterator[str]:
-    hook = app.lifecycle.pre_stop if app.lifecycle else None
-    path = (hook.http_get.path if hook and hook.http_get else None) or ""
-    if hook is None or path == _KNATIVE_DRAIN:
-        return
-    yield (
-        f"container {app.name!r} has a preStop hook of its own, which is kept; it must last until the sidecar has "
-        "drained (about 5 s)"
-    )
+    if references.has_own_stop(app):
+        yield (
+            f"container {app.name!r} has a preStop hook of its own, which is kept; it must last until the sidecar has "
+            "drained (about 5 s)"
+        )
+    if container.outlasts_the_pod(asked.pod, settings):
+        yield "carpool.dev/grace-period is longer than terminationGracePeriodSeconds, after which the pod is killed"
+    yield from container.resource_advice(asked.pod, plan, settings)
+    yield from meshes.advice(asked.pod, plan.admin_port)

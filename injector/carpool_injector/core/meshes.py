@@ -18,15 +18,14 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from carpool_injector.core import container, edits, model, pods
+from carpool_injector.core import edits, model, pods, references
 from carpool_injector.core.refusals import Reason
 
 Action = tuple[str, model.Object]
-"""What a probe or hook does: `httpGet`, `tcpSocket` or `grpc`, and its members."""
+"""What a probe or hook does (one of `references.ACTIONS`), and its members."""
 
-_KINDS = ("httpGet", "tcpSocket", "grpc")
-_PROBES = {"readinessProbe": "readyz", "livenessProbe": "livez", "startupProbe": "startupz"}
-_HOOKS = {"preStop": "prestopz", "postStart": "poststartz"}
+_PROBES = dict(zip(pods.PROBES, ("readyz", "livez", "startupz"), strict=True))
+_HOOKS = dict(zip(pods.HOOKS, ("poststartz", "prestopz"), strict=True))
 _GROUPS = ("initContainers", "containers")
 
 
@@ -81,12 +80,12 @@ def take_back(draft: edits.Draft, pod: pods.Pod) -> Detour | None:
     before: dict[Place, model.Object] = {}
 
     def direct(place: Place, handler: model.Object) -> model.Object:
-        action = handler.get("httpGet")
-        found = mesh.asked_by(place, action) if action else None
-        if action is None or found is None:
+        kind, action = references.action_of(handler) or ("", {})
+        found = mesh.asked_by(place, action) if kind == "httpGet" else None
+        if found is None:
             return handler
         before[place] = action
-        return _with_action(handler, found)
+        return references.with_action(handler, *found)
 
     _change_handlers(draft, mesh.proxy, direct)
     return Detour(mesh, before)
@@ -98,16 +97,16 @@ def give(draft: edits.Draft, detour: Detour) -> None:
     given: dict[Place, model.Object] = {}
 
     def detoured(place: Place, handler: model.Object) -> model.Object:
-        kind = next((kind for kind in _KINDS if handler.get(kind) is not None), None)
-        before = detour.before.get(place)
-        is_ours = place.container == model.CONTAINER or _is_drained_hook(place, handler)
-        if kind is None or not (before or (is_ours and mesh.takes_more)):
+        action, before = references.action_of(handler), detour.before.get(place)
+        is_ours = place.container == model.CONTAINER or references.waits(place.member, handler)
+        if action is None or not (before or (is_ours and mesh.takes_more)):
             return handler
-        made = mesh.detour(place, (kind, handler[kind]), handler.get("timeoutSeconds") or 0, before)
+        made = mesh.detour(place, action, handler.get("timeoutSeconds") or 0, before)
         if made is None:
             return handler
-        given[place] = _asked(kind, handler)
-        return _with_action(handler, ("httpGet", made))
+        timeout = {"timeoutSeconds": handler["timeoutSeconds"]} if handler.get("timeoutSeconds") else {}
+        given[place] = {action[0]: action[1], **timeout}
+        return references.with_action(handler, "httpGet", made)
 
     _change_handlers(draft, mesh.proxy, detoured)
     # Of a container that is gone, KServe's agent say, the proxy may go on knowing: it comes back with its webhook.
@@ -115,42 +114,20 @@ def give(draft: edits.Draft, detour: Detour) -> None:
     mesh.remember(draft, given, {place for place in detour.before.keys() - given.keys() if place.container in names})
 
 
-def _asked(kind: str, handler: model.Object) -> model.Object:
-    timeout = {"timeoutSeconds": handler["timeoutSeconds"]} if handler.get("timeoutSeconds") else {}
-    return {kind: handler[kind], **timeout}
-
-
-def _is_drained_hook(place: Place, handler: model.Object) -> bool:
-    return place.member == "preStop" and (handler.get("httpGet") or {}).get("path") == container.DRAINED
-
-
-def _with_action(handler: model.Object, action: Action) -> model.Object:
-    kind, members = action
-    return {**{key: value for key, value in handler.items() if key not in _KINDS}, kind: members}
-
-
 def _change_handlers(draft: edits.Draft, proxy: str, change: Callable[[Place, model.Object], model.Object]) -> None:
     """Replace probes and hooks in all containers but the mesh's proxy."""
+
+    def changed(each: model.Object) -> model.Object:
+        name = each.get("name")
+        if name == proxy:
+            return each
+        return references.with_handlers(each, lambda member, handler: change(Place(str(name), member), handler))
+
     for group in _GROUPS:
         found = draft.pod["spec"].get(group) or []
-        changed = [each if each.get("name") == proxy else _with_handlers(each, change) for each in found]
-        if any(one is not other for one, other in zip(found, changed, strict=True)):
-            draft.replace(group, changed)
-
-
-def _with_handlers(found: model.Object, change: Callable[[Place, model.Object], model.Object]) -> model.Object:
-    result = found
-    for member in _PROBES:
-        handler = found.get(member)
-        after = change(Place(found["name"], member), handler) if handler else handler
-        if after is not handler:
-            result = {**result, member: after}
-    lifecycle = found.get("lifecycle") or {}
-    present = [member for member in _HOOKS if lifecycle.get(member)]
-    hooks = {member: change(Place(found["name"], member), lifecycle[member]) for member in present}
-    if any(hooks[member] is not lifecycle[member] for member in present):
-        result = {**result, "lifecycle": {**lifecycle, **hooks}}
-    return result
+        after = [changed(each) for each in found]
+        if any(one is not other for one, other in zip(found, after, strict=True)):
+            draft.replace(group, after)
 
 
 _ISTIO = "istio-proxy"
@@ -175,7 +152,11 @@ class _Istio:
     def asked_by(self, place: Place, action: model.Object) -> Action | None:
         path = _istios_path(place)
         prober = self.probers.get(path) if action.get("path") == path else None
-        found = [(kind, prober[kind]) for kind in _KINDS if prober.get(kind)] if isinstance(prober, dict) else []
+        found = (
+            [(kind, prober[kind]) for kind in references.ACTIONS if prober.get(kind)]
+            if isinstance(prober, dict)
+            else []
+        )
         if len(found) != 1 or not isinstance(found[0][1], dict) or not _is_port(found[0][1].get("port")):
             return None
         kind, members = found[0]
@@ -236,7 +217,7 @@ def _istio(pod: pods.Pod) -> Mesh | None:
     port = _status_port(pod, proxy)
     is_off = pod.metadata.annotations.get(_REWRITES) in _FALSE
     # Without the annotation it is the mesh's admin who switched it off, if probes that Istio saw ask directly.
-    is_unused = not probers and any(_asks_directly(each) for each in _seen(pod, proxy))
+    is_unused = not probers and any(references.asks_anything(each) for each in _seen(pod, proxy))
     return _Istio(probers, port, takes_more=not (is_off or is_unused) and port != 0)
 
 
@@ -245,16 +226,9 @@ def _seen(pod: pods.Pod, proxy: pods.Container) -> list[pods.Container]:
 
     All of them where the proxy is told nothing.
     """
-    others = [each for each in pod.all_containers if each.name != _ISTIO]
+    others = [each for each in pod.all_containers if each.name not in (_ISTIO, model.CONTAINER)]
     told = proxy.variable(_SEEN)
     return others if told is None else [each for each in others if each.name in told.split(",")]
-
-
-def _asks_directly(found: pods.Container) -> bool:
-    if found.name == model.CONTAINER:
-        return False
-    probes = (found.readiness_probe, found.liveness_probe, found.startup_probe)
-    return any(True for probe in probes if probe is not None for _ in probe.actions)
 
 
 def _status_port(pod: pods.Pod, proxy: pods.Container) -> int:

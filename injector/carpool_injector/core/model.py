@@ -75,12 +75,34 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
+class Move:
+    """A declared port of the app passes to the sidecar, which listens on `listen`; the app goes from `old` to `new`.
+
+    Where it stays on `old`, only its port's name passes. `told_by` is the flag or variable that tells the app its port,
+    `added`: which was not there.
+    """
+
+    old: int
+    new: int
+    listen: int
+    by_grpc: bool = False
+    told_by: str | None = None
+    added: bool = False
+
+    @property
+    def stays(self) -> bool:
+        """Whether the app goes on listening where it did."""
+        return self.new == self.old
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """How the sidecar gets in front of the app: who listens where afterwards, and what is changed for it.
 
     `app_port` is where the app listens afterwards and `listen_port` where the sidecar does. `grpc_app_port` and
     `grpc_listen_port` are the same for gRPC; None: it is not known, or none of the sidecar's business. `steps` are
     sentences. `lists` is the built-in rule that was chosen for the app's server; empty: none was, or one was set.
+    `moves` are of the app's ports, the one for HTTP first.
     """
 
     takeover: Takeover
@@ -93,6 +115,7 @@ class Plan:
     grpc_app_port: int | None = None
     grpc_listen_port: int | None = None
     lists: str = ""
+    moves: tuple[Move, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from typing import TypeVar
 
 from carpool_injector.core import (
     container,
-    edits,
     list_rules,
     list_servers,
     meshes,
@@ -130,10 +129,7 @@ def _check_network(pod: pods.Pod) -> None:
         raise Reason.HOST_NETWORK()
 
 
-_PORT_NAMES = (
-    edits.APP_PORT_NAME, edits.APP_GRPC_PORT_NAME, container.ADMIN_PORT_NAME, context.DATA_PORT_NAME,
-    context.GRPC_PORT_NAME,
-)  # fmt: skip
+_PORT_NAMES = {*references.PORT_NAMES, container.ADMIN_PORT_NAME}
 
 
 def _check_names(pod: pods.Pod, config: Config) -> None:

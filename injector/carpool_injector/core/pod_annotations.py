@@ -190,6 +190,20 @@ class Injected(pydantic.BaseModel):
     port_start: bool | None = None
     called_by: Annotated[str | None, pydantic.Field(max_length=128)] = None
 
+    @property
+    def moves(self) -> list[model.Move]:
+        """The moves of the app's ports, the one for HTTP first."""
+        listen, rpc, app_rpc = self.listen_port, self.grpc_listen_port, self.grpc_app_port
+        if self.takeover == "named-port":
+            named = {self.app_port: listen, **({app_rpc: rpc} if app_rpc and rpc else {})}
+            return [model.Move(app, app, ours, by_grpc=app == app_rpc) for app, ours in named.items()]
+        found = []
+        if self.takeover == "port-swap" and (self.told_by is not None or self.grpc_told_by is None):
+            found.append(model.Move(listen, self.app_port, listen, False, self.told_by, self.added))
+        if self.takeover != "none" and self.grpc_told_by is not None and rpc and app_rpc:
+            found.append(model.Move(rpc, app_rpc, rpc, True, self.grpc_told_by, bool(self.grpc_added)))
+        return found
+
     def text(self) -> str:
         """The annotation's value."""
         return self.model_dump_json(by_alias=True, exclude_none=True)

@@ -153,6 +153,10 @@ class Handler(_View):
         return self.command.command if self.command else ()
 
 
+PROBES = ("readinessProbe", "livenessProbe", "startupProbe")
+HOOKS = ("postStart", "preStop")
+
+
 class Lifecycle(_View):
     """Hooks of a container."""
 
@@ -213,16 +217,17 @@ class Container(_View):
         return (*self.command, *self.args)
 
     @property
+    def tcp_ports(self) -> list[Port]:
+        """The declared ports over TCP."""
+        return [entry for entry in self.ports if entry.is_tcp]
+
+    @property
     def handlers(self) -> Iterator[tuple[str, Handler]]:
         """Probes and hooks, by what they are called."""
         hooks = self.lifecycle or Lifecycle()
-        for name, handler in (
-            ("readinessProbe", self.readiness_probe),
-            ("livenessProbe", self.liveness_probe),
-            ("startupProbe", self.startup_probe),
-            ("postStart hook", hooks.post_start),
-            ("preStop hook", hooks.pre_stop),
-        ):
+        probes = (self.readiness_probe, self.liveness_probe, self.startup_probe)
+        names = (*PROBES, *(f"{hook} hook" for hook in HOOKS))
+        for name, handler in zip(names, (*probes, hooks.post_start, hooks.pre_stop), strict=True):
             if handler is not None:
                 yield name, handler
 
@@ -235,9 +240,9 @@ class Container(_View):
         return self._values.get(name)
 
     @property
-    def values(self) -> Iterator[str]:
-        """The literal values of its variables."""
-        return (item["value"] for item in self.env if item.get("value"))
+    def literals(self) -> Iterator[tuple[str, str]]:
+        """Its variables with a literal value, and the values."""
+        return ((item["name"], item["value"]) for item in self.env if item.get("value"))
 
     def is_pod_address(self, name: str) -> bool:
         """Whether an environment variable is the pod's own address."""

@@ -8,13 +8,11 @@ pod is taken over with both ports or not at all.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from carpool_injector.core import (
-    command_lines,
-    hosts,
     listening,
     model,
     own_grpc,
@@ -61,14 +59,9 @@ def is_for_grpc(entry: pods.Port) -> bool:
     return entry.is_tcp and _is_named(entry.name or "", _GRPC_NAMES)
 
 
-def declared_ports(container: pods.Container) -> list[pods.Port]:
-    """Those over TCP."""
-    return [entry for entry in container.ports if entry.is_tcp]
-
-
 def entry_of(container: pods.Container, port: int) -> pods.Port | None:
     """The declaration of a port, None where there is none. Raises `Refusal` where there are several."""
-    found = [entry for entry in declared_ports(container) if entry.container_port == port]
+    found = [entry for entry in container.tcp_ports if entry.container_port == port]
     if len(found) > 1:
         raise Reason.PORT_DECLARED_TWICE(container=container.name, port=port)
     return found[0] if found else None
@@ -83,21 +76,28 @@ def chosen_port(container: pods.Container, value: str, setting: str) -> int:
     return number
 
 
-def check_http(container: pods.Container, port: int) -> None:
+def _check_http(container: pods.Container, port: int) -> None:
     """Raises `Refusal` if something says that the container's port is not for plain HTTP/1.1."""
     own_grpc.check(container, port)
-    for sign in _other_protocol(container, port):
+    name = _name_of_port(container, port)
+    by_name = [f"it is named {name!r}"] if _is_named(name, _NOT_HTTP1) else []
+    for sign in (*by_name, *references.signs_of_grpc(container, port)):
         raise Reason.NOT_HTTP(port=port, container=container.name, sign=sign)
-    for sign in _tls_signs(container, port):
+    signs = listening.tls_of_runs(container) or _general_tls_signs(container)
+    asked = ["a probe asks it by HTTPS"] if references.is_asked_by_https(container, port) else []
+    for sign in (*_tls_names(name), *asked, *(f"the server is given {each}" for each in signs)):
         raise Reason.TLS(port=port, container=container.name, sign=sign)
 
 
-def check_grpc(container: pods.Container, port: int, signs: Sequence[str]) -> None:
+def _check_grpc(container: pods.Container, port: int, signs: Sequence[str]) -> None:
     """Raises `Refusal` if the container speaks TLS on its port for gRPC: by the `signs` it is given, or by its name."""
     name = _name_of_port(container, port)
-    by_name = [f"it is named {name!r}"] if _is_named(name, _TLS_NAMES) else []
-    for sign in [*(f"the server is given {each}" for each in signs), *by_name]:
+    for sign in (*(f"the server is given {each}" for each in signs), *_tls_names(name)):
         raise Reason.GRPC_TLS(port=port, container=container.name, sign=sign)
+
+
+def _tls_names(name: str) -> list[str]:
+    return [f"it is named {name!r}"] if _is_named(name, _TLS_NAMES) else []
 
 
 def check_reach(
@@ -139,38 +139,12 @@ def _is_called(pod: pods.Pod, port: int, proxies: Sequence[str]) -> bool:
 
 
 def _name_of_port(container: pods.Container, port: int) -> str:
-    entries = (entry for entry in container.ports if entry.is_tcp and entry.container_port == port)
-    return next((entry.name for entry in entries if entry.name), "")
+    return next((entry.name for entry in container.tcp_ports if entry.container_port == port and entry.name), "")
 
 
 def _is_named(name: str, words: Sequence[str]) -> bool:
     """Whether one of the first two words of a port's name is one of these: `https`, `web-https`."""
     return not set(words).isdisjoint(name.split("-")[:2])
-
-
-def _other_protocol(container: pods.Container, port: int) -> Iterator[str]:
-    name = _name_of_port(container, port)
-    if _is_named(name, _NOT_HTTP1):
-        yield f"it is named {name!r}"
-    only_port = len(declared_ports(container)) <= 1
-    for _, handler in container.handlers:
-        if handler.grpc and container.number(handler.grpc.port) == port:
-            yield "a grpc probe asks it"
-        if program := command_lines.grpc_program(handler.words, port, container.variable, only_port):
-            yield f"a probe asks it by {program}"
-
-
-def _tls_signs(container: pods.Container, port: int) -> Iterator[str]:
-    name = _name_of_port(container, port)
-    if _is_named(name, _TLS_NAMES):
-        yield f"it is named {name!r}"
-    for _, handler in container.handlers:
-        action = handler.http_get
-        is_asked = action and hosts.is_own(action.host) and container.number(action.port) == port
-        if is_asked and action and action.scheme == "HTTPS":
-            yield "a probe asks it by HTTPS"
-    for sign in listening.tls_of_runs(container) or _general_tls_signs(container):
-        yield f"the server is given {sign}"
 
 
 def _general_tls_signs(container: pods.Container) -> list[str]:
@@ -187,16 +161,20 @@ def _general_tls_signs(container: pods.Container) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class GrpcSite:
-    """The app's port for gRPC. `entry` and `setting` are as of `sites.Site`; `taken`: callers' calls are to be ours."""
+class Entrance:
+    """A port of the app by which predictions come. `taken`: those calls are to be the sidecar's.
+
+    `entry` is the declared port, None where the container declares none; `setting` tells the app the port.
+    """
 
     port: int
     entry: pods.Port | None
     setting: listening.PortSetting | None
-    taken: bool
+    by_grpc: bool = False
+    taken: bool = True
 
 
-def find_grpc(container: pods.Container, settings: Settings) -> GrpcSite | None:
+def find_grpc(container: pods.Container, settings: Settings) -> Entrance | None:
     """The app's port for gRPC; None where nothing speaks of one.
 
     Raises `Refusal` where one was asked for that cannot be, or where TLS is spoken there.
@@ -210,7 +188,7 @@ def find_grpc(container: pods.Container, settings: Settings) -> GrpcSite | None:
         return None
     found = _grpc_site(container, listener, settings)
     if found.taken or settings.upstream == "triton-grpc":
-        check_grpc(container, found.port, listening.tls_signs(listener, container) if listener else [])
+        _check_grpc(container, found.port, listening.tls_signs(listener, container) if listener else [])
     return found
 
 
@@ -225,7 +203,7 @@ def _grpc_listener(container: pods.Container, settings: Settings) -> servers.Lis
     return server.grpc if server else None
 
 
-def _grpc_site(container: pods.Container, listener: servers.Listener | None, settings: Settings) -> GrpcSite:
+def _grpc_site(container: pods.Container, listener: servers.Listener | None, settings: Settings) -> Entrance:
     wanted = _wanted_grpc(settings)
     setting = listening.told(listener, container).setting if listener else None
     port = _grpc_port(container, wanted, listener, setting)
@@ -234,7 +212,8 @@ def _grpc_site(container: pods.Container, listener: servers.Listener | None, set
     if wanted is not None and is_local:
         raise Reason.GRPC_LOOPBACK(port=wanted)
     is_reached = wanted is not None or setting is not None or entry is not None
-    return GrpcSite(port, entry, setting, is_reached and not is_local and settings.grpc_port not in values.OFF)
+    is_taken = is_reached and not is_local and settings.grpc_port not in values.OFF
+    return Entrance(port, entry, setting, by_grpc=True, taken=is_taken)
 
 
 def _grpc_port(
@@ -247,7 +226,7 @@ def _grpc_port(
         return chosen_port(container, wanted, "grpc-port")
     if setting is not None and setting.present:
         return setting.port
-    by_name = [entry for entry in declared_ports(container) if is_for_grpc(entry)]
+    by_name = [entry for entry in container.tcp_ports if is_for_grpc(entry)]
     port = by_name[0].container_port if len(by_name) == 1 else listener.port if listener else 0
     if not port:
         raise Reason.NO_GRPC_PORT(container=container.name)
@@ -261,32 +240,45 @@ _KSERVE_PORT = 8080  # constants.InferenceServiceDefaultHttpPort of kserve/kserv
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The app's container and port for HTTP, and the one for gRPC, if there is one that matters.
+    """The app's container, and the ports that are `taken` over: for HTTP, for gRPC, or both in this order.
 
-    `entry` is the declared port, None where the container declares none. `by_grpc`: what KServe and Knative send is
-    gRPC. An app that speaks nothing else has that port for both. `untold` says why there is no `setting`, `proof` what
-    shows that callers reach the port, where the pod itself does not.
+    `grpc` is the port for gRPC, if there is one that matters, taken or not. `by_grpc`: what KServe and Knative send is
+    gRPC. `untold` says why nothing tells the app its port for HTTP, `proof` what shows that callers reach the port,
+    where the pod itself does not.
     """
 
     pod: pods.Pod
     container: pods.Container
-    port: int
-    entry: pods.Port | None
+    taken: tuple[Entrance, ...]
     is_kserve: bool
     server: servers.Server | None
-    setting: listening.PortSetting | None
-    grpc: GrpcSite | None = None
+    grpc: Entrance | None = None
     by_grpc: bool = False
     untold: str = ""
     proof: str = ""
 
     @property
-    def has_http(self) -> bool:
-        """Whether the app speaks HTTP at all."""
-        return self.grpc is None or not self.by_grpc or self.grpc.port != self.port
+    def port(self) -> int:
+        """The port for HTTP, or that for gRPC of an app that speaks nothing else."""
+        return self.taken[0].port
 
     @property
-    def taken_grpc(self) -> GrpcSite | None:
+    def entry(self) -> pods.Port | None:
+        """Its declaration."""
+        return self.taken[0].entry
+
+    @property
+    def setting(self) -> listening.PortSetting | None:
+        """What tells the app that port."""
+        return self.taken[0].setting
+
+    @property
+    def has_http(self) -> bool:
+        """Whether the app speaks HTTP at all."""
+        return not self.taken[0].by_grpc
+
+    @property
+    def taken_grpc(self) -> Entrance | None:
         """The port for gRPC, if calls to it are to be the sidecar's."""
         return self.grpc if self.grpc is not None and self.grpc.taken else None
 
@@ -346,23 +338,22 @@ def find(pod: pods.Pod, settings: Settings, called: references.Called | None = N
         raise Reason.ONLY_GRPC_LEFT(port=entered, container=container.name)
     port = _http_port(found, entered) if by_grpc else entered
     if not by_grpc or port != entered:
-        check_http(container, port)
+        _check_http(container, port)
     if not by_grpc and _is_sent_http2(pod):
         raise Reason.NOT_HTTP(port=port, container=container.name, sign="Knative's queue-proxy sends HTTP/2 to it")
     proof = check_reach(pod, container, entered, called or {}, by_grpc)
     if port != entered:
         check_reach(pod, container, port, called or {})
-    entry = entry_of(container, port)
-    return Site(
-        pod, container, port, entry, of_kserve, server, told.setting, grpc, by_grpc, untold=told.why, proof=proof
-    )
+    http = [Entrance(port, entry_of(container, port), told.setting)] if grpc is None or port != grpc.port else []
+    taken = (*http, *([grpc] if grpc and grpc.taken else []))
+    return Site(pod, container, taken, of_kserve, server, grpc, by_grpc, untold=told.why, proof=proof)
 
 
 class _Found(NamedTuple):
     container: pods.Container
     server: servers.Server | None
     setting: listening.PortSetting | None
-    grpc: GrpcSite | None
+    grpc: Entrance | None
 
     @property
     def taken_port(self) -> int | None:
@@ -373,7 +364,7 @@ def _http_port(found: _Found, entered: int) -> int:
     """Where an app that is entered by gRPC speaks HTTP; that same port where it does not."""
     if found.setting is not None and found.setting.port != entered:
         return found.setting.port
-    named = [entry.container_port for entry in declared_ports(found.container) if is_for_http(entry)]
+    named = [entry.container_port for entry in found.container.tcp_ports if is_for_http(entry)]
     return named[0] if len(named) == 1 else entered
 
 
@@ -432,7 +423,7 @@ def _port(found: _Found, settings: Settings, of_kserve: bool) -> int:
         return chosen_port(container, settings.port, "port")
     if found.taken_port is not None and found.server and listening.is_off(found.server.http, container):
         return found.taken_port
-    declared = declared_ports(container)
+    declared = container.tcp_ports
     if of_kserve:  # KServe and Knative send to the first one
         return declared[0].container_port if declared else _KSERVE_PORT
     if setting is not None and setting.port in [entry.container_port for entry in declared]:

@@ -122,7 +122,7 @@ def _container(
     listen, admin = ports.take(), ports.take(config.admin_port)
     plan = model.Plan("none", False, _SERVER, app_port, listen, admin, grpc_app_port=reached)
     data_port = {"name": _PORT_NAME, "containerPort": listen, "protocol": "TCP"}
-    built = container.build(pod, plan, context.Effects(data_port), settings, config)
+    built = container.build(pod, plan, context.Effects([data_port]), settings, config)
     for key in ("lifecycle", *_PROBES):
         built.pop(key, None)
     # Asked on the data port, as KServe's agent is; the header says that the sidecar is meant, not the server.

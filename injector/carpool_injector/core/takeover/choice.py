@@ -5,30 +5,49 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from carpool_injector.core import model, pod_annotations, pods, sites
+from carpool_injector.core import model, pod_annotations, pods, references, sites
 from carpool_injector.core.edits import Draft
 from carpool_injector.core.refusals import Reason, Refusal
-from carpool_injector.core.takeover import context, named_port, port_swap, proxies
+from carpool_injector.core.takeover import by_port, proxies
+from carpool_injector.core.takeover.context import Context, Effects
 
 
 class Way(NamedTuple):
-    """A way of taking over: plan, apply, revert."""
+    """A way of taking over: how it is planned, and what it does and undoes beside the moves of the app's ports.
 
-    plan: Callable[[context.Context, bool], model.Plan]
-    apply: Callable[[Draft, model.Plan, context.Context], context.Effects]
-    revert: Callable[[Draft, pod_annotations.Injected], None]
+    `apply` may return the predictor's probe (SERVING_READINESS_PROBE), where it is not the app container's own.
+    """
+
+    plan: Callable[[Context, bool], model.Plan]
+    apply: Callable[[Draft, model.Plan, pods.Pod], str | None] = lambda *_: None
+    revert: Callable[[Draft, pod_annotations.Injected], None] = lambda *_: None
 
 
 WAYS: Mapping[str, Way] = {
     "queue-proxy": Way(proxies.plan_queue_proxy, proxies.apply_queue_proxy, proxies.revert_queue_proxy),
     "kserve-agent": Way(proxies.plan_agent, proxies.apply_agent, proxies.revert_agent),
-    "port-swap": Way(port_swap.plan, port_swap.apply, port_swap.revert_moves),
-    "named-port": Way(named_port.plan, named_port.apply, named_port.revert),
-    "none": Way(named_port.plan_beside, named_port.apply_beside, named_port.revert_beside),
+    "port-swap": Way(by_port.plan_swap),
+    "named-port": Way(by_port.plan_names),
+    "none": Way(by_port.plan_beside),
 }
 
 
-def plan(asked: context.Context) -> model.Plan:
+def apply(draft: Draft, planned: model.Plan, pod: pods.Pod) -> Effects:
+    """Put the sidecar in front of the app of a draft, all but the sidecar itself."""
+    app = draft.container(planned.container)
+    ports = references.move(app, planned.moves)
+    listens = {False: planned.listen_port, True: planned.grpc_listen_port}
+    declared = [ports.get(by_grpc) or references.own_port(port, by_grpc) for by_grpc, port in listens.items() if port]
+    return Effects(declared, WAYS[planned.takeover].apply(draft, planned, pod) or references.readiness(app))
+
+
+def revert(draft: Draft, done: pod_annotations.Injected) -> None:
+    """Give the app its place back."""
+    references.move_back(draft.container(done.container), done.moves, draft.sidecar() or {})
+    WAYS[done.takeover].revert(draft, done)
+
+
+def plan(asked: Context) -> model.Plan:
     """The plan for this pod.
 
     Raises `Refusal` if no way is certain to work, with the exact fix.
@@ -40,7 +59,7 @@ def plan(asked: context.Context) -> model.Plan:
     return WAYS[name].plan(asked, native)
 
 
-def _automatic(asked: context.Context) -> str:
+def _automatic(asked: Context) -> str:
     site = asked.site
     if sites.is_knative(asked.pod):
         return "queue-proxy"
@@ -54,12 +73,10 @@ def _automatic(asked: context.Context) -> str:
 
 
 def _is_movable(site: sites.Site) -> bool:
-    if not site.has_http:
-        return site.grpc is not None and site.grpc.setting is not None
-    return site.server is not None and site.setting is not None
+    return site.taken[0].setting is not None and (site.server is not None or not site.has_http)
 
 
-def _is_meant(asked: context.Context) -> bool:
+def _is_meant(asked: Context) -> bool:
     """Whether the port's name says HTTP, or the pod's owner chose the port: mysql is a name, too."""
     entry, settings = asked.site.entry, asked.settings
     chosen = settings.port if asked.site.has_http else settings.grpc_port
@@ -75,7 +92,7 @@ def _no_way(site: sites.Site) -> Refusal:
     return reason(port=site.port, container=site.container.name, why=why)
 
 
-def _native_if_possible(asked: context.Context, name: str) -> bool:
+def _native_if_possible(asked: Context, name: str) -> bool:
     """Native where nothing speaks against it.
 
     Raises `Refusal` where that was asked for all the same, and for a pod that ends by itself: only a native sidecar
@@ -91,7 +108,7 @@ def _native_if_possible(asked: context.Context, name: str) -> bool:
     return native
 
 
-def _obstacles(asked: context.Context, name: str) -> Iterator[str]:
+def _obstacles(asked: Context, name: str) -> Iterator[str]:
     """What speaks for an ordinary container."""
     taken = _taken_entries(asked.site, name)
     if not asked.capabilities.native_sidecars:
@@ -105,14 +122,12 @@ def _obstacles(asked: context.Context, name: str) -> Iterator[str]:
 
 
 def _taken_entries(site: sites.Site, name: str) -> list[pods.Port]:
-    """The declared ports that will be the sidecar's."""
-    found = [site.entry] if name in ("named-port", "port-swap") else []
-    grpc = site.taken_grpc
-    found += [grpc.entry] if grpc and name in ("named-port", "port-swap", "kserve-agent") else []
-    return [entry for entry in found if entry is not None]
+    """The declared ports that will be the sidecar's: of KServe's agent's pods those for gRPC only."""
+    taken = {"named-port": site.taken, "port-swap": site.taken, "kserve-agent": [site.taken_grpc]}.get(name, [])
+    return [each.entry for each in taken if each is not None and each.entry is not None]
 
 
-def _check_names(asked: context.Context, name: str, native: bool) -> None:
+def _check_names(asked: Context, name: str, native: bool) -> None:
     """Raises `Refusal` if a Service that targets the app's port by name would find another container's instead of ours.
 
     The first container with that name counts, and native sidecars come last (FindPort of Kubernetes). A container in
@@ -134,6 +149,6 @@ def _check_names(asked: context.Context, name: str, native: bool) -> None:
         raise Reason.PORT_NAME_SHARED(container=app.name, other=rivals[0].name, name=entry.name)
 
 
-def _mode(asked: context.Context) -> str:
+def _mode(asked: Context) -> str:
     wanted = asked.settings.sidecar_mode or "auto"
     return asked.config.sidecar_mode if wanted == "auto" else wanted

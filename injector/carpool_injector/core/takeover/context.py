@@ -1,11 +1,11 @@
-"""What the ways of taking a port over decide from, and what they hand on to the sidecar container."""
+"""What the ways of taking a port over decide from, and the ports that they hand out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from carpool_injector.core import command_lines, edits, listening, model, pods, sites
+from carpool_injector.core import model, pods, references, sites
 from carpool_injector.core.config import Config
 from carpool_injector.core.refusals import Reason
 from carpool_injector.core.settings import Settings
@@ -32,37 +32,48 @@ class Context:
 
     def ports(self) -> Ports:
         """The ports that are still free in this pod."""
-        grpc = {self.site.grpc.port} if self.site.grpc else set()
-        return Ports(frozenset(_used(self.pod)) | {self.site.port} | grpc)
+        own = {self.site.port, *([self.site.grpc.port] if self.site.grpc else [])}
+        return Ports(frozenset(references.ports_named(self.pod)) | own)
+
+    def plan(
+        self,
+        takeover: model.Takeover,
+        native: bool,
+        listen: Listens,
+        steps: Sequence[str],
+        moves: Sequence[model.Move] = (),
+    ) -> model.Plan:
+        """A plan: the app is where the `moves` let it go, or where it is."""
+        site, new = self.site, {each.old: each.new for each in moves}
+        return model.Plan(
+            takeover=takeover,
+            native=native,
+            container=site.container.name,
+            app_port=new.get(site.port, site.port),
+            listen_port=listen.http,
+            admin_port=listen.admin,
+            steps=tuple(steps),
+            grpc_app_port=new.get(site.grpc.port, site.grpc.port) if site.grpc else None,
+            grpc_listen_port=listen.grpc,
+            moves=tuple(moves),
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class GrpcEffects:
-    """The declared port of a sidecar that listens for gRPC, and what goes into the status of how the app was told."""
+class Listens:
+    """Where the sidecar listens; None: not for gRPC."""
 
-    port: model.Object
-    told_by: str | None = None
-    added: bool | None = None
+    http: int
+    admin: int
+    grpc: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """What a takeover means for the sidecar container.
+    """What a takeover means for the sidecar: its declared ports, and the predictor's probe that it makes."""
 
-    `data_port` is its declared port. `readiness` is the predictor's probe (SERVING_READINESS_PROBE), None: the app
-    container's own. `told_by`, `added` and `batcher` go into the status. `grpc` is there if it listens for gRPC.
-    """
-
-    data_port: model.Object
+    ports: Sequence[model.Object]
     readiness: str | None = None
-    told_by: str | None = None
-    added: bool = False
-    batcher: str | None = None
-    grpc: GrpcEffects | None = None
-
-    def with_readiness(self, probe: str | None) -> Effects:
-        """The same with this probe for the predictor."""
-        return replace(self, readiness=probe)
 
 
 @dataclass(slots=True)
@@ -86,40 +97,3 @@ class Ports:
             raise Reason.NO_FREE_PORT(first=_FIRST_FREE)
         self._taken.add(port)
         return port
-
-
-def data_port(port: int) -> model.Object:
-    """The declared port for HTTP of a sidecar that keeps its own port name."""
-    return {"name": DATA_PORT_NAME, "containerPort": port, "protocol": "TCP"}
-
-
-DATA_PORT_NAME = "carpool-http"
-GRPC_PORT_NAME = "carpool-grpc"
-
-
-def grpc_port(port: int | None) -> GrpcEffects | None:
-    """The same for gRPC; None where the sidecar does not listen for it."""
-    return GrpcEffects({"name": GRPC_PORT_NAME, "containerPort": port, "protocol": "TCP"}) if port else None
-
-
-def moved_grpc(port: model.Object | None, setting: listening.PortSetting | None) -> GrpcEffects | None:
-    """The same where the sidecar has the app's port for gRPC, and `setting` tells the app another one."""
-    return GrpcEffects(port, setting.name, not setting.present) if port and setting else None
-
-
-def _is_port(variable: model.Object) -> bool:
-    value = variable.get("value") or ""
-    return "PORT" in variable["name"] and value.isascii() and value.isdecimal() and len(value) <= 5
-
-
-def _used(pod: pods.Pod) -> Iterator[int]:
-    for container in pod.all_containers:
-        if container.name in pods.MIRRORED:
-            continue
-        yield from (port.container_port for port in container.ports)
-        yield from (port.host_port for port in container.ports if port.host_port)
-        for _, handler in container.handlers:
-            yield from (action.port for action in handler.actions if isinstance(action.port, int))
-            yield from command_lines.ports(handler.words)
-        yield from edits.ports_in_flags(container.words)
-        yield from (int(item["value"]) for item in container.env if _is_port(item))

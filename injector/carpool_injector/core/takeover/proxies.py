@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from carpool_injector.core import edits, model, pod_annotations, pods, sites
 from carpool_injector.core.edits import Draft
 from carpool_injector.core.refusals import Reason
-from carpool_injector.core.takeover import context, port_swap
+from carpool_injector.core.takeover import by_port
+from carpool_injector.core.takeover.context import KSERVE_AGENT_PORT, Context, Listens, Ports
 
 AGENT = "agent"
 _INTERNAL = "internal.serving.kserve.io/"
@@ -71,33 +72,35 @@ def is_agent(words: Sequence[str]) -> bool:
     return any(word.partition("=")[0] == _PORT_FLAG for word in words)
 
 
-def plan_agent(asked: context.Context, native: bool) -> model.Plan:
+def plan_agent(asked: Context, native: bool) -> model.Plan:
     """The sidecar listens on 9081, or behind an agent that stays. Raises `Refusal` where no agent is to be expected."""
     site, agent = asked.site, find_agent(asked.pod)
     if not agent.expected or not site.is_kserve:
         raise Reason.NO_KSERVE_AGENT()
-    check_http(site)
-    port_swap.check_grpc(site)
+    _check_http(site)
+    grpc = site.taken_grpc
+    if grpc is not None:
+        by_port.check(site, grpc)
     ports = asked.ports()
-    listen = ports.take() if agent.stays else _agents_port(asked, ports)
+    listen = ports.take() if agent.stays else _agents_port(ports)
     admin = ports.take(asked.config.admin_port)
-    steps, reached, rpc = list(_steps(agent, listen)), site.grpc.port if site.grpc else None, None
-    if site.taken_grpc:
-        reached, rpc = ports.take(), reached
-        steps += [port_swap.grpc_step(site, reached), f"the sidecar listens on {rpc} for gRPC"]
-    return model.Plan("kserve-agent", native, site.container.name, site.port, listen, admin, tuple(steps), reached, rpc)
+    steps, moves = list(_steps(agent, listen)), []
+    if grpc is not None:
+        moves = [by_port.swap(grpc, ports.take())]
+        steps += [by_port.step(site, grpc, moves[0].new), f"the sidecar listens on {grpc.port} for gRPC"]
+    return asked.plan("kserve-agent", native, Listens(listen, admin, grpc.port if grpc else None), steps, moves)
 
 
-def check_http(site: sites.Site) -> None:
+def _check_http(site: sites.Site) -> None:
     """Raises `Refusal` for an app that is entered by gRPC, which KServe's agent does not speak."""
     if site.by_grpc:
         raise Reason.AGENT_SPEAKS_HTTP(port=site.grpc.port if site.grpc else site.port, container=site.container.name)
 
 
-def _agents_port(asked: context.Context, ports: context.Ports) -> int:
-    port = ports.take(context.KSERVE_AGENT_PORT, may_be_agents=True)
-    if port != context.KSERVE_AGENT_PORT:
-        raise Reason.AGENT_PORT_TAKEN(port=context.KSERVE_AGENT_PORT)
+def _agents_port(ports: Ports) -> int:
+    port = ports.take(KSERVE_AGENT_PORT, may_be_agents=True)
+    if port != KSERVE_AGENT_PORT:
+        raise Reason.AGENT_PORT_TAKEN(port=KSERVE_AGENT_PORT)
     return port
 
 
@@ -113,44 +116,30 @@ def _steps(agent: Agent, listen: int) -> tuple[str, ...]:
     )
 
 
-def apply_agent(draft: Draft, planned: model.Plan, asked: context.Context) -> context.Effects:
-    """Take the batcher's place; an agent that stays sends to the sidecar."""
-    detach(draft, find_agent(asked.pod), planned.listen_port)
-    (rpc, *_) = [
-        *port_swap.apply_moves(draft.container(planned.container), port_swap.of_plan(planned, asked.site, http=False)),
-        None,
-    ]
-    grpc = asked.site.taken_grpc
-    return context.Effects(
-        context.data_port(planned.listen_port),
-        batcher=kept_batcher(asked.pod),
-        grpc=context.moved_grpc(rpc, grpc.setting if grpc else None),
-    )
-
-
-def kept_batcher(pod: pods.Pod) -> str | None:
-    """The annotation's value, to give it back one day; KServe looks at its presence only, so a long one is not kept."""
-    value = pod.metadata.annotations.get(pods.BATCHER)
-    return "true" if value is not None and len(value) > _KEPT else value
-
-
-def detach(draft: Draft, agent: Agent, listen: int) -> None:
-    """Switch KServe's batcher off, and send what an agent that stays passes on to `listen`."""
+def apply_agent(draft: Draft, planned: model.Plan, pod: pods.Pod) -> None:
+    """Switch KServe's batcher off, and send what an agent that stays passes on to the sidecar."""
+    agent = find_agent(pod)
     draft.unannotate(pods.BATCHER)
-    if not agent.present:
-        return
-    if not agent.stays:
+    if agent.present and not agent.stays:
         draft.remove("containers", AGENT)
-        return
-    container = draft.container(AGENT)
-    container["args"] = edits.without_flags(container.get("args") or [], _BATCHER_FLAGS)
-    for at, before, _ in list(edits.flag_values(container["args"], _PORT_FLAG)):
-        container["args"][at] = f"{before}{listen}"
+    elif agent.present:
+        container = draft.container(AGENT)
+        container["args"] = edits.without_flags(container.get("args") or [], _BATCHER_FLAGS)
+        for at, before, _ in list(edits.flag_values(container["args"], _PORT_FLAG)):
+            container["args"][at] = f"{before}{planned.listen_port}"
+
+
+def taken_batcher(pod: pods.Pod, planned: model.Plan) -> str | None:
+    """The value of KServe's annotation, to give it back one day; None where it is left to KServe.
+
+    KServe looks at its presence only, so a long one is not kept.
+    """
+    value = pod.metadata.annotations.get(pods.BATCHER) if planned.takeover in ("kserve-agent", "queue-proxy") else None
+    return "true" if value is not None and len(value) > _KEPT else value
 
 
 def revert_agent(draft: Draft, done: pod_annotations.Injected) -> None:
     """Give KServe its annotation back (its webhook adds the agent again), and let the agent send to the app."""
-    port_swap.revert_moves(draft, done)
     if done.batcher is not None:
         draft.annotate(pods.BATCHER, done.batcher)
     if draft.has(AGENT):
@@ -162,14 +151,14 @@ _PORT = "USER_PORT"
 PROBE = "SERVING_READINESS_PROBE"
 
 
-def plan_queue_proxy(asked: context.Context, native: bool) -> model.Plan:
+def plan_queue_proxy(asked: Context, native: bool) -> model.Plan:
     """queue-proxy sends to the sidecar. Raises `Refusal` where it is not there."""
     site = asked.site
     if asked.pod.container(QUEUE_PROXY) is None:
         raise Reason.NO_QUEUE_PROXY()
     stays = find_agent(asked.pod).stays
     if stays:
-        check_http(site)
+        _check_http(site)
     ports = asked.ports()
     listen = ports.take() if stays else ports.take(asked.config.port, may_be_agents=True)
     admin = ports.take(asked.config.admin_port)
@@ -181,13 +170,13 @@ def plan_queue_proxy(asked: context.Context, native: bool) -> model.Plan:
         f"{sender} sends {calls} {rpc or listen}, and the sidecar to the app on {to}",
         "queue-proxy's readiness probe asks the sidecar, which asks the app with the probe it had",
     )
-    return model.Plan("queue-proxy", native, site.container.name, site.port, listen, admin, steps, reached, rpc)
+    return asked.plan("queue-proxy", native, Listens(listen, admin, rpc), steps)
 
 
-def apply_queue_proxy(draft: Draft, planned: model.Plan, asked: context.Context) -> context.Effects:
-    """Put the sidecar between queue-proxy (or an agent that stays) and the app."""
-    agent = find_agent(asked.pod)
-    detach(draft, agent, planned.listen_port)
+def apply_queue_proxy(draft: Draft, planned: model.Plan, pod: pods.Pod) -> str | None:
+    """Put the sidecar behind queue-proxy (or an agent that stays). Returns the probe that asked the app."""
+    agent = find_agent(pod)
+    apply_agent(draft, planned, pod)
     queue = draft.container(QUEUE_PROXY)
     probe = _probe(edits.variable(queue, PROBE))
     behind_agent = agent.present and agent.stays
@@ -195,15 +184,9 @@ def apply_queue_proxy(draft: Draft, planned: model.Plan, asked: context.Context)
         edits.set_variable(queue, _PORT, str(planned.grpc_listen_port or planned.listen_port))
     if probe is not None:
         edits.set_variable(queue, PROBE, _ask_sidecar(planned.admin_port, probe))
-    if behind_agent:
+    if behind_agent:  # KServe copied queue-proxy's variables into it, as they were at that moment
         _align(draft.container(AGENT), planned)
-    batcher = kept_batcher(asked.pod)
-    return context.Effects(
-        context.data_port(planned.listen_port),
-        readiness=probe,
-        batcher=batcher,
-        grpc=context.grpc_port(planned.grpc_listen_port),
-    )
+    return probe
 
 
 def _probe(text: str | None) -> str | None:
@@ -256,7 +239,7 @@ def _is_agents(draft: Draft, done: pod_annotations.Injected) -> bool:
     """Whether USER_PORT means an agent that stays, which happens to be where a sidecar would listen as well."""
     agents = (item for item in draft.pod["spec"]["containers"] if item.get("name") == AGENT)
     passes_on = any(is_agent(agent.get("args") or ()) for agent in agents)
-    return passes_on and done.listen_port == context.KSERVE_AGENT_PORT
+    return passes_on and done.listen_port == KSERVE_AGENT_PORT
 
 
 def concurrency(pod: pods.Pod) -> int:
