@@ -184,9 +184,8 @@ def recognised_servers() -> str:
     """Servers that are recognised, and where they listen."""
     heads = ("server", "told its port by", "listens, if not told, on", "for gRPC by", "if not told")
     rows = [f"| {' | '.join(heads)} |", "|---|---|---|---|---|"]
-    by_title = {server.title: server for server in reversed(servers.SERVERS)}  # the first row of a title counts
     for title in dict.fromkeys(server.title for server in servers.SERVERS):
-        server = by_title[title]
+        server = servers.BY_TITLE[title]
         told = ", ".join(f"`{name}`" for name in server.http.names("port", "address")) or "not movable"
         grpc = server.grpc
         by_grpc = ", ".join(f"`{name}`" for name in grpc.names("port")) if grpc else ""

@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 from carpool_injector.core import model, pod_annotations, pods, values
-from carpool_injector.core.config import Amounts, Config, Limits
+from carpool_injector.core.config import Config
 from carpool_injector.core.refusals import BadSettings, Reason
 from carpool_injector.core.settings import Settings
 from carpool_injector.core.takeover import proxies
@@ -198,60 +198,40 @@ def _security_context(pod: pods.Pod, config: Config) -> model.Object:
 
 
 def _resources(pod: pods.Pod, plan: model.Plan, settings: Settings, config: Config) -> model.Object:
-    """Requests and limits. A pod with resources of its own shares them: requests of its containers may not add up to
-    more.
+    """Requests and limits, as annotations or the admin say.
+
+    A pod with resources of its own shares them: requests of its containers may not add up to more. One of the class
+    Guaranteed gets requests that are the limits, so that it keeps its class.
     """
+    asked_requests, asked_limits = settings.amounts("requests"), settings.amounts("limits")
+    known_limits = _known(asked_limits)
     if pod.spec.resources is not None:
-        return _chosen_amounts(settings)
+        found = {"requests": asked_requests, "limits": known_limits}
+        return {kind: amounts for kind, amounts in found.items() if amounts}
     if is_guaranteed(pod, plan) and not any(_unequal_amounts(settings)):
-        return _equal_amounts(settings, config)
-    limits = _amounts(settings, "limits", config.resources.limits)
-    requests = _amounts(settings, "requests", config.resources.requests)
+        equal = {**config.resources.in_guaranteed(), **asked_requests, **known_limits}
+        return {"requests": dict(equal), "limits": equal}
+    limits = _known({**config.resources.limits.model_dump(), **asked_limits})
+    requests = {**config.resources.requests.model_dump(), **asked_requests}
     for name in limits:
         # One of the two was set by an annotation, past the other's default: the annotation counts.
         if values.amount(requests[name]) > values.amount(limits[name]):
-            asked = getattr(settings, f"resources_requests_{name}") is not None
+            asked = name in asked_requests
             (limits if asked else requests)[name] = (requests if asked else limits)[name]
     return {"requests": requests, "limits": limits}
 
 
-def _equal_amounts(settings: Settings, config: Config) -> model.Object:
-    """Requests that are the limits, so that the pod keeps its class."""
-    found = {}
-    for name, default in config.resources.in_guaranteed().items():
-        limit, request = _annotated_amounts(settings, name)
-        found[name] = limit or request or default
-    return {"requests": dict(found), "limits": found}
-
-
-def _annotated_amounts(settings: Settings, name: str) -> tuple[str | None, str | None]:
-    limit = getattr(settings, f"resources_limits_{name}")
-    return None if limit == values.NO_LIMIT else limit, getattr(settings, f"resources_requests_{name}")
+def _known(limits: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: limit for name, limit in limits.items() if limit not in (None, values.NO_LIMIT)}
 
 
 def _unequal_amounts(settings: Settings) -> Iterator[str]:
     """Where annotations give a request and another limit, which no Guaranteed pod has."""
-    for name in ("cpu", "memory"):
-        limit, request = _annotated_amounts(settings, name)
-        if limit and request and values.amount(limit) != values.amount(request):
+    limits = _known(settings.amounts("limits"))
+    for name, request in settings.amounts("requests").items():
+        limit = limits.get(name, request)
+        if values.amount(limit) != values.amount(request):
             yield f"carpool.dev/resources-requests-{name} ({request}) and its limit ({limit})"
-
-
-def _chosen_amounts(settings: Settings) -> model.Object:
-    """What annotations say, and nothing else."""
-    found: model.Object = {}
-    for kind in ("requests", "limits"):
-        amounts = {name: getattr(settings, f"resources_{kind}_{name}") for name in ("cpu", "memory")}
-        amounts = {name: value for name, value in amounts.items() if value not in (None, values.NO_LIMIT)}
-        found |= {kind: amounts} if amounts else {}
-    return found
-
-
-def _amounts(settings: Settings, kind: str, default: Amounts | Limits) -> dict[str, str]:
-    found = {
-        name: getattr(settings, f"resources_{kind}_{name}") or getattr(default, name) for name in ("cpu", "memory")
-    }
-    return {name: value for name, value in found.items() if value not in (None, values.NO_LIMIT)}
 
 
 def is_guaranteed(pod: pods.Pod, plan: model.Plan) -> bool:

@@ -177,6 +177,12 @@ def flag_values(words: Sequence[str], flag: str) -> Iterator[tuple[int, str, str
             yield at, flag, word[2:]
 
 
+def last_value(words: Sequence[str], flag: str) -> str | None:
+    """The value that a flag is given last, which is the one that counts."""
+    found = [value for _, _, value in flag_values(words, flag)]
+    return found[-1] if found else None
+
+
 _JOINED = re.compile(r"[0-9.]+$|:+[0-9]|[0-9*\[][^=]*:|localhost", re.ASCII)
 
 

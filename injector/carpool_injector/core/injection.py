@@ -24,7 +24,6 @@ from carpool_injector.core import (
     list_servers,
     meshes,
     model,
-    own_batches,
     permission,
     pod_annotations,
     pods,
@@ -239,7 +238,7 @@ def _advice(asked: context.Context, plan: model.Plan) -> Iterator[str]:
     app, settings = asked.site.container, asked.settings
     yield from pod_annotations.batcher_warnings(asked.pod)
     yield from list_servers.advice(app, settings)
-    yield from own_batches.advice(app, settings)
+    yield from list_servers.advice_on_own_batches(app, settings)
     limit, size = proxies.concurrency(asked.pod), settings.max_batch_size or _BATCH_SIZE
     if 0 < limit < size:
         yield (

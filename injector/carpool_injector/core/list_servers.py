@@ -1,17 +1,21 @@
-"""Servers that take lists and batch nothing by themselves, and the built-in rule with which the sidecar batches them.
+"""What batching is worth in front of a server: a rule for its lists, or nothing, as it batches by itself.
 
 A rule is chosen without an annotation only where two things are certain of the program that is run: it makes its
 answer of each row alone, and it computes one request at a time. Where the first is the model's affair, the pod's owner
-is told which rule there is. Servers that batch by themselves (vLLM, TGI, Text Embeddings Inference, Triton) are none of
-these: a second batcher in front of them only costs time.
+is told which rule there is.
+
+In front of servers that batch by themselves what arrives together, the sidecar only adds a hop. A namespace that asks
+for all its predictors does not mean them; a pod that asks for itself gets the sidecar, and is told what it will not do.
+Embeddings are the exception: with a rule for lists such servers are predictors like any other (docs/lists.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from carpool_injector.core import edits, pods, servers
+from carpool_injector.core import edits, pods, servers, sites
 from carpool_injector.core.settings import Settings
 
 
@@ -35,15 +39,14 @@ class ListServer:
         """Whether it runs in the container, for certain."""
         return (
             self.server.recognises(container)
-            and all(last(container, flag) == value for flag, value in self.flags.items())
+            and all(edits.last_value(container.words, flag) == value for flag, value in self.flags.items())
             and all(container.variable(name) == value for name, value in self.variables.items())
-            and all(last(container, flag) is None for flag in self.without)
+            and all(edits.last_value(container.words, flag) is None for flag in self.without)
         )
 
 
 _NAMES = ("huggingfaceserver", "kserve-huggingfaceserver")
 HUGGING_FACE = servers.Server("KServe's Hugging Face server", servers.Listener(8080), programs=_NAMES, images=_NAMES)
-_BY_TITLE = {server.title: server for server in reversed(servers.SERVERS)}
 
 LIST_SERVERS = (
     # python/huggingfaceserver of kserve/kserve, v0.15 to v0.20: with this backend `encoder_model.py` calls the model in
@@ -58,12 +61,12 @@ LIST_SERVERS = (
     ),
     # mlflow/pyfunc/scoring_server of mlflow/mlflow.
     ListServer(
-        "mlflow", _BY_TITLE["MLflow"],
+        "mlflow", servers.BY_TITLE["MLflow"],
         "MLflow's server (mlflow models serve) calls its model once for each request to /invocations",
     ),
     # runtimes/mlflow of SeldonIO/MLServer; KServe sets the variable by the model format mlflow.
     ListServer(
-        "mlflow", _BY_TITLE["MLServer"],
+        "mlflow", servers.BY_TITLE["MLServer"],
         "MLServer with the runtime of MLflow calls its model once for each request to /invocations",
         variables={"MLSERVER_MODEL_IMPLEMENTATION": "mlserver_mlflow.MLflowRuntime"},
     ),
@@ -91,7 +94,52 @@ def recognise(container: pods.Container) -> ListServer | None:
     return next((each for each in LIST_SERVERS if each.recognises(container)), None)
 
 
-def last(container: pods.Container, flag: str) -> str | None:
-    """The value that a flag is given last, which is the one that counts."""
-    found = [value for _, _, value in edits.flag_values(container.words, flag)]
-    return found[-1] if found else None
+class _OwnBatches(NamedTuple):
+    """A server that batches by itself, as it is called, and the rules that fit its embeddings."""
+
+    title: str
+    rules: tuple[str, ...] = ()
+
+
+_GENERATION = {"--task": ("generate", "transcription"), "--runner": ("generate",)}
+_GENERATIVE_TASKS = ("text_generation", "text2text_generation")  # of KServe's Hugging Face server
+
+
+def _own_batches(container: pods.Container) -> _OwnBatches | None:
+    """The server in a container that batches by itself, None for all others.
+
+    Of KServe's Hugging Face server that is certain where it is told to generate text, or to leave its model to vLLM;
+    with `--backend=auto` the model decides.
+    """
+    server, words = servers.recognise(container), container.words
+    if server is None:
+        return None
+    if HUGGING_FACE.recognises(container):
+        if edits.last_value(words, "--task") in _GENERATIVE_TASKS:
+            return _OwnBatches("KServe's Hugging Face server, which generates text,")
+        if edits.last_value(words, "--backend") != "vllm":
+            return None
+        server = servers.BY_TITLE["vLLM"]
+    elif any(edits.last_value(words, flag) in told for flag, told in _GENERATION.items()):
+        return _OwnBatches(server.title) if server.batches else None
+    return _OwnBatches(server.title, server.rules) if server.batches else None
+
+
+def gains_nothing(pod: pods.Pod, settings: Settings) -> bool:
+    """Whether whatever may be the app batches by itself, and no rule makes lists of its embeddings."""
+    found = [_own_batches(app) for app in sites.candidates(pod, settings)]
+    return bool(found) and not any(each is None or (each.rules and settings.lists) for each in found)
+
+
+def advice_on_own_batches(container: pods.Container, settings: Settings) -> Iterator[str]:
+    """A warning for who asked for the sidecar in front of such a server all the same."""
+    found = _own_batches(container)
+    if found is None or (found.rules and settings.lists is not None):
+        return
+    text = (
+        f"{found.title} batches by itself what arrives together: the sidecar passes its requests on as they are and "
+        "makes them no faster"
+    )
+    if found.rules:
+        text += f"; for a model of embeddings see carpool.dev/lists: {found.rules[0]} (an empty value ends this notice)"
+    yield text

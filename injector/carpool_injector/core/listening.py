@@ -152,8 +152,8 @@ def _told(setting: Setting, name: str, value: str | None, container: pods.Contai
 
 def is_off(listener: Listener, container: pods.Container) -> bool:
     """Whether its switch says that it does not listen; the last one counts."""
-    found = [value for _, _, value in edits.flag_values(container.words, listener.switch)] if listener.switch else []
-    return bool(found) and found[-1].lower() in _NO
+    last = edits.last_value(container.words, listener.switch) if listener.switch else None
+    return last is not None and last.lower() in _NO
 
 
 _NO = ("false", "off", "0")  # what flags take for no

@@ -17,7 +17,6 @@ from carpool_injector.core import (
     list_servers,
     meshes,
     model,
-    own_batches,
     pod_annotations,
     pods,
     references,
@@ -66,8 +65,8 @@ def may_inject(
     settings = tried(pod_annotations.read_settings, sources(pod, namespace, config), config)
     if settings is not None and (skip := _skip(pod, settings, for_all)):
         return Answer(skip=skip)
-    tried(_check_node, pod)
-    tried(_check_network, pod)
+    reasons += [Reason.WINDOWS()] if pod.is_for_windows else []
+    reasons += [Reason.HOST_NETWORK()] if pod.spec.host_network else []
     if settings is not None:
         tried(check_lists, pod, settings, config)
     tried(_check_names, pod, config)
@@ -98,7 +97,7 @@ def sources(pod: pods.Pod, namespace: model.Namespace, config: Config) -> list[p
 
 def _skip(pod: pods.Pod, settings: Settings, for_all: bool) -> Skip | None:
     reason = skip_reason(pod, settings.components)
-    if reason is None and for_all and own_batches.gains_nothing(pod, settings):
+    if reason is None and for_all and list_servers.gains_nothing(pod, settings):
         return Skip.BATCHES_ITSELF
     return reason
 
@@ -117,16 +116,6 @@ def skip_reason(pod: pods.Pod, components: str | None) -> Skip | None:
     component = pod.metadata.labels.get(pods.COMPONENT)
     wanted = (components or "predictor").split(",")
     return Skip.OTHER_COMPONENT if component is not None and component not in wanted else None
-
-
-def _check_node(pod: pods.Pod) -> None:
-    if pod.is_for_windows:
-        raise Reason.WINDOWS()
-
-
-def _check_network(pod: pods.Pod) -> None:
-    if pod.spec.host_network:
-        raise Reason.HOST_NETWORK()
 
 
 _PORT_NAMES = {*references.PORT_NAMES, container.ADMIN_PORT_NAME}

@@ -105,12 +105,12 @@ def _cut(text: str) -> str:
 
 
 def _over_caps(settings: Settings, config: Config) -> Iterator[str]:
-    for name in ("requests_cpu", "requests_memory", "limits_cpu", "limits_memory"):
-        value = getattr(settings, f"resources_{name}")
-        cap = getattr(config.max_resources, name.partition("_")[2])
-        if value not in (None, values.NO_LIMIT) and values.amount(value) > values.amount(cap):
-            key = f"{model.PREFIX}resources-{name.replace('_', '-')}"
-            yield f"annotation {key}: got {value!r}: the admin allows at most {cap}"
+    for kind in ("requests", "limits"):
+        for name, value in settings.amounts(kind).items():
+            cap = getattr(config.max_resources, name)
+            if value != values.NO_LIMIT and values.amount(value) > values.amount(cap):
+                key = f"{model.PREFIX}resources-{kind}-{name}"
+                yield f"annotation {key}: got {value!r}: the admin allows at most {cap}"
 
 
 def _bad_channel(settings: Settings, config: Config) -> Iterator[str]:

@@ -67,7 +67,9 @@ class Server:
     It is recognised by `programs` (with one of `subcommands`, if there are any, of one word or more, and one of
     `needs`, flags or variables), by `images` whose entrypoint it is, by `marks`: flags or variables that are its own.
     `opened_by` are images that tell it to listen on all addresses. `grpc` is there where it speaks the v2 protocol over
-    gRPC as well. It `serves` models and nothing else, any web app, or pages for people, which no model server does.
+    gRPC as well, `own_grpc` where it speaks a protocol of its own. It `serves` models and nothing else, any web app, or
+    pages for people, which no model server does. `batches`: by itself, whatever arrives together; `rules` are those for
+    lists that fit its embeddings, of which one call saves HTTP and JSON for each.
     """
 
     title: str
@@ -79,7 +81,10 @@ class Server:
     marks: tuple[str, ...] = ()
     opened_by: tuple[str, ...] = ()
     grpc: Listener | None = None
+    own_grpc: Listener | None = None
     serves: Literal["models", "apps", "pages"] = "models"
+    batches: bool = False
+    rules: tuple[str, ...] = ()
 
     def recognises(self, container: pods.Container, run: invocations.Invocation | None = None) -> bool:
         """Whether this server runs in the container, for certain; `run`: as this program of it."""
@@ -127,7 +132,8 @@ _TEXT = Listener(
     80, (_port("--port", "-p"), _port("PORT"), Setting("host", ("--hostname",), host=ANY),
          Setting("host", ("HOSTNAME",), host=ANY)), adds="--port",
 )  # fmt: skip
-_TENSORFLOW = (_port("--rest_api_port"),)
+_TENSORFLOW, _TENSORFLOWS_GRPC = (_port("--rest_api_port"),), Listener(8500, (_port("--port"),))
+_OPENAI = "openai-embeddings"
 
 SERVERS = (
     Server(
@@ -140,9 +146,12 @@ SERVERS = (
     # The image's entrypoint says 8501; the program itself speaks gRPC only, unless it is told a port for HTTP.
     Server(
         "TensorFlow Serving", Listener(8501, _TENSORFLOW, adds="--rest_api_port"),
-        images=("tensorflow/serving", "tensorflow-serving"),
+        images=("tensorflow/serving", "tensorflow-serving"), own_grpc=_TENSORFLOWS_GRPC,
     ),
-    Server("TensorFlow Serving", Listener(0, _TENSORFLOW), programs=("tensorflow_model_server",)),
+    Server(
+        "TensorFlow Serving", Listener(0, _TENSORFLOW), programs=("tensorflow_model_server",),
+        own_grpc=_TENSORFLOWS_GRPC,
+    ),
     # No variable is added: a settings.json would overrule it.
     Server(
         "MLServer", Listener(8080, (_port("MLSERVER_HTTP_PORT"), _host("MLSERVER_HOST"))),
@@ -157,30 +166,35 @@ SERVERS = (
     Server(
         "TorchServe", Listener(8080, (_file("TS_CONFIG_FILE", "--ts-config"),), LOOPBACK),
         programs=("torchserve",), images=("torchserve", "torchserve-kfs"), opened_by=("torchserve", "torchserve-kfs"),
+        own_grpc=Listener(7070),
     ),
-    Server("vLLM", _VLLM, programs=("vllm",), subcommands=("serve",), images=("vllm-openai",)),
-    Server("vLLM", _VLLM, programs=("vllm.entrypoints.openai.api_server",)),
+    Server(
+        "vLLM", _VLLM, programs=("vllm",), subcommands=("serve",), images=("vllm-openai",), batches=True,
+        rules=(_OPENAI,),
+    ),
+    Server("vLLM", _VLLM, programs=("vllm.entrypoints.openai.api_server",), batches=True, rules=(_OPENAI,)),
     Server(
         "SGLang", Listener(30000, (_port("--port"), _host("--host"), _file("--config")), LOOPBACK, adds="--port",
                            tls=_OF_UVICORN),
-        programs=("sglang.launch_server",),
+        programs=("sglang.launch_server",), batches=True, rules=(_OPENAI,),
     ),
     Server(
         "text-generation-inference", _TEXT, programs=("text-generation-launcher",),
-        images=("text-generation-inference",),
+        images=("text-generation-inference",), batches=True,
     ),
     Server(
         "text-embeddings-inference", _TEXT, programs=("text-embeddings-router",),
-        images=("text-embeddings-inference",),
+        images=("text-embeddings-inference",), batches=True, rules=("tei-embed", _OPENAI),
     ),
     Server(
         "Infinity", Listener(7997, (_port("--port"), _port("INFINITY_PORT"), _host("--host"), _host("INFINITY_HOST")),
                              adds="--port"),
-        programs=("infinity_emb",), subcommands=("v1", "v2"),
+        programs=("infinity_emb",), subcommands=("v1", "v2"), batches=True, rules=(_OPENAI,),
     ),
     Server(
         "Ollama", Listener(11434, (_address("OLLAMA_HOST"),), LOOPBACK),
         programs=("ollama",), subcommands=("serve",), images=("ollama/ollama",), opened_by=("ollama/ollama",),
+        batches=True, rules=("ollama-embed", _OPENAI),
     ),
     Server(
         "llama.cpp's server",
@@ -189,7 +203,8 @@ SERVERS = (
             adds="--port",
             tls=("--ssl-key-file", "--ssl-cert-file", "LLAMA_ARG_SSL_KEY_FILE", "LLAMA_ARG_SSL_CERT_FILE"),
         ),
-        programs=("llama-server",), opened_by=("ggml-org/llama.cpp", "ggerganov/llama.cpp"),
+        programs=("llama-server",), opened_by=("ggml-org/llama.cpp", "ggerganov/llama.cpp"), batches=True,
+        rules=(_OPENAI,),
     ),
     # Its variables are HOST and PORT, and a file may tell both; nothing says which of them wins.
     Server(
@@ -201,6 +216,7 @@ SERVERS = (
     Server(
         "JetStream", Listener(8000),
         images=("jetstream-pytorch-server", "jetstream-maxtext-server", "maxengine-server", "jetstream-http"),
+        batches=True,
     ),
     Server(
         "carpool-predictor",
@@ -342,6 +358,8 @@ SERVERS = (
     ),
 )  # fmt: skip
 """The first that recognises a container names it."""
+BY_TITLE = {server.title: server for server in reversed(SERVERS)}
+"""The first row of each title, which counts for what is said of them."""
 
 TWELVE_FACTOR = Server("an app that reads PORT", Listener(8080, (_port("PORT"),), ""))
 

@@ -7,7 +7,7 @@ rules between settings: what is accepted here must never keep a sidecar from sta
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pydantic
 from pydantic import alias_generators
@@ -283,10 +283,16 @@ class Settings(pydantic.BaseModel):
                 f"carpool.dev/forward-headers must not name {', '.join(both)}, in which all requests of a batch agree "
                 "by carpool.dev/key-headers"
             )
-        for name in ("cpu", "memory"):
-            request, limit = getattr(self, f"resources_requests_{name}"), getattr(self, f"resources_limits_{name}")
-            if request and limit not in (None, values.NO_LIMIT) and values.amount(request) > values.amount(limit):
+        limits = self.amounts("limits")
+        for name, request in self.amounts("requests").items():
+            limit = limits.get(name, values.NO_LIMIT)
+            if limit != values.NO_LIMIT and values.amount(request) > values.amount(limit):
                 yield f"carpool.dev/resources-requests-{name} ({request}) must not exceed its limit ({limit})"
+
+    def amounts(self, kind: Literal["requests", "limits"]) -> dict[str, str]:
+        """What was set of the sidecar's resources, cpu and memory in this order."""
+        found = {name: getattr(self, f"resources_{kind}_{name}") for name in ("cpu", "memory")}
+        return {name: value for name, value in found.items() if value is not None}
 
     def flags(self) -> Iterator[tuple[str, str]]:
         """The sidecar's flags that were set, as name and value, in the order of the fields."""

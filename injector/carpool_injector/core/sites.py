@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from carpool_injector.core import (
+    edits,
     listening,
     model,
-    own_grpc,
     pod_annotations,
     pods,
     references,
@@ -78,7 +78,7 @@ def chosen_port(container: pods.Container, value: str, setting: str) -> int:
 
 def _check_http(container: pods.Container, port: int) -> None:
     """Raises `Refusal` if something says that the container's port is not for plain HTTP/1.1."""
-    own_grpc.check(container, port)
+    _check_own_grpc(container, port)
     name = _name_of_port(container, port)
     by_name = [f"it is named {name!r}"] if _is_named(name, _NOT_HTTP1) else []
     for sign in (*by_name, *references.signs_of_grpc(container, port)):
@@ -87,6 +87,26 @@ def _check_http(container: pods.Container, port: int) -> None:
     asked = ["a probe asks it by HTTPS"] if references.is_asked_by_https(container, port) else []
     for sign in (*_tls_names(name), *asked, *(f"the server is given {each}" for each in signs)):
         raise Reason.TLS(port=port, container=container.name, sign=sign)
+
+
+def _check_own_grpc(container: pods.Container, port: int) -> None:
+    """Raises `Refusal` if a protocol of the server's own is answered there; says how callers get to its HTTP."""
+    server = servers.recognise(container)
+    if server is None or server.own_grpc is None:
+        return
+    if _told_by_flag(server.own_grpc, container, server.own_grpc.port) != port:
+        return
+    flag, usual = next(iter(server.http.names("port")), ""), servers.BY_TITLE[server.title].http.port
+    http = _told_by_flag(server.http, container, None)
+    # The program itself speaks gRPC only unless it is told a port for HTTP; the entrypoint of its image tells one.
+    tell = f"give it {flag}={usual}, " if http is None and flag and server.programs else ""
+    how = f'{tell}set carpool.dev/port: "{http or usual}"'
+    raise Reason.OWN_GRPC(port=port, container=container.name, server=server.title, how=how)
+
+
+def _told_by_flag(listener: servers.Listener, container: pods.Container, default: int | None) -> int | None:
+    values = [edits.last_value(container.words, flag) for flag in listener.names("port")]
+    return next((edits.port_in(value) for value in values if value is not None), default)
 
 
 def _check_grpc(container: pods.Container, port: int, signs: Sequence[str]) -> None:
